@@ -1,0 +1,176 @@
+//! Every environment variable a rank can rely on, and which of the launching shell's go with it.
+
+/// The process's number in the job, `0..WORLD_SIZE`.
+pub const RANK: &str = "RANK";
+/// How many ranks the job has.
+pub const WORLD_SIZE: &str = "WORLD_SIZE";
+/// The rank's number on its node, from 0.
+pub const LOCAL_RANK: &str = "LOCAL_RANK";
+/// How many ranks this node has.
+pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+/// The node's number, as torchrun names it.
+pub const GROUP_RANK: &str = "GROUP_RANK";
+/// The node's number.
+pub const NODE_RANK: &str = "NODE_RANK";
+/// A literal address of rank 0's node that every node can reach; never a name.
+pub const MASTER_ADDR: &str = "MASTER_ADDR";
+/// A TCP port that was free on rank 0's node when the ranks started.
+pub const MASTER_PORT: &str = "MASTER_PORT";
+
+/// [`RANK`], for programs that expect Open MPI's `mpirun`.
+pub const OMPI_RANK: &str = "OMPI_COMM_WORLD_RANK";
+/// [`WORLD_SIZE`], for programs that expect Open MPI's `mpirun`.
+pub const OMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+/// [`LOCAL_RANK`], for programs that expect Open MPI's `mpirun`.
+pub const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
+/// [`LOCAL_WORLD_SIZE`], for programs that expect Open MPI's `mpirun`.
+pub const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
+/// The rank's number among the ranks of its node, as Open MPI names it.
+pub const OMPI_NODE_RANK: &str = "OMPI_COMM_WORLD_NODE_RANK";
+
+/// The job's id: 32 hexadecimal digits, unique for ever.
+pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
+/// The host as it was given to rlaunch.
+pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
+/// How many nodes the job has.
+pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
+/// Where this node's copies of `--preload` files are; set when there are any.
+pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
+
+/// Set to 1 unless the user set it: Python prints a line when it is written.
+pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
+/// Python's search path: the node's own first, then the launching shell's.
+pub const PYTHONPATH: &str = "PYTHONPATH";
+/// The search path: the launching shell's first, then the node's own.
+pub const PATH: &str = "PATH";
+
+/// Names that belong to another launch (an `srun` or `mpirun` around this one, or an outer
+/// rlaunch). They would make a program believe in ranks that do not exist, so they reach no rank.
+pub fn is_foreign_launch(name: &str) -> bool {
+    const EXACT: &[&str] = &[
+        RANK,
+        WORLD_SIZE,
+        LOCAL_RANK,
+        LOCAL_WORLD_SIZE,
+        GROUP_RANK,
+        NODE_RANK,
+        MASTER_ADDR,
+        MASTER_PORT,
+        "ROLE_RANK",
+        "ROLE_NAME",
+        "ROLE_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "HYDI_CONTROL_FD",
+        "PRTE_LAUNCHED",
+        "OMPI_UNIVERSE_SIZE",
+        "OMPI_NUM_APP_CTX",
+        "OMPI_APP_CTX_NUM_PROCS",
+        "OMPI_FIRST_RANKS",
+        "OMPI_COMMAND",
+        "OMPI_ARGV",
+        "OMPI_FILE_LOCATION",
+        "OMPI_WORLD_SIZE",
+        "OMPI_WORLD_LOCAL_SIZE",
+        RLAUNCH_JOB_ID,
+        RLAUNCH_HOST,
+        RLAUNCH_NODES,
+        RLAUNCH_PRELOAD_DIR,
+    ];
+    const PREFIX: &[&str] = &[
+        "PMI_",
+        "PMIX_",
+        "OMPI_COMM_WORLD_",
+        "OMPI_MCA_orte_",
+        "OMPI_MCA_ess_",
+        "OMPI_MCA_pmix",
+        "SLURM_",
+        "HYDRA_",
+        "I_MPI_HYDRA_",
+        "PALS_",
+        "TORCHELASTIC_",
+    ];
+    EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Names whose value only means something on the node that set it, so the launching shell's are
+/// not forwarded and the node keeps its own.
+pub fn is_node_own(name: &str) -> bool {
+    const EXACT: &[&str] = &[
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "PWD",
+        "OLDPWD",
+        "TMPDIR",
+        "DISPLAY",
+        "XAUTHORITY",
+        "HOSTNAME",
+        "MAIL",
+        "SHLVL",
+        "_",
+        "LINES",
+        "COLUMNS",
+        "NVIDIA_VISIBLE_DEVICES",
+    ];
+    const PREFIX: &[&str] = &["XDG_", "DBUS_", "SSH_", "KUBERNETES_"];
+    EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether a variable's name says that its value is a secret, which is then never printed.
+pub fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["TOKEN", "KEY", "SECRET", "PASS", "CRED"].iter().any(|word| name.contains(word))
+}
+
+/// A value as it may be printed, logged or recorded.
+pub fn shown(name: &str, value: &str) -> String {
+    if is_secret(name) {
+        format!("(set, {} chars)", value.chars().count())
+    } else {
+        value.to_owned()
+    }
+}
+
+/// `first` followed by those entries of `then` that are not in it. Empty entries are dropped: they
+/// would mean the working directory.
+pub fn join_search_path<'a>(first: &'a str, then: &'a str) -> String {
+    let mut entries: Vec<&str> = Vec::new();
+    for entry in first.split(':').chain(then.split(':')) {
+        if !entry.is_empty() && !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    entries.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_launches_are_known_by_name() {
+        for name in ["PMI_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "RANK"]
+        {
+            assert!(is_foreign_launch(name), "{name}");
+        }
+        for name in ["OMPI_MCA_btl", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"] {
+            assert!(!is_foreign_launch(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn secrets_show_their_length_only() {
+        assert_eq!(shown("WANDB_API_KEY", "abc"), "(set, 3 chars)");
+        assert_eq!(shown("hf_token", "ä"), "(set, 1 chars)");
+        assert_eq!(shown("NCCL_DEBUG", "INFO"), "INFO");
+    }
+
+    #[test]
+    fn search_paths_keep_order_and_drop_repeats() {
+        assert_eq!(join_search_path("/a:/b", "/b:/c:"), "/a:/b:/c");
+        assert_eq!(join_search_path("", "/c"), "/c");
+    }
+}

@@ -1,0 +1,255 @@
+//! What a job is to one node: the program, its environment, the node's ranks, and what must be
+//! true there before anything starts.
+
+use crate::id::{JobId, LocalRank, NodeId, Rank};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Everything an agent needs to prepare and start its ranks. Travels inside the control channel,
+/// never on a command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// The job's id.
+    pub id: JobId,
+    /// This node.
+    pub node: NodeId,
+    /// The host as the user typed it, for tags and messages.
+    pub host: String,
+    /// The program and its arguments, at least one.
+    pub argv: Vec<OsString>,
+    /// Where the ranks run.
+    pub wdir: WorkingDir,
+    /// Variables forwarded from the launching shell, or set by `-x`, and PATH and PYTHONPATH.
+    pub env: Vec<EnvVar>,
+    /// The ranks of this node, by local rank.
+    pub ranks: Vec<RankSpec>,
+    /// A script the program will read, to be looked for before any rank starts.
+    pub script: Option<ScriptCheck>,
+    /// Files that follow as [`crate::wire::ToAgent::File`] frames.
+    pub preload: Vec<PreloadFile>,
+    /// How long ranks may take between TERM and KILL, in milliseconds.
+    pub kill_after_ms: u32,
+    /// Bytes of output the agent may send before the launcher grants more.
+    pub output_window: u32,
+    /// Set on the node of rank 0: hold a free port of this range until just before the start.
+    pub master_ports: Option<PortRange>,
+}
+
+/// An inclusive range of TCP ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRange {
+    /// The first port that may be used.
+    pub first: u16,
+    /// The last port that may be used.
+    pub last: u16,
+}
+
+/// Where ranks run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkingDir {
+    /// The launcher's directory where the node has it, else the user's home there.
+    Launchers(PathBuf),
+    /// Asked for by name: it must be there.
+    Required(PathBuf),
+}
+
+/// One variable of the ranks' environment and how it meets what the node already has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvVar {
+    /// The variable's name.
+    pub name: OsString,
+    /// Its value.
+    pub value: OsString,
+    /// How it is applied.
+    pub rule: EnvRule,
+}
+
+/// How a variable meets the node's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EnvRule {
+    /// Replaces the node's value.
+    Set,
+    /// A search path: these entries first, then the node's own that are not among them.
+    PathBefore,
+    /// A search path: the node's own entries first, then these.
+    PathAfter,
+}
+
+/// One rank and what only it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankSpec {
+    /// The rank.
+    pub rank: Rank,
+    /// Its place on this node.
+    pub local_rank: LocalRank,
+    /// Its own variables. A name that the user set by `-x` is not among them.
+    pub env: Vec<(String, String)>,
+}
+
+/// The first non-option argument of an interpreter, when the launcher's directory has that file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScriptCheck {
+    /// As typed, relative to the working directory.
+    pub path: PathBuf,
+    /// SHA-256 of the launcher's copy, when it is at most 1 MiB.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// A file that is copied to the node for this job. An argument equal to `name` or to `typed`
+/// becomes the path of the copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreloadFile {
+    /// The path as the user typed it.
+    pub typed: PathBuf,
+    /// The file name of the copy, without a directory.
+    pub name: OsString,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Permission bits, `0o777` at most.
+    pub mode: u32,
+}
+
+/// What an agent says of its node when it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// The kernel's name for this host.
+    pub hostname: String,
+    /// The machine's architecture, `x86_64` or `aarch64`.
+    pub arch: String,
+    /// The agent's process id.
+    pub pid: u32,
+    /// The effective user id ranks will run with.
+    pub uid: u32,
+    /// Addresses of interfaces that are up, loopback and link-local left out.
+    pub addresses: Vec<InterfaceAddress>,
+    /// The address of this node that the SSH connection arrived at, when it came by SSH.
+    pub ssh_address: Option<IpAddr>,
+}
+
+/// An address and the network it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceAddress {
+    /// The interface, `eth0`.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Leading bits that name the network, `0..=32` or `0..=128`.
+    pub prefix: u8,
+}
+
+impl InterfaceAddress {
+    /// Whether `other` is in this address's network.
+    pub fn same_network(&self, other: IpAddr) -> bool {
+        let prefix = u32::from(self.prefix);
+        match (self.address, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix)).unwrap_or(0);
+                a.to_bits() & mask == b.to_bits() & mask
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(prefix)).unwrap_or(0);
+                a.to_bits() & mask == b.to_bits() & mask
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How a rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+}
+
+impl ExitStatus {
+    /// Whether the rank succeeded.
+    pub fn success(self) -> bool {
+        self == ExitStatus::Code(0)
+    }
+}
+
+/// Why a node cannot run the job. Each is found before any rank starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Problem {
+    /// The program is not on the node's search path, or not at its path.
+    NoProgram {
+        /// As typed.
+        program: OsString,
+        /// A program of nearly that name which is there (`python3` for `python`).
+        instead: Option<String>,
+    },
+    /// The program is there and may not be executed.
+    NotExecutable {
+        /// Its path.
+        program: PathBuf,
+    },
+    /// The script an interpreter was given is not there.
+    NoScript {
+        /// As typed.
+        script: PathBuf,
+    },
+    /// The directory of `--wdir` is not there.
+    NoDirectory {
+        /// As typed.
+        directory: PathBuf,
+    },
+    /// A preloaded file could not be kept.
+    Preload {
+        /// What was tried, on which path.
+        operation: String,
+        /// The system's reason.
+        cause: String,
+    },
+    /// No port of the range is free.
+    NoPort {
+        /// The range.
+        range: PortRange,
+    },
+    /// The system refused something else the job needs.
+    System {
+        /// What was tried.
+        operation: String,
+        /// The system's reason.
+        cause: String,
+    },
+}
+
+/// Something the user should know that stops nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice {
+    /// The launcher's directory is not there; the ranks run in the user's home.
+    RunsInHome {
+        /// That home.
+        home: PathBuf,
+    },
+    /// The node's copy of the script differs from the launcher's.
+    ScriptDiffers {
+        /// As typed.
+        script: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(address: &str, prefix: u8) -> InterfaceAddress {
+        let address = address.parse().unwrap();
+        InterfaceAddress { interface: "eth0".into(), address, prefix }
+    }
+
+    #[test]
+    fn networks_are_compared_by_prefix() {
+        assert!(net("10.1.2.3", 16).same_network("10.1.9.9".parse().unwrap()));
+        assert!(!net("10.1.2.3", 24).same_network("10.1.9.9".parse().unwrap()));
+        assert!(net("10.1.2.3", 0).same_network("192.0.2.1".parse().unwrap()));
+        assert!(net("fd00::1", 64).same_network("fd00::2".parse().unwrap()));
+        assert!(!net("fd00::1", 128).same_network("fd00::2".parse().unwrap()));
+        assert!(!net("fd00::1", 64).same_network("10.1.9.9".parse().unwrap()));
+    }
+}

@@ -1,0 +1,344 @@
+//! What crosses a control channel, and how it is framed.
+//!
+//! A channel is a byte stream in each direction: the SSH channel's own stdin and stdout. The agent
+//! speaks first. Whatever its shell printed before (banners, `echo` in a profile) is skipped up to
+//! [`HELLO_MAGIC`]; from there on both directions carry frames:
+//!
+//! ```text
+//! length: u32, little endian, at most MAX_FRAME    body: `length` bytes of postcard
+//! ```
+//!
+//! The first frame is [`FromAgent::Hello`] with the protocol version. The life of a channel:
+//!
+//! ```text
+//! agent                         launcher
+//!   Hello             ──────▶
+//!                     ◀──────   Job, File…
+//!   Prepared | Refused ─────▶                       every node has answered before any rank starts
+//!                     ◀──────   Start
+//!   Started, Output…  ──────▶   ◀── Credit, Signal
+//!   Exited            ──────▶
+//!                     ◀──────   End                 when a rank failed or the user asked
+//!   Done              ──────▶                       nothing of the job is left on the node
+//! ```
+//!
+//! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]); nothing else does, and
+//! everything else goes first.
+
+use crate::id::Rank;
+use crate::job::{ExitStatus, Job, NodeFacts, Notice, Problem};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Changes whenever a frame changes. Launcher and agent travel together, so they always match
+/// unless someone points `--agent` at another build.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Ends the noise a login shell may print. No shell prints this by accident.
+pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
+
+/// The longest frame either side accepts, in bytes. A job with a full environment fits.
+pub const MAX_FRAME: usize = 8 << 20;
+
+/// The most output one frame carries, in bytes: a control frame never waits for more than this.
+pub const MAX_OUTPUT: usize = 32 << 10;
+
+/// The most of a file one frame carries, in bytes.
+pub const MAX_FILE_CHUNK: usize = 256 << 10;
+
+/// The most noise that is skipped before the hello, in bytes.
+pub const MAX_NOISE: usize = 256 << 10;
+
+/// Both ends say something at least this often.
+pub const BEAT: Duration = Duration::from_secs(2);
+
+/// Silence for this long means the other end is gone: three missed beats.
+pub const BEATS_LOST: Duration = Duration::from_secs(6);
+
+/// From the launcher to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// What this node is to run.
+    Job(Box<Job>),
+    /// The next part of a preloaded file; an empty part ends it.
+    File {
+        /// Which of [`Job::preload`].
+        index: u32,
+        /// At most [`MAX_FILE_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+    },
+    /// Every node is prepared: start the ranks.
+    Start {
+        /// Variables that were known only now, MASTER_ADDR and MASTER_PORT, for every rank.
+        env: Vec<(String, String)>,
+    },
+    /// This many more bytes of output may be sent.
+    Credit(u32),
+    /// Pass this signal on to every rank.
+    Signal(i32),
+    /// End every rank: TERM and KILL after the grace, or KILL at once.
+    End {
+        /// Do not wait for the grace.
+        now: bool,
+    },
+    /// The launcher is about to be stopped: stop the ranks, and expect no beats.
+    Suspend,
+    /// The launcher runs again.
+    Resume,
+    /// The launcher is alive.
+    Beat,
+}
+
+/// From an agent to the launcher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// The first frame.
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the agent.
+        version: u16,
+        /// What the node is.
+        facts: NodeFacts,
+    },
+    /// Everything the job needs is here.
+    Prepared {
+        /// What the user should know.
+        notices: Vec<Notice>,
+        /// On the node of rank 0: the port it holds.
+        master_port: Option<u16>,
+    },
+    /// The job cannot run here. No rank was started.
+    Refused {
+        /// All that was found, at least one.
+        problems: Vec<Problem>,
+    },
+    /// A rank's stub was spawned.
+    Started {
+        /// The rank.
+        rank: Rank,
+        /// Its process id on the node.
+        pid: u32,
+    },
+    /// What a rank wrote; empty data ends the stream. Ends at the end of a line, unless the line
+    /// is longer than a frame, has been left unfinished by a rank that ended, or stands unfinished
+    /// for a while.
+    Output {
+        /// The rank.
+        rank: Rank,
+        /// Where it wrote.
+        stream: Stream,
+        /// At most [`MAX_OUTPUT`] bytes.
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+    },
+    /// A rank ended.
+    Exited {
+        /// The rank.
+        rank: Rank,
+        /// Its process id.
+        pid: u32,
+        /// How.
+        status: ExitStatus,
+        /// Microseconds from the agent's hello to the end of the rank, by the agent's clock.
+        at_us: u64,
+    },
+    /// Every rank of this node has ended and its output is sent; the agent leaves.
+    Done(Receipt),
+    /// The agent is alive.
+    Beat,
+    /// The agent cannot go on.
+    Failed {
+        /// What it tried.
+        operation: String,
+        /// The system's reason.
+        cause: String,
+    },
+}
+
+/// What an agent verified when the job had ended on its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Processes that outlived their rank and were ended (helpers, daemons).
+    pub leftovers_ended: u32,
+    /// Processes that could not be ended, `pid name state`.
+    pub left: Vec<String>,
+}
+
+/// Which of a rank's two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The other end broke the protocol.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// A length beyond [`MAX_FRAME`].
+    #[error("frame of {0} bytes, {MAX_FRAME} at most")]
+    TooLong(usize),
+    /// A body that is no message.
+    #[error("unreadable frame of {length} bytes")]
+    Unreadable {
+        /// Length of the body in bytes.
+        length: usize,
+        /// What the decoder found.
+        source: postcard::Error,
+    },
+    /// A message that does not fit a frame.
+    #[error("cannot encode a message")]
+    Encode(#[source] postcard::Error),
+    /// No hello within [`MAX_NOISE`] bytes.
+    #[error("no hello within the first {MAX_NOISE} bytes")]
+    NoHello,
+}
+
+/// A message as one frame, ready to be written.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
+    let mut frame = postcard::to_extend(message, vec![0; 4]).map_err(WireError::Encode)?;
+    let length = frame.len() - 4;
+    let prefix = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME);
+    let prefix = prefix.ok_or(WireError::TooLong(length))?;
+    frame[..4].copy_from_slice(&prefix.to_le_bytes());
+    Ok(frame)
+}
+
+/// Turns a byte stream, however it is cut, back into messages.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    buffer: Vec<u8>,
+    /// How much of `buffer` has been taken.
+    taken: usize,
+}
+
+impl FrameReader {
+    /// Adds what was read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.taken > 0 {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next message, once all of it has arrived.
+    pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+        let Some((prefix, rest)) = self.buffer[self.taken..].split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if length > MAX_FRAME {
+            return Err(WireError::TooLong(length));
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let message = postcard::from_bytes(body)
+            .map_err(|source| WireError::Unreadable { length, source })?;
+        self.taken += 4 + length;
+        Ok(Some(message))
+    }
+}
+
+/// Skips what a login shell prints before the agent speaks.
+#[derive(Debug, Default)]
+pub struct HelloScanner {
+    seen: Vec<u8>,
+}
+
+impl HelloScanner {
+    /// Adds what was read; once the hello is found, returns the bytes behind it.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
+        let from = self.seen.len().saturating_sub(HELLO_MAGIC.len() - 1);
+        self.seen.extend_from_slice(bytes);
+        let found = self.seen[from..].windows(HELLO_MAGIC.len()).position(|w| w == HELLO_MAGIC);
+        if let Some(at) = found {
+            let rest = self.seen.split_off(from + at + HELLO_MAGIC.len());
+            self.seen.truncate(from + at);
+            return Ok(Some(rest));
+        }
+        if self.seen.len() > MAX_NOISE { Err(WireError::NoHello) } else { Ok(None) }
+    }
+
+    /// What came before the hello, or instead of it.
+    pub fn noise(&self) -> String {
+        String::from_utf8_lossy(&self.seen).trim().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(n: usize) -> FromAgent {
+        FromAgent::Output { rank: Rank(3), stream: Stream::Stderr, data: vec![b'x'; n] }
+    }
+
+    #[test]
+    fn frames_survive_any_cut() {
+        let messages = [output(0), FromAgent::Beat, output(MAX_OUTPUT), output(1)];
+        let bytes: Vec<u8> = messages.iter().flat_map(|m| encode(m).unwrap()).collect();
+        for cut in [1, 2, 3, 5, 7, 4096, bytes.len()] {
+            let mut reader = FrameReader::default();
+            let mut got = Vec::new();
+            for part in bytes.chunks(cut) {
+                reader.push(part);
+                while let Some(message) = reader.next_frame::<FromAgent>().unwrap() {
+                    got.push(message);
+                }
+            }
+            assert_eq!(got, messages, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_length_is_refused_before_memory_is_taken() {
+        let mut reader = FrameReader::default();
+        reader.push(&u32::MAX.to_le_bytes());
+        assert!(matches!(reader.next_frame::<FromAgent>(), Err(WireError::TooLong(_))));
+    }
+
+    #[test]
+    fn an_unknown_message_is_an_error() {
+        let mut reader = FrameReader::default();
+        reader.push(&[1, 0, 0, 0, 250]);
+        assert!(matches!(
+            reader.next_frame::<FromAgent>(),
+            Err(WireError::Unreadable { length: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn the_hello_is_found_behind_any_noise() {
+        for noise in ["", "Welcome!\r\n", "\n\n\x02rlaunch-agent-spe", "\n\x02"] {
+            let mut bytes = noise.as_bytes().to_vec();
+            bytes.extend_from_slice(HELLO_MAGIC);
+            bytes.extend_from_slice(b"frames");
+            for cut in 1..bytes.len() {
+                let mut scanner = HelloScanner::default();
+                let mut rest = Vec::new();
+                let mut found = false;
+                for part in bytes.chunks(cut) {
+                    if found {
+                        rest.extend_from_slice(part);
+                    } else if let Some(after) = scanner.push(part).unwrap() {
+                        found = true;
+                        rest = after;
+                    }
+                }
+                assert!(found, "{noise:?} cut at {cut}");
+                assert_eq!(rest, b"frames");
+                assert_eq!(scanner.noise(), noise.trim());
+            }
+        }
+    }
+
+    #[test]
+    fn endless_noise_is_refused() {
+        let mut scanner = HelloScanner::default();
+        assert!(scanner.push(&vec![b'.'; MAX_NOISE + 1]).is_err());
+    }
+}

@@ -1,0 +1,4 @@
+//! The agent on its way to a host: found here, kept there under its hash, started.
+
+pub(crate) mod deliver;
+pub(crate) mod store;

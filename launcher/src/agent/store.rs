@@ -1,0 +1,215 @@
+//! The agents this launcher has: one executable per architecture, known by its content.
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The executable's name, here and on every host.
+pub(crate) const AGENT: &str = "rlaunch-worker";
+/// Hexadecimal digits of the SHA-256 that name a build.
+const HASH_DIGITS: usize = 32;
+
+/// Why there is no agent to send.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("no agent for {arch} among {}", list(looked))]
+    Missing { arch: String, looked: Vec<PathBuf> },
+    #[error("cannot read the agent {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is no agent for {arch}: it is {found}", path.display())]
+    Wrong { path: PathBuf, arch: String, found: String },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
+}
+
+impl StoreError {
+    /// What the user can do.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            StoreError::Missing { arch, .. } => Some(format!(
+                "build it with `cargo agent` on {arch}, then name it by --agent or put it at \
+                 lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
+            )),
+            StoreError::Read { .. } => None,
+            StoreError::Wrong { .. } => {
+                Some(format!("--agent takes an {AGENT} built for the hosts' architecture"))
+            }
+        }
+    }
+}
+
+/// One build of the agent.
+pub(crate) struct AgentFile {
+    pub(crate) path: PathBuf,
+    /// What the hosts' caches call it.
+    pub(crate) hash: String,
+    bytes: Vec<u8>,
+    compressed: OnceLock<Bytes>,
+}
+
+impl AgentFile {
+    /// The executable as it travels.
+    pub(crate) fn payload(&self, gzip: bool) -> Bytes {
+        if !gzip {
+            return Bytes::from(self.bytes.clone());
+        }
+        self.compressed.get_or_init(|| compress(&self.bytes)).clone()
+    }
+}
+
+/// Writing to memory does not fail; were it to, the uncompressed bytes would fail to verify there.
+fn compress(bytes: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    written.unwrap_or_default().into()
+}
+
+/// Finds agents by architecture and keeps what it found.
+pub(crate) struct Store {
+    /// From `--agent`: for every host, whatever it is.
+    given: Option<PathBuf>,
+    found: Mutex<Vec<(String, Arc<AgentFile>)>>,
+}
+
+impl Store {
+    pub(crate) fn new(given: Option<PathBuf>) -> Store {
+        Store { given, found: Mutex::default() }
+    }
+
+    /// The agent for hosts like this machine.
+    pub(crate) fn native(&self) -> Result<Arc<AgentFile>, StoreError> {
+        match &self.given {
+            // Whatever it is built for: a host that cannot run it will say so.
+            Some(path) => match architecture_of(path)? {
+                Ok(arch) => self.for_arch(arch),
+                Err(found) => {
+                    let (path, arch) = (path.clone(), std::env::consts::ARCH.to_owned());
+                    Err(StoreError::Wrong { path, arch, found })
+                }
+            },
+            None => self.for_arch(std::env::consts::ARCH),
+        }
+    }
+
+    /// The agent for an architecture as `uname -m` names it.
+    pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<AgentFile>, StoreError> {
+        let arch = if arch == "arm64" { "aarch64" } else { arch };
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, file)) = found.iter().find(|(a, _)| a == arch) {
+            return Ok(file.clone());
+        }
+        let file = Arc::new(self.load(arch)?);
+        tracing::debug!(path = %file.path.display(), hash = %file.hash, "agent");
+        found.push((arch.to_owned(), file.clone()));
+        Ok(file)
+    }
+
+    fn load(&self, arch: &str) -> Result<AgentFile, StoreError> {
+        if let Some(path) = &self.given {
+            return match architecture_of(path)? {
+                Ok(found) if found == arch => read(path),
+                Ok(found) => Err(wrong(path, arch, found)),
+                Err(found) => Err(wrong(path, arch, &found)),
+            };
+        }
+        let looked = candidates(arch);
+        for path in looked.iter().filter(|path| path.is_file()) {
+            if architecture_of(path)?.is_ok_and(|found| found == arch) {
+                return read(path);
+            }
+        }
+        Err(StoreError::Missing { arch: arch.to_owned(), looked })
+    }
+}
+
+fn wrong(path: &Path, arch: &str, found: &str) -> StoreError {
+    let (path, arch, found) = (path.to_owned(), arch.to_owned(), found.to_owned());
+    StoreError::Wrong { path, arch, found }
+}
+
+/// Beside rlaunch, then below `lib/rlaunch/` there, then in the `lib` beside its `bin`.
+fn candidates(arch: &str) -> Vec<PathBuf> {
+    let exe = std::env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
+    let beside = exe.parent().unwrap_or(Path::new("/"));
+    let in_lib = |root: &Path| {
+        root.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu")).join(AGENT)
+    };
+    let mut paths = vec![beside.join(AGENT), in_lib(beside)];
+    paths.extend(beside.parent().map(in_lib));
+    paths
+}
+
+fn read(path: &Path) -> Result<AgentFile, StoreError> {
+    let failed = |source| StoreError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let hash = Sha256::digest(&bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    });
+    let hash = hash[..HASH_DIGITS].to_owned();
+    Ok(AgentFile { path: path.to_owned(), hash, bytes, compressed: OnceLock::new() })
+}
+
+/// The architecture of an ELF executable; the inner error says what the file is instead.
+fn architecture_of(path: &Path) -> Result<Result<&'static str, String>, StoreError> {
+    let failed = |source| StoreError::Read { path: path.to_owned(), source };
+    let mut header = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(20).read_to_end(&mut header).map_err(failed)?;
+    Ok(elf_machine(&header))
+}
+
+/// Reads `e_machine` of an ELF header (System V ABI, chapter 4): two bytes at offset 18.
+fn elf_machine(header: &[u8]) -> Result<&'static str, String> {
+    match (header.get(..4), header.get(18..20)) {
+        (Some(b"\x7fELF"), Some([62, 0])) => Ok("x86_64"),
+        (Some(b"\x7fELF"), Some([183, 0])) => Ok("aarch64"),
+        (Some(b"\x7fELF"), Some(&[low, high])) => {
+            Err(format!("an executable for ELF machine {}", u16::from_le_bytes([low, high])))
+        }
+        _ => Err("no executable".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_known() {
+        let exe = std::env::current_exe().unwrap();
+        assert_eq!(architecture_of(&exe).unwrap(), Ok(std::env::consts::ARCH));
+        assert!(elf_machine(b"#!/bin/sh\necho no agent\n").is_err());
+        assert!(elf_machine(b"").is_err());
+    }
+
+    #[test]
+    fn a_script_is_no_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        std::fs::write(&path, "#!/bin/sh\n").unwrap();
+        assert!(matches!(Store::new(Some(path)).native(), Err(StoreError::Wrong { .. })));
+    }
+
+    #[test]
+    fn the_payload_unpacks_to_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        std::fs::write(&path, b"some bytes").unwrap();
+        let file = read(&path).unwrap();
+        assert_eq!(file.hash.len(), HASH_DIGITS);
+        let mut unpacked = Vec::new();
+        let payload = file.payload(true);
+        flate2::read::GzDecoder::new(&payload[..]).read_to_end(&mut unpacked).unwrap();
+        assert_eq!(unpacked, b"some bytes");
+        assert_eq!(file.payload(false), Bytes::from_static(b"some bytes"));
+    }
+}

@@ -1,0 +1,228 @@
+//! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
+
+use clap::{ArgAction, CommandFactory, Parser};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// Start one program on many hosts over SSH.
+///
+/// Every host is reached at once, the agent arrives by itself, and nothing starts anywhere before
+/// everything it needs is known to be there. When it cannot work, one sentence says why.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch",
+    version,
+    max_term_width = 100,
+    override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]...",
+    after_help = "\
+Examples:
+  rlaunch -H a,b,c hostname                     one rank on each of three hosts
+  rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
+  rlaunch -H a,b --preload train.py python3 train.py   a script only this machine has
+  rlaunch -np 4 ./program                       four ranks on this machine, no SSH
+
+Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
+The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
+)]
+pub(crate) struct Args {
+    /// Hosts, as `a,b:2,user@c`: `:N` gives a host N slots, else it has one; repeats add up.
+    /// Ports come from ~/.ssh/config or --port
+    #[arg(
+        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
+        action = ArgAction::Append, help_heading = "Hosts and ranks"
+    )]
+    pub(crate) hosts: Vec<String>,
+
+    /// How many ranks to start; also `-np N`. Without it, one for each slot
+    #[arg(
+        short = 'n', long = "np", value_name = "N", help_heading = "Hosts and ranks",
+        value_parser = parse_ranks
+    )]
+    pub(crate) ranks: Option<u32>,
+
+    /// Allow more ranks than slots
+    #[arg(long, help_heading = "Hosts and ranks")]
+    pub(crate) oversubscribe: bool,
+
+    /// Give every rank this variable: NAME=VALUE, or NAME to take its value from here. The rest of
+    /// this shell's environment goes along, but for what belongs to one host or another launch
+    #[arg(
+        short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
+        help_heading = "The program"
+    )]
+    pub(crate) env: Vec<OsString>,
+
+    /// Run in this directory, which every host must have. Otherwise this one where the host has
+    /// it, else the home directory
+    #[arg(long, value_name = "DIR", help_heading = "The program")]
+    pub(crate) wdir: Option<PathBuf>,
+
+    /// Copy this file to every host for the job; arguments that name it become the copy's path
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    pub(crate) preload: Vec<PathBuf>,
+
+    /// Start every line with `[rank,host]`
+    #[arg(long, help_heading = "Output")]
+    pub(crate) tag_output: bool,
+
+    /// Say what happens; -vv says it in detail
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
+    pub(crate) verbose: u8,
+
+    /// How long ranks may take to end between TERM and KILL, in seconds
+    #[arg(
+        long, value_name = "SECONDS", default_value = "5", help_heading = "The end",
+        value_parser = parse_seconds
+    )]
+    pub(crate) kill_after: std::time::Duration,
+
+    /// The SSH port of hosts for which ~/.ssh/config names none
+    #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
+    pub(crate) port: Option<u16>,
+
+    /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    pub(crate) ssh_config: Option<PathBuf>,
+
+    /// The ports rlaunch may choose from, for MASTER_PORT and its own
+    #[arg(
+        long, value_name = "FIRST-LAST", default_value = "21000-21511",
+        help_heading = "Reaching hosts", value_parser = parse_port_range
+    )]
+    pub(crate) port_range: rlaunch_bootstrap::job::PortRange,
+
+    /// The agent to send, in place of the one that came with rlaunch
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    pub(crate) agent: Option<PathBuf>,
+
+    /// Where hosts keep the agent, in place of ~/.cache/rlaunch
+    #[arg(long, value_name = "DIR", help_heading = "Reaching hosts")]
+    pub(crate) agent_dir: Option<String>,
+
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        required = true
+    )]
+    pub(crate) program: Vec<OsString>,
+}
+
+impl Args {
+    /// Parses the command line, or prints help or what is wrong with it.
+    pub(crate) fn parse_or_explain() -> Result<Args, clap::Error> {
+        let typed: Vec<OsString> = std::env::args_os().collect();
+        Args::try_parse_from(respell(typed))
+    }
+}
+
+/// Turns mpirun's spelling into clap's before the program begins: `-np 4` is `--np 4`, and the
+/// verb `run` as the first word is dropped.
+fn respell(typed: Vec<OsString>) -> Vec<OsString> {
+    let command = Args::command();
+    let mut words = typed.into_iter().peekable();
+    let mut spelled: Vec<OsString> = words.next().into_iter().collect();
+    words.next_if(|word| word == "run");
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        if !text.starts_with('-') || text == "--" {
+            spelled.push(word);
+            break;
+        }
+        let word = if text == "-np" { OsString::from("--np") } else { word };
+        let value_follows = takes_next_word(&command, &word);
+        spelled.push(word);
+        if value_follows {
+            spelled.extend(words.next());
+        }
+    }
+    spelled.extend(words);
+    spelled
+}
+
+/// Whether this option's value is the next word.
+fn takes_next_word(command: &clap::Command, word: &OsStr) -> bool {
+    let text = word.to_string_lossy();
+    let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
+    if let Some(long) = text.strip_prefix("--") {
+        let named = |arg: &&clap::Arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long() == Some(long) || aliases.contains(&long)
+        };
+        return command.get_arguments().find(named).is_some_and(takes_value);
+    }
+    // In `-vn 4` the last letter takes the value; in `-n4` the value has begun.
+    let mut letters = text.chars().skip(1);
+    while let Some(letter) = letters.next() {
+        let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter));
+        if arg.is_some_and(takes_value) {
+            return letters.next().is_none();
+        }
+    }
+    false
+}
+
+fn parse_ranks(text: &str) -> Result<u32, String> {
+    let ranks = text.trim().parse().ok().filter(|&n: &u32| n > 0);
+    ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())
+}
+
+fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    let duration = std::time::Duration::try_from_secs_f64(seconds);
+    duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
+}
+
+fn parse_port_range(text: &str) -> Result<rlaunch_bootstrap::job::PortRange, String> {
+    let wanted = || "a range of ports like 21000-21511".to_owned();
+    let (first, last) = text.split_once('-').ok_or_else(wanted)?;
+    let first: u16 = first.trim().parse().map_err(|_| wanted())?;
+    let last: u16 = last.trim().parse().map_err(|_| wanted())?;
+    if first < 1024 || first > last {
+        return Err("ports from 1024 up, the lower one first".to_owned());
+    }
+    Ok(rlaunch_bootstrap::job::PortRange { first, last })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Args {
+        let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from).collect();
+        Args::try_parse_from(respell(words)).unwrap()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn mpiruns_spelling_ends_where_the_program_begins() {
+        let args = parse("-H a,b,c -np 3 python train.py -np 7 --tag-output");
+        assert_eq!(args.hosts, ["a,b,c"]);
+        assert_eq!(args.ranks, Some(3));
+        assert!(!args.tag_output);
+        assert_eq!(args.program, ["python", "train.py", "-np", "7", "--tag-output"]);
+    }
+
+    #[test]
+    fn values_are_not_taken_for_programs() {
+        let args = parse("--tag-output -x A=1 -H a -H b:2 -vn 2 run -np");
+        assert_eq!(args.program, ["run", "-np"]);
+        assert_eq!(args.ranks, Some(2));
+        assert_eq!(parse("run -np 2 -- -odd").program, ["-odd"]);
+    }
+
+    #[test]
+    fn ranges_and_times_are_checked() {
+        assert!(parse_port_range("21511-21000").is_err());
+        assert!(parse_port_range("1-2").is_err());
+        assert_eq!(parse_seconds("0.5"), Ok(std::time::Duration::from_millis(500)));
+        assert!(parse_seconds("-1").is_err());
+        assert_eq!(parse_ranks(" 4 "), Ok(4));
+        assert!(parse_ranks("0").is_err());
+    }
+}

@@ -1,0 +1,395 @@
+//! All nodes of the job together: reached at once, prepared together, started together.
+
+use crate::agent::deliver::{self, DeliverError, Delivery};
+use crate::agent::store::Store;
+use crate::channel::AgentChannel;
+use crate::exit::Exit;
+use crate::hosts::Host;
+use crate::job::JobSpec;
+use crate::map::{MappedNode, RankMap};
+use crate::master;
+use crate::output;
+use crate::rank_env;
+use crate::refusal;
+use crate::report::{self, Failed};
+use crate::session::{self, Commands, Event, Seat, What};
+use crate::ssh::Ssh;
+use crate::ssh::error::SshError;
+use crate::waiting::Roster;
+use bytes::Bytes;
+use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
+use rlaunch_bootstrap::job::{Job, NodeFacts, Notice, Problem, RankSpec};
+use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How long nodes may take to look for what the job needs, without what is copied to them.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The slowest link that files are preloaded over, in bytes per second.
+const PRELOAD_RATE: u64 = 256 << 10;
+/// How long channels may take to close once everything is said.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The nodes of a job, each with its session.
+pub(crate) struct Crew {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) events: mpsc::UnboundedReceiver<Event>,
+    sessions: JoinSet<()>,
+}
+
+/// One node of the crew.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) host: Host,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) commands: Commands,
+    facts: NodeFacts,
+    /// When its agent said hello, by this machine's clock.
+    pub(crate) hello_at: Instant,
+}
+
+/// Opens the crew's output before anyone is reached, so that every session has where to write.
+pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writer) {
+    let (events_in, events) = mpsc::unbounded_channel();
+    let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
+    let tag = |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
+    let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
+    let setup = output::Setup { tags, credit: commands.clone(), ranks: map.world_size };
+    let (output, writer) = output::start(setup);
+    let seats = map.nodes.iter().zip(receivers).map(|(node, commands)| Seat {
+        node: node.id,
+        commands,
+        events: events_in.clone(),
+        output: output.clone(),
+    });
+    (Gathering { seats: seats.collect(), commands, events }, writer)
+}
+
+/// Seats for everyone, nobody there yet.
+pub(crate) struct Gathering {
+    seats: Vec<Seat>,
+    commands: Vec<Commands>,
+    events: mpsc::UnboundedReceiver<Event>,
+}
+
+/// How one node's way in ended.
+type Reached = (NodeId, Result<Arrived, NodeError>);
+
+struct Arrived {
+    facts: NodeFacts,
+    hello_at: Instant,
+    sent: Option<usize>,
+    session: tokio::task::JoinHandle<()>,
+}
+
+/// Why a host cannot take part.
+#[derive(Debug, thiserror::Error)]
+enum NodeError {
+    #[error(transparent)]
+    Ssh(#[from] SshError),
+    #[error(transparent)]
+    Deliver(#[from] DeliverError),
+    #[error("cannot start the agent on this machine")]
+    Local(#[source] std::io::Error),
+}
+
+impl NodeError {
+    fn exit(&self) -> Exit {
+        match self {
+            NodeError::Ssh(_) | NodeError::Deliver(DeliverError::Ssh(_)) => Exit::HOST,
+            NodeError::Deliver(_) | NodeError::Local(_) => Exit::AGENT,
+        }
+    }
+
+    fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            NodeError::Ssh(error) => error.hint(host),
+            NodeError::Deliver(error) => error.hint(host),
+            NodeError::Local(_) => None,
+        }
+    }
+}
+
+impl Gathering {
+    /// Reaches every host at once and starts its agent. One that fails hides no other: all are
+    /// reported together.
+    pub(crate) async fn reach(self, job: &JobSpec, map: &RankMap) -> Result<Crew, Failed> {
+        let store = Store::new(job.reach.agent.clone());
+        let delivery = Delivery::new(store, job.reach.agent_dir.clone())
+            .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
+        let ssh = match job.local {
+            true => None,
+            false => Some(load_ssh(job)?),
+        };
+        let names = map.nodes.iter().map(|node| node.host.to_string());
+        let way = Arc::new(Way { ssh, delivery, roster: Roster::new(names, "connecting") });
+
+        let mut tasks = JoinSet::new();
+        for (seat, mapped) in self.seats.into_iter().zip(&map.nodes) {
+            tasks.spawn(way.clone().bring(mapped.host.clone(), seat));
+        }
+        let mut reached: Vec<Reached> = way.roster.while_waiting(tasks.join_all()).await;
+        reached.sort_by_key(|(node, _)| *node);
+        gather(reached, self.commands, self.events, map).await
+    }
+}
+
+fn load_ssh(job: &JobSpec) -> Result<Ssh, Failed> {
+    Ssh::load(job.reach.ssh_config.as_deref(), job.reach.port)
+        .map_err(|e| Failed::from_error(Exit::USAGE, &e).hint(e.hint()))
+}
+
+/// What every host's way in shares.
+struct Way {
+    /// `None` for this machine.
+    ssh: Option<Ssh>,
+    delivery: Delivery,
+    roster: Roster,
+}
+
+impl Way {
+    async fn bring(self: Arc<Self>, host: Host, seat: Seat) -> Reached {
+        let node = seat.node;
+        let arrived = self.start(&host, seat).await;
+        self.roster.arrived(&host.to_string());
+        (node, arrived)
+    }
+
+    async fn start(&self, host: &Host, seat: Seat) -> Result<Arrived, NodeError> {
+        let (greeted, connection) = match &self.ssh {
+            None => {
+                let channel = AgentChannel::local(&self.delivery.native().path);
+                (deliver::greet(channel.map_err(NodeError::Local)?, None).await?, None)
+            }
+            Some(ssh) => {
+                let connection = ssh.connect(host).await?;
+                self.roster.set(&host.to_string(), "ssh authenticated, agent not started");
+                (self.delivery.start(&connection).await?, Some(connection))
+            }
+        };
+        let (facts, sent) = (greeted.facts.clone(), greeted.sent);
+        tracing::debug!(%host, hostname = %facts.hostname, pid = facts.pid, "agent started");
+        let session = tokio::spawn(session::serve(greeted, connection, seat));
+        Ok(Arrived { facts, hello_at: Instant::now(), sent, session })
+    }
+}
+
+/// Makes a crew of those who arrived, when that is everyone.
+async fn gather(
+    reached: Vec<Reached>,
+    commands: Vec<Commands>,
+    events: mpsc::UnboundedReceiver<Event>,
+    map: &RankMap,
+) -> Result<Crew, Failed> {
+    let mut crew = Crew { nodes: Vec::new(), events, sessions: JoinSet::new() };
+    let mut failures = Vec::new();
+    let mut sent = Vec::new();
+    for (((_, arrived), commands), mapped) in reached.into_iter().zip(commands).zip(&map.nodes) {
+        let MappedNode { id, host, ranks } = mapped.clone();
+        match arrived {
+            Err(error) => failures.push((host, error)),
+            Ok(Arrived { facts, hello_at, sent: bytes, session }) => {
+                sent.extend(bytes.map(|bytes| (host.clone(), bytes)));
+                crew.sessions.spawn(async move {
+                    let _ = session.await;
+                });
+                crew.nodes.push(Node { id, host, ranks, commands, facts, hello_at });
+            }
+        }
+    }
+    if let Some((_, bytes)) = sent.first() {
+        let hosts: Vec<&Host> = sent.iter().map(|(host, _)| host).collect();
+        let size = *bytes as f64 / f64::from(1 << 20);
+        report::say(&format!("agent sent to {} ({size:.1} MiB each)", report::list(&hosts)));
+    }
+    if failures.is_empty() {
+        return Ok(crew);
+    }
+    let failed = unreached(&failures, map.nodes.len());
+    crew.dismiss().await;
+    Err(failed)
+}
+
+fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
+    let line = |(host, error): &(Host, NodeError)| format!("{host}: {}", report::chain(error));
+    let exit = failures.iter().map(|(_, error)| error.exit()).min_by_key(|exit| exit.0);
+    let exit = exit.unwrap_or(Exit::HOST);
+    let mut failed = match failures {
+        [only] => Failed::new(exit, line(only)),
+        several => {
+            let count = several.len();
+            let mut failed =
+                Failed::new(exit, format!("{count} of {nodes} hosts cannot take part"));
+            failed.details = several.iter().map(line).collect();
+            failed
+        }
+    };
+    for (host, error) in failures {
+        failed = failed.hint(error.hint(&host.name));
+    }
+    failed.hints.truncate(4);
+    failed
+}
+
+impl Crew {
+    /// Tells every node what it will run and waits until each has found everything it needs.
+    /// Returns what the user should know and the port that rank 0's node holds.
+    pub(crate) async fn prepare(
+        &mut self,
+        job: &JobSpec,
+        map: &RankMap,
+    ) -> Result<Option<u16>, Failed> {
+        let files = preload_frames(job)?;
+        for node in &self.nodes {
+            let message = ToAgent::Job(Box::new(node_job(job, map, node)));
+            node.commands.try_tell(&message).map_err(|error| {
+                Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
+                    .hint(Some("the environment or the command line is too large"))
+            })?;
+            for frame in &files {
+                node.commands.send_frame(frame.clone());
+            }
+        }
+        let bytes: u64 = job.preload.iter().map(|preload| preload.file.size).sum();
+        let timeout = PREPARE_TIMEOUT + Duration::from_secs(bytes / PRELOAD_RATE);
+        let names = self.nodes.iter().map(|node| node.host.to_string());
+        let roster = Roster::new(names, "preparing");
+        let answers = tokio::time::timeout(timeout, self.answers(&roster));
+        let answers = roster.while_waiting(answers).await.map_err(|_| {
+            let missing = roster.missing();
+            Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
+        })??;
+        self.judge(&answers)
+    }
+
+    /// One answer from every node.
+    async fn answers(&mut self, roster: &Roster) -> Result<Vec<(NodeId, FromAgent)>, Failed> {
+        let mut answers = Vec::new();
+        while answers.len() < self.nodes.len() {
+            let Some(Event { node, what }) = self.events.recv().await else { break };
+            match what {
+                What::Said(answer @ (FromAgent::Prepared { .. } | FromAgent::Refused { .. })) => {
+                    roster.arrived(&self.host(node).to_string());
+                    answers.push((node, answer));
+                }
+                What::Said(_) => {}
+                What::Lost(how) => return Err(self.lost(node, &how)),
+            }
+        }
+        answers.sort_by_key(|(node, _)| *node);
+        Ok(answers)
+    }
+
+    fn judge(&self, answers: &[(NodeId, FromAgent)]) -> Result<Option<u16>, Failed> {
+        let mut problems: Vec<(&Host, &Problem)> = Vec::new();
+        let mut notices: Vec<(&Host, &Notice)> = Vec::new();
+        let mut port = None;
+        for (node, answer) in answers {
+            let host = self.host(*node);
+            match answer {
+                FromAgent::Refused { problems: found } => {
+                    problems.extend(found.iter().map(|problem| (host, problem)));
+                }
+                FromAgent::Prepared { notices: found, master_port } => {
+                    notices.extend(found.iter().map(|notice| (host, notice)));
+                    port = port.or(*master_port);
+                }
+                _ => {}
+            }
+        }
+        if problems.is_empty() {
+            refusal::print_notices(&notices);
+            return Ok(port);
+        }
+        Err(refusal::explain(&problems))
+    }
+
+    /// Lets every node start its ranks.
+    pub(crate) fn start(&self, job: &JobSpec, port: Option<u16>) -> Result<(), Failed> {
+        let facts: Vec<NodeFacts> = self.nodes.iter().map(|node| node.facts.clone()).collect();
+        let address = master::address(&facts).ok_or_else(|| {
+            let host = self.host(NodeId(0));
+            Failed::new(
+                Exit::RENDEZVOUS,
+                format!("{host} has no address that the other nodes could reach"),
+            )
+            .hint(Some(format!("`ip address` on {host} shows only loopback")))
+        })?;
+        let port = port.unwrap_or_default();
+        tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
+        let env = rank_env::of_master(&address.to_string(), port, &job.explicit);
+        for node in &self.nodes {
+            node.commands.tell(&ToAgent::Start { env: env.clone() });
+        }
+        Ok(())
+    }
+
+    /// Tells every node the same.
+    pub(crate) fn tell_all(&self, message: &ToAgent) {
+        for node in &self.nodes {
+            node.commands.tell(message);
+        }
+    }
+
+    pub(crate) fn host(&self, node: NodeId) -> &Host {
+        // Events come from sessions, and sessions have a node each.
+        &self.nodes[node.index().min(self.nodes.len() - 1)].host
+    }
+
+    pub(crate) fn lost(&self, node: NodeId, how: &str) -> Failed {
+        let host = self.host(node);
+        Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"))
+    }
+
+    /// Ends the channels and waits until they are closed, so that no agent outlives rlaunch.
+    pub(crate) async fn dismiss(self) {
+        let Crew { nodes, mut sessions, events } = self;
+        drop((nodes, events));
+        let closed = async { while sessions.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
+    }
+}
+
+/// What one node is told.
+fn node_job(job: &JobSpec, map: &RankMap, node: &Node) -> Job {
+    let locals = (0u32..).map(LocalRank);
+    let spec = |(local_rank, &rank): (LocalRank, &Rank)| RankSpec {
+        rank,
+        local_rank,
+        env: rank_env::of_rank(job.id, map, node.id, local_rank, &job.explicit),
+    };
+    Job {
+        id: job.id,
+        node: node.id,
+        host: node.host.name.clone(),
+        argv: job.argv.clone(),
+        wdir: job.wdir.clone(),
+        env: job.env.clone(),
+        ranks: locals.zip(&node.ranks).map(spec).collect(),
+        script: job.script.clone(),
+        preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
+        kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
+        output_window: output::window(map.nodes.len()),
+        master_ports: (node.id == NodeId(0)).then_some(job.port_range),
+    }
+}
+
+/// The preloaded files as frames, made once and shared by all nodes.
+fn preload_frames(job: &JobSpec) -> Result<Vec<Bytes>, Failed> {
+    let mut frames = Vec::new();
+    for (index, preload) in (0u32..).zip(&job.preload) {
+        let failed = |error: &dyn std::error::Error| {
+            let message = format!("cannot preload {}: {error}", preload.source.display());
+            Failed::new(Exit::FILES, message)
+        };
+        let content = std::fs::read(&preload.source).map_err(|error| failed(&error))?;
+        let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
+        for data in parts.map(<[u8]>::to_vec) {
+            let frame = wire::encode(&ToAgent::File { index, data });
+            frames.push(frame.map_err(|error| failed(&error))?.into());
+        }
+    }
+    Ok(frames)
+}

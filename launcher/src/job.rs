@@ -1,0 +1,224 @@
+//! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
+//! nothing looks at a flag again.
+
+use crate::args::Args;
+use crate::exit::Exit;
+use crate::hosts::{self, Host, HostsError};
+use crate::rank_env::{self, EnvError};
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::job::{EnvVar, PortRange, PreloadFile, ScriptCheck, WorkingDir};
+use sha2::{Digest, Sha256};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Scripts up to this size are compared with the hosts' copies, in bytes.
+const COMPARED: u64 = 1 << 20;
+
+/// One run of rlaunch.
+#[derive(Debug)]
+pub(crate) struct JobSpec {
+    pub(crate) id: JobId,
+    /// In the order given; only this machine when none were.
+    pub(crate) hosts: Vec<Host>,
+    /// Run on this machine, without SSH.
+    pub(crate) local: bool,
+    pub(crate) ranks: Option<u32>,
+    pub(crate) oversubscribe: bool,
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) wdir: WorkingDir,
+    pub(crate) env: Vec<EnvVar>,
+    /// Names that `-x` set: rlaunch's own values do not replace them.
+    pub(crate) explicit: Vec<String>,
+    pub(crate) script: Option<ScriptCheck>,
+    pub(crate) preload: Vec<Preload>,
+    pub(crate) tag_output: bool,
+    pub(crate) kill_after: Duration,
+    pub(crate) port_range: PortRange,
+    pub(crate) reach: Reach,
+}
+
+/// How hosts are reached and where the agent is kept.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    pub(crate) port: Option<u16>,
+    pub(crate) ssh_config: Option<PathBuf>,
+    pub(crate) agent: Option<PathBuf>,
+    pub(crate) agent_dir: Option<String>,
+}
+
+/// A file to copy and where it is here.
+#[derive(Clone, Debug)]
+pub(crate) struct Preload {
+    pub(crate) file: PreloadFile,
+    pub(crate) source: PathBuf,
+}
+
+/// A command line that cannot be meant.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JobError {
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    #[error("cannot tell the working directory")]
+    WorkingDir(#[source] io::Error),
+    #[error("cannot preload {}", path.display())]
+    Preload { path: PathBuf, source: io::Error },
+    #[error("two preloaded files are called {}", name.display())]
+    PreloadTwice { name: OsString },
+    #[error("{0}")]
+    AgentDir(String),
+}
+
+impl JobError {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            JobError::Preload { .. } | JobError::WorkingDir(_) => Exit::FILES,
+            _ => Exit::USAGE,
+        }
+    }
+
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            JobError::Hosts(_) => Some("-H takes names like a,b:2,user@c".into()),
+            JobError::Env(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+impl JobSpec {
+    /// Lowers what was typed, and looks at this machine's files and environment once.
+    pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
+        let mut hosts = hosts::parse(&args.hosts)?;
+        let local = match &hosts[..] {
+            [] => true,
+            [only] => hosts::is_local(only),
+            _ => false,
+        };
+        if hosts.is_empty() {
+            let slots = args.ranks.unwrap_or(1);
+            hosts.push(Host { name: "localhost".into(), user: None, slots });
+        }
+        if let Some(directory) = &args.agent_dir {
+            crate::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
+        }
+        let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
+        let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &args.env)?;
+        let script = script_of(&args.program).and_then(|path| check(path, &here));
+        Ok(JobSpec {
+            id: JobId(uuid::Uuid::now_v7().as_u128()),
+            local,
+            hosts,
+            ranks: args.ranks,
+            oversubscribe: args.oversubscribe,
+            script,
+            wdir: args.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
+            argv: args.program,
+            env,
+            explicit,
+            preload: preloads(&args.preload)?,
+            tag_output: args.tag_output,
+            kill_after: args.kill_after,
+            port_range: args.port_range,
+            reach: Reach {
+                port: args.port,
+                ssh_config: args.ssh_config,
+                agent: args.agent,
+                agent_dir: args.agent_dir,
+            },
+        })
+    }
+}
+
+fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
+    let mut preloads: Vec<Preload> = Vec::new();
+    for path in paths {
+        let failed = |source| JobError::Preload { path: path.clone(), source };
+        let metadata = fs::metadata(path).map_err(failed)?;
+        let name = path.file_name().filter(|_| metadata.is_file());
+        let name = name.ok_or_else(|| failed(io::Error::other("it is not a file")))?.to_owned();
+        if preloads.iter().any(|other| other.file.name == name) {
+            return Err(JobError::PreloadTwice { name });
+        }
+        let mode = metadata.permissions().mode() & 0o777;
+        let file = PreloadFile { typed: path.clone(), name, size: metadata.len(), mode };
+        preloads.push(Preload { file, source: path.clone() });
+    }
+    Ok(preloads)
+}
+
+/// What the hosts must have for `path` to be run, when this machine has it.
+fn check(path: &OsStr, here: &Path) -> Option<ScriptCheck> {
+    let metadata = fs::metadata(here.join(path)).ok().filter(fs::Metadata::is_file)?;
+    let content = (metadata.len() <= COMPARED).then(|| fs::read(here.join(path)).ok()).flatten();
+    let sha256 = content.map(|bytes| Sha256::digest(bytes).into());
+    Some(ScriptCheck { path: path.into(), sha256 })
+}
+
+/// The script that an interpreter is given: the first argument that is no option.
+fn script_of(argv: &[OsString]) -> Option<&OsStr> {
+    let program = Path::new(argv.first()?).file_name()?.to_str()?;
+    let version = program.strip_prefix("python").map(|v| v.trim_start_matches(['.', '-']));
+    let is_python = version.is_some_and(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.'));
+    // Options that take the next word, and those after which there is no script.
+    let (takes_word, no_script): (&[&str], &[&str]) = match program {
+        _ if is_python => (&["-W", "-X", "--check-hash-based-pycs"], &["-c", "-m", "-V"]),
+        "bash" | "sh" => (&["-o", "+o", "-O", "+O", "--rcfile", "--init-file"], &["-c", "-s"]),
+        _ => return None,
+    };
+    let mut words = argv[1..].iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if no_script.contains(&&*text) || text == "-" {
+            return None;
+        }
+        if takes_word.contains(&&*text) {
+            words.next();
+        } else if text == "--" {
+            return words.next().map(OsString::as_os_str);
+        } else if !text.starts_with(['-', '+']) {
+            return Some(word);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(line: &str) -> Option<String> {
+        let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        script_of(&argv).map(|s| s.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn the_script_is_the_first_argument_that_is_no_option() {
+        let some = |path: &str| Some(path.to_owned());
+        assert_eq!(script("python train.py --epochs 3"), some("train.py"));
+        assert_eq!(script("/usr/bin/python3.11 -u -W ignore ./train.py"), some("./train.py"));
+        assert_eq!(script("bash -x -o pipefail run.sh a"), some("run.sh"));
+        assert_eq!(script("sh -- -odd"), some("-odd"));
+        for none in
+            ["python -m torch", "python -c pass", "sh -c true", "./train.py", "python", "perl x"]
+        {
+            assert_eq!(script(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn preloads_are_files_with_names_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.py");
+        fs::write(&file, "pass").unwrap();
+        assert_eq!(preloads(std::slice::from_ref(&file)).unwrap()[0].file.size, 4);
+        assert!(matches!(preloads(&[file.clone(), file]), Err(JobError::PreloadTwice { .. })));
+        let directory = preloads(&[dir.path().to_owned()]);
+        assert!(matches!(directory, Err(JobError::Preload { .. })));
+    }
+}

@@ -1,0 +1,50 @@
+//! The last words of each rank, for the report of a failure.
+
+use rlaunch_bootstrap::id::Rank;
+use std::collections::HashMap;
+
+/// Kept per rank, in bytes.
+const KEPT: usize = 4 << 10;
+/// Shown of them.
+const LINES: usize = 10;
+
+/// The ends of the ranks' standard error.
+#[derive(Debug, Default)]
+pub(crate) struct Tails(HashMap<Rank, Vec<u8>>);
+
+impl Tails {
+    /// Adds what a rank wrote.
+    pub(crate) fn add(&mut self, rank: Rank, data: &[u8]) {
+        let tail = self.0.entry(rank).or_default();
+        tail.extend_from_slice(&data[data.len().saturating_sub(KEPT)..]);
+        if tail.len() > 2 * KEPT {
+            tail.drain(..tail.len() - KEPT);
+        }
+    }
+
+    /// The last lines of a rank, oldest first, without control characters.
+    pub(crate) fn lines(&self, rank: Rank) -> Vec<String> {
+        let tail = self.0.get(&rank).map(|tail| String::from_utf8_lossy(tail)).unwrap_or_default();
+        let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();
+        let printable = |line: &&str| line.chars().filter(|c| !c.is_control()).collect();
+        lines[lines.len().saturating_sub(LINES)..].iter().map(printable).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_end() {
+        let mut tails = Tails::default();
+        for n in 0..100_000 {
+            tails.add(Rank(1), format!("line {n}\n").as_bytes());
+        }
+        assert!(tails.0[&Rank(1)].len() <= 2 * KEPT);
+        let lines = tails.lines(Rank(1));
+        assert_eq!(lines.len(), LINES);
+        assert_eq!(lines[LINES - 1], "line 99999");
+        assert!(tails.lines(Rank(0)).is_empty());
+    }
+}

@@ -1,0 +1,128 @@
+//! Why nodes cannot run the job, or what the user should know, folded over hosts: one sentence for
+//! one cause, however many nodes have it.
+
+use crate::exit::Exit;
+use crate::hosts::Host;
+use crate::report::{self, Failed};
+use rlaunch_bootstrap::job::{Notice, Problem};
+
+/// Groups equal findings and keeps their order.
+fn by_finding<'a, T: PartialEq>(found: &[(&'a Host, &'a T)]) -> Vec<(&'a T, Vec<&'a Host>)> {
+    let mut groups: Vec<(&T, Vec<&Host>)> = Vec::new();
+    for &(host, finding) in found {
+        match groups.iter_mut().find(|(known, _)| *known == finding) {
+            Some((_, hosts)) => hosts.push(host),
+            None => groups.push((finding, vec![host])),
+        }
+    }
+    groups
+}
+
+/// One error for everything that is missing anywhere.
+pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
+    let groups = by_finding(problems);
+    let mut failed = Failed::new(Exit::FILES, "");
+    for (problem, hosts) in groups {
+        let (exit, sentence, hint) = describe(problem, &report::list(&hosts));
+        if failed.message.is_empty() {
+            failed.message = sentence;
+            failed.exit = exit;
+        } else {
+            failed.details.push(sentence);
+        }
+        failed = failed.hint(hint);
+    }
+    failed
+}
+
+fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
+    match problem {
+        Problem::NoProgram { program, instead } => {
+            let name = program.display();
+            let sentence = format!("{name} is not on {hosts}");
+            let by_path = program.as_encoded_bytes().contains(&b'/');
+            let hint = match instead {
+                Some(instead) => format!("{instead} is there: use {instead}"),
+                None if by_path => missing_file_hint(&name.to_string()),
+                None => {
+                    format!("it is looked for along PATH: give {name} with its path, or -x PATH")
+                }
+            };
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        Problem::NotExecutable { program } => {
+            let sentence = format!("{} may not be executed on {hosts}", program.display());
+            (Exit::NOT_EXECUTABLE, sentence, Some(format!("chmod +x {}", program.display())))
+        }
+        Problem::NoScript { script } => {
+            let name = script.display().to_string();
+            (Exit::FILES, format!("{name} is not on {hosts}"), Some(missing_file_hint(&name)))
+        }
+        Problem::NoDirectory { directory } => {
+            let sentence = format!("the directory {} is not on {hosts}", directory.display());
+            (Exit::FILES, sentence, Some("--wdir names a directory that every host has".into()))
+        }
+        Problem::Preload { operation, cause } => {
+            let sentence = format!("cannot preload on {hosts}: {operation}: {cause}");
+            (Exit::FILES, sentence, Some("TMPDIR on the host says where copies go".into()))
+        }
+        Problem::NoPort { range } => {
+            let sentence = format!("no port of {}-{} is free on {hosts}", range.first, range.last);
+            (Exit::RENDEZVOUS, sentence, Some("--port-range FIRST-LAST names others".into()))
+        }
+        Problem::System { operation, cause } => {
+            (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
+        }
+    }
+}
+
+fn missing_file_hint(name: &str) -> String {
+    format!("--preload {name}, --wdir DIR or a shared directory")
+}
+
+/// Prints what the user should know.
+pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
+    for (notice, hosts) in by_finding(notices) {
+        let hosts = report::list(&hosts);
+        match notice {
+            Notice::RunsInHome { home } => {
+                report::say(&format!(
+                    "this directory is not on {hosts}: the ranks there run in {}",
+                    home.display()
+                ));
+            }
+            Notice::ScriptDiffers { script } => {
+                report::warn(&format!("{} on {hosts} differs from yours", script.display()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Host {
+        Host { name: name.into(), user: None, slots: 1 }
+    }
+
+    #[test]
+    fn one_sentence_for_one_cause() {
+        let (b, c) = (host("b"), host("c"));
+        let missing = Problem::NoScript { script: "train.py".into() };
+        let failed = explain(&[(&b, &missing), (&c, &missing)]);
+        assert_eq!(failed.message, "train.py is not on b, c");
+        assert_eq!(failed.hints, ["--preload train.py, --wdir DIR or a shared directory"]);
+        assert_eq!(failed.exit, Exit::FILES);
+    }
+
+    #[test]
+    fn python3_is_offered() {
+        let b = host("b");
+        let missing =
+            Problem::NoProgram { program: "python".into(), instead: Some("python3".into()) };
+        let failed = explain(&[(&b, &missing)]);
+        assert_eq!(failed.hints, ["python3 is there: use python3"]);
+        assert_eq!(failed.exit, Exit::NOT_FOUND);
+    }
+}

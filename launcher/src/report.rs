@@ -1,0 +1,86 @@
+//! What rlaunch says for itself, all of it on stderr: one error, its details, and what to do.
+
+use crate::exit::Exit;
+use anstyle::{AnsiColor, Style};
+use std::io::Write;
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+
+/// Why a job could not run, or how it failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) exit: Exit,
+    /// One line.
+    pub(crate) message: String,
+    /// Lines below it.
+    pub(crate) details: Vec<String>,
+    pub(crate) hints: Vec<String>,
+}
+
+impl Failed {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failed {
+        Failed { exit, message: message.into(), details: Vec::new(), hints: Vec::new() }
+    }
+
+    /// From a typed error: its causes follow it on the same line.
+    pub(crate) fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
+        Failed::new(exit, chain(error))
+    }
+
+    pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Failed {
+        let hint = hint.map(Into::into).filter(|hint| !self.hints.contains(hint));
+        self.hints.extend(hint);
+        self
+    }
+
+    /// Prints it; nothing is printed for a job that ended quietly.
+    pub(crate) fn print(&self) {
+        if self.message.is_empty() {
+            return;
+        }
+        let mut err = anstream::stderr().lock();
+        let _ = writeln!(err, "{ERROR}error:{ERROR:#} {}", self.message);
+        for detail in &self.details {
+            let _ = writeln!(err, "  {detail}");
+        }
+        for hint in &self.hints {
+            let _ = writeln!(err, "{HINT}hint:{HINT:#} {hint}");
+        }
+    }
+}
+
+/// An error and its causes, `what: why: why`; a cause that is in the text already is not repeated.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Something the user should know.
+pub(crate) fn warn(message: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{WARNING}warning:{WARNING:#} {message}");
+}
+
+/// Something that goes on.
+pub(crate) fn say(message: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "rlaunch: {message}");
+}
+
+/// `a, b, c`; long lists end in `and 12 more`.
+pub(crate) fn list<T: ToString>(items: &[T]) -> String {
+    const SHOWN: usize = 8;
+    let mut shown: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
+    if items.len() > SHOWN {
+        shown.push(format!("and {} more", items.len() - SHOWN));
+    }
+    shown.join(", ")
+}

@@ -1,0 +1,180 @@
+//! A node's life, seen from the launcher: its agent's frames come in, commands go out, and silence
+//! on either side is noticed.
+
+use crate::agent::deliver::Greeted;
+use crate::channel::{Incoming, Reader, Writer};
+use crate::output::Output;
+use crate::ssh::Connection;
+use bytes::Bytes;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::wire::{self, BEAT, BEATS_LOST, FrameReader, FromAgent, ToAgent, WireError};
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+/// What an agent last said before its channel ended, in bytes.
+const LAST_WORDS: usize = 2 << 10;
+
+/// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
+/// loss has been reported as an event.
+#[derive(Clone)]
+pub(crate) struct Commands(mpsc::UnboundedSender<Bytes>);
+
+impl Commands {
+    pub(crate) fn new() -> (Commands, mpsc::UnboundedReceiver<Bytes>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Commands(sender), receiver)
+    }
+
+    /// Sends a small command.
+    pub(crate) fn tell(&self, message: &ToAgent) {
+        match wire::encode(message) {
+            Ok(frame) => self.send_frame(frame.into()),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    /// Sends something whose size the user decides.
+    pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), WireError> {
+        self.send_frame(wire::encode(message)?.into());
+        Ok(())
+    }
+
+    /// Sends a frame that was encoded once for many nodes.
+    pub(crate) fn send_frame(&self, frame: Bytes) {
+        let _ = self.0.send(frame);
+    }
+}
+
+/// Something that happened on a node.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) node: NodeId,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Said(FromAgent),
+    /// The channel ended without a [`FromAgent::Done`].
+    Lost(String),
+}
+
+/// A place in the crew, to be taken by a session.
+pub(crate) struct Seat {
+    pub(crate) node: NodeId,
+    pub(crate) commands: mpsc::UnboundedReceiver<Bytes>,
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) output: Output,
+}
+
+/// Serves an agent that has spoken, until its channel ends. The connection is held open for it.
+pub(crate) async fn serve(greeted: Greeted, connection: Option<Connection>, seat: Seat) {
+    let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
+    let mut session = Session {
+        node: seat.node,
+        frames: greeted.frames,
+        events: seat.events,
+        output: seat.output,
+        last_words: Vec::new(),
+        done: false,
+        heard: Instant::now(),
+    };
+    let mut reader = greeted.channel.reader;
+    let how = session.read(&mut reader).await;
+    if !session.done {
+        let words = String::from_utf8_lossy(&session.last_words);
+        let words = words.trim();
+        let separator = if words.is_empty() { "" } else { ": " };
+        session.report(What::Lost(format!("{how}{separator}{words}")));
+    }
+    drop(session);
+    writer.abort();
+    if let Some(connection) = connection {
+        connection.close().await;
+    }
+    reader.reap().await;
+}
+
+struct Session {
+    node: NodeId,
+    frames: FrameReader,
+    events: mpsc::UnboundedSender<Event>,
+    output: Output,
+    last_words: Vec<u8>,
+    done: bool,
+    heard: Instant,
+}
+
+impl Session {
+    /// Reads until the channel ends, and says how it did.
+    async fn read(&mut self, reader: &mut Reader) -> String {
+        loop {
+            if let Err(error) = self.take_frames() {
+                return error.to_string();
+            }
+            let left = BEATS_LOST.saturating_sub(self.heard.elapsed());
+            match tokio::time::timeout(left, reader.next()).await {
+                Ok(None) => return "the connection ended".to_owned(),
+                Ok(Some(Incoming::Data(bytes))) => {
+                    self.heard = Instant::now();
+                    self.frames.push(&bytes);
+                }
+                Ok(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
+                Err(_) => return format!("nothing heard for {} s", BEATS_LOST.as_secs()),
+            }
+        }
+    }
+
+    fn take_frames(&mut self) -> Result<(), WireError> {
+        while let Some(message) = self.frames.next_frame()? {
+            match message {
+                FromAgent::Output { rank, stream, data } => {
+                    self.output.push(self.node, (rank, stream), data);
+                }
+                FromAgent::Beat => {}
+                other => {
+                    self.done |= matches!(other, FromAgent::Done(_));
+                    self.report(What::Said(other));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn diagnose(&mut self, words: &[u8]) {
+        tracing::debug!(node = %self.node, "agent: {}", String::from_utf8_lossy(words).trim_end());
+        self.last_words.extend_from_slice(words);
+        let excess = self.last_words.len().saturating_sub(LAST_WORDS);
+        self.last_words.drain(..excess);
+    }
+
+    fn report(&self, what: What) {
+        // Nobody listens once the job is decided.
+        let _ = self.events.send(Event { node: self.node, what });
+    }
+}
+
+/// Writes commands as they come and a beat every so often; ends the channel's input when nobody
+/// can command any more.
+async fn write_commands(mut writer: Writer, mut commands: mpsc::UnboundedReceiver<Bytes>) {
+    let beat = wire::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
+    let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let frame = tokio::select! {
+            frame = commands.recv() => frame,
+            _ = ticks.tick() => Some(beat.clone()),
+        };
+        let sent = match frame {
+            Some(frame) => writer.send(frame).await,
+            None => {
+                let _ = writer.end().await;
+                return;
+            }
+        };
+        if sent.is_err() {
+            return; // The reading side notices and says so.
+        }
+    }
+}

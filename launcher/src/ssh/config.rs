@@ -1,0 +1,366 @@
+//! What OpenSSH's client configuration says about a host, as ssh_config(5) defines it: the files
+//! are read and checked once, then resolved for each host name.
+
+mod file;
+mod line;
+mod pattern;
+mod scope;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use file::{Criterion, Item, Subject};
+use line::Line;
+use scope::{Local, Scope, lower};
+use values::{
+    parse_count, parse_family, parse_flag, parse_jumps, parse_port, parse_rekey, parse_strict,
+    parse_time,
+};
+
+pub(crate) use pattern::{matches_list, wildcard};
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum ConfigError {
+    #[error("read ssh configuration {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: {keyword}: {reason}", path.display())]
+    Value { path: PathBuf, line: usize, keyword: String, reason: String },
+}
+
+impl ConfigError {
+    /// What the user can do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { path, .. } => Some(format!("make {} readable for you", path.display())),
+            Self::Value { path, line, keyword, .. } => {
+                let file = path.display();
+                Some(format!("correct line {line} of {file}; `man ssh_config` explains {keyword}"))
+            }
+        }
+    }
+}
+
+/// What to do about a host key that no known-hosts file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StrictHostKeyChecking {
+    /// Refuse it.
+    Yes,
+    /// Accept and record it; refuse a changed one. Also `ask`: nobody is there to answer.
+    #[default]
+    AcceptNew,
+    /// Accept any key.
+    No,
+}
+
+/// Where keys held by an agent come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum IdentityAgent {
+    /// The socket in `SSH_AUTH_SOCK`, if that is set.
+    #[default]
+    Environment,
+    /// No agent.
+    None,
+    Socket(PathBuf),
+}
+
+/// Address families that may be dialled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AddressFamily {
+    #[default]
+    Any,
+    Inet,
+    Inet6,
+}
+
+/// How the TCP stream to the host comes about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Proxy {
+    #[default]
+    Direct,
+    /// Through these hosts, the first one dialled directly; each has a configuration of its own.
+    Jump(Vec<JumpHop>),
+    /// Over stdin and stdout of this shell command.
+    Command(String),
+}
+
+/// One host of a `ProxyJump` list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JumpHop {
+    pub(crate) user: Option<String>,
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+}
+
+/// When session keys are renewed; `None` leaves it to the SSH library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RekeyLimit {
+    pub(crate) bytes: Option<u64>,
+    pub(crate) after: Option<Duration>,
+}
+
+/// The configuration of one host. An `Option` that is `None` was not configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostConfig {
+    /// What to dial: `HostName`, or the name as given; in lower case.
+    pub(crate) hostname: String,
+    pub(crate) user: Option<String>,
+    pub(crate) port: Option<u16>,
+    /// In the order to try them; empty when unset, see [`Self::identity_files_or_default`].
+    pub(crate) identity_files: Vec<PathBuf>,
+    /// `IdentityFile none`: not the default files either.
+    pub(crate) no_identity_files: bool,
+    pub(crate) identities_only: bool,
+    pub(crate) identity_agent: IdentityAgent,
+    pub(crate) certificate_files: Vec<PathBuf>,
+    pub(crate) strict_host_key_checking: StrictHostKeyChecking,
+    /// New keys go to the first one.
+    pub(crate) user_known_hosts_files: Vec<PathBuf>,
+    pub(crate) global_known_hosts_files: Vec<PathBuf>,
+    pub(crate) host_key_alias: Option<String>,
+    /// The four algorithm lists as written, with a leading `+`, `-` or `^` if there is one.
+    pub(crate) kex_algorithms: Option<String>,
+    pub(crate) ciphers: Option<String>,
+    pub(crate) host_key_algorithms: Option<String>,
+    pub(crate) pubkey_accepted_algorithms: Option<String>,
+    /// Zero means as long as the system takes.
+    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) connection_attempts: Option<u32>,
+    /// Zero means never.
+    pub(crate) server_alive_interval: Option<Duration>,
+    pub(crate) server_alive_count_max: Option<u32>,
+    pub(crate) rekey_limit: RekeyLimit,
+    pub(crate) proxy: Proxy,
+    pub(crate) address_family: AddressFamily,
+    pub(crate) bind_address: Option<String>,
+}
+
+impl HostConfig {
+    fn new(alias: &str, home: &Path) -> Self {
+        let ssh = home.join(".ssh");
+        Self {
+            hostname: lower(alias),
+            user_known_hosts_files: vec![ssh.join("known_hosts"), ssh.join("known_hosts2")],
+            global_known_hosts_files: ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+                .map(PathBuf::from)
+                .to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The key files to try, whether or not they exist.
+    pub(crate) fn identity_files_or_default(&self, home: &Path) -> Vec<PathBuf> {
+        if self.no_identity_files || !self.identity_files.is_empty() {
+            return self.identity_files.clone();
+        }
+        ["id_ed25519", "id_ecdsa", "id_rsa"].map(|name| home.join(".ssh").join(name)).to_vec()
+    }
+
+    /// Takes one line's value: how to reach the host.
+    fn set(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
+        match line.key.as_str() {
+            "hostname" => self.hostname = scope.hostname(&line.one()?)?,
+            "user" => self.user = Some(line.one()?),
+            "port" => self.port = Some(parse_port(&line.one()?)?),
+            "bindaddress" => self.bind_address = Some(line.one()?),
+            "addressfamily" => self.address_family = parse_family(&line.one()?)?,
+            "connecttimeout" => self.connect_timeout = Some(parse_time(&line.one()?)?),
+            "connectionattempts" => self.connection_attempts = Some(parse_count(&line.one()?, 1)?),
+            "serveraliveinterval" => {
+                self.server_alive_interval = Some(parse_time(&line.one()?)?);
+            }
+            "serveralivecountmax" => {
+                self.server_alive_count_max = Some(parse_count(&line.one()?, 0)?);
+            }
+            "rekeylimit" => self.rekey_limit = parse_rekey(&line.args()?)?,
+            "proxyjump" => self.proxy = parse_jumps(&scope.expand(&line.one()?, "hnpr")?)?,
+            "proxycommand" if line.rest.is_empty() => return Err("no command".into()),
+            "proxycommand" if line.rest.eq_ignore_ascii_case("none") => {
+                self.proxy = Proxy::Direct;
+            }
+            "proxycommand" => self.proxy = Proxy::Command(scope.expand(&line.rest, "hnpr")?),
+            _ => return self.set_trust(line, scope),
+        }
+        Ok(())
+    }
+
+    /// Takes one line's value: who proves what to whom, and how. Other keywords are not for us.
+    fn set_trust(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
+        match line.key.as_str() {
+            "identityfile" => match line.one()? {
+                none if none.eq_ignore_ascii_case("none") => self.no_identity_files = true,
+                file => push_new(&mut self.identity_files, scope.path(&file)?),
+            },
+            "certificatefile" => push_new(&mut self.certificate_files, scope.path(&line.one()?)?),
+            "identitiesonly" => self.identities_only = parse_flag(&line.one()?)?,
+            "identityagent" => self.identity_agent = scope.agent(&line.one()?)?,
+            "stricthostkeychecking" => self.strict_host_key_checking = parse_strict(&line.one()?)?,
+            "userknownhostsfile" => self.user_known_hosts_files = scope.paths(&line.args()?)?,
+            "globalknownhostsfile" => self.global_known_hosts_files = scope.paths(&line.args()?)?,
+            "hostkeyalias" => self.host_key_alias = Some(line.one()?),
+            "kexalgorithms" => self.kex_algorithms = Some(line.one()?),
+            "ciphers" => self.ciphers = Some(line.one()?),
+            "hostkeyalgorithms" => self.host_key_algorithms = Some(line.one()?),
+            "pubkeyacceptedalgorithms" | "pubkeyacceptedkeytypes" => {
+                self.pubkey_accepted_algorithms = Some(line.one()?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn push_new(files: &mut Vec<PathBuf>, file: PathBuf) {
+    if !files.contains(&file) {
+        files.push(file);
+    }
+}
+
+/// One or more configuration files, read and checked.
+#[derive(Debug)]
+pub(crate) struct SshConfig {
+    files: Vec<Vec<Item>>,
+    local: Local,
+}
+
+impl SshConfig {
+    /// The user's file, then the system's.
+    pub(crate) fn default_paths(home: &Path) -> Vec<PathBuf> {
+        vec![home.join(".ssh/config"), PathBuf::from("/etc/ssh/ssh_config")]
+    }
+
+    /// Reads `paths`, the most important first; a file that does not exist says nothing.
+    pub(crate) fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        let mut config = Self { files: Vec::new(), local: Local::current() };
+        for path in paths {
+            if let Some(text) = file::read(path)? {
+                config.files.extend(Self::parse(&text, path)?.files);
+            }
+        }
+        Ok(config)
+    }
+
+    /// Takes `text` as the content of `path`; what it includes is read.
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let local = Local::current();
+        let items = file::parse(text, path, &local.home, 0)?;
+        let config = Self { files: vec![items], local };
+        config.files.iter().try_for_each(|items| config.check(items))?;
+        Ok(config)
+    }
+
+    /// Finds bad values now, in blocks that match no host of this run as well.
+    fn check(&self, items: &[Item]) -> Result<(), ConfigError> {
+        let scope = Scope { local: &self.local, alias: "", target: None };
+        items.iter().try_for_each(|item| match item {
+            Item::Set(line) => HostConfig::default().set(line, &scope).map_err(|e| line.error(e)),
+            Item::Include(items) => self.check(items),
+            Item::Host(_) | Item::Match(_) => Ok(()),
+        })
+    }
+
+    /// What holds for the host that the user calls `alias`.
+    #[cfg(test)]
+    pub(crate) fn resolve(&self, alias: &str) -> Result<HostConfig, ConfigError> {
+        self.resolve_as(alias, None, None)
+    }
+
+    /// The same where the command line gave a user or a port: they count as obtained first.
+    pub(crate) fn resolve_as(
+        &self,
+        alias: &str,
+        user: Option<&str>,
+        port: Option<u16>,
+    ) -> Result<HostConfig, ConfigError> {
+        // Tokens speak of the final host, port and user, so these are found in a first pass.
+        let target = self.pass(alias, user, port, None)?;
+        self.pass(alias, user, port, Some(&target))
+    }
+
+    fn pass(
+        &self,
+        alias: &str,
+        user: Option<&str>,
+        port: Option<u16>,
+        target: Option<&HostConfig>,
+    ) -> Result<HostConfig, ConfigError> {
+        let mut config = HostConfig::new(alias, &self.local.home);
+        (config.user, config.port) = (user.map(str::to_owned), port);
+        let given = [user.map(|_| "user"), port.map(|_| "port")];
+        let mut pass = Pass {
+            scope: Scope { local: &self.local, alias, target },
+            obtained: given.into_iter().flatten().collect(),
+            config,
+        };
+        self.files.iter().try_for_each(|items| pass.walk(items))?;
+        Ok(pass.config)
+    }
+}
+
+/// One reading of the files for one host.
+struct Pass<'a> {
+    scope: Scope<'a>,
+    /// Keywords that have their value: the first one obtained is the one that counts.
+    obtained: HashSet<&'a str>,
+    config: HostConfig,
+}
+
+impl<'a> Pass<'a> {
+    fn walk(&mut self, items: &'a [Item]) -> Result<(), ConfigError> {
+        let mut active = true;
+        for item in items {
+            match item {
+                Item::Host(patterns) => active = self.matches_host(patterns),
+                Item::Match(criteria) => active = criteria.iter().all(|c| self.meets(c)),
+                Item::Set(line) if active => self.take(line)?,
+                Item::Include(items) if active => self.walk(items)?,
+                Item::Set(_) | Item::Include(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, line: &'a Line) -> Result<(), ConfigError> {
+        let slot = match line.key.as_str() {
+            "identityfile" | "certificatefile" => None, // These add up.
+            "proxyjump" | "proxycommand" => Some("proxy"),
+            "pubkeyacceptedkeytypes" => Some("pubkeyacceptedalgorithms"),
+            key => Some(key),
+        };
+        if slot.is_some_and(|slot| !self.obtained.insert(slot)) {
+            return Ok(());
+        }
+        self.config.set(line, &self.scope).map_err(|reason| line.error(reason))
+    }
+
+    fn matches_host(&self, patterns: &[String]) -> bool {
+        // Not a comma list: a `Host` line separates its patterns by spaces, and letters count.
+        let alias = self.scope.alias;
+        let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| wildcard(p, alias));
+        !patterns.iter().any(vetoed) && patterns.iter().any(|p| wildcard(p, alias))
+    }
+
+    fn meets(&self, criterion: &Criterion) -> bool {
+        let Scope { local, alias, .. } = self.scope;
+        let pattern = criterion.patterns.to_ascii_lowercase();
+        let met = match criterion.subject {
+            Subject::Unsupported => return false,
+            Subject::All => true,
+            Subject::Host => matches_list(&pattern, &self.config.hostname.to_ascii_lowercase()),
+            Subject::OriginalHost => matches_list(&pattern, &alias.to_ascii_lowercase()),
+            Subject::User => {
+                let user = self.config.user.as_ref().unwrap_or(&local.user);
+                matches_list(&criterion.patterns, user)
+            }
+            Subject::LocalUser => matches_list(&criterion.patterns, &local.user),
+        };
+        met != criterion.negated
+    }
+}

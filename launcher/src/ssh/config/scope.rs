@@ -1,0 +1,140 @@
+//! What `%` tokens, `${VARIABLES}` and `~` stand for.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Uid, User, gethostname};
+
+use super::{HostConfig, IdentityAgent};
+
+/// This machine and user, for `~` and the tokens that speak of them.
+#[derive(Clone, Debug)]
+pub(super) struct Local {
+    pub(super) home: PathBuf,
+    pub(super) user: String,
+    pub(super) uid: String,
+    pub(super) hostname: String,
+}
+
+impl Local {
+    pub(super) fn current() -> Self {
+        let uid = Uid::current();
+        let user = User::from_uid(uid).ok().flatten().map(|user| user.name);
+        Self {
+            home: env::home_dir().unwrap_or_else(|| PathBuf::from("/")),
+            user: user.or_else(|| env::var("USER").ok()).unwrap_or_else(|| uid.to_string()),
+            uid: uid.to_string(),
+            hostname: gethostname().map_or_else(|_| String::new(), |n| n.to_string_lossy().into()),
+        }
+    }
+}
+
+/// What a value's tokens and `~` stand for.
+pub(super) struct Scope<'a> {
+    pub(super) local: &'a Local,
+    pub(super) alias: &'a str,
+    /// Host, port, user and key alias; unknown while the file is only being checked.
+    pub(super) target: Option<&'a HostConfig>,
+}
+
+impl Scope<'_> {
+    fn token(&self, token: char, target: &HostConfig) -> Option<String> {
+        Some(match token {
+            '%' => "%".to_owned(),
+            'h' => target.hostname.clone(),
+            'n' => self.alias.to_owned(),
+            'k' => target.host_key_alias.clone().unwrap_or_else(|| self.alias.to_owned()),
+            'p' => target.port.unwrap_or(22).to_string(),
+            'r' => target.user.clone().unwrap_or_else(|| self.local.user.clone()),
+            'u' => self.local.user.clone(),
+            'd' => self.local.home.to_string_lossy().into_owned(),
+            'i' => self.local.uid.clone(),
+            'l' => self.local.hostname.clone(),
+            'L' => self.local.hostname.split('.').next().unwrap_or_default().to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// Replaces those tokens that `allowed` names, and `${VARIABLE}` where it contains `$`.
+    pub(super) fn expand(&self, text: &str, allowed: &str) -> Result<String, String> {
+        let Some(target) = self.target else {
+            return Ok("1".into()); // Stands for whatever a token may become, a port included.
+        };
+        let (mut out, mut rest) = (String::new(), text);
+        while let Some(at) = rest.find(['%', '$']) {
+            out.push_str(&rest[..at]);
+            let sign = &rest[at..=at];
+            rest = &rest[at + 1..];
+            if sign == "$" {
+                let Some(named) = rest.strip_prefix('{').filter(|_| allowed.contains('$')) else {
+                    out.push('$');
+                    continue;
+                };
+                let (name, after) = named.split_once('}').ok_or("`${` is not closed")?;
+                out += &env::var(name).map_err(|_| format!("${{{name}}} is not set"))?;
+                rest = after;
+            } else {
+                let token = rest.chars().next().ok_or("`%` stands at the end; write %%")?;
+                let known = token == '%' || allowed.contains(token);
+                let value = known.then(|| self.token(token, target)).flatten();
+                out += &value.ok_or_else(|| format!("%{token} has no meaning here"))?;
+                rest = &rest[token.len_utf8()..];
+            }
+        }
+        Ok(out + rest)
+    }
+
+    /// Here %h is the name as given, whatever else is configured.
+    pub(super) fn hostname(&self, text: &str) -> Result<String, String> {
+        let given = HostConfig { hostname: self.alias.to_owned(), ..HostConfig::default() };
+        let scope = Scope { target: Some(&given), ..*self };
+        scope.expand(text, "h").map(|name| lower(&name))
+    }
+
+    pub(super) fn path(&self, text: &str) -> Result<PathBuf, String> {
+        let expanded = self.expand(text, "hnkpruidlL$")?;
+        tilde(&expanded, &self.local.home)
+    }
+
+    /// Several files, or `none` alone.
+    pub(super) fn paths(&self, args: &[String]) -> Result<Vec<PathBuf>, String> {
+        match args {
+            [none] if none.eq_ignore_ascii_case("none") => Ok(Vec::new()),
+            _ if args.iter().any(|arg| arg.eq_ignore_ascii_case("none")) => {
+                Err("`none` goes with no other file".into())
+            }
+            _ => args.iter().map(|arg| self.path(arg)).collect(),
+        }
+    }
+
+    pub(super) fn agent(&self, text: &str) -> Result<IdentityAgent, String> {
+        Ok(match text.strip_prefix('$') {
+            _ if text.eq_ignore_ascii_case("none") => IdentityAgent::None,
+            _ if text == "SSH_AUTH_SOCK" => IdentityAgent::Environment,
+            Some("SSH_AUTH_SOCK") => IdentityAgent::Environment,
+            Some(name) if !name.starts_with('{') => {
+                env::var_os(name).map_or(IdentityAgent::None, |p| IdentityAgent::Socket(p.into()))
+            }
+            _ => IdentityAgent::Socket(self.path(text)?),
+        })
+    }
+}
+
+/// A host name in lower case; an address with a zone (`fe80::1%Eth0`) as it is.
+pub(super) fn lower(name: &str) -> String {
+    if name.contains('%') { name.to_owned() } else { name.to_ascii_lowercase() }
+}
+
+/// `path` with a leading `~` or `~user` replaced by that home.
+pub(super) fn tilde(path: &str, home: &Path) -> Result<PathBuf, String> {
+    let Some(rest) = path.strip_prefix('~') else { return Ok(PathBuf::from(path)) };
+    let (user, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let home = match user {
+        "" => home.to_owned(),
+        name => match User::from_name(name) {
+            Ok(Some(user)) => user.dir,
+            _ => return Err(format!("there is no user `{name}` here")),
+        },
+    };
+    Ok(home.join(rest.trim_start_matches('/')))
+}

@@ -1,0 +1,295 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::*;
+
+fn resolve(text: &str, alias: &str) -> HostConfig {
+    let config = SshConfig::parse(text, Path::new("/test/config")).unwrap();
+    config.resolve(alias).unwrap()
+}
+
+fn local() -> Local {
+    Local::current()
+}
+
+#[test]
+fn first_value_wins_per_host() {
+    let text = "# comment\n\nUSER=zero\n\
+        Host a? !ab \"c d\"\n  Port = 2201 # why\n  IdentityFile /k1\n\
+        Host *.example b*\n\tHostName %h.Example\n\tPort 2202\n\
+        Host *\n Port 2203\n IdentityFile \"/k 2\"\n IdentityFile /k1\n User late";
+    let table = [
+        ("aa", "aa", 2201, &["/k1", "/k 2"][..]),
+        ("ab", "ab", 2203, &["/k 2", "/k1"]),
+        ("Bx", "bx", 2203, &["/k 2", "/k1"]),
+        ("bx", "bx.example", 2202, &["/k 2", "/k1"]),
+        ("n.example", "n.example.example", 2202, &["/k 2", "/k1"]),
+    ];
+    for (alias, hostname, port, files) in table {
+        let host = resolve(text, alias);
+        assert_eq!((host.hostname.as_str(), host.port), (hostname, Some(port)), "{alias}");
+        assert_eq!(host.user.as_deref(), Some("zero"));
+        assert_eq!(host.identity_files, files.iter().map(PathBuf::from).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn nothing_configured() {
+    let host = resolve("Nonsense \"unclosed\nMacs x", "Node1");
+    let home = local().home;
+    assert_eq!(host, HostConfig::new("node1", &home));
+    assert_eq!((host.port, host.user.as_ref()), (None, None));
+    assert_eq!(host.strict_host_key_checking, StrictHostKeyChecking::AcceptNew);
+    assert_eq!(host.user_known_hosts_files[0], home.join(".ssh/known_hosts"));
+    assert_eq!(host.identity_files_or_default(&home)[0], home.join(".ssh/id_ed25519"));
+    let none = resolve("IdentityFile none", "n");
+    assert!(none.identity_files_or_default(&home).is_empty());
+}
+
+#[test]
+fn typed_values() {
+    let host = resolve(
+        "ConnectTimeout 1m30\nConnectionAttempts 3\nServerAliveInterval 15\n\
+         ServerAliveCountMax 0\nRekeyLimit 1M 2s\nProxyJump u@a:2,ssh://b/,[::1]:3,fe80::1\n\
+         ProxyCommand never\nAddressFamily INET6\nBindAddress ::1\nIdentitiesOnly Yes\n\
+         IdentityAgent none\nStrictHostKeyChecking off\nUserKnownHostsFile /dev/null\n\
+         GlobalKnownHostsFile none\nHostKeyAlias key\nKexAlgorithms -x,y\nCiphers ^z\n\
+         HostKeyAlgorithms +q\nPubkeyAcceptedKeyTypes old\nPubkeyAcceptedAlgorithms new\n\
+         CertificateFile /c1\nCertificateFile /c2",
+        "n",
+    );
+    let hop = |user: Option<&str>, host: &str, port| JumpHop {
+        user: user.map(str::to_owned),
+        host: host.into(),
+        port,
+    };
+    let hops = vec![
+        hop(Some("u"), "a", Some(2)),
+        hop(None, "b", None),
+        hop(None, "::1", Some(3)),
+        hop(None, "fe80::1", None),
+    ];
+    let expected = HostConfig {
+        hostname: "n".into(),
+        connect_timeout: Some(Duration::from_secs(90)),
+        connection_attempts: Some(3),
+        server_alive_interval: Some(Duration::from_secs(15)),
+        server_alive_count_max: Some(0),
+        rekey_limit: RekeyLimit { bytes: Some(1 << 20), after: Some(Duration::from_secs(2)) },
+        proxy: Proxy::Jump(hops),
+        address_family: AddressFamily::Inet6,
+        bind_address: Some("::1".into()),
+        identities_only: true,
+        identity_agent: IdentityAgent::None,
+        strict_host_key_checking: StrictHostKeyChecking::No,
+        user_known_hosts_files: vec!["/dev/null".into()],
+        host_key_alias: Some("key".into()),
+        kex_algorithms: Some("-x,y".into()),
+        ciphers: Some("^z".into()),
+        host_key_algorithms: Some("+q".into()),
+        pubkey_accepted_algorithms: Some("old".into()),
+        certificate_files: vec!["/c1".into(), "/c2".into()],
+        ..HostConfig::default()
+    };
+    assert_eq!(host, expected);
+    assert_eq!(resolve("RekeyLimit default none", "n").rekey_limit, RekeyLimit::default());
+    let proxy = resolve("ProxyCommand nc -q \"0\" %h %p # in\nProxyJump x\nPort 7", "N").proxy;
+    assert_eq!(proxy, Proxy::Command("nc -q \"0\" n 7 # in".into()));
+    assert_eq!(resolve("ProxyCommand none\nProxyJump x", "n").proxy, Proxy::Direct);
+}
+
+#[test]
+fn tokens_follow_the_final_host() {
+    let Local { home, user, uid, hostname } = local();
+    let text = "IdentityFile ~/k/%n-%h-%p-%r-%%\nIdentityFile %d/%u.%i.%l.%L\n\
+        IdentityFile ${HOME}/$x\nIdentityAgent %k.sock\nHostName %h.cluster\nPort 2022\nUser me";
+    let host = resolve(text, "Node");
+    let short = hostname.split('.').next().unwrap();
+    let expected = vec![
+        home.join("k/Node-node.cluster-2022-me-%"),
+        home.join(format!("{user}.{uid}.{hostname}.{short}")),
+        PathBuf::from(std::env::var("HOME").unwrap()).join("$x"),
+    ];
+    assert_eq!(host.identity_files, expected);
+    assert_eq!(host.identity_agent, IdentityAgent::Socket("Node.sock".into()));
+    let config = SshConfig::parse(text, Path::new("c")).unwrap();
+    let host = config.resolve_as("Node", Some("cli"), Some(9)).unwrap();
+    assert_eq!(host.identity_files[0], home.join("k/Node-node.cluster-9-cli-%"));
+    assert_eq!((host.user.as_deref(), host.port), (Some("cli"), Some(9)));
+}
+
+#[test]
+fn match_blocks() {
+    let text = "Host x\n HostName Gate.Example\n User deep\n\
+        Match host gate.* user deep\n Port 1\nMatch !originalhost x,y\n Port 2\n\
+        Match exec \"true\"\n Port 3\nMatch host=z* !exec \"false\"\n Port 3\n\
+        Match originalhost Y,!q\n Port 4\nMatch all\n Port 5";
+    let table = [("x", 1), ("other", 2), ("y", 4)];
+    for (alias, port) in table {
+        assert_eq!(resolve(text, alias).port, Some(port), "{alias}");
+    }
+    assert_eq!(
+        resolve("Match localuser nobody-here\n Port 1\nMatch all\n Port 2", "h").port,
+        Some(2)
+    );
+}
+
+#[test]
+fn includes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("d/2.conf"), "Port 2").unwrap();
+    fs::create_dir(at("d/3.conf")).unwrap();
+    fs::write(at("d/1.conf"), "Host n\n Port 1\nHost *\n User inner").unwrap();
+    fs::write(at("d/.3.conf"), "bad\nPort nine").unwrap();
+    let glob = at("d/[0-9]*.conf");
+    let text = format!("Host n m\nInclude {} /missing\nUser outer", glob.display());
+    fs::write(at("main"), text).unwrap();
+    let config = SshConfig::load(&[at("none"), at("main")]).unwrap();
+    let seen = |alias| {
+        let host = config.resolve(alias).unwrap();
+        (host.port, host.user)
+    };
+    assert_eq!(seen("n"), (Some(1), Some("inner".into())));
+    assert_eq!(seen("m"), (Some(2), Some("inner".into())));
+    assert_eq!(seen("o"), (None, None));
+
+    fs::write(at("loop"), format!("\nInclude {0}\nInclude {0}", at("loop").display())).unwrap();
+    let error = SshConfig::load(&[at("loop")]).unwrap_err();
+    assert!(error.to_string().contains("loop:2: include: files include each other"), "{error}");
+    let error = SshConfig::load(&[at("d")]).unwrap_err();
+    assert!(error.to_string().starts_with("read ssh configuration"), "{error}");
+    assert!(std::error::Error::source(&error).is_some() && error.hint().is_some());
+}
+
+#[test]
+fn bad_values_name_their_line() {
+    let table = [
+        ("Port 0", "port: `0` is no port"),
+        ("Port 22 x", "port: `x` is one value too many"),
+        ("Port", "port: the value is missing"),
+        ("User \"\"", "user: the value is missing"),
+        ("User \"a", "user: a quote is not closed"),
+        ("ConnectTimeout 1x", "connecttimeout: `1x` is no time"),
+        ("ConnectTimeout 99999999999", "no time"),
+        ("ServerAliveInterval -1", "no time"),
+        ("RekeyLimit 5", "too few"),
+        ("RekeyLimit 99999999999G", "no size"),
+        ("RekeyLimit 1G 2s x", "at most one time"),
+        ("StrictHostKeyChecking maybe", "none of yes"),
+        ("IdentitiesOnly 1", "neither yes nor no"),
+        ("ConnectionAttempts 0", "at least 1"),
+        ("AddressFamily ipx", "none of any"),
+        ("UserKnownHostsFile none /x", "no other file"),
+        ("IdentityFile ~no-such-user-here/x", "there is no user"),
+        ("Match", "missing"),
+        ("Match host", "needs a pattern"),
+        ("HostName %x", "%x has no meaning"),
+        ("IdentityFile /%Z", "%Z has no meaning"),
+        ("IdentityFile /%", "stands at the end"),
+        ("IdentityFile ${NO_SUCH_VARIABLE_1}", "is not set"),
+        ("ProxyJump a,,b", "is no host"),
+        ("ProxyJump a:b", "is no port"),
+        ("ProxyCommand", "no command"),
+    ];
+    for (text, expected) in table {
+        let text = format!("# one\n{text}");
+        let parsed = SshConfig::parse(&text, Path::new("/c"));
+        let error = parsed.and_then(|config| config.resolve("n")).unwrap_err();
+        let shown = error.to_string();
+        assert!(shown.starts_with("/c:2: ") && shown.contains(expected), "{text}: {shown}");
+        assert!(error.hint().is_some());
+    }
+    // A block for other hosts is checked as well.
+    assert!(SshConfig::parse("Host other\nPort x", Path::new("c")).is_err());
+}
+
+/// What the real `ssh -G` prints about some keywords, in the form that `ours` has.
+fn theirs(file: &Path, alias: &str) -> Vec<String> {
+    let output = Command::new("ssh")
+        .args(["-G", "-F"])
+        .args([file.as_os_str(), alias.as_ref()])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let wanted = ["hostname", "user", "port", "identityfile", "userknownhostsfile"];
+    let wanted = [&wanted[..], &["stricthostkeychecking", "connecttimeout"]].concat();
+    let home = local().home.display().to_string();
+    // `ssh` goes by the password file, not by HOME; and it would ask where we accept.
+    let account = nix::unistd::User::from_uid(nix::unistd::Uid::current()).unwrap().unwrap();
+    let lines = text.lines().filter(|line| {
+        let (key, value) = line.split_once(' ').unwrap_or_default();
+        wanted.contains(&key) && !value.starts_with("~/.ssh/id_")
+    });
+    let mut lines: Vec<_> = lines
+        .map(|line| match line {
+            "stricthostkeychecking ask" => "stricthostkeychecking accept-new".into(),
+            "connecttimeout 0" => "connecttimeout none".into(),
+            line => line.replace(&account.dir.display().to_string(), "~").replace('~', &home),
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn ours(file: &Path, alias: &str) -> Vec<String> {
+    let host = SshConfig::load(&[file.to_owned()]).unwrap().resolve(alias).unwrap();
+    let files: Vec<_> =
+        host.user_known_hosts_files.iter().map(|file| file.display().to_string()).collect();
+    let timeout = host.connect_timeout.map_or(0, |time| time.as_secs());
+    let timeout = if timeout == 0 { "none".into() } else { timeout.to_string() };
+    let strict = match host.strict_host_key_checking {
+        StrictHostKeyChecking::Yes => "true",
+        StrictHostKeyChecking::No => "false",
+        StrictHostKeyChecking::AcceptNew => "accept-new",
+    };
+    let mut lines = vec![
+        format!("hostname {}", host.hostname),
+        format!("user {}", host.user.unwrap_or_else(|| local().user)),
+        format!("port {}", host.port.unwrap_or(22)),
+        format!("userknownhostsfile {}", files.join(" ")),
+        format!("stricthostkeychecking {strict}"),
+        format!("connecttimeout {timeout}"),
+    ];
+    lines.extend(host.identity_files.iter().map(|file| format!("identityfile {}", file.display())));
+    lines.sort();
+    lines
+}
+
+#[test]
+fn agrees_with_the_real_ssh() {
+    if Command::new("ssh").arg("-V").output().is_err() {
+        println!("skipped: no ssh");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let part = dir.path().join("part");
+    fs::write(&part, "Host b\n Port 77\n User part\nHost *\n ConnectTimeout 8").unwrap();
+    let include = format!("Host a b\nInclude {}\nPort 1\nHost *\nPort 2", part.display());
+    let table = [
+        "",
+        "Host a\nPort 1\nHost b\nPort 2\nHost *\nPort=3\nUser = u",
+        "Host * !b\nHostName %h.%%X\nUser x\nHost ?\nUser y",
+        "identityfile ~/k1\nIDENTITYFILE \"/k 2\"\nIdentityFile ~/k1\nHost b\nIdentityFile /k3",
+        "UserKnownHostsFile ~/a /b\nHost *\nUserKnownHostsFile /c",
+        "Match originalhost b\nHostName Z\nMatch host z\nPort 9\nMatch !host z user root\nPort 8",
+        "StrictHostKeyChecking off\nConnectTimeout 1h1m30\nStrictHostKeyChecking yes",
+        "Host b\nStrictHostKeyChecking yes\nConnectTimeout 0\nHost *\nConnectTimeout none",
+        "Match all\n\tUser a#b # c\nPort 022\nHost \"a\" 'b'\nStrictHostKeyChecking accept-new",
+        "User 'a \\'b\"'\nUserKnownHostsFile /a\\ b\r\nHost A\nPort 5",
+        "Match host=a,!b,c\nPort 4\nMatch host *\nPort 6\n  User  \"two words\"  # x",
+        &include,
+    ];
+    let file = dir.path().join("config");
+    for text in table {
+        fs::write(&file, text).unwrap();
+        for alias in ["a", "b", "A"] {
+            assert_eq!(ours(&file, alias), theirs(&file, alias), "{alias} in\n{text}");
+        }
+    }
+}

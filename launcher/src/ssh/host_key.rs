@@ -1,0 +1,141 @@
+//! Is this host who it was before?
+
+use super::config::{HostConfig, StrictHostKeyChecking};
+use super::error::SshError;
+use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
+use russh::client;
+use russh::keys::{Algorithm, PublicKey, PublicKeyOrCertificate};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The known-hosts files of all hosts, each read once.
+#[derive(Default)]
+pub(crate) struct HostKeys {
+    read: Mutex<HashMap<Vec<PathBuf>, Arc<KnownHosts>>>,
+}
+
+/// Where a [`Client`] leaves why it refused a key.
+#[derive(Clone, Default)]
+pub(crate) struct Refusal(Arc<Mutex<Option<SshError>>>);
+
+impl Refusal {
+    /// The reason, once.
+    pub(crate) fn take(&self) -> Option<SshError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn set(&self, error: SshError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+}
+
+/// What russh asks when a server shows its key.
+pub(crate) struct Client {
+    known: Arc<KnownHosts>,
+    /// What known-hosts files call this host.
+    name: String,
+    port: u16,
+    strict: StrictHostKeyChecking,
+    /// Where a new key is recorded.
+    record: Option<PathBuf>,
+    refusal: Refusal,
+}
+
+impl HostKeys {
+    /// A checker for one connection, and where it leaves its verdict.
+    pub(crate) fn checker(
+        &self,
+        config: &HostConfig,
+        port: u16,
+    ) -> Result<(Client, Refusal), KnownHostsError> {
+        let refusal = Refusal::default();
+        // An alias stands for a host on any port, so it is recorded without one.
+        let (name, port) = match &config.host_key_alias {
+            Some(alias) => (alias.clone(), 22),
+            None => (config.hostname.clone(), port),
+        };
+        let client = Client {
+            known: self.known_hosts(config)?,
+            name,
+            port,
+            strict: config.strict_host_key_checking,
+            record: config.user_known_hosts_files.first().cloned(),
+            refusal: refusal.clone(),
+        };
+        Ok((client, refusal))
+    }
+
+    fn known_hosts(&self, config: &HostConfig) -> Result<Arc<KnownHosts>, KnownHostsError> {
+        let files: Vec<PathBuf> = config
+            .user_known_hosts_files
+            .iter()
+            .chain(&config.global_known_hosts_files)
+            .cloned()
+            .collect();
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = read.get(&files) {
+            return Ok(known.clone());
+        }
+        let known = Arc::new(KnownHosts::load(&files)?);
+        for warning in known.warnings() {
+            tracing::warn!("{warning}");
+        }
+        read.insert(files, known.clone());
+        Ok(known)
+    }
+}
+
+impl Client {
+    /// `offered` with the algorithms first that this host has keys recorded for: a server shows
+    /// the key that is asked for, and another one would look like a changed host.
+    pub(crate) fn preferred_algorithms(&self, offered: &[Algorithm]) -> Vec<Algorithm> {
+        let recorded = self.known.algorithms(&[&self.name], self.port);
+        // An RSA key serves every RSA signature algorithm.
+        let is_recorded = |a: &Algorithm| {
+            recorded.iter().any(|r| r == a || (r.clone().is_rsa() && a.clone().is_rsa()))
+        };
+        let (first, rest): (Vec<_>, Vec<_>) = offered.iter().cloned().partition(is_recorded);
+        first.into_iter().chain(rest).collect()
+    }
+
+    fn judge(&self, key: &PublicKey) -> Result<(), SshError> {
+        let shown = fingerprint(key.key_data());
+        match self.known.check(&[&self.name], self.port, key) {
+            Verdict::Known => Ok(()),
+            Verdict::Revoked { file, line } => Err(SshError::HostKeyRevoked { file, line }),
+            _ if self.strict == StrictHostKeyChecking::No => Ok(()),
+            Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
+                let name = self.name.clone();
+                Err(SshError::HostKeyChanged { name, file, line, recorded, shown })
+            }
+            Verdict::Unknown if self.strict == StrictHostKeyChecking::Yes => {
+                Err(SshError::HostKeyUnknown { shown })
+            }
+            Verdict::Unknown => {
+                tracing::info!(host = %self.name, key = %shown, "new host key accepted");
+                self.record.as_ref().map_or(Ok(()), |file| {
+                    Ok(KnownHosts::append(file, &self.name, self.port, key)?)
+                })
+            }
+        }
+    }
+}
+
+impl client::Handler for Client {
+    type Error = russh::Error;
+
+    async fn check_server_key(
+        &mut self,
+        shown: &PublicKeyOrCertificate,
+    ) -> Result<bool, russh::Error> {
+        let verdict = match shown {
+            PublicKeyOrCertificate::PublicKey { key, .. } => self.judge(key),
+            // Host certificates are never asked for, so a server has no reason to show one.
+            PublicKeyOrCertificate::Certificate(_) => {
+                Err(SshError::HostKeyUnknown { shown: "(a certificate)".to_owned() })
+            }
+        };
+        Ok(verdict.map_err(|error| self.refusal.set(error)).is_ok())
+    }
+}

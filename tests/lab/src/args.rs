@@ -1,0 +1,180 @@
+//! What can be typed after `cargo lab`.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+use rlaunch_lab::bench::launch;
+use rlaunch_lab::dist::Profile;
+use rlaunch_lab::{names, stages};
+
+const EXAMPLES: &str = "\
+From a clean checkout:
+  cargo lab demo                      set up, build, and run a job on three hosts
+  cargo lab test                      every test, with a ledger at the end
+  cargo lab test --stage unit         one stage of it
+
+Hosts:
+  cargo lab up 3                      hosts a, b and c, each with a real sshd
+  cargo lab up 64 --lab big --net 10.92   a second lab beside the first
+  cargo lab status                    what is up
+  cargo lab down                      remove everything
+
+Work on them:
+  cargo lab ssh a hostname            by ssh, from the launch node
+  cargo lab exec rlaunch -H a,b hostname   on the launch node, where jobs start
+  cargo lab on a ps ax                inside a host, without ssh
+  cargo lab ps                        what runs on the hosts
+
+Break them:
+  cargo lab cut b --silent            b is a black hole
+  cargo lab heal b                    and back
+  cargo lab crash c                   power loss
+  cargo lab boot c                    and back";
+
+/// Test hosts on this machine, and everything that runs on them.
+///
+/// A host is a set of Linux namespaces: its own network address, name, processes, home
+/// directories and sshd. The launch node is where rlaunch runs; it reaches the hosts by name.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab", after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The lab's name; each name is a lab of its own.
+    #[arg(long, global = true, default_value = "lab", value_parser = names::check_lab_name)]
+    pub(crate) lab: String,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Make N hosts (a, b, c, … z, h27, …), or grow the lab to N.
+    Up {
+        /// How many hosts.
+        hosts: usize,
+        /// All hosts see the same home directories, as over NFS.
+        #[arg(long)]
+        shared_home: bool,
+        /// The first two octets of the lab's addresses.
+        #[arg(long, default_value = "10.91", value_parser = names::parse_net)]
+        net: [u8; 2],
+    },
+    /// Remove the lab and everything that runs in it, after a crash as well.
+    Down,
+    /// Say what is up.
+    Status {
+        /// As one line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the hosts' names as rlaunch's -H takes them.
+    Hosts {
+        /// The first N names; all of the lab's if left out.
+        count: Option<usize>,
+    },
+    /// Run a command on the launch node, in this directory if it exists there.
+    Exec {
+        /// As the account `user` rather than root.
+        #[arg(long)]
+        user: bool,
+        /// The command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Run a command inside a host, without ssh.
+    On {
+        /// The host.
+        host: String,
+        /// As the account `user` rather than root.
+        #[arg(long)]
+        user: bool,
+        /// The command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Log in to a host by ssh, from the launch node.
+    Ssh {
+        /// The host.
+        host: String,
+        /// As the account `user` rather than root.
+        #[arg(long)]
+        user: bool,
+        /// The command and its arguments; a shell if left out.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// List what runs on the hosts beyond init and the listening sshd: host, pid, parent, state,
+    /// arguments.
+    Ps {
+        /// The hosts; all if left out.
+        hosts: Vec<String>,
+    },
+    /// Cut a host's link.
+    Cut {
+        /// The host.
+        host: String,
+        /// Drop frames without taking the carrier away.
+        #[arg(long)]
+        silent: bool,
+    },
+    /// Bring a host's link back.
+    Heal(OneHost),
+    /// Power loss: cut the link, then kill every process of the host.
+    Crash(OneHost),
+    /// Start a crashed host again.
+    Boot(OneHost),
+    /// Install what the lab and its benches need (apt-get; elsewhere say what is missing).
+    Setup,
+    /// Build launcher and agent, and print where they are.
+    Build {
+        /// `lab` is quick to build, `release` is what ships.
+        #[arg(long, value_enum, default_value = "lab")]
+        profile: Profile,
+    },
+    /// From a clean checkout to a job on three hosts: set up, build, start, run, each step shown.
+    Demo {
+        /// Leave the hosts up.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Run every test of the project in stages and print a ledger.
+    Test {
+        /// Only this stage.
+        #[arg(long, value_parser = PossibleValuesParser::new(stages::names()))]
+        stage: Option<String>,
+        /// Only tests whose names contain this.
+        #[arg(long)]
+        filter: Option<String>,
+    },
+    /// Measure rlaunch beside its peers.
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Start `hostname` on every host, by rlaunch, Hydra, Open MPI and plain ssh in turn.
+    Launch {
+        /// How many hosts.
+        #[arg(long, default_value_t = 64)]
+        hosts: usize,
+        /// How many rounds, after one to warm up.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Leave a launcher out.
+        #[arg(long, value_parser = PossibleValuesParser::new(launch::launcher_names()))]
+        skip: Vec<String>,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct OneHost {
+    /// The host.
+    pub(crate) host: String,
+}
+
+impl Verb {
+    /// Whether this touches namespaces; building and listing do not, and of the tests only some.
+    pub(crate) fn needs_root(&self) -> bool {
+        !matches!(self, Verb::Status { .. } | Verb::Hosts { .. } | Verb::Setup | Verb::Build { .. })
+    }
+}

@@ -1,0 +1,248 @@
+//! `cargo lab bench launch`: how long, and at what cost, each launcher takes to run `hostname` on
+//! every host of a lab.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Series;
+use crate::command::last_lines;
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Account, Lab, LabError, Options};
+
+const NAME: &str = "bench";
+const NET: [u8; 2] = [10, 97];
+/// What every host runs, and how the lab checks that it did.
+const PROGRAM: &str = "hostname";
+/// Plain ssh at its quickest: the newer default key exchanges cost three times as much.
+const PLAIN_SSH: &str =
+    "for host; do ssh -o KexAlgorithms=curve25519-sha256 $host hostname & done; wait";
+
+/// How long hosts may go on after a launcher has returned.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Something that starts a program on many hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Launcher {
+    Rlaunch,
+    Hydra,
+    OpenMpi,
+    PlainSsh,
+}
+
+impl Launcher {
+    const ALL: [Launcher; 4] =
+        [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi, Launcher::PlainSsh];
+
+    fn name(self) -> &'static str {
+        match self {
+            Launcher::Rlaunch => "rlaunch",
+            Launcher::Hydra => "hydra",
+            Launcher::OpenMpi => "mpirun",
+            Launcher::PlainSsh => "ssh",
+        }
+    }
+
+    /// The most that rlaunch may take of this one's time and CPU.
+    fn bar(self) -> Option<f64> {
+        match self {
+            Launcher::Rlaunch => None,
+            Launcher::Hydra => Some(0.26),
+            Launcher::OpenMpi => Some(0.17),
+            Launcher::PlainSsh => Some(0.75),
+        }
+    }
+
+    /// The most that rlaunch may take of this one's memory.
+    fn memory_bar(self) -> Option<f64> {
+        (self == Launcher::OpenMpi).then_some(0.5)
+    }
+
+    /// The command, run from `/`: Hydra and Open MPI need the present directory on every host.
+    fn command(self, field: &Field) -> Command {
+        let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
+        let hosts = field.hosts.join(",");
+        let count = field.hosts.len().to_string();
+        match self {
+            Launcher::Rlaunch => {
+                command.arg(&field.rlaunch).args(["-H", &hosts, "-np", &count, PROGRAM])
+            }
+            Launcher::Hydra => command
+                .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &hosts, "-n", &count])
+                .args(["-ppn", "1", PROGRAM]),
+            Launcher::OpenMpi => command
+                .args(["mpirun.openmpi", "--allow-run-as-root", "-H", &hosts, "-np", &count])
+                .arg(PROGRAM),
+            Launcher::PlainSsh => command.args(["sh", "-c", PLAIN_SSH, "sh"]).args(&field.hosts),
+        };
+        command
+    }
+}
+
+/// The names that `--skip` takes.
+pub fn launcher_names() -> Vec<&'static str> {
+    Launcher::ALL.map(Launcher::name).to_vec()
+}
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// On how many hosts.
+    pub hosts: usize,
+    /// How often.
+    pub rounds: usize,
+    /// Launchers to leave out.
+    pub skip: Vec<String>,
+}
+
+/// Where the launchers run.
+struct Field {
+    lab: Lab,
+    hosts: Vec<String>,
+    rlaunch: PathBuf,
+}
+
+/// What was measured of one launcher.
+struct Results {
+    launcher: Launcher,
+    wall: Series,
+    cpu: Series,
+    /// One value, in MiB.
+    memory: Series,
+}
+
+/// Measures and prints; true if every bar is met.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    setup::install(Extent::Bench)?;
+    let wanted = |launcher: &Launcher| !plan.skip.iter().any(|name| name == launcher.name());
+    let launchers: Vec<Launcher> = Launcher::ALL.into_iter().filter(wanted).collect();
+    let rlaunch = match launchers.contains(&Launcher::Rlaunch) {
+        true => dist::build(Profile::Release)?,
+        false => PathBuf::new(),
+    };
+    println!("starting {} hosts", plan.hosts);
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
+    let field = Field { hosts: lab.hosts(), lab, rlaunch };
+    let results = measure(&field, &launchers, plan.rounds);
+    Lab::down(NAME)?;
+    let results = results?;
+    println!("\n{PROGRAM} on {} hosts, median (min–max) of {} rounds", plan.hosts, plan.rounds);
+    print_table(&results);
+    Ok(print_ratios(&results))
+}
+
+/// A warm-up, the timed rounds in turn, and one more round for memory.
+fn measure(field: &Field, launchers: &[Launcher], rounds: usize) -> Result<Vec<Results>, LabError> {
+    let new = |&launcher: &Launcher| Results {
+        launcher,
+        wall: Series::default(),
+        cpu: Series::default(),
+        memory: Series::default(),
+    };
+    let mut results: Vec<Results> = launchers.iter().map(new).collect();
+    for round in 0..=rounds {
+        for result in &mut results {
+            let (wall, cpu) = time(field, result.launcher)?;
+            println!("round {round}: {:<8} {wall:.2} s", result.launcher.name());
+            if round > 0 {
+                result.wall.push(wall);
+                cpu.into_iter().for_each(|cpu| result.cpu.push(cpu));
+            }
+        }
+    }
+    for result in &mut results {
+        result.memory.push(memory(field, result.launcher)?);
+    }
+    Ok(results)
+}
+
+/// Wall time of one run in seconds, and the CPU time it took on all nodes together, with what the
+/// hosts still did after it had returned.
+fn time(field: &Field, launcher: Launcher) -> Result<(f64, Option<f64>), LabError> {
+    let before = field.lab.cpu_usage();
+    let start = Instant::now();
+    let output = complete(field, launcher);
+    let wall = start.elapsed().as_secs_f64();
+    check(field, launcher, &output?)?;
+    field.lab.wait_until_idle(IDLE)?;
+    let cpu = field.lab.cpu_usage().zip(before).map(|(after, before)| after - before);
+    Ok((wall, cpu.map(|cpu| cpu.as_secs_f64())))
+}
+
+/// Peak memory of the launcher's processes on the launch node in MiB. Sampling costs time, so
+/// this run is not timed.
+fn memory(field: &Field, launcher: Launcher) -> Result<f64, LabError> {
+    let (output, peak) = thread::scope(|scope| {
+        let run = scope.spawn(|| complete(field, launcher));
+        let mut peak = 0;
+        while !run.is_finished() {
+            peak = peak.max(field.lab.launch_memory().unwrap_or(0));
+            thread::sleep(Duration::from_millis(5));
+        }
+        (run.join(), peak)
+    });
+    // The thread has nothing to panic over; a lost run would be caught by the check.
+    let lost = |_| Err(LabError::Wrong(format!("lost sight of {}", launcher.name())));
+    check(field, launcher, &output.unwrap_or_else(lost)?)?;
+    field.lab.wait_until_idle(IDLE)?;
+    // Exact: no launcher takes 2^53 bytes.
+    Ok(peak as f64 / f64::from(1 << 20))
+}
+
+fn complete(field: &Field, launcher: Launcher) -> Result<Output, LabError> {
+    let mut command = launcher.command(field);
+    command.stdin(Stdio::null()).output().map_err(LabError::io(format!("run {}", launcher.name())))
+}
+
+/// Every host must have been heard once.
+fn check(field: &Field, launcher: Launcher, output: &Output) -> Result<(), LabError> {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut heard: Vec<&str> = stdout.lines().collect();
+    heard.sort_unstable();
+    let mut wanted: Vec<&str> = field.hosts.iter().map(String::as_str).collect();
+    wanted.sort_unstable();
+    if output.status.success() && heard == wanted {
+        return Ok(());
+    }
+    let stderr = last_lines(&String::from_utf8_lossy(&output.stderr), 10);
+    let (name, status, lines) = (launcher.name(), output.status, heard.len());
+    Err(LabError::Wrong(format!(
+        "{name} ended with {status} and printed {lines} lines where {} hosts should print their \
+         names once each\n{stderr}",
+        wanted.len()
+    )))
+}
+
+fn print_table(results: &[Results]) {
+    println!("{:<10}{:>22}{:>22}{:>14}", "", "wall s", "CPU s", "memory MiB");
+    for Results { launcher, wall, cpu, memory } in results {
+        let memory = memory.median().map_or("–".into(), |value| format!("{value:.1}"));
+        let (wall, cpu) = (wall.summary(), cpu.summary());
+        println!("{:<10}{wall:>22}{cpu:>22}{memory:>14}", launcher.name());
+    }
+}
+
+/// Prints rlaunch's part of each peer beside the bar; true if every bar is met.
+fn print_ratios(results: &[Results]) -> bool {
+    let (own, peers): (Vec<_>, Vec<_>) =
+        results.iter().partition(|result| result.launcher == Launcher::Rlaunch);
+    let Some(own) = own.first() else { return true };
+    let mut met = true;
+    for peer in peers {
+        let rows = [
+            ("wall", own.wall.ratio_to(&peer.wall), peer.launcher.bar()),
+            ("CPU", own.cpu.ratio_to(&peer.cpu), peer.launcher.bar()),
+            ("memory", own.memory.ratio_to(&peer.memory), peer.launcher.memory_bar()),
+        ];
+        for (what, ratio, bar) in rows {
+            let (Some(ratio), Some(bar)) = (ratio, bar) else { continue };
+            let verdict = if ratio <= bar { "met" } else { "MISSED" };
+            met &= ratio <= bar;
+            let name = peer.launcher.name();
+            println!("rlaunch/{name:<7} {what:<7} {ratio:.3}  (bar {bar:.2}: {verdict})");
+        }
+    }
+    met
+}

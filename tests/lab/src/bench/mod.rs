@@ -1,0 +1,62 @@
+//! Measurements of rlaunch beside its peers, in one run on one machine: what is reported are
+//! ratios, since times alone say more about the machine.
+
+pub mod launch;
+
+/// Measured values of one kind, one per round.
+#[derive(Debug, Clone, Default)]
+struct Series(Vec<f64>);
+
+impl Series {
+    fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// The middle value, or the mean of the middle two; none without values.
+    fn median(&self) -> Option<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let upper = *sorted.get(sorted.len() / 2)?;
+        let lower = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
+        Some(f64::midpoint(lower, upper))
+    }
+
+    /// `median (min–max)`.
+    fn summary(&self) -> String {
+        let least = self.0.iter().copied().reduce(f64::min);
+        let most = self.0.iter().copied().reduce(f64::max);
+        match (self.median(), least, most) {
+            (Some(median), Some(least), Some(most)) => {
+                format!("{median:.2} ({least:.2}–{most:.2})")
+            }
+            _ => "–".into(),
+        }
+    }
+
+    /// The median of the ratios to `other`, round by round: what disturbs a round disturbs both.
+    fn ratio_to(&self, other: &Series) -> Option<f64> {
+        let ratios = self.0.iter().zip(&other.0).map(|(own, other)| own / other);
+        Series(ratios.collect()).median()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        assert_eq!(Series(vec![3.0, 1.0, 2.0]).median(), Some(2.0));
+        assert_eq!(Series(vec![4.0, 1.0, 2.0, 3.0]).median(), Some(2.5));
+        assert_eq!(Series::default().median(), None);
+        assert_eq!(Series(vec![3.0, 1.0]).summary(), "2.00 (1.00–3.00)");
+        assert_eq!(Series::default().summary(), "–");
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let own = Series(vec![1.0, 10.0, 1.0]);
+        let other = Series(vec![2.0, 20.0, 4.0]);
+        assert_eq!(own.ratio_to(&other), Some(0.5));
+    }
+}

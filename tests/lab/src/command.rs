@@ -1,0 +1,142 @@
+//! Running other programs, and waiting for conditions.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::LabError;
+
+/// Runs `command`, keeps what it printed, and makes a failure an error that names `operation`.
+pub fn run(operation: &str, command: &mut Command) -> Result<Output, LabError> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(LabError::io(format!("{operation}: start {}", program(command))))?;
+    checked(operation, command, output)
+}
+
+/// Like [`run`], with `input` on the program's stdin.
+pub fn feed(operation: &str, command: &mut Command, input: &str) -> Result<Output, LabError> {
+    let start = || LabError::io(format!("{operation}: start {}", program(command)));
+    let start_error = start();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(start_error)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that stops reading says why in its status and stderr.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(LabError::io(operation))?;
+    checked(operation, command, output)
+}
+
+/// Runs `command` with its output going where ours goes.
+pub fn show(operation: &str, command: &mut Command) -> Result<(), LabError> {
+    let status = command
+        .status()
+        .map_err(LabError::io(format!("{operation}: start {}", program(command))))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(LabError::Tool {
+        operation: operation.into(),
+        program: program(command),
+        status: status.to_string(),
+        stderr: String::new(),
+    })
+}
+
+/// Polls `condition` until it holds; `what` names it should `limit` pass first.
+pub fn wait_until(
+    limit: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Result<bool, LabError>,
+) -> Result<(), LabError> {
+    let start = Instant::now();
+    while !condition()? {
+        if start.elapsed() >= limit {
+            return Err(LabError::Deadline {
+                what: what.into(),
+                seconds: limit.as_secs(),
+                detail: String::new(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// A spinner with a text and the elapsed time; invisible when stderr is no terminal.
+pub fn spinner(text: impl Into<String>) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner());
+    let bar = ProgressBar::new_spinner().with_style(style).with_message(text.into());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// A command as one would type it.
+pub fn display(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn program(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+fn checked(operation: &str, command: &Command, output: Output) -> Result<Output, LabError> {
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(LabError::Tool {
+        operation: operation.into(),
+        program: program(command),
+        status: output.status.to_string(),
+        stderr: last_lines(&String::from_utf8_lossy(&output.stderr), 10),
+    })
+}
+
+/// The last `count` lines of `text`.
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_as_typed() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'hi'", "", "a=b"]);
+        assert_eq!(display(&command), r"sh -c 'echo '\''hi'\''' '' a=b");
+    }
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(last_lines("a", 5), "a");
+    }
+
+    #[test]
+    fn a_deadline_names_what_was_awaited() {
+        let error = wait_until(Duration::from_millis(1), "rain", || Ok(false)).unwrap_err();
+        assert!(error.to_string().contains("rain"), "{error}");
+    }
+}

@@ -1,0 +1,71 @@
+//! `cargo lab demo`: from a clean checkout to a job on three hosts, each step shown.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::command::{display, spinner};
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Account, Lab, LabError, Options};
+
+const NAME: &str = "demo";
+const NET: [u8; 2] = [10, 96];
+
+/// The jobs of the demo, as typed after `rlaunch`.
+const JOBS: [&[&str]; 2] = [
+    &["-H", "a,b,c", "-np", "3", "hostname"],
+    &["-H", "a,b,c", "-np", "3", "--preload", "examples/train/train.py", "python3", "train.py"],
+];
+
+/// Sets up, builds, makes three hosts and runs the jobs; the hosts stay if `keep`.
+pub fn run(keep: bool) -> Result<(), LabError> {
+    let mut times = Vec::new();
+    step(&mut times, "1/4", "checking what this machine has", || setup::install(Extent::Lab))?;
+    let build = || dist::build(Profile::Lab);
+    let rlaunch = step(&mut times, "2/4", "building rlaunch and its agent", build)?;
+    let options = Options { net: NET, ..Options::new(NAME, 3) };
+    let lab = step(&mut times, "3/4", "starting hosts a, b and c", || {
+        let progress = spinner("starting three hosts, each with its own sshd");
+        let lab = Lab::up(&options);
+        progress.finish_and_clear();
+        lab
+    })?;
+    let result = step(&mut times, "4/4", "running jobs on them", || jobs(&lab, &rlaunch));
+    if keep {
+        println!(
+            "\nthe hosts stay: `cargo lab --lab {NAME} ssh a`, and `cargo lab --lab {NAME} down`"
+        );
+    } else {
+        println!("\nremoving the hosts (`--keep` leaves them)");
+        Lab::down(NAME)?;
+    }
+    let times = times.iter().map(|(what, took)| format!("{what} {:.1} s", took.as_secs_f64()));
+    println!("timed: {}", times.collect::<Vec<_>>().join(", "));
+    result
+}
+
+/// Announces a step, runs it and notes its time.
+fn step<T>(
+    times: &mut Vec<(&'static str, Duration)>,
+    number: &str,
+    what: &'static str,
+    run: impl FnOnce() -> Result<T, LabError>,
+) -> Result<T, LabError> {
+    println!("[{number}] {what}");
+    let start = Instant::now();
+    let result = run();
+    times.push((what, start.elapsed()));
+    result
+}
+
+fn jobs(lab: &Lab, rlaunch: &Path) -> Result<(), LabError> {
+    for words in JOBS {
+        println!("\n$ {}", display(Command::new("rlaunch").args(words)));
+        let mut command = lab.exec_in(Account::Root, &dist::workspace());
+        let start = Instant::now();
+        crate::command::show("run the job", command.arg(rlaunch).args(words))?;
+        println!("  ({:.2} s)", start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

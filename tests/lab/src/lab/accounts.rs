@@ -1,0 +1,228 @@
+//! The two accounts of a lab, its keys, and the files that stand for those in `/etc`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::unistd::{Gid, Uid, User, chown};
+
+use super::names::{host_address, host_name, launch_address};
+use super::state::{Paths, Record};
+use crate::LabError;
+use crate::command::run;
+
+/// Where `user` is at home on every node.
+pub(super) const USER_HOME: &str = "/home/user";
+/// Below the range that distributions give out to people, above the one for services.
+const USER_ID: u32 = 4242;
+
+/// An account on the hosts and on the launch node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Account {
+    /// The superuser.
+    Root,
+    /// An ordinary account that may not touch cgroups.
+    User,
+}
+
+impl Account {
+    /// Both.
+    pub const ALL: [Account; 2] = [Account::Root, Account::User];
+
+    /// The login name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Account::Root => "root",
+            Account::User => "user",
+        }
+    }
+
+    /// The numeric user and group id.
+    pub fn id(self) -> u32 {
+        match self {
+            Account::Root => 0,
+            Account::User => USER_ID,
+        }
+    }
+
+    /// The home directory, as the nodes see it.
+    pub fn home(self) -> PathBuf {
+        let root = || User::from_uid(Uid::from_raw(0)).ok().flatten().map(|user| user.dir);
+        match self {
+            Account::Root => root().unwrap_or_else(|| PathBuf::from("/root")),
+            Account::User => PathBuf::from(USER_HOME),
+        }
+    }
+}
+
+/// Writes the common files: accounts and name service. `hosts` comes with [`write_names`].
+pub(super) fn write_common(paths: &Paths) -> Result<(), LabError> {
+    let etc = paths.etc();
+    make_dir(&etc, 0o755)?;
+    let home = USER_HOME;
+    let passwd = format!("user:x:{USER_ID}:{USER_ID}:lab user:{home}:/bin/bash");
+    write(&etc.join("passwd"), &with_line("/etc/passwd", &passwd)?, 0o644)?;
+    let group = format!("user:x:{USER_ID}:");
+    write(&etc.join("group"), &with_line("/etc/group", &group)?, 0o644)?;
+    // `*` is no password that anything matches; `!` would lock the account for sshd as well.
+    let shadow = with_line("/etc/shadow", "user:*:19000:0:99999:7:::")?;
+    write(&etc.join("shadow"), &unlock_root(&shadow), 0o640)?;
+    write(&etc.join("resolv.conf"), "", 0o644)?;
+    let files = "passwd: files\ngroup: files\nshadow: files\nhosts: files\n";
+    write(&etc.join("nsswitch.conf"), files, 0o644)
+}
+
+/// Writes `/etc/hosts` in place: it is mounted on every node.
+pub(super) fn write_names(paths: &Paths, net: [u8; 2], hosts: usize) -> Result<(), LabError> {
+    let mut text = format!("127.0.0.1 localhost\n{} launch\n", launch_address(net));
+    for number in 1..=hosts {
+        text += &format!("{} {}\n", host_address(net, number), host_name(number));
+    }
+    write(&paths.etc().join("hosts"), &text, 0o644)
+}
+
+/// Makes the key that opens every host, and the launch node's two `.ssh` directories.
+pub(super) fn create_launch(paths: &Paths) -> Result<(), LabError> {
+    make_key(&paths.key(), "lab")?;
+    make_dir(&paths.launch(), 0o755)?;
+    for account in Account::ALL {
+        let home = paths.launch().join(account.name());
+        let ssh = home.join(".ssh");
+        make_dir(&home, 0o700)?;
+        make_dir(&ssh, 0o700)?;
+        let key = read(&paths.key())?;
+        write(&ssh.join("id_ed25519"), &key, 0o600)?;
+        let config =
+            "Host *\n  IdentityFile ~/.ssh/id_ed25519\n  StrictHostKeyChecking accept-new\n";
+        write(&ssh.join("config"), config, 0o600)?;
+        write(&ssh.join("known_hosts"), "", 0o600)?;
+        own_tree(&home, account)?;
+    }
+    Ok(())
+}
+
+/// Makes the directories of one host: homes, and what its sshd reads.
+pub(super) fn create_host(paths: &Paths, record: &Record, host: &str) -> Result<(), LabError> {
+    let dir = paths.host(host);
+    make_dir(&dir, 0o755)?;
+    make_dir(&dir.join("sshd"), 0o755)?;
+    make_homes(&home_root(paths, record, host))?;
+    make_key(&dir.join("sshd/host_key"), host)?;
+    let public = read(&paths.key().with_extension("pub"))?;
+    write(&dir.join("sshd/authorized_keys"), &public, 0o644)?;
+    write(&dir.join("hostname"), &format!("{host}\n"), 0o644)
+}
+
+/// The directory that holds a host's `root` and `home`.
+pub(super) fn home_root(paths: &Paths, record: &Record, host: &str) -> PathBuf {
+    if record.shared_home { paths.shared() } else { paths.host(host) }
+}
+
+/// The line of known_hosts for a host's present key.
+pub(super) fn known_hosts_line(
+    paths: &Paths,
+    net: [u8; 2],
+    number: usize,
+) -> Result<String, LabError> {
+    let host = host_name(number);
+    let public = read(&paths.host(&host).join("sshd/host_key.pub"))?;
+    let key = public.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    Ok(format!("{host},{} {key}\n", host_address(net, number)))
+}
+
+/// The launch node's known_hosts of `account`, seen from outside.
+pub(super) fn known_hosts(paths: &Paths, account: Account) -> PathBuf {
+    paths.launch().join(account.name()).join(".ssh/known_hosts")
+}
+
+/// Makes a new ed25519 key pair without a passphrase, unless there is one.
+pub(super) fn make_key(path: &Path, comment: &str) -> Result<(), LabError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut keygen = Command::new("ssh-keygen");
+    keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"]).arg(path);
+    run(&format!("make the key {}", path.display()), &mut keygen).map(drop)
+}
+
+/// Gives `path` to `account`.
+pub(super) fn own(path: &Path, account: Account) -> Result<(), LabError> {
+    let (uid, gid) = (Uid::from_raw(account.id()), Gid::from_raw(account.id()));
+    chown(path, Some(uid), Some(gid)).map_err(LabError::errno(format!(
+        "give {} to {}",
+        path.display(),
+        account.name()
+    )))
+}
+
+/// Writes a file with `mode`, keeping the inode of one that is there.
+pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
+    let operation = format!("write {}", path.display());
+    let mode = fs::Permissions::from_mode(mode);
+    fs::write(path, text)
+        .and_then(|()| fs::set_permissions(path, mode))
+        .map_err(LabError::io(operation))
+}
+
+pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), LabError> {
+    let mode = fs::Permissions::from_mode(mode);
+    fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, mode))
+        .map_err(LabError::io(format!("make {}", path.display())))
+}
+
+fn make_homes(dir: &Path) -> Result<(), LabError> {
+    make_dir(dir, 0o755)?;
+    make_dir(&dir.join("root"), 0o700)?;
+    make_dir(&dir.join("home"), 0o755)?;
+    make_dir(&dir.join("home/user"), 0o700)?;
+    own(&dir.join("home/user"), Account::User)
+}
+
+fn own_tree(path: &Path, account: Account) -> Result<(), LabError> {
+    own(path, account)?;
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        own_tree(&entry.path(), account)?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, LabError> {
+    fs::read_to_string(path).map_err(LabError::io(format!("read {}", path.display())))
+}
+
+/// A colon-separated file of the machine with `line` in place of one of the same name.
+fn with_line(path: &str, line: &str) -> Result<String, LabError> {
+    let name = line.split_inclusive(':').next().unwrap_or(line);
+    let text = read(Path::new(path))?;
+    let others = text.lines().filter(|other| !other.starts_with(name));
+    Ok(others.chain([line]).map(|line| format!("{line}\n")).collect())
+}
+
+/// Root may be locked on the machine (`!`), which sshd would respect.
+fn unlock_root(shadow: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("root:").and_then(|rest| rest.split_once(':')) {
+        Some((_, rest)) => format!("root:*:{rest}\n"),
+        None => format!("{line}\n"),
+    };
+    shadow.lines().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_root_is_unlocked() {
+        let shadow = "root:!locked:1:0:9:7:::\ndaemon:!:1::::::\n";
+        assert_eq!(unlock_root(shadow), "root:*:1:0:9:7:::\ndaemon:!:1::::::\n");
+    }
+
+    #[test]
+    fn one_line_per_account() {
+        let text = with_line("/etc/passwd", "root:x:0:0:other:/:/bin/sh").unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("root:")).collect();
+        assert_eq!(lines, ["root:x:0:0:other:/:/bin/sh"]);
+    }
+}

@@ -1,0 +1,54 @@
+# pid 1 of a lab host. Mounts what is the host's own, shuts off the rest, starts the sshd and
+# then reaps orphans until the host is crashed or the lab goes down.
+#
+# host-init.sh NAME FILES HOMES ETC ROOT_HOME CGROUP KEEPER [HIDDEN...]
+set -eu
+name=$1 files=$2 homes=$3 etc=$4 root_home=$5 cgroup=$6 keeper=$7
+shift 7
+
+# What the machine has mounted: read-only further down, except for what is replaced here.
+before=$(while read -r _ _ _ _ at _; do echo "$at"; done </proc/self/mountinfo)
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+[ -z "$cgroup" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t devpts -o newinstance,mode=620,ptmxmode=666,gid=5 devpts /dev/pts
+[ -L /dev/ptmx ] || mount --bind /dev/pts/ptmx /dev/ptmx
+echo "$name" >/proc/sys/kernel/hostname
+
+for file in hosts passwd group shadow nsswitch.conf resolv.conf; do
+    [ ! -f "/etc/$file" ] || mount --bind "$etc/$file" "/etc/$file"
+done
+[ ! -f /etc/hostname ] || mount --bind "$files/hostname" /etc/hostname
+mount --bind "$homes/root" "$root_home"
+mount --bind "$homes/home" /home
+for directory in "$@"; do
+    [ ! -d "$directory" ] || mount -t tmpfs -o ro,mode=755 hidden "$directory"
+done
+for directory in /tmp /var/tmp /dev/shm; do
+    mount -t tmpfs -o mode=1777 "$name" "$directory"
+done
+
+# The lab's own files are under /run: of these a host keeps only what its sshd reads.
+mkdir /tmp/.sshd
+mount --bind "$files/sshd" /tmp/.sshd
+mount -t tmpfs -o mode=755 "$name" /run
+mkdir -p /run/sshd /run/rlaunch-lab
+mkdir -m 1777 /run/lock
+mount --move /tmp/.sshd /run/rlaunch-lab
+rmdir /tmp/.sshd
+
+for at in $before; do
+    case $at in
+        /proc|/proc/*|/sys|/sys/*|/dev|/dev/*|/run|/run/*|/home|/home/*) ;;
+        /tmp|/tmp/*|/var/tmp|/var/tmp/*|"$root_home"|"$root_home"/*) ;;
+        *) mount -o remount,bind,ro "$at" 2>/dev/null || : ;;
+    esac
+done
+
+cd /
+$(command -v sshd) -f /run/rlaunch-lab/sshd_config -E /run/rlaunch-lab/sshd.log
+while :; do
+    sleep "$keeper" &
+    wait || :
+done

@@ -1,0 +1,169 @@
+//! Starting and stopping nodes: each is an init script inside fresh namespaces.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::names::LAUNCH;
+use super::processes::{self, KEEPER};
+use super::state::{Paths, ProcessId, Record};
+use super::{Account, accounts, cgroup, network, sshd};
+use crate::LabError;
+use crate::command::{last_lines, wait_until};
+
+const HOST_INIT: &str = include_str!("host-init.sh");
+const LAUNCH_INIT: &str = include_str!("launch-init.sh");
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Moves into a cgroup, notes its number and becomes the command that follows.
+/// Arguments: cgroup.procs or nothing, file for the number, command...
+const ENTER_AND_NOTE: &str = r#"[ -z "$1" ] || echo $$ >"$1"; echo $$ >"$2"; shift 2; exec "$@""#;
+
+/// How long a node may take to start on a busy machine.
+const START: Duration = Duration::from_secs(60);
+
+/// Starts `host`; [`wait_for_host`] tells when it is up.
+pub(super) fn start_host(paths: &Paths, record: &Record, host: &str) -> Result<(), LabError> {
+    sshd_files(paths, host)?;
+    let mut words: Vec<PathBuf> = vec!["-c".into(), HOST_INIT.into(), "host-init".into()];
+    words.push(host.into());
+    words.push(paths.host(host));
+    words.push(accounts::home_root(paths, record, host));
+    words.push(paths.etc());
+    words.push(Account::Root.home());
+    words.push(cgroup_argument(record));
+    words.push(KEEPER.into());
+    words.extend(record.hidden.iter().cloned());
+    let flags = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"];
+    spawn(paths, record, host, &flags, &words)
+}
+
+/// Waits until the sshd of `host` listens and remembers the host's pid 1.
+pub(super) fn wait_for_host(paths: &Paths, host: &str) -> Result<(), LabError> {
+    let dir = paths.host(host);
+    let what = format!("host {host} to start");
+    let mut init = None;
+    wait_until(START, &what, || {
+        let Some(outer) = noted(&dir)? else { return Ok(false) };
+        init = processes::children(outer).first().copied();
+        // The outer process starts in the machine's network, the inner one is in the host's.
+        Ok(init.is_some_and(|init| sshd::listens(init, 22)))
+    })
+    .map_err(|error| with_log(error, &dir))?;
+    let init = init.and_then(ProcessId::of);
+    let init = init.ok_or_else(|| LabError::HostDown { host: host.into() })?;
+    init.store(&dir.join("init"))
+}
+
+/// Starts the launch node and waits for it.
+pub(super) fn start_launch(paths: &Paths, record: &Record) -> Result<(), LabError> {
+    let dir = paths.launch();
+    let mut words: Vec<PathBuf> = vec!["-c".into(), LAUNCH_INIT.into(), "launch-init".into()];
+    words.extend([LAUNCH.into(), dir.clone(), paths.etc(), Account::Root.home()]);
+    words.extend([Account::User.home(), cgroup_argument(record)]);
+    spawn(paths, record, LAUNCH, &["--uts", "--mount"], &words)?;
+    let mut launch = None;
+    wait_until(START, "the launch node to start", || {
+        launch = noted(&dir)?;
+        Ok(launch.is_some_and(|pid| processes::arguments(pid) == ["sleep", "infinity"]))
+    })
+    .map_err(|error| with_log(error, &dir))?;
+    let launch = launch.and_then(ProcessId::of);
+    let launch = launch.ok_or_else(|| LabError::NotUp { name: paths.name.clone() })?;
+    launch.store(&dir.join("init"))
+}
+
+/// Ends every process of `host` at once, as a power loss does.
+pub(super) fn kill_host(paths: &Paths, record: &Record, host: &str) -> Result<(), LabError> {
+    let init = ProcessId::load(&paths.host(host).join("init"));
+    if let Some(init) = init.filter(|init| init.is_alive()) {
+        // Its pid namespace goes with it.
+        let _ = kill(Pid::from_raw(init.pid), Signal::SIGKILL);
+        let what = format!("host {host} to die");
+        wait_until(Duration::from_secs(10), &what, || Ok(!init.is_alive()))?;
+    }
+    if let Some(lab) = &record.cgroup {
+        let path = cgroup::node(lab, host)?;
+        cgroup::kill(&path);
+        let what = format!("the processes of {host} to end");
+        wait_until(Duration::from_secs(10), &what, || Ok(cgroup::members(&path).is_empty()))?;
+    }
+    Ok(())
+}
+
+/// Runs `sh WORDS...` in new namespaces of the node, detached from us.
+fn spawn(
+    paths: &Paths,
+    record: &Record,
+    node: &str,
+    flags: &[&str],
+    words: &[PathBuf],
+) -> Result<(), LabError> {
+    let dir = if node == LAUNCH { paths.launch() } else { paths.host(node) };
+    let operation = format!("start {node}");
+    let log = File::create(dir.join("init.log")).map_err(LabError::io(operation.clone()))?;
+    let errors = log.try_clone().map_err(LabError::io(operation.clone()))?;
+    let _ = fs::remove_file(dir.join("pid"));
+    let members = match &record.cgroup {
+        Some(lab) => cgroup::node(lab, node)?.join("cgroup.procs"),
+        None => PathBuf::new(),
+    };
+    let mut command = Command::new("setsid");
+    command.args(["--fork", "sh", "-c", ENTER_AND_NOTE, "sh"]);
+    command.arg(members).arg(dir.join("pid"));
+    command.arg("nsenter").arg(format!("--net={}", network::namespace_file(paths, node)));
+    command.arg("unshare").args(flags);
+    if record.cgroup.is_some() {
+        command.arg("--cgroup");
+    }
+    command.args(["env", "-i", PATH, "sh"]).args(words);
+    let status = command
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .status()
+        .map_err(LabError::io(operation.clone()))?;
+    if status.success() {
+        return Ok(());
+    }
+    let stderr = String::new();
+    Err(LabError::Tool { operation, program: "setsid".into(), status: status.to_string(), stderr })
+}
+
+/// The process that a node's start noted, once it has; an error when it has died since.
+fn noted(dir: &Path) -> Result<Option<i32>, LabError> {
+    let text = fs::read_to_string(dir.join("pid")).unwrap_or_default();
+    // The line may be half written.
+    let Some(pid) = text.strip_suffix('\n').and_then(|number| number.parse().ok()) else {
+        return Ok(None);
+    };
+    if processes::start_time(pid).is_some() {
+        return Ok(Some(pid));
+    }
+    let node = dir.file_name().unwrap_or_default().to_string_lossy();
+    Err(LabError::Wrong(format!("node {node} died while starting:\n{}", log_of(dir))))
+}
+
+fn with_log(error: LabError, dir: &Path) -> LabError {
+    sshd::with_detail(error, &log_of(dir))
+}
+
+fn log_of(dir: &Path) -> String {
+    let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    last_lines(&(read("init.log") + &read("sshd/sshd.log")), 10)
+}
+
+/// A host starts with the lab's own settings, whatever its sshd was last restarted with.
+fn sshd_files(paths: &Paths, host: &str) -> Result<(), LabError> {
+    let path = paths.host(host).join("sshd/sshd_config");
+    accounts::write(&path, &sshd::config(&[]), 0o644)
+}
+
+fn cgroup_argument(record: &Record) -> PathBuf {
+    record.cgroup.clone().unwrap_or_default()
+}

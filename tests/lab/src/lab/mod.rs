@@ -1,0 +1,365 @@
+//! A lab of hosts: making it, using it, breaking it.
+
+mod accounts;
+mod cgroup;
+mod host;
+mod machine;
+pub mod names;
+mod network;
+mod processes;
+mod sshd;
+mod state;
+mod teardown;
+
+mod enter;
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub use accounts::Account;
+pub use network::Cut;
+pub use processes::Process;
+pub use sshd::Sshd;
+
+use crate::command::wait_until;
+use crate::{LabError, dist, setup};
+use state::{Paths, ProcessId, Record};
+
+/// The first two octets of a lab's addresses when nobody says otherwise.
+pub const DEFAULT_NET: [u8; 2] = [10, 91];
+
+/// What a lab is to be like.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The lab's name; several stand beside each other if names and networks differ.
+    pub name: String,
+    /// How many hosts.
+    pub hosts: usize,
+    /// The first two octets of its /16.
+    pub net: [u8; 2],
+    /// Whether all hosts share their home directories, as over NFS.
+    pub shared_home: bool,
+}
+
+impl Options {
+    /// `hosts` hosts with private homes.
+    pub fn new(name: &str, hosts: usize) -> Options {
+        Options { name: name.into(), hosts, net: DEFAULT_NET, shared_home: false }
+    }
+}
+
+/// A lab that is up.
+#[derive(Debug)]
+pub struct Lab {
+    paths: Paths,
+    record: Record,
+    launch: ProcessId,
+}
+
+/// A host's name and address.
+#[derive(Debug, Clone, Serialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Its address on the lab's network.
+    pub address: Ipv4Addr,
+    /// Whether it runs, rather than having crashed.
+    pub up: bool,
+}
+
+/// A lab in a few words.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// Its name.
+    pub lab: String,
+    /// Whether it is up.
+    pub up: bool,
+    /// Its hosts.
+    pub hosts: Vec<Host>,
+    /// Whether they share their homes.
+    pub shared_home: bool,
+    /// Where its files are.
+    pub state: PathBuf,
+    /// Its cgroup, if the machine has them.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Status {
+    /// The status of a lab that is not up.
+    pub fn down(name: &str) -> Status {
+        let paths = Paths::new(name);
+        let (lab, state) = (paths.name, paths.dir);
+        Status { lab, up: false, hosts: Vec::new(), shared_home: false, state, cgroup: None }
+    }
+}
+
+impl Lab {
+    /// Makes a lab, or grows the one of that name; it never shrinks.
+    pub fn up(options: &Options) -> Result<Lab, LabError> {
+        setup::require_root()?;
+        check(options)?;
+        let paths = Paths::new(&options.name);
+        let _lock = paths.lock()?;
+        let record = match Lab::attach(&options.name) {
+            Ok(lab) => lab.record,
+            Err(_) => {
+                teardown::remove(&paths)?;
+                create(&paths, options)?
+            }
+        };
+        let record = grow(&paths, record, options)?;
+        let launch = ProcessId::load(&paths.launch().join("init"));
+        let launch = launch.ok_or_else(|| LabError::NotUp { name: options.name.clone() })?;
+        Ok(Lab { paths, record, launch })
+    }
+
+    /// The lab called `name`, if it is up.
+    pub fn attach(name: &str) -> Result<Lab, LabError> {
+        let paths = Paths::new(name);
+        let launch = ProcessId::load(&paths.launch().join("init")).filter(|init| init.is_alive());
+        match (Record::load(&paths)?, launch) {
+            (Some(record), Some(launch)) => Ok(Lab { paths, record, launch }),
+            _ => Err(LabError::NotUp { name: name.into() }),
+        }
+    }
+
+    /// Removes the lab called `name` and everything that runs in it, whatever state it is in;
+    /// false if there was nothing to remove.
+    pub fn down(name: &str) -> Result<bool, LabError> {
+        setup::require_root()?;
+        let paths = Paths::new(name);
+        let lock = paths.lock()?;
+        let found = teardown::remove(&paths)?;
+        let _ = fs::remove_file(Paths::root().join(format!("{name}.lock")));
+        drop(lock);
+        let _ = fs::remove_dir(Paths::root());
+        Ok(found)
+    }
+
+    /// The lab's name.
+    pub fn name(&self) -> &str {
+        &self.paths.name
+    }
+
+    /// The names of its hosts.
+    pub fn hosts(&self) -> Vec<String> {
+        (1..=self.record.hosts).map(names::host_name).collect()
+    }
+
+    /// The address of `host`.
+    pub fn address(&self, host: &str) -> Result<Ipv4Addr, LabError> {
+        Ok(names::host_address(self.record.net, self.number(host)?))
+    }
+
+    /// The lab in a few words.
+    pub fn status(&self) -> Status {
+        let host = |name: String| Host {
+            address: self.address(&name).unwrap_or(Ipv4Addr::UNSPECIFIED),
+            up: self.init(&name).is_ok(),
+            name,
+        };
+        Status {
+            lab: self.paths.name.clone(),
+            up: true,
+            hosts: self.hosts().into_iter().map(host).collect(),
+            shared_home: self.record.shared_home,
+            state: self.paths.dir.clone(),
+            cgroup: self.record.cgroup.clone(),
+        }
+    }
+
+    /// What runs on `host` beyond its init and its listening sshd; nothing if it is down.
+    pub fn processes(&self, host: &str) -> Result<Vec<Process>, LabError> {
+        match self.init(host) {
+            Ok(init) => Ok(processes::visible(&[(host, init.pid)])),
+            Err(LabError::HostDown { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same of all hosts.
+    pub fn all_processes(&self) -> Vec<Process> {
+        let hosts = self.hosts();
+        let init = |host| Some((String::as_str(host), self.init(host).ok()?.pid));
+        processes::visible(&hosts.iter().filter_map(init).collect::<Vec<_>>())
+    }
+
+    /// Waits until nothing runs on any host; an error that lists what still does. An sshd takes
+    /// a moment to leave after its client has.
+    pub fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
+        let mut left = Vec::new();
+        let result = wait_until(limit, "the hosts to be idle", || {
+            left = self.all_processes();
+            Ok(left.is_empty())
+        });
+        let line = |process: &Process| format!("{}: {}\n", process.host, process.command_line());
+        result.map_err(|error| sshd::with_detail(error, &left.iter().map(line).collect::<String>()))
+    }
+
+    /// Cuts the link of `host`.
+    pub fn cut(&self, host: &str, kind: Cut) -> Result<(), LabError> {
+        self.number(host)?;
+        network::cut(&self.paths, host, kind)
+    }
+
+    /// Brings the link of `host` back, however it was cut; it carries frames when this returns.
+    pub fn heal(&self, host: &str) -> Result<(), LabError> {
+        self.number(host)?;
+        network::heal(&self.paths, host)?;
+        let mut ends = vec![network::bridge_end(self.launch.pid, host)];
+        ends.extend(self.init(host).map(|init| network::host_end(init.pid)));
+        wait_until(Duration::from_secs(10), &format!("the link of {host} to heal"), || {
+            Ok(ends.iter().all(|end| network::is_operational(end)))
+        })?;
+        network::forget_neighbours(&self.paths, host, self.address(host)?)
+    }
+
+    /// Power loss: the link goes first, so that nobody hears a goodbye, then every process.
+    pub fn crash(&self, host: &str) -> Result<(), LabError> {
+        self.cut(host, Cut::Carrier)?;
+        host::kill_host(&self.paths, &self.record, host)
+    }
+
+    /// Starts a crashed host again and heals its link. Its home directories are as before.
+    pub fn boot(&self, host: &str) -> Result<(), LabError> {
+        if self.init(host).is_err() {
+            self.number(host)?;
+            host::start_host(&self.paths, &self.record, host)?;
+            host::wait_for_host(&self.paths, host)?;
+        }
+        self.heal(host)
+    }
+
+    /// The sshd of `host`.
+    pub fn sshd<'a>(&'a self, host: &'a str) -> Result<Sshd<'a>, LabError> {
+        self.init(host)?;
+        Ok(Sshd::new(self, host))
+    }
+
+    /// The launch node's `.ssh` directory of `account`, seen from outside.
+    pub fn ssh_dir(&self, account: Account) -> PathBuf {
+        self.paths.launch().join(account.name()).join(".ssh")
+    }
+
+    /// Replaces what the launch node knows of the hosts' keys by what they are now.
+    pub fn refresh_known_hosts(&self) -> Result<(), LabError> {
+        let mut text = String::new();
+        for number in 1..=self.record.hosts {
+            text += &accounts::known_hosts_line(&self.paths, self.record.net, number)?;
+        }
+        self.set_known_hosts(&text)
+    }
+
+    /// Replaces the launch node's known_hosts, of both accounts, by `text`.
+    pub fn set_known_hosts(&self, text: &str) -> Result<(), LabError> {
+        for account in Account::ALL {
+            let path = accounts::known_hosts(&self.paths, account);
+            accounts::write(&path, text, 0o600)?;
+            accounts::own(&path, account)?;
+        }
+        Ok(())
+    }
+
+    /// CPU time that the lab's hosts and whatever ran on its launch node have used; `None` on a
+    /// machine without cgroup v2.
+    pub fn cpu_usage(&self) -> Option<Duration> {
+        cgroup::cpu_usage(self.record.cgroup.as_deref()?)
+    }
+
+    /// Memory of what runs on the launch node now, shared pages counted once, in bytes; `None` on
+    /// a machine without cgroup v2.
+    pub fn launch_memory(&self) -> Option<u64> {
+        let path = self.record.cgroup.as_deref()?.join(names::LAUNCH);
+        let others = cgroup::members(&path).into_iter().filter(|&pid| pid != self.launch.pid);
+        Some(others.filter_map(processes::memory).sum())
+    }
+
+    /// The number of `host`, if the lab has it.
+    fn number(&self, host: &str) -> Result<usize, LabError> {
+        names::host_number(host)
+            .filter(|&number| number <= self.record.hosts)
+            .ok_or_else(|| LabError::NoHost { lab: self.paths.name.clone(), host: host.into() })
+    }
+
+    /// The host's pid 1.
+    fn init(&self, host: &str) -> Result<ProcessId, LabError> {
+        self.number(host)?;
+        ProcessId::load(&self.paths.host(host).join("init"))
+            .filter(|init| init.is_alive())
+            .ok_or_else(|| LabError::HostDown { host: host.into() })
+    }
+}
+
+fn check(options: &Options) -> Result<(), LabError> {
+    names::check_lab_name(&options.name).map_err(LabError::Usage)?;
+    if (1..=names::MAX_HOSTS).contains(&options.hosts) {
+        return Ok(());
+    }
+    Err(LabError::Usage(format!("a lab has 1 to {} hosts", names::MAX_HOSTS)))
+}
+
+/// Makes a lab without hosts.
+fn create(paths: &Paths, options: &Options) -> Result<Record, LabError> {
+    accounts::make_dir(&paths.dir, 0o755)?;
+    let mount_points = [Account::Root.home().join(".ssh"), Account::User.home()];
+    machine::prepare(&paths.name, &mount_points)?;
+    let record = Record {
+        net: options.net,
+        hosts: 0,
+        shared_home: options.shared_home,
+        cgroup: cgroup::create(&paths.name),
+        hidden: dist::build_directories(),
+    };
+    accounts::write_common(paths)?;
+    accounts::write_names(paths, record.net, options.hosts)?;
+    accounts::create_launch(paths)?;
+    network::create_launch(paths, record.net)?;
+    host::start_launch(paths, &record)?;
+    record.store(paths)?;
+    Ok(record)
+}
+
+/// Adds the hosts that are missing.
+fn grow(paths: &Paths, mut record: Record, options: &Options) -> Result<Record, LabError> {
+    if options.hosts <= record.hosts {
+        return Ok(record);
+    }
+    let new: Vec<(usize, String)> =
+        (record.hosts + 1..=options.hosts).map(|n| (n, names::host_name(n))).collect();
+    accounts::write_names(paths, record.net, options.hosts)?;
+    network::create_hosts(paths, record.net, &new)?;
+    let mut keys = String::new();
+    for (number, host) in &new {
+        accounts::create_host(paths, &record, host)?;
+        keys += &accounts::known_hosts_line(paths, record.net, *number)?;
+        host::start_host(paths, &record, host)?;
+    }
+    for (_, host) in &new {
+        host::wait_for_host(paths, host)?;
+    }
+    for account in Account::ALL {
+        let path = accounts::known_hosts(paths, account);
+        let text = fs::read_to_string(&path).unwrap_or_default() + &keys;
+        accounts::write(&path, &text, 0o600)?;
+    }
+    record.hosts = options.hosts;
+    record.store(paths)?;
+    Ok(record)
+}
+
+/// Copies `from` and everything below it to `to`.
+fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    if !from.is_dir() {
+        return fs::copy(from, to).map(drop);
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        copy_tree(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Names and addresses of hosts: pure arithmetic on a host's number, which starts at 1.
+
+use std::net::Ipv4Addr;
+
+/// The most hosts a lab can have: addresses come in rows of 250.
+pub const MAX_HOSTS: usize = 4000;
+
+/// The launch node's name.
+pub const LAUNCH: &str = "launch";
+
+/// The name of host `number`: a … z, then h27, h28, …
+pub fn host_name(number: usize) -> String {
+    match u8::try_from(number) {
+        Ok(letter @ 1..=26) => char::from(b'a' + letter - 1).to_string(),
+        _ => format!("h{number}"),
+    }
+}
+
+/// The number of the host called `name`, if any host can be called that.
+pub fn host_number(name: &str) -> Option<usize> {
+    let number = match (name.as_bytes(), name.strip_prefix('h')) {
+        ([letter @ b'a'..=b'z'], _) => usize::from(letter - b'a') + 1,
+        (_, Some(digits)) => digits.parse().ok()?,
+        _ => return None,
+    };
+    // Catches h3 and h030 as well, which are nobody's name.
+    ((1..=MAX_HOSTS).contains(&number) && host_name(number) == name).then_some(number)
+}
+
+/// The first `count` names, separated by commas.
+pub fn host_list(count: usize) -> String {
+    (1..=count).map(host_name).collect::<Vec<_>>().join(",")
+}
+
+/// The address of host `number` in `net`, the first two octets of the lab's /16.
+pub fn host_address(net: [u8; 2], number: usize) -> Ipv4Addr {
+    let row = u8::try_from(number / 250).unwrap_or(u8::MAX);
+    let column = u8::try_from(number % 250 + 1).unwrap_or(u8::MAX);
+    Ipv4Addr::new(net[0], net[1], row, column)
+}
+
+/// The launch node's address.
+pub fn launch_address(net: [u8; 2]) -> Ipv4Addr {
+    Ipv4Addr::new(net[0], net[1], 255, 254)
+}
+
+/// Reads `10.91` as the first two octets of a network.
+pub fn parse_net(text: &str) -> Result<[u8; 2], String> {
+    let wrong = || format!("`{text}` is not two octets like 10.91");
+    let (first, second) = text.split_once('.').ok_or_else(wrong)?;
+    Ok([first.parse().map_err(|_| wrong())?, second.parse().map_err(|_| wrong())?])
+}
+
+/// Whether `name` can name a lab: it becomes part of file and namespace names.
+pub fn check_lab_name(name: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if (1..=12).contains(&name.len()) && name.chars().all(fits) {
+        Ok(name.into())
+    } else {
+        Err("a lab's name is 1 to 12 lower-case letters and digits".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_inverse() {
+        for number in 1..=MAX_HOSTS {
+            assert_eq!(host_number(&host_name(number)), Some(number));
+        }
+        assert_eq!(host_list(3), "a,b,c");
+        assert_eq!(host_name(26), "z");
+        assert_eq!(host_name(27), "h27");
+        for nobody in ["", "A", "h3", "h030", "ab", "launch", "h99999", "h0"] {
+            assert_eq!(host_number(nobody), None, "{nobody}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_distinct() {
+        let net = [10, 91];
+        let mut seen: Vec<_> = (1..=MAX_HOSTS).map(|n| host_address(net, n)).collect();
+        seen.push(launch_address(net));
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), MAX_HOSTS + 1);
+        assert_eq!(host_address(net, 1), Ipv4Addr::new(10, 91, 0, 2));
+        assert_eq!(host_address(net, 250), Ipv4Addr::new(10, 91, 1, 1));
+    }
+
+    #[test]
+    fn networks_are_two_octets() {
+        assert_eq!(parse_net("10.91"), Ok([10, 91]));
+        for wrong in ["10", "10.300", "10.9.1", "a.b", ""] {
+            assert!(parse_net(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lab_names_are_short_and_plain() {
+        assert!(check_lab_name("lab2").is_ok());
+        for wrong in ["", "a-b", "../x", "Lab", "averyverylongname"] {
+            assert!(check_lab_name(wrong).is_err(), "{wrong}");
+        }
+    }
+}

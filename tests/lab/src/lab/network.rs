@@ -1,0 +1,166 @@
+//! The lab's network: one bridge in the launch node's namespace, one veth pair per host.
+//!
+//! Nothing outside the lab's own namespaces is addressed, so a lab cannot reach, or be reached
+//! from, the machine's network.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::names::{LAUNCH, host_address, launch_address};
+use super::state::Paths;
+use crate::LabError;
+use crate::command::{feed, run};
+
+/// How a host's link fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The cable is pulled: both ends lose the carrier.
+    Carrier,
+    /// A black hole: frames vanish and nobody is told.
+    Silent,
+}
+
+/// Makes the launch node's namespace and the bridge.
+pub(super) fn create_launch(paths: &Paths, net: [u8; 2]) -> Result<(), LabError> {
+    let netns = paths.netns(LAUNCH);
+    batch(None, "make the launch node's network", &format!("netns add {netns}\n"))?;
+    let address = launch_address(net);
+    let lines = format!(
+        "link set lo up\nlink add br0 type bridge\naddr add {address}/16 dev br0\nlink set br0 up\n"
+    );
+    batch(Some(&netns), "make the bridge", &lines)
+}
+
+/// Makes namespaces and links for the hosts, given as (number, name).
+pub(super) fn create_hosts(
+    paths: &Paths,
+    net: [u8; 2],
+    hosts: &[(usize, String)],
+) -> Result<(), LabError> {
+    let lines = |line: &dyn Fn(&str) -> String| -> String {
+        hosts.iter().map(|(_, name)| line(name)).collect()
+    };
+    let namespaces = lines(&|host| format!("netns add {}\n", paths.netns(host)));
+    batch(None, "make the hosts' networks", &namespaces)?;
+    let links = lines(&|host| {
+        let (link, netns) = (link(host), paths.netns(host));
+        format!(
+            "link add {link} type veth peer name eth0 netns {netns}\n\
+             link set {link} master br0 up\n"
+        )
+    });
+    batch(Some(&paths.netns(LAUNCH)), "connect the hosts to the bridge", &links)?;
+    for (number, host) in hosts {
+        let address = host_address(net, *number);
+        let lines = format!("link set lo up\naddr add {address}/16 dev eth0\nlink set eth0 up\n");
+        batch(Some(&paths.netns(host)), &format!("address host {host}"), &lines)?;
+    }
+    Ok(())
+}
+
+/// Cuts the link of `host`.
+pub(super) fn cut(paths: &Paths, host: &str, kind: Cut) -> Result<(), LabError> {
+    match kind {
+        Cut::Carrier => set_link(paths, host, "down"),
+        Cut::Silent => set_port(paths, host, "disabled"),
+    }
+}
+
+/// Undoes either kind of cut.
+pub(super) fn heal(paths: &Paths, host: &str) -> Result<(), LabError> {
+    set_link(paths, host, "up")?;
+    set_port(paths, host, "forwarding")
+}
+
+/// Where the kernel describes the bridge's end of a link, seen through the launch node's `/sys`.
+pub(super) fn bridge_end(launch: i32, host: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{launch}/root/sys/class/net/{}", link(host)))
+}
+
+/// The same of the host's end.
+pub(super) fn host_end(init: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/{init}/root/sys/class/net/eth0"))
+}
+
+/// Whether an end carries frames. The kernel collects changes of carrier for up to a second, and
+/// until then drops what is sent.
+pub(super) fn is_operational(end: &Path) -> bool {
+    std::fs::read_to_string(end.join("operstate")).is_ok_and(|state| state.trim() == "up")
+}
+
+/// Makes every node look for `host` afresh. Whoever tried to reach it during the cut would
+/// otherwise go on believing for some seconds that nobody has its address.
+pub(super) fn forget_neighbours(
+    paths: &Paths,
+    host: &str,
+    address: Ipv4Addr,
+) -> Result<(), LabError> {
+    let own = paths.netns(host);
+    for netns in namespaces(paths) {
+        let which = if netns == own { "all".into() } else { address.to_string() };
+        let mut ip = Command::new("ip");
+        ip.args(["-n", &netns, "neigh", "flush", "to", &which]);
+        run(&format!("make {netns} forget {host}"), &mut ip)?;
+    }
+    Ok(())
+}
+
+/// The lab's network namespaces, found by name so that a lost record does not hide them.
+pub(super) fn namespaces(paths: &Paths) -> Vec<String> {
+    let prefix = paths.netns_prefix();
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(&prefix))
+        .collect()
+}
+
+/// Processes in the network namespace `netns`.
+pub(super) fn processes(netns: &str) -> Vec<i32> {
+    let Ok(output) = Command::new("ip").args(["netns", "pids", netns]).output() else {
+        return Vec::new();
+    };
+    String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Deletes network namespaces; the links between them go with them.
+pub(super) fn delete(namespaces: &[String]) -> Result<(), LabError> {
+    let lines: String = namespaces.iter().map(|name| format!("netns del {name}\n")).collect();
+    batch(None, "delete the lab's networks", &lines)?;
+    // The directory is ours if it was not there before; empty it is of no use to anybody.
+    let _ = std::fs::remove_dir("/run/netns");
+    Ok(())
+}
+
+/// The namespace file of a node, for `nsenter`.
+pub(super) fn namespace_file(paths: &Paths, node: &str) -> String {
+    Path::new("/run/netns").join(paths.netns(node)).display().to_string()
+}
+
+/// The bridge's end of the link to `host`.
+fn link(host: &str) -> String {
+    format!("to-{host}")
+}
+
+fn set_link(paths: &Paths, host: &str, state: &str) -> Result<(), LabError> {
+    let mut ip = Command::new("ip");
+    ip.args(["-n", &paths.netns(LAUNCH), "link", "set", &link(host), state]);
+    run(&format!("set the link of host {host} {state}"), &mut ip).map(drop)
+}
+
+fn set_port(paths: &Paths, host: &str, state: &str) -> Result<(), LabError> {
+    let mut bridge = Command::new("ip");
+    bridge.args(["netns", "exec", &paths.netns(LAUNCH), "bridge", "link", "set", "dev"]);
+    bridge.args([&link(host), "state", state]);
+    run(&format!("set the bridge port of host {host} to {state}"), &mut bridge).map(drop)
+}
+
+/// One `ip` process for many lines.
+fn batch(netns: Option<&str>, operation: &str, lines: &str) -> Result<(), LabError> {
+    let mut ip = Command::new("ip");
+    if let Some(netns) = netns {
+        ip.args(["-n", netns]);
+    }
+    feed(operation, ip.args(["-batch", "-"]), lines).map(drop)
+}

@@ -1,0 +1,185 @@
+//! What runs on a host, read from the machine's /proc: a host's processes are those in its pid
+//! namespace.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// What pid 1 of a host sleeps on while it waits for orphans; nobody else sleeps that long.
+pub(super) const KEEPER: &str = "2147483647";
+
+/// A process on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// The host it runs on.
+    pub host: String,
+    /// Its number on this machine, for signals sent from outside.
+    pub pid: i32,
+    /// Its number on the host.
+    pub host_pid: i32,
+    /// Its parent's number on this machine.
+    pub parent: i32,
+    /// The state letter of ps(1).
+    pub state: char,
+    /// Its arguments, or its name in brackets if it shows none.
+    pub args: Vec<String>,
+}
+
+impl Process {
+    /// The arguments separated by blanks.
+    pub fn command_line(&self) -> String {
+        self.args.join(" ")
+    }
+
+    /// Whether it is an sshd waiting for connections.
+    pub(super) fn is_listening_sshd(&self) -> bool {
+        let line = self.command_line();
+        line.starts_with("sshd: ") && line.contains("[listener]")
+    }
+
+    /// Whether it is the sshd of one connection.
+    pub(super) fn is_ssh_session(&self) -> bool {
+        self.command_line().starts_with("sshd") && !self.is_listening_sshd()
+    }
+}
+
+/// Everything in the pid namespaces of `hosts`, each a name and the number of its pid 1, in one
+/// walk through /proc.
+pub(super) fn all(hosts: &[(&str, i32)]) -> Vec<Process> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let named = hosts.iter().filter_map(|&(host, init)| Some((namespace(init)?, host)));
+    let named: HashMap<PathBuf, &str> = named.collect();
+    numbers(Path::new("/proc"))
+        // Gone between two looks is gone.
+        .filter_map(|pid| read(named.get(&namespace(pid)?)?, pid))
+        .collect()
+}
+
+/// The same without what belongs to the hosts themselves: init, keeper and listening sshd.
+pub(super) fn visible(hosts: &[(&str, i32)]) -> Vec<Process> {
+    let is_init = |pid: i32| hosts.iter().any(|&(_, init)| init == pid);
+    let mut processes = all(hosts);
+    processes.retain(|process| {
+        let keeper = process.args == ["sleep", KEEPER];
+        // A dead child of init is about to be reaped.
+        let reaped = process.state == 'Z' && is_init(process.parent);
+        !is_init(process.pid) && !keeper && !reaped && !process.is_listening_sshd()
+    });
+    processes
+}
+
+/// The children of `pid`.
+pub(super) fn children(pid: i32) -> Vec<i32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+/// When `pid` started, in ticks since boot.
+pub(super) fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = Stat::parse(&stat)?;
+    // A zombie still has its entry, but it runs no longer.
+    (fields.state != 'Z').then_some(fields.start)
+}
+
+/// The argument vector of `pid`; empty for zombies and kernel threads.
+pub(super) fn arguments(pid: i32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    split_arguments(&bytes)
+}
+
+/// Proportional share of memory of `pid` in bytes: pages shared by n processes count 1/n each.
+pub(super) fn memory(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn read(host: &str, pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = Stat::parse(&stat)?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let mut args = arguments(pid);
+    if args.is_empty() {
+        args = vec![format!("[{}]", fields.name)];
+    }
+    Some(Process {
+        host: host.into(),
+        pid,
+        host_pid: numbers.split_whitespace().next_back()?.parse().ok()?,
+        parent: fields.parent,
+        state: fields.state,
+        args,
+    })
+}
+
+fn numbers(proc: &Path) -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Arguments end in a NUL each; an sshd overwrites its own with one text and trailing NULs.
+fn split_arguments(bytes: &[u8]) -> Vec<String> {
+    let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    if end == 0 {
+        return Vec::new();
+    }
+    bytes[..end].split(|&byte| byte == 0).map(|arg| String::from_utf8_lossy(arg).into()).collect()
+}
+
+/// The fields of `/proc/PID/stat` that matter here.
+struct Stat<'a> {
+    name: &'a str,
+    state: char,
+    parent: i32,
+    start: u64,
+}
+
+impl Stat<'_> {
+    /// The name stands in parentheses and may itself contain blanks and parentheses.
+    fn parse(text: &str) -> Option<Stat<'_>> {
+        let (head, tail) = text.rsplit_once(')')?;
+        let (_, name) = head.split_once('(')?;
+        let fields: Vec<&str> = tail.split_whitespace().collect();
+        Some(Stat {
+            name,
+            state: fields.first()?.chars().next()?,
+            parent: fields.get(1)?.parse().ok()?,
+            start: fields.get(19)?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_survives_odd_names() {
+        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.name, stat.state, stat.parent, stat.start), ("a) b (c", 'S', 1, 777));
+        assert!(Stat::parse("42 (x").is_none());
+    }
+
+    #[test]
+    fn arguments_end_in_nul() {
+        assert_eq!(split_arguments(b"sh\0-c\0\0x\0"), ["sh", "-c", "", "x"]);
+        assert_eq!(split_arguments(b"sshd: root@notty\0\0\0"), ["sshd: root@notty"]);
+        assert!(split_arguments(b"").is_empty());
+    }
+
+    #[test]
+    fn this_process_has_a_start_time() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(start_time(pid).is_some());
+        assert!(start_time(0).is_none());
+    }
+}

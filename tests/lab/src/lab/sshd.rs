@@ -1,0 +1,190 @@
+//! The sshd of one host: its configuration, its key, its processes.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::accounts::{make_key, write};
+use super::processes;
+use super::{Account, Lab, Process};
+use crate::LabError;
+use crate::command::{last_lines, run, wait_until};
+
+/// Where the sshd's files are on the host.
+const FILES: &str = "/run/rlaunch-lab";
+
+/// What every sshd is told. Authentication must work for both accounts with the lab's key and
+/// nothing may hold back 64 connections at once.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("Port", "22"),
+    ("AddressFamily", "inet"),
+    ("HostKey", "/run/rlaunch-lab/host_key"),
+    ("AuthorizedKeysFile", "/run/rlaunch-lab/authorized_keys"),
+    ("PidFile", "none"),
+    ("PermitRootLogin", "yes"),
+    ("PasswordAuthentication", "no"),
+    ("KbdInteractiveAuthentication", "no"),
+    ("StrictModes", "no"),
+    ("UsePAM", "no"),
+    ("UseDNS", "no"),
+    ("MaxStartups", "4096:30:8192"),
+    ("MaxSessions", "1024"),
+    ("PrintMotd", "no"),
+    ("PrintLastLog", "no"),
+    ("AcceptEnv", "LANG LC_*"),
+    ("Subsystem", "sftp internal-sftp"),
+];
+
+/// A host's sshd, to be restarted, reconfigured or killed.
+#[derive(Debug)]
+pub struct Sshd<'a> {
+    lab: &'a Lab,
+    host: &'a str,
+}
+
+impl<'a> Sshd<'a> {
+    pub(super) fn new(lab: &'a Lab, host: &'a str) -> Sshd<'a> {
+        Sshd { lab, host }
+    }
+
+    /// Restarts the listening sshd with the lab's settings, changed and extended by `lines`, for
+    /// example `["MaxStartups 2:50:4", "Port 2222"]`. Connections in use go on.
+    pub fn restart(&self, lines: &[&str]) -> Result<(), LabError> {
+        self.stop()?;
+        write(&self.file("sshd_config"), &config(lines), 0o644)?;
+        let mut sshd = self.lab.on(self.host, Account::Root)?;
+        sshd.args([
+            "sh",
+            "-c",
+            r#"exec "$(command -v sshd)" -f "$1/sshd_config" -E "$1/sshd.log""#,
+        ]);
+        run(&format!("start the sshd of {}", self.host), sshd.args(["sh", FILES]))?;
+        let port = port(lines);
+        let init = self.lab.init(self.host)?;
+        let what = format!("the sshd of {} to listen on port {port}", self.host);
+        wait_until(Duration::from_secs(10), &what, || Ok(listens(init.pid, port)))
+            .map_err(|error| self.with_log(error))
+    }
+
+    /// Gives the host a new key and restarts its sshd. The launch node's known_hosts still hold
+    /// the old one; [`Lab::refresh_known_hosts`] changes that.
+    pub fn replace_host_key(&self) -> Result<(), LabError> {
+        for name in ["host_key", "host_key.pub"] {
+            let path = self.file(name);
+            fs::remove_file(&path).map_err(LabError::io(format!("remove {}", path.display())))?;
+        }
+        make_key(&self.file("host_key"), self.host)?;
+        self.restart(&[])
+    }
+
+    /// Ends the listening sshd: new connections are refused, those in use go on.
+    pub fn stop(&self) -> Result<(), LabError> {
+        self.kill(Process::is_listening_sshd)
+    }
+
+    /// Kills the sshd of every connection in use, as a crash of these processes would.
+    pub fn kill_sessions(&self) -> Result<(), LabError> {
+        self.kill(Process::is_ssh_session)
+    }
+
+    /// The sshd's log since the lab went up.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.file("sshd.log")).unwrap_or_default()
+    }
+
+    fn kill(&self, chosen: impl Fn(&Process) -> bool) -> Result<(), LabError> {
+        let init = self.lab.init(self.host)?;
+        let of_host = || processes::all(&[(self.host, init.pid)]).into_iter();
+        let victims: Vec<i32> = of_host().filter(&chosen).map(|process| process.pid).collect();
+        for &pid in &victims {
+            // One that ended by itself is no longer there to be killed.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let what = format!("the sshd of {} to end", self.host);
+        wait_until(Duration::from_secs(10), &what, || {
+            Ok(!of_host().any(|process| victims.contains(&process.pid) && process.state != 'Z'))
+        })
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.lab.paths.host(self.host).join("sshd").join(name)
+    }
+
+    fn with_log(&self, error: LabError) -> LabError {
+        with_detail(error, &self.log())
+    }
+}
+
+/// Adds the end of a log to a missed deadline.
+pub(super) fn with_detail(error: LabError, log: &str) -> LabError {
+    match error {
+        LabError::Deadline { what, seconds, .. } => {
+            LabError::Deadline { what, seconds, detail: last_lines(log, 10) }
+        }
+        other => other,
+    }
+}
+
+/// The configuration with `lines` in place of defaults of the same name: sshd takes the first
+/// value it meets, but listens on every port it meets.
+pub(super) fn config(lines: &[&str]) -> String {
+    let replaced = |name: &str| lines.iter().any(|line| keyword(line).eq_ignore_ascii_case(name));
+    let defaults = DEFAULTS.iter().filter(|(name, _)| !replaced(name));
+    let defaults = defaults.map(|(name, value)| format!("{name} {value}\n"));
+    defaults.chain(lines.iter().map(|line| format!("{line}\n"))).chain(penalties()).collect()
+}
+
+/// Since 9.8 an sshd shuts out addresses that fail often, as tests of failures do.
+fn penalties() -> Option<String> {
+    let output = Command::new("ssh").arg("-V").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (version(&text)? >= (9, 8)).then(|| "PerSourcePenalties no\n".into())
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let numbers = text.strip_prefix("OpenSSH_")?;
+    let (major, rest) = numbers.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn keyword(line: &str) -> &str {
+    line.split_whitespace().next().unwrap_or_default()
+}
+
+fn port(lines: &[&str]) -> u16 {
+    let line = lines.iter().find(|line| keyword(line).eq_ignore_ascii_case("port"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(22)
+}
+
+/// Whether somebody listens on `port` in the network namespace of `pid`.
+pub(super) fn listens(pid: i32, port: u16) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    let listening = format!(":{port:04X} 00000000:0000 0A");
+    text.lines().any(|line| line.contains(&listening))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_replace_defaults() {
+        let text = config(&["port 2222", "RekeyLimit 1M 2s"]);
+        assert!(!text.contains("Port 22\n"), "{text}");
+        assert!(text.contains("port 2222\nRekeyLimit 1M 2s\n"), "{text}");
+        assert!(text.contains("UsePAM no\n"), "{text}");
+        assert_eq!(port(&["UsePAM no", "Port 2222"]), 2222);
+        assert_eq!(port(&[]), 22);
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert_eq!(version("OpenSSH_9.2p1 Debian-2, OpenSSL 3.0.19"), Some((9, 2)));
+        assert!(version("OpenSSH_10.0p2") > Some((9, 8)));
+        assert_eq!(version("dropbear"), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! What the stages of a test run came to: counts, times against budgets, and the last line.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Counts of one stage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Tests and checks that passed.
+    pub passed: usize,
+    /// Tests and checks that failed.
+    pub failed: usize,
+    /// What could not run here, with the reason, and how many tests that is.
+    pub skipped: Vec<(usize, String)>,
+}
+
+impl Tally {
+    /// One check that passed or failed.
+    pub fn check(passed: bool) -> Tally {
+        Tally { passed: usize::from(passed), failed: usize::from(!passed), skipped: Vec::new() }
+    }
+
+    /// One thing that cannot run on this machine.
+    pub fn skip(reason: impl Into<String>) -> Tally {
+        Tally { skipped: vec![(1, reason.into())], ..Tally::default() }
+    }
+
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+    }
+
+    /// Adds what a line of a test program's output counts, if it counts anything.
+    pub fn add_libtest_line(&mut self, line: &str) {
+        let Some(counts) = line.strip_prefix("test result: ") else { return };
+        let count = |what: &str| -> usize {
+            let part = counts.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
+            part.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+        };
+        self.passed += count(" passed");
+        self.failed += count(" failed");
+        let ignored = count(" ignored");
+        if ignored > 0 {
+            self.skipped.push((ignored, "tests marked #[ignore]".into()));
+        }
+    }
+}
+
+/// One stage's line.
+#[derive(Debug)]
+struct Entry {
+    stage: &'static str,
+    took: Duration,
+    budget: Duration,
+    tally: Tally,
+}
+
+impl Entry {
+    fn is_over_twice(&self) -> bool {
+        self.took > self.budget * 2
+    }
+}
+
+/// All stages of a run, in order.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// Records a stage. Twice over its budget is a failure of its own.
+    pub fn record(&mut self, stage: &'static str, took: Duration, budget: Duration, tally: Tally) {
+        let mut entry = Entry { stage, took, budget, tally };
+        entry.tally.failed += usize::from(entry.is_over_twice());
+        self.entries.push(entry);
+    }
+
+    /// Whether `stage` ran and something in it failed.
+    pub fn has_failed(&self, stage: &str) -> bool {
+        self.entries.iter().any(|entry| entry.stage == stage && entry.tally.failed > 0)
+    }
+
+    /// The sum over all stages.
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        for entry in &self.entries {
+            total.add(entry.tally.clone());
+        }
+        total
+    }
+}
+
+impl fmt::Display for Ledger {
+    /// A table, what was skipped, what took too long, and the totals as the very last line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<8} {:>9} {:>9} {:>7} {:>7}",
+            "stage", "time", "budget", "passed", "failed"
+        )?;
+        for Entry { stage, took, budget, tally } in &self.entries {
+            let (took, budget) = (minutes(*took), minutes(*budget));
+            let (passed, failed) = (tally.passed, tally.failed);
+            writeln!(f, "{stage:<8} {took:>9} {budget:>9} {passed:>7} {failed:>7}")?;
+        }
+        for entry in &self.entries {
+            for (count, reason) in &entry.tally.skipped {
+                writeln!(f, "skipped in {}: {count}: {reason}", entry.stage)?;
+            }
+        }
+        for entry in self.entries.iter().filter(|entry| entry.took > entry.budget) {
+            let verdict = if entry.is_over_twice() { "more than twice " } else { "over " };
+            writeln!(f, "slow: {} took {verdict}its budget", entry.stage)?;
+        }
+        let total = self.total();
+        write!(f, "{} passed, {} failed", total.passed, total.failed)?;
+        let skipped: usize = total.skipped.iter().map(|(count, _)| count).sum();
+        if skipped > 0 { write!(f, ", {skipped} skipped") } else { Ok(()) }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02} min", seconds / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn libtest_lines_are_counted() {
+        let mut tally = Tally::default();
+        tally.add_libtest_line(
+            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; \
+             finished in 0.04s",
+        );
+        tally.add_libtest_line("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured");
+        tally.add_libtest_line("test a::b ... ok");
+        tally.add_libtest_line("note: 7 passed; 7 failed");
+        assert_eq!((tally.passed, tally.failed), (17, 3));
+        assert_eq!(tally.skipped, [(1, "tests marked #[ignore]".to_owned())]);
+    }
+
+    #[test]
+    fn the_last_line_is_the_sum() {
+        let mut ledger = Ledger::default();
+        ledger.record("unit", MINUTE, MINUTE, Tally { passed: 3, failed: 0, skipped: vec![] });
+        assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 0 failed"));
+        ledger.record("netns", MINUTE, MINUTE, Tally::skip("no root"));
+        assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 0 failed, 1 skipped"));
+        assert!(ledger.to_string().contains("skipped in netns: 1: no root"));
+    }
+
+    #[test]
+    fn slowness_is_named_and_then_fails() {
+        let mut ledger = Ledger::default();
+        ledger.record("unit", MINUTE * 3 / 2, MINUTE, Tally::check(true));
+        assert!(!ledger.has_failed("unit"));
+        assert!(ledger.to_string().contains("slow: unit took over its budget"));
+        ledger.record("netns", MINUTE * 3, MINUTE, Tally::check(true));
+        assert!(ledger.has_failed("netns"));
+        assert_eq!(ledger.to_string().lines().last(), Some("2 passed, 1 failed"));
+    }
+}

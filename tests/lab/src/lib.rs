@@ -1,0 +1,32 @@
+//! Test hosts on one machine: `cargo lab` as a library.
+//!
+//! A [`Lab`] is N hosts and one launch node, all of them network namespaces. Every host has its
+//! own address, name, process table, home directories and a real sshd on port 22; hosts share
+//! nothing they can write to, unless asked for a shared home. The launch node sits on the same
+//! bridge and is where `rlaunch` runs. Links can be cut, hosts crashed and booted, sshds restarted
+//! with other settings.
+//!
+//! Tests attach to a lab that `cargo lab up` made, or make one of their own:
+//!
+//! ```no_run
+//! use rlaunch_lab::{Account, Lab};
+//!
+//! let lab = Lab::attach("lab")?;
+//! let output = lab.exec(Account::Root).args(["ssh", "a", "hostname"]).output();
+//! # Ok::<(), rlaunch_lab::LabError>(())
+//! ```
+
+pub mod command;
+mod error;
+mod lab;
+
+pub mod bench;
+pub mod demo;
+pub mod dist;
+pub mod ledger;
+pub mod setup;
+pub mod stages;
+
+pub use error::LabError;
+pub use lab::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
+pub use stages::UnderTest;

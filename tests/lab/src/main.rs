@@ -1,0 +1,153 @@
+//! `cargo lab`: test hosts on this machine, and everything that runs on them.
+
+mod args;
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+
+use args::{Args, Bench, Verb};
+use rlaunch_lab::bench::launch;
+use rlaunch_lab::setup::{self, Extent};
+use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, dist, names, stages};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match dispatch(&args) {
+        Ok(code) => code,
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
+    if args.verb.needs_root() {
+        setup::become_root()?;
+    }
+    let name = args.lab.as_str();
+    match &args.verb {
+        Verb::Up { hosts, shared_home, net } => {
+            let options =
+                Options { name: name.into(), hosts: *hosts, net: *net, shared_home: *shared_home };
+            print_status(&Lab::up(&options)?.status());
+        }
+        Verb::Down => match Lab::down(name)? {
+            true => println!("lab {name}: removed"),
+            false => println!("lab {name}: there was none"),
+        },
+        Verb::Status { json } => status(name, *json)?,
+        Verb::Hosts { count } => match count {
+            Some(count) => println!("{}", names::host_list(*count)),
+            None => println!("{}", Lab::attach(name)?.hosts().join(",")),
+        },
+        Verb::Exec { user, command } => {
+            return become_command(Lab::attach(name)?.exec(account(*user)).args(command));
+        }
+        Verb::On { host, user, command } => {
+            return become_command(Lab::attach(name)?.on(host, account(*user))?.args(command));
+        }
+        Verb::Ssh { host, user, command } => {
+            let mut ssh = Lab::attach(name)?.exec(account(*user));
+            return become_command(ssh.args(["ssh", host]).args(command));
+        }
+        Verb::Ps { hosts } => print_processes(&Lab::attach(name)?, hosts)?,
+        Verb::Cut { host, silent } => {
+            let kind = if *silent { Cut::Silent } else { Cut::Carrier };
+            Lab::attach(name)?.cut(host, kind)?;
+        }
+        Verb::Heal(of) => Lab::attach(name)?.heal(&of.host)?,
+        Verb::Crash(of) => Lab::attach(name)?.crash(&of.host)?,
+        Verb::Boot(of) => Lab::attach(name)?.boot(&of.host)?,
+        Verb::Setup => setup::install(Extent::Bench)?,
+        Verb::Demo { keep } => demo::run(*keep)?,
+        Verb::Test { stage, filter } => {
+            // Without root the stages that need it are skipped, and say so.
+            let _ = setup::become_root();
+            let plan = stages::Plan { stage: stage.clone(), filter: filter.clone() };
+            return Ok(exit_code(stages::test(&plan)));
+        }
+        Verb::Bench(Bench::Launch { hosts, rounds, skip }) => {
+            let plan = launch::Plan { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
+            return Ok(exit_code(launch::run(&plan)?));
+        }
+        Verb::Build { profile } => println!("{}", dist::build(*profile)?.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exit_code(success: bool) -> ExitCode {
+    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn account(user: bool) -> Account {
+    if user { Account::User } else { Account::Root }
+}
+
+/// Replaces this process, so that signals, terminal and exit status are the command's own.
+fn become_command(command: &mut Command) -> Result<ExitCode, LabError> {
+    let source = command.exec();
+    Err(LabError::Io { operation: "start sh".into(), source })
+}
+
+fn status(name: &str, json: bool) -> Result<(), LabError> {
+    let status = match Lab::attach(name) {
+        Ok(lab) => lab.status(),
+        Err(LabError::NotUp { .. }) => Status::down(name),
+        Err(error) => return Err(error),
+    };
+    if json {
+        let text = serde_json::to_string(&status).map_err(io::Error::from);
+        let operation = || "write the status".to_owned();
+        println!("{}", text.map_err(|source| LabError::Io { operation: operation(), source })?);
+    } else {
+        print_status(&status);
+    }
+    Ok(())
+}
+
+fn print_status(status: &Status) {
+    if !status.up {
+        println!("lab {}: down", status.lab);
+        return;
+    }
+    let down: Vec<&str> =
+        status.hosts.iter().filter(|host| !host.up).map(|host| host.name.as_str()).collect();
+    let first = status.hosts.first().map_or("", |host| host.name.as_str());
+    let last = status.hosts.last().map_or("", |host| host.name.as_str());
+    let homes = if status.shared_home { ", shared home" } else { "" };
+    println!("lab {}: {} hosts {first}..{last}{homes}", status.lab, status.hosts.len());
+    if !down.is_empty() {
+        println!("crashed: {}", down.join(","));
+    }
+}
+
+fn print_processes(lab: &Lab, hosts: &[String]) -> Result<(), LabError> {
+    let mut processes = Vec::new();
+    for host in hosts {
+        processes.extend(lab.processes(host)?);
+    }
+    if hosts.is_empty() {
+        processes = lab.all_processes();
+    }
+    for process in processes {
+        let (pid, parent, state) = (process.pid, process.parent, process.state);
+        println!("{}\t{pid}\t{parent}\t{state}\t{}", process.host, process.command_line());
+    }
+    Ok(())
+}
+
+fn report(error: &LabError) {
+    eprintln!("error: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        eprintln!("  caused by: {source}");
+        cause = source.source();
+    }
+    if let Some(hint) = error.hint() {
+        eprintln!("\nhint: {hint}");
+    }
+}

@@ -1,0 +1,131 @@
+//! What the lab needs of the machine: root, and a few packages.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::unistd::geteuid;
+
+use crate::LabError;
+use crate::command::{run, spinner};
+
+/// A program and the package of Debian and Ubuntu that brings it.
+struct Need {
+    program: &'static str,
+    package: &'static str,
+}
+
+const LAB: &[Need] = &[
+    Need { program: "sshd", package: "openssh-server" },
+    Need { program: "ssh", package: "openssh-client" },
+    Need { program: "ssh-keygen", package: "openssh-client" },
+    Need { program: "ip", package: "iproute2" },
+    Need { program: "bridge", package: "iproute2" },
+    Need { program: "nsenter", package: "util-linux" },
+    Need { program: "unshare", package: "util-linux" },
+    Need { program: "setpriv", package: "util-linux" },
+    Need { program: "ps", package: "procps" },
+    Need { program: "python3", package: "python3" },
+    Need { program: "nft", package: "nftables" },
+];
+
+const PEERS: &[Need] = &[
+    Need { program: "mpiexec.hydra", package: "mpich" },
+    Need { program: "mpirun.openmpi", package: "openmpi-bin" },
+];
+
+/// What is to be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// What hosts need.
+    Lab,
+    /// The launchers that benches compare with, too.
+    Bench,
+}
+
+/// Installs what is missing; quick when nothing is. Prints what it does.
+pub fn install(extent: Extent) -> Result<(), LabError> {
+    let packages = missing(extent);
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    if !has("apt-get") {
+        return Err(LabError::Missing(format!(
+            "{list} (these are Debian's names; install the like with this system's package tool)"
+        )));
+    }
+    println!("installing {list} by apt-get");
+    let progress = spinner(format!("installing {list}"));
+    apt("read the package lists", &["update", "-q"])?;
+    let mut words = vec!["install", "-q", "-y", "--no-install-recommends"];
+    words.extend(&packages);
+    apt("install packages", &words)?;
+    progress.finish_and_clear();
+    let still = missing(extent);
+    if still.is_empty() { Ok(()) } else { Err(LabError::Missing(still.join(" "))) }
+}
+
+/// Packages of which a program is missing, each once.
+fn missing(extent: Extent) -> Vec<&'static str> {
+    let peers = if extent == Extent::Bench { PEERS } else { &[] };
+    let mut packages: Vec<_> = LAB
+        .iter()
+        .chain(peers)
+        .filter(|need| !has(need.program))
+        .map(|need| need.package)
+        .collect();
+    packages.dedup();
+    packages
+}
+
+/// Whether `program` is installed; an ordinary account's PATH may lack the directories of root's.
+pub fn has(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into);
+    env::split_paths(&path).chain(more).any(|directory| directory.join(program).is_file())
+}
+
+/// An error unless we are root.
+pub fn require_root() -> Result<(), LabError> {
+    if geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
+}
+
+/// Becomes root by starting this program anew under `sudo -n`; returns at once if we are root.
+/// What builds later on goes back to the calling account, see [`crate::dist`].
+pub fn become_root() -> Result<(), LabError> {
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    if !has("sudo") || run("ask sudo", Command::new("sudo").args(["-n", "true"])).is_err() {
+        return Err(LabError::NotRoot);
+    }
+    let program = env::current_exe().map_err(LabError::io("find this program"))?;
+    let mut sudo = Command::new("sudo");
+    sudo.args(["-n", "env"]);
+    for (name, value) in kept_variables() {
+        sudo.arg(format!("{name}={value}"));
+    }
+    let error = sudo.arg(program).args(env::args_os().skip(1)).exec();
+    Err(LabError::io("start sudo")(error))
+}
+
+/// What sudo would drop and the toolchain, the cache and the display need.
+fn kept_variables() -> impl Iterator<Item = (String, String)> {
+    let kept = |name: &str| {
+        ["PATH", "HOME", "TERM", "NO_COLOR"].contains(&name)
+            || ["CARGO", "RUST", "XDG_"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    env::vars().filter(move |(name, _)| kept(name))
+}
+
+fn apt(operation: &str, words: &[&str]) -> Result<(), LabError> {
+    let mut apt = if geteuid().is_root() {
+        Command::new("apt-get")
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.args(["-n", "--preserve-env=DEBIAN_FRONTEND", "apt-get"]);
+        sudo
+    };
+    run(operation, apt.env("DEBIAN_FRONTEND", "noninteractive").args(words)).map(drop)
+}

@@ -1,0 +1,150 @@
+//! `cargo lab test`: every test of the project, from cheap to dear, each stage with a budget on
+//! two cores.
+
+mod deny;
+mod run;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::dist::{self, Profile};
+use crate::ledger::{Ledger, Tally};
+use crate::setup::{self, Extent};
+use crate::{Lab, LabError, Options};
+
+/// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
+const LAB_VARIABLE: &str = "RLAUNCH_LAB";
+/// How it tells them where the launcher is.
+const LAUNCHER_VARIABLE: &str = "RLAUNCH_LAB_LAUNCHER";
+
+/// The lab the tests of rlaunch run in: a name and addresses that a lab made by hand hardly has.
+const TEST_LAB: &str = "test";
+const TEST_NET: [u8; 2] = [10, 95];
+const TEST_HOSTS: usize = 8;
+
+/// A part of the test run.
+struct Stage {
+    name: &'static str,
+    minutes: u64,
+    run: fn(&Plan, &Ledger) -> Result<Tally, LabError>,
+}
+
+/// All stages, in order.
+const STAGES: &[Stage] = &[
+    Stage { name: "setup", minutes: 3, run: set_up },
+    Stage { name: "build", minutes: 10, run: build },
+    Stage { name: "unit", minutes: 3, run: unit },
+    Stage { name: "netns", minutes: 15, run: netns },
+];
+
+/// What to run.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Only this stage.
+    pub stage: Option<String>,
+    /// Only tests whose names contain this.
+    pub filter: Option<String>,
+}
+
+/// What a test of rlaunch runs with.
+#[derive(Debug)]
+pub struct UnderTest {
+    /// Hosts a to h.
+    pub lab: Lab,
+    /// The launcher, where both accounts of the launch node can run it.
+    pub rlaunch: PathBuf,
+}
+
+impl UnderTest {
+    /// What `cargo lab test` prepared for the calling test program.
+    pub fn from_env() -> Result<UnderTest, LabError> {
+        match (env::var(LAB_VARIABLE), env::var_os(LAUNCHER_VARIABLE)) {
+            (Ok(name), Some(rlaunch)) => {
+                Ok(UnderTest { lab: Lab::attach(&name)?, rlaunch: rlaunch.into() })
+            }
+            _ => Err(LabError::Usage(format!(
+                "{LAB_VARIABLE} and {LAUNCHER_VARIABLE} are not set: these tests are run by \
+                 `cargo lab test --stage netns`"
+            ))),
+        }
+    }
+}
+
+/// The names of all stages.
+pub fn names() -> Vec<&'static str> {
+    STAGES.iter().map(|stage| stage.name).collect()
+}
+
+/// Runs the stages and prints the ledger; true if nothing failed.
+pub fn test(plan: &Plan) -> bool {
+    let mut ledger = Ledger::default();
+    let wanted = |stage: &&Stage| plan.stage.as_ref().is_none_or(|name| name == stage.name);
+    for stage in STAGES.iter().filter(wanted) {
+        let budget = Duration::from_secs(60 * stage.minutes);
+        println!("\n== {} (budget {} min)", stage.name, stage.minutes);
+        let start = Instant::now();
+        let tally = (stage.run)(plan, &ledger).unwrap_or_else(|error| {
+            run::report(stage.name, &error);
+            Tally::check(false)
+        });
+        ledger.record(stage.name, start.elapsed(), budget, tally);
+    }
+    println!("\n{ledger}");
+    ledger.total().failed == 0
+}
+
+fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    setup::install(Extent::Lab)?;
+    println!("everything the lab needs is installed");
+    Ok(Tally::check(true))
+}
+
+/// Formatting, lints and dependencies, then what the other stages run. Nothing is left out when
+/// something fails, so that one run shows all there is to mend.
+fn build(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    let mut tally = Tally::default();
+    tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
+    let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "lab"];
+    tally.add(run::check(dist::cargo().args(clippy).args(["--", "-D", "warnings"])));
+    tally.add(match deny::command() {
+        Ok(mut deny) => run::check(&mut deny),
+        Err(error) => run::failed("cargo deny", &error),
+    });
+    tally.add(match dist::build(Profile::Lab) {
+        Ok(_) => Tally::check(true),
+        Err(error) => run::failed("the build", &error),
+    });
+    Ok(tally)
+}
+
+fn unit(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    let mut test = dist::cargo();
+    test.args(["test", "--workspace", "--profile", "lab", "--no-fail-fast"]);
+    test.args(&plan.filter);
+    run::tests(&mut test)
+}
+
+/// The lab's own tests, then those of rlaunch in a lab of their own.
+fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+    if ledger.has_failed("build") && dist::build(Profile::Lab).is_err() {
+        return Ok(Tally::skip("the build failed"));
+    }
+    if let Err(error) = setup::require_root() {
+        return Ok(Tally::skip(error.to_string()));
+    }
+    let launcher = dist::build(Profile::Lab)?;
+    let mut tally = run::root_tests("rlaunch-lab", "lab", plan, &[])?;
+    let lab = Lab::up(&Options { net: TEST_NET, ..Options::new(TEST_LAB, TEST_HOSTS) })?;
+    let tests = in_lab(&lab, &launcher, plan);
+    let down = Lab::down(TEST_LAB);
+    tally.add(tests?);
+    down?;
+    Ok(tally)
+}
+
+fn in_lab(lab: &Lab, launcher: &Path, plan: &Plan) -> Result<Tally, LabError> {
+    let launcher = lab.install(launcher.parent().unwrap_or(launcher))?.join("rlaunch");
+    let environment = [(LAB_VARIABLE, TEST_LAB.into()), (LAUNCHER_VARIABLE, launcher)];
+    run::root_tests("rlaunch-tests", "netns", plan, &environment)
+}

@@ -1,0 +1,1 @@
+//! Tests on network-namespace hosts.

@@ -1,0 +1,243 @@
+//! The life of an agent: say hello, take the job, prepare, start the ranks, see them end, leave.
+
+use crate::channel::{Arrival, Channel};
+use crate::facts;
+use crate::prepare::{self, JobFiles, Prepared};
+use crate::ranks::Ranks;
+use rlaunch_bootstrap::job::{Job, Problem};
+use rlaunch_bootstrap::wire::{BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent};
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+/// Runs the agent on its channel. Success means that the job ended here in order, whatever its
+/// ranks returned.
+pub(crate) fn run() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = runtime.and_then(|runtime| runtime.block_on(life()));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rlaunch-worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn life() -> io::Result<()> {
+    let mut agent = Agent::start()?;
+    agent.hello();
+    let Some(job) = agent.receive_job().await else { return Ok(()) };
+    let Some((files, prepared)) = agent.prepare(&job).await else { return Ok(()) };
+    let Some(start_env) = agent.await_start().await else { return Ok(()) };
+    agent.channel.outbox.grant(job.output_window);
+    let mut ranks = Ranks::start(&job, prepared, &start_env, &agent.channel.outbox, agent.hello_at);
+    agent.see_out(&mut ranks).await;
+    let receipt = ranks.finish().await;
+    drop(files);
+    agent.channel.outbox.send_last(&FromAgent::Done(receipt));
+    agent.channel.close().await;
+    Ok(())
+}
+
+/// What can happen to an agent from outside.
+pub(crate) enum Input {
+    Message(ToAgent),
+    /// The channel ended.
+    LauncherGone(String),
+    /// The launcher has been silent for too long: nobody can tell whether it lives.
+    LauncherSilent,
+    /// A child ended.
+    Children,
+    /// This agent was told to end by a signal.
+    Interrupted,
+}
+
+struct Agent {
+    channel: Channel,
+    hello_at: std::time::Instant,
+    children: Signal,
+    interrupts: [Signal; 3],
+    beat: Interval,
+    heard: Instant,
+    suspended: bool,
+}
+
+impl Agent {
+    fn start() -> io::Result<Agent> {
+        let mut beat = interval_at(Instant::now() + BEAT, BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Agent {
+            // Before any child exists, so that no end is missed.
+            children: signal(SignalKind::child())?,
+            interrupts: [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::hangup())?,
+            ],
+            channel: Channel::open()?,
+            hello_at: std::time::Instant::now(),
+            beat,
+            heard: Instant::now(),
+            suspended: false,
+        })
+    }
+
+    fn hello(&self) {
+        let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: facts::read() };
+        self.channel.outbox.send(&hello);
+    }
+
+    /// The next thing that happens. Beats go out on the way.
+    async fn next(&mut self) -> Input {
+        loop {
+            let [terminate, interrupt, hangup] = &mut self.interrupts;
+            tokio::select! {
+                arrival = self.channel.arrivals.recv() => match arrival {
+                    Some(Arrival::Message(message)) => {
+                        self.heard = Instant::now();
+                        match message {
+                            ToAgent::Beat => {}
+                            ToAgent::Suspend => self.suspended = true,
+                            ToAgent::Resume => self.suspended = false,
+                            other => return Input::Message(other),
+                        }
+                    }
+                    Some(Arrival::Gone(how)) => return Input::LauncherGone(how),
+                    // The reader has said so once; from here on only the children matter.
+                    None => std::future::pending().await,
+                },
+                _ = self.children.recv() => return Input::Children,
+                _ = terminate.recv() => return Input::Interrupted,
+                _ = interrupt.recv() => return Input::Interrupted,
+                _ = hangup.recv() => return Input::Interrupted,
+                _ = self.beat.tick() => {
+                    self.channel.outbox.send(&FromAgent::Beat);
+                    if !self.suspended && self.heard.elapsed() > BEATS_LOST {
+                        self.heard = Instant::now();
+                        return Input::LauncherSilent;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next message; `None` when the job is over before it began.
+    async fn message(&mut self) -> Option<ToAgent> {
+        loop {
+            match self.next().await {
+                Input::Message(ToAgent::End { .. })
+                | Input::LauncherGone(_)
+                | Input::LauncherSilent
+                | Input::Interrupted => return None,
+                Input::Message(message) => return Some(message),
+                Input::Children => {}
+            }
+        }
+    }
+
+    async fn receive_job(&mut self) -> Option<Job> {
+        loop {
+            if let ToAgent::Job(job) = self.message().await? {
+                return Some(*job);
+            }
+        }
+    }
+
+    /// Receives the job's files, checks everything, and answers.
+    async fn prepare(&mut self, job: &Job) -> Option<(Option<JobFiles>, Prepared)> {
+        let files = match self.receive_files(job).await? {
+            Ok(files) => files,
+            Err(problem) => return self.refuse(vec![problem]).await,
+        };
+        let prepared = match prepare::prepare(job, files.as_ref()) {
+            Ok(prepared) => prepared,
+            Err(problems) => return self.refuse(problems).await,
+        };
+        self.channel.outbox.send(&FromAgent::Prepared {
+            notices: prepared.notices.clone(),
+            master_port: prepared.master_port.as_ref().map(|held| held.port),
+        });
+        Some((files, prepared))
+    }
+
+    async fn receive_files(&mut self, job: &Job) -> Option<Result<Option<JobFiles>, Problem>> {
+        if job.preload.is_empty() {
+            return Some(Ok(None));
+        }
+        let mut files = match JobFiles::create(job) {
+            Ok(files) => files,
+            Err(problem) => return Some(Err(problem)),
+        };
+        while !files.complete() {
+            if let ToAgent::File { index, data } = self.message().await?
+                && let Err(problem) = files.receive(index, &data)
+            {
+                return Some(Err(problem));
+            }
+        }
+        Some(Ok(Some(files)))
+    }
+
+    /// Says why not, and stays until the launcher has read it and ends the channel.
+    async fn refuse<T>(&mut self, problems: Vec<Problem>) -> Option<T> {
+        self.channel.outbox.send(&FromAgent::Refused { problems });
+        while self.message().await.is_some() {}
+        None
+    }
+
+    async fn await_start(&mut self) -> Option<Vec<(String, String)>> {
+        loop {
+            if let ToAgent::Start { env } = self.message().await? {
+                return Some(env);
+            }
+        }
+    }
+
+    /// From the start of the ranks until all have ended and their output is sent.
+    async fn see_out(&mut self, ranks: &mut Ranks) {
+        while !ranks.are_over() {
+            let deadline = ranks.deadline();
+            let timer = async move {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let input = tokio::select! {
+                input = self.next() => Some(input),
+                () = timer => None,
+                () = ranks.drained() => None,
+            };
+            match input {
+                Some(input) => self.pass_on(input, ranks),
+                None => ranks.on_time(),
+            }
+        }
+    }
+
+    fn pass_on(&self, input: Input, ranks: &mut Ranks) {
+        let outbox = &self.channel.outbox;
+        match input {
+            Input::Message(ToAgent::Credit(bytes)) => outbox.grant(bytes),
+            Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
+            Input::Message(ToAgent::End { now }) => ranks.end(now),
+            Input::Message(_) => {}
+            Input::Children => ranks.reap(),
+            Input::Interrupted => ranks.end(false),
+            Input::LauncherGone(how) => {
+                eprintln!("rlaunch-worker: the launcher is gone: {how}");
+                outbox.discard_output();
+                ranks.end(false);
+            }
+            Input::LauncherSilent => {
+                let silent = Duration::as_secs(&BEATS_LOST);
+                eprintln!("rlaunch-worker: nothing from the launcher for {silent} s");
+                outbox.discard_output();
+                ranks.end(true);
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A rank's process: its stub is spawned, its pipes are handed out, its end is read.
+
+use crate::rank_env::Environment;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rlaunch_bootstrap::job::ExitStatus;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tokio::net::unix::pipe;
+
+/// A spawned rank and the reading ends of its streams.
+pub(crate) struct Child {
+    pub(crate) pid: Pid,
+    pub(crate) stdout: pipe::Receiver,
+    pub(crate) stderr: pipe::Receiver,
+}
+
+/// Spawns the stub that becomes the rank: `program` with `argv`, in `directory`, with exactly `env`.
+pub(crate) fn spawn(
+    program: &Path,
+    argv: &[OsString],
+    directory: &Path,
+    env: &Environment,
+) -> io::Result<Child> {
+    // The path in the cache may be gone by now; the kernel's link to this executable is not.
+    let mut child = Command::new("/proc/self/exe")
+        .args([OsStr::new("__exec-rank"), OsStr::new(&std::process::id().to_string())])
+        .args([directory.as_os_str(), program.as_os_str()])
+        .args(argv)
+        .env_clear()
+        .envs(env)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let missing = || io::Error::other("no pipe to the rank");
+    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
+    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+    Ok(Child {
+        pid: Pid::from_raw(child.id().cast_signed()),
+        stdout: pipe::Receiver::from_owned_fd(stdout)?,
+        stderr: pipe::Receiver::from_owned_fd(stderr)?,
+    })
+}
+
+/// Collects every child that has ended, adopted ones included.
+pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
+    let mut ended = Vec::new();
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => ended.push((pid, ExitStatus::Code(code))),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                ended.push((pid, ExitStatus::Signal(signal as i32)));
+            }
+            Ok(WaitStatus::StillAlive) | Err(_) => return ended,
+            Ok(_) => {}
+        }
+    }
+}

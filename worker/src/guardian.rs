@@ -1,0 +1,107 @@
+//! The guardian: the process the launcher's command became, with the agent as its child.
+//!
+//! It does one thing. When the agent is gone, however it went, everything that descended from it
+//! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left.
+//! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
+
+use crate::tree;
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
+use rlaunch_sys::Fork;
+use std::fs::OpenOptions;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long killed processes may take to vanish before the guardian leaves without them.
+const VANISH: Duration = Duration::from_secs(2);
+
+/// Runs `agent` in a child process and clears up behind it.
+pub(crate) fn guard(agent: fn() -> ExitCode) -> ExitCode {
+    let watched = watched_signals();
+    // Blocked before the fork, so that none is lost; the child unblocks them again.
+    if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
+        eprintln!("rlaunch-worker: cannot watch over the agent: {error}");
+        return agent();
+    }
+    match rlaunch_sys::fork() {
+        Ok(Fork::Child) => {
+            // Without its guardian the agent ends the job in order.
+            let _ = prctl::set_pdeathsig(Signal::SIGTERM);
+            let _ = watched.thread_unblock();
+            agent()
+        }
+        Ok(Fork::Parent(pid)) => watch(Pid::from_raw(pid), &watched),
+        Err(error) => {
+            eprintln!("rlaunch-worker: cannot fork: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn watched_signals() -> SigSet {
+    [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect()
+}
+
+/// Waits for the agent, passes on what it is told, and ends what the agent leaves.
+fn watch(agent: Pid, watched: &SigSet) -> ExitCode {
+    release_channel();
+    loop {
+        match watched.wait() {
+            Ok(Signal::SIGCHLD) => {}
+            Ok(signal) => {
+                let _ = kill(agent, signal);
+                continue;
+            }
+            Err(_) => continue,
+        }
+        if let Some(code) = reap(agent) {
+            clear_up();
+            return code;
+        }
+    }
+}
+
+/// The channel ends when the agent does, so the guardian must not hold it open.
+fn release_channel() {
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+    }
+}
+
+/// Collects every child that ended; `Some` once the agent is among them.
+fn reap(agent: Pid) -> Option<ExitCode> {
+    let mut agent_ended = None;
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == agent => {
+                agent_ended = Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+            }
+            Ok(WaitStatus::Signaled(pid, _, _)) if pid == agent => {
+                agent_ended = Some(ExitCode::FAILURE);
+            }
+            Ok(WaitStatus::StillAlive) | Err(_) => return agent_ended,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Kills everything that descended from the agent.
+fn clear_up() {
+    let deadline = Instant::now() + VANISH;
+    while Instant::now() < deadline {
+        let left = tree::descendants();
+        if left.is_empty() {
+            return;
+        }
+        for pid in left {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        // The killed become children of the guardian. One in an uninterruptible state never ends,
+        // so waiting for any of them has a limit.
+        let _ = waitpid(None, Some(WaitPidFlag::WNOHANG));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,45 @@
+//! The agent: one process per node that starts, watches and ends the ranks of one job.
+//!
+//! It is not meant to be typed. The launcher starts it as `rlaunch-worker agent` at the end of an
+//! SSH channel; everything else it needs arrives through that channel.
+
+mod agent;
+mod channel;
+mod child;
+mod exec_rank;
+mod facts;
+mod guardian;
+mod outbox;
+mod prepare;
+mod pump;
+mod rank_env;
+mod ranks;
+mod tree;
+mod verify;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`, not by hand.
+
+  rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
+  rlaunch-worker __verify SHA256   check that this file is that build
+  rlaunch-worker __exec-rank …     become a rank (started by the agent)
+  rlaunch-worker --version";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    match args.next().as_ref().and_then(|verb| verb.to_str()) {
+        Some("agent") => guardian::guard(agent::run),
+        Some("__exec-rank") => exec_rank::exec(args),
+        Some("__verify") => verify::verify(args.next()),
+        Some("--version") => {
+            println!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

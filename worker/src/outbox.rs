@@ -1,0 +1,90 @@
+//! The way out of the agent: control frames at once, output as far as the launcher granted credit.
+
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::wire::{self, FromAgent, Stream};
+use std::sync::Arc;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Handle to the channel's writing end; clones share it.
+#[derive(Clone)]
+pub(crate) struct Outbox {
+    control: mpsc::UnboundedSender<Vec<u8>>,
+    /// Bounded by the credit that every frame in it has taken.
+    output: mpsc::UnboundedSender<Vec<u8>>,
+    credit: Arc<Semaphore>,
+}
+
+impl Outbox {
+    /// An outbox and the queue that [`write_all`] empties into the channel.
+    pub(crate) fn new() -> (Outbox, Queue) {
+        let (control, control_queue) = mpsc::unbounded_channel();
+        let (output, output_queue) = mpsc::unbounded_channel();
+        let credit = Arc::new(Semaphore::new(0));
+        let queue = Queue { control: control_queue, output: output_queue };
+        (Outbox { control, output, credit }, queue)
+    }
+
+    /// Sends a control frame ahead of all output.
+    pub(crate) fn send(&self, message: &FromAgent) {
+        push(&self.control, message);
+    }
+
+    /// Sends a frame behind all output that was accepted before.
+    pub(crate) fn send_last(&self, message: &FromAgent) {
+        push(&self.output, message);
+    }
+
+    /// Sends output, waiting for credit. `false` when nobody reads any more.
+    pub(crate) async fn output(&self, rank: Rank, stream: Stream, data: Vec<u8>) -> bool {
+        let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let Ok(permit) = self.credit.acquire_many(size).await else {
+            return false;
+        };
+        permit.forget();
+        push(&self.output, &FromAgent::Output { rank, stream, data })
+    }
+
+    /// The launcher can take this many more bytes.
+    pub(crate) fn grant(&self, bytes: u32) {
+        // More than the semaphore can hold is more than any launcher grants.
+        let room = Semaphore::MAX_PERMITS - self.credit.available_permits();
+        self.credit.add_permits((bytes as usize).min(room));
+    }
+
+    /// Nobody reads any more: output is dropped from here on.
+    pub(crate) fn discard_output(&self) {
+        self.credit.close();
+    }
+}
+
+/// `false` when the channel is gone.
+fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
+    match wire::encode(message) {
+        Ok(frame) => queue.send(frame).is_ok(),
+        Err(error) => {
+            eprintln!("rlaunch-worker: {error}");
+            true
+        }
+    }
+}
+
+/// What waits to be written.
+pub(crate) struct Queue {
+    control: mpsc::UnboundedReceiver<Vec<u8>>,
+    output: mpsc::UnboundedReceiver<Vec<u8>>,
+}
+
+/// Writes until every [`Outbox`] is gone and the queue is empty, or the channel breaks.
+pub(crate) async fn write_all(mut queue: Queue, mut channel: pipe::Sender) -> std::io::Result<()> {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            Some(frame) = queue.control.recv() => frame,
+            Some(frame) = queue.output.recv() => frame,
+            else => return Ok(()),
+        };
+        channel.write_all(&frame).await?;
+    }
+}

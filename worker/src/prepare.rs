@@ -1,0 +1,326 @@
+//! Before any rank starts: is everything the job needs on this node?
+
+use crate::rank_env::{self, Environment};
+use nix::unistd::{AccessFlags, access};
+use rlaunch_bootstrap::env::{PATH, RLAUNCH_PRELOAD_DIR};
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::job::{
+    Job, Notice, PortRange, PreloadFile, Problem, ScriptCheck, WorkingDir,
+};
+use sha2::{Digest, Sha256};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tokio::net::TcpSocket;
+
+/// Scripts up to this size are compared with the launcher's, in bytes.
+const COMPARED: u64 = 1 << 20;
+
+/// Everything a rank needs that is the same for all ranks of the node.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) directory: PathBuf,
+    pub(crate) program: PathBuf,
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Environment,
+    pub(crate) notices: Vec<Notice>,
+    /// On rank 0's node: a port nobody else can take until this is dropped.
+    pub(crate) master_port: Option<HeldPort>,
+}
+
+/// Looks for everything at once, so that the user reads all that is missing in one go.
+pub(crate) fn prepare(job: &Job, files: Option<&JobFiles>) -> Result<Prepared, Vec<Problem>> {
+    let mut env = rank_env::common(std::env::vars_os(), &job.env);
+    let mut argv = job.argv.clone();
+    if let Some(files) = files {
+        env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());
+        files.redirect(&mut argv);
+    }
+    let mut problems = Vec::new();
+    let mut notices = Vec::new();
+    let directory = working_dir(&job.wdir, &mut notices).map_err(|problem| vec![problem])?;
+
+    let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
+    let program = find_program(&argv, &search_path, &directory);
+    let script = job.script.as_ref().filter(|_| files.is_none_or(|f| !f.redirects(&job.script)));
+    let script = script.map_or(Ok(None), |script| check_script(script, &directory));
+    let port = job.master_ports.map(|range| HeldPort::take(range, job.id)).transpose();
+
+    match (program, script, port) {
+        (Ok(program), Ok(notice), Ok(master_port)) => {
+            notices.extend(notice);
+            Ok(Prepared { directory, program, argv, env, notices, master_port })
+        }
+        (program, script, port) => {
+            problems.extend(program.err());
+            problems.extend(script.err());
+            problems.extend(port.err());
+            Err(problems)
+        }
+    }
+}
+
+fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf, Problem> {
+    match wanted {
+        WorkingDir::Required(directory) | WorkingDir::Launchers(directory)
+            if directory.is_dir() =>
+        {
+            Ok(directory.clone())
+        }
+        WorkingDir::Required(directory) => {
+            Err(Problem::NoDirectory { directory: directory.clone() })
+        }
+        WorkingDir::Launchers(_) => {
+            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir());
+            let home = home.unwrap_or_else(|| PathBuf::from("/"));
+            notices.push(Notice::RunsInHome { home: home.clone() });
+            Ok(home)
+        }
+    }
+}
+
+/// Finds the program as a shell would: by path when the name has a slash, else along `PATH`.
+fn find_program(
+    argv: &[OsString],
+    search_path: &OsStr,
+    directory: &Path,
+) -> Result<PathBuf, Problem> {
+    let name = argv.first().cloned().unwrap_or_default();
+    let no_program = |instead| Err(Problem::NoProgram { program: name.clone(), instead });
+    if name.is_empty() {
+        return no_program(None);
+    }
+    if name.as_encoded_bytes().contains(&b'/') {
+        let path = directory.join(&name);
+        if !path.is_file() {
+            return no_program(None);
+        }
+        return if is_executable(&path) {
+            Ok(path)
+        } else {
+            Err(Problem::NotExecutable { program: path })
+        };
+    }
+    if let Some(path) = on_path(&name, search_path, directory) {
+        return Ok(path);
+    }
+    let instead = (name == "python").then_some("python3");
+    no_program(
+        instead
+            .filter(|i| on_path(OsStr::new(i), search_path, directory).is_some())
+            .map(str::to_owned),
+    )
+}
+
+fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
+    std::env::split_paths(search_path)
+        .map(|entry| directory.join(entry).join(name))
+        .find(|path| path.is_file() && is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    access(path, AccessFlags::X_OK).is_ok()
+}
+
+fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>, Problem> {
+    let path = directory.join(&check.path);
+    let Ok(metadata) = fs::metadata(&path) else {
+        return Err(Problem::NoScript { script: check.path.clone() });
+    };
+    let Some(expected) = check.sha256 else { return Ok(None) };
+    let same = metadata.len() <= COMPARED
+        && fs::read(&path).is_ok_and(|bytes| Sha256::digest(bytes)[..] == expected);
+    Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
+}
+
+/// A free TCP port, bound for every address and not listening, so that nobody else takes it before
+/// rank 0 does.
+#[derive(Debug)]
+pub(crate) struct HeldPort {
+    pub(crate) port: u16,
+    _held: TcpSocket,
+}
+
+impl HeldPort {
+    /// Takes the first free port of `range`, starting at a place that differs from job to job, so
+    /// that jobs which start together on one host rarely meet.
+    fn take(range: PortRange, job: JobId) -> Result<HeldPort, Problem> {
+        let count = u32::from(range.last.saturating_sub(range.first)) + 1;
+        let start = (job.0 % u128::from(count)) as u32;
+        for step in 0..count {
+            let port = range.first + ((start + step) % count) as u16;
+            if let Ok(held) = bind(port) {
+                return Ok(HeldPort { port, _held: held });
+            }
+        }
+        Err(Problem::NoPort { range })
+    }
+}
+
+/// Binds `port` on every address, IPv4 and IPv6 where the node has both.
+fn bind(port: u16) -> io::Result<TcpSocket> {
+    let both = TcpSocket::new_v6().and_then(|socket| {
+        socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
+        Ok(socket)
+    });
+    match both {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((Ipv4Addr::UNSPECIFIED, port).into())?;
+            Ok(socket)
+        }
+        bound => bound,
+    }
+}
+
+/// The node's copies of `--preload` files, in a directory of this job that goes when it ends.
+#[derive(Debug)]
+pub(crate) struct JobFiles {
+    directory: PathBuf,
+    files: Vec<PreloadFile>,
+    open: Option<File>,
+    received: usize,
+}
+
+impl JobFiles {
+    /// Makes the directory, readable by this user alone.
+    pub(crate) fn create(job: &Job) -> Result<JobFiles, Problem> {
+        let directory = std::env::temp_dir().join(format!("rlaunch-{}-{}", job.id, job.node));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|error| preload_problem("create", &directory, &error))?;
+        Ok(JobFiles { directory, files: job.preload.clone(), open: None, received: 0 })
+    }
+
+    /// Whether every file has arrived.
+    pub(crate) fn complete(&self) -> bool {
+        self.received == self.files.len()
+    }
+
+    /// Adds the next part of the current file; an empty part ends it.
+    pub(crate) fn receive(&mut self, index: u32, data: &[u8]) -> Result<(), Problem> {
+        let spec = self.files.get(self.received).filter(|_| index as usize == self.received);
+        let Some(spec) = spec else {
+            return Err(Problem::Preload {
+                operation: format!("receive part of file {index}"),
+                cause: format!("expected file {}", self.received),
+            });
+        };
+        let path = self.directory.join(&spec.name);
+        let file = match &mut self.open {
+            Some(file) => file,
+            None => self.open.insert(
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .mode(spec.mode & 0o777)
+                    .open(&path)
+                    .map_err(|error| preload_problem("create", &path, &error))?,
+            ),
+        };
+        file.write_all(data).map_err(|error| preload_problem("write", &path, &error))?;
+        if data.is_empty() {
+            self.open = None;
+            self.received += 1;
+        }
+        Ok(())
+    }
+
+    /// An argument that names a preloaded file becomes the path of its copy.
+    fn redirect(&self, argv: &mut [OsString]) {
+        for argument in argv {
+            if let Some(file) = self.named(argument) {
+                *argument = self.directory.join(&file.name).into();
+            }
+        }
+    }
+
+    fn redirects(&self, script: &Option<ScriptCheck>) -> bool {
+        script.as_ref().is_some_and(|script| self.named(script.path.as_os_str()).is_some())
+    }
+
+    fn named(&self, argument: &OsStr) -> Option<&PreloadFile> {
+        let bare = argument.to_str().and_then(|text| text.strip_prefix("./")).map(OsStr::new);
+        self.files.iter().find(|file| {
+            let names = [file.typed.as_os_str(), &file.name];
+            names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
+        })
+    }
+}
+
+impl Drop for JobFiles {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            eprintln!("rlaunch-worker: cannot remove {}: {error}", self.directory.display());
+        }
+    }
+}
+
+fn preload_problem(operation: &str, path: &Path, error: &io::Error) -> Problem {
+    Problem::Preload {
+        operation: format!("{operation} {}", path.display()),
+        cause: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn argv(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_would() {
+        let dir = tempfile::tempdir().unwrap();
+        let tool = dir.path().join("tool");
+        fs::write(&tool, "").unwrap();
+        let by_path = argv(&["./tool"]);
+        let problem = find_program(&by_path, OsStr::new(""), dir.path()).unwrap_err();
+        assert!(matches!(problem, Problem::NotExecutable { .. }));
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(find_program(&by_path, OsStr::new(""), dir.path()).is_ok());
+        let on_path = find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
+        assert_eq!(on_path, Ok(tool));
+    }
+
+    #[test]
+    fn python3_is_offered_for_python() {
+        let dir = tempfile::tempdir().unwrap();
+        let python3 = dir.path().join("python3");
+        fs::write(&python3, "").unwrap();
+        fs::set_permissions(&python3, fs::Permissions::from_mode(0o755)).unwrap();
+        let problem = find_program(&argv(&["python"]), dir.path().as_os_str(), Path::new("/"));
+        let instead = Some("python3".to_owned());
+        assert_eq!(problem, Err(Problem::NoProgram { program: "python".into(), instead }));
+    }
+
+    #[test]
+    fn two_held_ports_differ() {
+        let range = PortRange { first: 21000, last: 21511 };
+        let first = HeldPort::take(range, JobId(7)).unwrap();
+        let second = HeldPort::take(range, JobId(7)).unwrap();
+        assert_ne!(first.port, second.port);
+        let one = PortRange { first: first.port, last: first.port };
+        assert_eq!(HeldPort::take(one, JobId(0)).unwrap_err(), Problem::NoPort { range: one });
+    }
+
+    #[test]
+    fn a_changed_script_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("train.py"), "old").unwrap();
+        let check = |text: &str| ScriptCheck {
+            path: "train.py".into(),
+            sha256: Some(Sha256::digest(text).into()),
+        };
+        assert_eq!(check_script(&check("old"), dir.path()), Ok(None));
+        assert!(check_script(&check("new"), dir.path()).unwrap().is_some());
+        assert!(check_script(&check("old"), Path::new("/nonexistent")).is_err());
+    }
+}

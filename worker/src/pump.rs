@@ -1,0 +1,96 @@
+//! From a rank's pipe to the channel: whole lines, in order, every byte.
+
+use crate::outbox::Outbox;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// An unfinished line is sent on after this long, so that a prompt or a progress bar is seen.
+const UNFINISHED: Duration = Duration::from_millis(200);
+
+/// Carries one stream of one rank until its end.
+pub(crate) async fn pump(rank: Rank, stream: Stream, mut pipe: pipe::Receiver, outbox: Outbox) {
+    let mut buffer = Vec::with_capacity(2 * MAX_OUTPUT);
+    let mut open = true;
+    // What was last sent did not end its line, and more of that line may follow at any time.
+    let mut unfinished_sent = false;
+    while open {
+        let line_waits = !buffer.is_empty() && !unfinished_sent;
+        let more = read_more(&mut pipe, &mut buffer);
+        let read = if line_waits {
+            tokio::time::timeout(UNFINISHED, more).await.unwrap_or(Read::Paused)
+        } else {
+            more.await
+        };
+        open = read != Read::End;
+        while let Some(length) = ready(&buffer, read) {
+            let data = take(&mut buffer, length);
+            unfinished_sent = data.last() != Some(&b'\n');
+            if !outbox.output(rank, stream, data).await {
+                return discard(pipe).await;
+            }
+        }
+        buffer.reserve(MAX_OUTPUT);
+    }
+    // Empty data says that the stream has ended.
+    outbox.output(rank, stream, Vec::new()).await;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    More,
+    Paused,
+    End,
+}
+
+async fn read_more(pipe: &mut pipe::Receiver, buffer: &mut Vec<u8>) -> Read {
+    // An error on a pipe of ours means that nothing more will come.
+    if pipe.read_buf(buffer).await.unwrap_or(0) == 0 { Read::End } else { Read::More }
+}
+
+/// How much of `buffer` goes into the next frame: up to the last line end that fits; a full frame
+/// of a longer line; and everything once the writer paused or ended.
+fn ready(buffer: &[u8], read: Read) -> Option<usize> {
+    let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
+    if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {
+        return Some(end + 1);
+    }
+    let whole_frame = window.len() == MAX_OUTPUT;
+    (whole_frame || (read != Read::More && !window.is_empty())).then_some(window.len())
+}
+
+fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
+    let rest = buffer.split_off(length);
+    std::mem::replace(buffer, rest)
+}
+
+/// Reads on without keeping anything, so that a rank that is told to end can write its last words.
+async fn discard(mut pipe: pipe::Receiver) {
+    let mut scratch = vec![0; MAX_OUTPUT];
+    while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_end_at_line_ends() {
+        assert_eq!(ready(b"one\ntwo\nthr", Read::More), Some(8));
+        assert_eq!(ready(b"thr", Read::More), None);
+        assert_eq!(ready(b"thr", Read::Paused), Some(3));
+        assert_eq!(ready(b"thr", Read::End), Some(3));
+        assert_eq!(ready(b"", Read::End), None);
+    }
+
+    #[test]
+    fn a_line_longer_than_a_frame_goes_in_pieces() {
+        let mut line = vec![b'x'; MAX_OUTPUT + 10];
+        line.push(b'\n');
+        assert_eq!(ready(&line, Read::More), Some(MAX_OUTPUT));
+        take(&mut line, MAX_OUTPUT);
+        assert_eq!(ready(&line, Read::More), Some(11));
+    }
+}

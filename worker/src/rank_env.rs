@@ -1,0 +1,84 @@
+//! The environment of a rank: the node's own, then the launching shell's, then the rank's.
+
+use rlaunch_bootstrap::env::{is_foreign_launch, join_search_path};
+use rlaunch_bootstrap::job::{EnvRule, EnvVar};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+/// Variables by name, in the order a person would look for them.
+pub(crate) type Environment = BTreeMap<OsString, OsString>;
+
+/// What every rank of this node has in common: `node`, the agent's own environment, without other
+/// launches' variables and met by `forwarded`.
+pub(crate) fn common(
+    node: impl Iterator<Item = (OsString, OsString)>,
+    forwarded: &[EnvVar],
+) -> Environment {
+    let mut env: Environment = node.filter(|(name, _)| !is_foreign(name)).collect();
+    for var in forwarded {
+        let own = env.get(&var.name).map(|value| value.to_string_lossy().into_owned());
+        let own = own.unwrap_or_default();
+        let theirs = var.value.to_string_lossy();
+        let value = match var.rule {
+            EnvRule::Set => var.value.clone(),
+            EnvRule::PathBefore => join_search_path(&theirs, &own).into(),
+            EnvRule::PathAfter => join_search_path(&own, &theirs).into(),
+        };
+        env.insert(var.name.clone(), value);
+    }
+    env
+}
+
+/// `common` with what only this rank is told.
+pub(crate) fn of_rank<'a>(
+    common: &Environment,
+    own: impl Iterator<Item = &'a (String, String)>,
+) -> Environment {
+    let mut env = common.clone();
+    env.extend(own.map(|(name, value)| (name.into(), value.into())));
+    env
+}
+
+fn is_foreign(name: &OsStr) -> bool {
+    name.to_str().is_some_and(is_foreign_launch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        list.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    fn var(name: &str, value: &str, rule: EnvRule) -> EnvVar {
+        EnvVar { name: name.into(), value: value.into(), rule }
+    }
+
+    #[test]
+    fn layers_meet_as_documented() {
+        let node = pairs(&[
+            ("HOME", "/home/u"),
+            ("PATH", "/usr/bin:/opt/node"),
+            ("PYTHONPATH", "/node/py"),
+            ("PMI_RANK", "4"),
+            ("SLURM_PROCID", "1"),
+        ]);
+        let forwarded = [
+            var("PATH", "/usr/bin:/my/bin", EnvRule::PathBefore),
+            var("PYTHONPATH", "/my/py", EnvRule::PathAfter),
+            var("NCCL_DEBUG", "INFO", EnvRule::Set),
+        ];
+        let common = common(node.into_iter(), &forwarded);
+        let own = [("RANK".to_owned(), "1".to_owned())];
+        let env = of_rank(&common, own.iter());
+        let expected = pairs(&[
+            ("HOME", "/home/u"),
+            ("NCCL_DEBUG", "INFO"),
+            ("PATH", "/usr/bin:/my/bin:/opt/node"),
+            ("PYTHONPATH", "/node/py:/my/py"),
+            ("RANK", "1"),
+        ]);
+        assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
+    }
+}

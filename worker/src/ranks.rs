@@ -1,0 +1,239 @@
+//! The ranks of this node while they run: started together, reaped, ended, and cleared up after.
+
+use crate::child;
+use crate::outbox::Outbox;
+use crate::prepare::Prepared;
+use crate::pump::pump;
+use crate::rank_env;
+use crate::tree;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec};
+use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// Between two looks at what KILL has left.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// How long a killed process may take to vanish before it is reported instead.
+const VANISH: Duration = Duration::from_secs(2);
+/// How long helpers that outlive a rank may take to end on TERM.
+const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
+
+/// Where the ranks are on their way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// TERM was sent; KILL follows at this time.
+    Ending(Instant),
+    /// KILL has been sent since this time.
+    Killing {
+        since: Instant,
+        again: Instant,
+    },
+    /// No process is left; output is on its way.
+    Draining,
+    Over,
+}
+
+/// The running ranks of a node.
+pub(crate) struct Ranks {
+    running: Vec<(Rank, Pid)>,
+    pumps: JoinSet<()>,
+    outbox: Outbox,
+    hello_at: Instant,
+    kill_after: Duration,
+    phase: Phase,
+    receipt: Receipt,
+}
+
+impl Ranks {
+    /// Starts every rank of the node. One that cannot be spawned counts as ended with 126.
+    pub(crate) fn start(
+        job: &Job,
+        prepared: Prepared,
+        start_env: &[(String, String)],
+        outbox: &Outbox,
+        hello_at: Instant,
+    ) -> Ranks {
+        let mut ranks = Ranks {
+            running: Vec::with_capacity(job.ranks.len()),
+            pumps: JoinSet::new(),
+            outbox: outbox.clone(),
+            hello_at,
+            kill_after: Duration::from_millis(job.kill_after_ms.into()),
+            phase: Phase::Running,
+            receipt: Receipt::default(),
+        };
+        let mut prepared = prepared;
+        // Released as late as can be: rank 0 binds it next.
+        drop(prepared.master_port.take());
+        for spec in &job.ranks {
+            ranks.start_one(spec, &prepared, start_env);
+        }
+        ranks.settle();
+        ranks
+    }
+
+    fn start_one(&mut self, spec: &RankSpec, prepared: &Prepared, start_env: &[(String, String)]) {
+        let rank = spec.rank;
+        let env = rank_env::of_rank(&prepared.env, start_env.iter().chain(&spec.env));
+        match child::spawn(&prepared.program, &prepared.argv, &prepared.directory, &env) {
+            Ok(child) => {
+                let pid = child.pid.as_raw().cast_unsigned();
+                self.outbox.send(&FromAgent::Started { rank, pid });
+                self.running.push((rank, child.pid));
+                self.pumps.spawn(pump(rank, Stream::Stdout, child.stdout, self.outbox.clone()));
+                self.pumps.spawn(pump(rank, Stream::Stderr, child.stderr, self.outbox.clone()));
+            }
+            Err(error) => {
+                let program = prepared.program.display();
+                let line = format!("rlaunch: cannot start {program}: {error}\n").into_bytes();
+                let outbox = self.outbox.clone();
+                self.pumps.spawn(async move {
+                    outbox.output(rank, Stream::Stderr, line).await;
+                });
+                self.report(rank, Pid::from_raw(0), ExitStatus::Code(126));
+            }
+        }
+    }
+
+    fn report(&self, rank: Rank, pid: Pid, status: ExitStatus) {
+        let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let pid = pid.as_raw().cast_unsigned();
+        self.outbox.send(&FromAgent::Exited { rank, pid, status, at_us });
+    }
+
+    /// Collects children that ended and reports the ranks among them.
+    pub(crate) fn reap(&mut self) {
+        for (pid, status) in child::reap() {
+            let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {
+                continue;
+            };
+            let (rank, pid) = self.running.swap_remove(at);
+            self.report(rank, pid, status);
+        }
+        self.settle();
+    }
+
+    /// Moves on when the last rank has ended, and again when the last helper has.
+    fn settle(&mut self) {
+        if !self.running.is_empty() || matches!(self.phase, Phase::Draining | Phase::Over) {
+            return;
+        }
+        let left = tree::descendants();
+        if left.is_empty() {
+            self.phase = Phase::Draining;
+            if self.pumps.is_empty() {
+                self.phase = Phase::Over;
+            }
+        } else if self.phase == Phase::Running {
+            self.receipt.leftovers_ended = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            self.terminate(LEFTOVER_GRACE.min(self.kill_after));
+        }
+    }
+
+    /// Ends every rank and whatever it started: TERM now and KILL after the grace, or KILL now.
+    pub(crate) fn end(&mut self, now: bool) {
+        match self.phase {
+            Phase::Running if !now => self.terminate(self.kill_after),
+            Phase::Running | Phase::Ending(_) if now => self.kill_all(),
+            _ => {}
+        }
+    }
+
+    fn terminate(&mut self, grace: Duration) {
+        for pid in tree::descendants() {
+            let _ = kill(pid, Signal::SIGTERM);
+            // A stopped process takes its TERM only when it runs.
+            let _ = kill(pid, Signal::SIGCONT);
+        }
+        self.phase = Phase::Ending(Instant::now() + grace);
+    }
+
+    fn kill_all(&mut self) {
+        for pid in tree::descendants() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        let since = match self.phase {
+            Phase::Killing { since, .. } => since,
+            _ => Instant::now(),
+        };
+        self.phase = Phase::Killing { since, again: Instant::now() + KILL_AGAIN };
+    }
+
+    /// Passes a signal of the user's on to every rank, not to what it started: a shell forwards
+    /// what it wants to.
+    pub(crate) fn signal(&self, signal: i32) {
+        if let Ok(signal) = Signal::try_from(signal) {
+            for &(_, pid) in &self.running {
+                let _ = kill(pid, signal);
+            }
+        }
+    }
+
+    /// When [`Ranks::on_time`] is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Ending(kill_at) => Some(kill_at),
+            Phase::Killing { again, .. } => Some(again),
+            Phase::Running | Phase::Draining | Phase::Over => None,
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn on_time(&mut self) {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Ending(kill_at) if now >= kill_at => self.kill_all(),
+            Phase::Killing { since, again } if now >= again => {
+                self.reap();
+                if now < since + VANISH {
+                    self.kill_more();
+                } else {
+                    self.give_up();
+                }
+            }
+            Phase::Draining if self.pumps.is_empty() => self.phase = Phase::Over,
+            _ => {}
+        }
+    }
+
+    fn kill_more(&mut self) {
+        if matches!(self.phase, Phase::Killing { .. }) {
+            self.kill_all();
+        }
+    }
+
+    /// Some process does not vanish, KILL or not: name it and leave without it.
+    fn give_up(&mut self) {
+        if matches!(self.phase, Phase::Killing { .. }) {
+            self.receipt.left = tree::descendants().into_iter().map(tree::describe).collect();
+            for (rank, pid) in std::mem::take(&mut self.running) {
+                self.report(rank, pid, ExitStatus::Signal(Signal::SIGKILL as i32));
+            }
+            self.pumps.abort_all();
+            self.phase = Phase::Draining;
+        }
+    }
+
+    /// Resolves once the streams have ended, when that is what is being waited for.
+    pub(crate) async fn drained(&mut self) {
+        if self.phase != Phase::Draining {
+            return std::future::pending().await;
+        }
+        while self.pumps.join_next().await.is_some() {}
+    }
+
+    /// Whether every rank has ended, nothing is left of it and its output is on its way.
+    pub(crate) fn are_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// What was verified at the end.
+    pub(crate) async fn finish(mut self) -> Receipt {
+        self.pumps.shutdown().await;
+        self.receipt
+    }
+}
