@@ -37,6 +37,9 @@ pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
 /// Where this node's copies of `--preload` files are; set when there are any.
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
+/// A private directory of the job on this node, gone when the job is; unless the user set it.
+pub const TMPDIR: &str = "TMPDIR";
+
 /// Set to 1 unless the user set it: Python prints a line when it is written.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// Python's search path: the node's own first, then the launching shell's.

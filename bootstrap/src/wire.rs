@@ -132,6 +132,8 @@ pub enum FromAgent {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
+    /// The ranks are stopped and no beats are expected.
+    Suspended,
     /// A rank ended.
     Exited {
         /// The rank.
@@ -163,6 +165,10 @@ pub struct Receipt {
     pub leftovers_ended: u32,
     /// Processes that could not be ended, `pid name state`.
     pub left: Vec<String>,
+    /// Shared-memory files of dead processes that were removed.
+    pub segments_removed: u32,
+    /// Shared-memory files of a known kind, made during the job, that name no process.
+    pub segments_unclaimed: Vec<String>,
 }
 
 /// Which of a rank's two streams.

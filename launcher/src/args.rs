@@ -20,6 +20,7 @@ Examples:
   rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
   rlaunch -H a,b --preload train.py python3 train.py   a script only this machine has
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
+  rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
 The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
@@ -69,6 +70,18 @@ pub(crate) struct Args {
     #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
     pub(crate) verbose: u8,
 
+    /// Log from this level up: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", help_heading = "Output")]
+    pub(crate) log_level: Option<tracing::Level>,
+
+    /// Log as JSON, one object per line
+    #[arg(long, help_heading = "Output")]
+    pub(crate) log_json: bool,
+
+    /// Write what happens as JSON, one object per line, to a file or to descriptor N
+    #[arg(long, value_name = "FILE|fd:N", help_heading = "Output")]
+    pub(crate) events: Option<String>,
+
     /// How long ranks may take to end between TERM and KILL, in seconds
     #[arg(
         long, value_name = "SECONDS", default_value = "5", help_heading = "The end",
@@ -76,13 +89,15 @@ pub(crate) struct Args {
     )]
     pub(crate) kill_after: std::time::Duration,
 
-    /// The SSH port of hosts for which ~/.ssh/config names none
-    #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
-    pub(crate) port: Option<u16>,
+    /// End the job after this many seconds, with exit code 124
+    #[arg(
+        long, value_name = "SECONDS", help_heading = "The end", value_parser = parse_timeout
+    )]
+    pub(crate) timeout: Option<std::time::Duration>,
 
-    /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
-    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
-    pub(crate) ssh_config: Option<PathBuf>,
+    /// Let the other ranks run when one fails; the exit code is still that of the first
+    #[arg(long, help_heading = "The end")]
+    pub(crate) continue_on_error: bool,
 
     /// The ports rlaunch may choose from, for MASTER_PORT and its own
     #[arg(
@@ -91,13 +106,8 @@ pub(crate) struct Args {
     )]
     pub(crate) port_range: rlaunch_bootstrap::job::PortRange,
 
-    /// The agent to send, in place of the one that came with rlaunch
-    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
-    pub(crate) agent: Option<PathBuf>,
-
-    /// Where hosts keep the agent, in place of ~/.cache/rlaunch
-    #[arg(long, value_name = "DIR", help_heading = "Reaching hosts")]
-    pub(crate) agent_dir: Option<String>,
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
 
     /// The program and its arguments
     #[arg(
@@ -109,11 +119,64 @@ pub(crate) struct Args {
     pub(crate) program: Vec<OsString>,
 }
 
-impl Args {
+/// Hosts and the way to them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReachArgs {
+    /// The SSH port of hosts for which ~/.ssh/config names none
+    #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
+    pub(crate) port: Option<u16>,
+
+    /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    pub(crate) ssh_config: Option<PathBuf>,
+
+    /// The agent to send, in place of the one that came with rlaunch
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    pub(crate) agent: Option<PathBuf>,
+
+    /// Where hosts keep the agent, in place of ~/.cache/rlaunch
+    #[arg(long, value_name = "DIR", help_heading = "Reaching hosts")]
+    pub(crate) agent_dir: Option<String>,
+}
+
+/// End whatever a job left on its hosts, when its agents could not: `rlaunch reap JOB -H a,b`.
+///
+/// A job's processes are known by the job's id in their environment, so nothing else is touched.
+/// Running it twice does no harm.
+#[derive(Debug, Parser)]
+#[command(name = "rlaunch reap", version, max_term_width = 100)]
+pub(crate) struct ReapArgs {
+    /// The job's id, as RLAUNCH_JOB_ID and the events have it
+    #[arg(value_name = "JOB", required_unless_present = "all", value_parser = parse_job)]
+    pub(crate) job: Option<String>,
+
+    /// Every job of yours on these hosts, running ones included
+    #[arg(long, conflicts_with = "job")]
+    pub(crate) all: bool,
+
+    /// The hosts, as for a job; this machine when none is given
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
+}
+
+/// What rlaunch is asked to do. The verb is the first word; without one it is to run a job.
+pub(crate) enum Invocation {
+    Run(Box<Args>),
+    Reap(ReapArgs),
+}
+
+impl Invocation {
     /// Parses the command line, or prints help or what is wrong with it.
-    pub(crate) fn parse_or_explain() -> Result<Args, clap::Error> {
-        let typed: Vec<OsString> = std::env::args_os().collect();
-        Args::try_parse_from(respell(typed))
+    pub(crate) fn parse_or_explain() -> Result<Invocation, clap::Error> {
+        let mut typed: Vec<OsString> = std::env::args_os().collect();
+        if typed.get(1).is_some_and(|verb| verb == "reap") {
+            typed.remove(1);
+            return Ok(Invocation::Reap(ReapArgs::try_parse_from(typed)?));
+        }
+        Ok(Invocation::Run(Box::new(Args::try_parse_from(respell(typed))?)))
     }
 }
 
@@ -163,6 +226,11 @@ fn takes_next_word(command: &clap::Command, word: &OsStr) -> bool {
     false
 }
 
+fn parse_job(text: &str) -> Result<String, String> {
+    let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| text.to_owned()).ok_or_else(|| "32 hexadecimal digits".to_owned())
+}
+
 fn parse_ranks(text: &str) -> Result<u32, String> {
     let ranks = text.trim().parse().ok().filter(|&n: &u32| n > 0);
     ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())
@@ -172,6 +240,12 @@ fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     let duration = std::time::Duration::try_from_secs_f64(seconds);
     duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
+}
+
+fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    let duration = std::time::Duration::try_from_secs_f64(seconds).ok();
+    duration.filter(|d| !d.is_zero()).ok_or_else(|| "more than 0 seconds".to_owned())
 }
 
 fn parse_port_range(text: &str) -> Result<rlaunch_bootstrap::job::PortRange, String> {

@@ -3,6 +3,7 @@
 use crate::agent::deliver::{self, DeliverError, Delivery};
 use crate::agent::store::Store;
 use crate::channel::AgentChannel;
+use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::JobSpec;
@@ -17,13 +18,14 @@ use crate::ssh::Ssh;
 use crate::ssh::error::SshError;
 use crate::waiting::Roster;
 use bytes::Bytes;
-use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
+use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{Job, NodeFacts, Notice, Problem, RankSpec};
 use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 /// How long nodes may take to look for what the job needs, without what is copied to them.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -121,24 +123,20 @@ impl Gathering {
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
         let ssh = match job.local {
             true => None,
-            false => Some(load_ssh(job)?),
+            false => Some(Ssh::of(&job.reach)?),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
-        let way = Arc::new(Way { ssh, delivery, roster: Roster::new(names, "connecting") });
+        let roster = Roster::new(names, "connecting");
+        let way = Arc::new(Way { ssh, delivery, roster, job: job.id, events: job.events.clone() });
 
         let mut tasks = JoinSet::new();
         for (seat, mapped) in self.seats.into_iter().zip(&map.nodes) {
-            tasks.spawn(way.clone().bring(mapped.host.clone(), seat));
+            tasks.spawn(way.clone().bring(mapped.host.clone(), seat).in_current_span());
         }
         let mut reached: Vec<Reached> = way.roster.while_waiting(tasks.join_all()).await;
         reached.sort_by_key(|(node, _)| *node);
         gather(reached, self.commands, self.events, map).await
     }
-}
-
-fn load_ssh(job: &JobSpec) -> Result<Ssh, Failed> {
-    Ssh::load(job.reach.ssh_config.as_deref(), job.reach.port)
-        .map_err(|e| Failed::from_error(Exit::USAGE, &e).hint(e.hint()))
 }
 
 /// What every host's way in shares.
@@ -147,6 +145,8 @@ struct Way {
     ssh: Option<Ssh>,
     delivery: Delivery,
     roster: Roster,
+    job: JobId,
+    events: Events,
 }
 
 impl Way {
@@ -160,18 +160,27 @@ impl Way {
     async fn start(&self, host: &Host, seat: Seat) -> Result<Arrived, NodeError> {
         let (greeted, connection) = match &self.ssh {
             None => {
-                let channel = AgentChannel::local(&self.delivery.native().path);
-                (deliver::greet(channel.map_err(NodeError::Local)?, None).await?, None)
+                let path = &self.delivery.native().path;
+                let channel = AgentChannel::local(path).map_err(NodeError::Local)?;
+                (deliver::greet(channel, path.display().to_string(), None).await?, None)
             }
             Some(ssh) => {
                 let connection = ssh.connect(host).await?;
                 self.roster.set(&host.to_string(), "ssh authenticated, agent not started");
+                self.events.emit(&Record::HostReached { host: &host.to_string() });
                 (self.delivery.start(&connection).await?, Some(connection))
             }
         };
         let (facts, sent) = (greeted.facts.clone(), greeted.sent);
+        self.events.emit(&Record::AgentStarted {
+            host: &host.to_string(),
+            hostname: &facts.hostname,
+            pid: facts.pid,
+            sent_bytes: sent.unwrap_or(0),
+        });
         tracing::debug!(%host, hostname = %facts.hostname, pid = facts.pid, "agent started");
-        let session = tokio::spawn(session::serve(greeted, connection, seat));
+        let session = session::serve(greeted, connection, seat, self.job);
+        let session = tokio::spawn(session.in_current_span());
         Ok(Arrived { facts, hello_at: Instant::now(), sent, session })
     }
 }
@@ -274,7 +283,7 @@ impl Crew {
                     roster.arrived(&self.host(node).to_string());
                     answers.push((node, answer));
                 }
-                What::Said(_) => {}
+                What::Said(_) | What::Reaped(_) => {}
                 What::Lost(how) => return Err(self.lost(node, &how)),
             }
         }

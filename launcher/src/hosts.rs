@@ -82,9 +82,16 @@ fn split_slots(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether a host means this machine without SSH: only these three, and only alone.
-pub(crate) fn is_local(host: &Host) -> bool {
-    host.user.is_none() && matches!(host.name.as_str(), "localhost" | "127.0.0.1" | "::1")
+/// Whether these hosts mean this machine, without SSH: no host at all, or one of three names that
+/// can mean nothing else, alone.
+pub(crate) fn are_local(hosts: &[Host]) -> bool {
+    match hosts {
+        [] => true,
+        [host] => {
+            host.user.is_none() && matches!(host.name.as_str(), "localhost" | "127.0.0.1" | "::1")
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
-use crate::args::Args;
+use crate::args::{Args, ReachArgs};
+use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::hosts::{self, Host, HostsError};
 use crate::rank_env::{self, EnvError};
@@ -13,13 +14,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Scripts up to this size are compared with the hosts' copies, in bytes.
 const COMPARED: u64 = 1 << 20;
 
 /// One run of rlaunch.
-#[derive(Debug)]
 pub(crate) struct JobSpec {
     pub(crate) id: JobId,
     /// In the order given; only this machine when none were.
@@ -37,8 +37,11 @@ pub(crate) struct JobSpec {
     pub(crate) preload: Vec<Preload>,
     pub(crate) tag_output: bool,
     pub(crate) kill_after: Duration,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
     pub(crate) reach: Reach,
+    pub(crate) events: Events,
 }
 
 /// How hosts are reached and where the agent is kept.
@@ -48,6 +51,16 @@ pub(crate) struct Reach {
     pub(crate) ssh_config: Option<PathBuf>,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
+}
+
+impl Reach {
+    pub(crate) fn from_args(args: ReachArgs) -> Result<Reach, JobError> {
+        let ReachArgs { port, ssh_config, agent, agent_dir } = args;
+        if let Some(directory) = &agent_dir {
+            crate::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
+        }
+        Ok(Reach { port, ssh_config, agent, agent_dir })
+    }
 }
 
 /// A file to copy and where it is here.
@@ -70,6 +83,8 @@ pub(crate) enum JobError {
     Preload { path: PathBuf, source: io::Error },
     #[error("two preloaded files are called {}", name.display())]
     PreloadTwice { name: OsString },
+    #[error("cannot write events to {target}")]
+    Events { target: String, source: io::Error },
     #[error("{0}")]
     AgentDir(String),
 }
@@ -77,7 +92,9 @@ pub(crate) enum JobError {
 impl JobError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            JobError::Preload { .. } | JobError::WorkingDir(_) => Exit::FILES,
+            JobError::Preload { .. } | JobError::WorkingDir(_) | JobError::Events { .. } => {
+                Exit::FILES
+            }
             _ => Exit::USAGE,
         }
     }
@@ -95,23 +112,21 @@ impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
         let mut hosts = hosts::parse(&args.hosts)?;
-        let local = match &hosts[..] {
-            [] => true,
-            [only] => hosts::is_local(only),
-            _ => false,
-        };
+        let local = hosts::are_local(&hosts);
         if hosts.is_empty() {
             let slots = args.ranks.unwrap_or(1);
             hosts.push(Host { name: "localhost".into(), user: None, slots });
         }
-        if let Some(directory) = &args.agent_dir {
-            crate::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
-        }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
         let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &args.env)?;
         let script = script_of(&args.program).and_then(|path| check(path, &here));
+        let id = JobId(uuid::Uuid::now_v7().as_u128());
+        let events = Events::open(args.events.as_deref(), id).map_err(|source| {
+            JobError::Events { target: args.events.clone().unwrap_or_default(), source }
+        })?;
         Ok(JobSpec {
-            id: JobId(uuid::Uuid::now_v7().as_u128()),
+            id,
+            events,
             local,
             hosts,
             ranks: args.ranks,
@@ -124,14 +139,23 @@ impl JobSpec {
             preload: preloads(&args.preload)?,
             tag_output: args.tag_output,
             kill_after: args.kill_after,
+            timeout: args.timeout,
+            continue_on_error: args.continue_on_error,
             port_range: args.port_range,
-            reach: Reach {
-                port: args.port,
-                ssh_config: args.ssh_config,
-                agent: args.agent,
-                agent_dir: args.agent_dir,
-            },
+            reach: Reach::from_args(args.reach)?,
         })
+    }
+}
+
+impl JobSpec {
+    /// Runs a phase of the job and records how long it took.
+    pub(crate) async fn phase<T>(&self, name: &str, work: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let done = work.await;
+        let seconds = started.elapsed().as_secs_f64();
+        tracing::info!("{name}: {:.1} ms", seconds * 1e3);
+        self.events.emit(&Record::Phase { name, seconds });
+        done
     }
 }
 

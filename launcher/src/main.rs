@@ -3,15 +3,19 @@
 mod agent;
 mod args;
 mod channel;
+mod conclusion;
 mod crew;
+mod events;
 mod exit;
 mod first_failure;
 mod hosts;
 mod job;
+mod log;
 mod map;
 mod master;
 mod output;
 mod rank_env;
+mod reap;
 mod refusal;
 mod report;
 mod session;
@@ -20,25 +24,29 @@ mod ssh;
 mod waiting;
 mod watch;
 
-use args::Args;
+use args::{Args, Invocation};
+use events::Record;
 use exit::Exit;
 use job::JobSpec;
 use map::RankMap;
 use report::Failed;
 use signals::Signals;
 use std::process::ExitCode;
+use tracing::Instrument;
 use watch::Watch;
 
 fn main() -> ExitCode {
-    let args = match Args::parse_or_explain() {
-        Ok(args) => args,
+    let invocation = match Invocation::parse_or_explain() {
+        Ok(invocation) => invocation,
         Err(error) => {
             let _ = error.print();
             let asked_for = !error.use_stderr();
             return if asked_for { Exit::SUCCESS } else { Exit::USAGE }.into();
         }
     };
-    log_to_stderr(args.verbose);
+    if let Invocation::Run(args) = &invocation {
+        log::to_stderr(args.verbose, args.log_level, args.log_json);
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -46,7 +54,11 @@ fn main() -> ExitCode {
             return Exit::BUG.into();
         }
     };
-    let exit = runtime.block_on(launch(args)).unwrap_or_else(|failed| {
+    let ended = match invocation {
+        Invocation::Run(args) => runtime.block_on(launch(*args)),
+        Invocation::Reap(args) => runtime.block_on(reap::reap(args)),
+    };
+    let exit = ended.unwrap_or_else(|failed| {
         failed.print();
         failed.exit
     });
@@ -59,19 +71,30 @@ fn main() -> ExitCode {
 async fn launch(args: Args) -> Result<Exit, Failed> {
     let job = JobSpec::from_args(args)
         .map_err(|error| Failed::from_error(error.exit(), &error).hint(error.hint()))?;
+    let ended = run(&job).instrument(tracing::info_span!("job", id = %job.id)).await;
+    job.events.emit(&Record::job_ended(&ended));
+    ended
+}
+
+/// From a job to how it ended.
+async fn run(job: &JobSpec) -> Result<Exit, Failed> {
     let map = RankMap::by_slot(&job.hosts, job.ranks, job.oversubscribe)
         .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     map.warn_of_unused();
+    job.events.emit(&Record::job_started(job, &map));
     let mut signals = Signals::install()
         .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
-    let (gathering, writer) = crew::assemble(&job, &map);
-    let mut crew = unless_ended(gathering.reach(&job, &map), &mut signals).await?;
-    let port = unless_ended(crew.prepare(&job, &map), &mut signals).await;
-    if let Err(failed) = port.and_then(|port| crew.start(&job, port)) {
+    let (gathering, writer) = crew::assemble(job, &map);
+
+    let reaching = job.phase("reach", gathering.reach(job, &map));
+    let mut crew = unless_ended(reaching, &mut signals).await?;
+    let preparing = job.phase("prepare", crew.prepare(job, &map));
+    let port = unless_ended(preparing, &mut signals).await;
+    if let Err(failed) = port.and_then(|port| crew.start(job, port)) {
         crew.dismiss().await;
         return Err(failed);
     }
-    Watch::new(crew, job.kill_after, &mut signals, writer).see_out().await
+    job.phase("run", Watch::new(job, crew, &mut signals, writer).see_out()).await
 }
 
 /// Goes on with `stage` until the user wants the job to end.
@@ -86,21 +109,4 @@ async fn unless_ended<T>(
             Err(Failed::new(Exit::signal(signal as i32), message))
         }
     }
-}
-
-/// `-v` says what happens, `-vv` in detail, `RLAUNCH_LOG` takes a filter of tracing's.
-fn log_to_stderr(verbose: u8) {
-    use tracing_subscriber::EnvFilter;
-    let level = match verbose {
-        0 => "warn",
-        1 => "rlaunch=info",
-        _ => "rlaunch=debug",
-    };
-    let filter = EnvFilter::try_from_env("RLAUNCH_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never)
-        .with_target(false)
-        .init();
 }

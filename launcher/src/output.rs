@@ -62,8 +62,7 @@ pub(crate) struct Written {
 /// The writing thread, seen from the launcher.
 pub(crate) struct Writer {
     thread: JoinHandle<Written>,
-    /// Resolves when the reader of stdout or stderr went away.
-    pub(crate) reader_gone: oneshot::Receiver<()>,
+    reader_gone: Option<oneshot::Receiver<()>>,
 }
 
 /// How output is shown, and who is given credit for it.
@@ -80,10 +79,23 @@ pub(crate) fn start(setup: Setup) -> (Output, Writer) {
     let (sender, items) = channel();
     let (gone, reader_gone) = oneshot::channel();
     let thread = std::thread::spawn(move || Thread::new(setup, gone).run(&items));
-    (Output(sender), Writer { thread, reader_gone })
+    (Output(sender), Writer { thread, reader_gone: Some(reader_gone) })
 }
 
 impl Writer {
+    /// Resolves when the reader of stdout or stderr went away. Safe to cancel.
+    pub(crate) async fn reader_gone(&mut self) {
+        if let Some(gone) = &mut self.reader_gone {
+            let heard = gone.await;
+            self.reader_gone = None;
+            if heard.is_ok() {
+                return;
+            }
+        }
+        // The thread has ended in order, or has said so once.
+        std::future::pending::<()>().await;
+    }
+
     /// Waits until everything is written; every [`Output`] must be gone.
     pub(crate) async fn finish(self) -> Written {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;

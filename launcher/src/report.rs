@@ -17,11 +17,14 @@ pub(crate) struct Failed {
     /// Lines below it.
     pub(crate) details: Vec<String>,
     pub(crate) hints: Vec<String>,
+    /// The exit code is a rank's own and not rlaunch's.
+    pub(crate) by_rank: bool,
 }
 
 impl Failed {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failed {
-        Failed { exit, message: message.into(), details: Vec::new(), hints: Vec::new() }
+        let message = message.into();
+        Failed { exit, message, details: vec![], hints: vec![], by_rank: false }
     }
 
     /// From a typed error: its causes follow it on the same line.

@@ -2,18 +2,24 @@
 //! on either side is noticed.
 
 use crate::agent::deliver::Greeted;
-use crate::channel::{Incoming, Reader, Writer};
+use crate::channel::{AgentChannel, Incoming, Reader, Writer};
 use crate::output::Output;
 use crate::ssh::Connection;
 use bytes::Bytes;
-use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::wire::{self, BEAT, BEATS_LOST, FrameReader, FromAgent, ToAgent, WireError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at};
 
 /// What an agent last said before its channel ended, in bytes.
 const LAST_WORDS: usize = 2 << 10;
+
+/// How long a second channel may take to end what a lost agent left.
+const REAP_TIMEOUT: Duration = Duration::from_secs(3);
+/// A timer this late means that this process itself was stopped or starved: whatever it has not
+/// heard meanwhile it could not have heard.
+const OVERSLEPT: Duration = Duration::from_millis(500);
 
 /// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
 /// loss has been reported as an event.
@@ -58,6 +64,17 @@ pub(crate) enum What {
     Said(FromAgent),
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
+    /// After [`What::Lost`]: what a second channel could do about it.
+    Reaped(Reaped),
+}
+
+/// What became of a node whose agent was lost.
+#[derive(Debug)]
+pub(crate) enum Reaped {
+    /// Whatever the job left there was ended, as the host's own words say.
+    Clean(String),
+    /// Nobody could look.
+    Unreachable,
 }
 
 /// A place in the crew, to be taken by a session.
@@ -69,7 +86,13 @@ pub(crate) struct Seat {
 }
 
 /// Serves an agent that has spoken, until its channel ends. The connection is held open for it.
-pub(crate) async fn serve(greeted: Greeted, connection: Option<Connection>, seat: Seat) {
+pub(crate) async fn serve(
+    greeted: Greeted,
+    connection: Option<Connection>,
+    seat: Seat,
+    job: JobId,
+) {
+    let reap_command = format!("exec {} reap {job}", greeted.agent);
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {
         node: seat.node,
@@ -88,12 +111,36 @@ pub(crate) async fn serve(greeted: Greeted, connection: Option<Connection>, seat
         let separator = if words.is_empty() { "" } else { ": " };
         session.report(What::Lost(format!("{how}{separator}{words}")));
     }
-    drop(session);
     writer.abort();
+    if !session.done {
+        let reaped = reap(connection.as_ref(), &reap_command).await;
+        session.report(What::Reaped(reaped));
+    }
     if let Some(connection) = connection {
         connection.close().await;
     }
     reader.reap().await;
+}
+
+/// The agent is gone and the host may not be: a second channel ends what it left.
+async fn reap(connection: Option<&Connection>, command: &str) -> Reaped {
+    let Some(connection) = connection.filter(|connection| connection.is_open()) else {
+        return Reaped::Unreachable;
+    };
+    let reaping = async {
+        let mut channel = AgentChannel::over_ssh(connection.exec(command).await.ok()?);
+        let mut words = String::new();
+        while let Some(incoming) = channel.next().await {
+            if let Incoming::Data(bytes) = incoming {
+                words.push_str(&String::from_utf8_lossy(&bytes));
+            }
+        }
+        words.lines().last().map(str::to_owned)
+    };
+    match tokio::time::timeout(REAP_TIMEOUT, reaping).await {
+        Ok(Some(words)) => Reaped::Clean(words),
+        _ => Reaped::Unreachable,
+    }
 }
 
 struct Session {
@@ -121,6 +168,9 @@ impl Session {
                     self.frames.push(&bytes);
                 }
                 Ok(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
+                Err(_) if self.heard.elapsed() > BEATS_LOST + OVERSLEPT => {
+                    self.heard = Instant::now();
+                }
                 Err(_) => return format!("nothing heard for {} s", BEATS_LOST.as_secs()),
             }
         }

@@ -11,6 +11,8 @@ pub(crate) enum Asked {
     End(Signal),
     /// Pass it on to every rank.
     Forward(Signal),
+    /// Stop until CONT, as Ctrl-Z does.
+    Suspend,
 }
 
 /// Installed before the first host is reached, so that none is missed.
@@ -21,6 +23,8 @@ pub(crate) struct Signals {
     user1: Stream,
     user2: Stream,
     window: Stream,
+    go_on: Stream,
+    stop: Stream,
 }
 
 impl Signals {
@@ -32,6 +36,8 @@ impl Signals {
             user1: signal(SignalKind::user_defined1())?,
             user2: signal(SignalKind::user_defined2())?,
             window: signal(SignalKind::window_change())?,
+            go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
+            stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
         })
     }
 
@@ -44,15 +50,25 @@ impl Signals {
             _ = self.user1.recv() => Asked::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => Asked::Forward(Signal::SIGUSR2),
             _ = self.window.recv() => Asked::Forward(Signal::SIGWINCH),
+            _ = self.go_on.recv() => Asked::Forward(Signal::SIGCONT),
+            _ = self.stop.recv() => Asked::Suspend,
         }
     }
 
     /// Waits until the user wants the job to end.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
-            if let Asked::End(signal) = self.next().await {
-                return signal;
+            match self.next().await {
+                Asked::End(signal) => return signal,
+                Asked::Suspend => stop_here(),
+                Asked::Forward(_) => {}
             }
         }
     }
+}
+
+/// Stops this process as the terminal's Ctrl-Z would have; returns when it is continued.
+pub(crate) fn stop_here() {
+    // Nothing is to be done about a refusal: the process then simply goes on.
+    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }

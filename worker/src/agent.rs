@@ -4,19 +4,21 @@ use crate::channel::{Arrival, Channel};
 use crate::facts;
 use crate::prepare::{self, JobFiles, Prepared};
 use crate::ranks::Ranks;
+use crate::workspace::Workspace;
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::wire::{BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent};
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// Runs the agent on its channel. Success means that the job ended here in order, whatever its
 /// ranks returned.
-pub(crate) fn run() -> ExitCode {
+pub(crate) fn run(workspace: &Workspace) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = runtime.and_then(|runtime| runtime.block_on(life()));
+    let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -26,17 +28,17 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-async fn life() -> io::Result<()> {
+async fn life(workspace: &Workspace) -> io::Result<()> {
     let mut agent = Agent::start()?;
     agent.hello();
     let Some(job) = agent.receive_job().await else { return Ok(()) };
-    let Some((files, prepared)) = agent.prepare(&job).await else { return Ok(()) };
+    let Some(prepared) = agent.prepare(&job, workspace).await else { return Ok(()) };
     let Some(start_env) = agent.await_start().await else { return Ok(()) };
     agent.channel.outbox.grant(job.output_window);
     let mut ranks = Ranks::start(&job, prepared, &start_env, &agent.channel.outbox, agent.hello_at);
     agent.see_out(&mut ranks).await;
     let receipt = ranks.finish().await;
-    drop(files);
+    workspace.remove();
     agent.channel.outbox.send_last(&FromAgent::Done(receipt));
     agent.channel.close().await;
     Ok(())
@@ -58,8 +60,8 @@ pub(crate) enum Input {
 struct Agent {
     channel: Channel,
     hello_at: std::time::Instant,
-    children: Signal,
-    interrupts: [Signal; 3],
+    children: SignalStream,
+    interrupts: [SignalStream; 3],
     beat: Interval,
     heard: Instant,
     suspended: bool,
@@ -100,9 +102,14 @@ impl Agent {
                         self.heard = Instant::now();
                         match message {
                             ToAgent::Beat => {}
-                            ToAgent::Suspend => self.suspended = true,
-                            ToAgent::Resume => self.suspended = false,
-                            other => return Input::Message(other),
+                            message => {
+                                self.suspended = match message {
+                                    ToAgent::Suspend => true,
+                                    ToAgent::Resume => false,
+                                    _ => self.suspended,
+                                };
+                                return Input::Message(message);
+                            }
                         }
                     }
                     Some(Arrival::Gone(how)) => return Input::LauncherGone(how),
@@ -147,12 +154,12 @@ impl Agent {
     }
 
     /// Receives the job's files, checks everything, and answers.
-    async fn prepare(&mut self, job: &Job) -> Option<(Option<JobFiles>, Prepared)> {
-        let files = match self.receive_files(job).await? {
+    async fn prepare(&mut self, job: &Job, workspace: &Workspace) -> Option<Prepared> {
+        let files = match self.receive_files(job, workspace).await? {
             Ok(files) => files,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        let prepared = match prepare::prepare(job, files.as_ref()) {
+        let prepared = match prepare::prepare(job, &files) {
             Ok(prepared) => prepared,
             Err(problems) => return self.refuse(problems).await,
         };
@@ -160,14 +167,15 @@ impl Agent {
             notices: prepared.notices.clone(),
             master_port: prepared.master_port.as_ref().map(|held| held.port),
         });
-        Some((files, prepared))
+        Some(prepared)
     }
 
-    async fn receive_files(&mut self, job: &Job) -> Option<Result<Option<JobFiles>, Problem>> {
-        if job.preload.is_empty() {
-            return Some(Ok(None));
-        }
-        let mut files = match JobFiles::create(job) {
+    async fn receive_files(
+        &mut self,
+        job: &Job,
+        workspace: &Workspace,
+    ) -> Option<Result<JobFiles, Problem>> {
+        let mut files = match JobFiles::create(job, workspace) {
             Ok(files) => files,
             Err(problem) => return Some(Err(problem)),
         };
@@ -178,7 +186,7 @@ impl Agent {
                 return Some(Err(problem));
             }
         }
-        Some(Ok(Some(files)))
+        Some(Ok(files))
     }
 
     /// Says why not, and stays until the launcher has read it and ends the channel.
@@ -224,6 +232,11 @@ impl Agent {
             Input::Message(ToAgent::Credit(bytes)) => outbox.grant(bytes),
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
+            Input::Message(ToAgent::Suspend) => {
+                ranks.signal_all(Signal::SIGSTOP);
+                outbox.send(&FromAgent::Suspended);
+            }
+            Input::Message(ToAgent::Resume) => ranks.signal_all(Signal::SIGCONT),
             Input::Message(_) => {}
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),

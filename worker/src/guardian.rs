@@ -5,6 +5,7 @@
 //! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
 
 use crate::tree;
+use crate::workspace::Workspace;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -18,21 +19,26 @@ use std::time::{Duration, Instant};
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Runs `agent` in a child process and clears up behind it.
-pub(crate) fn guard(agent: fn() -> ExitCode) -> ExitCode {
+pub(crate) fn guard(agent: fn(&Workspace) -> ExitCode) -> ExitCode {
+    let workspace = Workspace::choose();
     let watched = watched_signals();
     // Blocked before the fork, so that none is lost; the child unblocks them again.
     if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
         eprintln!("rlaunch-worker: cannot watch over the agent: {error}");
-        return agent();
+        return agent(&workspace);
     }
     match rlaunch_sys::fork() {
         Ok(Fork::Child) => {
             // Without its guardian the agent ends the job in order.
             let _ = prctl::set_pdeathsig(Signal::SIGTERM);
             let _ = watched.thread_unblock();
-            agent()
+            agent(&workspace)
         }
-        Ok(Fork::Parent(pid)) => watch(Pid::from_raw(pid), &watched),
+        Ok(Fork::Parent(pid)) => {
+            let code = watch(Pid::from_raw(pid), &watched);
+            workspace.remove();
+            code
+        }
         Err(error) => {
             eprintln!("rlaunch-worker: cannot fork: {error}");
             ExitCode::FAILURE

@@ -14,8 +14,11 @@ mod prepare;
 mod pump;
 mod rank_env;
 mod ranks;
+mod reap;
+mod shm;
 mod tree;
 mod verify;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -23,6 +26,7 @@ const USAGE: &str = "\
 rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`, not by hand.
 
   rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
+  rlaunch-worker reap JOB|all      end what a job left behind on this host
   rlaunch-worker __verify SHA256   check that this file is that build
   rlaunch-worker __exec-rank …     become a rank (started by the agent)
   rlaunch-worker --version";
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
         Some("agent") => guardian::guard(agent::run),
+        Some("reap") => reap::reap(args.next()),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__verify") => verify::verify(args.next()),
         Some("--version") => {

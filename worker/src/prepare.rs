@@ -1,8 +1,9 @@
 //! Before any rank starts: is everything the job needs on this node?
 
 use crate::rank_env::{self, Environment};
+use crate::workspace::Workspace;
 use nix::unistd::{AccessFlags, access};
-use rlaunch_bootstrap::env::{PATH, RLAUNCH_PRELOAD_DIR};
+use rlaunch_bootstrap::env::{PATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{
     Job, Notice, PortRange, PreloadFile, Problem, ScriptCheck, WorkingDir,
@@ -32,12 +33,16 @@ pub(crate) struct Prepared {
 }
 
 /// Looks for everything at once, so that the user reads all that is missing in one go.
-pub(crate) fn prepare(job: &Job, files: Option<&JobFiles>) -> Result<Prepared, Vec<Problem>> {
+pub(crate) fn prepare(job: &Job, files: &JobFiles) -> Result<Prepared, Vec<Problem>> {
     let mut env = rank_env::common(std::env::vars_os(), &job.env);
     let mut argv = job.argv.clone();
-    if let Some(files) = files {
+    if !files.files.is_empty() {
         env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());
         files.redirect(&mut argv);
+    }
+    let asked_for = job.env.iter().any(|var| var.name == TMPDIR);
+    if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
+        env.insert(TMPDIR.into(), workspace.clone().into());
     }
     let mut problems = Vec::new();
     let mut notices = Vec::new();
@@ -45,7 +50,7 @@ pub(crate) fn prepare(job: &Job, files: Option<&JobFiles>) -> Result<Prepared, V
 
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
     let program = find_program(&argv, &search_path, &directory);
-    let script = job.script.as_ref().filter(|_| files.is_none_or(|f| !f.redirects(&job.script)));
+    let script = job.script.as_ref().filter(|_| !files.redirects(&job.script));
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
     let port = job.master_ports.map(|range| HeldPort::take(range, job.id)).transpose();
 
@@ -176,9 +181,11 @@ fn bind(port: u16) -> io::Result<TcpSocket> {
     }
 }
 
-/// The node's copies of `--preload` files, in a directory of this job that goes when it ends.
+/// The node's copies of `--preload` files, in the job's private directory, and that directory.
 #[derive(Debug)]
 pub(crate) struct JobFiles {
+    /// `None` when it could not be made and nothing is to be copied.
+    workspace: Option<PathBuf>,
     directory: PathBuf,
     files: Vec<PreloadFile>,
     open: Option<File>,
@@ -186,14 +193,23 @@ pub(crate) struct JobFiles {
 }
 
 impl JobFiles {
-    /// Makes the directory, readable by this user alone.
-    pub(crate) fn create(job: &Job) -> Result<JobFiles, Problem> {
-        let directory = std::env::temp_dir().join(format!("rlaunch-{}-{}", job.id, job.node));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&directory)
-            .map_err(|error| preload_problem("create", &directory, &error))?;
-        Ok(JobFiles { directory, files: job.preload.clone(), open: None, received: 0 })
+    /// Makes the directories, for this user alone.
+    pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
+        let directory = workspace.path().join("preload");
+        let made = match workspace.create() {
+            Ok(()) => true,
+            // A job can do without a TMPDIR of its own, but not without its files.
+            Err(_) if job.preload.is_empty() => false,
+            Err(error) => return Err(preload_problem("create", workspace.path(), &error)),
+        };
+        if !job.preload.is_empty() {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&directory)
+                .map_err(|error| preload_problem("create", &directory, &error))?;
+        }
+        let workspace = made.then(|| workspace.path().to_owned());
+        Ok(JobFiles { workspace, directory, files: job.preload.clone(), open: None, received: 0 })
     }
 
     /// Whether every file has arrived.
@@ -249,14 +265,6 @@ impl JobFiles {
             let names = [file.typed.as_os_str(), &file.name];
             names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
         })
-    }
-}
-
-impl Drop for JobFiles {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.directory) {
-            eprintln!("rlaunch-worker: cannot remove {}: {error}", self.directory.display());
-        }
     }
 }
 

@@ -5,13 +5,14 @@ use crate::outbox::Outbox;
 use crate::prepare::Prepared;
 use crate::pump::pump;
 use crate::rank_env;
+use crate::shm;
 use crate::tree;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinSet;
 
 /// Between two looks at what KILL has left.
@@ -43,6 +44,7 @@ pub(crate) struct Ranks {
     pumps: JoinSet<()>,
     outbox: Outbox,
     hello_at: Instant,
+    started_at: SystemTime,
     kill_after: Duration,
     phase: Phase,
     receipt: Receipt,
@@ -62,6 +64,7 @@ impl Ranks {
             pumps: JoinSet::new(),
             outbox: outbox.clone(),
             hello_at,
+            started_at: SystemTime::now(),
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
             receipt: Receipt::default(),
@@ -173,6 +176,13 @@ impl Ranks {
         }
     }
 
+    /// Sends a signal to everything that runs here.
+    pub(crate) fn signal_all(&self, signal: Signal) {
+        for pid in tree::descendants() {
+            let _ = kill(pid, signal);
+        }
+    }
+
     /// When [`Ranks::on_time`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
@@ -234,6 +244,9 @@ impl Ranks {
     /// What was verified at the end.
     pub(crate) async fn finish(mut self) -> Receipt {
         self.pumps.shutdown().await;
+        let swept = shm::sweep(self.started_at);
+        self.receipt.segments_removed = swept.removed;
+        self.receipt.segments_unclaimed = swept.unclaimed;
         self.receipt
     }
 }

@@ -62,7 +62,8 @@ fn walk_table(root: Pid) -> Vec<Pid> {
     found
 }
 
-fn is_zombie(pid: Pid) -> bool {
+/// Whether a process has ended, collected by its parent or not.
+pub(crate) fn is_zombie(pid: Pid) -> bool {
     !matches!(stat(pid), Some((state, _)) if !matches!(state, 'Z' | 'X'))
 }
 

@@ -88,6 +88,8 @@ pub(crate) struct Greeted {
     pub(crate) channel: AgentChannel,
     pub(crate) frames: FrameReader,
     pub(crate) facts: NodeFacts,
+    /// The agent's path, as a shell on the host reads it.
+    pub(crate) agent: String,
     /// Bytes that travelled when the agent had to be sent.
     pub(crate) sent: Option<usize>,
 }
@@ -120,6 +122,16 @@ impl Delivery {
         self.execute(connection, &file, sent).await
     }
 
+    /// Makes sure that the agent is on a host, and returns its path as a shell there reads it.
+    pub(crate) async fn place(&self, connection: &Connection) -> Result<String, DeliverError> {
+        let (file, _) = self.install(connection).await?;
+        Ok(self.path_of(&file))
+    }
+
+    fn path_of(&self, file: &AgentFile) -> String {
+        format!("{}/{}/{AGENT}", self.directory, file.hash)
+    }
+
     /// One command that names the agent and becomes it.
     async fn execute(
         &self,
@@ -127,9 +139,9 @@ impl Delivery {
         file: &AgentFile,
         sent: Option<usize>,
     ) -> Result<Greeted, DeliverError> {
-        let command = format!("exec {}/{}/{AGENT} agent", self.directory, file.hash);
-        let channel = AgentChannel::over_ssh(connection.exec(&command).await?);
-        greet(channel, sent).await
+        let agent = self.path_of(file);
+        let channel = connection.exec(&format!("exec {agent} agent")).await?;
+        greet(AgentChannel::over_ssh(channel), agent, sent).await
     }
 
     /// Takes the right agent to the host, unless it is there by now.
@@ -185,6 +197,7 @@ impl Delivery {
 /// Waits for the agent's first words.
 pub(crate) async fn greet(
     mut channel: AgentChannel,
+    agent: String,
     sent: Option<usize>,
 ) -> Result<Greeted, DeliverError> {
     let mut scanner = HelloScanner::default();
@@ -203,7 +216,7 @@ pub(crate) async fn greet(
     if version != PROTOCOL_VERSION {
         return Err(DeliverError::Version { theirs: version });
     }
-    Ok(Greeted { channel, frames, facts, sent })
+    Ok(Greeted { channel, frames, facts, agent, sent })
 }
 
 /// The hello; `None` when the channel ends without one.

@@ -9,7 +9,10 @@ pub(crate) mod error;
 pub(crate) mod host_key;
 pub(crate) mod known_hosts;
 
+use crate::exit::Exit;
 use crate::hosts::Host;
+use crate::job::Reach;
+use crate::report::Failed;
 use auth::KeyRing;
 use config::{AddressFamily, ConfigError, HostConfig, Proxy, SshConfig};
 use error::SshError;
@@ -50,8 +53,14 @@ pub(crate) struct Connection {
 }
 
 impl Ssh {
+    /// [`Ssh::load`] by what the command line says.
+    pub(crate) fn of(reach: &Reach) -> Result<Ssh, Failed> {
+        Ssh::load(reach.ssh_config.as_deref(), reach.port)
+            .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
+    }
+
     /// Reads the configuration: `file`, else the user's and the system's.
-    pub(crate) fn load(file: Option<&Path>, port: Option<u16>) -> Result<Ssh, ConfigError> {
+    fn load(file: Option<&Path>, port: Option<u16>) -> Result<Ssh, ConfigError> {
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         let paths = file.map_or_else(|| SshConfig::default_paths(&home), |f| vec![f.to_owned()]);
         Ok(Ssh {
@@ -164,6 +173,11 @@ impl Connection {
         let channel = self.handle.channel_open_session().await.map_err(refused)?;
         channel.exec(true, command).await.map_err(refused)?;
         Ok(channel)
+    }
+
+    /// Whether the connection still stands, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.handle.is_closed()
     }
 
     /// Says good-bye; a connection that is dropped is closed as well, without a word.

@@ -62,7 +62,10 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Heal(of) => Lab::attach(name)?.heal(&of.host)?,
         Verb::Crash(of) => Lab::attach(name)?.crash(&of.host)?,
         Verb::Boot(of) => Lab::attach(name)?.boot(&of.host)?,
-        Verb::Setup => setup::install(Extent::Bench)?,
+        Verb::Setup => {
+            setup::install(Extent::Bench)?;
+            println!("everything the lab and its benches need is installed");
+        }
         Verb::Demo { keep } => demo::run(*keep)?,
         Verb::Test { stage, filter } => {
             // Without root the stages that need it are skipped, and say so.

@@ -123,6 +123,8 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
         false => PathBuf::new(),
     };
     println!("starting {} hosts", plan.hosts);
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
     let field = Field { hosts: lab.hosts(), lab, rlaunch };
     let results = measure(&field, &launchers, plan.rounds);

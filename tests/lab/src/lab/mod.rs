@@ -105,6 +105,12 @@ impl Lab {
         let paths = Paths::new(&options.name);
         let _lock = paths.lock()?;
         let record = match Lab::attach(&options.name) {
+            Ok(lab) if options.shared_home && !lab.record.shared_home => {
+                return Err(LabError::Usage(format!(
+                    "lab `{}` is up with private homes: take it down first",
+                    options.name
+                )));
+            }
             Ok(lab) => lab.record,
             Err(_) => {
                 teardown::remove(&paths)?;
@@ -330,6 +336,7 @@ fn grow(paths: &Paths, mut record: Record, options: &Options) -> Result<Record, 
     }
     let new: Vec<(usize, String)> =
         (record.hosts + 1..=options.hosts).map(|n| (n, names::host_name(n))).collect();
+    clear(paths, &record, &new)?;
     accounts::write_names(paths, record.net, options.hosts)?;
     network::create_hosts(paths, record.net, &new)?;
     let mut keys = String::new();
@@ -349,6 +356,17 @@ fn grow(paths: &Paths, mut record: Record, options: &Options) -> Result<Record, 
     record.hosts = options.hosts;
     record.store(paths)?;
     Ok(record)
+}
+
+/// Removes what an interrupted `up` left of the hosts that are to be made.
+fn clear(paths: &Paths, record: &Record, new: &[(usize, String)]) -> Result<(), LabError> {
+    let existing = network::namespaces(paths);
+    let left: Vec<&str> = new.iter().map(|(_, host)| host.as_str()).collect();
+    for host in left.into_iter().filter(|host| existing.contains(&paths.netns(host))) {
+        host::kill_host(paths, record, host)?;
+        network::delete_host(paths, host)?;
+    }
+    Ok(())
 }
 
 /// Copies `from` and everything below it to `to`.

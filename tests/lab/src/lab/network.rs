@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::names::{LAUNCH, host_address, launch_address};
 use super::state::Paths;
@@ -57,6 +57,16 @@ pub(super) fn create_hosts(
         batch(Some(&paths.netns(host)), &format!("address host {host}"), &lines)?;
     }
     Ok(())
+}
+
+/// Deletes the namespace and the link of one host.
+pub(super) fn delete_host(paths: &Paths, host: &str) -> Result<(), LabError> {
+    // The link by name, as the kernel deletes what is in a namespace only some time later; there
+    // may be none yet.
+    let mut ip = Command::new("ip");
+    ip.args(["-n", &paths.netns(LAUNCH), "link", "delete", &link(host)]);
+    let _ = ip.stderr(Stdio::null()).status();
+    batch(None, &format!("delete host {host}"), &format!("netns del {}\n", paths.netns(host)))
 }
 
 /// Cuts the link of `host`.

@@ -22,7 +22,7 @@ pub(super) fn command() -> Result<Command, LabError> {
         command.env("PATH", path);
     }
     command.args(["deny", "--config", ".deny.toml", "--all-features"]);
-    command.args(["check", "bans", "licenses", "sources"]);
+    command.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
     Ok(command)
 }
 

@@ -134,7 +134,10 @@ fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         return Ok(Tally::skip(error.to_string()));
     }
     let launcher = dist::build(Profile::Lab)?;
-    let mut tally = run::root_tests("rlaunch-lab", "lab", plan, &[])?;
+    let own = run::root_tests("rlaunch-lab", "lab", plan, &[]);
+    let mut tally = own.unwrap_or_else(|error| run::failed("the lab's own tests", &error));
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(TEST_LAB)?;
     let lab = Lab::up(&Options { net: TEST_NET, ..Options::new(TEST_LAB, TEST_HOSTS) })?;
     let tests = in_lab(&lab, &launcher, plan);
     let down = Lab::down(TEST_LAB);

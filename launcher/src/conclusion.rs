@@ -1,0 +1,188 @@
+//! The end of a job: everything is closed, what is left is written, and why it ended is turned
+//! into a sentence and a code.
+
+use crate::crew::Crew;
+use crate::exit::Exit;
+use crate::first_failure::{Failure, FirstFailure};
+use crate::job::JobSpec;
+use crate::output::{self, Written};
+use crate::report::{self, Failed};
+use crate::session::Reaped;
+use nix::sys::signal::Signal;
+use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_bootstrap::wire::Receipt;
+use std::time::Duration;
+
+/// How long the last output may take to be written once the user has had enough.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
+/// Why a job was ended before its ranks ended by themselves.
+pub(crate) enum Reason {
+    /// [`FirstFailure`] knows which.
+    Rank,
+    User(Signal),
+    Timeout(Duration),
+    ReaderGone,
+    Lost(Failed),
+}
+
+/// What is known of a node at the end.
+pub(crate) enum NodeEnd {
+    /// Its agent looked and left.
+    Done(Receipt),
+    /// Its agent was lost.
+    Lost(Reaped),
+}
+
+/// Everything the end of a job is judged by.
+pub(crate) struct Conclusion<'a> {
+    pub(crate) job: &'a JobSpec,
+    pub(crate) crew: Crew,
+    pub(crate) writer: output::Writer,
+    pub(crate) first_failure: FirstFailure,
+    pub(crate) reason: Option<Reason>,
+    /// By node; `None` where no word came in time.
+    pub(crate) ends: Vec<Option<NodeEnd>>,
+}
+
+impl Conclusion<'_> {
+    /// Closes, writes, judges.
+    pub(crate) async fn reach(self) -> Result<Exit, Failed> {
+        let Conclusion { job, crew, writer, first_failure, reason, ends } = self;
+        let hosts: Vec<String> = crew.nodes.iter().map(|node| node.host.to_string()).collect();
+        let culprit = first_failure.verdict().map(|(failure, others)| {
+            let rank_of = |node: &&crate::crew::Node| node.ranks.contains(&failure.rank);
+            let host = crew.nodes.iter().find(rank_of).map(|node| node.host.to_string());
+            (failure, others, host.unwrap_or_default())
+        });
+        crew.dismiss().await;
+        let impatient = matches!(reason, Some(Reason::User(_) | Reason::ReaderGone));
+        let written = match impatient {
+            true => tokio::time::timeout(LAST_WRITE, writer.finish()).await.unwrap_or_default(),
+            false => writer.finish().await,
+        };
+        let blamed = culprit.map(|(failure, others, host)| blame(failure, others, &host, &written));
+        let failed = match reason {
+            None => blamed,
+            Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
+                Failed::new(Exit::BUG, "the job was ended and no rank has failed")
+            })),
+            Some(Reason::User(signal)) => {
+                Some(Failed::new(Exit::signal(signal as i32), format!("ended by {signal}")))
+            }
+            Some(Reason::Timeout(after)) => {
+                let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
+                Some(Failed::new(Exit::TIMEOUT, message))
+            }
+            Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
+            Some(Reason::Lost(failed)) => Some(failed),
+        };
+        let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
+        failed.details.extend(receipts(&hosts, &ends));
+        tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");
+        Err(failed)
+    }
+}
+
+/// The report of the first failure.
+fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed {
+    let Failure { rank, pid, status, .. } = failure;
+    let how = match status {
+        ExitStatus::Code(code) => format!("exited with code {code}"),
+        ExitStatus::Signal(number) => {
+            let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+            format!("was killed by signal {number} ({name})")
+        }
+    };
+    let message = format!("rank {rank} on {host} (pid {pid}) {how}");
+    let mut failed = Failed::new(Exit::of_rank(status), message);
+    failed.by_rank = true;
+    let tail = written.tails.lines(rank);
+    if !tail.is_empty() {
+        failed.details.push("its last lines on stderr:".to_owned());
+        failed.details.extend(tail.into_iter().map(|line| format!("  {line}")));
+    }
+    if others > 0 {
+        let ranks = if others == 1 { "rank" } else { "ranks" };
+        failed.details.push(format!("{others} more {ranks} failed"));
+    }
+    failed
+}
+
+/// What was verified on each node, equal findings folded: `a, b: nothing left`.
+fn receipts(hosts: &[String], ends: &[Option<NodeEnd>]) -> Vec<String> {
+    let mut findings: Vec<(String, Vec<&String>)> = Vec::new();
+    for (host, end) in hosts.iter().zip(ends) {
+        let finding = describe(end.as_ref());
+        match findings.iter_mut().find(|(known, _)| *known == finding) {
+            Some((_, hosts)) => hosts.push(host),
+            None => findings.push((finding, vec![host])),
+        }
+    }
+    findings
+        .into_iter()
+        .map(|(finding, hosts)| format!("{}: {finding}", report::list(&hosts)))
+        .collect()
+}
+
+fn describe(end: Option<&NodeEnd>) -> String {
+    match end {
+        None => "no word of the end; `rlaunch reap` ends what may be left".to_owned(),
+        Some(NodeEnd::Lost(Reaped::Clean(words))) => {
+            format!("agent lost, nothing left ({words})")
+        }
+        Some(NodeEnd::Lost(Reaped::Unreachable)) => {
+            "lost; its ranks end there by themselves, which was not verified".to_owned()
+        }
+        Some(NodeEnd::Done(receipt)) => describe_receipt(receipt),
+    }
+}
+
+fn describe_receipt(receipt: &Receipt) -> String {
+    let mut text = if receipt.left.is_empty() {
+        "nothing left".to_owned()
+    } else {
+        format!("could not end {}", receipt.left.join(", "))
+    };
+    let mut also = Vec::new();
+    if receipt.leftovers_ended > 0 {
+        let plural = if receipt.leftovers_ended == 1 { "" } else { "es" };
+        also.push(format!("{} helper process{plural} ended", receipt.leftovers_ended));
+    }
+    if receipt.segments_removed > 0 {
+        also.push(format!("{} shared-memory files removed", receipt.segments_removed));
+    }
+    if !receipt.segments_unclaimed.is_empty() {
+        let names = receipt.segments_unclaimed.join(", ");
+        also.push(format!("in /dev/shm, perhaps of this job: {names}"));
+    }
+    if !also.is_empty() {
+        text = format!("{text} ({})", also.join("; "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_receipts_are_folded() {
+        let hosts = ["a", "b", "c", "d"].map(str::to_owned);
+        let helper = Receipt { leftovers_ended: 1, ..Receipt::default() };
+        let ends = [
+            Some(NodeEnd::Done(Receipt::default())),
+            Some(NodeEnd::Done(Receipt::default())),
+            Some(NodeEnd::Done(helper)),
+            None,
+        ];
+        assert_eq!(
+            receipts(&hosts, &ends),
+            [
+                "a, b: nothing left",
+                "c: nothing left (1 helper process ended)",
+                "d: no word of the end; `rlaunch reap` ends what may be left",
+            ]
+        );
+    }
+}

@@ -1,0 +1,24 @@
+//! `-v`, `--log-level` and `--log-json`: what rlaunch says about its own work, on stderr.
+
+use std::io;
+use tracing::Level;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging. `-v` says what happens and `-vv` says it in detail; RLAUNCH_LOG takes a filter
+/// of tracing's. Every line of a job carries its id.
+pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
+    let level = match (level, verbose) {
+        (Some(level), _) => format!("rlaunch={level}"),
+        (None, 0) => "rlaunch=warn".to_owned(),
+        (None, 1) => "rlaunch=info".to_owned(),
+        (None, _) => "rlaunch=debug".to_owned(),
+    };
+    let filter = EnvFilter::try_from_env("RLAUNCH_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let plain = anstream::AutoStream::choice(&io::stderr()) == anstream::ColorChoice::Never;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(!plain)
+        .with_target(false);
+    if json { log.json().init() } else { log.init() }
+}

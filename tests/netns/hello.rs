@@ -1,0 +1,70 @@
+//! The smallest job: one command on every host.
+
+use crate::support::Field;
+use rlaunch_lab::Account;
+use std::time::Duration;
+
+#[test]
+fn every_host_answers_once() {
+    let field = Field::new();
+    for account in Account::ALL {
+        field.warm("a,b,c", account);
+        let ran = field.rlaunch("-H a,b,c -np 3 hostname").account(account).run();
+        ran.succeeded();
+        assert_eq!(ran.sorted(), ["a", "b", "c"], "{ran}");
+        assert!(ran.stderr.is_empty(), "{ran}");
+    }
+}
+
+#[test]
+fn ranks_run_as_the_account_that_logs_in() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,user@b -np 2").sh("echo $(id -un) $HOME").run();
+    let root = format!("root {}", Account::Root.home().display());
+    assert_eq!(ran.succeeded().sorted(), [root.as_str(), "user /home/user"], "{ran}");
+}
+
+#[test]
+fn slots_are_filled_in_the_order_of_the_hosts() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a:2,b,c:2 -np 4").sh("echo $RANK $(hostname)").run();
+    assert_eq!(ran.succeeded().sorted(), ["0 a", "1 a", "2 b", "3 c"], "{ran}");
+    let ran = field.rlaunch("-H a,b --oversubscribe -np 4").sh("echo $RANK $(hostname)").run();
+    assert_eq!(ran.succeeded().sorted(), ["0 a", "1 a", "2 b", "3 b"], "{ran}");
+}
+
+#[test]
+fn a_directory_that_hosts_have_is_the_ranks_directory() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b pwd").in_directory("/usr/bin".as_ref()).run();
+    assert_eq!(ran.succeeded().out(), "/usr/bin\n/usr/bin\n", "{ran}");
+    let ran = field.rlaunch("-H a,b --wdir /usr/lib pwd").run();
+    assert_eq!(ran.succeeded().out(), "/usr/lib\n/usr/lib\n", "{ran}");
+}
+
+#[test]
+fn eight_hosts_take_no_longer_than_one_needs() {
+    let field = Field::new();
+    let hosts = field.lab.hosts().join(",");
+    field.warm(&hosts, Account::Root);
+    let ran = field.rlaunch("-H").args([&hosts, "hostname"]).run();
+    assert_eq!(ran.succeeded().sorted(), field.lab.hosts(), "{ran}");
+    ran.took_less_than(3);
+}
+
+/// A launch that fails once in a hundred times fails every day.
+#[test]
+fn a_hundred_launches_in_a_row_all_work() {
+    let field = Field::new();
+    field.warm("a,b,c", Account::Root);
+    let mut times: Vec<Duration> = Vec::new();
+    for round in 0..100 {
+        let ran = field.rlaunch("-H a,b,c -np 3 hostname").spawn().finish_first();
+        assert_eq!(ran.succeeded().sorted(), ["a", "b", "c"], "launch {round}: {ran}");
+        assert!(ran.stderr.is_empty(), "launch {round}: {ran}");
+        times.push(ran.took);
+    }
+    times.sort_unstable();
+    let (median, slowest) = (times[50], times[99]);
+    println!("100 launches of 3 ranks: median {median:?}, slowest {slowest:?}");
+}

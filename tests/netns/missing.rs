@@ -1,0 +1,126 @@
+//! What a job needs and a host lacks is said before anything starts anywhere.
+
+use crate::support::{Field, launch_directory};
+use std::path::Path;
+
+/// Search path of a directory that only has `name`, a link to the hosts' python3.
+fn only(field: &Field, name: &str) -> String {
+    let directory = format!("/tmp/only-{name}");
+    for host in ["a", "b", "c"] {
+        let line = format!("mkdir -p {directory}; ln -sf $(command -v python3) {directory}/{name}");
+        field.on(host, &line);
+    }
+    format!("PATH={directory}")
+}
+
+#[test]
+fn a_program_that_is_not_there() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b,c -np 3 no-such-program --flag").run();
+    ran.refused(127, &["no-such-program is not on a, b, c"]).hints("PATH");
+    let ran = field.rlaunch("-H a,b ./no/such/program").run();
+    ran.refused(127, &["./no/such/program is not on a, b"]);
+}
+
+#[test]
+fn a_program_that_one_host_lacks_runs_nowhere() {
+    let field = Field::new();
+    let _program = field.files(&["a", "c"], "/tmp/tool", "#!/bin/sh\ntouch /tmp/ran\n", 0o755);
+    let ran = field.rlaunch("-H a,b,c /tmp/tool").run();
+    ran.refused(127, &["/tmp/tool is not on b\n"]).hints("--preload");
+    for host in ["a", "c"] {
+        assert!(!field.lab.path(host, Path::new("/tmp/ran")).unwrap().exists(), "{host}: {ran}");
+    }
+}
+
+#[test]
+fn a_program_that_may_not_be_executed() {
+    let field = Field::new();
+    let _program = field.files(&["a", "b"], "/tmp/tool", "#!/bin/sh\n", 0o644);
+    let ran = field.rlaunch("-H a,b /tmp/tool").run();
+    ran.refused(126, &["/tmp/tool may not be executed on a, b"]).hints("chmod +x");
+}
+
+#[test]
+fn python_where_only_python3_is() {
+    let field = Field::new();
+    let path = only(&field, "python3");
+    let ran = field.rlaunch("-H a,b,c -np 3 -x").args([&path, "python", "-c", "pass"]).run();
+    ran.refused(127, &["python is not on a, b, c"]).hints("use python3");
+    let ran = field.rlaunch("-H a,b,c -np 3 -x").args([&path, "python3", "-c", "pass"]).run();
+    ran.succeeded();
+}
+
+#[test]
+fn a_script_that_only_some_have() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let script = directory.path().join("train.py");
+    std::fs::write(&script, "print('trained')\n").unwrap();
+    let _copy = field.files(&["a"], script.to_str().unwrap(), "print('trained')\n", 0o644);
+    let words = ["python3", "train.py"];
+
+    let run = field.rlaunch("-H a,b,c -np 3").args(words).in_directory(directory.path());
+    run.run().refused(203, &["train.py is not on b, c"]).hints("--preload train.py");
+
+    let run = field.rlaunch("-H a,b,c -np 3 --preload train.py").args(words);
+    let ran = run.in_directory(directory.path()).run();
+    assert_eq!(ran.succeeded().out(), "trained\ntrained\ntrained\n", "{ran}");
+    for host in ["a", "b", "c"] {
+        let left = field.on(host, "ls /tmp | grep ^rlaunch- || :");
+        assert_eq!(left, "", "preloaded files left on {host}");
+    }
+}
+
+#[test]
+fn a_script_that_differs_is_mentioned() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let script = directory.path().join("train.py");
+    std::fs::write(&script, "print('new')\n").unwrap();
+    let path = script.to_str().unwrap();
+    let _new = field.files(&["a"], path, "print('new')\n", 0o644);
+    let _old = field.files(&["b"], path, "print('old')\n", 0o644);
+    let run = field.rlaunch("-H a,b python3 train.py").in_directory(directory.path());
+    let ran = run.run();
+    assert_eq!(ran.succeeded().sorted(), ["new", "old"], "{ran}");
+    ran.says(&["warning: train.py on b differs"]);
+}
+
+#[test]
+fn a_directory_that_hosts_lack() {
+    let field = Field::new();
+    let _file = field.files(&["a"], "/tmp/data/here", "", 0o644);
+    let ran = field.rlaunch("-H a,b,c --wdir /tmp/data hostname").run();
+    ran.refused(203, &["/tmp/data is not on b, c"]).hints("--wdir");
+    let ran = field.rlaunch("-H a,b --wdir /no/such/place hostname").run();
+    ran.refused(203, &["/no/such/place is not on a, b"]);
+}
+
+#[test]
+fn a_file_to_preload_that_is_not_here() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a --preload /no/such/file hostname").run();
+    ran.refused(203, &["/no/such/file"]);
+}
+
+#[test]
+fn too_few_slots() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b,c -np 4 hostname").run();
+    let text = "error: 4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe\n";
+    ran.refused(200, &[]);
+    assert_eq!(ran.err(), text, "{ran}");
+    field.rlaunch("-H a,b,c -np 4 --oversubscribe hostname").run().succeeded();
+}
+
+#[test]
+fn a_command_line_that_cannot_be_meant() {
+    let field = Field::new();
+    for words in ["-H a --no-such-option hostname", "-H a", "-H a -np 0 hostname", "-H a,,b true"] {
+        let ran = field.rlaunch(words).run();
+        ran.ended_with(200).says(&["error: "]).took_less_than(2);
+    }
+    let ran = field.rlaunch("-H a -x NOT_SET_HERE hostname").run();
+    ran.refused(200, &["NOT_SET_HERE is not set"]).hints("-x NOT_SET_HERE=VALUE");
+}

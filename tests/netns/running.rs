@@ -1,0 +1,236 @@
+//! A rlaunch that runs, and how it ended.
+
+use crate::support::Field;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::command::wait_until;
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How much of each stream a failed assertion shows, in bytes.
+const SHOWN: usize = 4000;
+
+/// A rlaunch between its start and its end.
+pub(crate) struct Running<'a> {
+    field: &'a Field,
+    child: Child,
+    started: Instant,
+    bound: Duration,
+    stdout: Collected,
+    stderr: Collected,
+}
+
+impl<'a> Running<'a> {
+    pub(crate) fn start(field: &'a Field, command: &mut Command, bound: Duration) -> Running<'a> {
+        let started = Instant::now();
+        let mut child = command.spawn().unwrap();
+        let stdout = Collected::from(child.stdout.take().unwrap());
+        let stderr = Collected::from(child.stderr.take().unwrap());
+        Running { field, child, started, bound, stdout, stderr }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    /// Waits until `count` whole lines have come on stdout.
+    pub(crate) fn wait_for_lines(&mut self, count: usize) {
+        self.wait_for(&format!("{count} lines"), |running| running.stdout.lines() >= count);
+    }
+
+    /// Waits until `text` has come on stdout `count` times.
+    pub(crate) fn wait_for_text(&mut self, text: &str, count: usize) {
+        self.wait_for(text, |running| running.stdout.text().matches(text).count() >= count);
+    }
+
+    /// Waits until `text` has come on stderr.
+    pub(crate) fn wait_for_stderr(&mut self, text: &str) {
+        self.wait_for(text, |running| running.stderr.text().contains(text));
+    }
+
+    fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
+        let bound = self.bound;
+        let mut ended = false;
+        let waited = wait_until(bound, what, || {
+            // Looked at first: what it printed before it ended is collected a moment later.
+            ended = ended || self.child.try_wait().unwrap().is_some();
+            let all_read = self.stdout.is_complete() && self.stderr.is_complete();
+            Ok(condition(self) || (ended && all_read))
+        });
+        let (stdout, stderr) = (self.stdout.text(), self.stderr.text());
+        assert!(waited.is_ok(), "no {what} within {bound:?}\n{stdout}\n{stderr}");
+        assert!(condition(self), "it ended without {what}\n{stdout}\n{stderr}");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end. When it returns, no rank is left on any host, and soon nothing at all.
+    pub(crate) fn finish(self) -> Outcome {
+        let field = self.field;
+        let outcome = self.finish_first();
+        let left = field.ranks();
+        assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{outcome}");
+        field.assert_idle();
+        outcome
+    }
+
+    /// Waits for its end, when others still run or hosts are cut off.
+    pub(crate) fn finish_first(mut self) -> Outcome {
+        let bound = self.bound.saturating_sub(self.started.elapsed());
+        let ended = wait_until(bound, "rlaunch to return", || Ok(self.has_ended()));
+        let took = self.started.elapsed();
+        if ended.is_err() {
+            let _ = self.child.kill();
+        }
+        let status = self.child.wait().unwrap();
+        let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or_default());
+        let outcome =
+            Outcome { code, stdout: self.stdout.take(), stderr: self.stderr.take(), took };
+        assert!(ended.is_ok(), "did not return within {:?}\n{outcome}", self.bound);
+        outcome
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // Only a failed test leaves one behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A stream, read as it comes.
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Collected {
+    fn from(mut stream: impl Read + Send + 'static) -> Collected {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let sink = bytes.clone();
+        let reader = std::thread::spawn(move || {
+            let mut buffer = vec![0; 64 << 10];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                sink.lock().unwrap().extend_from_slice(&buffer[..count]);
+            }
+        });
+        Collected { bytes, reader }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    fn lines(&self) -> usize {
+        self.bytes.lock().unwrap().iter().filter(|&&byte| byte == b'\n').count()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.reader.is_finished()
+    }
+
+    /// Everything, once the last holder of the stream has closed it.
+    fn take(&self) -> Vec<u8> {
+        let limit = Duration::from_secs(5);
+        wait_until(limit, "the end of rlaunch's output", || Ok(self.is_complete())).unwrap();
+        std::mem::take(&mut self.bytes.lock().unwrap())
+    }
+}
+
+/// How a rlaunch ended.
+pub(crate) struct Outcome {
+    /// Its exit code, or the negative number of the signal that killed it.
+    pub(crate) code: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    pub(crate) fn out(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.stdout)
+    }
+
+    pub(crate) fn err(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.stderr)
+    }
+
+    /// The lines of stdout in alphabetical order: ranks print in any.
+    pub(crate) fn sorted(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.out().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    pub(crate) fn ended_with(&self, code: i32) -> &Outcome {
+        assert_eq!(self.code, code, "{self}");
+        self
+    }
+
+    pub(crate) fn succeeded(&self) -> &Outcome {
+        self.ended_with(0)
+    }
+
+    /// Each of `texts` is on stderr.
+    pub(crate) fn says(&self, texts: &[&str]) -> &Outcome {
+        for text in texts {
+            assert!(self.err().contains(text), "no `{text}` in\n{self}");
+        }
+        self
+    }
+
+    /// None of `texts` is on stderr.
+    pub(crate) fn keeps_quiet_about(&self, texts: &[&str]) -> &Outcome {
+        for text in texts {
+            assert!(!self.err().contains(text), "`{text}` in\n{self}");
+        }
+        self
+    }
+
+    /// Ended with `code` and one error that contains each of `texts`, before any rank wrote.
+    pub(crate) fn refused(&self, code: i32, texts: &[&str]) -> &Outcome {
+        self.ended_with(code);
+        let errors = self.err().lines().filter(|line| line.starts_with("error: ")).count();
+        assert_eq!(errors, 1, "not one error:\n{self}");
+        assert!(self.stdout.is_empty(), "a rank has run:\n{self}");
+        self.says(texts)
+    }
+
+    /// A hint contains `text`.
+    pub(crate) fn hints(&self, text: &str) -> &Outcome {
+        let err = self.err();
+        let mut hints = err.lines().filter(|line| line.starts_with("hint: "));
+        assert!(hints.any(|hint| hint.contains(text)), "no hint with `{text}`:\n{self}");
+        self
+    }
+
+    pub(crate) fn took_less_than(&self, seconds: u64) -> &Outcome {
+        assert!(self.took < Duration::from_secs(seconds), "not within {seconds} s: {self}");
+        self
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tail = |bytes: &[u8]| {
+            String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN)..]).into_owned()
+        };
+        let (out, err) = (tail(&self.stdout), tail(&self.stderr));
+        writeln!(f, "code {}, took {:?}", self.code, self.took)?;
+        writeln!(f, "stdout, {} bytes: {out}", self.stdout.len())?;
+        writeln!(f, "stderr, {} bytes: {err}", self.stderr.len())
+    }
+}

@@ -1,0 +1,230 @@
+//! What the tests share: the lab, running rlaunch on it, and undoing what a test changed there.
+
+use crate::running::{Outcome, Running};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::command::wait_until;
+use rlaunch_lab::{Account, Lab, Process, UnderTest};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A rlaunch that has not returned by then hangs; every refusal comes sooner.
+pub(crate) const BOUND: Duration = Duration::from_secs(15);
+/// What an sshd may take to leave after its client has.
+const IDLE: Duration = Duration::from_secs(4);
+/// Nothing of the machine that runs the tests gets into a job: programs are searched for here.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The hosts and the launcher. When it goes, no process may be left on any host.
+pub(crate) struct Field {
+    pub(crate) lab: Lab,
+    pub(crate) rlaunch: PathBuf,
+}
+
+impl Field {
+    /// Hosts a to h, all reachable, each account with a home of its own.
+    pub(crate) fn new() -> Field {
+        let UnderTest { lab, rlaunch } = UnderTest::from_env().unwrap();
+        Field { lab, rlaunch }
+    }
+
+    /// rlaunch with `words`, given as on a command line without quotes.
+    pub(crate) fn rlaunch(&self, words: &str) -> Run<'_> {
+        Run {
+            field: self,
+            account: Account::Root,
+            from: From::LaunchNode(PathBuf::from("/")),
+            args: words.split_whitespace().map(OsString::from).collect(),
+            env: Vec::new(),
+            bound: BOUND,
+        }
+    }
+
+    /// The agent as it comes with the launcher.
+    pub(crate) fn agent(&self) -> PathBuf {
+        let triples = self.rlaunch.with_file_name("lib").join("rlaunch");
+        let triple = std::fs::read_dir(triples).unwrap().next().unwrap().unwrap();
+        triple.path().join("rlaunch-worker")
+    }
+
+    /// Where `account` keeps agents on `host`, seen from outside.
+    pub(crate) fn cache(&self, host: &str, account: Account) -> PathBuf {
+        self.lab.home(host, account).unwrap().join(".cache/rlaunch")
+    }
+
+    /// Makes `hosts` forget every agent they were sent.
+    pub(crate) fn forget_agents(&self, hosts: &[&str], account: Account) {
+        for host in hosts {
+            let cache = self.cache(host, account);
+            if cache.exists() {
+                std::fs::remove_dir_all(cache).unwrap();
+            }
+        }
+    }
+
+    /// Sends the agent to `hosts`, so that what follows starts warm.
+    pub(crate) fn warm(&self, hosts: &str, account: Account) {
+        let run = self.rlaunch("-H").args([hosts, "true"]).account(account);
+        run.run().succeeded();
+    }
+
+    /// Runs a shell line on a host, as root and without SSH, and gives what it printed.
+    pub(crate) fn on(&self, host: &str, line: &str) -> String {
+        let mut command = self.lab.on(host, Account::Root).unwrap();
+        let output = command.args(["sh", "-c", line]).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{line} on {host}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Writes the same file on every one of `hosts`, to be removed when the guard goes.
+    pub(crate) fn files(&self, hosts: &[&str], path: &str, text: &str, mode: u32) -> impl Drop {
+        for host in hosts {
+            self.lab.write_file(host, Path::new(path), text.as_bytes(), mode).unwrap();
+        }
+        let outside = hosts.iter().map(|host| self.lab.path(host, Path::new(path)).unwrap());
+        let outside: Vec<PathBuf> = outside.collect();
+        Undo(move || outside.iter().try_for_each(std::fs::remove_file))
+    }
+
+    /// What runs on the hosts that is neither sshd nor an agent: ranks and what they started.
+    pub(crate) fn ranks(&self) -> Vec<Process> {
+        let mut processes = self.lab.all_processes();
+        processes.retain(|process| {
+            let program = process.args.first().map_or("", String::as_str);
+            let ours = program.starts_with("sshd") || program.ends_with("rlaunch-worker");
+            process.state != 'Z' && !ours
+        });
+        processes
+    }
+
+    /// Waits until `what` holds, for as long as anything may take.
+    pub(crate) fn wait_for(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        wait_until(BOUND, what, || Ok(condition())).unwrap();
+    }
+
+    /// No process of a job is left on any host.
+    pub(crate) fn assert_idle(&self) {
+        self.lab.wait_until_idle(IDLE).unwrap();
+    }
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return self.assert_idle();
+        }
+        // The next test starts on quiet hosts, whatever happened here.
+        for process in self.lab.all_processes() {
+            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+    }
+}
+
+/// Puts something back, also when the test fails.
+pub(crate) struct Undo<E: Debug, F: FnMut() -> Result<(), E>>(pub(crate) F);
+
+impl<E: Debug, F: FnMut() -> Result<(), E>> Drop for Undo<E, F> {
+    fn drop(&mut self) {
+        let undone = (self.0)();
+        // A second panic would end the whole test program.
+        assert!(std::thread::panicking() || undone.is_ok(), "{undone:?}");
+    }
+}
+
+/// A directory that only the launching machine has, readable by both accounts.
+pub(crate) fn launch_directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    directory
+}
+
+/// Where rlaunch is started.
+enum From {
+    LaunchNode(PathBuf),
+    Host(String),
+}
+
+/// A rlaunch that has not started yet.
+pub(crate) struct Run<'a> {
+    field: &'a Field,
+    account: Account,
+    from: From,
+    args: Vec<OsString>,
+    env: Vec<(String, String)>,
+    bound: Duration,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn account(mut self, account: Account) -> Run<'a> {
+        self.account = account;
+        self
+    }
+
+    pub(crate) fn in_directory(mut self, directory: &Path) -> Run<'a> {
+        self.from = From::LaunchNode(directory.into());
+        self
+    }
+
+    /// Started on a host that has a copy in `/tmp/dist`, rather than on the launch node.
+    pub(crate) fn from_host(mut self, host: &str) -> Run<'a> {
+        self.from = From::Host(host.into());
+        self
+    }
+
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Run<'a> {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// The program is this shell script.
+    pub(crate) fn sh(self, script: &str) -> Run<'a> {
+        self.args(["sh", "-c", script])
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Run<'a> {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// It must return within this time.
+    pub(crate) fn within(mut self, bound: Duration) -> Run<'a> {
+        self.bound = bound;
+        self
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(self) -> Outcome {
+        self.spawn().finish()
+    }
+
+    /// Starts it; its output is collected.
+    pub(crate) fn spawn(self) -> Running<'a> {
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(self.field, &mut command, self.bound)
+    }
+
+    /// The command itself; its process is rlaunch's own.
+    pub(crate) fn command(&self) -> Command {
+        let lab = &self.field.lab;
+        let mut command = match &self.from {
+            From::LaunchNode(directory) => lab.exec_in(self.account, directory),
+            From::Host(host) => lab.on(host, self.account).unwrap(),
+        };
+        match self.from {
+            From::LaunchNode(_) => command.arg(&self.field.rlaunch),
+            From::Host(_) => command.arg("/tmp/dist/rlaunch"),
+        };
+        let account = self.account.name();
+        command.args(&self.args).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
+        command.env("HOME", self.account.home()).env("USER", account).env("LOGNAME", account);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
