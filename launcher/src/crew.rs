@@ -24,7 +24,7 @@ use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tracing::Instrument;
 
 /// How long nodes may take to look for what the job needs, without what is copied to them.
@@ -38,7 +38,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Crew {
     pub(crate) nodes: Vec<Node>,
     pub(crate) events: mpsc::UnboundedReceiver<Event>,
-    sessions: JoinSet<()>,
+    sessions: Vec<JoinHandle<()>>,
 }
 
 /// One node of the crew.
@@ -83,7 +83,7 @@ struct Arrived {
     facts: NodeFacts,
     hello_at: Instant,
     sent: Option<usize>,
-    session: tokio::task::JoinHandle<()>,
+    session: JoinHandle<()>,
 }
 
 /// Why a host cannot take part.
@@ -192,7 +192,7 @@ async fn gather(
     events: mpsc::UnboundedReceiver<Event>,
     map: &RankMap,
 ) -> Result<Crew, Failed> {
-    let mut crew = Crew { nodes: Vec::new(), events, sessions: JoinSet::new() };
+    let mut crew = Crew { nodes: Vec::new(), events, sessions: Vec::new() };
     let mut failures = Vec::new();
     let mut sent = Vec::new();
     for (((_, arrived), commands), mapped) in reached.into_iter().zip(commands).zip(&map.nodes) {
@@ -201,9 +201,7 @@ async fn gather(
             Err(error) => failures.push((host, error)),
             Ok(Arrived { facts, hello_at, sent: bytes, session }) => {
                 sent.extend(bytes.map(|bytes| (host.clone(), bytes)));
-                crew.sessions.spawn(async move {
-                    let _ = session.await;
-                });
+                crew.sessions.push(session);
                 crew.nodes.push(Node { id, host, ranks, commands, facts, hello_at });
             }
         }
@@ -235,10 +233,15 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
             failed
         }
     };
+    // Hints that differ by the host alone are given once, for the first of them.
+    let mut given = Vec::new();
     for (host, error) in failures {
-        failed = failed.hint(error.hint(&host.name));
+        let general = error.hint("");
+        if !given.contains(&general) {
+            given.push(general);
+            failed = failed.hint(error.hint(&host.name));
+        }
     }
-    failed.hints.truncate(4);
     failed
 }
 
@@ -354,10 +357,15 @@ impl Crew {
 
     /// Ends the channels and waits until they are closed, so that no agent outlives rlaunch.
     pub(crate) async fn dismiss(self) {
-        let Crew { nodes, mut sessions, events } = self;
+        let Crew { nodes, sessions, events } = self;
         drop((nodes, events));
-        let closed = async { while sessions.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
+        let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
+        for mut session in sessions {
+            if tokio::time::timeout_at(deadline, &mut session).await.is_err() {
+                // It holds the way to the output, whose end is waited for next.
+                session.abort();
+            }
+        }
     }
 }
 

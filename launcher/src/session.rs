@@ -102,6 +102,7 @@ pub(crate) async fn serve(
         last_words: Vec::new(),
         done: false,
         heard: Instant::now(),
+        silent: false,
     };
     let mut reader = greeted.channel.reader;
     let how = session.read(&mut reader).await;
@@ -113,7 +114,9 @@ pub(crate) async fn serve(
     }
     writer.abort();
     if !session.done {
-        let reaped = reap(connection.as_ref(), &reap_command).await;
+        // A host that fell silent answers on no channel.
+        let reachable = connection.as_ref().filter(|_| !session.silent);
+        let reaped = reap(reachable, &reap_command).await;
         session.report(What::Reaped(reaped));
     }
     if let Some(connection) = connection {
@@ -151,6 +154,7 @@ struct Session {
     last_words: Vec<u8>,
     done: bool,
     heard: Instant,
+    silent: bool,
 }
 
 impl Session {
@@ -171,7 +175,10 @@ impl Session {
                 Err(_) if self.heard.elapsed() > BEATS_LOST + OVERSLEPT => {
                     self.heard = Instant::now();
                 }
-                Err(_) => return format!("nothing heard for {} s", BEATS_LOST.as_secs()),
+                Err(_) => {
+                    self.silent = true;
+                    return format!("nothing heard for {} s", BEATS_LOST.as_secs());
+                }
             }
         }
     }

@@ -4,7 +4,15 @@
 mod running;
 mod support;
 
+mod delivery;
+mod ending;
+mod environment;
+mod example;
 mod failing;
 mod hello;
+mod local;
+mod lost;
 mod missing;
+mod output;
+mod rekey;
 mod unreachable;

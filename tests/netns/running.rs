@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How much of each stream a failed assertion shows, in bytes.
-const SHOWN: usize = 4000;
+const SHOWN: usize = 1500;
 
 /// A rlaunch between its start and its end.
 pub(crate) struct Running<'a> {
@@ -53,9 +53,9 @@ impl<'a> Running<'a> {
         self.wait_for(text, |running| running.stdout.text().matches(text).count() >= count);
     }
 
-    /// Waits until `text` has come on stderr.
-    pub(crate) fn wait_for_stderr(&mut self, text: &str) {
-        self.wait_for(text, |running| running.stderr.text().contains(text));
+    /// Waits until `text` has come on stderr `count` times.
+    pub(crate) fn wait_for_stderr(&mut self, text: &str, count: usize) {
+        self.wait_for(text, |running| running.stderr.text().matches(text).count() >= count);
     }
 
     fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
@@ -67,20 +67,25 @@ impl<'a> Running<'a> {
             let all_read = self.stdout.is_complete() && self.stderr.is_complete();
             Ok(condition(self) || (ended && all_read))
         });
-        let (stdout, stderr) = (self.stdout.text(), self.stderr.text());
-        assert!(waited.is_ok(), "no {what} within {bound:?}\n{stdout}\n{stderr}");
-        assert!(condition(self), "it ended without {what}\n{stdout}\n{stderr}");
+        let so_far =
+            || (end_of(self.stdout.text().as_bytes()), end_of(self.stderr.text().as_bytes()));
+        assert!(waited.is_ok(), "no {what} within {bound:?}: {:?}", so_far());
+        let shown = so_far();
+        assert!(condition(self), "it ended without {what}: {shown:?}");
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end. When it returns, no rank is left on any host, and soon nothing at all.
+    /// Waits for its end. When it returns, neither ranks nor agents are left on any host, and soon
+    /// their sshds are gone as well.
     pub(crate) fn finish(self) -> Outcome {
         let field = self.field;
         let outcome = self.finish_first();
-        let left = field.ranks();
+        let left = field.started();
+        assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{outcome}");
+        let left = field.job_directories();
         assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{outcome}");
         field.assert_idle();
         outcome
@@ -113,29 +118,38 @@ impl Drop for Running<'_> {
 
 /// A stream, read as it comes.
 struct Collected {
-    bytes: Arc<Mutex<Vec<u8>>>,
+    read: Arc<Mutex<ReadSoFar>>,
     reader: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct ReadSoFar {
+    bytes: Vec<u8>,
+    /// Counted on the way, as there may be millions.
+    lines: usize,
 }
 
 impl Collected {
     fn from(mut stream: impl Read + Send + 'static) -> Collected {
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let sink = bytes.clone();
+        let read = Arc::new(Mutex::new(ReadSoFar::default()));
+        let sink = read.clone();
         let reader = std::thread::spawn(move || {
             let mut buffer = vec![0; 64 << 10];
             while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                sink.lock().unwrap().extend_from_slice(&buffer[..count]);
+                let mut sink = sink.lock().unwrap();
+                sink.bytes.extend_from_slice(&buffer[..count]);
+                sink.lines += buffer[..count].iter().filter(|&&byte| byte == b'\n').count();
             }
         });
-        Collected { bytes, reader }
+        Collected { read, reader }
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.read.lock().unwrap().bytes).into_owned()
     }
 
     fn lines(&self) -> usize {
-        self.bytes.lock().unwrap().iter().filter(|&&byte| byte == b'\n').count()
+        self.read.lock().unwrap().lines
     }
 
     fn is_complete(&self) -> bool {
@@ -146,7 +160,7 @@ impl Collected {
     fn take(&self) -> Vec<u8> {
         let limit = Duration::from_secs(5);
         wait_until(limit, "the end of rlaunch's output", || Ok(self.is_complete())).unwrap();
-        std::mem::take(&mut self.bytes.lock().unwrap())
+        std::mem::take(&mut self.read.lock().unwrap().bytes)
     }
 }
 
@@ -225,12 +239,13 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tail = |bytes: &[u8]| {
-            String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN)..]).into_owned()
-        };
-        let (out, err) = (tail(&self.stdout), tail(&self.stderr));
+        let (out, err) = (end_of(&self.stdout), end_of(&self.stderr));
         writeln!(f, "code {}, took {:?}", self.code, self.took)?;
         writeln!(f, "stdout, {} bytes: {out}", self.stdout.len())?;
         writeln!(f, "stderr, {} bytes: {err}", self.stderr.len())
     }
+}
+
+fn end_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN)..]).into_owned()
 }

@@ -82,24 +82,63 @@ impl Field {
         text(&output.stdout)
     }
 
-    /// Writes the same file on every one of `hosts`, to be removed when the guard goes.
+    /// Writes the same file on every one of `hosts`, to be removed when the guard goes, with its
+    /// directory if that is below `/tmp` and holds nothing else.
     pub(crate) fn files(&self, hosts: &[&str], path: &str, text: &str, mode: u32) -> impl Drop {
         for host in hosts {
             self.lab.write_file(host, Path::new(path), text.as_bytes(), mode).unwrap();
         }
         let outside = hosts.iter().map(|host| self.lab.path(host, Path::new(path)).unwrap());
         let outside: Vec<PathBuf> = outside.collect();
-        Undo(move || outside.iter().try_for_each(std::fs::remove_file))
+        let in_tmp = path.starts_with("/tmp/");
+        Undo(move || {
+            outside.iter().try_for_each(|path| {
+                std::fs::remove_file(path)?;
+                if in_tmp {
+                    let _ = std::fs::remove_dir(path.parent().unwrap_or(path));
+                }
+                Ok::<(), std::io::Error>(())
+            })
+        })
     }
 
-    /// What runs on the hosts that is neither sshd nor an agent: ranks and what they started.
-    pub(crate) fn ranks(&self) -> Vec<Process> {
+    /// Removes a directory of `hosts` when the guard goes, whoever makes it until then.
+    pub(crate) fn scratch(&self, hosts: &[&str], path: &str) -> impl Drop {
+        let outside = hosts.iter().map(|host| self.lab.path(host, Path::new(path)).unwrap());
+        let outside: Vec<PathBuf> = outside.collect();
+        Undo(move || {
+            let mut left = outside.iter().filter(|path| path.exists());
+            left.try_for_each(std::fs::remove_dir_all)
+        })
+    }
+
+    /// What jobs have left in the hosts' `/tmp`.
+    pub(crate) fn job_directories(&self) -> Vec<PathBuf> {
+        let hosts = self.lab.hosts();
+        let tmps = hosts.iter().filter_map(|host| self.lab.path(host, Path::new("/tmp")).ok());
+        let entries = tmps.filter_map(|tmp| std::fs::read_dir(tmp).ok()).flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let is_ours = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rlaunch-"))
+        };
+        paths.filter(is_ours).collect()
+    }
+
+    /// What runs on the hosts beside sshd: agents, ranks and what ranks started. What is about to
+    /// vanish is not among them: it has no arguments any more.
+    pub(crate) fn started(&self) -> Vec<Process> {
         let mut processes = self.lab.all_processes();
         processes.retain(|process| {
             let program = process.args.first().map_or("", String::as_str);
-            let ours = program.starts_with("sshd") || program.ends_with("rlaunch-worker");
-            process.state != 'Z' && !ours
+            process.state != 'Z' && !program.starts_with(['[', '(']) && !program.starts_with("sshd")
         });
+        processes
+    }
+
+    /// The same without agents.
+    pub(crate) fn ranks(&self) -> Vec<Process> {
+        let mut processes = self.started();
+        processes.retain(|process| !process.args[0].ends_with("rlaunch-worker"));
         processes
     }
 
@@ -122,6 +161,9 @@ impl Drop for Field {
         // The next test starts on quiet hosts, whatever happened here.
         for process in self.lab.all_processes() {
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+        for directory in self.job_directories() {
+            let _ = std::fs::remove_dir_all(directory);
         }
     }
 }

@@ -29,7 +29,9 @@ pub(crate) fn guard(agent: fn(&Workspace) -> ExitCode) -> ExitCode {
     }
     match rlaunch_sys::fork() {
         Ok(Fork::Child) => {
-            // Without its guardian the agent ends the job in order.
+            // Helpers that lose their parent come to the agent first, so that it sees them; this
+            // is not inherited. And without its guardian the agent ends the job in order.
+            let _ = prctl::set_child_subreaper(true);
             let _ = prctl::set_pdeathsig(Signal::SIGTERM);
             let _ = watched.thread_unblock();
             agent(&workspace)

@@ -6,19 +6,31 @@ use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::sync::watch;
 
 /// An unfinished line is sent on after this long, so that a prompt or a progress bar is seen.
 const UNFINISHED: Duration = Duration::from_millis(200);
 
+/// Nothing to read for this long, and nobody of the job left to write: the stream has ended.
+const ABANDONED: Duration = Duration::from_millis(50);
+
 /// Carries one stream of one rank until its end.
-pub(crate) async fn pump(rank: Rank, stream: Stream, mut pipe: pipe::Receiver, outbox: Outbox) {
+///
+/// `abandoned` turns true when no process of the job is left: what the pipe holds then is all that
+/// will ever be in it, even if somebody outside the job keeps it open.
+pub(crate) async fn pump(
+    (rank, stream): (Rank, Stream),
+    mut pipe: pipe::Receiver,
+    outbox: Outbox,
+    mut abandoned: watch::Receiver<bool>,
+) {
     let mut buffer = Vec::with_capacity(2 * MAX_OUTPUT);
     let mut open = true;
     // What was last sent did not end its line, and more of that line may follow at any time.
     let mut unfinished_sent = false;
     while open {
         let line_waits = !buffer.is_empty() && !unfinished_sent;
-        let more = read_more(&mut pipe, &mut buffer);
+        let more = read_more(&mut pipe, &mut buffer, &mut abandoned);
         let read = if line_waits {
             tokio::time::timeout(UNFINISHED, more).await.unwrap_or(Read::Paused)
         } else {
@@ -45,9 +57,25 @@ enum Read {
     End,
 }
 
-async fn read_more(pipe: &mut pipe::Receiver, buffer: &mut Vec<u8>) -> Read {
-    // An error on a pipe of ours means that nothing more will come.
-    if pipe.read_buf(buffer).await.unwrap_or(0) == 0 { Read::End } else { Read::More }
+async fn read_more(
+    pipe: &mut pipe::Receiver,
+    buffer: &mut Vec<u8>,
+    abandoned: &mut watch::Receiver<bool>,
+) -> Read {
+    let silence = async {
+        // The sender lives as long as the ranks are watched.
+        let _ = abandoned.wait_for(|&abandoned| abandoned).await;
+        tokio::time::sleep(ABANDONED).await;
+    };
+    tokio::select! {
+        biased;
+        // An error on a pipe of ours means that nothing more will come.
+        read = pipe.read_buf(buffer) => match read {
+            Ok(1..) => Read::More,
+            _ => Read::End,
+        },
+        () = silence => Read::End,
+    }
 }
 
 /// How much of `buffer` goes into the next frame: up to the last line end that fits; a full frame

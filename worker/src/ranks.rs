@@ -13,6 +13,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Between two looks at what KILL has left.
@@ -42,6 +43,8 @@ enum Phase {
 pub(crate) struct Ranks {
     running: Vec<(Rank, Pid)>,
     pumps: JoinSet<()>,
+    /// Set when no process of the job is left.
+    abandoned: watch::Sender<bool>,
     outbox: Outbox,
     hello_at: Instant,
     started_at: SystemTime,
@@ -62,6 +65,7 @@ impl Ranks {
         let mut ranks = Ranks {
             running: Vec::with_capacity(job.ranks.len()),
             pumps: JoinSet::new(),
+            abandoned: watch::Sender::new(false),
             outbox: outbox.clone(),
             hello_at,
             started_at: SystemTime::now(),
@@ -87,8 +91,11 @@ impl Ranks {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });
                 self.running.push((rank, child.pid));
-                self.pumps.spawn(pump(rank, Stream::Stdout, child.stdout, self.outbox.clone()));
-                self.pumps.spawn(pump(rank, Stream::Stderr, child.stderr, self.outbox.clone()));
+                let streams = [(Stream::Stdout, child.stdout), (Stream::Stderr, child.stderr)];
+                for (stream, pipe) in streams {
+                    let abandoned = self.abandoned.subscribe();
+                    self.pumps.spawn(pump((rank, stream), pipe, self.outbox.clone(), abandoned));
+                }
             }
             Err(error) => {
                 let program = prepared.program.display();
@@ -128,6 +135,7 @@ impl Ranks {
         let left = tree::descendants();
         if left.is_empty() {
             self.phase = Phase::Draining;
+            self.abandoned.send_replace(true);
             if self.pumps.is_empty() {
                 self.phase = Phase::Over;
             }

@@ -1,0 +1,205 @@
+//! The agent travels once, and whatever is wrong with its place on a host is said in a sentence.
+
+use crate::running::Outcome;
+use crate::support::{Field, Undo, launch_directory};
+use rlaunch_lab::{Account, Lab, Options};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const ABC: [&str; 3] = ["a", "b", "c"];
+
+/// The one agent in a cache.
+fn only_agent(cache: &Path) -> PathBuf {
+    let builds: Vec<_> = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(builds.len(), 1, "{builds:?}");
+    builds[0].join("rlaunch-worker")
+}
+
+/// Mounts a small file system over root's `~/.cache` of a host, until the guard goes.
+fn mount<'a>(field: &'a Field, host: &'a str, options: &str) -> impl Drop + 'a {
+    let line = format!("mkdir -p ~/.cache && mount -t tmpfs -o {options} none ~/.cache");
+    field.on(host, &line);
+    Undo(move || {
+        let mut umount = field.lab.on(host, Account::Root)?;
+        let line = ["sh", "-c", "umount ~/.cache"];
+        rlaunch_lab::command::run("unmount", umount.args(line)).map(drop)
+    })
+}
+
+fn answered_everywhere(ran: &Outcome) {
+    assert_eq!(ran.succeeded().sorted(), ABC, "{ran}");
+}
+
+#[test]
+fn the_first_launch_sends_and_the_second_does_not() {
+    let field = Field::new();
+    for account in Account::ALL {
+        field.forget_agents(&ABC, account);
+        let run = || field.rlaunch("-H a,b,c hostname").account(account).run();
+        let cold = run();
+        answered_everywhere(&cold);
+        cold.says(&["agent sent to a, b, c "]);
+        let warm = run();
+        answered_everywhere(&warm);
+        assert!(warm.stderr.is_empty(), "{warm}");
+        let agent = only_agent(&field.cache("b", account));
+        assert_eq!(fs::read(agent).unwrap(), fs::read(field.agent()).unwrap());
+    }
+}
+
+#[test]
+fn only_the_host_that_lacks_it_is_sent_the_agent() {
+    let field = Field::new();
+    field.warm("a,b,c", Account::Root);
+    field.forget_agents(&["b"], Account::Root);
+    let ran = field.rlaunch("-H a,b,c hostname").run();
+    answered_everywhere(&ran);
+    ran.says(&["agent sent to b ("]);
+}
+
+#[test]
+fn two_launches_at_once_both_deliver() {
+    let field = Field::new();
+    field.forget_agents(&ABC, Account::Root);
+    let both = [(); 2].map(|()| field.rlaunch("-H a,b,c hostname").spawn());
+    for ran in both.map(crate::running::Running::finish_first) {
+        answered_everywhere(&ran);
+    }
+    for host in ABC {
+        let agent = only_agent(&field.cache(host, Account::Root));
+        let files = fs::read_dir(agent.parent().unwrap()).unwrap().count();
+        assert_eq!(files, 1, "half a copy is left on {host}");
+        assert_eq!(fs::read(agent).unwrap(), fs::read(field.agent()).unwrap());
+    }
+}
+
+#[test]
+fn a_broken_copy_is_replaced() {
+    let field = Field::new();
+    field.forget_agents(&ABC, Account::Root);
+    field.warm("a,b,c", Account::Root);
+    let agent = only_agent(&field.cache("b", Account::Root));
+    let whole = fs::read(&agent).unwrap();
+    let broken: [&[u8]; 4] = [&whole[..whole.len() / 2], &whole[..3000], b"", b"no agent\n"];
+    for bytes in broken {
+        fs::write(&agent, bytes).unwrap();
+        let ran = field.rlaunch("-H a,b,c hostname").run();
+        answered_everywhere(&ran);
+        ran.says(&["agent sent to b ("]);
+        assert!(fs::read(&agent).unwrap() == whole, "{} bytes: {ran}", bytes.len());
+    }
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o600)).unwrap();
+    answered_everywhere(&field.rlaunch("-H a,b,c hostname").run());
+}
+
+#[test]
+fn three_builds_are_kept() {
+    let field = Field::new();
+    field.forget_agents(&["a"], Account::Root);
+    let line = "for n in 1 2 3 4 5; do d=~/.cache/rlaunch/$n; mkdir -p $d
+        echo $n >$d/rlaunch-worker; touch -d \"$n hours ago\" $d/rlaunch-worker; done";
+    field.on("a", line);
+    field.rlaunch("-H a hostname").run().succeeded();
+    let entries = fs::read_dir(field.cache("a", Account::Root)).unwrap();
+    let mut kept: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    kept.sort_unstable_by_key(String::len);
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    assert_eq!(kept[2].len(), 32, "the new build is not among {kept:?}");
+    kept.truncate(2);
+    kept.sort_unstable();
+    assert_eq!(kept, ["1", "2"]);
+    field.forget_agents(&["a"], Account::Root);
+}
+
+#[test]
+fn a_full_disk() {
+    let field = Field::new();
+    let _mount = mount(&field, "b", "size=200k");
+    let ran = field.rlaunch("-H a,b,c hostname").run();
+    ran.refused(202, &["b: cannot keep the agent there", "full"]).hints("--agent-dir");
+    let left = field.on("b", "find ~/.cache -type f");
+    assert_eq!(left, "", "half a copy is left");
+}
+
+#[test]
+fn a_home_that_nothing_executes_from() {
+    let field = Field::new();
+    let _mount = mount(&field, "b", "noexec");
+    let _elsewhere = field.scratch(&ABC, "/tmp/agents");
+    let ran = field.rlaunch("-H a,b,c hostname").run();
+    ran.refused(202, &["b: cannot keep the agent there", "cannot execute"]).hints("--agent-dir");
+    let elsewhere = field.rlaunch("--agent-dir /tmp/agents -H a,b,c hostname").run();
+    answered_everywhere(&elsewhere);
+}
+
+#[test]
+fn a_home_that_cannot_be_written() {
+    let field = Field::new();
+    field.forget_agents(&["b"], Account::User);
+    let home = field.lab.home("b", Account::User).unwrap();
+    let set = |mode| fs::set_permissions(&home, fs::Permissions::from_mode(mode));
+    if home.join(".cache").exists() {
+        fs::remove_dir_all(home.join(".cache")).unwrap();
+    }
+    set(0o555).unwrap();
+    let _restore = Undo(|| set(0o700));
+    let _elsewhere = field.scratch(&ABC, "/tmp/agents-of-user");
+    let run = |words| field.rlaunch(words).account(Account::User).run();
+    let ran = run("-H a,b,c hostname");
+    ran.refused(202, &["b: cannot keep the agent there", "Permission denied"]);
+    ran.hints("--agent-dir");
+    let elsewhere = run("--agent-dir /tmp/agents-of-user -H a,b,c hostname");
+    answered_everywhere(&elsewhere);
+    elsewhere.says(&["agent sent to a, b, c "]);
+}
+
+#[test]
+fn a_shell_that_talks_does_not_disturb() {
+    let field = Field::new();
+    let noise = "echo Welcome to b; echo 'so much to say' >&2; seq 1 5000; printf 'no newline'\n";
+    let bashrc = Account::Root.home().join(".bashrc");
+    let _noise = field.files(&["b"], bashrc.to_str().unwrap(), noise, 0o644);
+    let mut ssh = field.lab.exec(Account::Root);
+    let talked = ssh.args(["ssh", "b", "true"]).output().unwrap().stdout;
+    assert!(talked.starts_with(b"Welcome"), "the shell of b keeps quiet");
+    field.forget_agents(&["b"], Account::Root);
+    for _cold_then_warm in 0..2 {
+        let ran = field.rlaunch("-H a,b,c hostname").run();
+        answered_everywhere(&ran);
+        ran.keeps_quiet_about(&["Welcome", "so much"]);
+    }
+}
+
+#[test]
+fn an_agent_for_other_machines() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let other = directory.path().join("agent");
+    let mut bytes = fs::read(field.agent()).unwrap();
+    // `e_machine` of the ELF header: AArch64 where this is x86_64, and the other way round.
+    let is_x86 = bytes[18] == 62;
+    bytes[18] = if is_x86 { 183 } else { 62 };
+    fs::write(&other, bytes).unwrap();
+    let ran = field.rlaunch("-H a --agent").args([&other]).args(["hostname"]).run();
+    let wrong = if is_x86 { "aarch64" } else { "x86_64" };
+    ran.refused(202, &["a: ", "is no agent for", wrong]).hints("--agent");
+}
+
+#[test]
+fn a_shared_home_is_sent_one_agent() {
+    let field = Field::new();
+    let options = Options { shared_home: true, net: [10, 98], ..Options::new("testshared", 3) };
+    let lab = Lab::up(&options).unwrap();
+    let _down = Undo(|| Lab::down("testshared").map(drop));
+    let shared = Field { lab, rlaunch: field.rlaunch.clone() };
+    let cold = shared.rlaunch("-H a,b,c hostname").run();
+    answered_everywhere(&cold);
+    let sent: Vec<String> = ABC.iter().map(|host| format!("agent sent to {host} (")).collect();
+    let times = |text: &String| cold.err().matches(text.as_str()).count();
+    assert_eq!(sent.iter().map(times).sum::<usize>(), 1, "{cold}");
+    let warm = shared.rlaunch("-H a,b,c hostname").run();
+    answered_everywhere(&warm);
+    assert!(warm.stderr.is_empty(), "{warm}");
+}

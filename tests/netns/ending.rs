@@ -1,0 +1,137 @@
+//! However a job is ended, everything it started is gone when rlaunch returns.
+
+use crate::running::Running;
+use crate::support::{Field, Run};
+use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
+use std::time::{Duration, Instant};
+
+/// Ends on the first signal.
+const MEEK: &str = "echo up; exec sleep 1000";
+/// Ends on none, and neither does its helper, which left its session.
+const STUBBORN: &str = "trap '' TERM INT HUP
+    setsid sh -c 'trap \"\" TERM INT HUP; while :; do sleep 1; done' &
+    echo up; while :; do sleep 1; done";
+
+/// Starts a job on three hosts and waits until its ranks are up.
+fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
+    let mut running = run.sh(script).spawn();
+    running.wait_for_text("up\n", 3);
+    running
+}
+
+fn took_less_than(seconds: u64, since: Instant) {
+    assert!(since.elapsed() < Duration::from_secs(seconds), "{:?}", since.elapsed());
+}
+
+#[test]
+fn each_signal_of_the_user_has_its_code() {
+    let field = Field::new();
+    let signals = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)];
+    for account in Account::ALL {
+        for (signal, code) in signals {
+            let running = up(field.rlaunch("-H a,b,c").account(account), MEEK);
+            let asked = Instant::now();
+            running.signal(signal);
+            running.finish().ended_with(code).says(&["error: ended by ", signal.as_str()]);
+            took_less_than(3, asked);
+        }
+    }
+}
+
+#[test]
+fn ranks_that_will_not_end_are_killed_after_the_grace() {
+    let field = Field::new();
+    for account in Account::ALL {
+        let run = field.rlaunch("-H a,b,c --kill-after 1").account(account);
+        let running = up(run, STUBBORN);
+        let asked = Instant::now();
+        running.signal(Signal::SIGINT);
+        running.finish().ended_with(130);
+        assert!(asked.elapsed() >= Duration::from_millis(900), "no grace: {:?}", asked.elapsed());
+        took_less_than(4, asked);
+    }
+}
+
+#[test]
+fn ranks_have_the_grace_to_save_their_work() {
+    let field = Field::new();
+    let script = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo up; sleep 1000 & wait";
+    let running = up(field.rlaunch("-H a,b,c"), script);
+    running.signal(Signal::SIGINT);
+    let ran = running.finish();
+    assert_eq!(ran.ended_with(130).out().matches("saved\n").count(), 3, "{ran}");
+}
+
+#[test]
+fn asking_twice_means_now() {
+    let field = Field::new();
+    let script = "trap 'echo told' TERM; echo up; while :; do sleep 0.1; done";
+    let mut running = up(field.rlaunch("-H a,b,c --kill-after 60"), script);
+    running.signal(Signal::SIGINT);
+    running.wait_for_text("told\n", 3);
+    let asked = Instant::now();
+    running.signal(Signal::SIGINT);
+    running.finish().ended_with(130);
+    took_less_than(3, asked);
+}
+
+#[test]
+fn other_signals_reach_the_ranks() {
+    let field = Field::new();
+    let script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2
+        echo up; while :; do sleep 0.1; done";
+    let mut running = up(field.rlaunch("-H a,b,c"), script);
+    running.signal(Signal::SIGUSR1);
+    running.wait_for_text("one\n", 3);
+    running.signal(Signal::SIGUSR2);
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("two\n").count(), 3, "{ran}");
+}
+
+/// Nobody is left to tell the agents; the ends of their channels do.
+#[test]
+fn nothing_outlives_a_killed_rlaunch() {
+    let field = Field::new();
+    for account in Account::ALL {
+        for script in [MEEK, STUBBORN] {
+            let run = field.rlaunch("-H a,b,c --kill-after 1").account(account);
+            let running = up(run, script);
+            running.signal(Signal::SIGKILL);
+            let killed = Instant::now();
+            assert_eq!(running.finish_first().code, -9);
+            field.wait_for("the ranks to end", || field.started().is_empty());
+            took_less_than(3, killed);
+            field.assert_idle();
+        }
+    }
+}
+
+/// A grandchild that left its session, ignores TERM and holds the rank's stdout.
+#[test]
+fn helpers_neither_keep_a_job_nor_outlive_it() {
+    let field = Field::new();
+    let helpers = [
+        "sleep 1000 & echo up",
+        "setsid sleep 1000 & echo up",
+        "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up",
+        "(setsid sh -c '(sleep 1000 &) & exit 0' </dev/null >/dev/null 2>&1 &); echo up",
+        "nohup setsid sh -c 'sleep 1000 & sleep 1000 & wait' >/dev/null 2>&1 & echo up",
+    ];
+    for account in Account::ALL {
+        for script in helpers {
+            let ran = field.rlaunch("-H a,b,c").account(account).sh(script).run();
+            assert_eq!(ran.succeeded().out(), "up\nup\nup\n", "{script}: {ran}");
+            ran.took_less_than(4);
+        }
+    }
+}
+
+/// Whatever a helper printed before its rank ended is not lost with it.
+#[test]
+fn the_last_words_of_a_helper_are_kept() {
+    let field = Field::new();
+    let script = "(seq 1 20000; sleep 1000) & sleep 0.3; exit 0";
+    let ran = field.rlaunch("-H a,b,c").sh(script).run();
+    assert_eq!(ran.succeeded().out().lines().count(), 60_000, "{:?}", ran.took);
+}

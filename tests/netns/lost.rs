@@ -1,0 +1,115 @@
+//! A node that is lost in the middle of a job is named, and the others end.
+
+use crate::support::{Field, Undo};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::{Account, Cut, Process};
+use std::time::{Duration, Instant};
+
+const MEEK: &str = "echo up; exec sleep 1000";
+const WITH_HELPER: &str =
+    "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' >/dev/null 2>&1 &
+    echo up; exec sleep 1000";
+
+/// The guardian on `host` and its child, the agent.
+fn agents(field: &Field, host: &str) -> (Pid, Pid) {
+    let mut found = field.lab.processes(host).unwrap();
+    found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+    let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);
+    let agent = found.iter().find(is_child).unwrap();
+    (Pid::from_raw(agent.parent), Pid::from_raw(agent.pid))
+}
+
+#[test]
+fn an_agent_that_is_killed() {
+    let field = Field::new();
+    for account in Account::ALL {
+        let mut running = field.rlaunch("-H a,b,c").account(account).sh(WITH_HELPER).spawn();
+        running.wait_for_lines(3);
+        let (_, agent) = agents(&field, "b");
+        let killed = Instant::now();
+        kill(agent, Signal::SIGKILL).unwrap();
+        running.finish().ended_with(206).says(&["error: node b is lost"]);
+        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    }
+}
+
+#[test]
+fn a_guardian_that_is_killed() {
+    let field = Field::new();
+    let mut running = field.rlaunch("-H a,b,c").sh(WITH_HELPER).spawn();
+    running.wait_for_lines(3);
+    let (guardian, _) = agents(&field, "b");
+    kill(guardian, Signal::SIGKILL).unwrap();
+    let ran = running.finish();
+    assert_ne!(ran.code, 0, "{ran}");
+    ran.says(&[" b"]);
+}
+
+/// Kills agent and guardian at the same moment: neither can clear up behind the other.
+fn kill_both(field: &Field, host: &str) {
+    let (guardian, agent) = agents(field, host);
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for process in [guardian, agent] {
+            kill(process, signal).unwrap();
+        }
+    }
+}
+
+#[test]
+fn agent_and_guardian_killed_together() {
+    let field = Field::new();
+    let mut running = field.rlaunch("-H a,b,c").sh(MEEK).spawn();
+    running.wait_for_lines(3);
+    kill_both(&field, "b");
+    running.finish().ended_with(206).says(&["error: node b is lost"]).took_less_than(8);
+}
+
+#[test]
+fn agent_and_guardian_killed_together_leave_no_helper() {
+    let field = Field::new();
+    let mut running = field.rlaunch("-H a,b,c").sh(WITH_HELPER).spawn();
+    running.wait_for_lines(3);
+    kill_both(&field, "b");
+    running.finish().ended_with(206).says(&["error: node b is lost"]).took_less_than(8);
+}
+
+#[test]
+fn an_ssh_session_that_is_killed() {
+    let field = Field::new();
+    let mut running = field.rlaunch("-H a,b,c").sh(MEEK).spawn();
+    running.wait_for_lines(3);
+    field.lab.sshd("b").unwrap().kill_sessions().unwrap();
+    running.finish_first().ended_with(206).says(&["error: node b is lost"]).took_less_than(8);
+    field.wait_for("the ranks of b to end", || field.started().is_empty());
+}
+
+#[test]
+fn a_host_that_loses_power() {
+    let field = Field::new();
+    let _restore = Undo(|| field.lab.boot("b"));
+    let mut running = field.rlaunch("-H a,b,c").sh(MEEK).spawn();
+    running.wait_for_lines(3);
+    let lost = Instant::now();
+    field.lab.crash("b").unwrap();
+    running.finish().ended_with(206).says(&["error: node b is lost"]);
+    assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
+}
+
+/// Neither side can reach the other: both give up, each on its own.
+#[test]
+fn a_host_that_falls_silent() {
+    let field = Field::new();
+    let _restore = Undo(|| field.lab.heal("b"));
+    let mut running = field.rlaunch("-H a,b,c").sh(WITH_HELPER).spawn();
+    running.wait_for_lines(3);
+    let lost = Instant::now();
+    field.lab.cut("b", Cut::Silent).unwrap();
+    let ran = running.finish_first();
+    ran.ended_with(206).says(&["error: node b is lost"]);
+    assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
+    field.wait_for("the ranks of b to end", || field.started().is_empty());
+    assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
+    // What its sshd still had to say to nobody.
+    field.lab.sshd("b").unwrap().kill_sessions().unwrap();
+}
