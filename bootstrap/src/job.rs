@@ -33,8 +33,26 @@ pub struct Job {
     pub kill_after_ms: u32,
     /// Bytes of output the agent may send before the launcher grants more.
     pub output_window: u32,
+    /// How many ranks the job has on all nodes.
+    pub world_size: u32,
+    /// What to do about ranks that run MPI.
+    pub singleton: Singleton,
     /// Set on the node of rank 0: hold a free port of this range until just before the start.
     pub master_ports: Option<PortRange>,
+}
+
+/// What happens when several ranks run MPI and nobody serves it, so that each would take itself for
+/// rank 0 of 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Singleton {
+    /// The job ends when the program itself is linked with MPI; a library that was loaded later is
+    /// warned of.
+    #[default]
+    Error,
+    /// A warning.
+    Warn,
+    /// Nobody looks.
+    Ignore,
 }
 
 /// An inclusive range of TCP ports.
@@ -209,6 +227,15 @@ pub enum Problem {
     NoPort {
         /// The range.
         range: PortRange,
+    },
+    /// The program needs MPI, which nobody serves.
+    Singleton {
+        /// The program's path.
+        program: PathBuf,
+        /// The library, and what it needs: `libmpi.so.40`, `PMIx`.
+        library: String,
+        /// What the library needs to be served.
+        needs: String,
     },
     /// The system refused something else the job needs.
     System {

@@ -142,8 +142,17 @@ pub enum FromAgent {
         pid: u32,
         /// How.
         status: ExitStatus,
+        /// It was killed while the kernel's out-of-memory killer was at work on the node.
+        out_of_memory: bool,
         /// Microseconds from the agent's hello to the end of the rank, by the agent's clock.
         at_us: u64,
+    },
+    /// A rank runs MPI that nobody serves: see [`crate::job::Singleton`].
+    Unserved {
+        /// The process, a rank or started by one.
+        pid: u32,
+        /// What it runs.
+        what: Unserved,
     },
     /// Every rank of this node has ended and its output is sent; the agent leaves.
     Done(Receipt),
@@ -156,6 +165,17 @@ pub enum FromAgent {
         /// The system's reason.
         cause: String,
     },
+}
+
+/// An MPI library that found nobody to wire it up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unserved {
+    /// The library's file name, `libmpi.so.40`.
+    pub library: String,
+    /// What it needs to be served: `PMI` or `PMIx`.
+    pub needs: String,
+    /// The program's own file asks for the library, so it is certainly an MPI program.
+    pub linked: bool,
 }
 
 /// What an agent verified when the job had ended on its node.

@@ -1,6 +1,7 @@
 //! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
 
 use clap::{ArgAction, CommandFactory, Parser};
+use rlaunch_bootstrap::job::Singleton;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -62,6 +63,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
     pub(crate) preload: Vec<PathBuf>,
 
+    /// What to do when several ranks run MPI, which rlaunch does not serve: each would be rank 0
+    /// of 1
+    #[arg(
+        long,
+        value_name = "error|warn|ignore",
+        default_value = "error",
+        hide_possible_values = true,
+        help_heading = "The program"
+    )]
+    pub(crate) singleton: SingletonArg,
+
     /// Start every line with `[rank,host]`
     #[arg(long, help_heading = "Output")]
     pub(crate) tag_output: bool,
@@ -117,6 +129,24 @@ pub(crate) struct Args {
         required = true
     )]
     pub(crate) program: Vec<OsString>,
+}
+
+/// `--singleton`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum SingletonArg {
+    Error,
+    Warn,
+    Ignore,
+}
+
+impl From<SingletonArg> for Singleton {
+    fn from(typed: SingletonArg) -> Singleton {
+        match typed {
+            SingletonArg::Error => Singleton::Error,
+            SingletonArg::Warn => Singleton::Warn,
+            SingletonArg::Ignore => Singleton::Ignore,
+        }
+    }
 }
 
 /// Hosts and the way to them.

@@ -24,6 +24,7 @@ pub(crate) enum Reason {
     Timeout(Duration),
     ReaderGone,
     Lost(Failed),
+    Singleton(Failed),
 }
 
 /// What is known of a node at the end.
@@ -75,7 +76,7 @@ impl Conclusion<'_> {
                 Some(Failed::new(Exit::TIMEOUT, message))
             }
             Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
-            Some(Reason::Lost(failed)) => Some(failed),
+            Some(Reason::Lost(failed) | Reason::Singleton(failed)) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
         failed.details.extend(receipts(&hosts, &ends));
@@ -86,7 +87,7 @@ impl Conclusion<'_> {
 
 /// The report of the first failure.
 fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed {
-    let Failure { rank, pid, status, .. } = failure;
+    let Failure { rank, pid, status, out_of_memory, .. } = failure;
     let how = match status {
         ExitStatus::Code(code) => format!("exited with code {code}"),
         ExitStatus::Signal(number) => {
@@ -97,6 +98,11 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
     let message = format!("rank {rank} on {host} (pid {pid}) {how}");
     let mut failed = Failed::new(Exit::of_rank(status), message);
     failed.by_rank = true;
+    if out_of_memory {
+        let at_work = format!("the kernel's out-of-memory killer was at work on {host} then");
+        failed.details.push(at_work);
+        failed = failed.hint(Some("fewer ranks per host, or less memory for each"));
+    }
     let tail = written.tails.lines(rank);
     if !tail.is_empty() {
         failed.details.push("its last lines on stderr:".to_owned());

@@ -389,6 +389,8 @@ fn node_job(job: &JobSpec, map: &RankMap, node: &Node) -> Job {
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         output_window: output::window(map.nodes.len()),
+        world_size: map.world_size,
+        singleton: job.singleton,
         master_ports: (node.id == NodeId(0)).then_some(job.port_range),
     }
 }

@@ -16,6 +16,7 @@
 //! | 203 | a file or directory is missing |
 //! | 204 | the nodes cannot meet (rendezvous) |
 //! | 206 | a node was lost |
+//! | 207 | several ranks run MPI, which nobody serves |
 //! | 210 | a bug in rlaunch |
 
 use rlaunch_bootstrap::job::ExitStatus;
@@ -37,6 +38,7 @@ impl Exit {
     pub(crate) const FILES: Exit = Exit(203);
     pub(crate) const RENDEZVOUS: Exit = Exit(204);
     pub(crate) const NODE_LOST: Exit = Exit(206);
+    pub(crate) const SINGLETON: Exit = Exit(207);
     pub(crate) const BUG: Exit = Exit(210);
 
     /// The shell's code for a signal.

@@ -10,6 +10,8 @@ pub(crate) struct Failure {
     pub(crate) rank: Rank,
     pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
+    /// Killed while its host was out of memory.
+    pub(crate) out_of_memory: bool,
     /// When it ended, by the launcher's clock.
     pub(crate) at: Instant,
 }
@@ -58,7 +60,8 @@ mod tests {
     use std::time::Duration;
 
     fn failure(rank: u32, code: i32, at: Instant) -> Failure {
-        Failure { rank: Rank(rank), pid: 1, status: ExitStatus::Code(code), at }
+        let status = ExitStatus::Code(code);
+        Failure { rank: Rank(rank), pid: 1, status, out_of_memory: false, at }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::hosts::{self, Host, HostsError};
 use crate::rank_env::{self, EnvError};
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_bootstrap::job::{EnvVar, PortRange, PreloadFile, ScriptCheck, WorkingDir};
+use rlaunch_bootstrap::job::{EnvVar, PortRange, PreloadFile, ScriptCheck, Singleton, WorkingDir};
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -35,6 +35,7 @@ pub(crate) struct JobSpec {
     pub(crate) explicit: Vec<String>,
     pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
+    pub(crate) singleton: Singleton,
     pub(crate) tag_output: bool,
     pub(crate) kill_after: Duration,
     pub(crate) timeout: Option<Duration>,
@@ -119,7 +120,12 @@ impl JobSpec {
         }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
         let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &args.env)?;
+        for var in &env {
+            let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+            tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
+        }
         let script = script_of(&args.program).and_then(|path| check(path, &here));
+        mention_files(&args.program, script.as_ref(), &here);
         let id = JobId(uuid::Uuid::now_v7().as_u128());
         let events = Events::open(args.events.as_deref(), id).map_err(|source| {
             JobError::Events { target: args.events.clone().unwrap_or_default(), source }
@@ -137,6 +143,7 @@ impl JobSpec {
             env,
             explicit,
             preload: preloads(&args.preload)?,
+            singleton: args.singleton.into(),
             tag_output: args.tag_output,
             kill_after: args.kill_after,
             timeout: args.timeout,
@@ -174,6 +181,16 @@ fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
         preloads.push(Preload { file, source: path.clone() });
     }
     Ok(preloads)
+}
+
+/// Other arguments that name a file here may be meant for the hosts to have as well.
+fn mention_files(argv: &[OsString], script: Option<&ScriptCheck>, here: &Path) {
+    let is_script = |arg: &OsStr| script.is_some_and(|script| script.path == arg);
+    for argument in argv.iter().skip(1).filter(|arg| !is_script(arg)) {
+        if here.join(argument).is_file() {
+            tracing::info!("{} names a file here: do the hosts have it?", argument.display());
+        }
+    }
 }
 
 /// What the hosts must have for `path` to be run, when this machine has it.

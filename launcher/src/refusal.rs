@@ -70,10 +70,25 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let sentence = format!("no port of {}-{} is free on {hosts}", range.first, range.last);
             (Exit::RENDEZVOUS, sentence, Some("--port-range FIRST-LAST names others".into()))
         }
+        Problem::Singleton { program, library, needs } => {
+            let (sentence, hint) = singleton(&program.display().to_string(), library, needs);
+            (Exit::SINGLETON, sentence, Some(hint))
+        }
         Problem::System { operation, cause } => {
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
         }
     }
+}
+
+/// What is wrong with several ranks of MPI, and what to do: sentence and hint.
+pub(crate) fn singleton(who: &str, library: &str, needs: &str) -> (String, String) {
+    (
+        format!(
+            "{who} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every \
+             rank would be rank 0 of 1"
+        ),
+        "start it with its own mpirun; --singleton warn lets it run all the same".to_owned(),
+    )
 }
 
 fn missing_file_hint(name: &str) -> String {

@@ -8,11 +8,13 @@ use crate::exit::Exit;
 use crate::first_failure::{Failure, FirstFailure};
 use crate::job::JobSpec;
 use crate::output;
+use crate::refusal;
 use crate::report::{self, Failed};
 use crate::session::{Event, What};
 use crate::signals::{self, Asked, Signals};
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::wire::{FromAgent, ToAgent};
+use rlaunch_bootstrap::job::Singleton;
+use rlaunch_bootstrap::wire::{FromAgent, ToAgent, Unserved};
 use std::time::{Duration, Instant};
 
 /// What nodes may take beyond the grace to end their ranks and say so.
@@ -32,6 +34,7 @@ pub(crate) struct Watch<'a> {
     ends: Vec<Option<NodeEnd>>,
     /// When to end the job (`--timeout`), or to stop waiting for nodes that were told to.
     deadline: Option<Instant>,
+    warned_of_mpi: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -43,8 +46,17 @@ impl<'a> Watch<'a> {
     ) -> Watch<'a> {
         let ends = crew.nodes.iter().map(|_| None).collect();
         let deadline = job.timeout.map(|timeout| Instant::now() + timeout);
-        let first_failure = FirstFailure::default();
-        Watch { job, crew, signals, writer, first_failure, reason: None, ends, deadline }
+        Watch {
+            job,
+            crew,
+            signals,
+            writer,
+            first_failure: FirstFailure::default(),
+            reason: None,
+            ends,
+            deadline,
+            warned_of_mpi: false,
+        }
     }
 
     /// Waits for every node, then says how the job went.
@@ -96,11 +108,11 @@ impl<'a> Watch<'a> {
                 tracing::info!(%rank, %host, pid, "started");
                 events.emit(&Record::RankStarted { rank: rank.0, host: &host, pid });
             }
-            FromAgent::Exited { rank, pid, status, at_us } => {
+            FromAgent::Exited { rank, pid, status, out_of_memory, at_us } => {
                 tracing::info!(%rank, %host, pid, ?status, "exited");
                 events.emit(&Record::rank_exited(rank, &host, pid, status));
                 let at = self.crew.nodes[node.index()].hello_at + Duration::from_micros(at_us);
-                self.first_failure.observe(Failure { rank, pid, status, at });
+                self.first_failure.observe(Failure { rank, pid, status, out_of_memory, at });
                 if !status.success() && !self.is_ending() && !self.job.continue_on_error {
                     self.end(Reason::Rank);
                 }
@@ -111,6 +123,7 @@ impl<'a> Watch<'a> {
                 events.emit(&Record::NodeClean { host: &host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
             }
+            FromAgent::Unserved { pid, what } => self.on_unserved(&host, pid, &what),
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(node, &format!("cannot {operation}: {cause}"));
             }
@@ -126,6 +139,16 @@ impl<'a> Watch<'a> {
             report::warn(&lost.message);
         } else {
             self.end(Reason::Lost(lost));
+        }
+    }
+
+    fn on_unserved(&mut self, host: &str, pid: u32, what: &Unserved) {
+        let who = format!("process {pid} on {host}");
+        let (sentence, hint) = refusal::singleton(&who, &what.library, &what.needs);
+        if what.linked && self.job.singleton == Singleton::Error && !self.is_ending() {
+            self.end(Reason::Singleton(Failed::new(Exit::SINGLETON, sentence).hint(Some(hint))));
+        } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
+            report::warn(&sentence);
         }
     }
 

@@ -81,7 +81,7 @@ fn a_broken_copy_is_replaced() {
     field.warm("a,b,c", Account::Root);
     let agent = only_agent(&field.cache("b", Account::Root));
     let whole = fs::read(&agent).unwrap();
-    let broken: [&[u8]; 4] = [&whole[..whole.len() / 2], &whole[..3000], b"", b"no agent\n"];
+    let broken: [&[u8]; 3] = [&whole[..whole.len() / 2], &whole[..3000], b"no agent\n"];
     for bytes in broken {
         fs::write(&agent, bytes).unwrap();
         let ran = field.rlaunch("-H a,b,c hostname").run();
@@ -91,6 +91,22 @@ fn a_broken_copy_is_replaced() {
     }
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o600)).unwrap();
     answered_everywhere(&field.rlaunch("-H a,b,c hostname").run());
+}
+
+/// As a host has it that lost power at the wrong moment. A shell executes nothing, with success.
+#[test]
+fn an_empty_copy_is_replaced() {
+    let field = Field::new();
+    field.forget_agents(&["b"], Account::Root);
+    field.warm("b", Account::Root);
+    let agent = only_agent(&field.cache("b", Account::Root));
+    let _restore = Undo(|| {
+        field.forget_agents(&["b"], Account::Root);
+        Ok::<(), std::io::Error>(())
+    });
+    fs::write(&agent, b"").unwrap();
+    answered_everywhere(&field.rlaunch("-H a,b,c hostname").run());
+    assert_eq!(fs::read(&agent).unwrap(), fs::read(field.agent()).unwrap());
 }
 
 #[test]

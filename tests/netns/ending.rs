@@ -1,9 +1,11 @@
 //! However a job is ended, everything it started is gone when rlaunch returns.
 
 use crate::running::Running;
-use crate::support::{Field, Run};
+use crate::support::{BOUND, Field, Run};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use rlaunch_lab::Account;
+use rlaunch_lab::command::wait_until;
 use std::time::{Duration, Instant};
 
 /// Ends on the first signal.
@@ -87,6 +89,59 @@ fn other_signals_reach_the_ranks() {
     running.signal(Signal::SIGUSR2);
     let ran = running.finish();
     assert_eq!(ran.succeeded().out().matches("two\n").count(), 3, "{ran}");
+}
+
+#[test]
+fn a_job_that_takes_too_long() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b,c --timeout 1 --kill-after 1").sh(STUBBORN).run();
+    ran.ended_with(124).says(&["error: ", "--timeout"]).took_less_than(5);
+    assert!(ran.took >= Duration::from_secs(1), "{ran}");
+}
+
+#[test]
+fn the_others_go_on_where_that_is_asked_for() {
+    let field = Field::new();
+    let script = "if [ $RANK = 1 ]; then exit 5; fi
+        while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; echo done";
+    let mut running = field.rlaunch("-H a,b,c --continue-on-error -v").sh(script).spawn();
+    running.wait_for_stderr("exited rank=1", 1);
+    for host in ["a", "c"] {
+        field.lab.write_file(host, "/tmp/go".as_ref(), b"", 0o644).unwrap();
+    }
+    let ran = running.finish();
+    ran.ended_with(5).says(&["rank 1 on b "]);
+    assert_eq!(ran.out(), "done\ndone\n", "{ran}");
+}
+
+/// The state letter of a process: T is stopped.
+fn state(pid: Pid) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+#[test]
+fn a_suspended_job_goes_on_where_it_was() {
+    /// Longer than silence is tolerated otherwise.
+    const PAUSE: Duration = Duration::from_secs(8);
+    let field = Field::new();
+    let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; echo done";
+    let running = up(field.rlaunch("-H a,b,c"), script);
+    running.signal(Signal::SIGTSTP);
+    let stopped = || field.ranks().iter().all(|process| process.state == 'T');
+    field.wait_for("everything to stop", || state(running.pid()) == 'T' && stopped());
+    let since = Instant::now();
+    wait_until(PAUSE + BOUND, "the pause to end", || {
+        assert!(state(running.pid()) == 'T' && stopped() && field.ranks().len() >= 3);
+        Ok(since.elapsed() >= PAUSE)
+    })
+    .unwrap();
+    running.signal(Signal::SIGCONT);
+    for host in ["a", "b", "c"] {
+        field.lab.write_file(host, "/tmp/go".as_ref(), b"", 0o644).unwrap();
+    }
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("done\n").count(), 3, "{ran}");
 }
 
 /// Nobody is left to tell the agents; the ends of their channels do.

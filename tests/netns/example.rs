@@ -112,13 +112,13 @@ fn started_on_one_of_the_hosts() {
     let _copy = field.scratch(&["a"], "/tmp/dist");
     for account in Account::ALL {
         let _launcher = make_launcher(&field, "a", account);
-        let run = field.rlaunch("-H a,b,c -np 3 hostname").account(account).from_host("a");
+        let run = field.rlaunch("-H a,b,c -np 3 hostname").account(account).started_on("a");
         let ran = run.run();
         assert_eq!(ran.succeeded().sorted(), ["a", "b", "c"], "{ran}");
     }
     let _launcher = make_launcher(&field, "a", Account::Root);
     let script = Account::Root.home().join("train.py");
     let _script = field.files(&["a"], script.to_str().unwrap(), TRAIN, 0o644);
-    let run = field.rlaunch("-H a,b,c --preload train.py python3 train.py").from_host("a");
+    let run = field.rlaunch("-H a,b,c --preload train.py python3 train.py").started_on("a");
     trained(&run.run());
 }

@@ -113,3 +113,29 @@ fn a_host_that_falls_silent() {
     // What its sshd still had to say to nobody.
     field.lab.sshd("b").unwrap().kill_sessions().unwrap();
 }
+
+/// rlaunch, agent and guardian die at once: nobody is left who could clear up, but a second
+/// rlaunch can.
+#[test]
+fn what_nobody_could_end_is_reaped_by_hand() {
+    let field = Field::new();
+    let script = WITH_HELPER.replace("echo up", "echo $RLAUNCH_JOB_ID");
+    let mut running = field.rlaunch("-H b").sh(&script).spawn();
+    running.wait_for_lines(1);
+    running.signal(Signal::SIGSTOP);
+    kill_both(&field, "b");
+    running.signal(Signal::SIGKILL);
+    let ran = running.finish_first();
+    assert!(!field.ranks().is_empty(), "nothing was left to reap");
+    let other = "0".repeat(32);
+    let reap = |job: &str| {
+        let ran = field.rlaunch("reap").args([job, "-H", "a,b"]).spawn().finish_first();
+        ran.succeeded();
+        assert_eq!(ran.out().lines().count(), 2, "{ran}");
+    };
+    reap(&other);
+    assert!(!field.ranks().is_empty(), "another job's processes were reaped");
+    reap(ran.out().trim());
+    assert!(field.ranks().is_empty(), "{:#?}", field.ranks());
+    reap(ran.out().trim());
+}

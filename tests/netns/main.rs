@@ -1,6 +1,11 @@
 //! The real rlaunch on hosts that are network namespaces, each with a real sshd: `cargo lab test
 //! --stage netns` runs these tests, one at a time.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
+)]
+
 mod running;
 mod support;
 

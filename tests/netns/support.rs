@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
     }
 
     /// Started on a host that has a copy in `/tmp/dist`, rather than on the launch node.
-    pub(crate) fn from_host(mut self, host: &str) -> Run<'a> {
+    pub(crate) fn started_on(mut self, host: &str) -> Run<'a> {
         self.from = From::Host(host.into());
         self
     }

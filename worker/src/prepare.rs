@@ -1,13 +1,15 @@
 //! Before any rank starts: is everything the job needs on this node?
 
 use crate::rank_env::{self, Environment};
+use crate::singleton;
 use crate::workspace::Workspace;
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{PATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{
-    Job, Notice, PortRange, PreloadFile, Problem, ScriptCheck, WorkingDir,
+    Job, Notice, PortRange, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
 };
+use rlaunch_bootstrap::wire::Unserved;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -49,7 +51,8 @@ pub(crate) fn prepare(job: &Job, files: &JobFiles) -> Result<Prepared, Vec<Probl
     let directory = working_dir(&job.wdir, &mut notices).map_err(|problem| vec![problem])?;
 
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
-    let program = find_program(&argv, &search_path, &directory);
+    let program =
+        find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
     let script = job.script.as_ref().filter(|_| !files.redirects(&job.script));
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
     let port = job.master_ports.map(|range| HeldPort::take(range, job.id)).transpose();
@@ -118,6 +121,19 @@ fn find_program(
             .filter(|i| on_path(OsStr::new(i), search_path, directory).is_some())
             .map(str::to_owned),
     )
+}
+
+/// Refuses a program that is linked with MPI when several ranks would each be alone.
+fn check_singleton(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
+    if job.singleton != Singleton::Error || job.world_size < 2 {
+        return Ok(program);
+    }
+    match singleton::of_program(&program) {
+        None => Ok(program),
+        Some(Unserved { library, needs, .. }) => {
+            Err(Problem::Singleton { program, library, needs })
+        }
+    }
 }
 
 fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {

@@ -1,16 +1,18 @@
 //! The ranks of this node while they run: started together, reaped, ended, and cleared up after.
 
 use crate::child;
+use crate::oom;
 use crate::outbox::Outbox;
 use crate::prepare::Prepared;
 use crate::pump::pump;
 use crate::rank_env;
 use crate::shm;
+use crate::singleton;
 use crate::tree;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec};
+use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -48,9 +50,13 @@ pub(crate) struct Ranks {
     outbox: Outbox,
     hello_at: Instant,
     started_at: SystemTime,
+    /// When the ranks started.
+    oom_kills: oom::Kills,
     kill_after: Duration,
     phase: Phase,
     receipt: Receipt,
+    /// When running ranks are looked at for MPI, latest first.
+    looks: Vec<Instant>,
 }
 
 impl Ranks {
@@ -69,9 +75,11 @@ impl Ranks {
             outbox: outbox.clone(),
             hello_at,
             started_at: SystemTime::now(),
+            oom_kills: oom::Kills::now(),
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
             receipt: Receipt::default(),
+            looks: looks(job),
         };
         let mut prepared = prepared;
         // Released as late as can be: rank 0 binds it next.
@@ -112,7 +120,9 @@ impl Ranks {
     fn report(&self, rank: Rank, pid: Pid, status: ExitStatus) {
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let pid = pid.as_raw().cast_unsigned();
-        self.outbox.send(&FromAgent::Exited { rank, pid, status, at_us });
+        let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
+        let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.have_grown();
+        self.outbox.send(&FromAgent::Exited { rank, pid, status, out_of_memory, at_us });
     }
 
     /// Collects children that ended and reports the ranks among them.
@@ -196,7 +206,8 @@ impl Ranks {
         match self.phase {
             Phase::Ending(kill_at) => Some(kill_at),
             Phase::Killing { again, .. } => Some(again),
-            Phase::Running | Phase::Draining | Phase::Over => None,
+            Phase::Running => self.looks.last().copied(),
+            Phase::Draining | Phase::Over => None,
         }
     }
 
@@ -204,6 +215,7 @@ impl Ranks {
     pub(crate) fn on_time(&mut self) {
         let now = Instant::now();
         match self.phase {
+            Phase::Running => self.look_for_mpi(now),
             Phase::Ending(kill_at) if now >= kill_at => self.kill_all(),
             Phase::Killing { since, again } if now >= again => {
                 self.reap();
@@ -215,6 +227,18 @@ impl Ranks {
             }
             Phase::Draining if self.pumps.is_empty() => self.phase = Phase::Over,
             _ => {}
+        }
+    }
+
+    /// Reports the first process that runs MPI; nobody serves it, so it believes to be alone.
+    fn look_for_mpi(&mut self, now: Instant) {
+        if self.looks.last().is_none_or(|&due| due > now) {
+            return;
+        }
+        self.looks.pop();
+        if let Some((pid, what)) = singleton::among_processes() {
+            self.looks.clear();
+            self.outbox.send(&FromAgent::Unserved { pid: pid.as_raw().cast_unsigned(), what });
         }
     }
 
@@ -257,4 +281,13 @@ impl Ranks {
         self.receipt.segments_unclaimed = swept.unclaimed;
         self.receipt
     }
+}
+
+/// When to look for MPI; never, where one rank is all there is or the user does not care.
+fn looks(job: &Job) -> Vec<Instant> {
+    if job.world_size < 2 || job.singleton == Singleton::Ignore {
+        return Vec::new();
+    }
+    let now = Instant::now();
+    singleton::LOOK_AT.iter().rev().map(|&after| now + after).collect()
 }

@@ -172,7 +172,7 @@ impl Delivery {
             }
             _ => return Err(DeliverError::Shell(host)),
         };
-        let size = file.payload(false).len();
+        let size = file.size;
         answers.channel.send(format!("{} {size}\n", file.hash).into()).await?;
         let mut sent = None;
         loop {
@@ -180,7 +180,7 @@ impl Delivery {
             match answer.split_once(' ').unwrap_or((&answer, "")) {
                 ("present" | "installed", _) => return Ok((file, sent)),
                 ("want", how) => {
-                    let payload = file.payload(how == "gzip");
+                    let payload = file.payload(how == "gzip")?;
                     sent = Some(payload.len());
                     answers.channel.send(payload).await?;
                     answers.channel.end_input().await?;

@@ -51,17 +51,23 @@ pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
     /// What the hosts' caches call it.
     pub(crate) hash: String,
-    bytes: Vec<u8>,
+    /// In bytes.
+    pub(crate) size: usize,
     compressed: OnceLock<Bytes>,
 }
 
 impl AgentFile {
-    /// The executable as it travels.
-    pub(crate) fn payload(&self, gzip: bool) -> Bytes {
-        if !gzip {
-            return Bytes::from(self.bytes.clone());
+    /// The executable as it travels. Read when a host lacks it, which is rare.
+    pub(crate) fn payload(&self, gzip: bool) -> Result<Bytes, StoreError> {
+        if let Some(compressed) = self.compressed.get().filter(|_| gzip) {
+            return Ok(compressed.clone());
         }
-        self.compressed.get_or_init(|| compress(&self.bytes)).clone()
+        let failed = |source| StoreError::Read { path: self.path.clone(), source };
+        let bytes = std::fs::read(&self.path).map_err(failed)?;
+        if !gzip {
+            return Ok(bytes.into());
+        }
+        Ok(self.compressed.get_or_init(|| compress(&bytes)).clone())
     }
 }
 
@@ -155,7 +161,8 @@ fn read(path: &Path) -> Result<AgentFile, StoreError> {
         text
     });
     let hash = hash[..HASH_DIGITS].to_owned();
-    Ok(AgentFile { path: path.to_owned(), hash, bytes, compressed: OnceLock::new() })
+    let (path, size) = (path.to_owned(), bytes.len());
+    Ok(AgentFile { path, hash, size, compressed: OnceLock::new() })
 }
 
 /// The architecture of an ELF executable; the inner error says what the file is instead.
@@ -207,9 +214,9 @@ mod tests {
         let file = read(&path).unwrap();
         assert_eq!(file.hash.len(), HASH_DIGITS);
         let mut unpacked = Vec::new();
-        let payload = file.payload(true);
+        let payload = file.payload(true).unwrap();
         flate2::read::GzDecoder::new(&payload[..]).read_to_end(&mut unpacked).unwrap();
         assert_eq!(unpacked, b"some bytes");
-        assert_eq!(file.payload(false), Bytes::from_static(b"some bytes"));
+        assert_eq!(file.payload(false).unwrap(), Bytes::from_static(b"some bytes"));
     }
 }

@@ -1,0 +1,114 @@
+//! Which libraries an executable needs: DT_NEEDED of its dynamic section (System V ABI, chapter 5).
+//! 64-bit little-endian files only, which is what the agent itself runs on.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+/// More program headers or dynamic entries than any real file has.
+const MAX_ENTRIES: u64 = 4096;
+/// The longest library name that is read, in bytes.
+const MAX_NAME: usize = 256;
+
+/// The names of the libraries; none for a file that is no such executable, or is static.
+pub(crate) fn needed(path: &Path) -> Vec<String> {
+    File::open(path).ok().and_then(|file| read_needed(&file)).unwrap_or_default()
+}
+
+struct Segment {
+    kind: u64,
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+fn read_needed(file: &File) -> Option<Vec<String>> {
+    let segments = segments(file)?;
+    let dynamic = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
+    let mut names = Vec::new();
+    let mut strings = None;
+    for entry in 0..(dynamic.size / 16).min(MAX_ENTRIES) {
+        let at = dynamic.offset.checked_add(entry * 16)?;
+        match (number(file, at, 8)?, number(file, at.checked_add(8)?, 8)?) {
+            (0, _) => break,
+            (DT_NEEDED, name) => names.push(name),
+            (DT_STRTAB, address) => strings = Some(address),
+            _ => {}
+        }
+    }
+    let strings = strings?;
+    let table = segments.iter().find(|s| {
+        s.kind == PT_LOAD && (s.address..s.address.saturating_add(s.size)).contains(&strings)
+    })?;
+    let start = table.offset.checked_add(strings - table.address)?;
+    Some(names.into_iter().filter_map(|name| string(file, start.checked_add(name)?)).collect())
+}
+
+fn segments(file: &File) -> Option<Vec<Segment>> {
+    let mut ident = [0; 6];
+    file.read_exact_at(&mut ident, 0).ok()?;
+    // Magic, class 64, little endian.
+    if ident != *b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, size, count) =
+        (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?.min(MAX_ENTRIES));
+    (0..count)
+        .map(|index| {
+            let at = table.checked_add(index * size)?;
+            let field = |offset, width| number(file, at.checked_add(offset)?, width);
+            let (kind, offset) = (field(0, 4)?, field(8, 8)?);
+            Some(Segment { kind, offset, address: field(16, 8)?, size: field(32, 8)? })
+        })
+        .collect()
+}
+
+/// An unsigned number of `width` bytes, 8 at most.
+fn number(file: &File, at: u64, width: usize) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes[..width], at).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+fn string(file: &File, at: u64) -> Option<String> {
+    let mut bytes = [0; MAX_NAME];
+    let read = file.read_at(&mut bytes, at).ok()?;
+    let end = bytes[..read].iter().position(|&byte| byte == 0)?;
+    String::from_utf8(bytes[..end].to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_needs_libc() {
+        let libraries = needed(Path::new("/bin/sh"));
+        assert!(libraries.iter().any(|name| name.starts_with("libc.so")), "{libraries:?}");
+    }
+
+    #[test]
+    fn other_files_need_nothing() {
+        assert!(needed(Path::new("/etc/passwd")).is_empty());
+        assert!(needed(Path::new("/nonexistent")).is_empty());
+        assert!(needed(Path::new("/")).is_empty());
+    }
+
+    /// Whatever a damaged file says, reading it ends, with an answer or without.
+    #[test]
+    fn damaged_files_are_survived() {
+        let whole = std::fs::read("/bin/sh").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("damaged");
+        for at in 0..64 {
+            let mut bytes = whole[..whole.len().min(4096)].to_vec();
+            bytes[at] ^= 0xff;
+            std::fs::write(&path, bytes).unwrap();
+            let _ = needed(&path);
+        }
+    }
+}
