@@ -145,7 +145,10 @@ impl<'a> Watch<'a> {
     fn on_unserved(&mut self, host: &str, pid: u32, what: &Unserved) {
         let who = format!("process {pid} on {host}");
         let (sentence, hint) = refusal::singleton(&who, &what.library, &what.needs);
-        if what.linked && self.job.singleton == Singleton::Error && !self.is_ending() {
+        if self.is_ending() {
+            return;
+        }
+        if what.linked && self.job.singleton == Singleton::Error {
             self.end(Reason::Singleton(Failed::new(Exit::SINGLETON, sentence).hint(Some(hint))));
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
             report::warn(&sentence);

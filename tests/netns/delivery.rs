@@ -207,6 +207,8 @@ fn an_agent_for_other_machines() {
 fn a_shared_home_is_sent_one_agent() {
     let field = Field::new();
     let options = Options { shared_home: true, net: [10, 98], ..Options::new("testshared", 3) };
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down("testshared").unwrap();
     let lab = Lab::up(&options).unwrap();
     let _down = Undo(|| Lab::down("testshared").map(drop));
     let shared = Field { lab, rlaunch: field.rlaunch.clone() };

@@ -20,4 +20,5 @@ mod lost;
 mod missing;
 mod output;
 mod rekey;
+mod teardown;
 mod unreachable;

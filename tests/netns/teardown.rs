@@ -1,0 +1,344 @@
+//! The teardown matrix: however a job of eight ranks on four hosts ends, as root and as an ordinary
+//! user, rlaunch returns in time, says who did it, and no process, no shared memory and no
+//! temporary file of the job is left on any host.
+
+mod events;
+mod lost;
+mod reader;
+mod reaping;
+
+use crate::running::{Outcome, Running};
+use crate::support::{Field, Run, Undo};
+use nix::sys::signal::Signal;
+use rlaunch_lab::command::wait_until;
+use rlaunch_lab::{Account, Process};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
+/// Every job here; its rank 5 is on host c.
+const EIGHT: &str = "-H a:2,b:2,c:2,d:2 -np 8";
+/// Ranks wait for this file of their host.
+const GO: &str = "/tmp/teardown/go";
+/// What may pass between a failure that somebody saw and the return of rlaunch, on a busy machine.
+const PROMPT: Duration = Duration::from_secs(2);
+/// What may pass until the last trace of a job is gone where rlaunch could not wait for it.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Ends on the first signal.
+const MEEK: &str = "exec sleep 1000";
+/// So does the shell, but not what it started.
+const SHELL: &str = "sleep 1000 & (sleep 1000; sleep 1000) & wait";
+/// Left its session, ends on nothing but KILL and holds the rank's stdout.
+const HELPER: &str = "setsid sh -c 'trap \"\" TERM INT HUP; while :; do sleep 1; done' & ";
+/// No parent, no terminal, no stream.
+const DAEMON: &str = "(setsid sh -c '(sleep 1000 &) & exit 0' </dev/null >/dev/null 2>&1 &); ";
+/// Ends on nothing that can be ignored.
+const STUBBORN: &str =
+    "trap '' 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 18 20 21 22 23 24 25 26 27 28 29 30 31
+    while :; do sleep 1; done";
+
+/// Goes through a case as root and as an ordinary user.
+fn as_each(case: impl Fn(&Field, Account)) {
+    for account in Account::ALL {
+        println!("as {}", account.name());
+        let field = Field::new();
+        let _segments = Undo(|| clear_segments(&field));
+        case(&field, account);
+    }
+}
+
+/// Starts a job and waits until its ranks have said that they are up.
+fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
+    let mut running = run.sh(&format!("echo up; {script}")).spawn();
+    running.wait_for_text("up\n", 8);
+    running
+}
+
+/// A script for rank 5, which waits for [`GO`], and one for all others.
+fn one_of_eight(culprit: &str, others: &str) -> String {
+    format!(
+        "if [ $RANK = 5 ]; then echo pid $$; until [ -e {GO} ]; do sleep 0.02; done; {culprit}; fi
+        {others}"
+    )
+}
+
+/// Lets the ranks of `hosts` go on, until the guard goes.
+fn go(field: &Field, hosts: &[&str]) -> impl Drop {
+    field.files(hosts, GO, "", 0o644)
+}
+
+/// Waits for the end of a job that everybody has heard of: rlaunch returns within `bound` of
+/// `since`, and there is nothing left to wait for.
+fn ends(field: &Field, running: Running<'_>, since: Instant, bound: Duration) -> Outcome {
+    let outcome = running.finish_first();
+    let took = since.elapsed();
+    assert!(took < bound, "{took:?} rather than {bound:?}: {outcome}");
+    nothing_left(field, Duration::ZERO, &outcome);
+    outcome
+}
+
+/// Within `limit` no host has a process, a temporary file or a segment of a job.
+fn nothing_left(field: &Field, limit: Duration, outcome: &Outcome) {
+    let left = || (field.started(), field.job_directories(), segments(field));
+    let gone = wait_until(limit, "the job to be gone", || {
+        let (processes, directories, segments) = left();
+        Ok(processes.is_empty() && directories.is_empty() && segments.is_empty())
+    });
+    assert!(gone.is_ok(), "left {limit:?} after rlaunch returned: {:#?}\n{outcome}", left());
+    field.assert_idle();
+}
+
+/// The files in all hosts' `/dev/shm`, as `HOST NAME`.
+fn segments(field: &Field) -> Vec<String> {
+    let mut found = Vec::new();
+    for host in field.lab.hosts() {
+        let directory = field.lab.path(&host, Path::new("/dev/shm")).unwrap();
+        let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+        found.extend(names.map(|name| format!("{host} {}", name.to_string_lossy())));
+    }
+    found
+}
+
+fn clear_segments(field: &Field) -> std::io::Result<()> {
+    for segment in segments(field) {
+        let (host, name) = segment.split_once(' ').unwrap();
+        let directory = field.lab.path(host, Path::new("/dev/shm")).unwrap();
+        std::fs::remove_file(directory.join(name))?;
+    }
+    Ok(())
+}
+
+/// What runs on `host` beside sshd.
+fn started_on(field: &Field, host: &str) -> Vec<Process> {
+    field.started().into_iter().filter(|process| process.host == host).collect()
+}
+
+/// The first of eight to fail is named with its host, its process and its cause; others follow.
+fn first_failure(culprit: &str, code: i32, cause: &str) {
+    as_each(|field, account| {
+        for others in [MEEK, SHELL] {
+            let script = one_of_eight(culprit, others);
+            let running = up(field.rlaunch(EIGHT).account(account), &script);
+            let failed = Instant::now();
+            let _go = go(field, &["c"]);
+            let ran = ends(field, running, failed, PROMPT);
+            let pid =
+                ran.out().lines().find_map(|line| line.strip_prefix("pid ")).unwrap().to_owned();
+            let named = format!("error: rank 5 on c (pid {pid}) {cause}\n");
+            ran.ended_with(code).says(&[&named, "a, b, c, d: nothing left"]);
+            ran.keeps_quiet_about(&["more rank"]);
+        }
+    });
+}
+
+#[test]
+fn a_rank_exits() {
+    first_failure("echo bad news >&2; exit 3", 3, "exited with code 3");
+}
+
+#[test]
+fn a_rank_crashes() {
+    first_failure("kill -SEGV $$; sleep 1", 139, "was killed by signal 11 (SIGSEGV)");
+}
+
+#[test]
+fn a_rank_is_killed() {
+    first_failure("kill -KILL $$; sleep 1", 137, "was killed by signal 9 (SIGKILL)");
+}
+
+#[test]
+fn a_rank_exits_and_the_others_ignore_every_signal() {
+    as_each(|field, account| {
+        let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
+        let script = one_of_eight("exit 3", &format!("{HELPER} {STUBBORN}"));
+        let running = up(run, &script);
+        let failed = Instant::now();
+        let _go = go(field, &["c"]);
+        let ran = ends(field, running, failed, Duration::from_secs(1) + PROMPT);
+        assert!(failed.elapsed() >= Duration::from_secs(1), "no grace: {ran}");
+        ran.ended_with(3).says(&["error: rank 5 on c ", "exited with code 3"]);
+    });
+}
+
+#[test]
+fn a_rank_exits_and_the_others_may_go_on() {
+    as_each(|field, account| {
+        let run = field.rlaunch("--continue-on-error").args(EIGHT.split(' ')).account(account);
+        // Rank 5 fails while the others still wait, and rank 2, later, with another code.
+        let script = format!(
+            "if [ $RANK = 5 ]; then echo failing; exit 3; fi
+            until [ -e {GO} ]; do sleep 0.02; done; echo done; [ $RANK != 2 ] || exit 4"
+        );
+        let mut running = up(run, &script);
+        running.wait_for_text("failing\n", 1);
+        let shells = || started_on(field, "c").iter().filter(|p| p.args[0] == "sh").count();
+        field.wait_for("rank 5 to be gone", || shells() == 1);
+        let released = Instant::now();
+        let _go = go(field, &HOSTS);
+        let ran = ends(field, running, released, PROMPT);
+        ran.ended_with(3).says(&[
+            "error: rank 5 on c ",
+            "exited with code 3",
+            "1 more rank failed",
+        ]);
+        assert_eq!(ran.out().matches("done\n").count(), 7, "{ran}");
+    });
+}
+
+#[test]
+fn a_job_takes_too_long() {
+    as_each(|field, account| {
+        for others in [MEEK, SHELL] {
+            let run = field.rlaunch("--timeout 1").args(EIGHT.split(' ')).account(account);
+            let began = Instant::now();
+            let running = up(run, others);
+            let ran = ends(field, running, began, Duration::from_secs(3) + PROMPT);
+            assert!(ran.took >= Duration::from_secs(1), "{ran}");
+            ran.ended_with(124).says(&["error: not done within 1 s (--timeout)"]);
+        }
+    });
+}
+
+#[test]
+fn the_user_interrupts_or_terminates() {
+    as_each(|field, account| {
+        for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+            for others in [MEEK, SHELL] {
+                let running = up(field.rlaunch(EIGHT).account(account), others);
+                let asked = Instant::now();
+                running.signal(signal);
+                let ran = ends(field, running, asked, PROMPT);
+                let named = format!("error: ended by {signal}\n");
+                ran.ended_with(code).says(&[&named, "a, b, c, d: nothing left"]);
+            }
+        }
+    });
+}
+
+/// The second time means now, whatever the ranks ignore and however long the grace is.
+#[test]
+fn the_user_interrupts_twice() {
+    as_each(|field, account| {
+        let run = field.rlaunch("--kill-after 60").args(EIGHT.split(' ')).account(account);
+        let running = up(run, &format!("{HELPER} {STUBBORN}"));
+        running.signal(Signal::SIGINT);
+        let first = Instant::now();
+        wait_until(PROMPT, "a while", || {
+            assert!(field.ranks().len() >= 16, "ended before the grace: {:#?}", field.ranks());
+            Ok(first.elapsed() >= SOON)
+        })
+        .unwrap();
+        let asked = Instant::now();
+        running.signal(Signal::SIGINT);
+        ends(field, running, asked, PROMPT).ended_with(130).says(&["error: ended by SIGINT"]);
+    });
+}
+
+/// Nobody is left to say anything; the ends of their channels tell the agents.
+#[test]
+fn the_launcher_is_killed() {
+    as_each(|field, account| {
+        let stubborn = format!("{HELPER} {STUBBORN}");
+        let scripts = [(MEEK, 0), (SHELL, 0), (stubborn.as_str(), 1)];
+        for (script, grace) in scripts {
+            let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
+            let running = up(run, script);
+            running.signal(Signal::SIGKILL);
+            let ran = running.finish_first();
+            nothing_left(field, Duration::from_secs(grace) + SOON, ran.ended_with(-9));
+        }
+    });
+}
+
+/// Longer than the silence that makes either side give the other up.
+#[test]
+fn the_launcher_is_suspended() {
+    const PAUSE: Duration = Duration::from_secs(8);
+    as_each(|field, account| {
+        let script = format!("{HELPER} until [ -e {GO} ]; do sleep 0.1; done; echo done");
+        let running = up(field.rlaunch(EIGHT).account(account), &script);
+        running.signal(Signal::SIGTSTP);
+        let launcher = || state(running.pid().as_raw());
+        let stopped = || field.ranks().iter().all(|rank| rank.state == 'T');
+        field.wait_for("everything to stop", || launcher() == 'T' && stopped());
+        let since = Instant::now();
+        wait_until(PAUSE + SOON, "the pause to end", || {
+            assert!(launcher() == 'T' && stopped(), "{:#?}", field.ranks());
+            assert!(
+                field.ranks().len() >= 16,
+                "a rank or a helper was ended: {:#?}",
+                field.ranks()
+            );
+            Ok(since.elapsed() >= PAUSE)
+        })
+        .unwrap();
+        running.signal(Signal::SIGCONT);
+        field.wait_for("the ranks to go on", || field.ranks().iter().all(|r| r.state != 'T'));
+        let released = Instant::now();
+        let _go = go(field, &HOSTS);
+        let ran = ends(field, running, released, PROMPT);
+        assert_eq!(ran.succeeded().out().matches("done\n").count(), 8, "{ran}");
+    });
+}
+
+/// The state letter of a process of this machine.
+fn state(pid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+/// Neither holds the job up, and neither outlives it.
+#[test]
+fn helpers_and_daemons_of_ranks_that_are_done() {
+    as_each(|field, account| {
+        for helper in [HELPER, DAEMON] {
+            let script = format!("{helper} until [ -e {GO} ]; do sleep 0.02; done");
+            let running = up(field.rlaunch(EIGHT).account(account), &script);
+            let released = Instant::now();
+            let _go = go(field, &HOSTS);
+            let ran = ends(field, running, released, PROMPT);
+            assert_eq!(ran.succeeded().err().replace("agent sent", ""), ran.err(), "{ran}");
+        }
+    });
+}
+
+#[test]
+fn helpers_and_daemons_of_ranks_that_are_ended() {
+    as_each(|field, account| {
+        for helper in [HELPER, DAEMON] {
+            let script = one_of_eight("exit 3", &format!("{helper} {MEEK}"));
+            let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
+            let running = up(run, &script);
+            let failed = Instant::now();
+            let _go = go(field, &["c"]);
+            let ran = ends(field, running, failed, Duration::from_secs(1) + PROMPT);
+            ran.ended_with(3).says(&["error: rank 5 on c ", "exited with code 3"]);
+        }
+    });
+}
+
+/// A file that names a dead process as its maker goes; one that names nobody may be another job's
+/// and is named; one of a living process is nobody's business.
+#[test]
+fn shared_memory_of_dead_ranks() {
+    as_each(|field, account| {
+        let files = ": >/dev/shm/torch_$$_1_0; : >/dev/shm/torch_1_1_0; : >/dev/shm/nccl-xyz";
+        let script = one_of_eight(&format!("{files}; exit 3"), MEEK);
+        let running = up(field.rlaunch(EIGHT).account(account), &script);
+        let failed = Instant::now();
+        let _go = go(field, &["c"]);
+        let ran = running.finish_first();
+        assert!(failed.elapsed() < PROMPT, "{ran}");
+        ran.ended_with(3).says(&["error: rank 5 on c ", "nccl-xyz"]);
+        let of_c =
+            ran.err().lines().find(|line| line.starts_with("  c: ")).unwrap_or_default().to_owned();
+        assert!(of_c.contains("nccl-xyz") && of_c.contains("1 shared-memory file"), "{ran}");
+        ran.keeps_quiet_about(&["torch_1_1_0"]);
+        let mut left = segments(field);
+        left.sort_unstable();
+        assert_eq!(left, ["c nccl-xyz", "c torch_1_1_0"], "{ran}");
+        clear_segments(field).unwrap();
+        nothing_left(field, Duration::ZERO, &ran);
+    });
+}

@@ -1,0 +1,126 @@
+//! Nodes, agents and connections that are lost.
+
+use super::{
+    EIGHT, HELPER, HOSTS, MEEK, PROMPT, SHELL, SOON, as_each, nothing_left, started_on, up,
+};
+use crate::support::{Field, Undo};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::command::wait_until;
+use rlaunch_lab::{Cut, LabError, Process};
+use std::time::{Duration, Instant};
+
+/// Three missed beats, and what it takes to end everything after them.
+const BEATS: Duration = Duration::from_secs(10);
+
+/// Guardian and agent of `host`, parent and child.
+pub(super) fn agents(field: &Field, host: &str) -> [Pid; 2] {
+    let mut found = started_on(field, host);
+    found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+    let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);
+    let agent = found.iter().find(is_child).unwrap();
+    [Pid::from_raw(agent.parent), Pid::from_raw(agent.pid)]
+}
+
+/// Brings a host back. What its sshd still had to tell nobody would wait for minutes.
+fn restore(field: &Field, host: &str) -> Result<(), LabError> {
+    field.lab.sshd(host)?.kill_sessions()?;
+    field.lab.heal(host)
+}
+
+/// Both sides find out by themselves, each within the same time.
+fn cut(kind: Cut) {
+    as_each(|field, account| {
+        let script = format!("{HELPER} {MEEK}");
+        let mut running = up(field.rlaunch(EIGHT).account(account), &script);
+        let mut heal = Undo(|| restore(field, "c"));
+        let lost = Instant::now();
+        field.lab.cut("c", kind).unwrap();
+        let both = wait_until(BEATS, "both sides to end", || {
+            Ok(running.has_ended() && started_on(field, "c").is_empty())
+        });
+        let took = lost.elapsed();
+        let ran = running.finish_first();
+        assert!(both.is_ok(), "after {took:?} on c: {:#?}\n{ran}", started_on(field, "c"));
+        ran.ended_with(206).says(&["error: node c is lost: ", "a, b, d: nothing left"]);
+        ran.says(&["c: lost; its ranks end there by themselves, which was not verified"]);
+        (heal.0)().unwrap();
+        nothing_left(field, SOON, &ran);
+    });
+}
+
+#[test]
+fn a_cable_is_pulled() {
+    cut(Cut::Carrier);
+}
+
+#[test]
+fn a_host_falls_silent() {
+    cut(Cut::Silent);
+}
+
+/// Its guardian ends the ranks and what they started.
+#[test]
+fn an_agent_is_killed() {
+    as_each(|field, account| {
+        for script in [SHELL.to_owned(), format!("{HELPER} {MEEK}")] {
+            let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
+            let running = up(run, &script);
+            let [_, agent] = agents(field, "c");
+            let killed = Instant::now();
+            kill(agent, Signal::SIGKILL).unwrap();
+            let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
+            ran.ended_with(206).says(&["error: node c is lost: "]);
+            ran.says(&["c: agent lost, nothing left"]);
+        }
+    });
+}
+
+/// Nobody on the host is left to clear up: a second channel does.
+#[test]
+fn agent_and_guardian_are_killed() {
+    as_each(|field, account| {
+        for script in [SHELL.to_owned(), format!("{HELPER} {MEEK}")] {
+            let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
+            let running = up(run, &script);
+            let killed = Instant::now();
+            kill_all(&agents(field, "c"));
+            let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
+            ran.ended_with(206).says(&["error: node c is lost: "]);
+            ran.says(&["c: agent lost, nothing left"]);
+        }
+    });
+}
+
+/// Stopped first, so that none sees another die.
+pub(super) fn kill_all(processes: &[Pid]) {
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for &process in processes {
+            kill(process, signal).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_ssh_session_is_killed() {
+    as_each(|field, account| {
+        let running = up(field.rlaunch(EIGHT).account(account), SHELL);
+        let killed = Instant::now();
+        field.lab.sshd("c").unwrap().kill_sessions().unwrap();
+        let ran = running.finish_first();
+        assert!(killed.elapsed() < PROMPT, "{ran}");
+        ran.ended_with(206).says(&["error: node c is lost: "]);
+        nothing_left(field, SOON, &ran);
+    });
+}
+
+#[test]
+fn every_agent_is_killed() {
+    as_each(|field, account| {
+        let running = up(field.rlaunch(EIGHT).account(account), SHELL);
+        let killed = Instant::now();
+        kill_all(&HOSTS.map(|host| agents(field, host)[1]));
+        let ran = super::ends(field, running, killed, PROMPT);
+        ran.ended_with(206).says(&["error: node ", " is lost: "]);
+    });
+}

@@ -1,0 +1,84 @@
+//! Readers of a job's output that pause or leave.
+
+use super::{PROMPT, as_each, nothing_left};
+use crate::output::{check_flood, flood};
+use crate::running::Outcome;
+use crate::support::BOUND;
+use rlaunch_lab::command::wait_until;
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The most memory rlaunch may ever have taken, in KiB.
+const MEMORY: u64 = 16 << 10;
+
+/// Ranks wait, nothing grows, nothing is lost and nobody is taken for dead.
+#[test]
+fn a_reader_pauses() {
+    const LINES: usize = 200_000;
+    /// Longer than the silence that makes either side give the other up.
+    const PAUSE: Duration = Duration::from_millis(8500);
+    as_each(|field, account| {
+        field.warm("a,b,c,d", account);
+        let mut command = field.rlaunch("-H a,b,c,d").account(account).sh(&flood(LINES)).command();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        field.wait_for("the ranks to write", || field.ranks().len() >= 4);
+        let began = Instant::now();
+        wait_until(PAUSE + BOUND, "the pause to end", || {
+            assert!(child.try_wait().unwrap().is_none(), "ended during the pause");
+            Ok(began.elapsed() >= PAUSE)
+        })
+        .unwrap();
+        assert!(field.ranks().len() >= 4, "the ranks did not wait: {:#?}", field.ranks());
+        let (bytes, peak) = read_all(&mut child);
+        let ran = outcome(child, bytes, began);
+        check_flood(&ran.succeeded().stdout, 4, LINES, |_| String::new());
+        assert!(ran.stderr.is_empty(), "{ran}");
+        nothing_left(field, Duration::ZERO, &ran);
+        assert!(peak <= MEMORY, "rlaunch took {peak} KiB");
+    });
+}
+
+/// Everything on stdout, and the most memory that the process is known to have taken, in KiB.
+fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut bytes, mut peak) = (Vec::new(), 0);
+    while (&mut stdout).take(4 << 20).read_to_end(&mut bytes).unwrap() > 0 {
+        peak = peak_memory(child.id()).unwrap_or(peak);
+    }
+    (bytes, peak)
+}
+
+/// `None` once it has ended.
+fn peak_memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    peak.trim().trim_end_matches(" kB").parse().ok()
+}
+
+fn outcome(mut child: Child, stdout: Vec<u8>, since: Instant) -> Outcome {
+    let mut stderr = Vec::new();
+    child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+    let code = child.wait().unwrap().code().unwrap();
+    Outcome { code, stdout, stderr, took: since.elapsed() }
+}
+
+/// `rlaunch … | head`.
+#[test]
+fn a_reader_leaves() {
+    as_each(|field, account| {
+        field.warm("a,b,c,d", account);
+        let mut command = field.rlaunch("-H a,b,c,d yes some words").account(account).command();
+        let began = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let head = Command::new("head").stdin(child.stdout.take().unwrap()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&head.stdout), "some words\n".repeat(10));
+        let left = Instant::now();
+        wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some())).unwrap();
+        assert!(left.elapsed() < PROMPT, "{:?}", left.elapsed());
+        let ran = outcome(child, Vec::new(), began);
+        assert!(ran.ended_with(141).stderr.is_empty(), "{ran}");
+        nothing_left(field, Duration::ZERO, &ran);
+    });
+}

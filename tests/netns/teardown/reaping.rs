@@ -1,0 +1,88 @@
+//! `rlaunch reap`, when nobody of a job is left who could clear up.
+
+use super::{EIGHT, HELPER, HOSTS, MEEK, SOON, as_each, lost, nothing_left, up};
+use crate::running::Outcome;
+use crate::support::Field;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use rlaunch_lab::Account;
+
+/// Starts a job, then kills all of its agents and its launcher at once. One helper of each rank is
+/// left. Gives the job's id.
+fn orphan_helpers(field: &Field, account: Account) -> String {
+    let script = format!("echo job $RLAUNCH_JOB_ID; {HELPER} {MEEK}");
+    let others = workers(field);
+    let running = up(field.rlaunch(EIGHT).account(account), &script);
+    let mut everyone = workers(field);
+    everyone.retain(|worker| !others.contains(worker));
+    everyone.push(running.pid());
+    lost::kill_all(&everyone);
+    let killed = running.finish_first();
+    killed.ended_with(-(Signal::SIGKILL as i32));
+    let helpers = || field.ranks().iter().filter(|rank| rank.args[0] == "sh").count();
+    field.wait_for("the helpers to be alone", || {
+        helpers() == 8 && field.ranks().iter().all(|rank| rank.args != ["sleep", "1000"])
+    });
+    let out = killed.out();
+    out.lines().find_map(|line| line.strip_prefix("job ")).unwrap().to_owned()
+}
+
+/// The agents and guardians of all jobs.
+fn workers(field: &Field) -> Vec<Pid> {
+    let mut found = field.started();
+    found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+    found.iter().map(|process| Pid::from_raw(process.pid)).collect()
+}
+
+fn reap(field: &Field, account: Account, what: &str) -> Outcome {
+    let hosts = HOSTS.join(",");
+    field.rlaunch("reap").args([what, "-H", &hosts]).account(account).spawn().finish_first()
+}
+
+/// What every host says is `words`.
+fn every_host_says(ran: &Outcome, words: impl Fn(&str) -> bool) {
+    let lines = ran.succeeded().sorted();
+    assert_eq!(lines.len(), HOSTS.len(), "{ran}");
+    for (line, host) in lines.iter().zip(HOSTS) {
+        let said = line.strip_prefix(host).and_then(|rest| rest.strip_prefix(": "));
+        assert!(said.is_some_and(&words), "{line}: {ran}");
+    }
+}
+
+fn ended_something(words: &str) -> bool {
+    words.split_once(" ended").is_some_and(|(count, _)| count.parse::<u32>().is_ok_and(|n| n >= 2))
+}
+
+fn ended_nothing(words: &str) -> bool {
+    words.starts_with("0 ended")
+}
+
+/// By its id, and nothing of another job of the same user.
+#[test]
+fn one_job() {
+    as_each(|field, account| {
+        let bystander = up(field.rlaunch(EIGHT).account(account), "exec sleep 2000");
+        let job = orphan_helpers(field, account);
+        every_host_says(&reap(field, account, &job), ended_something);
+        every_host_says(&reap(field, account, &job), ended_nothing);
+        let mut others = field.ranks();
+        others.retain(|rank| rank.args != ["sleep", "2000"]);
+        assert!(others.is_empty(), "not reaped: {others:#?}");
+        assert_eq!(field.ranks().len(), 8, "the other job was touched");
+        bystander.signal(Signal::SIGTERM);
+        let ran = bystander.finish_first();
+        nothing_left(field, SOON, ran.ended_with(143));
+    });
+}
+
+#[test]
+fn all_jobs() {
+    as_each(|field, account| {
+        orphan_helpers(field, account);
+        orphan_helpers(field, account);
+        every_host_says(&reap(field, account, "--all"), ended_something);
+        let ran = reap(field, account, "--all");
+        every_host_says(&ran, ended_nothing);
+        nothing_left(field, SOON, &ran);
+    });
+}
