@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     if let Invocation::Run(args) = &invocation {
         log::to_stderr(args.verbose, args.log_level, args.log_json);
     }
-    let runtime = match tokio::runtime::Runtime::new() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             Failed::new(Exit::BUG, format!("cannot start: {error}")).print();
@@ -65,6 +65,14 @@ fn main() -> ExitCode {
     // Whatever still looks up a name or writes to a stopped terminal is not waited for.
     runtime.shutdown_background();
     exit.into()
+}
+
+/// A few threads do: what costs time is cryptography, and what costs memory is every thread's own
+/// heap.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    const MOST_THREADS: usize = 4;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
 /// The life of a job.
