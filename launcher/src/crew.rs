@@ -355,8 +355,10 @@ impl Crew {
         Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"))
     }
 
-    /// Ends the channels and waits until they are closed, so that no agent outlives rlaunch.
+    /// Sends every agent home and waits until the channels are closed, so that none outlives
+    /// rlaunch.
     pub(crate) async fn dismiss(self) {
+        self.tell_all(&ToAgent::End { now: true });
         let Crew { nodes, sessions, events } = self;
         drop((nodes, events));
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;

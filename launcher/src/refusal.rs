@@ -71,7 +71,8 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             (Exit::RENDEZVOUS, sentence, Some("--port-range FIRST-LAST names others".into()))
         }
         Problem::Singleton { program, library, needs } => {
-            let (sentence, hint) = singleton(&program.display().to_string(), library, needs);
+            let who = format!("{} on {hosts}", program.display());
+            let (sentence, hint) = singleton(&who, library, needs);
             (Exit::SINGLETON, sentence, Some(hint))
         }
         Problem::System { operation, cause } => {

@@ -70,6 +70,7 @@ fn agent_and_guardian_killed_together() {
         let left = field.ranks();
         assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{ran}");
     }
+    field.clear_job_directories();
 }
 
 #[test]
@@ -148,4 +149,5 @@ fn what_nobody_could_end_is_reaped_by_hand() {
     reap(ran.out().trim());
     assert!(field.ranks().is_empty(), "{:#?}", field.ranks());
     reap(ran.out().trim());
+    field.clear_job_directories();
 }

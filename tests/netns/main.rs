@@ -20,5 +20,6 @@ mod lost;
 mod missing;
 mod output;
 mod rekey;
+mod singleton;
 mod teardown;
 mod unreachable;

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -24,15 +25,18 @@ pub(crate) struct Running<'a> {
     bound: Duration,
     stdout: Collected,
     stderr: Collected,
+    /// What was on the hosts before it started.
+    directories: Vec<PathBuf>,
 }
 
 impl<'a> Running<'a> {
     pub(crate) fn start(field: &'a Field, command: &mut Command, bound: Duration) -> Running<'a> {
+        let directories = field.job_directories();
         let started = Instant::now();
         let mut child = command.spawn().unwrap();
         let stdout = Collected::from(child.stdout.take().unwrap());
         let stderr = Collected::from(child.stderr.take().unwrap());
-        Running { field, child, started, bound, stdout, stderr }
+        Running { field, child, started, bound, stdout, stderr, directories }
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -80,12 +84,14 @@ impl<'a> Running<'a> {
 
     /// Waits for its end. When it returns, neither ranks nor agents are left on any host, and soon
     /// their sshds are gone as well.
-    pub(crate) fn finish(self) -> Outcome {
+    pub(crate) fn finish(mut self) -> Outcome {
         let field = self.field;
+        let before = std::mem::take(&mut self.directories);
         let outcome = self.finish_first();
         let left = field.started();
         assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{outcome}");
-        let left = field.job_directories();
+        let mut left = field.job_directories();
+        left.retain(|directory| !before.contains(directory));
         assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{outcome}");
         field.assert_idle();
         outcome

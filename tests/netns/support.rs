@@ -124,6 +124,13 @@ impl Field {
         paths.filter(is_ours).collect()
     }
 
+    /// Removes what jobs have left there.
+    pub(crate) fn clear_job_directories(&self) {
+        for directory in self.job_directories() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+
     /// What runs on the hosts beside sshd: agents, ranks and what ranks started. What is about to
     /// vanish is not among them: it has no arguments any more.
     pub(crate) fn started(&self) -> Vec<Process> {
@@ -162,9 +169,7 @@ impl Drop for Field {
         for process in self.lab.all_processes() {
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
         }
-        for directory in self.job_directories() {
-            let _ = std::fs::remove_dir_all(directory);
-        }
+        self.clear_job_directories();
     }
 }
 

@@ -26,9 +26,9 @@ const PROMPT: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(1);
 
 /// Ends on the first signal.
-const MEEK: &str = "exec sleep 1000";
-/// So does the shell, but not what it started.
-const SHELL: &str = "sleep 1000 & (sleep 1000; sleep 1000) & wait";
+const MEEK: &str = "echo up; exec sleep 1000";
+/// So does what this one has started.
+const SHELL: &str = "sleep 1000 & sleep 1000 & echo up; wait";
 /// Left its session, ends on nothing but KILL and holds the rank's stdout.
 const HELPER: &str = "setsid sh -c 'trap \"\" TERM INT HUP; while :; do sleep 1; done' & ";
 /// No parent, no terminal, no stream.
@@ -36,7 +36,7 @@ const DAEMON: &str = "(setsid sh -c '(sleep 1000 &) & exit 0' </dev/null >/dev/n
 /// Ends on nothing that can be ignored.
 const STUBBORN: &str =
     "trap '' 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 18 20 21 22 23 24 25 26 27 28 29 30 31
-    while :; do sleep 1; done";
+    echo up; while :; do sleep 1; done";
 
 /// Goes through a case as root and as an ordinary user.
 fn as_each(case: impl Fn(&Field, Account)) {
@@ -50,7 +50,7 @@ fn as_each(case: impl Fn(&Field, Account)) {
 
 /// Starts a job and waits until its ranks have said that they are up.
 fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
-    let mut running = run.sh(&format!("echo up; {script}")).spawn();
+    let mut running = run.sh(script).spawn();
     running.wait_for_text("up\n", 8);
     running
 }
@@ -58,7 +58,7 @@ fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
 /// A script for rank 5, which waits for [`GO`], and one for all others.
 fn one_of_eight(culprit: &str, others: &str) -> String {
     format!(
-        "if [ $RANK = 5 ]; then echo pid $$; until [ -e {GO} ]; do sleep 0.02; done; {culprit}; fi
+        "if [ $RANK = 5 ]; then echo up; echo pid $$; until [ -e {GO} ]; do sleep 0.02; done; {culprit}; fi
         {others}"
     )
 }
@@ -167,7 +167,7 @@ fn a_rank_exits_and_the_others_may_go_on() {
         let run = field.rlaunch("--continue-on-error").args(EIGHT.split(' ')).account(account);
         // Rank 5 fails while the others still wait, and rank 2, later, with another code.
         let script = format!(
-            "if [ $RANK = 5 ]; then echo failing; exit 3; fi
+            "echo up; if [ $RANK = 5 ]; then echo failing; exit 3; fi
             until [ -e {GO} ]; do sleep 0.02; done; echo done; [ $RANK != 2 ] || exit 4"
         );
         let mut running = up(run, &script);
@@ -256,7 +256,7 @@ fn the_launcher_is_killed() {
 fn the_launcher_is_suspended() {
     const PAUSE: Duration = Duration::from_secs(8);
     as_each(|field, account| {
-        let script = format!("{HELPER} until [ -e {GO} ]; do sleep 0.1; done; echo done");
+        let script = format!("{HELPER} echo up; until [ -e {GO} ]; do sleep 0.1; done; echo done");
         let running = up(field.rlaunch(EIGHT).account(account), &script);
         running.signal(Signal::SIGTSTP);
         let launcher = || state(running.pid().as_raw());
@@ -293,7 +293,7 @@ fn state(pid: i32) -> char {
 fn helpers_and_daemons_of_ranks_that_are_done() {
     as_each(|field, account| {
         for helper in [HELPER, DAEMON] {
-            let script = format!("{helper} until [ -e {GO} ]; do sleep 0.02; done");
+            let script = format!("{helper} echo up; until [ -e {GO} ]; do sleep 0.02; done");
             let running = up(field.rlaunch(EIGHT).account(account), &script);
             let released = Instant::now();
             let _go = go(field, &HOSTS);

@@ -63,7 +63,7 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Crash(of) => Lab::attach(name)?.crash(&of.host)?,
         Verb::Boot(of) => Lab::attach(name)?.boot(&of.host)?,
         Verb::Setup => {
-            setup::install(Extent::Bench)?;
+            setup::install(Extent::Peers)?;
             println!("everything the lab and its benches need is installed");
         }
         Verb::Demo { keep } => demo::run(*keep)?,

@@ -39,8 +39,8 @@ const PEERS: &[Need] = &[
 pub enum Extent {
     /// What hosts need.
     Lab,
-    /// The launchers that benches compare with, too.
-    Bench,
+    /// The peers, too: benches compare with their launchers, tests use their libraries.
+    Peers,
 }
 
 /// Installs what is missing; quick when nothing is. Prints what it does.
@@ -68,7 +68,7 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
 
 /// Packages of which a program is missing, each once.
 fn missing(extent: Extent) -> Vec<&'static str> {
-    let peers = if extent == Extent::Bench { PEERS } else { &[] };
+    let peers = if extent == Extent::Peers { PEERS } else { &[] };
     let mut packages: Vec<_> = LAB
         .iter()
         .chain(peers)

@@ -82,7 +82,7 @@ fn check_end(last: &Value, ran: &Outcome, spoke: &str, message: &str) {
 fn of_ranks_that_succeed() {
     as_each(|field, account| {
         let log = Log::new();
-        let running = log.up(field, account, "exit 0");
+        let running = log.up(field, account, "echo up");
         let ran = ends(field, running, Instant::now(), PROMPT);
         let records = log.records();
         check_end(check(&records, 4), ran.succeeded(), "rank", "");

@@ -31,9 +31,9 @@ fn restore(field: &Field, host: &str) -> Result<(), LabError> {
 /// Both sides find out by themselves, each within the same time.
 fn cut(kind: Cut) {
     as_each(|field, account| {
-        let script = format!("{HELPER} {MEEK}");
-        let mut running = up(field.rlaunch(EIGHT).account(account), &script);
-        let mut heal = Undo(|| restore(field, "c"));
+        let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
+        let mut running = up(run, &format!("{HELPER} {MEEK}"));
+        let heal = Undo(|| restore(field, "c"));
         let lost = Instant::now();
         field.lab.cut("c", kind).unwrap();
         let both = wait_until(BEATS, "both sides to end", || {
@@ -44,7 +44,7 @@ fn cut(kind: Cut) {
         assert!(both.is_ok(), "after {took:?} on c: {:#?}\n{ran}", started_on(field, "c"));
         ran.ended_with(206).says(&["error: node c is lost: ", "a, b, d: nothing left"]);
         ran.says(&["c: lost; its ranks end there by themselves, which was not verified"]);
-        (heal.0)().unwrap();
+        drop(heal);
         nothing_left(field, SOON, &ran);
     });
 }

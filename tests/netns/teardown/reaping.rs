@@ -11,7 +11,7 @@ use rlaunch_lab::Account;
 /// left. Gives the job's id.
 fn orphan_helpers(field: &Field, account: Account) -> String {
     let script = format!("echo job $RLAUNCH_JOB_ID; {HELPER} {MEEK}");
-    let others = workers(field);
+    let (others, alone) = (workers(field), helpers(field) + 8);
     let running = up(field.rlaunch(EIGHT).account(account), &script);
     let mut everyone = workers(field);
     everyone.retain(|worker| !others.contains(worker));
@@ -19,12 +19,15 @@ fn orphan_helpers(field: &Field, account: Account) -> String {
     lost::kill_all(&everyone);
     let killed = running.finish_first();
     killed.ended_with(-(Signal::SIGKILL as i32));
-    let helpers = || field.ranks().iter().filter(|rank| rank.args[0] == "sh").count();
     field.wait_for("the helpers to be alone", || {
-        helpers() == 8 && field.ranks().iter().all(|rank| rank.args != ["sleep", "1000"])
+        helpers(field) == alone && field.ranks().iter().all(|rank| rank.args != ["sleep", "1000"])
     });
     let out = killed.out();
     out.lines().find_map(|line| line.strip_prefix("job ")).unwrap().to_owned()
+}
+
+fn helpers(field: &Field) -> usize {
+    field.ranks().iter().filter(|rank| rank.args[0] == "sh").count()
 }
 
 /// The agents and guardians of all jobs.
@@ -61,7 +64,7 @@ fn ended_nothing(words: &str) -> bool {
 #[test]
 fn one_job() {
     as_each(|field, account| {
-        let bystander = up(field.rlaunch(EIGHT).account(account), "exec sleep 2000");
+        let bystander = up(field.rlaunch(EIGHT).account(account), "echo up; exec sleep 2000");
         let job = orphan_helpers(field, account);
         every_host_says(&reap(field, account, &job), ended_something);
         every_host_says(&reap(field, account, &job), ended_nothing);

@@ -115,7 +115,7 @@ struct Results {
 
 /// Measures and prints; true if every bar is met.
 pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    setup::install(Extent::Bench)?;
+    setup::install(Extent::Peers)?;
     let wanted = |launcher: &Launcher| !plan.skip.iter().any(|name| name == launcher.name());
     let launchers: Vec<Launcher> = Launcher::ALL.into_iter().filter(wanted).collect();
     let rlaunch = match launchers.contains(&Launcher::Rlaunch) {

@@ -95,7 +95,7 @@ pub fn test(plan: &Plan) -> bool {
 }
 
 fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
-    setup::install(Extent::Lab)?;
+    setup::install(Extent::Peers)?;
     println!("everything the lab needs is installed");
     Ok(Tally::check(true))
 }
