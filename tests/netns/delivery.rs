@@ -134,7 +134,7 @@ fn a_full_disk() {
     let field = Field::new();
     let _mount = mount(&field, "b", "size=200k");
     let ran = field.rlaunch("-H a,b,c hostname").run();
-    ran.refused(202, &["b: cannot keep the agent there", "full"]).hints("--agent-dir");
+    ran.refused(202, &["b: cannot keep the agent there: ", "No space left"]).hints("--agent-dir");
     let left = field.on("b", "find ~/.cache -type f");
     assert_eq!(left, "", "half a copy is left");
 }

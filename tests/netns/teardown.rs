@@ -298,7 +298,7 @@ fn helpers_and_daemons_of_ranks_that_are_done() {
             let released = Instant::now();
             let _go = go(field, &HOSTS);
             let ran = ends(field, running, released, PROMPT);
-            assert_eq!(ran.succeeded().err().replace("agent sent", ""), ran.err(), "{ran}");
+            ran.succeeded().keeps_quiet_about(&["error", "warning"]);
         }
     });
 }

@@ -4,6 +4,7 @@ use crate::channel::{Arrival, Channel};
 use crate::facts;
 use crate::prepare::{self, JobFiles, Prepared};
 use crate::ranks::Ranks;
+use crate::tree;
 use crate::workspace::Workspace;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
@@ -97,8 +98,9 @@ impl Agent {
         loop {
             let [terminate, interrupt, hangup] = &mut self.interrupts;
             tokio::select! {
-                arrival = self.channel.arrivals.recv() => match arrival {
-                    Some(Arrival::Message(message)) => {
+                // Once the reader has said that the launcher is gone, it says no more.
+                Some(arrival) = self.channel.arrivals.recv() => match arrival {
+                    Arrival::Message(message) => {
                         self.heard = Instant::now();
                         match message {
                             ToAgent::Beat => {}
@@ -112,9 +114,7 @@ impl Agent {
                             }
                         }
                     }
-                    Some(Arrival::Gone(how)) => return Input::LauncherGone(how),
-                    // The reader has said so once; from here on only the children matter.
-                    None => std::future::pending().await,
+                    Arrival::Gone(how) => return Input::LauncherGone(how),
                 },
                 _ = self.children.recv() => return Input::Children,
                 _ = terminate.recv() => return Input::Interrupted,
@@ -233,10 +233,10 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Suspend) => {
-                ranks.signal_all(Signal::SIGSTOP);
+                tree::signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);
             }
-            Input::Message(ToAgent::Resume) => ranks.signal_all(Signal::SIGCONT),
+            Input::Message(ToAgent::Resume) => tree::signal_all(&[Signal::SIGCONT]),
             Input::Message(_) => {}
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),

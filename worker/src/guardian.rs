@@ -100,12 +100,9 @@ fn reap(agent: Pid) -> Option<ExitCode> {
 fn clear_up() {
     let deadline = Instant::now() + VANISH;
     while Instant::now() < deadline {
-        let left = tree::descendants();
-        if left.is_empty() {
+        tree::signal_all(&[Signal::SIGKILL]);
+        if tree::descendants().is_empty() {
             return;
-        }
-        for pid in left {
-            let _ = kill(pid, Signal::SIGKILL);
         }
         // The killed become children of the guardian. One in an uninterruptible state never ends,
         // so waiting for any of them has a limit.

@@ -149,9 +149,18 @@ impl Ranks {
             if self.pumps.is_empty() {
                 self.phase = Phase::Over;
             }
-        } else if self.phase == Phase::Running {
-            self.receipt.leftovers_ended = u32::try_from(left.len()).unwrap_or(u32::MAX);
-            self.terminate(LEFTOVER_GRACE.min(self.kill_after));
+            return;
+        }
+        let grace = LEFTOVER_GRACE.min(self.kill_after);
+        match self.phase {
+            Phase::Running => {
+                self.receipt.leftovers_ended = u32::try_from(left.len()).unwrap_or(u32::MAX);
+                self.terminate(grace);
+            }
+            // Helpers that were forked while TERM went round have not had it, and the ranks whose
+            // grace this was are gone.
+            Phase::Ending(kill_at) if kill_at > Instant::now() + grace => self.terminate(grace),
+            _ => {}
         }
     }
 
@@ -165,18 +174,13 @@ impl Ranks {
     }
 
     fn terminate(&mut self, grace: Duration) {
-        for pid in tree::descendants() {
-            let _ = kill(pid, Signal::SIGTERM);
-            // A stopped process takes its TERM only when it runs.
-            let _ = kill(pid, Signal::SIGCONT);
-        }
+        // A stopped process takes its TERM only when it runs.
+        tree::signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
         self.phase = Phase::Ending(Instant::now() + grace);
     }
 
     fn kill_all(&mut self) {
-        for pid in tree::descendants() {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
+        tree::signal_all(&[Signal::SIGKILL]);
         let since = match self.phase {
             Phase::Killing { since, .. } => since,
             _ => Instant::now(),
@@ -191,13 +195,6 @@ impl Ranks {
             for &(_, pid) in &self.running {
                 let _ = kill(pid, signal);
             }
-        }
-    }
-
-    /// Sends a signal to everything that runs here.
-    pub(crate) fn signal_all(&self, signal: Signal) {
-        for pid in tree::descendants() {
-            let _ = kill(pid, signal);
         }
     }
 

@@ -4,7 +4,7 @@
 //! helper is found even when its agent, its guardian and its parents are gone. Running it twice
 //! does no harm.
 
-use crate::{shm, tree};
+use crate::{shm, tree, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
@@ -36,6 +36,7 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
         }
         if left.is_empty() {
             let swept = shm::sweep(SystemTime::UNIX_EPOCH);
+            workspace::sweep();
             println!("{} ended, {} segments removed", ended.len(), swept.removed);
             return ExitCode::SUCCESS;
         }

@@ -3,14 +3,37 @@
 //! Agent and guardian are subreapers, so whatever a rank starts stays among their descendants:
 //! background helpers, `setsid`, double forks and daemons included.
 
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
 /// Every living descendant of this process, parents before children. Zombies are not among them.
 pub(crate) fn descendants() -> Vec<Pid> {
     let me = Pid::this();
     if children(me).is_some() { walk_children(me) } else { walk_table(me) }
+}
+
+/// Sends signals, in this order, to every descendant. A process that is forked meanwhile, or that
+/// hides because its elder sibling ends while the list is read, is found by looking again.
+pub(crate) fn signal_all(signals: &[Signal]) {
+    const LOOKS: usize = 8;
+    let mut reached = HashSet::new();
+    for _ in 0..LOOKS {
+        let mut found_more = false;
+        for pid in descendants() {
+            if reached.insert(pid) {
+                found_more = true;
+                for &signal in signals {
+                    // One that has ended meanwhile needs no signal.
+                    let _ = kill(pid, signal);
+                }
+            }
+        }
+        if !found_more {
+            return;
+        }
+    }
 }
 
 /// Follows the kernel's own lists of children.

@@ -2,15 +2,17 @@
 # answers in lines that start with `rlaunch-install`.
 #
 # Travels as one line inside single quotes, through login shells of every kind. So: no single
-# quote, no backslash, no exclamation mark, and every line is a whole command.
+# quote, no backslash, no exclamation mark, and every line is a whole command. Words of other
+# programs are said unquoted, so that what they say is one line.
 d=$1;
+set -f;
 say() { echo "rlaunch-install $*"; };
-fail() { rm -f "$t"; say failed "$*"; exit 0; };
+fail() { rm -f "$t"; say failed $*; exit 0; };
 t=/dev/null/none;
 say host $(uname -s) $(uname -m);
 read h n || exit 0;
 f="$d/$h/rlaunch-worker";
-if [ -f "$f" ] && m=$("$f" __verify $h 2>&1); then say present; exit 0; fi;
+if [ -f "$f" ] && [ $(wc -c <"$f") -eq $n ] && "$f" __verify $h >/dev/null 2>&1; then say present; exit 0; fi;
 m=$(mkdir -p "$d/$h" 2>&1) || fail "$m";
 t="$d/$h/.new.$(uname -n).$$";
 m=$( { : >"$t"; } 2>&1) || fail "$m";
@@ -21,5 +23,6 @@ if [ $z = gzip ]; then m=$( { gzip -dc >"$t"; } 2>&1); else m=$( { cat >"$t"; } 
 chmod 700 "$t" || fail "cannot chmod $t";
 m=$("$t" __verify $h 2>&1) || fail "cannot execute $t: $m";
 m=$(mv -f "$t" "$f" 2>&1) || fail "$m";
-say installed;
+set +f;
 ls -1t "$d"/*/rlaunch-worker 2>/dev/null | tail -n +4 | while read -r x; do rm -f "$x"; rmdir "${x%/*}" 2>/dev/null; done;
+say installed;

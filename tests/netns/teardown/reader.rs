@@ -10,8 +10,9 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The most memory rlaunch may ever have taken, in KiB.
-const MEMORY: u64 = 16 << 10;
+/// The most memory of its own that rlaunch may ever have taken, in KiB: with the pages of its
+/// code, of which the shipped build touches 7 MiB and the lab's some more, that is 16 MiB.
+const MEMORY: u64 = 9 << 10;
 
 /// Ranks wait, nothing grows, nothing is lost and nobody is taken for dead.
 #[test]
@@ -53,8 +54,11 @@ fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
 /// `None` once it has ended.
 fn peak_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    peak.trim().trim_end_matches(" kB").parse().ok()
+    let kib = |name: &str| -> Option<u64> {
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        value.trim().trim_end_matches(" kB").parse().ok()
+    };
+    Some(kib("VmHWM:")? - kib("RssFile:")?)
 }
 
 fn outcome(mut child: Child, stdout: Vec<u8>, since: Instant) -> Outcome {
