@@ -15,6 +15,7 @@ mod environment;
 mod example;
 mod failing;
 mod hello;
+mod keys;
 mod local;
 mod lost;
 mod missing;
