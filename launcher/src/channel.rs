@@ -1,7 +1,5 @@
 //! The byte stream to an agent: an SSH channel, or the pipes of a process on this machine.
 
-use crate::agent::deliver::DeliverError;
-use crate::ssh::error::SshError;
 use bytes::{Bytes, BytesMut};
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
@@ -72,17 +70,6 @@ impl AgentChannel {
 
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         self.reader.next().await
-    }
-
-    pub(crate) async fn send(&mut self, bytes: Bytes) -> Result<(), DeliverError> {
-        let lost = |error: io::Error| DeliverError::Ssh(SshError::Socket(error));
-        self.writer.send(bytes).await.map_err(lost)
-    }
-
-    /// Nothing more will be sent.
-    pub(crate) async fn end_input(&mut self) -> Result<(), DeliverError> {
-        let lost = |error: io::Error| DeliverError::Ssh(SshError::Socket(error));
-        self.writer.end().await.map_err(lost)
     }
 }
 

@@ -80,12 +80,13 @@ fn ends(field: &Field, running: Running<'_>, since: Instant, bound: Duration) ->
 
 /// Within `limit` no host has a process, a temporary file or a segment of a job.
 fn nothing_left(field: &Field, limit: Duration, outcome: &Outcome) {
-    let left = || (field.started(), field.job_directories(), segments(field));
+    let mut left = Default::default();
     let gone = wait_until(limit, "the job to be gone", || {
-        let (processes, directories, segments) = left();
+        left = (field.started(), field.job_directories(), segments(field));
+        let (processes, directories, segments) = &left;
         Ok(processes.is_empty() && directories.is_empty() && segments.is_empty())
     });
-    assert!(gone.is_ok(), "left {limit:?} after rlaunch returned: {:#?}\n{outcome}", left());
+    assert!(gone.is_ok(), "left {limit:?} after rlaunch returned: {left:#?}\n{outcome}");
     field.assert_idle();
 }
 
@@ -120,6 +121,7 @@ fn first_failure(culprit: &str, code: i32, cause: &str) {
         for others in [MEEK, SHELL] {
             let script = one_of_eight(culprit, others);
             let running = up(field.rlaunch(EIGHT).account(account), &script);
+            assert_eq!(field.job_directories().len(), 4, "one for each host");
             let failed = Instant::now();
             let _go = go(field, &["c"]);
             let ran = ends(field, running, failed, PROMPT);
@@ -251,6 +253,28 @@ fn the_launcher_is_killed() {
     });
 }
 
+/// Its end is no reason for ranks to lose their work.
+#[test]
+fn the_launcher_is_killed_and_ranks_save_their_work() {
+    const SAVED: &str = "/tmp/teardown/saved";
+    as_each(|field, account| {
+        let script = format!(
+            "trap 'sleep 0.3; echo saved >>{SAVED}; exit 0' TERM
+            sleep 1000 & echo up; wait"
+        );
+        // Root's, as is the directory, and open to all.
+        let _files = field.files(&HOSTS, SAVED, "", 0o666);
+        let running = up(field.rlaunch(EIGHT).account(account), &script);
+        running.signal(Signal::SIGKILL);
+        let ran = running.finish_first();
+        nothing_left(field, 2 * SOON, ran.ended_with(-9));
+        for host in HOSTS {
+            let saved = field.on(host, &format!("cat {SAVED}"));
+            assert_eq!(saved, "saved\n".repeat(2), "on {host}");
+        }
+    });
+}
+
 /// Longer than the silence that makes either side give the other up.
 #[test]
 fn the_launcher_is_suspended() {
@@ -260,7 +284,8 @@ fn the_launcher_is_suspended() {
         let running = up(field.rlaunch(EIGHT).account(account), &script);
         running.signal(Signal::SIGTSTP);
         let launcher = || state(running.pid().as_raw());
-        let stopped = || field.ranks().iter().all(|rank| rank.state == 'T');
+        // In state D a shell waits, stopped as well, for a child that was stopped in its vfork.
+        let stopped = || field.ranks().iter().all(|rank| matches!(rank.state, 'T' | 'D'));
         field.wait_for("everything to stop", || launcher() == 'T' && stopped());
         let since = Instant::now();
         wait_until(PAUSE + SOON, "the pause to end", || {

@@ -4,11 +4,12 @@
 //! speaks, the agent is taken to the host by [`INSTALL`] and started again.
 
 use super::store::{AGENT, AgentFile, Store, StoreError};
-use crate::channel::{AgentChannel, Incoming};
+use crate::channel::{AgentChannel, Incoming, Reader};
 use crate::ssh::Connection;
 use crate::ssh::error::SshError;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::wire::{FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, WireError};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -162,34 +163,46 @@ impl Delivery {
     ) -> Result<(Arc<AgentFile>, Option<usize>), DeliverError> {
         let command = format!("exec sh -c '{}' sh {}", one_line(INSTALL), self.directory);
         let channel = AgentChannel::over_ssh(connection.exec(&command).await?);
-        let mut answers = Answers { channel, text: String::new() };
-
-        let host = answers.next().await?;
-        let file = match host.split_ascii_whitespace().collect::<Vec<_>>()[..] {
-            ["host", "Linux", arch] => self.store.for_arch(arch)?,
-            ["host", system, ..] => {
-                return Err(DeliverError::System { system: system.to_owned() });
-            }
-            _ => return Err(DeliverError::Shell(host)),
-        };
+        let AgentChannel { reader, mut writer } = channel;
+        let mut answers = Answers { reader, text: String::new() };
+        let file = self.file_for(answers.next().await?)?;
         let size = file.size;
-        answers.channel.send(format!("{} {size}\n", file.hash).into()).await?;
+        let lost = |error: io::Error| DeliverError::Ssh(SshError::Socket(error));
+        writer.send(format!("{} {size}\n", file.hash).into()).await.map_err(lost)?;
         let mut sent = None;
+        let mut answer = answers.next().await?;
         loop {
-            let answer = answers.next().await?;
             match answer.split_once(' ').unwrap_or((&answer, "")) {
                 ("present" | "installed", _) => return Ok((file, sent)),
                 ("want", how) => {
                     let payload = file.payload(how == "gzip")?;
                     sent = Some(payload.len());
-                    answers.channel.send(payload).await?;
-                    answers.channel.end_input().await?;
+                    let sending = async {
+                        writer.send(payload).await?;
+                        writer.end().await
+                    };
+                    // A host that gives up, its disk being full, takes no more of it.
+                    answer = tokio::select! {
+                        early = answers.next() => early?,
+                        _ = sending => answers.next().await?,
+                    };
                 }
                 ("failed", cause) => {
                     return Err(DeliverError::Install { cause: cause.to_owned() });
                 }
                 _ => return Err(DeliverError::Shell(answer)),
             }
+        }
+    }
+}
+
+impl Delivery {
+    /// The agent for a host that introduced itself as `host SYSTEM MACHINE`.
+    fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeliverError> {
+        match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
+            ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
+            ["host", system, ..] => Err(DeliverError::System { system: system.to_owned() }),
+            _ => Err(DeliverError::Shell(answer)),
         }
     }
 }
@@ -250,11 +263,12 @@ async fn first_frame(
 
 /// The installer's lines, without whatever else the shell prints.
 struct Answers {
-    channel: AgentChannel,
+    reader: Reader,
     text: String,
 }
 
 impl Answers {
+    /// The next answer. Safe to cancel.
     async fn next(&mut self) -> Result<String, DeliverError> {
         const MARK: &str = "rlaunch-install ";
         loop {
@@ -270,7 +284,7 @@ impl Answers {
                     return Ok(answer);
                 }
             }
-            match self.channel.next().await {
+            match self.reader.next().await {
                 Some(Incoming::Data(bytes) | Incoming::Diagnostics(bytes))
                     if self.text.len() < MAX_ANSWER =>
                 {

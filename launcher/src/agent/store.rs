@@ -52,7 +52,7 @@ pub(crate) struct AgentFile {
     /// What the hosts' caches call it.
     pub(crate) hash: String,
     /// In bytes.
-    pub(crate) size: usize,
+    pub(crate) size: u64,
     compressed: OnceLock<Bytes>,
 }
 
@@ -155,14 +155,24 @@ fn candidates(arch: &str) -> Vec<PathBuf> {
 
 fn read(path: &Path) -> Result<AgentFile, StoreError> {
     let failed = |source| StoreError::Read { path: path.to_owned(), source };
-    let bytes = std::fs::read(path).map_err(failed)?;
-    let hash = Sha256::digest(&bytes).iter().fold(String::new(), |mut text, byte| {
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut hasher = Sha256::new();
+    let mut size = 0;
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let read = file.read(&mut part).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&part[..read]);
+        size += read as u64;
+    }
+    let hash = hasher.finalize().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     });
     let hash = hash[..HASH_DIGITS].to_owned();
-    let (path, size) = (path.to_owned(), bytes.len());
-    Ok(AgentFile { path, hash, size, compressed: OnceLock::new() })
+    Ok(AgentFile { path: path.to_owned(), hash, size, compressed: OnceLock::new() })
 }
 
 /// The architecture of an ELF executable; the inner error says what the file is instead.

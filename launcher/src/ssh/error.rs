@@ -31,10 +31,10 @@ pub(crate) enum SshError {
     #[error(transparent)]
     KnownHosts(#[from] KnownHostsError),
     #[error(
-        "its host key has changed: {recorded} is in {}:{line}, the host shows {shown}",
-        file.display()
+        "its host key has changed: {} is in {}:{}, the host shows {}",
+        .0.recorded, .0.file.display(), .0.line, .0.shown
     )]
-    HostKeyChanged { name: String, file: PathBuf, line: usize, recorded: String, shown: String },
+    HostKeyChanged(Box<HostKeyChange>),
     #[error("its host key is marked as revoked in {}:{line}", file.display())]
     HostKeyRevoked { file: PathBuf, line: usize },
     #[error("its host key {shown} is not known, and StrictHostKeyChecking is on")]
@@ -45,6 +45,19 @@ pub(crate) enum SshError {
     Login { user: String, source: russh::Error },
     #[error("{address} takes no command")]
     Channel { address: SocketAddr, source: russh::Error },
+}
+
+/// A host that shows another key than the recorded one.
+#[derive(Debug)]
+pub(crate) struct HostKeyChange {
+    /// What known-hosts files call the host.
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+    pub(crate) line: usize,
+    /// Fingerprint of the recorded key.
+    pub(crate) recorded: String,
+    /// Fingerprint of the key that the host shows.
+    pub(crate) shown: String,
 }
 
 fn tried_list(tried: &[String]) -> String {
@@ -75,10 +88,11 @@ impl SshError {
             SshError::Algorithms { keyword, .. } => {
                 Some(format!("correct {keyword} in ~/.ssh/config"))
             }
-            SshError::HostKeyChanged { name, file, .. } => Some(format!(
-                "if the host was reinstalled: ssh-keygen -R {name} -f {}; if not, someone may be \
-                 in between",
-                file.display()
+            SshError::HostKeyChanged(change) => Some(format!(
+                "if the host was reinstalled: ssh-keygen -R {} -f {}; if not, someone may be in \
+                 between",
+                change.name,
+                change.file.display()
             )),
             SshError::HostKeyRevoked { .. } | SshError::Proxy => None,
             SshError::HostKeyUnknown { .. } => Some(format!(

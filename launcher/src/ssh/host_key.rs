@@ -1,7 +1,7 @@
 //! Is this host who it was before?
 
 use super::config::{HostConfig, StrictHostKeyChecking};
-use super::error::SshError;
+use super::error::{HostKeyChange, SshError};
 use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
 use russh::client;
 use russh::keys::{Algorithm, PublicKey, PublicKeyOrCertificate};
@@ -107,7 +107,8 @@ impl Client {
             _ if self.strict == StrictHostKeyChecking::No => Ok(()),
             Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
                 let name = self.name.clone();
-                Err(SshError::HostKeyChanged { name, file, line, recorded, shown })
+                let change = HostKeyChange { name, file, line, recorded, shown };
+                Err(SshError::HostKeyChanged(Box::new(change)))
             }
             Verdict::Unknown if self.strict == StrictHostKeyChecking::Yes => {
                 Err(SshError::HostKeyUnknown { shown })

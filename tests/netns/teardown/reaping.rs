@@ -72,6 +72,7 @@ fn one_job() {
         others.retain(|rank| rank.args != ["sleep", "2000"]);
         assert!(others.is_empty(), "not reaped: {others:#?}");
         assert_eq!(field.ranks().len(), 8, "the other job was touched");
+        assert_eq!(field.job_directories().len(), 4, "one of the other job for each host");
         bystander.signal(Signal::SIGTERM);
         let ran = bystander.finish_first();
         nothing_left(field, SOON, ran.ended_with(143));
@@ -87,5 +88,20 @@ fn all_jobs() {
         let ran = reap(field, account, "--all");
         every_host_says(&ran, ended_nothing);
         nothing_left(field, SOON, &ran);
+    });
+}
+
+/// A name that begins like that of a job's directory makes it none.
+#[test]
+fn directories_of_the_user() {
+    const NOTES: &str = "/tmp/rlaunch-notes";
+    as_each(|field, account| {
+        let _gone = field.scratch(&HOSTS, NOTES);
+        for host in HOSTS {
+            field.on(host, &format!("install -d -o {} {NOTES}", account.name()));
+        }
+        every_host_says(&reap(field, account, "--all"), ended_nothing);
+        let left = field.job_directories();
+        assert_eq!(left.len(), HOSTS.len(), "reap took other directories than a job's: {left:?}");
     });
 }
