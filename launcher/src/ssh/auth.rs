@@ -178,7 +178,8 @@ impl Attempt<'_> {
         let hash = self.hash_for(key.public_key()).await?;
         let key = PrivateKeyWithHashAlg::new(key, hash);
         let result = self.handle.authenticate_publickey(self.user, key).await;
-        let broke = |source| SshError::Login { user: self.user.to_owned(), source };
+        let broke =
+            |source| SshError::Login { user: self.user.to_owned(), source: Box::new(source) };
         let result = result.map_err(broke)?;
         if self.took(result) {
             return Ok(true);
@@ -194,7 +195,8 @@ impl Attempt<'_> {
         if let Some(hash) = self.rsa_hash {
             return Ok(hash);
         }
-        let broke = |source| SshError::Login { user: self.user.to_owned(), source };
+        let broke =
+            |source| SshError::Login { user: self.user.to_owned(), source: Box::new(source) };
         let hash = self.handle.best_supported_rsa_hash().await.map_err(broke)?.flatten();
         self.rsa_hash = Some(hash);
         Ok(hash)

@@ -25,7 +25,7 @@ pub(crate) enum SshError {
     #[error("{what} within {} s", timeout.as_secs())]
     Timeout { what: &'static str, timeout: Duration },
     #[error("the SSH handshake with {address} failed")]
-    Handshake { address: SocketAddr, source: russh::Error },
+    Handshake { address: SocketAddr, source: Box<russh::Error> },
     #[error("no known algorithm among `{list}`")]
     Algorithms { keyword: &'static str, list: String },
     #[error(transparent)]
@@ -42,9 +42,9 @@ pub(crate) enum SshError {
     #[error("{user} may not log in: {}", tried_list(tried))]
     Refused { user: String, tried: Vec<String>, methods: String },
     #[error("the login as {user} broke off")]
-    Login { user: String, source: russh::Error },
+    Login { user: String, source: Box<russh::Error> },
     #[error("{address} takes no command")]
-    Channel { address: SocketAddr, source: russh::Error },
+    Channel { address: SocketAddr, source: Box<russh::Error> },
 }
 
 /// A host that shows another key than the recorded one.

@@ -139,7 +139,7 @@ impl Ssh {
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         connected.map_err(|source| {
             // The verdict on the host's key says more than "unknown key".
-            verdict.take().unwrap_or(SshError::Handshake { address, source })
+            verdict.take().unwrap_or(SshError::Handshake { address, source: Box::new(source) })
         })
     }
 }
@@ -169,7 +169,8 @@ async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshE
 impl Connection {
     /// Runs `command` in the user's login shell.
     pub(crate) async fn exec(&self, command: &str) -> Result<Channel<Msg>, SshError> {
-        let refused = |source| SshError::Channel { address: self.address, source };
+        let refused =
+            |source| SshError::Channel { address: self.address, source: Box::new(source) };
         let channel = self.handle.channel_open_session().await.map_err(refused)?;
         channel.exec(true, command).await.map_err(refused)?;
         Ok(channel)
