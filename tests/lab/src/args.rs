@@ -148,6 +148,9 @@ pub(crate) enum Verb {
     /// Measure rlaunch beside its peers.
     #[command(subcommand)]
     Bench(Bench),
+    /// Do the same thing many times over.
+    #[command(subcommand)]
+    Soak(Soak),
 }
 
 #[derive(Debug, Subcommand)]
@@ -163,6 +166,28 @@ pub(crate) enum Bench {
         /// Leave a launcher out.
         #[arg(long, value_parser = PossibleValuesParser::new(launch::launcher_names()))]
         skip: Vec<String>,
+    },
+    /// Let a rank, a launcher, an agent and a host fail, under rlaunch, Hydra and Open MPI in turn.
+    Failure {
+        /// How many rounds, after one to warm up.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Soak {
+    /// Launch a job of two ranks on every host; none may hang, fail or leave anything behind.
+    Launch {
+        /// How many jobs, one after the other.
+        #[arg(long, default_value_t = 300)]
+        launches: usize,
+        /// On how many hosts each.
+        #[arg(long, default_value_t = 16)]
+        hosts: usize,
+        /// Keep the machine busy meanwhile.
+        #[arg(long)]
+        load: bool,
     },
 }
 

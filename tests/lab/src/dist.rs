@@ -57,7 +57,9 @@ fn agent(profile: Profile) -> Command {
         Profile::Release => command.arg("agent"),
         Profile::Lab => command
             .args(["rustc", "-p", "rlaunch-worker", "--bin", "rlaunch-worker"])
-            .args(["--profile", "lab", "--", "-C", "target-feature=+crt-static"]),
+            .args(["--profile", "lab", "--", "-C", "target-feature=+crt-static"])
+            // Small as the shipped one, since it travels to hosts whose disks are small.
+            .args(["-C", "strip=symbols"]),
     };
     command
 }

@@ -16,6 +16,7 @@
 //! # Ok::<(), rlaunch_lab::LabError>(())
 //! ```
 
+mod background;
 pub mod command;
 mod error;
 mod lab;
@@ -25,6 +26,7 @@ pub mod demo;
 pub mod dist;
 pub mod ledger;
 pub mod setup;
+pub mod soak;
 pub mod stages;
 
 pub use error::LabError;

@@ -8,10 +8,11 @@ use std::process::{Command, ExitCode};
 
 use clap::Parser;
 
-use args::{Args, Bench, Verb};
-use rlaunch_lab::bench::launch;
+use args::{Args, Bench, Soak, Verb};
+use rlaunch_lab::bench::{failure, launch};
+use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
-use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, dist, names, stages};
+use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, names, soak, stages};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -76,6 +77,13 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Bench(Bench::Launch { hosts, rounds, skip }) => {
             let plan = launch::Plan { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
             return Ok(exit_code(launch::run(&plan)?));
+        }
+        Verb::Bench(Bench::Failure { rounds }) => {
+            return Ok(exit_code(failure::run(&failure::Plan { rounds: *rounds })?));
+        }
+        Verb::Soak(Soak::Launch { launches, hosts, load }) => {
+            let plan = soak::Plan { launches: *launches, hosts: *hosts, load: *load };
+            return Ok(exit_code(soak::launch(&plan, &dist::build(Profile::Lab)?)?));
         }
         Verb::Build { profile } => println!("{}", dist::build(*profile)?.display()),
     }

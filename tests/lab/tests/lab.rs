@@ -142,6 +142,23 @@ fn processes_are_seen_and_orphans_are_reaped() {
 }
 
 #[test]
+fn clearing_ends_everything_but_the_hosts() {
+    let lab = Own::up(2);
+    for account in Account::ALL {
+        let mut command = lab.on("a", account).unwrap();
+        stdout(command.args(["sh", "-c", "trap '' TERM; setsid sleep 60 >/dev/null 2>&1 &"]));
+        stdout(lab.exec(account).args(["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 &"]));
+    }
+    let mut session = lab.exec(Account::Root).args(["ssh", "b", "sleep 60"]).spawn().unwrap();
+    let seen = || lab.processes("b").unwrap().iter().any(|process| process.args[0] == "sleep");
+    wait_until(SOON, "the session", || Ok(seen())).unwrap();
+    lab.clear().unwrap();
+    assert!(!session.wait().unwrap().success());
+    lab.wait_until_idle(SOON).unwrap();
+    assert!(ssh_works(&lab, "a") && ssh_works(&lab, "b"));
+}
+
+#[test]
 fn links_break_and_heal() {
     let lab = Own::up(2);
     for kind in [Cut::Carrier, Cut::Silent] {

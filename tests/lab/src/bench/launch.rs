@@ -1,84 +1,38 @@
 //! `cargo lab bench launch`: how long, and at what cost, each launcher takes to run `hostname` on
 //! every host of a lab.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Series;
+use super::launchers::{Field, Launcher};
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::setup::{self, Extent};
-use crate::{Account, Lab, LabError, Options};
+use crate::{Lab, LabError, Options};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
 /// What every host runs, and how the lab checks that it did.
 const PROGRAM: &str = "hostname";
-/// Plain ssh at its quickest: the newer default key exchanges cost three times as much.
-const PLAIN_SSH: &str =
-    "for host; do ssh -o KexAlgorithms=curve25519-sha256 $host hostname & done; wait";
-
 /// How long hosts may go on after a launcher has returned.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Something that starts a program on many hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Launcher {
-    Rlaunch,
-    Hydra,
-    OpenMpi,
-    PlainSsh,
+/// The most that rlaunch may take of this one's time and CPU.
+fn bar(peer: Launcher) -> Option<f64> {
+    match peer {
+        Launcher::Rlaunch => None,
+        Launcher::Hydra => Some(0.26),
+        Launcher::OpenMpi => Some(0.17),
+        Launcher::PlainSsh => Some(0.75),
+    }
 }
 
-impl Launcher {
-    const ALL: [Launcher; 4] =
-        [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi, Launcher::PlainSsh];
-
-    fn name(self) -> &'static str {
-        match self {
-            Launcher::Rlaunch => "rlaunch",
-            Launcher::Hydra => "hydra",
-            Launcher::OpenMpi => "mpirun",
-            Launcher::PlainSsh => "ssh",
-        }
-    }
-
-    /// The most that rlaunch may take of this one's time and CPU.
-    fn bar(self) -> Option<f64> {
-        match self {
-            Launcher::Rlaunch => None,
-            Launcher::Hydra => Some(0.26),
-            Launcher::OpenMpi => Some(0.17),
-            Launcher::PlainSsh => Some(0.75),
-        }
-    }
-
-    /// The most that rlaunch may take of this one's memory.
-    fn memory_bar(self) -> Option<f64> {
-        (self == Launcher::OpenMpi).then_some(0.5)
-    }
-
-    /// The command, run from `/`: Hydra and Open MPI need the present directory on every host.
-    fn command(self, field: &Field) -> Command {
-        let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
-        let hosts = field.hosts.join(",");
-        let count = field.hosts.len().to_string();
-        match self {
-            Launcher::Rlaunch => {
-                command.arg(&field.rlaunch).args(["-H", &hosts, "-np", &count, PROGRAM])
-            }
-            Launcher::Hydra => command
-                .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &hosts, "-n", &count])
-                .args(["-ppn", "1", PROGRAM]),
-            Launcher::OpenMpi => command
-                .args(["mpirun.openmpi", "--allow-run-as-root", "-H", &hosts, "-np", &count])
-                .arg(PROGRAM),
-            Launcher::PlainSsh => command.args(["sh", "-c", PLAIN_SSH, "sh"]).args(&field.hosts),
-        };
-        command
-    }
+/// The most that rlaunch may take of this one's memory.
+fn memory_bar(peer: Launcher) -> Option<f64> {
+    (peer == Launcher::OpenMpi).then_some(0.5)
 }
 
 /// The names that `--skip` takes.
@@ -95,13 +49,6 @@ pub struct Plan {
     pub rounds: usize,
     /// Launchers to leave out.
     pub skip: Vec<String>,
-}
-
-/// Where the launchers run.
-struct Field {
-    lab: Lab,
-    hosts: Vec<String>,
-    rlaunch: PathBuf,
 }
 
 /// What was measured of one launcher.
@@ -194,7 +141,7 @@ fn memory(field: &Field, launcher: Launcher) -> Result<f64, LabError> {
 }
 
 fn complete(field: &Field, launcher: Launcher) -> Result<Output, LabError> {
-    let mut command = launcher.command(field);
+    let mut command = launcher.command(field, 1, &[PROGRAM]);
     command.stdin(Stdio::null()).output().map_err(LabError::io(format!("run {}", launcher.name())))
 }
 
@@ -234,9 +181,9 @@ fn print_ratios(results: &[Results]) -> bool {
     let mut met = true;
     for peer in peers {
         let rows = [
-            ("wall", own.wall.ratio_to(&peer.wall), peer.launcher.bar()),
-            ("CPU", own.cpu.ratio_to(&peer.cpu), peer.launcher.bar()),
-            ("memory", own.memory.ratio_to(&peer.memory), peer.launcher.memory_bar()),
+            ("wall", own.wall.ratio_to(&peer.wall), bar(peer.launcher)),
+            ("CPU", own.cpu.ratio_to(&peer.cpu), bar(peer.launcher)),
+            ("memory", own.memory.ratio_to(&peer.memory), memory_bar(peer.launcher)),
         ];
         for (what, ratio, bar) in rows {
             let (Some(ratio), Some(bar)) = (ratio, bar) else { continue };

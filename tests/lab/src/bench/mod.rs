@@ -1,19 +1,26 @@
 //! Measurements of rlaunch beside its peers, in one run on one machine: what is reported are
 //! ratios, since times alone say more about the machine.
 
+pub mod failure;
 pub mod launch;
+mod launchers;
 
 /// Measured values of one kind, one per round.
 #[derive(Debug, Clone, Default)]
-struct Series(Vec<f64>);
+pub(crate) struct Series(Vec<f64>);
 
 impl Series {
-    fn push(&mut self, value: f64) {
+    pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
+    /// How many values there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The middle value, or the mean of the middle two; none without values.
-    fn median(&self) -> Option<f64> {
+    pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let upper = *sorted.get(sorted.len() / 2)?;
@@ -21,13 +28,18 @@ impl Series {
         Some(f64::midpoint(lower, upper))
     }
 
-    /// `median (min–max)`.
-    fn summary(&self) -> String {
+    /// `median (min–max)`, with two digits after the point.
+    pub(crate) fn summary(&self) -> String {
+        self.summary_to(2)
+    }
+
+    /// The same with `digits` of them.
+    pub(crate) fn summary_to(&self, digits: usize) -> String {
         let least = self.0.iter().copied().reduce(f64::min);
         let most = self.0.iter().copied().reduce(f64::max);
         match (self.median(), least, most) {
             (Some(median), Some(least), Some(most)) => {
-                format!("{median:.2} ({least:.2}–{most:.2})")
+                format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
             }
             _ => "–".into(),
         }

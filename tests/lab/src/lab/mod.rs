@@ -18,6 +18,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::Serialize;
 
 pub use accounts::Account;
@@ -204,6 +206,22 @@ impl Lab {
         });
         let line = |process: &Process| format!("{}: {}\n", process.host, process.command_line());
         result.map_err(|error| sshd::with_detail(error, &left.iter().map(line).collect::<String>()))
+    }
+
+    /// Ends everything that runs on the hosts and on the launch node, whoever started it.
+    pub fn clear(&self) -> Result<(), LabError> {
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        let launch = self.paths.netns(names::LAUNCH);
+        wait_until(Duration::from_secs(10), "everything in the lab to end", || {
+            let mut left: Vec<i32> = self.all_processes().iter().map(|p| p.pid).collect();
+            left.extend(network::processes(&launch));
+            left.retain(|pid| ![own, self.launch.pid].contains(pid));
+            for &pid in &left {
+                // One that ended by itself is no longer there to be killed.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            Ok(left.is_empty())
+        })
     }
 
     /// Cuts the link of `host`.

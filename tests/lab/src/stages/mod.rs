@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::dist::{self, Profile};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
-use crate::{Lab, LabError, Options};
+use crate::{Lab, LabError, Options, soak};
 
 /// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
 const LAB_VARIABLE: &str = "RLAUNCH_LAB";
@@ -22,6 +22,12 @@ const LAUNCHER_VARIABLE: &str = "RLAUNCH_LAB_LAUNCHER";
 const TEST_LAB: &str = "test";
 const TEST_NET: [u8; 2] = [10, 95];
 const TEST_HOSTS: usize = 8;
+
+/// What `--filter` calls the soak of the netns stage.
+const SOAK: &str = "soak";
+/// Jobs in the test run's soak, quiet and busy each, and on how many hosts.
+const SOAK_LAUNCHES: usize = 40;
+const SOAK_HOSTS: usize = 16;
 
 /// A part of the test run.
 struct Stage {
@@ -36,6 +42,13 @@ const STAGES: &[Stage] = &[
     Stage { name: "build", minutes: 10, run: build },
     Stage { name: "unit", minutes: 3, run: unit },
     Stage { name: "netns", minutes: 15, run: netns },
+];
+
+/// What clippy looks at. It passes over targets with `test = false`, so these are named.
+const LINTED: &[&[&str]] = &[
+    &["--workspace", "--all-targets"],
+    &["--package", "rlaunch-lab", "--test", "lab"],
+    &["--package", "rlaunch-tests", "--test", "netns"],
 ];
 
 /// What to run.
@@ -105,8 +118,11 @@ fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
 fn build(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
-    let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "lab"];
-    tally.add(run::check(dist::cargo().args(clippy).args(["--", "-D", "warnings"])));
+    for targets in LINTED {
+        let clippy = ["clippy", "--profile", "lab"];
+        let strict = ["--", "-D", "warnings"];
+        tally.add(run::check(dist::cargo().args(clippy).args(*targets).args(strict)));
+    }
     tally.add(match deny::command() {
         Ok(mut deny) => run::check(&mut deny),
         Err(error) => run::failed("cargo deny", &error),
@@ -143,7 +159,23 @@ fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     let down = Lab::down(TEST_LAB);
     tally.add(tests?);
     down?;
+    if plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
+        tally.add(soak(&launcher));
+    }
     Ok(tally)
+}
+
+/// The quick form of `cargo lab soak launch`, on a quiet machine and on a busy one.
+fn soak(launcher: &Path) -> Tally {
+    let mut tally = Tally::default();
+    for load in [false, true] {
+        let plan = soak::Plan { launches: SOAK_LAUNCHES, hosts: SOAK_HOSTS, load };
+        tally.add(match soak::launch(&plan, launcher) {
+            Ok(passed) => Tally::check(passed),
+            Err(error) => run::failed("the soak", &error),
+        });
+    }
+    tally
 }
 
 fn in_lab(lab: &Lab, launcher: &Path, plan: &Plan) -> Result<Tally, LabError> {

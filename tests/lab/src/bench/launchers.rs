@@ -1,0 +1,66 @@
+//! rlaunch and its peers, and how each is told to start a program on every host.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Account, Lab};
+
+/// Plain ssh at its quickest: the newer default key exchanges cost three times as much.
+/// Arguments: program, hosts...
+const PLAIN_SSH: &str = r#"program=$1; shift
+    for host; do ssh -o KexAlgorithms=curve25519-sha256 $host "$program" & done; wait"#;
+
+/// Something that starts a program on many hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launcher {
+    Rlaunch,
+    Hydra,
+    OpenMpi,
+    PlainSsh,
+}
+
+impl Launcher {
+    pub(super) const ALL: [Launcher; 4] =
+        [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi, Launcher::PlainSsh];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Launcher::Rlaunch => "rlaunch",
+            Launcher::Hydra => "hydra",
+            Launcher::OpenMpi => "mpirun",
+            Launcher::PlainSsh => "ssh",
+        }
+    }
+
+    /// The command for `per_host` ranks of `program` on every host. It is run from `/`: Hydra and
+    /// Open MPI need the present directory on every host. Its process is the launcher's own.
+    pub(super) fn command(self, field: &Field, per_host: usize, program: &[&str]) -> Command {
+        let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
+        let slots = |host: &String| format!("{host}:{per_host}");
+        let slots = field.hosts.iter().map(slots).collect::<Vec<_>>().join(",");
+        let count = (field.hosts.len() * per_host).to_string();
+        match self {
+            Launcher::Rlaunch => {
+                command.arg(&field.rlaunch).args(["-H", &slots, "-np", &count]).args(program)
+            }
+            Launcher::Hydra => command
+                .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &field.hosts.join(",")])
+                .args(["-n", &count, "-ppn", &per_host.to_string()])
+                .args(program),
+            Launcher::OpenMpi => command
+                .args(["mpirun.openmpi", "--allow-run-as-root", "-H", &slots, "-np", &count])
+                .args(program),
+            Launcher::PlainSsh => {
+                command.args(["sh", "-c", PLAIN_SSH, "sh", &program.join(" ")]).args(&field.hosts)
+            }
+        };
+        command
+    }
+}
+
+/// Where the launchers run.
+pub(super) struct Field {
+    pub(super) lab: Lab,
+    pub(super) hosts: Vec<String>,
+    pub(super) rlaunch: PathBuf,
+}

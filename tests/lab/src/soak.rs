@@ -1,0 +1,168 @@
+//! `cargo lab soak`: the same thing many times over, since what goes wrong once in a hundred times
+//! is not seen in one.
+
+use std::hint;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::background::Background;
+use crate::bench::Series;
+use crate::command::last_lines;
+use crate::{Account, Lab, LabError, Options};
+
+const NAME: &str = "soak";
+const NET: [u8; 2] = [10, 94];
+/// Ranks on every host.
+const PER_HOST: usize = 2;
+/// A launch that takes longer than this hangs, load or not.
+const BOUND: Duration = Duration::from_secs(30);
+/// How long an sshd may take to leave after its client has.
+const IDLE: Duration = Duration::from_secs(10);
+/// Every rank says where it is.
+const PROGRAM: &str = "echo $RANK $(hostname)";
+/// After this many failures there is nothing more to learn.
+const ENOUGH: usize = 5;
+
+/// How often, where and under what load.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// How many jobs, one after the other.
+    pub launches: usize,
+    /// On how many hosts each.
+    pub hosts: usize,
+    /// Whether the machine is kept busy meanwhile.
+    pub load: bool,
+}
+
+/// Launches jobs of `rlaunch` on hosts of their own and prints how that went; true if none hung,
+/// failed or left anything behind.
+pub fn launch(plan: &Plan, rlaunch: &Path) -> Result<bool, LabError> {
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
+    let soaked = soak(plan, &lab, rlaunch);
+    Lab::down(NAME)?;
+    let Soaked { times, failed } = soaked?;
+    let load = if plan.load { "busy" } else { "quiet" };
+    let (hosts, launches) = (plan.hosts, times.count() + failed);
+    println!(
+        "{launches} launches of {hosts} hosts × {PER_HOST} ranks on a {load} machine: \
+         {failed} failed; seconds, median (min–max): {}",
+        times.summary()
+    );
+    Ok(failed == 0)
+}
+
+struct Soaked {
+    /// Of those that went well.
+    times: Series,
+    failed: usize,
+}
+
+fn soak(plan: &Plan, lab: &Lab, rlaunch: &Path) -> Result<Soaked, LabError> {
+    let rlaunch = lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch");
+    let _load = plan.load.then(Load::start);
+    let mut soaked = Soaked { times: Series::default(), failed: 0 };
+    // One more, to send the agent.
+    for number in 0..=plan.launches {
+        match once(lab, &rlaunch) {
+            Ok(time) if number > 0 => soaked.times.push(time.as_secs_f64()),
+            Ok(_) => {}
+            Err(error) => {
+                println!("launch {number}: {error}");
+                soaked.failed += 1;
+                lab.clear()?;
+            }
+        }
+        if soaked.failed == ENOUGH {
+            println!("giving up after {ENOUGH} failures");
+            break;
+        }
+    }
+    Ok(soaked)
+}
+
+/// One job: all ranks have run where they should, and nothing is left of them.
+fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
+    let hosts = lab.hosts();
+    let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{PER_HOST}")).collect();
+    let mut command = lab.exec_in(Account::Root, Path::new("/"));
+    command.arg(rlaunch).args(["-H", &slots.join(","), "sh", "-c", PROGRAM]);
+    let start = Instant::now();
+    let mut job = Background::start(command)?;
+    let status = job.wait(BOUND)?;
+    let time = start.elapsed();
+    let said = last_lines(&job.stderr(), 10);
+    let Some(status) = status else {
+        let left: Vec<String> = lab.all_processes().iter().map(|p| p.host.clone()).collect();
+        return Err(LabError::Wrong(format!("hangs, with processes on {left:?}\n{said}")));
+    };
+    let left = left_by_a_job(lab);
+    if !left.is_empty() {
+        return Err(LabError::Wrong(format!("ended with {status} and left {left:#?}\n{said}")));
+    }
+    let stdout = job.stdout();
+    let mut lines: Vec<&str> = stdout.lines().collect();
+    lines.sort_unstable();
+    let host_of = |rank: usize| &hosts[rank / PER_HOST];
+    let ranks = 0..hosts.len() * PER_HOST;
+    let mut wanted: Vec<String> = ranks.map(|rank| format!("{rank} {}", host_of(rank))).collect();
+    wanted.sort_unstable();
+    if !status.success() || lines != wanted {
+        return Err(LabError::Wrong(format!("ended with {status}\n{stdout}\n{said}")));
+    }
+    lab.wait_until_idle(IDLE)?;
+    Ok(time)
+}
+
+/// Processes and temporary files of a job, on any host. An sshd leaves a moment after its client.
+fn left_by_a_job(lab: &Lab) -> Vec<String> {
+    let processes = lab.all_processes().into_iter().filter(|process| {
+        let program = process.args.first().map_or("", String::as_str);
+        process.state != 'Z' && !program.starts_with("sshd") && !program.starts_with('[')
+    });
+    let mut left: Vec<String> = processes.map(|p| format!("{} {p:?}", p.host)).collect();
+    for host in lab.hosts() {
+        for directory in ["/tmp", "/dev/shm"] {
+            let Ok(outside) = lab.path(&host, Path::new(directory)) else { continue };
+            let entries = std::fs::read_dir(outside).into_iter().flatten().flatten();
+            left.extend(entries.map(|e| format!("{host} {directory}/{}", e.file_name().display())));
+        }
+    }
+    left
+}
+
+/// Two busy loops for every processor, until it goes.
+struct Load {
+    over: Arc<AtomicBool>,
+    loops: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start() -> Load {
+        let over = Arc::new(AtomicBool::new(false));
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let busy = || {
+            let over = over.clone();
+            thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            })
+        };
+        let loops = (0..2 * processors).map(|_| busy()).collect();
+        Load { over, loops }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for busy in self.loops.drain(..) {
+            let _ = busy.join();
+        }
+    }
+}
