@@ -156,7 +156,8 @@ fn describe_receipt(receipt: &Receipt) -> String {
         also.push(format!("{} helper process{plural} ended", receipt.leftovers_ended));
     }
     if receipt.segments_removed > 0 {
-        also.push(format!("{} shared-memory files removed", receipt.segments_removed));
+        let plural = if receipt.segments_removed == 1 { "" } else { "s" };
+        also.push(format!("{} shared-memory file{plural} removed", receipt.segments_removed));
     }
     if !receipt.segments_unclaimed.is_empty() {
         let names = receipt.segments_unclaimed.join(", ");

@@ -19,6 +19,8 @@ pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(!plain)
+        // It would say so on the very stderr that cannot be written.
+        .log_internal_errors(false)
         .with_target(false);
     if json { log.json().init() } else { log.init() }
 }

@@ -1,5 +1,7 @@
 //! `rlaunch -H a,b,c -np 3 python train.py`: the command on the head node.
 
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod agent;
 mod args;
 mod channel;

@@ -9,6 +9,7 @@ use crate::hosts::{self, Host};
 use crate::job::Reach;
 use crate::report::{self, Failed};
 use crate::ssh::Ssh;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -39,7 +40,8 @@ pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
     let mut failures = Vec::new();
     for (host, outcome) in tasks.join_all().await {
         match outcome {
-            Ok(words) => println!("{host}: {words}"),
+            // A reader that has gone does not need it.
+            Ok(words) => drop(writeln!(std::io::stdout(), "{host}: {words}")),
             Err(failed) => failures.push(failed),
         }
     }

@@ -4,6 +4,7 @@ use crate::channel::{Arrival, Channel};
 use crate::facts;
 use crate::prepare::{self, JobFiles, Prepared};
 use crate::ranks::Ranks;
+use crate::say::complain;
 use crate::tree;
 use crate::workspace::Workspace;
 use nix::sys::signal::Signal;
@@ -23,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rlaunch-worker: {error}");
+            complain!("rlaunch-worker: {error}");
             ExitCode::FAILURE
         }
     }
@@ -241,13 +242,13 @@ impl Agent {
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),
             Input::LauncherGone(how) => {
-                eprintln!("rlaunch-worker: the launcher is gone: {how}");
+                complain!("rlaunch-worker: the launcher is gone: {how}");
                 outbox.discard_output();
                 ranks.end(false);
             }
             Input::LauncherSilent => {
                 let silent = Duration::as_secs(&BEATS_LOST);
-                eprintln!("rlaunch-worker: nothing from the launcher for {silent} s");
+                complain!("rlaunch-worker: nothing from the launcher for {silent} s");
                 outbox.discard_output();
                 ranks.end(true);
             }

@@ -9,6 +9,7 @@
 //!
 //! The environment is the rank's already, stdin, stdout and stderr are too.
 
+use crate::say::complain;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid, setsid};
@@ -23,19 +24,19 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(parent), Some(directory), Some(program), Some(argv0)) =
         (parent, args.next(), args.next(), args.next())
     else {
-        eprintln!("rlaunch-worker: __exec-rank PARENT-PID DIRECTORY PROGRAM ARGV0 [ARG…]");
+        complain!("rlaunch-worker: __exec-rank PARENT-PID DIRECTORY PROGRAM ARGV0 [ARG…]");
         return ExitCode::from(2);
     };
     if let Err(error) = arrange(parent) {
-        eprintln!("rlaunch: cannot set up the rank: {error}");
+        complain!("rlaunch: cannot set up the rank: {error}");
         return ExitCode::from(126);
     }
     if let Err(error) = std::env::set_current_dir(&directory) {
-        eprintln!("rlaunch: cannot enter {}: {error}", directory.display());
+        complain!("rlaunch: cannot enter {}: {error}", directory.display());
         return ExitCode::from(126);
     }
     let error = Command::new(&program).arg0(argv0).args(args).exec();
-    eprintln!("rlaunch: cannot execute {}: {error}", program.display());
+    complain!("rlaunch: cannot execute {}: {error}", program.display());
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 

@@ -4,6 +4,7 @@
 //! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left.
 //! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
 
+use crate::say::complain;
 use crate::tree;
 use crate::workspace::Workspace;
 use nix::sys::prctl;
@@ -24,7 +25,7 @@ pub(crate) fn guard(agent: fn(&Workspace) -> ExitCode) -> ExitCode {
     let watched = watched_signals();
     // Blocked before the fork, so that none is lost; the child unblocks them again.
     if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
-        eprintln!("rlaunch-worker: cannot watch over the agent: {error}");
+        complain!("rlaunch-worker: cannot watch over the agent: {error}");
         return agent(&workspace);
     }
     match rlaunch_sys::fork() {
@@ -42,7 +43,7 @@ pub(crate) fn guard(agent: fn(&Workspace) -> ExitCode) -> ExitCode {
             code
         }
         Err(error) => {
-            eprintln!("rlaunch-worker: cannot fork: {error}");
+            complain!("rlaunch-worker: cannot fork: {error}");
             ExitCode::FAILURE
         }
     }

@@ -3,6 +3,8 @@
 //! It is not meant to be typed. The launcher starts it as `rlaunch-worker agent` at the end of an
 //! SSH channel; everything else it needs arrives through that channel.
 
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod agent;
 mod channel;
 mod child;
@@ -17,12 +19,14 @@ mod pump;
 mod rank_env;
 mod ranks;
 mod reap;
+mod say;
 mod shm;
 mod singleton;
 mod tree;
 mod verify;
 mod workspace;
 
+use say::{complain, tell};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -42,11 +46,11 @@ fn main() -> ExitCode {
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__verify") => verify::verify(args.next()),
         Some("--version") => {
-            println!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
+            tell!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("{USAGE}");
+            complain!("{USAGE}");
             ExitCode::from(2)
         }
     }

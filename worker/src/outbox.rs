@@ -1,5 +1,6 @@
 //! The way out of the agent: control frames at once, output as far as the launcher granted credit.
 
+use crate::say::complain;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::wire::{self, FromAgent, Stream};
 use std::sync::Arc;
@@ -64,7 +65,7 @@ fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     match wire::encode(message) {
         Ok(frame) => queue.send(frame).is_ok(),
         Err(error) => {
-            eprintln!("rlaunch-worker: {error}");
+            complain!("rlaunch-worker: {error}");
             true
         }
     }

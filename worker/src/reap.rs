@@ -4,6 +4,7 @@
 //! helper is found even when its agent, its guardian and its parents are gone. Running it twice
 //! does no harm.
 
+use crate::say::{complain, tell};
 use crate::{shm, tree, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
@@ -21,7 +22,7 @@ const VANISH: Duration = Duration::from_secs(2);
 /// what was done. Fails when something could not be ended.
 pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
     let Some(job) = job.and_then(|job| job.into_string().ok()).filter(|job| is_job(job)) else {
-        eprintln!("rlaunch-worker: reap takes a job's id, 32 hexadecimal digits, or all");
+        complain!("rlaunch-worker: reap takes a job's id, 32 hexadecimal digits, or all");
         return ExitCode::from(2);
     };
     let mut ended: Vec<Pid> = Vec::new();
@@ -37,12 +38,12 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
         if left.is_empty() {
             let swept = shm::sweep(SystemTime::UNIX_EPOCH);
             workspace::sweep();
-            println!("{} ended, {} segments removed", ended.len(), swept.removed);
+            tell!("{} ended, {} segments removed", ended.len(), swept.removed);
             return ExitCode::SUCCESS;
         }
         if Instant::now() >= deadline {
             let left: Vec<_> = left.into_iter().map(tree::describe).collect();
-            println!("left: {}", left.join(", "));
+            tell!("left: {}", left.join(", "));
             return ExitCode::FAILURE;
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -1,6 +1,7 @@
 //! `__verify`: the proof, before a new copy takes its place in the cache, that it arrived whole
 //! and that this host can execute it.
 
+use crate::say::tell;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -15,11 +16,11 @@ pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
             if !expected.is_empty() && digest.starts_with(&expected) {
                 return ExitCode::SUCCESS;
             }
-            println!("the copy differs from what was sent");
+            tell!("the copy differs from what was sent");
             ExitCode::FAILURE
         }
         Err(error) => {
-            println!("cannot read /proc/self/exe: {error}");
+            tell!("cannot read /proc/self/exe: {error}");
             ExitCode::FAILURE
         }
     }

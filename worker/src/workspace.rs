@@ -3,6 +3,7 @@
 //! Its path is fixed before the agent forks from its guardian, so that whoever lives longest can
 //! remove it.
 
+use crate::say::complain;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use std::fs::{self, DirBuilder, File};
@@ -11,9 +12,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
-
-/// The start of every such directory's name.
-const PREFIX: &str = "rlaunch-";
 
 /// A path that belongs to this agent alone. Nothing is there before [`Workspace::create`].
 #[derive(Debug)]
@@ -28,7 +26,7 @@ impl Workspace {
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
-            format!("{PREFIX}{}-{}-{:x}", Uid::effective(), std::process::id(), now.as_nanos());
+            format!("rlaunch-{}-{}-{:016x}", Uid::effective(), std::process::id(), now.as_nanos());
         Workspace { path: std::env::temp_dir().join(name), lock: OnceLock::new() }
     }
 
@@ -49,7 +47,7 @@ impl Workspace {
     pub(crate) fn remove(&self) {
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                eprintln!("rlaunch-worker: cannot remove {}: {error}", self.path.display());
+                complain!("rlaunch-worker: cannot remove {}: {error}", self.path.display());
             }
             _ => {}
         }
@@ -59,12 +57,22 @@ impl Workspace {
 /// Removes what agents of this user left that were killed together with their guardians.
 pub(crate) fn sweep() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+        let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
         if ours && lock(&entry.path()).is_some() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Whether this is what [`Workspace::choose`] calls a directory of this user, and nothing else.
+fn is_name(name: &str, user: Uid) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let ["rlaunch", uid, pid, time] = parts[..] else { return false };
+    uid == user.to_string()
+        && pid.parse::<u32>().is_ok()
+        && time.len() == 16
+        && time.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// `None` when somebody else holds it.
@@ -87,6 +95,18 @@ mod tests {
         workspace.remove();
         assert!(!workspace.path().exists());
         workspace.remove();
+    }
+
+    #[test]
+    fn other_directories_are_nobodys_workspace() {
+        let user = Uid::from_raw(7);
+        assert!(is_name("rlaunch-7-4711-18e9e9aa4fe64244", user));
+        for other in ["rlaunch-notes", "rlaunch-7-1-2", "rlaunch-8-4711-18e9e9aa4fe64244"] {
+            assert!(!is_name(other, user), "{other}");
+        }
+        let chosen = Workspace::choose();
+        let name = chosen.path().file_name().unwrap().to_string_lossy().into_owned();
+        assert!(is_name(&name, Uid::effective()), "{name}");
     }
 
     #[test]

@@ -29,7 +29,12 @@ Break them:
   cargo lab cut b --silent            b is a black hole
   cargo lab heal b                    and back
   cargo lab crash c                   power loss
-  cargo lab boot c                    and back";
+  cargo lab boot c                    and back
+
+Measure:
+  cargo lab bench launch              how quickly jobs start, beside other launchers
+  cargo lab bench failure             how quickly and cleanly they end when something fails
+  cargo lab soak launch --load        300 jobs in a row on a busy machine";
 
 /// Test hosts on this machine, and everything that runs on them.
 ///

@@ -1,6 +1,11 @@
 //! The lab does what it says. Each test makes a lab of its own, so this needs root;
 //! `cargo lab test` runs it before the tests of rlaunch itself.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
+)]
+
 use std::collections::HashSet;
 use std::fs;
 use std::ops::Deref;
@@ -9,7 +14,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use rlaunch_lab::command::wait_until;
-use rlaunch_lab::{Account, Cut, Lab, LabError, Options};
+use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Process};
 
 const NAME: &str = "selftest";
 const SOON: Duration = Duration::from_secs(10);
@@ -127,7 +132,7 @@ fn processes_are_seen_and_orphans_are_reaped() {
     let mut found = Vec::new();
     wait_until(SOON, "the ssh session to leave an orphan", || {
         found = lab.processes("a")?;
-        Ok(found.iter().map(|process| process.command_line()).eq(["sleep 1000"]))
+        Ok(found.iter().map(Process::command_line).eq(["sleep 1000"]))
     })
     .unwrap();
     assert_eq!(lab.processes("b").unwrap(), []);
