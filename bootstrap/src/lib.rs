@@ -1,11 +1,14 @@
 //! What rlaunch's launcher and its agents must agree on.
 //!
 //! In reading order: who is who ([`id`]), what a job is to one node ([`job`]), what crosses a
-//! control channel ([`wire`]), and every environment variable a rank can rely on ([`env`]).
+//! control channel ([`wire`]), how agents join one another ([`tree`]), and every environment variable
+//! a rank can rely on ([`env`]).
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
 
 pub mod env;
 pub mod id;
 pub mod job;
+mod transitions;
+pub mod tree;
 pub mod wire;

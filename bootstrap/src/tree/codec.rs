@@ -1,0 +1,160 @@
+//! Frames of an edge as bytes.
+//!
+//! ```text
+//! head: u32, little endian, length of the head, at most MAX_HEAD
+//! payload: u32, little endian, length of the payload, bounded by what the job can have
+//! head, postcard        payload, as it is
+//! ```
+
+use super::link::{Frame, Head};
+use super::payload::Payload;
+use bytes::{Bytes, BytesMut};
+
+/// The longest head, in bytes: the turns that ended ranks had taken are the most it holds.
+pub const MAX_HEAD: usize = 1 << 20;
+
+const PREFIX: usize = 8;
+
+/// Bytes that are no frame.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// A head beyond [`MAX_HEAD`].
+    #[error("head of {0} bytes, {MAX_HEAD} at most")]
+    HeadTooLong(usize),
+    /// A payload beyond what was agreed.
+    #[error("payload of {length} bytes, {limit} at most")]
+    PayloadTooLong {
+        /// What was announced.
+        length: usize,
+        /// What was agreed.
+        limit: usize,
+    },
+    /// A head that is none.
+    #[error("unreadable head of {length} bytes")]
+    Unreadable {
+        /// Its length.
+        length: usize,
+        /// What the decoder found.
+        source: postcard::Error,
+    },
+    /// A head that cannot be written.
+    #[error("cannot encode a head")]
+    Encode(#[source] postcard::Error),
+}
+
+/// A frame's prefix and head; its payload follows as it is.
+pub fn encode_head(frame: &Frame) -> Result<Vec<u8>, CodecError> {
+    let mut bytes =
+        postcard::to_extend(&frame.head, vec![0; PREFIX]).map_err(CodecError::Encode)?;
+    let head = bytes.len() - PREFIX;
+    let head_length = u32::try_from(head).ok().filter(|_| head <= MAX_HEAD);
+    let head_length = head_length.ok_or(CodecError::HeadTooLong(head))?;
+    let length = frame.payload.len();
+    let limit = u32::MAX as usize;
+    let payload_length =
+        u32::try_from(length).map_err(|_| CodecError::PayloadTooLong { length, limit })?;
+    bytes[..4].copy_from_slice(&head_length.to_le_bytes());
+    bytes[4..PREFIX].copy_from_slice(&payload_length.to_le_bytes());
+    Ok(bytes)
+}
+
+/// Turns a byte stream, however it is cut, back into frames. Memory is taken as bytes arrive, not
+/// as they are announced.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: BytesMut,
+    payload_limit: usize,
+}
+
+impl Decoder {
+    /// Accepts payloads of at most `payload_limit` bytes.
+    pub fn new(payload_limit: usize) -> Decoder {
+        Decoder { buffer: BytesMut::new(), payload_limit }
+    }
+
+    /// Adds what was read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next frame, once all of it has arrived.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, CodecError> {
+        let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let [a, b, c, d, e, f, g, h] = *prefix;
+        let head = u32::from_le_bytes([a, b, c, d]) as usize;
+        let length = u32::from_le_bytes([e, f, g, h]) as usize;
+        if head > MAX_HEAD {
+            return Err(CodecError::HeadTooLong(head));
+        }
+        if length > self.payload_limit {
+            return Err(CodecError::PayloadTooLong { length, limit: self.payload_limit });
+        }
+        if self.buffer.len() < PREFIX + head + length {
+            return Ok(None);
+        }
+        let mut frame = self.buffer.split_to(PREFIX + head + length).freeze();
+        let payload = frame.split_off(PREFIX + head);
+        let head: Head = decode_head(&frame.slice(PREFIX..))?;
+        Ok(Some(Frame { head, payload: Payload::from(payload) }))
+    }
+}
+
+fn decode_head(bytes: &Bytes) -> Result<Head, CodecError> {
+    let length = bytes.len();
+    postcard::from_bytes(bytes).map_err(|source| CodecError::Unreadable { length, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Rank;
+    use crate::tree::message::{Kind, Message, Operation};
+
+    fn frames() -> Vec<Frame> {
+        let operation = Operation { kind: Kind::Gather, name: "weights".into(), turn: 7 };
+        let arrived = Head::Packet { number: 3, message: Message::Arrived(operation) };
+        let payload = Payload::join([&vec![1; 1000].into(), &vec![2; 70_000].into()]);
+        let ranks = [Rank(1), Rank(2), Rank(9)].into_iter().collect();
+        let here = Head::Packet { number: 4, message: Message::TableHere { ranks } };
+        vec![Head::Beat.into(), Frame { head: arrived, payload }, here.into()]
+    }
+
+    fn bytes(frame: &Frame) -> Vec<u8> {
+        let mut bytes = encode_head(frame).unwrap();
+        bytes.extend(frame.payload.to_vec());
+        bytes
+    }
+
+    #[test]
+    fn frames_survive_any_cut() {
+        let sent = frames();
+        let stream: Vec<u8> = sent.iter().flat_map(bytes).collect();
+        for size in [1, 7, 8, 9, 1000, stream.len()] {
+            let mut decoder = Decoder::new(1 << 20);
+            let mut got = Vec::new();
+            for part in stream.chunks(size) {
+                decoder.push(part);
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    got.push(frame);
+                }
+            }
+            assert_eq!(got, sent, "cut at {size}");
+        }
+    }
+
+    #[test]
+    fn hostile_lengths_are_refused_before_memory_is_taken() {
+        let mut decoder = Decoder::new(100);
+        decoder.push(&[1, 0, 0, 0, 101, 0, 0, 0]);
+        assert!(matches!(
+            decoder.next_frame(),
+            Err(CodecError::PayloadTooLong { length: 101, .. })
+        ));
+        let mut decoder = Decoder::new(100);
+        decoder.push(&[0, 0, 0, 1, 0, 0, 0, 0]);
+        assert!(matches!(decoder.next_frame(), Err(CodecError::HeadTooLong(_))));
+        let mut decoder = Decoder::new(100);
+        decoder.push(&[1, 0, 0, 0, 0, 0, 0, 0, 99]);
+        assert!(matches!(decoder.next_frame(), Err(CodecError::Unreadable { length: 1, .. })));
+    }
+}

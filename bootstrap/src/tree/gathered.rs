@@ -1,0 +1,126 @@
+//! What ranks gave to a gather, on its way and when it has arrived.
+//!
+//! A gather's payload is one record for each rank, in any order:
+//!
+//! ```text
+//! rank: u32, little endian    length: u32, little endian    blob: `length` bytes
+//! ```
+
+use super::payload::Payload;
+use crate::id::Rank;
+use bytes::{Buf, Bytes};
+
+/// Bytes of a record before its blob.
+pub const RECORD_HEADER: usize = 8;
+
+/// What one rank gives.
+pub fn record(rank: Rank, blob: &[u8]) -> Payload {
+    let length = u32::try_from(blob.len()).unwrap_or(u32::MAX);
+    let mut record = Vec::with_capacity(RECORD_HEADER + blob.len());
+    record.extend_from_slice(&rank.0.to_le_bytes());
+    record.extend_from_slice(&length.to_le_bytes());
+    record.extend_from_slice(blob);
+    record.into()
+}
+
+/// What every rank gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gathered(pub Payload);
+
+/// Records that are not one of every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadGather {
+    /// The last record is cut off.
+    #[error("a record is cut off")]
+    CutOff,
+    /// A rank that the job does not have, or twice.
+    #[error("rank {0} does not belong here")]
+    Unexpected(Rank),
+    /// Nothing from this rank.
+    #[error("nothing from rank {0}")]
+    Missing(Rank),
+}
+
+impl Gathered {
+    /// The blobs by rank, for a job of `world_size` ranks.
+    pub fn by_rank(&self, world_size: u32) -> Result<Vec<Bytes>, BadGather> {
+        let mut blobs: Vec<Option<Bytes>> = vec![None; world_size as usize];
+        let mut rest = Rest { chunks: self.0.chunks(), chunk: Bytes::new() };
+        while let Some(header) = rest.take(RECORD_HEADER)? {
+            let mut header = header;
+            let (rank, length) = (Rank(header.get_u32_le()), header.get_u32_le() as usize);
+            let blob = if length == 0 { Some(Bytes::new()) } else { rest.take(length)? };
+            let place = blobs.get_mut(rank.index()).filter(|place| place.is_none());
+            *place.ok_or(BadGather::Unexpected(rank))? = Some(blob.ok_or(BadGather::CutOff)?);
+        }
+        let ranks = (0..world_size).map(Rank);
+        ranks.zip(blobs).map(|(rank, blob)| blob.ok_or(BadGather::Missing(rank))).collect()
+    }
+}
+
+struct Rest<'a> {
+    chunks: super::payload::Chunks<'a>,
+    chunk: Bytes,
+}
+
+impl Rest<'_> {
+    /// The next `length` bytes, copied only where they are in several pieces; `None` at the end.
+    fn take(&mut self, length: usize) -> Result<Option<Bytes>, BadGather> {
+        while self.chunk.is_empty() {
+            match self.chunks.next() {
+                Some(chunk) => self.chunk = chunk.clone(),
+                None => return Ok(None),
+            }
+        }
+        if self.chunk.len() >= length {
+            return Ok(Some(self.chunk.split_to(length)));
+        }
+        let mut joined = Vec::new();
+        while joined.len() < length {
+            if self.chunk.is_empty() {
+                self.chunk = self.chunks.next().ok_or(BadGather::CutOff)?.clone();
+            }
+            let part = self.chunk.len().min(length - joined.len());
+            joined.extend_from_slice(&self.chunk.split_to(part));
+        }
+        Ok(Some(joined.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(parts: &[Payload]) -> Gathered {
+        Gathered(Payload::join(parts))
+    }
+
+    #[test]
+    fn records_are_sorted_by_rank() {
+        let parts = [record(Rank(2), b"two"), record(Rank(0), b""), record(Rank(1), b"1")];
+        let blobs = gathered(&parts).by_rank(3).unwrap();
+        assert_eq!(blobs, [Bytes::new(), Bytes::from("1"), Bytes::from("two")]);
+    }
+
+    #[test]
+    fn records_survive_any_cut() {
+        let parts = [record(Rank(1), b"abc"), record(Rank(0), b"defgh")];
+        let whole = Payload::join(&parts).to_vec();
+        for size in 1..whole.len() {
+            let parts: Vec<Payload> = whole.chunks(size).map(|c| c.to_vec().into()).collect();
+            let blobs = gathered(&parts).by_rank(2).unwrap();
+            assert_eq!(blobs, [Bytes::from("defgh"), Bytes::from("abc")], "cut at {size}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_one_of_every_rank_is_refused() {
+        let one = record(Rank(0), b"x");
+        let error = |parts: &[Payload]| gathered(parts).by_rank(2).unwrap_err();
+        assert_eq!(error(std::slice::from_ref(&one)), BadGather::Missing(Rank(1)));
+        assert_eq!(error(&[one.clone(), one.clone()]), BadGather::Unexpected(Rank(0)));
+        assert_eq!(error(&[record(Rank(2), b"")]), BadGather::Unexpected(Rank(2)));
+        assert_eq!(error(&[vec![1, 0, 0, 0, 9, 0, 0, 0, 1].into()]), BadGather::CutOff);
+        assert_eq!(error(&[vec![1, 0].into()]), BadGather::CutOff);
+    }
+}

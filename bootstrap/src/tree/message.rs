@@ -1,0 +1,264 @@
+//! What neighbours in the tree tell each other.
+
+use super::payload::Payload;
+use super::rank_set::RankSet;
+use crate::id::Rank;
+use crate::job::ExitStatus;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest name of a barrier, a gather, a namespace or a key, in bytes.
+pub const MAX_NAME: usize = 255;
+/// The most that one rank gives to a gather, or that a key holds, in bytes.
+pub const MAX_BLOB: usize = 64 << 10;
+/// The longest text of an abort or an event, in bytes.
+pub const MAX_TEXT: usize = 4 << 10;
+/// Ranks that a census describes one by one; of the others it gives the numbers.
+pub const MAX_DESCRIBED: usize = 8;
+
+/// What ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// Nobody goes on before everybody has arrived.
+    Barrier,
+    /// Everybody gets what everybody gave.
+    Gather,
+}
+
+/// One barrier or gather: the `turn`-th of its name. Every rank counts its own turns, so ranks
+/// that call the same name equally often meet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Operation {
+    /// What is done.
+    pub kind: Kind,
+    /// At most [`MAX_NAME`] bytes.
+    pub name: Arc<str>,
+    /// From 0.
+    pub turn: u64,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind, &*self.name) {
+            (Kind::Barrier, "") => write!(f, "barrier"),
+            (Kind::Gather, "") => write!(f, "all-gather"),
+            (Kind::Barrier, name) => write!(f, "barrier {name:?}"),
+            (Kind::Gather, name) => write!(f, "all-gather {name:?}"),
+        }
+    }
+}
+
+/// A key of the job's store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// Keys of different namespaces never meet. At most [`MAX_NAME`] bytes.
+    pub namespace: Arc<str>,
+    /// At most [`MAX_NAME`] bytes.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.namespace {
+            "" => write!(f, "{:?}", self.name),
+            namespace => write!(f, "{:?} of {namespace:?}", self.name),
+        }
+    }
+}
+
+/// Who has not arrived somewhere, and what is known of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// All of them.
+    pub ranks: RankSet,
+    /// What was seen of the first [`MAX_DESCRIBED`] of them.
+    pub seen: Vec<(Rank, Seen)>,
+}
+
+impl Missing {
+    /// Adds those that `other` misses.
+    pub fn extend(&mut self, other: Missing) {
+        self.ranks.extend(&other.ranks);
+        let room = MAX_DESCRIBED.saturating_sub(self.seen.len());
+        self.seen.extend(other.seen.into_iter().take(room));
+    }
+
+    /// Adds one rank.
+    pub fn add(&mut self, rank: Rank, seen: Seen) {
+        self.ranks.insert(rank);
+        if self.seen.len() < MAX_DESCRIBED {
+            self.seen.push((rank, seen));
+        }
+    }
+}
+
+/// What an agent has seen of a rank that others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seen {
+    /// It runs and has never spoken to its agent.
+    Silent {
+        /// Its process id.
+        pid: u32,
+    },
+    /// It runs and has spoken, but not arrived where others are.
+    Elsewhere {
+        /// Its process id.
+        pid: u32,
+    },
+    /// It has ended.
+    Ended(ExitStatus),
+    /// Its agent has not started it.
+    NotStarted,
+    /// Its agent did not answer.
+    NotHeard,
+}
+
+/// Why a barrier or gather cannot end well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Broken {
+    /// A rank ended without arriving.
+    RankEnded {
+        /// The rank.
+        rank: Rank,
+        /// How.
+        status: ExitStatus,
+    },
+}
+
+/// How many turns of each name a rank had taken when it ended.
+pub type Turns = Vec<(Kind, Arc<str>, u64)>;
+
+/// From a neighbour. *Up* is towards the root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// Down, with the rank table as payload.
+    Table,
+    /// Up: every node of the sender's subtree has the table.
+    TableHere {
+        /// The ranks of that subtree.
+        ranks: RankSet,
+    },
+    /// Up: every rank of the subtree has arrived; a gather's payload is what they gave.
+    Arrived(Operation),
+    /// Down: everybody has arrived; a gather's payload is what the ranks outside the receiver's
+    /// subtree gave, so that no byte crosses an edge twice.
+    Released(Operation),
+    /// Up: it can never end well.
+    Breaks(Operation, Broken),
+    /// Down: it never will.
+    Broke(Operation, Broken),
+    /// Up: these ranks have ended.
+    Ended(Vec<(Rank, ExitStatus, Turns)>),
+    /// Up: somebody has waited long; who is missing?
+    WhoIsMissing {
+        /// Where it waits.
+        operation: Operation,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+    },
+    /// Down: who of your subtree is missing?
+    Count(Operation),
+    /// Up: these of my subtree.
+    Counted(Operation, Missing),
+    /// Down: this was found.
+    AreMissing(Operation, Missing),
+    /// Up: keep the payload under this key.
+    Put {
+        /// Chosen by the sender, repeated in the answer.
+        request: u64,
+        /// Where to keep it.
+        key: Key,
+    },
+    /// Down: it is kept, or there is no room.
+    Kept {
+        /// Of the [`Message::Put`].
+        request: u64,
+        /// Whether it is.
+        kept: bool,
+    },
+    /// Up: what is under this key now?
+    Get {
+        /// Chosen by the sender, repeated in the answer.
+        request: u64,
+        /// The key.
+        key: Key,
+    },
+    /// Down: the payload, or nothing.
+    Got {
+        /// Of the [`Message::Get`].
+        request: u64,
+        /// Whether there was anything.
+        found: bool,
+    },
+    /// Up: tell me once something is under this key. A node asks once for all who wait below it.
+    Await(Key),
+    /// Down: the payload is.
+    Appeared(Key),
+    /// Both ways: every rank's calls end here.
+    Abort {
+        /// Who asked, unless rlaunch itself did.
+        by: Option<Rank>,
+        /// At most [`MAX_TEXT`] bytes.
+        text: String,
+    },
+    /// Up: what time is it?
+    Ping {
+        /// The sender's clock, in nanoseconds.
+        sent: u64,
+    },
+    /// Down: the answer to a ping.
+    Pong {
+        /// Of the [`Message::Ping`].
+        sent: u64,
+        /// The answering node's clock when it answered, in nanoseconds.
+        at: u64,
+        /// What the answering node adds to its clock to have the root's, in nanoseconds.
+        offset: i64,
+        /// How far that may be off, in nanoseconds.
+        error: u64,
+    },
+}
+
+impl Message {
+    /// The message's name, for violations and traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::Table => "table",
+            Message::TableHere { .. } => "table here",
+            Message::Arrived(_) => "arrived",
+            Message::Released(_) => "released",
+            Message::Breaks(..) => "breaks",
+            Message::Broke(..) => "broke",
+            Message::Ended(_) => "ended",
+            Message::WhoIsMissing { .. } => "who is missing",
+            Message::Count(_) => "count",
+            Message::Counted(..) => "counted",
+            Message::AreMissing(..) => "are missing",
+            Message::Put { .. } => "put",
+            Message::Kept { .. } => "kept",
+            Message::Get { .. } => "get",
+            Message::Got { .. } => "got",
+            Message::Await(_) => "await",
+            Message::Appeared(_) => "appeared",
+            Message::Abort { .. } => "abort",
+            Message::Ping { .. } => "ping",
+            Message::Pong { .. } => "pong",
+        }
+    }
+}
+
+/// A message and the bytes that go with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// What is said.
+    pub message: Message,
+    /// Empty for most.
+    pub payload: Payload,
+}
+
+impl From<Message> for Packet {
+    fn from(message: Message) -> Packet {
+        Packet { message, payload: Payload::empty() }
+    }
+}

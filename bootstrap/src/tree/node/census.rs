@@ -1,0 +1,148 @@
+//! Who is missing where others wait: asked by whoever has waited long, counted from the root down
+//! to where somebody has not arrived, and told to everybody.
+
+use super::{Node, Output, Tidings};
+use crate::id::NodeId;
+use crate::tree::Time;
+use crate::tree::message::{Message, Missing, Operation, Seen};
+use crate::tree::rank_set::RankSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A question is passed on once in this time, however many ask it.
+const ASKED_TOGETHER: Duration = Duration::from_secs(1);
+/// What a level of the tree below may take to count.
+const COUNT_LEVEL: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+struct Count {
+    awaited: Vec<NodeId>,
+    missing: Missing,
+    until: Time,
+}
+
+/// Questions on their way.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    asked: BTreeMap<Operation, (Time, Duration)>,
+    counts: BTreeMap<Operation, Count>,
+}
+
+impl Census {
+    pub(super) fn due(&self) -> Option<Time> {
+        self.counts.values().map(|count| count.until).min()
+    }
+
+    pub(super) fn abandon(&mut self) {
+        self.counts.clear();
+        self.asked.clear();
+    }
+}
+
+impl Node {
+    /// Somebody here or below has waited this long.
+    pub(super) fn ask_who_is_missing(&mut self, now: Time, operation: Operation, waited: Duration) {
+        if self.aborted.is_some() {
+            return;
+        }
+        self.census.asked.retain(|_, (asked, _)| now.since(*asked) < ASKED_TOGETHER);
+        if self.census.asked.contains_key(&operation) {
+            return;
+        }
+        self.census.asked.insert(operation.clone(), (now, waited));
+        match self.parent {
+            Some(parent) => {
+                let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                self.send(parent, Message::WhoIsMissing { operation, waited_ms });
+            }
+            None => self.on_count(now, &operation),
+        }
+    }
+
+    /// Counts the missing of this subtree.
+    pub(super) fn on_count(&mut self, now: Time, operation: &Operation) {
+        if self.census.counts.contains_key(operation) || self.aborted.is_some() {
+            return;
+        }
+        let mut missing = Missing::default();
+        let mut awaited = Vec::new();
+        if let Some(arrived) = self.collectives.arrived(operation) {
+            for (rank, local) in &self.locals {
+                if !arrived.contains(*rank) {
+                    missing.add(*rank, local.seen());
+                }
+            }
+            let children = self.children.iter().map(|child| child.id);
+            let absent = |id: &NodeId| !self.collectives.child_has_arrived(operation, *id);
+            awaited = children.filter(absent).collect();
+        }
+        for &child in &awaited {
+            self.outputs.push_back(Output::Send(child, Message::Count(operation.clone()).into()));
+        }
+        let until = now + COUNT_LEVEL * self.shape.height_of(self.id);
+        self.census.counts.insert(operation.clone(), Count { awaited, missing, until });
+        self.conclude_if_counted(operation);
+    }
+
+    /// A child has counted its subtree.
+    pub(super) fn on_counted(&mut self, from: NodeId, operation: &Operation, missing: Missing) {
+        // Later than it may be, it counts no more.
+        let Some(count) = self.census.counts.get_mut(operation) else { return };
+        if count.awaited.contains(&from) {
+            count.awaited.retain(|&id| id != from);
+            count.missing.extend(missing);
+            self.conclude_if_counted(operation);
+        }
+    }
+
+    pub(super) fn expire_counts(&mut self, now: Time) {
+        let over = |(_, count): &(&Operation, &Count)| count.until <= now;
+        let expired: Vec<Operation> = self
+            .census
+            .counts
+            .iter()
+            .filter(over)
+            .map(|(operation, _)| operation.clone())
+            .collect();
+        for operation in expired {
+            let Some(count) = self.census.counts.get_mut(&operation) else { continue };
+            let silent = std::mem::take(&mut count.awaited);
+            let children = self.children.iter().filter(|child| silent.contains(&child.id));
+            for rank in children.filter_map(|child| child.ranks.as_ref()).flat_map(RankSet::iter) {
+                count.missing.add(rank, Seen::NotHeard);
+            }
+            self.conclude_if_counted(&operation);
+        }
+    }
+
+    fn conclude_if_counted(&mut self, operation: &Operation) {
+        if self.census.counts.get(operation).is_none_or(|count| !count.awaited.is_empty()) {
+            return;
+        }
+        if let Some(count) = self.census.counts.remove(operation) {
+            self.conclude(operation, count.missing);
+        }
+    }
+
+    fn conclude(&mut self, operation: &Operation, missing: Missing) {
+        match self.parent {
+            Some(parent) => self.send(parent, Message::Counted(operation.clone(), missing)),
+            None if missing.ranks.is_empty() => {}
+            None => {
+                let waited = self.census.asked.get(operation).map(|(_, waited)| *waited);
+                self.on_are_missing(operation, &missing);
+                self.outputs.push_back(Output::Tell(Tidings::Waiting {
+                    operation: operation.clone(),
+                    waited: waited.unwrap_or_default(),
+                    missing,
+                }));
+            }
+        }
+    }
+
+    /// The root has found out.
+    pub(super) fn on_are_missing(&mut self, operation: &Operation, missing: &Missing) {
+        self.collectives.note_missing(operation, missing);
+        self.send_down(&Message::AreMissing(operation.clone(), missing.clone()).into());
+    }
+}

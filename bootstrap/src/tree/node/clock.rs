@@ -1,0 +1,148 @@
+//! The root's clock, as far as it can be known from here.
+//!
+//! A node asks its parent a few times and believes the quickest answer: the parent read its clock
+//! somewhere between question and answer, so half the round trip is what it may be off (Cristian's
+//! algorithm). Offsets add up along the way to the root. Nobody asks before a rank wants to know.
+
+use super::{Answer, CallId, ClientId, Node, Violation};
+use crate::id::NodeId;
+use crate::tree::Time;
+use crate::tree::message::Message;
+use std::time::Duration;
+
+/// Questions, of which the quickest answer counts.
+const ROUNDS: u32 = 4;
+/// An answer is good for this long: clocks drift apart by some 10 µs in a second.
+const FRESH: Duration = Duration::from_secs(10);
+/// When the parent does not know yet, it is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// An error that says: not known yet.
+const UNKNOWN: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    offset: i64,
+    error: u64,
+}
+
+/// What a node knows of the root's clock.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    is_root: bool,
+    known: Option<(Reading, Time)>,
+    best: Option<Reading>,
+    rounds_left: u32,
+    ask_at: Option<Time>,
+    in_flight: Option<u64>,
+    waiting: Vec<CallId>,
+}
+
+impl Clock {
+    pub(super) fn new(is_root: bool) -> Clock {
+        Clock { is_root, ..Clock::default() }
+    }
+
+    pub(super) fn due(&self) -> Option<Time> {
+        self.ask_at
+    }
+
+    pub(super) fn abandon(&mut self) -> Vec<CallId> {
+        self.ask_at = None;
+        std::mem::take(&mut self.waiting)
+    }
+
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.waiting.retain(|id| id.client != client);
+    }
+
+    fn reading(&self, now: Time) -> Option<Reading> {
+        if self.is_root {
+            return Some(Reading { offset: 0, error: 0 });
+        }
+        self.known.filter(|(_, at)| now.since(*at) < FRESH).map(|(reading, _)| reading)
+    }
+
+    /// Begins to ask, unless it does already.
+    fn want(&mut self, now: Time) {
+        if self.rounds_left == 0 {
+            self.rounds_left = ROUNDS;
+            self.best = None;
+            self.ask_at = Some(now);
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn tell_clock(&mut self, now: Time, id: CallId) {
+        match self.clock.reading(now) {
+            Some(Reading { offset, error }) => self.answer(id, Answer::Clock { offset, error }),
+            None => {
+                self.clock.waiting.push(id);
+                self.clock.want(now);
+                self.ping_if_due(now);
+            }
+        }
+    }
+
+    pub(super) fn ping_if_due(&mut self, now: Time) {
+        if self.clock.ask_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.clock.ask_at = None;
+        if let Some(parent) = self.parent {
+            self.clock.in_flight = Some(now.0);
+            self.send(parent, Message::Ping { sent: now.0 });
+        }
+    }
+
+    pub(super) fn on_ping(&mut self, now: Time, from: NodeId, sent: u64) {
+        let reading = self.clock.reading(now);
+        if reading.is_none() {
+            self.clock.want(now);
+            self.ping_if_due(now);
+        }
+        let Reading { offset, error } = reading.unwrap_or(Reading { offset: 0, error: UNKNOWN });
+        self.send(from, Message::Pong { sent, at: now.0, offset, error });
+    }
+
+    pub(super) fn on_pong(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        sent: u64,
+        at: u64,
+        offset: i64,
+        error: u64,
+    ) -> Result<(), Violation> {
+        if self.clock.in_flight.take_if(|in_flight| *in_flight == sent).is_none() {
+            return Err(Violation::Unknown { from, message: "pong" });
+        }
+        if self.aborted.is_some() {
+            return Ok(());
+        }
+        if error == UNKNOWN {
+            self.clock.ask_at = Some(now + ASK_AGAIN);
+            return Ok(());
+        }
+        let half_round_trip = now.0.saturating_sub(sent) / 2;
+        let middle = sent + half_round_trip;
+        let offset = offset.wrapping_add(at.wrapping_sub(middle).cast_signed());
+        let reading = Reading { offset, error: error.saturating_add(half_round_trip) };
+        if self.clock.best.is_none_or(|best| reading.error < best.error) {
+            self.clock.best = Some(reading);
+        }
+        self.clock.rounds_left = self.clock.rounds_left.saturating_sub(1);
+        if self.clock.rounds_left > 0 {
+            self.clock.ask_at = Some(now);
+            self.ping_if_due(now);
+            return Ok(());
+        }
+        self.clock.known = self.clock.best.map(|best| (best, now));
+        for id in std::mem::take(&mut self.clock.waiting) {
+            if let Some((Reading { offset, error }, _)) = self.clock.known {
+                self.answer(id, Answer::Clock { offset, error });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! Barriers and gathers.
+//!
+//! What a subtree's ranks gave goes up once all of them have arrived. At the root everybody has;
+//! then each child gets what came from outside its own subtree and has the rest already.
+
+use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, Refusal, Violation};
+use crate::id::{NodeId, Rank};
+use crate::job::ExitStatus;
+use crate::tree::Time;
+use crate::tree::gathered::{Gathered, record};
+use crate::tree::message::{Broken, Kind, Message, Missing, Operation, Turns};
+use crate::tree::payload::Payload;
+use crate::tree::rank_set::RankSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After this long it is asked who is missing.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+/// And again after this long.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+type Name = (Kind, Arc<str>);
+
+/// A rank that ended, and how far it had come.
+#[derive(Debug)]
+pub(super) struct Dead {
+    status: ExitStatus,
+    turns: BTreeMap<Name, u64>,
+}
+
+impl Dead {
+    pub(super) fn new(status: ExitStatus, turns: &Turns) -> Dead {
+        let turns = turns.iter().map(|(kind, name, turn)| ((*kind, name.clone()), *turn));
+        Dead { status, turns: turns.collect() }
+    }
+
+    fn never_arrives(&self, operation: &Operation) -> bool {
+        let taken = self.turns.get(&operation.of_name()).copied().unwrap_or(0);
+        taken <= operation.turn
+    }
+}
+
+impl Operation {
+    pub(super) fn of_name(&self) -> Name {
+        (self.kind, self.name.clone())
+    }
+}
+
+/// A call that waits for everybody.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    id: CallId,
+    since: Time,
+    until: Option<Time>,
+}
+
+impl Waiter {
+    pub(super) fn new(id: CallId, now: Time, timeout: Option<Duration>) -> Waiter {
+        Waiter { id, since: now, until: timeout.map(|timeout| now + timeout) }
+    }
+
+    /// Early enough for an answer before the wait is over.
+    fn ask_at(&self) -> Time {
+        let half = self.until.map_or(ASK_AFTER, |until| until.since(self.since) / 2);
+        self.since + half.min(ASK_AFTER)
+    }
+}
+
+/// An operation that has begun and not ended.
+#[derive(Debug, Default)]
+struct Open {
+    arrived: RankSet,
+    given: Vec<Payload>,
+    /// Of each child whose subtree has arrived, what it gave.
+    children: BTreeMap<NodeId, Payload>,
+    /// The parent has been told.
+    sent: bool,
+    waiters: Vec<Waiter>,
+    ask_at: Option<Time>,
+    missing: Missing,
+}
+
+/// What every rank of the node takes part in.
+#[derive(Debug, Default)]
+pub(super) struct Collectives {
+    open: BTreeMap<Operation, Open>,
+    /// Turns before this one have ended.
+    finished: BTreeMap<Name, u64>,
+    /// From this turn on nothing of the name can end well.
+    broken: BTreeMap<Name, (u64, Broken)>,
+    waiting: usize,
+}
+
+impl Collectives {
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(super) fn due(&self) -> Option<Time> {
+        let due_of = |open: &Open| {
+            let ends = open.waiters.iter().filter_map(|waiter| waiter.until);
+            ends.chain(open.ask_at.filter(|_| !open.waiters.is_empty())).min()
+        };
+        self.open.values().filter_map(due_of).min()
+    }
+
+    /// Every call that waits.
+    pub(super) fn abandon(&mut self) -> Vec<CallId> {
+        let open = std::mem::take(&mut self.open);
+        self.waiting = 0;
+        open.into_values().flat_map(|open| open.waiters).map(|waiter| waiter.id).collect()
+    }
+
+    /// The client's ranks have arrived all the same; only nobody waits for the answer.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        for open in self.open.values_mut() {
+            open.waiters.retain(|waiter| waiter.id.client != client);
+        }
+        self.waiting = self.open.values().map(|open| open.waiters.len()).sum();
+    }
+
+    fn is_finished(&self, operation: &Operation) -> bool {
+        self.finished.get(&operation.of_name()).is_some_and(|&turn| operation.turn < turn)
+    }
+
+    fn why_broken(&self, operation: &Operation) -> Option<&Broken> {
+        let (turn, why) = self.broken.get(&operation.of_name())?;
+        (operation.turn >= *turn).then_some(why)
+    }
+
+    /// Ranks of this node that have arrived; `None` when the operation has ended here.
+    pub(super) fn arrived(&self, operation: &Operation) -> Option<RankSet> {
+        if self.is_finished(operation) || self.why_broken(operation).is_some() {
+            return None;
+        }
+        Some(self.open.get(operation).map(|open| open.arrived.clone()).unwrap_or_default())
+    }
+
+    pub(super) fn child_has_arrived(&self, operation: &Operation, child: NodeId) -> bool {
+        self.open.get(operation).is_some_and(|open| open.children.contains_key(&child))
+    }
+
+    pub(super) fn note_missing(&mut self, operation: &Operation, missing: &Missing) {
+        if let Some(open) = self.open.get_mut(operation) {
+            open.missing = missing.clone();
+        }
+    }
+}
+
+impl Node {
+    /// A rank arrives and waits.
+    pub(super) fn meet(&mut self, now: Time, rank: Rank, name: Name, blob: &[u8], waiter: Waiter) {
+        let waiting = self.waiting();
+        let Some(local) = self.locals.get_mut(&rank) else { return };
+        let is_known = local.turns.contains_key(&name);
+        if waiting >= MAX_WAITING || (!is_known && local.turns.len() >= MAX_NAMES) {
+            return self.answer(waiter.id, Answer::Refused(Refusal::TooMany));
+        }
+        let count = local.turns.entry(name.clone()).or_default();
+        let operation = Operation { kind: name.0, name: name.1, turn: *count };
+        *count += 1;
+        if let Some(why) = self.collectives.why_broken(&operation).cloned() {
+            return self.answer(waiter.id, Answer::Broke(why));
+        }
+        self.collectives.waiting += 1;
+        let open = self.collectives.open.entry(operation.clone()).or_default();
+        let ask_at = open.ask_at.map_or(waiter.ask_at(), |at| at.min(waiter.ask_at()));
+        open.ask_at = Some(ask_at.max(now));
+        open.arrived.insert(rank);
+        open.waiters.push(waiter);
+        if operation.kind == Kind::Gather {
+            open.given.push(record(rank, blob));
+        }
+        self.settle(&operation);
+    }
+
+    /// A child's whole subtree has arrived.
+    pub(super) fn on_arrived(
+        &mut self,
+        from: NodeId,
+        operation: &Operation,
+        payload: Payload,
+    ) -> Result<(), Violation> {
+        let message = "arrived";
+        if self.collectives.why_broken(operation).is_some() || self.aborted.is_some() {
+            return Ok(()); // It was on its way when the news was.
+        }
+        if self.collectives.is_finished(operation)
+            || self.collectives.child_has_arrived(operation, from)
+        {
+            return Err(Violation::Twice { from, message });
+        }
+        if self.collectives.open.len() >= MAX_WAITING {
+            return Err(Violation::TooMany { from, message });
+        }
+        let open = self.collectives.open.entry(operation.clone()).or_default();
+        open.children.insert(from, payload);
+        self.settle(operation);
+        Ok(())
+    }
+
+    /// Goes on once everybody below has arrived, or gives up when somebody never will.
+    fn settle(&mut self, operation: &Operation) {
+        let Some(open) = self.collectives.open.get_mut(operation) else { return };
+        let complete = open.arrived.len() as usize == self.locals.len()
+            && open.children.len() == self.children.len();
+        if !complete {
+            let dead = self.dead.iter().find(|(_, dead)| dead.never_arrives(operation));
+            if let Some((&rank, dead)) = dead {
+                let why = Broken::RankEnded { rank, status: dead.status };
+                self.break_operation(operation, why);
+            }
+            return;
+        }
+        let Some(parent) = self.parent else {
+            return self.release(operation, &Payload::empty());
+        };
+        if !std::mem::replace(&mut open.sent, true) {
+            let payload = Payload::join(open.given.iter().chain(open.children.values())).shared();
+            self.send_with(parent, Message::Arrived(operation.clone()), payload);
+        }
+    }
+
+    /// Everybody has arrived; this came from above.
+    pub(super) fn on_released(
+        &mut self,
+        from: NodeId,
+        operation: &Operation,
+        payload: &Payload,
+    ) -> Result<(), Violation> {
+        if self.aborted.is_some() {
+            return Ok(());
+        }
+        match self.collectives.open.get(operation) {
+            Some(open) if open.sent => self.release(operation, payload),
+            _ => return Err(Violation::Unknown { from, message: "released" }),
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, operation: &Operation, above: &Payload) {
+        let Some(open) = self.collectives.open.remove(operation) else { return };
+        self.collectives.finished.insert(operation.of_name(), operation.turn + 1);
+        self.collectives.waiting -= open.waiters.len();
+        let gathers = operation.kind == Kind::Gather;
+        let ours = Payload::join(&open.given);
+        for child in self.shape.children(self.id) {
+            let payload = match gathers {
+                false => Payload::empty(),
+                true => {
+                    let others = open.children.iter().filter(|(id, _)| **id != child);
+                    let others = others.map(|(_, given)| given);
+                    Payload::join([above, &ours].into_iter().chain(others)).shared()
+                }
+            };
+            self.send_with(child, Message::Released(operation.clone()), payload);
+        }
+        let answer = match gathers {
+            false => Answer::Done,
+            true => {
+                let all = [above, &ours].into_iter().chain(open.children.values());
+                Answer::Gathered(Gathered(Payload::join(all).shared()))
+            }
+        };
+        for waiter in open.waiters {
+            self.answer(waiter.id, answer.clone());
+        }
+    }
+
+    pub(super) fn break_all_waiting_for_the_dead(&mut self) {
+        let open: Vec<Operation> = self.collectives.open.keys().cloned().collect();
+        for operation in open {
+            self.settle(&operation);
+        }
+    }
+
+    /// The operation can never end well: the root is told, and tells everybody.
+    pub(super) fn break_operation(&mut self, operation: &Operation, why: Broken) {
+        if self.collectives.why_broken(operation).is_some() || self.aborted.is_some() {
+            return;
+        }
+        match self.parent {
+            None => self.on_broke(operation, &why),
+            Some(parent) => self.send(parent, Message::Breaks(operation.clone(), why)),
+        }
+    }
+
+    /// Everybody is told that it never ends well.
+    pub(super) fn on_broke(&mut self, operation: &Operation, why: &Broken) {
+        if self.collectives.why_broken(operation).is_some() {
+            return;
+        }
+        self.collectives.broken.insert(operation.of_name(), (operation.turn, why.clone()));
+        self.send_down(&Message::Broke(operation.clone(), why.clone()).into());
+        // What comes after a turn that never ends does not end either.
+        let of_name = |open: &&Operation| {
+            open.of_name() == operation.of_name() && open.turn >= operation.turn
+        };
+        let over: Vec<Operation> = self.collectives.open.keys().filter(of_name).cloned().collect();
+        for operation in over {
+            let Some(open) = self.collectives.open.remove(&operation) else { continue };
+            self.collectives.waiting -= open.waiters.len();
+            for waiter in open.waiters {
+                self.answer(waiter.id, Answer::Broke(why.clone()));
+            }
+        }
+    }
+
+    /// Ends waits that were long enough and asks who is missing where they are long.
+    pub(super) fn expire_collectives(&mut self, now: Time) {
+        let mut ask = Vec::new();
+        let mut expired = Vec::new();
+        for (operation, open) in &mut self.collectives.open {
+            open.waiters.retain(|waiter| {
+                let is_over = waiter.until.is_some_and(|until| until <= now);
+                if is_over {
+                    expired.push((waiter.id, open.missing.clone()));
+                }
+                !is_over
+            });
+            let since = open.waiters.iter().map(|waiter| waiter.since).min();
+            if let (Some(since), true) = (since, open.ask_at.is_some_and(|at| at <= now)) {
+                open.ask_at = Some(now + ASK_AGAIN);
+                ask.push((operation.clone(), now.since(since)));
+            }
+        }
+        self.collectives.waiting -= expired.len();
+        for (id, missing) in expired {
+            self.answer(id, Answer::TimedOut(missing));
+        }
+        for (operation, waited) in ask {
+            self.ask_who_is_missing(now, operation, waited);
+        }
+    }
+}

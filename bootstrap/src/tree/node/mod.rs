@@ -1,0 +1,685 @@
+//! A node of the tree: what an agent does for its ranks together with its neighbours.
+//!
+//! ```text
+//! AwaitTable ──table from above──▶ AwaitSubtree ──every child has it──▶ Running ──abort──▶ Aborted
+//! ```
+//!
+//! Ranks may call as soon as they run. Calls of ranks and packets of neighbours go through
+//! [`Node::handle`]; the parts are in [`collective`] (barriers and gathers), [`census`] (who is
+//! missing), [`store`] (keys) and [`clock`].
+
+mod census;
+mod clock;
+mod collective;
+mod store;
+
+use super::Time;
+use super::gathered::Gathered;
+use super::message::{Broken, Key, Kind, MAX_BLOB, MAX_NAME, MAX_TEXT, Message, Missing};
+use super::message::{Operation, Packet, Seen, Turns};
+use super::payload::Payload;
+use super::rank_set::RankSet;
+use super::shape::Shape;
+use crate::id::{NodeId, Rank};
+use crate::job::ExitStatus;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most names that a rank's turns are counted for.
+const MAX_NAMES: usize = 4096;
+/// The most calls that may wait on a node at once.
+const MAX_WAITING: usize = 65_536;
+/// Ranks that ended are reported together if they end within this time.
+const ENDED_TOGETHER: Duration = Duration::from_millis(20);
+
+/// A connection of a rank to its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// A call and whom to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId {
+    /// The connection.
+    pub client: ClientId,
+    /// The client's own number for the call.
+    pub request: u64,
+}
+
+/// What happens to a node.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A neighbour sent this.
+    Packet(NodeId, Packet),
+    /// The launcher sent the rank table; only to the root.
+    Table(Payload),
+    /// A rank was started.
+    RankStarted(Rank, u32),
+    /// A rank ended.
+    RankEnded(Rank, ExitStatus),
+    /// A rank calls.
+    Call(Rank, CallId, Call),
+    /// A connection of a rank is gone; its calls need no answer.
+    ClientGone(ClientId),
+}
+
+/// What a rank can ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Arrive at a barrier or give to a gather.
+    Meet {
+        /// Which.
+        kind: Kind,
+        /// Its name.
+        name: Arc<str>,
+        /// What this rank gives; empty for a barrier.
+        blob: Vec<u8>,
+        /// How long to wait; for ever when `None`.
+        timeout: Option<Duration>,
+    },
+    /// Keep a value.
+    Put {
+        /// Under this key.
+        key: Key,
+        /// At most [`MAX_BLOB`] bytes.
+        value: Vec<u8>,
+    },
+    /// Read a value, if there is one.
+    Get(Key),
+    /// Read a value once there is one.
+    Await {
+        /// Of this key.
+        key: Key,
+        /// How long to wait; for ever when `None`.
+        timeout: Option<Duration>,
+    },
+    /// End every rank's calls, and the job.
+    Abort(String),
+    /// Learn the root's clock.
+    Clock,
+    /// Tell the launcher.
+    Event(String),
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done: a barrier passed, a value kept, an event told.
+    Done,
+    /// Of a gather: what every rank gave.
+    Gathered(Gathered),
+    /// The value.
+    Value(Payload),
+    /// There is no such key.
+    NoValue,
+    /// What to add to this machine's clock to have the root's.
+    Clock {
+        /// In nanoseconds.
+        offset: i64,
+        /// How far that may be off, in nanoseconds.
+        error: u64,
+    },
+    /// The wait was longer than allowed; who was missing when it was last asked.
+    TimedOut(Missing),
+    /// It can never end well.
+    Broke(Broken),
+    /// The job is being aborted.
+    Aborted {
+        /// Who asked for it, unless rlaunch itself did.
+        by: Option<Rank>,
+        /// Why.
+        text: String,
+    },
+    /// The call cannot be met.
+    Refused(Refusal),
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A name, a value or a text is too long.
+    TooLong,
+    /// Too many names or too many calls.
+    TooMany,
+    /// The store is full.
+    Full,
+    /// The rank is not one of this node, or has ended.
+    NotARank,
+}
+
+/// What a node wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send this to a neighbour.
+    Send(NodeId, Packet),
+    /// Answer a call.
+    Answer(CallId, Answer),
+    /// The rank table has come.
+    Table(Payload),
+    /// Tell the launcher.
+    Tell(Tidings),
+}
+
+/// What the launcher is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tidings {
+    /// From the root: every node has the rank table.
+    TableEverywhere,
+    /// A rank wants the job to end.
+    Aborted {
+        /// The rank.
+        by: Option<Rank>,
+        /// Why.
+        text: String,
+    },
+    /// From the root: an operation is waited for.
+    Waiting {
+        /// Which.
+        operation: Operation,
+        /// Since then, on this node.
+        waited: Duration,
+        /// Who has not arrived.
+        missing: Missing,
+    },
+    /// From the root: a key is waited for, and nobody has put it.
+    WaitingForKey {
+        /// Which.
+        key: Key,
+        /// Since then.
+        waited: Duration,
+    },
+    /// A rank has something for the log.
+    Event {
+        /// The rank.
+        rank: Rank,
+        /// What.
+        text: String,
+    },
+}
+
+/// A neighbour did what it must not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// Who sent it shares no edge with this node.
+    #[error("node {0} is no neighbour")]
+    Stranger(NodeId),
+    /// The message goes the other way.
+    #[error("{message:?} from {from}, in the wrong direction")]
+    Direction {
+        /// The sender.
+        from: NodeId,
+        /// The message's name.
+        message: &'static str,
+    },
+    /// A second time what comes once.
+    #[error("{message:?} from {from} for the second time")]
+    Twice {
+        /// The sender.
+        from: NodeId,
+        /// The message's name.
+        message: &'static str,
+    },
+    /// About something this node knows nothing of.
+    #[error("{message:?} from {from} about something unknown")]
+    Unknown {
+        /// The sender.
+        from: NodeId,
+        /// The message's name.
+        message: &'static str,
+    },
+    /// Not in this state.
+    #[error("{message:?} from {from} in state {phase:?}")]
+    OutOfPhase {
+        /// The sender.
+        from: NodeId,
+        /// The message's name.
+        message: &'static str,
+        /// The state.
+        phase: Phase,
+    },
+    /// More of them than any job needs.
+    #[error("too many of {message:?} from {from}")]
+    TooMany {
+        /// The sender.
+        from: NodeId,
+        /// The message's name.
+        message: &'static str,
+    },
+}
+
+impl Violation {
+    /// Who broke the rules.
+    pub fn from(&self) -> NodeId {
+        match self {
+            Violation::Stranger(from)
+            | Violation::Direction { from, .. }
+            | Violation::Twice { from, .. }
+            | Violation::Unknown { from, .. }
+            | Violation::OutOfPhase { from, .. }
+            | Violation::TooMany { from, .. } => *from,
+        }
+    }
+}
+
+/// Where a node is, named for what it awaits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// The rank table is on its way.
+    #[default]
+    AwaitTable,
+    /// The table is here and not yet everywhere below.
+    AwaitSubtree,
+    /// It is everywhere below.
+    Running,
+    /// No call is met any more.
+    Aborted,
+}
+
+/// What moves a node on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseEvent {
+    /// The table came.
+    Table,
+    /// Every child has confirmed it.
+    Subtree,
+    /// Somebody aborts.
+    Abort,
+}
+
+crate::transitions! {
+    Phase on PhaseEvent {
+        AwaitTable   + Table   => AwaitSubtree,
+        AwaitSubtree + Subtree => Running,
+        AwaitTable   + Abort   => Aborted,
+        AwaitSubtree + Abort   => Aborted,
+        Running      + Abort   => Aborted,
+    }
+}
+
+/// A rank of this node.
+#[derive(Debug)]
+struct Local {
+    pid: Option<u32>,
+    ended: Option<ExitStatus>,
+    has_called: bool,
+    turns: BTreeMap<(Kind, Arc<str>), u64>,
+}
+
+impl Local {
+    fn seen(&self) -> Seen {
+        match (self.ended, self.pid) {
+            (Some(status), _) => Seen::Ended(status),
+            (None, None) => Seen::NotStarted,
+            (None, Some(pid)) if self.has_called => Seen::Elsewhere { pid },
+            (None, Some(pid)) => Seen::Silent { pid },
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Child {
+    id: NodeId,
+    /// The ranks of its subtree, once it has confirmed the table.
+    ranks: Option<RankSet>,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Node {
+    id: NodeId,
+    shape: Shape,
+    parent: Option<NodeId>,
+    children: Vec<Child>,
+    locals: BTreeMap<Rank, Local>,
+    phase: Phase,
+    aborted: Option<(Option<Rank>, String)>,
+    collectives: collective::Collectives,
+    census: census::Census,
+    store: store::Store,
+    clock: clock::Clock,
+    /// Ranks of this subtree that ended: at once for this node, soon for the parent.
+    dead: BTreeMap<Rank, collective::Dead>,
+    unreported: Vec<(Rank, ExitStatus, Turns)>,
+    report_at: Option<Time>,
+    outputs: VecDeque<Output>,
+}
+
+impl Node {
+    /// A node of the tree with these ranks.
+    pub fn new(id: NodeId, shape: Shape, ranks: impl IntoIterator<Item = Rank>) -> Node {
+        let local = |rank| {
+            let turns = BTreeMap::new();
+            (rank, Local { pid: None, ended: None, has_called: false, turns })
+        };
+        let children = shape.children(id).map(|id| Child { id, ranks: None }).collect();
+        Node {
+            id,
+            shape,
+            parent: shape.parent(id),
+            children,
+            locals: ranks.into_iter().map(local).collect(),
+            phase: Phase::default(),
+            aborted: None,
+            collectives: collective::Collectives::default(),
+            census: census::Census::default(),
+            store: store::Store::default(),
+            clock: clock::Clock::new(shape.parent(id).is_none()),
+            dead: BTreeMap::new(),
+            unreported: Vec::new(),
+            report_at: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Where the node is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Something happened. After a violation the node is as it was before.
+    pub fn handle(&mut self, now: Time, input: Input) -> Result<(), Violation> {
+        match input {
+            Input::Packet(from, packet) => self.on_packet(now, from, packet)?,
+            Input::Table(table) => self.on_table(table),
+            Input::RankStarted(rank, pid) => {
+                if let Some(local) = self.locals.get_mut(&rank) {
+                    local.pid = Some(pid);
+                }
+            }
+            Input::RankEnded(rank, status) => self.on_rank_ended(now, rank, status),
+            Input::Call(rank, id, call) => self.on_call(now, rank, id, call),
+            Input::ClientGone(client) => self.forget_client(client),
+        }
+        Ok(())
+    }
+
+    /// The time has come that [`Node::poll_timeout`] named.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.report_at.is_some_and(|at| at <= now) {
+            self.report_ended();
+        }
+        self.expire_collectives(now);
+        self.expire_awaits(now);
+        self.expire_counts(now);
+        self.ping_if_due(now);
+    }
+
+    /// When [`Node::handle_timeout`] is due next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let due = [
+            self.report_at,
+            self.collectives.due(),
+            self.store.due(),
+            self.census.due(),
+            self.clock.due(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn on_packet(&mut self, now: Time, from: NodeId, packet: Packet) -> Result<(), Violation> {
+        let Packet { message, payload } = packet;
+        self.check_direction(from, &message)?;
+        let name = message.name();
+        if self.phase == Phase::AwaitTable
+            && self.parent == Some(from)
+            && !matches!(message, Message::Table | Message::Pong { .. } | Message::Abort { .. })
+        {
+            return Err(Violation::OutOfPhase { from, message: name, phase: self.phase });
+        }
+        match message {
+            Message::Table if self.phase == Phase::AwaitTable => self.on_table(payload),
+            Message::Table => return Err(Violation::Twice { from, message: name }),
+            Message::TableHere { ranks } => self.on_table_here(from, ranks)?,
+            Message::Arrived(operation) => self.on_arrived(from, &operation, payload)?,
+            Message::Released(operation) => self.on_released(from, &operation, &payload)?,
+            Message::Breaks(operation, why) => self.break_operation(&operation, why),
+            Message::Broke(operation, why) => self.on_broke(&operation, &why),
+            Message::Ended(ranks) => self.on_ended(now, ranks),
+            Message::WhoIsMissing { operation, waited_ms } => {
+                self.ask_who_is_missing(now, operation, Duration::from_millis(waited_ms));
+            }
+            Message::Count(operation) => self.on_count(now, &operation),
+            Message::Counted(operation, missing) => self.on_counted(from, &operation, missing),
+            Message::AreMissing(operation, missing) => self.on_are_missing(&operation, &missing),
+            Message::Put { request, key } => self.put(now, (from, request).into(), key, payload),
+            Message::Get { request, key } => self.get((from, request).into(), key),
+            Message::Await(key) => self.await_key(now, store::Waiter::Child(from), key),
+            Message::Kept { request, kept } => self.on_kept(from, request, kept)?,
+            Message::Got { request, found } => self.on_got(from, request, found, &payload)?,
+            Message::Appeared(key) => self.on_appeared(from, &key, &payload)?,
+            Message::Abort { by, text } => self.abort(by, &text, Some(from)),
+            Message::Ping { sent } => self.on_ping(now, from, sent),
+            Message::Pong { sent, at, offset, error } => {
+                self.on_pong(now, from, sent, at, offset, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_direction(&self, from: NodeId, message: &Message) -> Result<(), Violation> {
+        let from_above = self.parent == Some(from);
+        if !from_above && self.children.iter().all(|child| child.id != from) {
+            return Err(Violation::Stranger(from));
+        }
+        let goes_down = match message {
+            Message::Abort { .. } => from_above,
+            Message::Table
+            | Message::Released(_)
+            | Message::Broke(..)
+            | Message::Count(_)
+            | Message::AreMissing(..)
+            | Message::Kept { .. }
+            | Message::Got { .. }
+            | Message::Appeared(_)
+            | Message::Pong { .. } => true,
+            _ => false,
+        };
+        if goes_down == from_above {
+            Ok(())
+        } else {
+            Err(Violation::Direction { from, message: message.name() })
+        }
+    }
+
+    fn on_table(&mut self, table: Payload) {
+        if !self.advance(PhaseEvent::Table) {
+            return;
+        }
+        let packet = Packet { message: Message::Table, payload: table.clone() };
+        self.send_down(&packet);
+        self.outputs.push_back(Output::Table(table));
+        self.settle_subtree();
+    }
+
+    fn on_table_here(&mut self, from: NodeId, ranks: RankSet) -> Result<(), Violation> {
+        let message = "table here";
+        if self.phase == Phase::AwaitTable {
+            return Err(Violation::OutOfPhase { from, message, phase: self.phase });
+        }
+        let child = self.children.iter_mut().find(|child| child.id == from);
+        let child = child.ok_or(Violation::Stranger(from))?;
+        if child.ranks.is_some() {
+            return Err(Violation::Twice { from, message });
+        }
+        child.ranks = Some(ranks);
+        self.settle_subtree();
+        Ok(())
+    }
+
+    /// Reports that the whole subtree has the table, once it has.
+    fn settle_subtree(&mut self) {
+        if self.children.iter().any(|child| child.ranks.is_none()) {
+            return;
+        }
+        if !self.advance(PhaseEvent::Subtree) {
+            return;
+        }
+        match self.parent {
+            Some(parent) => {
+                let mut ranks: RankSet = self.locals.keys().copied().collect();
+                for child in &self.children {
+                    ranks.extend(child.ranks.as_ref().unwrap_or(&RankSet::new()));
+                }
+                self.send(parent, Message::TableHere { ranks });
+            }
+            None => self.outputs.push_back(Output::Tell(Tidings::TableEverywhere)),
+        }
+    }
+
+    fn advance(&mut self, event: PhaseEvent) -> bool {
+        let next = self.phase.after(event);
+        self.phase = next.unwrap_or(self.phase);
+        next.is_some()
+    }
+
+    fn on_call(&mut self, now: Time, rank: Rank, id: CallId, call: Call) {
+        let refusal = match self.locals.get_mut(&rank) {
+            Some(local) if local.ended.is_none() => {
+                local.has_called = true;
+                call.excess()
+            }
+            _ => Some(Refusal::NotARank),
+        };
+        if let Some(refusal) = refusal {
+            return self.answer(id, Answer::Refused(refusal));
+        }
+        if let Some((by, text)) = self.aborted.clone() {
+            return self.answer(id, Answer::Aborted { by, text });
+        }
+        match call {
+            Call::Meet { kind, name, blob, timeout } => {
+                self.meet(
+                    now,
+                    rank,
+                    (kind, name),
+                    &blob,
+                    collective::Waiter::new(id, now, timeout),
+                );
+            }
+            Call::Put { key, value } => self.put(now, store::Origin::Call(id), key, value.into()),
+            Call::Get(key) => self.get(store::Origin::Call(id), key),
+            Call::Await { key, timeout } => {
+                let until = timeout.map(|timeout| now + timeout);
+                self.await_key(now, store::Waiter::Call(id, until), key);
+            }
+            Call::Abort(text) => {
+                self.abort(Some(rank), &text, None);
+                self.answer(id, Answer::Done);
+            }
+            Call::Clock => self.tell_clock(now, id),
+            Call::Event(text) => {
+                self.outputs.push_back(Output::Tell(Tidings::Event { rank, text }));
+                self.answer(id, Answer::Done);
+            }
+        }
+    }
+
+    fn on_rank_ended(&mut self, now: Time, rank: Rank, status: ExitStatus) {
+        let Some(local) = self.locals.get_mut(&rank).filter(|local| local.ended.is_none()) else {
+            return;
+        };
+        local.ended = Some(status);
+        let turns = std::mem::take(&mut local.turns);
+        let turns: Turns =
+            turns.into_iter().map(|((kind, name), turn)| (kind, name, turn)).collect();
+        self.on_ended(now, vec![(rank, status, turns)]);
+    }
+
+    /// Ranks of the subtree have ended: what still waits for one of them waits in vain.
+    fn on_ended(&mut self, now: Time, ranks: Vec<(Rank, ExitStatus, Turns)>) {
+        for (rank, status, turns) in &ranks {
+            self.dead.insert(*rank, collective::Dead::new(*status, turns));
+        }
+        self.break_all_waiting_for_the_dead();
+        if self.parent.is_some() {
+            self.unreported.extend(ranks);
+            self.report_at.get_or_insert(now + ENDED_TOGETHER);
+        }
+    }
+
+    fn report_ended(&mut self) {
+        self.report_at = None;
+        let ranks = std::mem::take(&mut self.unreported);
+        if let Some(parent) = self.parent.filter(|_| !ranks.is_empty()) {
+            self.send(parent, Message::Ended(ranks));
+        }
+    }
+
+    /// Ends every call, here and everywhere the news has not come from.
+    fn abort(&mut self, by: Option<Rank>, text: &str, from: Option<NodeId>) {
+        if !self.advance(PhaseEvent::Abort) {
+            return;
+        }
+        self.aborted = Some((by, text.to_owned()));
+        let neighbours = self.parent.into_iter().chain(self.children.iter().map(|child| child.id));
+        let others: Vec<NodeId> = neighbours.filter(|&id| Some(id) != from).collect();
+        for id in others {
+            self.send(id, Message::Abort { by, text: text.to_owned() });
+        }
+        if from.is_none() {
+            self.outputs.push_back(Output::Tell(Tidings::Aborted { by, text: text.to_owned() }));
+        }
+        let waiting = self.collectives.abandon().into_iter();
+        let waiting = waiting.chain(self.store.abandon()).chain(self.clock.abandon());
+        for id in waiting {
+            let answer = Answer::Aborted { by, text: text.to_owned() };
+            self.outputs.push_back(Output::Answer(id, answer));
+        }
+        self.census.abandon();
+    }
+
+    /// Ends every call because the job is over, without telling anybody.
+    pub fn abandon(&mut self, text: &str) {
+        self.parent = None;
+        self.children.clear();
+        self.abort(None, text, Some(self.id));
+    }
+
+    fn forget_client(&mut self, client: ClientId) {
+        self.collectives.forget(client);
+        self.store.forget(client);
+        self.clock.forget(client);
+    }
+
+    fn waiting(&self) -> usize {
+        self.collectives.waiting() + self.store.waiting()
+    }
+
+    fn send(&mut self, to: NodeId, message: Message) {
+        self.outputs.push_back(Output::Send(to, message.into()));
+    }
+
+    fn send_with(&mut self, to: NodeId, message: Message, payload: Payload) {
+        self.outputs.push_back(Output::Send(to, Packet { message, payload }));
+    }
+
+    fn send_down(&mut self, packet: &Packet) {
+        for child in &self.children {
+            self.outputs.push_back(Output::Send(child.id, packet.clone()));
+        }
+    }
+
+    fn answer(&mut self, id: CallId, answer: Answer) {
+        self.outputs.push_back(Output::Answer(id, answer));
+    }
+}
+
+impl Call {
+    /// What is too long in it.
+    fn excess(&self) -> Option<Refusal> {
+        let key_fits = |key: &Key| key.namespace.len() <= MAX_NAME && key.name.len() <= MAX_NAME;
+        let fits = match self {
+            Call::Meet { name, blob, .. } => name.len() <= MAX_NAME && blob.len() <= MAX_BLOB,
+            Call::Put { key, value } => key_fits(key) && value.len() <= MAX_BLOB,
+            Call::Get(key) | Call::Await { key, .. } => key_fits(key),
+            Call::Abort(text) | Call::Event(text) => text.len() <= MAX_TEXT,
+            Call::Clock => true,
+        };
+        (!fits).then_some(Refusal::TooLong)
+    }
+}

@@ -1,0 +1,282 @@
+//! Keys and values. The root keeps them; reads and writes go up to it and answers come down.
+//!
+//! A read sees every write that its rank knows of through rlaunch: its own, and those before a
+//! barrier. Edges keep their order, so an answer never overtakes the confirmation of a later write.
+
+use super::{Answer, CallId, ClientId, MAX_WAITING, Node, Output, Refusal, Tidings, Violation};
+use crate::id::NodeId;
+use crate::tree::Time;
+use crate::tree::message::{Key, Message, Missing};
+use crate::tree::payload::Payload;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The most that the store holds, keys included, in bytes.
+const CAPACITY: usize = 64 << 20;
+/// What a key costs beyond its text and value, in bytes.
+const OVERHEAD: usize = 128;
+/// After this long the user is told that a key is waited for.
+const TELL_AFTER: Duration = Duration::from_secs(10);
+/// And again after this long.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin {
+    Call(CallId),
+    Child(NodeId, u64),
+}
+
+impl From<(NodeId, u64)> for Origin {
+    fn from((child, request): (NodeId, u64)) -> Origin {
+        Origin::Child(child, request)
+    }
+}
+
+/// Who waits for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiter {
+    /// A call, until then.
+    Call(CallId, Option<Time>),
+    /// Whoever waits below this child.
+    Child(NodeId),
+}
+
+#[derive(Debug)]
+struct Awaited {
+    waiters: Vec<Waiter>,
+    since: Time,
+    tell_at: Time,
+}
+
+/// The root's values, and everywhere what is on its way.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    values: BTreeMap<Key, Payload>,
+    bytes: usize,
+    next_request: u64,
+    pending: BTreeMap<u64, Origin>,
+    awaited: BTreeMap<Key, Awaited>,
+}
+
+impl Store {
+    pub(super) fn waiting(&self) -> usize {
+        let awaited: usize = self.awaited.values().map(|awaited| awaited.waiters.len()).sum();
+        self.pending.len() + awaited
+    }
+
+    pub(super) fn due(&self) -> Option<Time> {
+        let ends = self.awaited.values().flat_map(|awaited| &awaited.waiters);
+        let ends = ends.filter_map(|waiter| match waiter {
+            Waiter::Call(_, until) => *until,
+            Waiter::Child(_) => None,
+        });
+        let busy = self.awaited.values().filter(|awaited| !awaited.waiters.is_empty());
+        ends.chain(busy.map(|awaited| awaited.tell_at)).min()
+    }
+
+    pub(super) fn abandon(&mut self) -> Vec<CallId> {
+        let pending = std::mem::take(&mut self.pending).into_values().filter_map(|o| match o {
+            Origin::Call(id) => Some(id),
+            Origin::Child(..) => None,
+        });
+        let waiters = std::mem::take(&mut self.awaited).into_values().flat_map(|a| a.waiters);
+        let waiting = waiters.filter_map(|waiter| match waiter {
+            Waiter::Call(id, _) => Some(id),
+            Waiter::Child(_) => None,
+        });
+        pending.chain(waiting).collect()
+    }
+
+    pub(super) fn forget(&mut self, client: ClientId) {
+        for awaited in self.awaited.values_mut() {
+            awaited
+                .waiters
+                .retain(|waiter| !matches!(waiter, Waiter::Call(id, _) if id.client == client));
+        }
+        // A pending request keeps its place until its answer comes; nobody is there to read it.
+    }
+
+    /// `false` when there is no room.
+    fn keep(&mut self, key: &Key, value: Payload) -> bool {
+        let cost = |value: &Payload| key.namespace.len() + key.name.len() + value.len() + OVERHEAD;
+        let before = self.values.get(key).map_or(0, cost);
+        let after = self.bytes - before + cost(&value);
+        if after > CAPACITY {
+            return false;
+        }
+        self.bytes = after;
+        self.values.insert(key.clone(), value);
+        true
+    }
+}
+
+impl Node {
+    pub(super) fn put(&mut self, _now: Time, origin: Origin, key: Key, value: Payload) {
+        if let Some(parent) = self.parent {
+            let Some(request) = self.pass_up(origin) else { return };
+            return self.send_with(parent, Message::Put { request, key }, value);
+        }
+        let kept = self.store.keep(&key, value.clone());
+        self.confirm_put(origin, kept);
+        if kept {
+            self.hand_out(&key, &value);
+        }
+    }
+
+    pub(super) fn get(&mut self, origin: Origin, key: Key) {
+        if let Some(parent) = self.parent {
+            let Some(request) = self.pass_up(origin) else { return };
+            return self.send(parent, Message::Get { request, key });
+        }
+        let value = self.store.values.get(&key).cloned();
+        self.answer_get(origin, value);
+    }
+
+    /// Remembers who asked, under a number of this node's own.
+    fn pass_up(&mut self, origin: Origin) -> Option<u64> {
+        if self.waiting() >= MAX_WAITING {
+            match origin {
+                Origin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
+                Origin::Child(child, request) => {
+                    self.send(child, Message::Kept { request, kept: false });
+                }
+            }
+            return None;
+        }
+        let request = self.store.next_request;
+        self.store.next_request += 1;
+        self.store.pending.insert(request, origin);
+        Some(request)
+    }
+
+    pub(super) fn await_key(&mut self, now: Time, waiter: Waiter, key: Key) {
+        if self.aborted.is_some() {
+            return;
+        }
+        if let Some(value) = self.store.values.get(&key).cloned() {
+            return self.hand_to(waiter, &key, &value);
+        }
+        if self.waiting() >= MAX_WAITING {
+            if let Waiter::Call(id, _) = waiter {
+                self.answer(id, Answer::Refused(Refusal::TooMany));
+            }
+            return;
+        }
+        let is_new = !self.store.awaited.contains_key(&key);
+        let fresh = Awaited { waiters: Vec::new(), since: now, tell_at: now + TELL_AFTER };
+        let awaited = self.store.awaited.entry(key.clone()).or_insert(fresh);
+        if !awaited.waiters.contains(&waiter) {
+            awaited.waiters.push(waiter);
+        }
+        if let Some(parent) = self.parent.filter(|_| is_new) {
+            self.send(parent, Message::Await(key));
+        }
+    }
+
+    pub(super) fn on_kept(
+        &mut self,
+        from: NodeId,
+        request: u64,
+        kept: bool,
+    ) -> Result<(), Violation> {
+        if self.aborted.is_none() {
+            let origin = self.store.pending.remove(&request);
+            let origin = origin.ok_or(Violation::Unknown { from, message: "kept" })?;
+            self.confirm_put(origin, kept);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_got(
+        &mut self,
+        from: NodeId,
+        request: u64,
+        found: bool,
+        value: &Payload,
+    ) -> Result<(), Violation> {
+        if self.aborted.is_none() {
+            let origin = self.store.pending.remove(&request);
+            let origin = origin.ok_or(Violation::Unknown { from, message: "got" })?;
+            self.answer_get(origin, found.then(|| value.clone()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_appeared(
+        &mut self,
+        from: NodeId,
+        key: &Key,
+        value: &Payload,
+    ) -> Result<(), Violation> {
+        if self.aborted.is_none() {
+            if !self.store.awaited.contains_key(key) {
+                return Err(Violation::Unknown { from, message: "appeared" });
+            }
+            self.hand_out(key, value);
+        }
+        Ok(())
+    }
+
+    fn confirm_put(&mut self, origin: Origin, kept: bool) {
+        let answer = if kept { Answer::Done } else { Answer::Refused(Refusal::Full) };
+        match origin {
+            Origin::Call(id) => self.answer(id, answer),
+            Origin::Child(child, request) => self.send(child, Message::Kept { request, kept }),
+        }
+    }
+
+    fn answer_get(&mut self, origin: Origin, value: Option<Payload>) {
+        match origin {
+            Origin::Call(id) => {
+                self.answer(id, value.map_or(Answer::NoValue, Answer::Value));
+            }
+            Origin::Child(child, request) => {
+                let found = value.is_some();
+                let value = value.unwrap_or_default();
+                self.send_with(child, Message::Got { request, found }, value);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, key: &Key, value: &Payload) {
+        let awaited = self.store.awaited.remove(key);
+        for waiter in awaited.into_iter().flat_map(|awaited| awaited.waiters) {
+            self.hand_to(waiter, key, value);
+        }
+    }
+
+    fn hand_to(&mut self, waiter: Waiter, key: &Key, value: &Payload) {
+        match waiter {
+            Waiter::Call(id, _) => self.answer(id, Answer::Value(value.clone())),
+            Waiter::Child(child) => {
+                self.send_with(child, Message::Appeared(key.clone()), value.clone());
+            }
+        }
+    }
+
+    /// Ends waits that were long enough; the root says what is waited for.
+    pub(super) fn expire_awaits(&mut self, now: Time) {
+        let mut expired = Vec::new();
+        for (key, awaited) in &mut self.store.awaited {
+            awaited.waiters.retain(|waiter| match waiter {
+                Waiter::Call(id, Some(until)) if *until <= now => {
+                    expired.push(*id);
+                    false
+                }
+                _ => true,
+            });
+            if awaited.tell_at <= now {
+                awaited.tell_at = now + TELL_AGAIN;
+                if self.parent.is_none() && !awaited.waiters.is_empty() {
+                    let waited = now.since(awaited.since);
+                    let tidings = Tidings::WaitingForKey { key: key.clone(), waited };
+                    self.outputs.push_back(Output::Tell(tidings));
+                }
+            }
+        }
+        for id in expired {
+            self.answer(id, Answer::TimedOut(Missing::default()));
+        }
+    }
+}

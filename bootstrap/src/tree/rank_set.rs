@@ -1,0 +1,158 @@
+//! A set of ranks, as short as its gaps are few.
+
+use crate::id::Rank;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Ranks as sorted ranges that neither touch nor overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(u32, u32)>", into = "Vec<(u32, u32)>")]
+pub struct RankSet {
+    /// `first..end`, none of them empty.
+    ranges: Vec<(u32, u32)>,
+}
+
+/// Ranges that are empty, out of order or touch.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ranges of ranks are out of order")]
+pub struct Disordered;
+
+impl TryFrom<Vec<(u32, u32)>> for RankSet {
+    type Error = Disordered;
+
+    fn try_from(ranges: Vec<(u32, u32)>) -> Result<RankSet, Disordered> {
+        let ordered = ranges.windows(2).all(|pair| pair[0].1 < pair[1].0);
+        let filled = ranges.iter().all(|(first, end)| first < end);
+        if ordered && filled { Ok(RankSet { ranges }) } else { Err(Disordered) }
+    }
+}
+
+impl From<RankSet> for Vec<(u32, u32)> {
+    fn from(set: RankSet) -> Self {
+        set.ranges
+    }
+}
+
+impl RankSet {
+    /// No rank.
+    pub fn new() -> RankSet {
+        RankSet::default()
+    }
+
+    /// Whether no rank is in it.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// How many ranks are in it.
+    pub fn len(&self) -> u32 {
+        self.ranges.iter().map(|(first, end)| end - first).sum()
+    }
+
+    /// Whether `rank` is in it.
+    pub fn contains(&self, rank: Rank) -> bool {
+        let at = self.ranges.partition_point(|&(_, end)| end <= rank.0);
+        self.ranges.get(at).is_some_and(|&(first, _)| first <= rank.0)
+    }
+
+    /// Adds a rank; whether it was not there yet.
+    pub fn insert(&mut self, rank: Rank) -> bool {
+        let is_new = !self.contains(rank);
+        if is_new {
+            self.insert_range(rank.0, rank.0 + 1);
+        }
+        is_new
+    }
+
+    /// Adds every rank of `other`.
+    pub fn extend(&mut self, other: &RankSet) {
+        for &(first, end) in &other.ranges {
+            self.insert_range(first, end);
+        }
+    }
+
+    fn insert_range(&mut self, mut first: u32, mut end: u32) {
+        let from = self.ranges.partition_point(|&(_, e)| e < first);
+        let to = self.ranges.partition_point(|&(f, _)| f <= end);
+        if let Some(touched) = self.ranges.get(from..to).filter(|touched| !touched.is_empty()) {
+            first = first.min(touched[0].0);
+            end = end.max(touched[touched.len() - 1].1);
+        }
+        self.ranges.splice(from..to, [(first, end)]);
+    }
+
+    /// Every rank in it, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Rank> {
+        self.ranges.iter().flat_map(|&(first, end)| first..end).map(Rank)
+    }
+}
+
+impl FromIterator<Rank> for RankSet {
+    fn from_iter<I: IntoIterator<Item = Rank>>(ranks: I) -> RankSet {
+        let mut set = RankSet::new();
+        for rank in ranks {
+            set.insert(rank);
+        }
+        set
+    }
+}
+
+/// `0-3, 7`
+impl fmt::Display for RankSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (first, end)) in self.ranges.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            match end - first {
+                1 => write!(f, "{separator}{first}")?,
+                _ => write!(f, "{separator}{first}-{}", end - 1)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ranks: &[u32]) -> RankSet {
+        ranks.iter().copied().map(Rank).collect()
+    }
+
+    #[test]
+    fn ranges_grow_and_meet() {
+        assert_eq!(set(&[5, 1, 3]).to_string(), "1, 3, 5");
+        assert_eq!(set(&[5, 1, 3, 2, 4]).to_string(), "1-5");
+        assert_eq!(set(&[0, 1, 2, 7]).to_string(), "0-2, 7");
+        assert_eq!(set(&[]).to_string(), "");
+    }
+
+    #[test]
+    fn it_behaves_as_a_set_of_numbers() {
+        let mut reference = std::collections::BTreeSet::new();
+        let mut set = RankSet::new();
+        let mut state = 7_u32;
+        for _ in 0..500 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let rank = state >> 25;
+            assert_eq!(set.insert(Rank(rank)), reference.insert(rank));
+            assert!(set.contains(Rank(rank)));
+        }
+        assert_eq!(set.iter().map(|rank| rank.0).collect::<Vec<_>>(), Vec::from_iter(reference));
+        assert!(RankSet::try_from(set.ranges.clone()).is_ok());
+    }
+
+    #[test]
+    fn sets_are_joined() {
+        let mut both = set(&[0, 1, 8]);
+        both.extend(&set(&[2, 3, 5]));
+        assert_eq!((both.to_string().as_str(), both.len()), ("0-3, 5, 8", 6));
+    }
+
+    #[test]
+    fn disorder_from_outside_is_refused() {
+        for ranges in [vec![(3, 3)], vec![(4, 2)], vec![(0, 2), (2, 3)], vec![(5, 6), (0, 1)]] {
+            assert_eq!(RankSet::try_from(ranges), Err(Disordered));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The rendezvous as the launcher sees it: which edges have come about, and whether the rank table
+//! is everywhere.
+//!
+//! ```text
+//! AwaitEdges ──every child has reported──▶ AwaitTable ──the root says so──▶ Running
+//! ```
+//!
+//! Edges that could not be made are relayed: the server knows which, and lets nothing else
+//! through.
+
+use super::Time;
+use super::shape::Shape;
+use crate::id::NodeId;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// How long nodes may take to join after they were told whom.
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Where the rendezvous is, named for what it awaits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Nodes are joining their parents.
+    #[default]
+    AwaitEdges,
+    /// The rank table is on its way down the tree.
+    AwaitTable,
+    /// Every node has it.
+    Running,
+    /// It took too long.
+    Failed,
+}
+
+/// What moves the rendezvous on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseEvent {
+    /// The last edge was reported.
+    LastEdge,
+    /// The root says that the table is everywhere.
+    Table,
+    /// The deadline has passed.
+    Deadline,
+}
+
+crate::transitions! {
+    Phase on PhaseEvent {
+        AwaitEdges + LastEdge => AwaitTable,
+        AwaitTable + Table    => Running,
+        AwaitEdges + Deadline => Failed,
+        AwaitTable + Deadline => Failed,
+    }
+}
+
+/// What happens to the rendezvous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A node has an edge to its parent.
+    Joined {
+        /// The node.
+        node: NodeId,
+        /// It goes through the launcher.
+        relayed: bool,
+    },
+    /// The root says that every node has the rank table.
+    TableEverywhere {
+        /// Who says so.
+        node: NodeId,
+    },
+    /// An edge broke and goes on through the launcher.
+    Broke {
+        /// Who noticed.
+        node: NodeId,
+        /// The other end.
+        peer: NodeId,
+    },
+    /// A node wants bytes carried to another.
+    Relay {
+        /// The sender.
+        from: NodeId,
+        /// The receiver.
+        to: NodeId,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Every rank may start.
+    Ready,
+    /// The edge between these, parent and child, goes through the launcher from now on. Said once.
+    Relayed {
+        /// The end nearer to the root.
+        parent: NodeId,
+        /// The other end.
+        child: NodeId,
+        /// It had been made and broke.
+        broke: bool,
+    },
+    /// Carry the bytes.
+    Carry {
+        /// To this node.
+        to: NodeId,
+    },
+    /// The deadline has passed.
+    Failed,
+}
+
+/// A node said what it must not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// The job has no such node, or it is the root, which joins nobody.
+    #[error("node {0} has no parent to join")]
+    NoSuchEdge(NodeId),
+    /// A second time what comes once.
+    #[error("node {0} reported for the second time")]
+    Twice(NodeId),
+    /// Only the root can know.
+    #[error("node {0} speaks for the root")]
+    NotTheRoot(NodeId),
+    /// These two have no edge.
+    #[error("nodes {0} and {1} share no edge")]
+    Strangers(NodeId, NodeId),
+    /// Not in this state.
+    #[error("node {node} reported in state {phase:?}")]
+    OutOfPhase {
+        /// Who.
+        node: NodeId,
+        /// The state.
+        phase: Phase,
+    },
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Server {
+    shape: Shape,
+    phase: Phase,
+    absent: BTreeSet<NodeId>,
+    /// By child: the edges that go through the launcher.
+    relayed: BTreeSet<NodeId>,
+    deadline: Time,
+    outputs: VecDeque<Output>,
+}
+
+impl Server {
+    /// Begins to wait for `shape`'s nodes to join.
+    pub fn new(shape: Shape, now: Time) -> Server {
+        let absent: BTreeSet<NodeId> = (1..shape.nodes()).map(NodeId).collect();
+        let mut server = Server {
+            shape,
+            phase: Phase::default(),
+            absent,
+            relayed: BTreeSet::new(),
+            deadline: now + JOIN_TIMEOUT,
+            outputs: VecDeque::new(),
+        };
+        server.settle();
+        server
+    }
+
+    /// Where the rendezvous is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Nodes that have not reported their edge.
+    pub fn absent(&self) -> impl Iterator<Item = NodeId> {
+        self.absent.iter().copied()
+    }
+
+    /// Something happened. After a violation the server is as it was before.
+    pub fn handle(&mut self, input: Input) -> Result<(), Violation> {
+        match input {
+            Input::Joined { node, relayed } => self.on_joined(node, relayed),
+            Input::TableEverywhere { node } => self.on_table(node),
+            Input::Broke { node, peer } => {
+                let child = self.child_of_edge(node, peer)?;
+                self.relay(child, true);
+                Ok(())
+            }
+            Input::Relay { from, to } => {
+                let child = self.child_of_edge(from, to)?;
+                // What one end relays shows that the edge is; the other end may learn it by this.
+                self.relay(child, !self.absent.contains(&child));
+                self.outputs.push_back(Output::Carry { to });
+                Ok(())
+            }
+        }
+    }
+
+    /// The time has come that [`Server::poll_timeout`] named.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.advance(PhaseEvent::Deadline);
+            self.outputs.push_back(Output::Failed);
+        }
+    }
+
+    /// When [`Server::handle_timeout`] is due next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        matches!(self.phase, Phase::AwaitEdges | Phase::AwaitTable).then_some(self.deadline)
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn on_joined(&mut self, node: NodeId, relayed: bool) -> Result<(), Violation> {
+        if node.0 == 0 || node.0 >= self.shape.nodes() {
+            return Err(Violation::NoSuchEdge(node));
+        }
+        if !self.absent.contains(&node) {
+            return Err(Violation::Twice(node));
+        }
+        if self.phase != Phase::AwaitEdges {
+            return Err(Violation::OutOfPhase { node, phase: self.phase });
+        }
+        if relayed {
+            self.relay(node, false);
+        }
+        self.absent.remove(&node);
+        self.settle();
+        Ok(())
+    }
+
+    fn on_table(&mut self, node: NodeId) -> Result<(), Violation> {
+        if node.0 != 0 {
+            return Err(Violation::NotTheRoot(node));
+        }
+        // Its children's reports may still be on their way.
+        match self.phase {
+            Phase::AwaitEdges | Phase::AwaitTable => {
+                self.absent.clear();
+                self.settle();
+                self.advance(PhaseEvent::Table);
+                self.outputs.push_back(Output::Ready);
+                Ok(())
+            }
+            phase => Err(Violation::OutOfPhase { node, phase }),
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.absent.is_empty() && self.phase == Phase::AwaitEdges {
+            self.advance(PhaseEvent::LastEdge);
+        }
+    }
+
+    fn advance(&mut self, event: PhaseEvent) {
+        self.phase = self.phase.after(event).unwrap_or(self.phase);
+    }
+
+    fn child_of_edge(&self, a: NodeId, b: NodeId) -> Result<NodeId, Violation> {
+        if !self.shape.is_edge(a, b) {
+            return Err(Violation::Strangers(a, b));
+        }
+        Ok(a.max(b))
+    }
+
+    fn relay(&mut self, child: NodeId, broke: bool) {
+        if let Some(parent) = self.shape.parent(child).filter(|_| self.relayed.insert(child)) {
+            self.outputs.push_back(Output::Relayed { parent, child, broke });
+        }
+    }
+}
