@@ -34,6 +34,16 @@ pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
 pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
 /// How many nodes the job has.
 pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
+/// The rank's number in the job, under a name that nobody else sets.
+pub const RLAUNCH_RANK: &str = "RLAUNCH_RANK";
+/// The Unix socket of this node's agent.
+pub const RLAUNCH_SOCKET: &str = "RLAUNCH_SOCKET";
+/// Shows the agent that a process belongs to the job: 32 hexadecimal digits.
+pub const RLAUNCH_TOKEN: &str = "RLAUNCH_TOKEN";
+/// A file with the rank table as JSON, which this node's ranks can read.
+pub const RLAUNCH_RANK_TABLE: &str = "RLAUNCH_RANK_TABLE";
+/// Set by the user: how long barriers, gathers and waits may take, in seconds; for ever without.
+pub const RLAUNCH_COMM_TIMEOUT: &str = "RLAUNCH_COMM_TIMEOUT";
 /// Where this node's copies of `--preload` files are; set when there are any.
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
@@ -80,6 +90,10 @@ pub fn is_foreign_launch(name: &str) -> bool {
         RLAUNCH_HOST,
         RLAUNCH_NODES,
         RLAUNCH_PRELOAD_DIR,
+        RLAUNCH_RANK,
+        RLAUNCH_RANK_TABLE,
+        RLAUNCH_SOCKET,
+        RLAUNCH_TOKEN,
     ];
     const PREFIX: &[&str] = &[
         "PMI_",

@@ -1,9 +1,12 @@
 //! What a job is to one node: the program, its environment, the node's ranks, and what must be
 //! true there before anything starts.
 
+use crate::client::wire::Token;
 use crate::id::{JobId, LocalRank, NodeId, Rank};
+use crate::oob::OobPlan;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -37,8 +40,12 @@ pub struct Job {
     pub world_size: u32,
     /// What to do about ranks that run MPI.
     pub singleton: Singleton,
-    /// Set on the node of rank 0: hold a free port of this range until just before the start.
-    pub master_ports: Option<PortRange>,
+    /// The node of rank 0 holds a free port until just before the start.
+    pub holds_master_port: bool,
+    /// This node's place in the tree of agents.
+    pub oob: OobPlan,
+    /// By which this node's ranks show that they belong to the job.
+    pub token: Token,
 }
 
 /// What happens when several ranks run MPI and nobody serves it, so that each would take itself for
@@ -188,6 +195,15 @@ impl ExitStatus {
     /// Whether the rank succeeded.
     pub fn success(self) -> bool {
         self == ExitStatus::Code(0)
+    }
+}
+
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExitStatus::Code(code) => write!(f, "exited with code {code}"),
+            ExitStatus::Signal(signal) => write!(f, "was killed by signal {signal}"),
+        }
     }
 }
 

@@ -6,9 +6,13 @@
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
 
+pub mod client;
 pub mod env;
 pub mod id;
 pub mod job;
+pub mod oob;
+pub mod secure;
+pub mod table;
 mod transitions;
 pub mod tree;
 pub mod wire;

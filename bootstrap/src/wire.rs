@@ -14,26 +14,36 @@
 //! agent                         launcher
 //!   Hello             ──────▶
 //!                     ◀──────   Job, File…
-//!   Prepared | Refused ─────▶                       every node has answered before any rank starts
+//!   Prepared | Refused ─────▶                       every node has answered before any goes on
+//!                     ◀──────   Join                the tree of agents, see [`crate::tree`]
+//!   Edge              ──────▶
+//!                     ◀──────   Table               to the root, which passes it down the tree
+//!   TableEverywhere   ──────▶                       from the root
 //!                     ◀──────   Start
 //!   Started, Output…  ──────▶   ◀── Credit, Signal
 //!   Exited            ──────▶
 //!                     ◀──────   End                 when a rank failed or the user asked
 //!   Done              ──────▶                       nothing of the job is left on the node
+//!                     ◀──────   End                 nor on any other: who still carries the tree leaves
 //! ```
+//!
+//! `Relay` goes both ways whenever an edge of the tree has to go through the launcher.
 //!
 //! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]); nothing else does, and
 //! everything else goes first.
 
-use crate::id::Rank;
+use crate::id::{NodeId, Rank};
 use crate::job::{ExitStatus, Job, NodeFacts, Notice, Problem};
+use crate::oob::{EdgeReport, ParentPeer};
+use crate::tree::message::Missing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -69,7 +79,22 @@ pub enum ToAgent {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Every node is prepared: start the ranks.
+    /// Every node is prepared: join the tree.
+    Join {
+        /// `None` for the root.
+        parent: Option<ParentPeer>,
+    },
+    /// To the root: the rank table, for every node.
+    Table(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Part of what a neighbour in the tree has to say, where the two have no edge.
+    Relay {
+        /// The neighbour.
+        from: NodeId,
+        /// At most [`MAX_FILE_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+    },
+    /// Every node has the rank table: start the ranks.
     Start {
         /// Variables that were known only now, MASTER_ADDR and MASTER_PORT, for every rank.
         env: Vec<(String, String)>,
@@ -107,6 +132,57 @@ pub enum FromAgent {
         notices: Vec<Notice>,
         /// On the node of rank 0: the port it holds.
         master_port: Option<u16>,
+        /// Where its children in the tree can find it.
+        listeners: Vec<SocketAddr>,
+    },
+    /// The node has an edge to its parent, or has to have it relayed.
+    Edge(EdgeReport),
+    /// The edge to a neighbour broke; what it carried is relayed from now on.
+    EdgeBroke {
+        /// The neighbour.
+        peer: NodeId,
+        /// How that was noticed.
+        how: String,
+    },
+    /// From the root: every node has the rank table.
+    TableEverywhere,
+    /// Part of what is to be said to a neighbour in the tree with whom there is no edge.
+    Relay {
+        /// The neighbour.
+        to: NodeId,
+        /// At most [`MAX_FILE_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+    },
+    /// From the root: ranks wait for others, and have for a while.
+    Waiting {
+        /// `barrier "x"`.
+        what: String,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+        /// For whom.
+        missing: Missing,
+    },
+    /// From the root: ranks wait for a key that nobody has put.
+    WaitingForKey {
+        /// The key, as it is shown.
+        key: String,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+    },
+    /// A rank wants the job to end.
+    Aborted {
+        /// The rank.
+        by: Option<Rank>,
+        /// Why.
+        text: String,
+    },
+    /// A rank has something for the events.
+    RankEvent {
+        /// The rank.
+        rank: Rank,
+        /// What.
+        text: String,
     },
     /// The job cannot run here. No rank was started.
     Refused {
@@ -266,6 +342,13 @@ impl FrameReader {
             .map_err(|source| WireError::Unreadable { length, source })?;
         self.taken += 4 + length;
         Ok(Some(message))
+    }
+}
+
+impl FrameReader {
+    /// What was read and not taken: it belongs to whoever reads next.
+    pub fn into_rest(mut self) -> Vec<u8> {
+        self.buffer.split_off(self.taken)
     }
 }
 

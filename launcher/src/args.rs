@@ -1,7 +1,10 @@
 //! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
 
+use crate::oob::Network;
+use crate::show::Show;
 use clap::{ArgAction, CommandFactory, Parser};
-use rlaunch_bootstrap::job::Singleton;
+use rlaunch_bootstrap::client::command;
+use rlaunch_bootstrap::job::{PortRange, Singleton};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -111,12 +114,33 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "The end")]
     pub(crate) continue_on_error: bool,
 
+    /// Explain before the ranks start: rank-table, or rank-table=json. Repeats add up
+    #[arg(
+        long, value_name = "WHAT[=json]", action = ArgAction::Append, help_heading = "Output"
+    )]
+    pub(crate) show: Vec<Show>,
+
     /// The ports rlaunch may choose from, for MASTER_PORT and its own
     #[arg(
         long, value_name = "FIRST-LAST", default_value = "21000-21511",
-        help_heading = "Reaching hosts", value_parser = parse_port_range
+        help_heading = "Between hosts", value_parser = parse_port_range
     )]
-    pub(crate) port_range: rlaunch_bootstrap::job::PortRange,
+    pub(crate) port_range: PortRange,
+
+    /// The interfaces by which agents reach one another; otherwise whichever can be used
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "Between hosts")]
+    pub(crate) oob_if: Vec<String>,
+
+    /// The networks by which agents reach one another, as 10.1.0.0/16
+    #[arg(long, value_name = "NETWORK,...", value_delimiter = ',', help_heading = "Between hosts")]
+    pub(crate) oob_net: Vec<Network>,
+
+    /// How many agents each agent serves in the tree; chosen by the number of hosts otherwise
+    #[arg(
+        long, value_name = "N", help_heading = "Between hosts",
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    pub(crate) radix: Option<u32>,
 
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
@@ -196,6 +220,8 @@ pub(crate) struct ReapArgs {
 pub(crate) enum Invocation {
     Run(Box<Args>),
     Reap(ReapArgs),
+    /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
+    OfRank(Vec<OsString>),
 }
 
 impl Invocation {
@@ -205,6 +231,10 @@ impl Invocation {
         if typed.get(1).is_some_and(|verb| verb == "reap") {
             typed.remove(1);
             return Ok(Invocation::Reap(ReapArgs::try_parse_from(typed)?));
+        }
+        let is_of_rank = |verb: &OsString| command::VERBS.iter().any(|known| verb == known);
+        if typed.get(1).is_some_and(is_of_rank) {
+            return Ok(Invocation::OfRank(typed.split_off(1)));
         }
         Ok(Invocation::Run(Box::new(Args::try_parse_from(respell(typed)?)?)))
     }
@@ -315,7 +345,10 @@ fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {
     duration.filter(|d| !d.is_zero()).ok_or_else(|| "more than 0 seconds".to_owned())
 }
 
-fn parse_port_range(text: &str) -> Result<rlaunch_bootstrap::job::PortRange, String> {
+/// Ports that eRDMA's compat mode takes for itself.
+const ERDMA_PORTS: std::ops::RangeInclusive<u16> = 30608..=30623;
+
+fn parse_port_range(text: &str) -> Result<PortRange, String> {
     let wanted = || "a range of ports like 21000-21511".to_owned();
     let (first, last) = text.split_once('-').ok_or_else(wanted)?;
     let first: u16 = first.trim().parse().map_err(|_| wanted())?;
@@ -323,7 +356,10 @@ fn parse_port_range(text: &str) -> Result<rlaunch_bootstrap::job::PortRange, Str
     if first < 1024 || first > last {
         return Err("ports from 1024 up, the lower one first".to_owned());
     }
-    Ok(rlaunch_bootstrap::job::PortRange { first, last })
+    if first <= *ERDMA_PORTS.end() && last >= *ERDMA_PORTS.start() {
+        return Err("ports other than 30608-30623, which eRDMA's compat mode takes".to_owned());
+    }
+    Ok(PortRange { first, last })
 }
 
 #[cfg(test)]
@@ -371,6 +407,9 @@ mod tests {
     fn ranges_and_times_are_checked() {
         assert!(parse_port_range("21511-21000").is_err());
         assert!(parse_port_range("1-2").is_err());
+        assert!(parse_port_range("30000-30608").unwrap_err().contains("eRDMA"));
+        assert!(parse_port_range("30623-30700").is_err());
+        assert!(parse_port_range("30624-30700").is_ok());
         assert_eq!(parse_seconds("0.5"), Ok(std::time::Duration::from_millis(500)));
         assert!(parse_seconds("-1").is_err());
         assert_eq!(parse_ranks(" 4 "), Ok(4));

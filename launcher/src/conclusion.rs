@@ -23,6 +23,8 @@ pub(crate) enum Reason {
     User(Signal),
     Timeout(Duration),
     ReaderGone,
+    /// A rank asked for it.
+    Aborted(Failed),
     Lost(Failed),
     Singleton(Failed),
 }
@@ -76,7 +78,9 @@ impl Conclusion<'_> {
                 Some(Failed::new(Exit::TIMEOUT, message))
             }
             Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
-            Some(Reason::Lost(failed) | Reason::Singleton(failed)) => Some(failed),
+            Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Singleton(failed)) => {
+                Some(failed)
+            }
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
         failed.details.extend(receipts(&hosts, &ends));

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
-use crate::master;
+use crate::oob;
 use crate::output;
 use crate::rank_env;
 use crate::refusal;
@@ -19,8 +19,10 @@ use crate::ssh::error::SshError;
 use crate::waiting::Roster;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
-use rlaunch_bootstrap::job::{Job, NodeFacts, Notice, Problem, RankSpec};
+use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSpec};
+use rlaunch_bootstrap::oob::OobPlan;
 use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -47,7 +49,7 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) commands: Commands,
-    facts: NodeFacts,
+    pub(crate) facts: NodeFacts,
     /// When its agent said hello, by this machine's clock.
     pub(crate) hello_at: Instant,
 }
@@ -247,15 +249,18 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
 
 impl Crew {
     /// Tells every node what it will run and waits until each has found everything it needs.
-    /// Returns what the user should know and the port that rank 0's node holds.
     pub(crate) async fn prepare(
         &mut self,
         job: &JobSpec,
         map: &RankMap,
-    ) -> Result<Option<u16>, Failed> {
+    ) -> Result<Prepared, Failed> {
         let files = preload_frames(job)?;
+        let named: Vec<(&str, &NodeFacts)> =
+            self.nodes.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
+        let candidates = oob::candidates(&named, &job.oob)?;
         for node in &self.nodes {
-            let message = ToAgent::Job(Box::new(node_job(job, map, node)));
+            let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
+            let message = ToAgent::Job(Box::new(node_job(job, map, node, addresses)));
             node.commands.try_tell(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
                     .hint(Some("the environment or the command line is too large"))
@@ -273,7 +278,7 @@ impl Crew {
             let missing = roster.missing();
             Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
         })??;
-        self.judge(&answers)
+        self.judge(&answers, candidates)
     }
 
     /// One answer from every node.
@@ -294,48 +299,41 @@ impl Crew {
         Ok(answers)
     }
 
-    fn judge(&self, answers: &[(NodeId, FromAgent)]) -> Result<Option<u16>, Failed> {
+    fn judge(
+        &self,
+        answers: &[(NodeId, FromAgent)],
+        candidates: Vec<Vec<InterfaceAddress>>,
+    ) -> Result<Prepared, Failed> {
         let mut problems: Vec<(&Host, &Problem)> = Vec::new();
         let mut notices: Vec<(&Host, &Notice)> = Vec::new();
-        let mut port = None;
+        let mut prepared = Prepared { port: None, listeners: Vec::new(), candidates };
         for (node, answer) in answers {
             let host = self.host(*node);
             match answer {
                 FromAgent::Refused { problems: found } => {
                     problems.extend(found.iter().map(|problem| (host, problem)));
                 }
-                FromAgent::Prepared { notices: found, master_port } => {
+                FromAgent::Prepared { notices: found, master_port, listeners } => {
                     notices.extend(found.iter().map(|notice| (host, notice)));
-                    port = port.or(*master_port);
+                    prepared.port = prepared.port.or(*master_port);
+                    prepared.listeners.push(listeners.clone());
                 }
                 _ => {}
             }
         }
         if problems.is_empty() {
             refusal::print_notices(&notices);
-            return Ok(port);
+            return Ok(prepared);
         }
         Err(refusal::explain(&problems))
     }
 
-    /// Lets every node start its ranks.
-    pub(crate) fn start(&self, job: &JobSpec, port: Option<u16>) -> Result<(), Failed> {
-        let facts: Vec<NodeFacts> = self.nodes.iter().map(|node| node.facts.clone()).collect();
-        let address = master::address(&facts).ok_or_else(|| {
-            let host = self.host(NodeId(0));
-            Failed::new(
-                Exit::RENDEZVOUS,
-                format!("{host} has no address that the other nodes could reach"),
-            )
-            .hint(Some(format!("`ip address` on {host} shows only loopback")))
-        })?;
+    /// Lets every node start its ranks, which meet rank 0 at `master`.
+    pub(crate) fn start(&self, job: &JobSpec, master: IpAddr, port: Option<u16>) {
         let port = port.unwrap_or_default();
-        tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
-        let env = rank_env::of_master(&address.to_string(), port, &job.explicit);
-        for node in &self.nodes {
-            node.commands.tell(&ToAgent::Start { env: env.clone() });
-        }
-        Ok(())
+        tracing::info!("MASTER_ADDR {master} MASTER_PORT {port}");
+        let env = rank_env::of_master(&master.to_string(), port, &job.explicit);
+        self.tell_all(&ToAgent::Start { env });
     }
 
     /// Tells every node the same.
@@ -371,8 +369,19 @@ impl Crew {
     }
 }
 
+/// What the nodes have answered.
+pub(crate) struct Prepared {
+    /// The port that rank 0's node holds.
+    pub(crate) port: Option<u16>,
+    /// By node: where it listens for its children in the tree.
+    pub(crate) listeners: Vec<Vec<SocketAddr>>,
+    /// By node: its addresses that are worth a try, best first.
+    pub(crate) candidates: Vec<Vec<InterfaceAddress>>,
+}
+
 /// What one node is told.
-fn node_job(job: &JobSpec, map: &RankMap, node: &Node) -> Job {
+fn node_job(job: &JobSpec, map: &RankMap, node: &Node, addresses: Vec<IpAddr>) -> Job {
+    let shape = job.shape(map.nodes.len());
     let locals = (0u32..).map(LocalRank);
     let spec = |(local_rank, &rank): (LocalRank, &Rank)| RankSpec {
         rank,
@@ -393,7 +402,15 @@ fn node_job(job: &JobSpec, map: &RankMap, node: &Node) -> Job {
         output_window: output::window(map.nodes.len()),
         world_size: map.world_size,
         singleton: job.singleton,
-        master_ports: (node.id == NodeId(0)).then_some(job.port_range),
+        holds_master_port: node.id == NodeId(0),
+        oob: OobPlan {
+            secret: job.secret.clone(),
+            nodes: shape.nodes(),
+            radix: shape.radix(),
+            addresses,
+            ports: job.port_range,
+        },
+        token: job.token,
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum Record<'a> {
     HostReached { host: &'a str },
     /// An agent spoke. `sent_bytes` is 0 when it was there already.
     AgentStarted { host: &'a str, hostname: &'a str, pid: u32, sent_bytes: usize },
-    /// A phase (`reach`, `prepare`, `run`) ended after `seconds`.
+    /// A phase (`reach`, `prepare`, `join`, `run`) ended after `seconds`.
     Phase { name: &'a str, seconds: f64 },
     /// A rank's process exists.
     RankStarted { rank: u32, host: &'a str, pid: u32 },
@@ -52,6 +52,12 @@ pub(crate) enum Record<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
     },
+    /// Two agents cannot reach each other; the launcher carries what they have to say.
+    EdgeRelayed { parent: &'a str, child: &'a str },
+    /// Ranks have waited this long at `what` for `missing`.
+    Waiting { what: &'a str, seconds: f64, missing: &'a str },
+    /// What a rank put into the record.
+    RankEvent { rank: u32, text: &'a str },
     /// An agent was lost.
     NodeLost { host: &'a str, cause: &'a str },
     /// A node has verified that nothing of the job is left there.

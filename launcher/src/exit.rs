@@ -6,6 +6,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | every rank succeeded |
+//! | 1 | a rank aborted the job |
 //! | 124 | `--timeout` |
 //! | 126, 127 | the program may not be executed, or is not there |
 //! | 129, 130, 143 | the user ended the job by HUP, INT or TERM |
@@ -28,6 +29,7 @@ pub(crate) struct Exit(pub(crate) u8);
 
 impl Exit {
     pub(crate) const SUCCESS: Exit = Exit(0);
+    pub(crate) const ABORTED: Exit = Exit(1);
     pub(crate) const TIMEOUT: Exit = Exit(124);
     pub(crate) const NOT_EXECUTABLE: Exit = Exit(126);
     pub(crate) const NOT_FOUND: Exit = Exit(127);

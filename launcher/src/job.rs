@@ -5,9 +5,14 @@ use crate::args::{Args, ReachArgs};
 use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::hosts::{self, Host, HostsError};
+use crate::oob;
 use crate::rank_env::{self, EnvError};
+use crate::show::Show;
+use ring::rand::SecureRandom;
+use rlaunch_bootstrap::client::wire::Token;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{EnvVar, PortRange, PreloadFile, ScriptCheck, Singleton, WorkingDir};
+use rlaunch_bootstrap::secure::Secret;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -41,6 +46,15 @@ pub(crate) struct JobSpec {
     pub(crate) timeout: Option<Duration>,
     pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
+    /// Which addresses agents may use among themselves.
+    pub(crate) oob: oob::Choice,
+    /// The most children an agent has in the tree, when the user says so.
+    pub(crate) radix: Option<u32>,
+    /// What agents of this job have in common.
+    pub(crate) secret: Secret,
+    /// By which ranks of this job are known.
+    pub(crate) token: Token,
+    pub(crate) show: Vec<Show>,
     pub(crate) reach: Reach,
     pub(crate) events: Events,
 }
@@ -88,6 +102,8 @@ pub(crate) enum JobError {
     Events { target: String, source: io::Error },
     #[error("{0}")]
     AgentDir(String),
+    #[error("the system has no random numbers")]
+    Random,
 }
 
 impl JobError {
@@ -149,6 +165,11 @@ impl JobSpec {
             timeout: args.timeout,
             continue_on_error: args.continue_on_error,
             port_range: args.port_range,
+            oob: oob::Choice { interfaces: args.oob_if, networks: args.oob_net },
+            radix: args.radix,
+            secret: Secret::from_bytes(random()?),
+            token: Token(random()?),
+            show: args.show,
             reach: Reach::from_args(args.reach)?,
         })
     }
@@ -164,6 +185,13 @@ impl JobSpec {
         self.events.emit(&Record::Phase { name, seconds });
         done
     }
+}
+
+/// Bytes that nobody can guess.
+fn random<const N: usize>() -> Result<[u8; N], JobError> {
+    let mut bytes = [0; N];
+    let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
+    filled.map(|()| bytes).map_err(|_| JobError::Random)
 }
 
 fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {

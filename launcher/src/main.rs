@@ -14,24 +14,30 @@ mod hosts;
 mod job;
 mod log;
 mod map;
-mod master;
+mod oob;
 mod output;
 mod rank_env;
 mod reap;
 mod refusal;
+mod rendezvous;
 mod report;
 mod session;
+mod show;
 mod signals;
 mod ssh;
+mod table;
 mod waiting;
 mod watch;
 
 use args::{Args, Invocation};
+use crew::Crew;
 use events::Record;
 use exit::Exit;
 use job::JobSpec;
 use map::RankMap;
+use rendezvous::Relay;
 use report::Failed;
+use rlaunch_bootstrap::client::command;
 use signals::Signals;
 use std::process::ExitCode;
 use tracing::Instrument;
@@ -59,6 +65,7 @@ fn main() -> ExitCode {
     let ended = match invocation {
         Invocation::Run(args) => runtime.block_on(launch(*args)),
         Invocation::Reap(args) => runtime.block_on(reap::reap(args)),
+        Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {
         failed.print();
@@ -98,13 +105,24 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
 
     let reaching = job.phase("reach", gathering.reach(job, &map));
     let mut crew = unless_ended(reaching, &mut signals).await?;
-    let preparing = job.phase("prepare", crew.prepare(job, &map));
-    let port = unless_ended(preparing, &mut signals).await;
-    if let Err(failed) = port.and_then(|port| crew.start(job, port)) {
-        crew.dismiss().await;
-        return Err(failed);
-    }
-    job.phase("run", Watch::new(job, crew, &mut signals, writer).see_out()).await
+    let meeting = meet(job, &map, &mut crew);
+    let relay = match unless_ended(meeting, &mut signals).await {
+        Ok(relay) => relay,
+        Err(failed) => {
+            crew.dismiss().await;
+            return Err(failed);
+        }
+    };
+    job.phase("run", Watch::new(job, crew, relay, &mut signals, writer).see_out()).await
+}
+
+/// From agents that know nothing to ranks that run.
+async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<Relay, Failed> {
+    let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
+    let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
+    show::print(job, &joined);
+    crew.start(job, joined.master, prepared.port);
+    Ok(joined.relay)
 }
 
 /// Goes on with `stage` until the user wants the job to end.

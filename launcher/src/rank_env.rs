@@ -100,6 +100,7 @@ pub(crate) fn of_rank(
         (names::OMPI_LOCAL_RANK, &local),
         (names::OMPI_LOCAL_SIZE, &local_size),
         (names::OMPI_NODE_RANK, &local),
+        (names::RLAUNCH_RANK, &rank),
         (names::RLAUNCH_JOB_ID, &job.to_string()),
         (names::RLAUNCH_HOST, &mapped.host.name),
         (names::RLAUNCH_NODES, &map.nodes.len().to_string()),

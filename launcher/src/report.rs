@@ -78,6 +78,11 @@ pub(crate) fn say(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "rlaunch: {message}");
 }
 
+/// What could be done about it.
+pub(crate) fn hint(message: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {message}");
+}
+
 /// `a, b, c`; long lists end in `and 12 more`.
 pub(crate) fn list<T: ToString>(items: &[T]) -> String {
     const SHOWN: usize = 8;

@@ -9,16 +9,20 @@ use crate::first_failure::{Failure, FirstFailure};
 use crate::job::JobSpec;
 use crate::output;
 use crate::refusal;
+use crate::rendezvous::Relay;
 use crate::report::{self, Failed};
 use crate::session::{Event, What};
 use crate::signals::{self, Asked, Signals};
-use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::Singleton;
+use rlaunch_bootstrap::tree::message::Missing;
 use rlaunch_bootstrap::wire::{FromAgent, ToAgent, Unserved};
 use std::time::{Duration, Instant};
 
 /// What nodes may take beyond the grace to end their ranks and say so.
 const END_SLACK: Duration = Duration::from_secs(4);
+/// How long after a broken edge there may be news that explain it.
+const OTHER_NEWS: Duration = Duration::from_secs(1);
 /// How long agents may take to stop their ranks before this process stops itself.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -26,6 +30,7 @@ const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Watch<'a> {
     job: &'a JobSpec,
     crew: Crew,
+    relay: Relay,
     signals: &'a mut Signals,
     writer: output::Writer,
     first_failure: FirstFailure,
@@ -35,12 +40,15 @@ pub(crate) struct Watch<'a> {
     /// When to end the job (`--timeout`), or to stop waiting for nodes that were told to.
     deadline: Option<Instant>,
     warned_of_mpi: bool,
+    /// Edges that broke: said when it turns out that both ends live on.
+    broken: Option<(Instant, Vec<String>)>,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(
         job: &'a JobSpec,
         crew: Crew,
+        relay: Relay,
         signals: &'a mut Signals,
         writer: output::Writer,
     ) -> Watch<'a> {
@@ -49,6 +57,7 @@ impl<'a> Watch<'a> {
         Watch {
             job,
             crew,
+            relay,
             signals,
             writer,
             first_failure: FirstFailure::default(),
@@ -56,6 +65,7 @@ impl<'a> Watch<'a> {
             ends,
             deadline,
             warned_of_mpi: false,
+            broken: None,
         }
     }
 
@@ -69,7 +79,15 @@ impl<'a> Watch<'a> {
                     None => std::future::pending().await,
                 }
             };
+            let broken = self.broken.as_ref().map(|(at, _)| *at);
+            let news = async {
+                match broken {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                () = news => self.say_what_broke(),
                 event = self.crew.events.recv() => match event {
                     Some(event) => self.on_event(event),
                     None => break,
@@ -124,6 +142,19 @@ impl<'a> Watch<'a> {
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
             }
             FromAgent::Unserved { pid, what } => self.on_unserved(&host, pid, &what),
+            FromAgent::Relay { to, data } => self.relay.carry(&self.crew, node, to, data),
+            FromAgent::EdgeBroke { peer, how } => self.on_broken_edge(node, peer, &how),
+            FromAgent::Waiting { what, waited_ms, missing } => {
+                self.on_waiting(&what, waited_ms, &missing);
+            }
+            FromAgent::WaitingForKey { key, waited_ms } => {
+                let seconds = waited_ms / 1000;
+                report::say(&format!("ranks have waited {seconds} s for key {key}: nobody put it"));
+            }
+            FromAgent::Aborted { by, text } => self.on_abort(&host, by, &text),
+            FromAgent::RankEvent { rank, text } => {
+                events.emit(&Record::RankEvent { rank: rank.0, text: &text });
+            }
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(node, &format!("cannot {operation}: {cause}"));
             }
@@ -140,6 +171,61 @@ impl<'a> Watch<'a> {
         } else {
             self.end(Reason::Lost(lost));
         }
+    }
+
+    /// The two may have lost each other because one of them is about to be lost to everybody: that
+    /// is said instead when it is noticed.
+    fn on_broken_edge(&mut self, node: NodeId, peer: NodeId, how: &str) {
+        tracing::info!(%node, %peer, how, "edge broke");
+        let Some((parent, child)) = self.relay.broke(node, peer) else { return };
+        let (parent, child) =
+            (self.crew.host(parent).to_string(), self.crew.host(child).to_string());
+        self.job.events.emit(&Record::EdgeRelayed { parent: &parent, child: &child });
+        let line = format!(
+            "the connection between {child} and {parent} broke ({how}): their messages go \
+             through this machine"
+        );
+        let (_, lines) = self.broken.get_or_insert((Instant::now() + OTHER_NEWS, Vec::new()));
+        lines.push(line);
+    }
+
+    fn say_what_broke(&mut self) {
+        let lines = self.broken.take().map(|(_, lines)| lines).unwrap_or_default();
+        if !self.is_ending() {
+            lines.iter().for_each(|line| report::say(line));
+        }
+    }
+
+    /// `barrier "x": waiting 10 s for rank 2 on c (pid 4711, running, has not arrived)`
+    fn on_waiting(&self, what: &str, waited_ms: u64, missing: &Missing) {
+        let host = |rank: Rank| {
+            let node = self.crew.nodes.iter().find(|node| node.ranks.contains(&rank));
+            node.map(|node| node.host.to_string()).unwrap_or_default()
+        };
+        let mut named: Vec<String> = missing
+            .seen
+            .iter()
+            .map(|(rank, seen)| format!("rank {rank} on {} ({seen})", host(*rank)))
+            .collect();
+        let more = missing.ranks.len() as usize - named.len().min(missing.ranks.len() as usize);
+        if more > 0 {
+            named.push(format!("and {more} more"));
+        }
+        let missing = named.join(", ");
+        let seconds = waited_ms as f64 / 1e3;
+        self.job.events.emit(&Record::Waiting { what, seconds, missing: &missing });
+        report::say(&format!("{what}: waiting {seconds:.0} s for {missing}"));
+    }
+
+    fn on_abort(&mut self, host: &str, by: Option<Rank>, text: &str) {
+        if self.is_ending() {
+            return;
+        }
+        let message = match by {
+            Some(rank) => format!("rank {rank} on {host} aborted the job: {text}"),
+            None => format!("{host} aborted the job: {text}"),
+        };
+        self.end(Reason::Aborted(Failed::new(Exit::ABORTED, message)));
     }
 
     fn on_unserved(&mut self, host: &str, pid: u32, what: &Unserved) {

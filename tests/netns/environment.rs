@@ -72,16 +72,18 @@ fn every_rank_knows_its_place() {
 #[test]
 fn ports_come_from_the_range_and_taken_ones_are_left_alone() {
     let field = Field::new();
-    let run = || field.rlaunch("--tag-output --port-range 23000-23001 -H a,b");
+    // Rank 0's host takes two: MASTER_PORT, and one on which other agents find its own.
+    let run = || field.rlaunch("--tag-output --port-range 23000-23002 -H a,b");
     let first = environments(run(), 2);
     let port: u16 = first[0]["MASTER_PORT"].parse().unwrap();
-    assert!((23000..=23001).contains(&port), "{port}");
-    // Somebody on a listens on one of the two; whichever a job would begin with, it gets the other.
+    assert!((23000..=23002).contains(&port), "{port}");
+    // Somebody on a listens on one of the three; wherever a job begins, it gets the others.
     let _listener = listener(&field, "a", 23000);
     for _ in 0..4 {
-        let run = field.rlaunch("--port-range 23000-23001 -H a,b printenv MASTER_PORT");
+        let run = field.rlaunch("--port-range 23000-23002 -H a,b printenv MASTER_PORT");
         let ran = run.spawn().finish_first();
-        assert_eq!(ran.succeeded().out(), "23001\n23001\n", "{ran}");
+        let out = ran.succeeded().out();
+        assert!(["23001\n23001\n", "23002\n23002\n"].contains(&&*out), "{ran}");
     }
     let ran = field.rlaunch("--port-range 23000-23000 -H a,b true").spawn().finish_first();
     ran.refused(204, &["23000-23000", "on a"]).hints("--port-range");

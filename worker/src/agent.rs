@@ -1,14 +1,18 @@
-//! The life of an agent: say hello, take the job, prepare, start the ranks, see them end, leave.
+//! The life of an agent: say hello, take the job, prepare, join the tree, start the ranks, see them
+//! end, leave.
 
 use crate::channel::{Arrival, Channel};
 use crate::facts;
+use crate::oob::tree::Tree;
 use crate::prepare::{self, JobFiles, Prepared};
-use crate::ranks::Ranks;
+use crate::ranks::{Change, Ranks};
 use crate::say::complain;
+use crate::services::Services;
 use crate::tree;
 use crate::workspace::Workspace;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
+use rlaunch_bootstrap::tree::payload::Payload;
 use rlaunch_bootstrap::wire::{BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent};
 use std::io;
 use std::process::ExitCode;
@@ -34,14 +38,21 @@ async fn life(workspace: &Workspace) -> io::Result<()> {
     let mut agent = Agent::start()?;
     agent.hello();
     let Some(job) = agent.receive_job().await else { return Ok(()) };
-    let Some(prepared) = agent.prepare(&job, workspace).await else { return Ok(()) };
-    let Some(start_env) = agent.await_start().await else { return Ok(()) };
+    let Some((mut prepared, services)) = agent.prepare(&job, workspace).await else {
+        return Ok(());
+    };
+    let Some(mut tree) = agent.join(&job, &mut prepared, services).await else { return Ok(()) };
+    let Some(start_env) = agent.await_start(&mut tree, workspace).await else { return Ok(()) };
     agent.channel.outbox.grant(job.output_window);
     let mut ranks = Ranks::start(&job, prepared, &start_env, &agent.channel.outbox, agent.hello_at);
-    agent.see_out(&mut ranks).await;
+    agent.see_out(&mut ranks, &mut tree).await;
     let receipt = ranks.finish().await;
     workspace.remove();
     agent.channel.outbox.send_last(&FromAgent::Done(receipt));
+    if tree.has_children() && !agent.job_is_ending {
+        agent.linger(&mut tree).await;
+    }
+    tree.leave().await;
     agent.channel.close().await;
     Ok(())
 }
@@ -67,6 +78,8 @@ struct Agent {
     beat: Interval,
     heard: Instant,
     suspended: bool,
+    /// Every node's ranks are being ended, so nobody needs this one's place in the tree.
+    job_is_ending: bool,
 }
 
 impl Agent {
@@ -86,6 +99,7 @@ impl Agent {
             beat,
             heard: Instant::now(),
             suspended: false,
+            job_is_ending: false,
         })
     }
 
@@ -155,20 +169,27 @@ impl Agent {
     }
 
     /// Receives the job's files, checks everything, and answers.
-    async fn prepare(&mut self, job: &Job, workspace: &Workspace) -> Option<Prepared> {
+    async fn prepare(&mut self, job: &Job, workspace: &Workspace) -> Option<(Prepared, Services)> {
         let files = match self.receive_files(job, workspace).await? {
             Ok(files) => files,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        let prepared = match prepare::prepare(job, &files) {
+        let mut prepared = match prepare::prepare(job, &files) {
             Ok(prepared) => prepared,
             Err(problems) => return self.refuse(problems).await,
         };
+        let services = Services::for_job(job, files.workspace());
+        let services = match services {
+            Ok(services) => services,
+            Err(problem) => return self.refuse(vec![problem]).await,
+        };
+        services.announce(job, workspace, &mut prepared.env);
         self.channel.outbox.send(&FromAgent::Prepared {
             notices: prepared.notices.clone(),
             master_port: prepared.master_port.as_ref().map(|held| held.port),
+            listeners: prepared.listening_at(),
         });
-        Some(prepared)
+        Some((prepared, services))
     }
 
     async fn receive_files(
@@ -197,17 +218,74 @@ impl Agent {
         None
     }
 
-    async fn await_start(&mut self) -> Option<Vec<(String, String)>> {
+    /// Sets out to the node's place in the tree.
+    async fn join(
+        &mut self,
+        job: &Job,
+        prepared: &mut Prepared,
+        services: Services,
+    ) -> Option<Tree> {
+        let listeners = std::mem::take(&mut prepared.listeners);
         loop {
-            if let ToAgent::Start { env } = self.message().await? {
-                return Some(env);
+            if let ToAgent::Join { parent } = self.message().await? {
+                return Some(Tree::join(job, listeners, parent, services, &self.channel.outbox));
+            }
+        }
+    }
+
+    /// Takes part in the tree until the ranks may start.
+    async fn await_start(
+        &mut self,
+        tree: &mut Tree,
+        workspace: &Workspace,
+    ) -> Option<Vec<(String, String)>> {
+        loop {
+            let table = tokio::select! {
+                message = self.message() => match message? {
+                    ToAgent::Start { env } => return Some(env),
+                    ToAgent::Table(table) => tree.table(table),
+                    ToAgent::Relay { from, data } => tree.relayed(from, &data),
+                    _ => None,
+                },
+                table = tree.turn() => table,
+            };
+            if let Some(table) = table {
+                self.keep(&table, workspace);
+            }
+        }
+    }
+
+    /// The rank table is for the ranks to read.
+    fn keep(&self, table: &Payload, workspace: &Workspace) {
+        if let Err(error) = workspace.keep_rank_table(table) {
+            let operation = "write the rank table".to_owned();
+            self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
+        }
+    }
+
+    /// The ranks of this node have ended; other nodes still reach one another through it.
+    async fn linger(&mut self, tree: &mut Tree) {
+        loop {
+            tokio::select! {
+                message = self.message() => match message {
+                    None => return,
+                    Some(ToAgent::Relay { from, data }) => drop(tree.relayed(from, &data)),
+                    Some(_) => {}
+                },
+                _ = tree.turn() => {}
             }
         }
     }
 
     /// From the start of the ranks until all have ended and their output is sent.
-    async fn see_out(&mut self, ranks: &mut Ranks) {
+    async fn see_out(&mut self, ranks: &mut Ranks, tree: &mut Tree) {
         while !ranks.are_over() {
+            while let Some(change) = ranks.poll_change() {
+                match change {
+                    Change::Started(rank, pid) => tree.rank_started(rank, pid),
+                    Change::Ended(rank, status) => tree.rank_ended(rank, status),
+                }
+            }
             let deadline = ranks.deadline();
             let timer = async move {
                 match deadline {
@@ -219,15 +297,26 @@ impl Agent {
                 input = self.next() => Some(input),
                 () = timer => None,
                 () = ranks.drained() => None,
+                _ = tree.turn() => continue,
             };
             match input {
+                Some(Input::Message(ToAgent::Relay { from, data })) => {
+                    tree.relayed(from, &data);
+                }
                 Some(input) => self.pass_on(input, ranks),
                 None => ranks.on_time(),
             }
         }
     }
 
-    fn pass_on(&self, input: Input, ranks: &mut Ranks) {
+    fn pass_on(&mut self, input: Input, ranks: &mut Ranks) {
+        self.job_is_ending |= matches!(
+            input,
+            Input::Message(ToAgent::End { .. })
+                | Input::Interrupted
+                | Input::LauncherGone(_)
+                | Input::LauncherSilent
+        );
         let outbox = &self.channel.outbox;
         match input {
             Input::Message(ToAgent::Credit(bytes)) => outbox.grant(bytes),

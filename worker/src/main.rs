@@ -12,6 +12,7 @@ mod elf;
 mod exec_rank;
 mod facts;
 mod guardian;
+mod oob;
 mod oom;
 mod outbox;
 mod prepare;
@@ -20,13 +21,17 @@ mod rank_env;
 mod ranks;
 mod reap;
 mod say;
+mod services;
 mod shm;
 mod singleton;
 mod tree;
 mod verify;
 mod workspace;
 
+use rlaunch_bootstrap::client::command;
 use say::{complain, tell};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -36,10 +41,17 @@ rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`,
   rlaunch-worker reap JOB|all      end what a job left behind on this host
   rlaunch-worker __verify SHA256   check that this file is that build
   rlaunch-worker __exec-rank …     become a rank (started by the agent)
-  rlaunch-worker --version";
+  rlaunch-worker --version
+
+Called by the name `rlaunch`, as it is in ranks, it is how their scripts coordinate:
+`rlaunch barrier --help`.";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    let name = args.next().map(PathBuf::from).unwrap_or_default();
+    if name.file_name() == Some(OsStr::new("rlaunch")) {
+        return command::run(args);
+    }
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
         Some("agent") => guardian::guard(agent::run),
         Some("reap") => reap::reap(args.next()),

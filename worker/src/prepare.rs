@@ -1,23 +1,23 @@
 //! Before any rank starts: is everything the job needs on this node?
 
+use crate::oob::ports::{self, HeldPort};
 use crate::rank_env::{self, Environment};
 use crate::singleton;
 use crate::workspace::Workspace;
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{PATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
-use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{
-    Job, Notice, PortRange, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
+    Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
 };
 use rlaunch_bootstrap::wire::Unserved;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use tokio::net::TcpSocket;
+use tokio::net::TcpListener;
 
 /// Scripts up to this size are compared with the launcher's, in bytes.
 const COMPARED: u64 = 1 << 20;
@@ -32,6 +32,15 @@ pub(crate) struct Prepared {
     pub(crate) notices: Vec<Notice>,
     /// On rank 0's node: a port nobody else can take until this is dropped.
     pub(crate) master_port: Option<HeldPort>,
+    /// For this node's children in the tree.
+    pub(crate) listeners: Vec<TcpListener>,
+}
+
+impl Prepared {
+    /// Where the node's children find it.
+    pub(crate) fn listening_at(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
 }
 
 /// Looks for everything at once, so that the user reads all that is missing in one go.
@@ -55,20 +64,36 @@ pub(crate) fn prepare(job: &Job, files: &JobFiles) -> Result<Prepared, Vec<Probl
         find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
     let script = job.script.as_ref().filter(|_| !files.redirects(&job.script));
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
-    let port = job.master_ports.map(|range| HeldPort::take(range, job.id)).transpose();
+    let ports = take_ports(job);
 
-    match (program, script, port) {
-        (Ok(program), Ok(notice), Ok(master_port)) => {
+    match (program, script, ports) {
+        (Ok(program), Ok(notice), Ok((master_port, listeners))) => {
             notices.extend(notice);
-            Ok(Prepared { directory, program, argv, env, notices, master_port })
+            Ok(Prepared { directory, program, argv, env, notices, master_port, listeners })
         }
-        (program, script, port) => {
+        (program, script, ports) => {
             problems.extend(program.err());
             problems.extend(script.err());
-            problems.extend(port.err());
+            problems.extend(ports.err());
             Err(problems)
         }
     }
+}
+
+/// The port for MASTER_PORT, on rank 0's node, and listeners for the tree.
+fn take_ports(job: &Job) -> Result<(Option<HeldPort>, Vec<TcpListener>), Problem> {
+    const HERE: &[IpAddr] = &[IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    let plan = &job.oob;
+    let alone = plan.nodes < 2;
+    let addresses = if alone { HERE } else { &plan.addresses };
+    let hold = || HeldPort::take(plan.ports, job.id, addresses);
+    let master_port = job.holds_master_port.then(hold).transpose()?;
+    let listeners = match alone {
+        true => Vec::new(),
+        // Behind the ports that rank 0's node looks at first.
+        false => ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?,
+    };
+    Ok((master_port, listeners))
 }
 
 fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf, Problem> {
@@ -157,46 +182,6 @@ fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>,
     Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
 }
 
-/// A free TCP port, bound for every address and not listening, so that nobody else takes it before
-/// rank 0 does.
-#[derive(Debug)]
-pub(crate) struct HeldPort {
-    pub(crate) port: u16,
-    _held: TcpSocket,
-}
-
-impl HeldPort {
-    /// Takes the first free port of `range`, starting at a place that differs from job to job, so
-    /// that jobs which start together on one host rarely meet.
-    fn take(range: PortRange, job: JobId) -> Result<HeldPort, Problem> {
-        let count = u32::from(range.last.saturating_sub(range.first)) + 1;
-        let start = (job.0 % u128::from(count)) as u32;
-        for step in 0..count {
-            let port = range.first + ((start + step) % count) as u16;
-            if let Ok(held) = bind(port) {
-                return Ok(HeldPort { port, _held: held });
-            }
-        }
-        Err(Problem::NoPort { range })
-    }
-}
-
-/// Binds `port` on every address, IPv4 and IPv6 where the node has both.
-fn bind(port: u16) -> io::Result<TcpSocket> {
-    let both = TcpSocket::new_v6().and_then(|socket| {
-        socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
-        Ok(socket)
-    });
-    match both {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            let socket = TcpSocket::new_v4()?;
-            socket.bind((Ipv4Addr::UNSPECIFIED, port).into())?;
-            Ok(socket)
-        }
-        bound => bound,
-    }
-}
-
 /// The node's copies of `--preload` files, in the job's private directory, and that directory.
 #[derive(Debug)]
 pub(crate) struct JobFiles {
@@ -226,6 +211,11 @@ impl JobFiles {
         }
         let workspace = made.then(|| workspace.path().to_owned());
         Ok(JobFiles { workspace, directory, files: job.preload.clone(), open: None, received: 0 })
+    }
+
+    /// The job's private directory, when there is one.
+    pub(crate) fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref()
     }
 
     /// Whether every file has arrived.
@@ -323,16 +313,6 @@ mod tests {
         let problem = find_program(&argv(&["python"]), dir.path().as_os_str(), Path::new("/"));
         let instead = Some("python3".to_owned());
         assert_eq!(problem, Err(Problem::NoProgram { program: "python".into(), instead }));
-    }
-
-    #[test]
-    fn two_held_ports_differ() {
-        let range = PortRange { first: 21000, last: 21511 };
-        let first = HeldPort::take(range, JobId(7)).unwrap();
-        let second = HeldPort::take(range, JobId(7)).unwrap();
-        assert_ne!(first.port, second.port);
-        let one = PortRange { first: first.port, last: first.port };
-        assert_eq!(HeldPort::take(one, JobId(0)).unwrap_err(), Problem::NoPort { range: one });
     }
 
     #[test]

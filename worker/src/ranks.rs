@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -49,14 +50,22 @@ pub(crate) struct Ranks {
     abandoned: watch::Sender<bool>,
     outbox: Outbox,
     hello_at: Instant,
-    started_at: SystemTime,
     /// When the ranks started.
+    started_at: SystemTime,
     oom_kills: oom::Kills,
     kill_after: Duration,
     phase: Phase,
     receipt: Receipt,
     /// When running ranks are looked at for MPI, latest first.
     looks: Vec<Instant>,
+    changes: VecDeque<Change>,
+}
+
+/// What became of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Started(Rank, u32),
+    Ended(Rank, ExitStatus),
 }
 
 impl Ranks {
@@ -80,6 +89,7 @@ impl Ranks {
             phase: Phase::Running,
             receipt: Receipt::default(),
             looks: looks(job),
+            changes: VecDeque::new(),
         };
         let mut prepared = prepared;
         // Released as late as can be: rank 0 binds it next.
@@ -98,6 +108,7 @@ impl Ranks {
             Ok(child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });
+                self.changes.push_back(Change::Started(rank, pid));
                 self.running.push((rank, child.pid));
                 let streams = [(Stream::Stdout, child.stdout), (Stream::Stderr, child.stderr)];
                 for (stream, pipe) in streams {
@@ -117,7 +128,13 @@ impl Ranks {
         }
     }
 
-    fn report(&self, rank: Rank, pid: Pid, status: ExitStatus) {
+    /// What the neighbours have not been told yet.
+    pub(crate) fn poll_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    fn report(&mut self, rank: Rank, pid: Pid, status: ExitStatus) {
+        self.changes.push_back(Change::Ended(rank, status));
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let pid = pid.as_raw().cast_unsigned();
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);

@@ -6,12 +6,16 @@
 use crate::say::complain;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
-use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use rlaunch_bootstrap::tree::payload::Payload;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
+
+/// Below a longer path a Unix socket cannot be named any more, in bytes.
+const LONGEST: usize = 48;
 
 /// A path that belongs to this agent alone. Nothing is there before [`Workspace::create`].
 #[derive(Debug)]
@@ -22,25 +26,51 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Chooses the path: below TMPDIR or `/tmp`, named by user, process and time.
+    /// Chooses the path: below TMPDIR, unless that is long, or `/tmp`; named by user, process and time.
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
             format!("rlaunch-{}-{}-{:016x}", Uid::effective(), std::process::id(), now.as_nanos());
-        Workspace { path: std::env::temp_dir().join(name), lock: OnceLock::new() }
+        let below = std::env::temp_dir();
+        let fits = below.as_os_str().len() <= LONGEST;
+        let below = if fits { below } else { PathBuf::from("/tmp") };
+        Workspace { path: below.join(name), lock: OnceLock::new() }
     }
 
     /// Makes the directory, for this user alone. An existing one is refused: it is not ours.
     pub(crate) fn create(&self) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(&self.path)?;
-        if let Some(lock) = lock(&self.path) {
-            let _ = self.lock.set(lock);
-        }
+        let lock = lock(&self.path).ok_or_else(|| io::Error::other("it cannot be locked"))?;
+        let _ = self.lock.set(lock);
         Ok(())
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where [`Workspace::keep_rank_table`] puts it.
+    pub(crate) fn rank_table(&self) -> PathBuf {
+        self.path.join("rank-table.json")
+    }
+
+    /// Writes the rank table for the ranks to read; a job without a directory does without.
+    pub(crate) fn keep_rank_table(&self, table: &Payload) -> io::Result<()> {
+        if self.lock.get().is_none() {
+            return Ok(());
+        }
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.rank_table())?;
+        table.chunks().try_for_each(|chunk| file.write_all(chunk))
+    }
+
+    /// A directory for the ranks' PATH in which this file is called `rlaunch`: beside the agent in
+    /// its cache, or in the job's own directory where that may not be written.
+    pub(crate) fn commands(&self) -> io::Result<PathBuf> {
+        let agent = std::env::current_exe()?;
+        let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
+        let own = self.path.join("bin");
+        link(&agent, &beside).map(|()| beside).or_else(|_| link(&agent, &own).map(|()| own))
     }
 
     /// Removes the directory and all that is in it; that it is not there is fine.
@@ -54,9 +84,27 @@ impl Workspace {
     }
 }
 
+/// Makes `directory/rlaunch` lead to `agent`; that it does already is fine.
+fn link(agent: &Path, directory: &Path) -> io::Result<()> {
+    let path = directory.join("rlaunch");
+    if fs::read_link(&path).is_ok_and(|target| target == agent) {
+        return Ok(());
+    }
+    fs::create_dir_all(directory)?;
+    match symlink(agent, &path) {
+        // Another job of this moment may have made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let same = fs::read_link(&path)? == agent;
+            if same { Ok(()) } else { Err(error) }
+        }
+        made => made,
+    }
+}
+
 /// Removes what agents of this user left that were killed together with their guardians.
 pub(crate) fn sweep() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+    let places = [std::env::temp_dir(), PathBuf::from("/tmp")];
+    for entry in places.iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
         let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
         if ours && lock(&entry.path()).is_some() {

@@ -1,4 +1,4 @@
-//! Frames of an edge as bytes.
+//! Messages with large payloads as bytes: frames of an edge, and what ranks and their agent say.
 //!
 //! ```text
 //! head: u32, little endian, length of the head, at most MAX_HEAD
@@ -6,9 +6,10 @@
 //! head, postcard        payload, as it is
 //! ```
 
-use super::link::{Frame, Head};
-use super::payload::Payload;
 use bytes::{Bytes, BytesMut};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
 
 /// The longest head, in bytes: the turns that ended ranks had taken are the most it holds.
 pub const MAX_HEAD: usize = 1 << 20;
@@ -42,14 +43,12 @@ pub enum CodecError {
     Encode(#[source] postcard::Error),
 }
 
-/// A frame's prefix and head; its payload follows as it is.
-pub fn encode_head(frame: &Frame) -> Result<Vec<u8>, CodecError> {
-    let mut bytes =
-        postcard::to_extend(&frame.head, vec![0; PREFIX]).map_err(CodecError::Encode)?;
+/// The prefix and `head` of a frame; its payload of `length` bytes follows as it is.
+pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, CodecError> {
+    let mut bytes = postcard::to_extend(head, vec![0; PREFIX]).map_err(CodecError::Encode)?;
     let head = bytes.len() - PREFIX;
     let head_length = u32::try_from(head).ok().filter(|_| head <= MAX_HEAD);
     let head_length = head_length.ok_or(CodecError::HeadTooLong(head))?;
-    let length = frame.payload.len();
     let limit = u32::MAX as usize;
     let payload_length =
         u32::try_from(length).map_err(|_| CodecError::PayloadTooLong { length, limit })?;
@@ -61,15 +60,21 @@ pub fn encode_head(frame: &Frame) -> Result<Vec<u8>, CodecError> {
 /// Turns a byte stream, however it is cut, back into frames. Memory is taken as bytes arrive, not
 /// as they are announced.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct Decoder<T> {
     buffer: BytesMut,
     payload_limit: usize,
+    head: PhantomData<T>,
 }
 
-impl Decoder {
+impl<T: DeserializeOwned> Decoder<T> {
     /// Accepts payloads of at most `payload_limit` bytes.
-    pub fn new(payload_limit: usize) -> Decoder {
-        Decoder { buffer: BytesMut::new(), payload_limit }
+    pub fn new(payload_limit: usize) -> Decoder<T> {
+        Decoder { buffer: BytesMut::new(), payload_limit, head: PhantomData }
+    }
+
+    /// Accepts payloads of at most this many bytes from here on.
+    pub fn set_payload_limit(&mut self, payload_limit: usize) {
+        self.payload_limit = payload_limit;
     }
 
     /// Adds what was read.
@@ -77,8 +82,8 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame, once all of it has arrived.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, CodecError> {
+    /// The next head and payload, once all of both have arrived.
+    pub fn next_frame(&mut self) -> Result<Option<(T, Bytes)>, CodecError> {
         let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let [a, b, c, d, e, f, g, h] = *prefix;
         let head = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -94,21 +99,19 @@ impl Decoder {
         }
         let mut frame = self.buffer.split_to(PREFIX + head + length).freeze();
         let payload = frame.split_off(PREFIX + head);
-        let head: Head = decode_head(&frame.slice(PREFIX..))?;
-        Ok(Some(Frame { head, payload: Payload::from(payload) }))
+        let head = postcard::from_bytes(&frame[PREFIX..])
+            .map_err(|source| CodecError::Unreadable { length: head, source })?;
+        Ok(Some((head, payload)))
     }
-}
-
-fn decode_head(bytes: &Bytes) -> Result<Head, CodecError> {
-    let length = bytes.len();
-    postcard::from_bytes(bytes).map_err(|source| CodecError::Unreadable { length, source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::id::Rank;
+    use crate::tree::link::{Frame, Head};
     use crate::tree::message::{Kind, Message, Operation};
+    use crate::tree::payload::Payload;
 
     fn frames() -> Vec<Frame> {
         let operation = Operation { kind: Kind::Gather, name: "weights".into(), turn: 7 };
@@ -120,7 +123,7 @@ mod tests {
     }
 
     fn bytes(frame: &Frame) -> Vec<u8> {
-        let mut bytes = encode_head(frame).unwrap();
+        let mut bytes = encode_head(&frame.head, frame.payload.len()).unwrap();
         bytes.extend(frame.payload.to_vec());
         bytes
     }
@@ -134,8 +137,8 @@ mod tests {
             let mut got = Vec::new();
             for part in stream.chunks(size) {
                 decoder.push(part);
-                while let Some(frame) = decoder.next_frame().unwrap() {
-                    got.push(frame);
+                while let Some((head, payload)) = decoder.next_frame().unwrap() {
+                    got.push(Frame { head, payload: payload.into() });
                 }
             }
             assert_eq!(got, sent, "cut at {size}");
@@ -144,16 +147,16 @@ mod tests {
 
     #[test]
     fn hostile_lengths_are_refused_before_memory_is_taken() {
-        let mut decoder = Decoder::new(100);
+        let mut decoder = Decoder::<Head>::new(100);
         decoder.push(&[1, 0, 0, 0, 101, 0, 0, 0]);
         assert!(matches!(
             decoder.next_frame(),
             Err(CodecError::PayloadTooLong { length: 101, .. })
         ));
-        let mut decoder = Decoder::new(100);
+        let mut decoder = Decoder::<Head>::new(100);
         decoder.push(&[0, 0, 0, 1, 0, 0, 0, 0]);
         assert!(matches!(decoder.next_frame(), Err(CodecError::HeadTooLong(_))));
-        let mut decoder = Decoder::new(100);
+        let mut decoder = Decoder::<Head>::new(100);
         decoder.push(&[1, 0, 0, 0, 0, 0, 0, 0, 99]);
         assert!(matches!(decoder.next_frame(), Err(CodecError::Unreadable { length: 1, .. })));
     }

@@ -114,6 +114,41 @@ pub enum Seen {
     NotHeard,
 }
 
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Seen::Silent { pid } => write!(f, "pid {pid}, running, has never called"),
+            Seen::Elsewhere { pid } => write!(f, "pid {pid}, running, has not arrived"),
+            Seen::Ended(status) => write!(f, "{status}"),
+            Seen::NotStarted => write!(f, "not started"),
+            Seen::NotHeard => write!(f, "its agent did not answer"),
+        }
+    }
+}
+
+/// `rank 3 (pid 17, running, has not arrived), ranks 5-8`
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut others = RankSet::new();
+        let described = |rank: &Rank| self.seen.iter().any(|(seen, _)| seen == rank);
+        self.ranks.iter().filter(|rank| !described(rank)).for_each(|rank| {
+            others.insert(rank);
+        });
+        for (index, (rank, seen)) in self.seen.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}rank {rank} ({seen})")?;
+        }
+        match others.len() {
+            0 => Ok(()),
+            count => {
+                let separator = if self.seen.is_empty() { "" } else { " and " };
+                let plural = if count == 1 { "" } else { "s" };
+                write!(f, "{separator}rank{plural} {others}")
+            }
+        }
+    }
+}
+
 /// Why a barrier or gather cannot end well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Broken {
@@ -124,6 +159,16 @@ pub enum Broken {
         /// How.
         status: ExitStatus,
     },
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::RankEnded { rank, status } => {
+                write!(f, "rank {rank} {status} without arriving")
+            }
+        }
+    }
 }
 
 /// How many turns of each name a rank had taken when it ended.

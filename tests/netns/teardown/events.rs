@@ -60,7 +60,7 @@ fn check(records: &[Value], clean: usize) -> &Value {
         (&"job_started".into(), &8.into(), &4.into())
     );
     let phases: Vec<&Value> = named(records, "phase").iter().map(|phase| &phase["name"]).collect();
-    assert_eq!(phases, ["reach", "prepare", "run"]);
+    assert_eq!(phases, ["reach", "prepare", "join", "run"]);
     let count = |event| named(records, event).len();
     assert_eq!((count("host_reached"), count("agent_started"), count("rank_started")), (4, 4, 8));
     assert_eq!((count("node_clean"), count("job_ended")), (clean, 1));

@@ -22,6 +22,7 @@ use super::rank_set::RankSet;
 use super::shape::Shape;
 use crate::id::{NodeId, Rank};
 use crate::job::ExitStatus;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub enum Input {
 }
 
 /// What a rank can ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// Arrive at a barrier or give to a gather.
     Meet {
@@ -73,6 +74,7 @@ pub enum Call {
         /// Its name.
         name: Arc<str>,
         /// What this rank gives; empty for a barrier.
+        #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
         /// How long to wait; for ever when `None`.
         timeout: Option<Duration>,
@@ -82,6 +84,7 @@ pub enum Call {
         /// Under this key.
         key: Key,
         /// At most [`MAX_BLOB`] bytes.
+        #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
     /// Read a value, if there is one.
@@ -135,7 +138,7 @@ pub enum Answer {
 }
 
 /// Why a call is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// A name, a value or a text is too long.
     TooLong,

@@ -1,0 +1,171 @@
+//! The calls as commands, so that shell scripts in ranks can coordinate.
+
+use super::blocking::Client;
+use super::{ClientError, parse_seconds};
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+/// How the commands are used.
+pub const USAGE: &str = "\
+Inside a rank that rlaunch started, scripts of the job coordinate by these commands:
+
+  rlaunch barrier [NAME] [--timeout S]    wait until every rank has called it as often
+  rlaunch kv put KEY VALUE                keep VALUE for every rank; `-` reads it from stdin
+  rlaunch kv get KEY                      print it; exit code 1 when there is none
+  rlaunch kv wait KEY [--timeout S]       print it once there is one
+  rlaunch abort TEXT                      end the job
+  rlaunch event TEXT                      write TEXT to the job's --events
+  rlaunch clock                           what to add to this host's monotonic clock to have
+                                          that of rank 0's host, and how far it may be off, in ns
+
+Keys of different --namespace NAME never meet. Waits take as long as it takes, unless --timeout or
+RLAUNCH_COMM_TIMEOUT says how many seconds: then they end with exit code 124.
+
+  rlaunch -H a,b bash -c 'test $RANK = 0 && rlaunch kv put ready yes; rlaunch kv wait ready'
+";
+
+const NO_SUCH_KEY: u8 = 1;
+const TIMED_OUT: u8 = 124;
+const USAGE_ERROR: u8 = 200;
+const FAILED: u8 = 204;
+
+/// The words that [`run`] understands as the first one.
+pub const VERBS: &[&str] = &["abort", "barrier", "clock", "event", "kv"];
+
+/// What was typed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Typed {
+    words: Vec<String>,
+    namespace: String,
+    timeout: Option<std::time::Duration>,
+}
+
+/// Runs the command `words`, the verb first; says what is wrong on stderr.
+pub fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        return print(USAGE.as_bytes());
+    }
+    let typed = match parse(&words) {
+        Ok(typed) => typed,
+        Err(message) => {
+            complain(&format!("{message}\n\n{USAGE}"));
+            return ExitCode::from(USAGE_ERROR);
+        }
+    };
+    match execute(&typed) {
+        Ok(Some(output)) => print(&output),
+        Ok(None) => ExitCode::from(NO_SUCH_KEY),
+        Err(error) => {
+            complain(&format!("error: {}\n", chain(&error)));
+            let timed_out = matches!(error, ClientError::TimedOut { .. });
+            ExitCode::from(if timed_out { TIMED_OUT } else { FAILED })
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Typed, String> {
+    let mut typed = Typed::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--namespace" => {
+                let value = words.next().ok_or("--namespace needs a name")?;
+                typed.namespace.clone_from(value);
+            }
+            "--timeout" => {
+                let value = words.next().and_then(|text| parse_seconds(text));
+                typed.timeout = Some(value.ok_or("--timeout needs a number of seconds above 0")?);
+            }
+            "--" => typed.words.extend(words.by_ref().cloned()),
+            option if option.starts_with("--") => return Err(format!("there is no {option}")),
+            _ => typed.words.push(word.clone()),
+        }
+    }
+    let words: Vec<&str> = typed.words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["barrier"]
+        | ["barrier", _]
+        | ["clock"]
+        | ["abort" | "event", _]
+        | ["kv", "put", _, _]
+        | ["kv", "get" | "wait", _] => Ok(typed),
+        _ => Err(format!("`rlaunch {}` is no command of a rank", words.join(" "))),
+    }
+}
+
+/// What to print; `None` when there is no such key.
+fn execute(typed: &Typed) -> Result<Option<Vec<u8>>, ClientError> {
+    let mut client = Client::from_env()?;
+    if typed.timeout.is_some() {
+        client.set_timeout(typed.timeout);
+    }
+    let namespace = &typed.namespace;
+    let words: Vec<&str> = typed.words.iter().map(String::as_str).collect();
+    let line = |value: &[u8]| [value, b"\n"].concat();
+    match words[..] {
+        ["barrier"] => client.barrier("")?,
+        ["barrier", name] => client.barrier(name)?,
+        ["abort", text] => client.abort(text)?,
+        ["event", text] => client.event(text)?,
+        ["kv", "put", key, "-"] => {
+            let mut value = Vec::new();
+            io::stdin().read_to_end(&mut value).map_err(ClientError::Socket)?;
+            client.put(namespace, key, &value)?;
+        }
+        ["kv", "put", key, value] => client.put(namespace, key, value.as_bytes())?,
+        ["kv", "wait", key] => return Ok(Some(line(&client.wait(namespace, key)?))),
+        ["kv", "get", key] => return Ok(client.get(namespace, key)?.map(|value| line(&value))),
+        _ => {
+            let offset = client.clock()?;
+            return Ok(Some(format!("{} {}\n", offset.nanoseconds, offset.error).into_bytes()));
+        }
+    }
+    Ok(Some(Vec::new()))
+}
+
+fn print(bytes: &[u8]) -> ExitCode {
+    match io::stdout().write_all(bytes) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn complain(text: &str) {
+    // Who has closed stderr does not want to know.
+    let _ = write!(io::stderr(), "rlaunch: {text}");
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Typed, String> {
+        parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_stand_anywhere() {
+        let typed = parsed("kv --namespace n wait k --timeout 1.5").unwrap();
+        assert_eq!(typed.words, ["kv", "wait", "k"]);
+        assert_eq!(typed.namespace, "n");
+        assert_eq!(typed.timeout, Some(std::time::Duration::from_millis(1500)));
+        assert_eq!(parsed("kv put k -- --odd").unwrap().words, ["kv", "put", "k", "--odd"]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for line in ["kv", "kv put k", "kv drop k", "barrier a b", "abort", "kv get k --what"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        assert!(parsed("barrier --timeout soon").is_err());
+    }
+}

@@ -1,0 +1,86 @@
+//! The out-of-band network: what an agent is told of its place in the tree, and what it reports of
+//! its way there.
+
+use crate::id::NodeId;
+use crate::job::PortRange;
+use crate::secure::Secret;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// How long a node tries to reach its parent before the edge is relayed.
+pub const EDGE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// What every agent is told with its job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OobPlan {
+    /// What all agents of the job share.
+    pub secret: Secret,
+    /// How many nodes the tree has.
+    pub nodes: u32,
+    /// The most children a node has.
+    pub radix: u32,
+    /// This node's addresses to listen on, best first.
+    pub addresses: Vec<IpAddr>,
+    /// Where every port comes from.
+    pub ports: PortRange,
+}
+
+/// A node's parent and the ways to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentPeer {
+    /// The parent.
+    pub node: NodeId,
+    /// Own address and the parent's listener, best first.
+    pub pairs: Vec<(IpAddr, SocketAddr)>,
+}
+
+/// What became of one way to the parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Own address.
+    pub local: IpAddr,
+    /// The parent's listener.
+    pub remote: SocketAddr,
+    /// What happened.
+    pub outcome: AttemptOutcome,
+}
+
+/// How a try ended without an edge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttemptOutcome {
+    /// The host is there, and nobody listens or a firewall says no.
+    Refused,
+    /// Nothing came back in time.
+    NoAnswer,
+    /// The kernel knows no way.
+    NoRoute,
+    /// The parent was reached and could not connect back to this listener.
+    NoWayBack(SocketAddr),
+    /// Somebody else answered.
+    Stranger(String),
+    /// Anything else the system said.
+    System(String),
+}
+
+impl fmt::Display for AttemptOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttemptOutcome::Refused => write!(f, "refused"),
+            AttemptOutcome::NoAnswer => write!(f, "no answer"),
+            AttemptOutcome::NoRoute => write!(f, "no route"),
+            AttemptOutcome::NoWayBack(listener) => write!(f, "no way back to {listener}"),
+            AttemptOutcome::Stranger(what) => write!(f, "somebody else answered: {what}"),
+            AttemptOutcome::System(cause) => write!(f, "{cause}"),
+        }
+    }
+}
+
+/// How a node got on with its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeReport {
+    /// The addresses of the edge, own and the parent's; `None` when it has to be relayed.
+    pub edge: Option<(SocketAddr, SocketAddr)>,
+    /// Ways that did not lead there.
+    pub failed: Vec<Attempt>,
+}

@@ -1,0 +1,384 @@
+//! Who is at the other end of a socket, and that nobody listens in.
+//!
+//! All agents of a job hold its secret, which reached them through their control channels. Two that
+//! meet over TCP prove it to each other by the Noise handshake `NNpsk0` (noiseprotocol.org,
+//! revision 34), whose keys are fresh for every connection:
+//!
+//! ```text
+//! dialler                                              listener
+//!   magic, version, job, from, to      ──────────▶       in the clear, and the handshake's prologue
+//!   psk, e                             ──────────▶       only who has the secret can make it
+//!                                      ◀──────────  e, ee
+//!   first packet                       ──────────▶       only now the listener knows that this is
+//!                                                        no replay
+//! ```
+//!
+//! Then both directions carry packets, each at most 65,535 bytes behind a `u16` length, little
+//! endian. Whoever sends anything else is refused with a [`SecureError`].
+
+use crate::id::{JobId, NodeId};
+use serde::{Deserialize, Serialize};
+use snow::{Builder, HandshakeState, TransportState};
+use std::fmt;
+
+/// The handshake and what it is made of.
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const MAGIC: &[u8; 12] = b"rlaunch-edge";
+/// Changes whenever what crosses an edge changes.
+pub const EDGE_VERSION: u16 = 1;
+
+const PREAMBLE: usize = MAGIC.len() + 2 + 16 + 4 + 4;
+/// `e` and the tag of an empty payload.
+const HANDSHAKE: usize = 32 + 16;
+const TAG: usize = 16;
+const LENGTH: usize = 2;
+/// The most that one packet carries, in bytes.
+pub const MAX_PLAIN: usize = u16::MAX as usize - TAG;
+
+/// What the agents of one job share. It is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// From random bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Why the other end is not who it should be.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum SecureError {
+    /// It speaks something else.
+    #[error("it is no agent of rlaunch")]
+    NotOurs,
+    /// It is another build.
+    #[error("it speaks version {0}, this agent {EDGE_VERSION}")]
+    Version(u16),
+    /// It belongs to another job.
+    #[error("it belongs to job {0}")]
+    WrongJob(JobId),
+    /// It looks for another node.
+    #[error("it looks for node {0}")]
+    WrongNode(NodeId),
+    /// It has not the job's secret, or somebody has changed what it said.
+    #[error("it has not the secret of the job")]
+    Secret,
+    /// The library refuses.
+    #[error("cannot encrypt")]
+    Noise(#[source] snow::Error),
+}
+
+/// Who talks to whom in which job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parties {
+    /// The job.
+    pub job: JobId,
+    /// Who dials.
+    pub from: NodeId,
+    /// Who is dialled.
+    pub to: NodeId,
+}
+
+impl Parties {
+    fn preamble(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(PREAMBLE);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&EDGE_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.job.0.to_le_bytes());
+        bytes.extend_from_slice(&self.from.0.to_le_bytes());
+        bytes.extend_from_slice(&self.to.0.to_le_bytes());
+        bytes
+    }
+
+    /// `bytes` are a whole preamble.
+    fn read(bytes: &[u8]) -> Result<Parties, SecureError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(SecureError::NotOurs)?;
+        let (version, rest) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
+        match u16::from_le_bytes(*version) {
+            EDGE_VERSION => {}
+            other => return Err(SecureError::Version(other)),
+        }
+        let (job, rest) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
+        let (from, rest) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
+        let (to, _) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
+        Ok(Parties {
+            job: JobId(u128::from_le_bytes(*job)),
+            from: NodeId(u32::from_le_bytes(*from)),
+            to: NodeId(u32::from_le_bytes(*to)),
+        })
+    }
+
+    fn builder<'a>(prologue: &'a [u8], secret: &'a Secret) -> Result<Builder<'a>, SecureError> {
+        let pattern = PATTERN.parse().map_err(SecureError::Noise)?;
+        let builder = Builder::new(pattern).prologue(prologue).map_err(SecureError::Noise)?;
+        builder.psk(0, &secret.0).map_err(SecureError::Noise)
+    }
+}
+
+/// Whether a handshake needs more bytes or is over.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// Read on.
+    More(T),
+    /// The other end follows the protocol.
+    Done(Established),
+}
+
+/// A handshake that is over.
+#[derive(Debug)]
+pub struct Established {
+    /// Who is at the ends. The listener believes `from` once a packet has come.
+    pub parties: Parties,
+    /// What to send before anything else; may be empty.
+    pub send: Vec<u8>,
+    /// Both directions.
+    pub stream: SecureStream,
+}
+
+/// The dialling end until the handshake is over.
+#[derive(Debug)]
+pub struct Dialler {
+    noise: Box<HandshakeState>,
+    parties: Parties,
+    received: Vec<u8>,
+}
+
+impl Dialler {
+    /// Begins; the bytes are to be sent.
+    pub fn start(secret: &Secret, parties: Parties) -> Result<(Dialler, Vec<u8>), SecureError> {
+        let mut send = parties.preamble();
+        let builder = Parties::builder(&send, secret)?;
+        let mut noise = Box::new(builder.build_initiator().map_err(SecureError::Noise)?);
+        let mut first = [0; HANDSHAKE];
+        let length = noise.write_message(&[], &mut first).map_err(SecureError::Noise)?;
+        send.extend_from_slice(&first[..length]);
+        Ok((Dialler { noise, parties, received: Vec::new() }, send))
+    }
+
+    /// Bytes came.
+    pub fn receive(mut self, bytes: &[u8]) -> Result<Step<Dialler>, SecureError> {
+        self.received.extend_from_slice(bytes);
+        let Some((answer, rest)) = self.received.split_at_checked(HANDSHAKE) else {
+            return Ok(Step::More(self));
+        };
+        self.noise.read_message(answer, &mut []).map_err(|_| SecureError::Secret)?;
+        let stream = SecureStream::new(*self.noise, rest)?;
+        Ok(Step::Done(Established { parties: self.parties, send: Vec::new(), stream }))
+    }
+}
+
+/// The listening end until the handshake is over.
+#[derive(Debug)]
+pub struct Listener {
+    secret: Secret,
+    job: JobId,
+    me: NodeId,
+    received: Vec<u8>,
+}
+
+impl Listener {
+    /// Waits for a dialler.
+    pub fn new(secret: Secret, job: JobId, me: NodeId) -> Listener {
+        Listener { secret, job, me, received: Vec::new() }
+    }
+
+    /// Bytes came.
+    pub fn receive(mut self, bytes: &[u8]) -> Result<Step<Listener>, SecureError> {
+        self.received.extend_from_slice(bytes);
+        let begins = self.received.len().min(MAGIC.len());
+        if self.received[..begins] != MAGIC[..begins] {
+            return Err(SecureError::NotOurs);
+        }
+        let Some((preamble, rest)) = self.received.split_at_checked(PREAMBLE) else {
+            return Ok(Step::More(self));
+        };
+        let parties = Parties::read(preamble)?;
+        if parties.job != self.job {
+            return Err(SecureError::WrongJob(parties.job));
+        }
+        if parties.to != self.me {
+            return Err(SecureError::WrongNode(parties.to));
+        }
+        let Some((first, rest)) = rest.split_at_checked(HANDSHAKE) else {
+            return Ok(Step::More(self));
+        };
+        let builder = Parties::builder(preamble, &self.secret)?;
+        let mut noise = builder.build_responder().map_err(SecureError::Noise)?;
+        noise.read_message(first, &mut []).map_err(|_| SecureError::Secret)?;
+        let mut send = vec![0; HANDSHAKE];
+        let length = noise.write_message(&[], &mut send).map_err(SecureError::Noise)?;
+        send.truncate(length);
+        let stream = SecureStream::new(noise, rest)?;
+        Ok(Step::Done(Established { parties, send, stream }))
+    }
+}
+
+/// Both directions of an encrypted connection.
+#[derive(Debug)]
+pub struct SecureStream {
+    noise: Box<TransportState>,
+    received: Vec<u8>,
+}
+
+impl SecureStream {
+    /// `rest` is what came behind the handshake.
+    fn new(noise: HandshakeState, rest: &[u8]) -> Result<SecureStream, SecureError> {
+        let noise = noise.into_transport_mode().map_err(SecureError::Noise)?;
+        Ok(SecureStream { noise: Box::new(noise), received: rest.to_vec() })
+    }
+
+    /// Adds `plain` to `out` as packets.
+    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
+        for part in plain.chunks(MAX_PLAIN) {
+            let sealed = part.len() + TAG;
+            let length = u16::try_from(sealed).unwrap_or(u16::MAX);
+            out.extend_from_slice(&length.to_le_bytes());
+            let from = out.len();
+            out.resize(from + sealed, 0);
+            self.noise.write_message(part, &mut out[from..]).map_err(SecureError::Noise)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what was received; what it says is added to `plain` as far as packets are whole.
+    pub fn open(&mut self, received: &[u8], plain: &mut Vec<u8>) -> Result<(), SecureError> {
+        self.received.extend_from_slice(received);
+        let mut taken = 0;
+        while let Some((length, rest)) = self.received[taken..].split_first_chunk::<LENGTH>() {
+            let length = usize::from(u16::from_le_bytes(*length));
+            if length < TAG {
+                return Err(SecureError::Secret);
+            }
+            let Some(sealed) = rest.get(..length) else { break };
+            let from = plain.len();
+            plain.resize(from + length - TAG, 0);
+            let opened = self.noise.read_message(sealed, &mut plain[from..]);
+            opened.map_err(|_| SecureError::Secret)?;
+            taken += LENGTH + length;
+        }
+        self.received.drain(..taken);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTIES: Parties = Parties { job: JobId(7), from: NodeId(3), to: NodeId(1) };
+
+    fn secret(byte: u8) -> Secret {
+        Secret::from_bytes([byte; 32])
+    }
+
+    fn listener() -> Listener {
+        Listener::new(secret(1), JobId(7), NodeId(1))
+    }
+
+    /// A listener is fed `bytes` in parts of `size`.
+    fn feed(bytes: &[u8], size: usize) -> Result<Step<Listener>, SecureError> {
+        let mut step = Step::More(listener());
+        for part in bytes.chunks(size) {
+            step = match step {
+                Step::More(listener) => listener.receive(part)?,
+                done @ Step::Done(_) => return Ok(done),
+            };
+        }
+        Ok(step)
+    }
+
+    fn connected(size: usize) -> (SecureStream, SecureStream) {
+        let (dialler, first) = Dialler::start(&secret(1), PARTIES).unwrap();
+        let Ok(Step::Done(answer)) = feed(&first, size) else { panic!("no answer") };
+        assert_eq!(answer.parties, PARTIES);
+        let mut step = Step::More(dialler);
+        for part in answer.send.chunks(size) {
+            let Step::More(dialler) = step else { panic!("early") };
+            step = dialler.receive(part).unwrap();
+        }
+        let Step::Done(done) = step else { panic!("unfinished") };
+        (done.stream, answer.stream)
+    }
+
+    fn refusal(step: Result<Step<Listener>, SecureError>) -> Option<SecureError> {
+        step.err()
+    }
+
+    #[test]
+    fn two_that_share_the_secret_understand_each_other() {
+        for size in [1, 5, 48, 1000] {
+            let (mut dialler, mut listener) = connected(size);
+            let said: Vec<u8> = (0..200_000_u32).map(|n| n as u8).collect();
+            for (from, to) in [(&mut dialler, &mut listener)].into_iter().chain([]) {
+                let (mut sealed, mut heard) = (Vec::new(), Vec::new());
+                from.seal(&said, &mut sealed).unwrap();
+                for part in sealed.chunks(size.max(3) * 100) {
+                    to.open(part, &mut heard).unwrap();
+                }
+                assert_eq!(heard, said);
+            }
+            let (mut sealed, mut heard) = (Vec::new(), Vec::new());
+            listener.seal(b"and back", &mut sealed).unwrap();
+            dialler.open(&sealed, &mut heard).unwrap();
+            assert_eq!(heard, b"and back");
+        }
+    }
+
+    #[test]
+    fn strangers_are_refused_by_what_they_are() {
+        let (_, of_other) = Dialler::start(&secret(2), PARTIES).unwrap();
+        assert_eq!(refusal(feed(&of_other, 9)), Some(SecureError::Secret));
+        let job = Parties { job: JobId(8), ..PARTIES };
+        let (_, of_job) = Dialler::start(&secret(1), job).unwrap();
+        assert_eq!(refusal(feed(&of_job, 99)), Some(SecureError::WrongJob(JobId(8))));
+        let node = Parties { to: NodeId(2), ..PARTIES };
+        let (_, of_node) = Dialler::start(&secret(1), node).unwrap();
+        assert_eq!(refusal(feed(&of_node, 99)), Some(SecureError::WrongNode(NodeId(2))));
+        assert_eq!(refusal(feed(b"GET / HTTP/1.1", 1)), Some(SecureError::NotOurs));
+        let (_, mut of_version) = Dialler::start(&secret(1), PARTIES).unwrap();
+        of_version[MAGIC.len()] = 9;
+        assert_eq!(refusal(feed(&of_version, 99)), Some(SecureError::Version(9)));
+    }
+
+    #[test]
+    fn half_a_handshake_proves_nothing() {
+        let (_, first) = Dialler::start(&secret(1), PARTIES).unwrap();
+        assert!(matches!(feed(&first[..first.len() - 1], 7), Ok(Step::More(_))));
+    }
+
+    #[test]
+    fn a_replay_of_the_first_message_leads_nowhere() {
+        let (dialler, first) = Dialler::start(&secret(1), PARTIES).unwrap();
+        let Ok(Step::Done(original)) = feed(&first, 99) else { panic!() };
+        let Ok(Step::Done(mut replayed)) = feed(&first, 99) else { panic!() };
+        let Ok(Step::Done(mut mine)) = dialler.receive(&original.send) else { panic!() };
+        let mut sealed = Vec::new();
+        mine.stream.seal(b"hello", &mut sealed).unwrap();
+        // Whoever recorded both messages cannot speak in the second connection.
+        let opened = replayed.stream.open(&sealed, &mut Vec::new());
+        assert_eq!(opened, Err(SecureError::Secret));
+    }
+
+    #[test]
+    fn tampering_is_noticed() {
+        let (mut dialler, mut listener) = connected(99);
+        let mut sealed = Vec::new();
+        dialler.seal(b"hello", &mut sealed).unwrap();
+        let last = sealed.len() - 1;
+        sealed[last] ^= 1;
+        assert_eq!(listener.open(&sealed, &mut Vec::new()), Err(SecureError::Secret));
+        assert_eq!(dialler.open(&[3, 0, 1], &mut Vec::new()), Err(SecureError::Secret));
+    }
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", secret(9)), "Secret(..)");
+    }
+}

@@ -1,0 +1,234 @@
+//! Addresses of the out-of-band network: which of a node's are worth a try, and in which order a
+//! child dials its parent's. What is chosen here is tried both ways before it is used.
+
+use crate::exit::Exit;
+use crate::report::Failed;
+use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
+use std::net::{IpAddr, SocketAddr};
+
+/// Addresses of a node that are listened on, at most.
+const MOST_ADDRESSES: usize = 8;
+/// Pairs of addresses that are tried for an edge, at most.
+const MOST_PAIRS: usize = 12;
+
+/// A network as `10.1.0.0/16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl std::str::FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wanted = || "a network like 10.1.0.0/16 or fd00:1::/64".to_owned();
+        let (address, prefix) = text.trim().split_once('/').ok_or_else(wanted)?;
+        let address: IpAddr = address.parse().map_err(|_| wanted())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.parse().ok().filter(|&prefix: &u8| prefix <= bits);
+        Ok(Network { address, prefix: prefix.ok_or_else(wanted)? })
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl Network {
+    fn contains(self, address: IpAddr) -> bool {
+        let Network { address: own, prefix } = self;
+        InterfaceAddress { interface: String::new(), address: own, prefix }.same_network(address)
+    }
+}
+
+/// What the user wants the out-of-band network to be. Empty lists allow everything.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) interfaces: Vec<String>,
+    pub(crate) networks: Vec<Network>,
+}
+
+impl Choice {
+    fn allows(&self, address: &InterfaceAddress) -> bool {
+        let interface = self.interfaces.is_empty() || self.interfaces.contains(&address.interface);
+        let network = self.networks.is_empty()
+            || self.networks.iter().any(|network| network.contains(address.address));
+        interface && network
+    }
+
+    /// The options that were given.
+    fn describe(&self) -> String {
+        let networks: Vec<String> = self.networks.iter().map(Network::to_string).collect();
+        let mut options = Vec::new();
+        if !self.interfaces.is_empty() {
+            options.push(format!("--oob-if {}", self.interfaces.join(",")));
+        }
+        if !networks.is_empty() {
+            options.push(format!("--oob-net {}", networks.join(",")));
+        }
+        options.join(" ")
+    }
+}
+
+/// By node: the addresses worth a try, best first.
+pub(crate) fn candidates(
+    nodes: &[(&str, &NodeFacts)],
+    choice: &Choice,
+) -> Result<Vec<Vec<InterfaceAddress>>, Failed> {
+    let mut found = Vec::with_capacity(nodes.len());
+    for (host, facts) in nodes {
+        let mut addresses: Vec<InterfaceAddress> =
+            facts.addresses.iter().filter(|a| choice.allows(a)).cloned().collect();
+        let own = |address: &InterfaceAddress| !is_shared(address.address, facts, nodes);
+        // An address that other nodes have as well (a bridge made by a container engine) is no
+        // way to this node.
+        if addresses.iter().any(own) {
+            addresses.retain(own);
+        }
+        addresses.sort_by_key(|address| {
+            let elsewhere = nodes.iter().filter(|(_, other)| reaches(address, other)).count();
+            (std::cmp::Reverse(elsewhere), Some(address.address) != facts.ssh_address)
+        });
+        addresses.truncate(MOST_ADDRESSES);
+        if addresses.is_empty() && nodes.len() > 1 {
+            return Err(no_address(host, facts, choice));
+        }
+        found.push(addresses);
+    }
+    Ok(found)
+}
+
+fn is_shared(address: IpAddr, facts: &NodeFacts, nodes: &[(&str, &NodeFacts)]) -> bool {
+    let others = nodes.iter().filter(|(_, other)| !std::ptr::eq(*other, facts));
+    others.flat_map(|(_, other)| &other.addresses).any(|other| other.address == address)
+}
+
+fn reaches(address: &InterfaceAddress, node: &NodeFacts) -> bool {
+    node.addresses.iter().any(|other| address.same_network(other.address))
+}
+
+fn no_address(host: &str, facts: &NodeFacts, choice: &Choice) -> Failed {
+    let has: Vec<String> = facts
+        .addresses
+        .iter()
+        .map(|a| format!("{} {}/{}", a.interface, a.address, a.prefix))
+        .collect();
+    let options = choice.describe();
+    if options.is_empty() {
+        let message = format!("{host} has no address that the other nodes could reach");
+        let hint = format!("`ip address` on {host} shows only loopback");
+        return Failed::new(Exit::RENDEZVOUS, message).hint(Some(hint));
+    }
+    let has = if has.is_empty() { "none but loopback".to_owned() } else { has.join(", ") };
+    let message = format!("{host} has no address for {options}: it has {has}");
+    Failed::new(Exit::RENDEZVOUS, message)
+}
+
+/// The pairs by which `child` dials a parent that listens on `listeners`, best first: addresses of
+/// one network before those between which there must be a router.
+pub(crate) fn pairs(
+    child: &[InterfaceAddress],
+    parent: &[InterfaceAddress],
+    listeners: &[SocketAddr],
+) -> Vec<(IpAddr, SocketAddr)> {
+    let mut pairs = Vec::new();
+    for (far, there) in parent.iter().enumerate() {
+        let Some(listener) = listeners.iter().find(|l| l.ip() == there.address) else { continue };
+        for (near, here) in child.iter().enumerate() {
+            let same_family = here.address.is_ipv4() == there.address.is_ipv4();
+            if same_family && here.address != there.address {
+                let apart = !here.same_network(there.address) || !there.same_network(here.address);
+                pairs.push(((apart, far + near), (here.address, *listener)));
+            }
+        }
+    }
+    pairs.sort_by_key(|(order, _)| *order);
+    pairs.truncate(MOST_PAIRS);
+    pairs.into_iter().map(|(_, pair)| pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(ssh: &str, addresses: &[(&str, &str)]) -> NodeFacts {
+        let address = |&(interface, text): &(&str, &str)| {
+            let (address, prefix) = text.split_once('/').unwrap();
+            InterfaceAddress {
+                interface: interface.into(),
+                address: address.parse().unwrap(),
+                prefix: prefix.parse().unwrap(),
+            }
+        };
+        NodeFacts {
+            hostname: "n".into(),
+            arch: "x86_64".into(),
+            pid: 1,
+            uid: 0,
+            addresses: addresses.iter().map(address).collect(),
+            ssh_address: ssh.parse().ok(),
+        }
+    }
+
+    fn of(nodes: &[NodeFacts], choice: &Choice) -> Result<Vec<Vec<String>>, Failed> {
+        let named: Vec<(&str, &NodeFacts)> = ["a", "b", "c"].into_iter().zip(nodes).collect();
+        let found = candidates(&named, choice)?;
+        let text =
+            |list: &Vec<InterfaceAddress>| list.iter().map(|a| a.address.to_string()).collect();
+        Ok(found.iter().map(text).collect())
+    }
+
+    fn choice(interfaces: &[&str], networks: &[&str]) -> Choice {
+        let interfaces = interfaces.iter().map(ToString::to_string).collect();
+        Choice { interfaces, networks: networks.iter().map(|n| n.parse().unwrap()).collect() }
+    }
+
+    #[test]
+    fn networks_of_all_come_first_and_bridges_of_all_never() {
+        let docker = ("docker0", "172.17.0.1/16");
+        let a = facts("192.0.2.1", &[docker, ("eth0", "192.0.2.1/24"), ("eth1", "10.1.0.1/16")]);
+        let b =
+            facts("198.51.100.2", &[docker, ("eth0", "198.51.100.2/24"), ("eth1", "10.1.0.2/16")]);
+        let found = of(&[a, b], &Choice::default()).unwrap();
+        assert_eq!(found, [["10.1.0.1", "192.0.2.1"], ["10.1.0.2", "198.51.100.2"]]);
+    }
+
+    #[test]
+    fn the_user_chooses_and_is_told_what_there_is() {
+        let a = facts("", &[("eth0", "10.1.0.1/16"), ("eth1", "10.2.0.1/16")]);
+        let b = facts("", &[("eth0", "10.1.0.2/16")]);
+        let nodes = [a, b];
+        let found = of(&nodes, &choice(&["eth0"], &[])).unwrap();
+        assert_eq!(found, [["10.1.0.1"], ["10.1.0.2"]]);
+        assert_eq!(found, of(&nodes, &choice(&[], &["10.1.0.0/16"])).unwrap());
+        let failed = of(&nodes, &choice(&["eth1"], &[])).unwrap_err();
+        assert_eq!(failed.message, "b has no address for --oob-if eth1: it has eth0 10.1.0.2/16");
+        assert_eq!(failed.exit, Exit::RENDEZVOUS);
+    }
+
+    #[test]
+    fn one_network_is_dialled_before_two() {
+        let child =
+            facts("", &[("eth0", "10.1.0.2/16"), ("eth1", "10.2.0.2/16"), ("eth1", "fd00::2/64")]);
+        let parent = facts("", &[("eth1", "10.2.0.1/16"), ("eth1", "fd00::1/64")]);
+        let listeners: Vec<SocketAddr> =
+            vec!["10.2.0.1:21000".parse().unwrap(), "[fd00::1]:21001".parse().unwrap()];
+        let pairs = pairs(&child.addresses, &parent.addresses, &listeners);
+        let text: Vec<String> = pairs.iter().map(|(l, r)| format!("{l} {r}")).collect();
+        assert_eq!(
+            text,
+            ["10.2.0.2 10.2.0.1:21000", "fd00::2 [fd00::1]:21001", "10.1.0.2 10.2.0.1:21000",]
+        );
+    }
+
+    #[test]
+    fn networks_are_parsed_with_care() {
+        for bad in ["10.1.0.0", "10.1.0.0/33", "x/8", "fd00::/129", ""] {
+            assert!(bad.parse::<Network>().is_err(), "{bad}");
+        }
+        assert!("fd00::/64".parse::<Network>().unwrap().contains("fd00::7".parse().unwrap()));
+    }
+}

@@ -1,0 +1,169 @@
+//! The way to the parent: every pair of addresses is tried until one has carried a connection in
+//! both directions.
+
+use super::accept::Backs;
+use super::edge::{Proved, tune};
+use super::ports;
+use super::talk::{Nonce, Talk, TalkError, Word};
+use rlaunch_bootstrap::id::{JobId, NodeId};
+use rlaunch_bootstrap::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
+use rlaunch_bootstrap::secure::{Dialler, Parties, Secret, SecureError, Step};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// The next pair is tried when the one before has not succeeded within this.
+const STAGGER: Duration = Duration::from_millis(200);
+
+/// Who dials, and by what it is known.
+#[derive(Clone)]
+pub(crate) struct Dialling {
+    pub(crate) secret: Secret,
+    pub(crate) job: JobId,
+    pub(crate) me: NodeId,
+    /// Own listeners.
+    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) backs: Backs,
+}
+
+/// How the way to the parent ended.
+pub(crate) struct Outcome {
+    pub(crate) edge: Option<Proved>,
+    pub(crate) failed: Vec<Attempt>,
+}
+
+impl Dialling {
+    /// Tries until there is an edge or the time is up.
+    pub(crate) async fn join(self, parent: &ParentPeer) -> Outcome {
+        let deadline = Instant::now() + EDGE_TIMEOUT;
+        let mut outcomes: Vec<Option<AttemptOutcome>> = Vec::new();
+        let mut running: JoinSet<(usize, Result<Proved, AttemptOutcome>)> = JoinSet::new();
+        let mut next_at = Instant::now();
+        loop {
+            if running.is_empty() || Instant::now() >= next_at {
+                match parent.pairs.get(outcomes.len()).copied() {
+                    Some((local, remote)) => {
+                        let (this, parent, index) = (self.clone(), parent.node, outcomes.len());
+                        running.spawn(async move {
+                            (index, this.try_pair(parent, local, remote, deadline).await)
+                        });
+                        outcomes.push(None);
+                        next_at = Instant::now() + STAGGER;
+                    }
+                    None if running.is_empty() => return outcome(None, parent, outcomes),
+                    None => next_at = deadline + STAGGER,
+                }
+            }
+            tokio::select! {
+                Some(Ok((index, tried))) = running.join_next() => match tried {
+                    Ok(edge) => {
+                        // Who began later is only slower; who began earlier has not answered.
+                        outcomes.truncate(index);
+                        return outcome(Some(edge), parent, outcomes);
+                    }
+                    Err(why) => {
+                        outcomes[index] = Some(why);
+                        next_at = Instant::now();
+                    }
+                },
+                () = sleep_until(next_at) => {}
+            }
+        }
+    }
+
+    async fn try_pair(
+        self,
+        parent: NodeId,
+        local: IpAddr,
+        remote: SocketAddr,
+        deadline: Instant,
+    ) -> Result<Proved, AttemptOutcome> {
+        let mut talk = match timeout_at(deadline, self.connect(parent, local, remote)).await {
+            Ok(Ok(talk)) => talk,
+            Ok(Err(error)) => return Err(outcome_of(&error)),
+            Err(_) => return Err(AttemptOutcome::NoAnswer),
+        };
+        let listener = self.listeners.iter().copied().find(|listener| listener.ip() == local);
+        let Some(listener) = listener else {
+            return Err(AttemptOutcome::System(format!("nothing listens on {local}")));
+        };
+        let nonce: Nonce = uuid::Uuid::new_v4().into_bytes();
+        let arrived = self.backs.expect(nonce);
+        let proof = async {
+            talk.say(&Word::Offer { listener, nonce }).await?;
+            tokio::select! {
+                _ = arrived => Ok(true),
+                word = talk.hear() => word.map(|_| false),
+            }
+        };
+        match timeout_at(deadline, proof).await {
+            Ok(Ok(true)) => {}
+            Ok(Err(error)) => return Err(outcome_of(&error)),
+            Ok(Ok(false)) | Err(_) => return Err(AttemptOutcome::NoWayBack(listener)),
+        }
+        let taken = async {
+            talk.say(&Word::Take).await?;
+            Proved::new(parent, talk)
+        };
+        taken.await.map_err(|error| outcome_of(&error))
+    }
+
+    async fn connect(
+        &self,
+        parent: NodeId,
+        local: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<Talk, TalkError> {
+        let mut tcp = ports::dialling(local)?.connect(remote).await?;
+        tune(&tcp)?;
+        let parties = Parties { job: self.job, from: self.me, to: parent };
+        let (mut dialler, first) = Dialler::start(&self.secret, parties)?;
+        tcp.write_all(&first).await?;
+        let mut buffer = [0; 4096];
+        loop {
+            let length = tcp.read(&mut buffer).await?;
+            if length == 0 {
+                return Err(TalkError::Ended);
+            }
+            dialler = match dialler.receive(&buffer[..length])? {
+                Step::More(dialler) => dialler,
+                Step::Done(done) => return Talk::begin(tcp, done).await,
+            };
+        }
+    }
+}
+
+/// `outcomes` of the first pairs; those that are still open have not answered.
+fn outcome(
+    edge: Option<Proved>,
+    parent: &ParentPeer,
+    outcomes: Vec<Option<AttemptOutcome>>,
+) -> Outcome {
+    let attempts = parent.pairs.iter().zip(outcomes);
+    let failed = attempts.map(|(&(local, remote), outcome)| Attempt {
+        local,
+        remote,
+        outcome: outcome.unwrap_or(AttemptOutcome::NoAnswer),
+    });
+    Outcome { edge, failed: failed.collect() }
+}
+
+fn outcome_of(error: &TalkError) -> AttemptOutcome {
+    match error {
+        TalkError::Secure(SecureError::Noise(_)) => AttemptOutcome::System(error.to_string()),
+        TalkError::Secure(error) => AttemptOutcome::Stranger(error.to_string()),
+        TalkError::Ended => AttemptOutcome::Stranger("the connection ended".to_owned()),
+        TalkError::Wire(error) => AttemptOutcome::Stranger(error.to_string()),
+        TalkError::Io(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
+            io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                AttemptOutcome::NoRoute
+            }
+            _ => AttemptOutcome::System(error.to_string()),
+        },
+    }
+}

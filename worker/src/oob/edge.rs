@@ -1,0 +1,180 @@
+//! An edge made of a TCP connection: frames of the tree, encrypted, in both directions.
+
+use super::talk::{Talk, TalkError};
+use bytes::Bytes;
+use nix::sys::socket::{setsockopt, sockopt};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::secure::{MAX_PLAIN, SecureError, SecureStream};
+use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::tree::link::{Frame, Head};
+use rlaunch_bootstrap::wire::BEATS_LOST;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// Sealed bytes that are written at once.
+const WRITE_AT_ONCE: usize = 256 << 10;
+
+/// What comes from an edge.
+#[derive(Debug)]
+pub(crate) enum FromEdge {
+    Frame(Frame),
+    /// It broke, and how that was noticed. Nothing follows.
+    Broke(String),
+}
+
+/// A connection that was proved both ways and carries nothing yet.
+pub(crate) struct Proved {
+    pub(crate) peer: NodeId,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    tcp: TcpStream,
+    stream: SecureStream,
+    rest: Vec<u8>,
+}
+
+impl Proved {
+    pub(super) fn new(peer: NodeId, talk: Talk) -> Result<Proved, TalkError> {
+        let (local, remote) = talk.addresses()?;
+        let (tcp, stream, rest) = talk.into_parts();
+        Ok(Proved { peer, local, remote, tcp, stream, rest })
+    }
+
+    /// Starts to carry frames. What comes goes to `arrivals`, marked with the peer.
+    pub(crate) fn carry(
+        self,
+        payload_limit: usize,
+        arrivals: mpsc::UnboundedSender<(NodeId, FromEdge)>,
+    ) -> Edge {
+        let (reading, writing) = self.tcp.into_split();
+        let stream = Arc::new(Mutex::new(self.stream));
+        let (frames, queue) = mpsc::unbounded_channel();
+        let mut decoder = Decoder::new(payload_limit);
+        decoder.push(&self.rest);
+        let incoming = Incoming { reading, stream: stream.clone(), decoder };
+        let peer = self.peer;
+        let reader = tokio::spawn(async move {
+            let how = incoming.read_all(peer, &arrivals).await;
+            // Nobody listens any more once the agent is leaving.
+            let _ = arrivals.send((peer, FromEdge::Broke(how)));
+        });
+        let writer = tokio::spawn(write_all(writing, stream, queue));
+        Edge { frames, tasks: [reader.abort_handle(), writer.abort_handle()] }
+    }
+}
+
+/// An edge that carries frames until it is dropped or breaks.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    frames: mpsc::UnboundedSender<Frame>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Edge {
+    /// Bounded by the link, which keeps what is not confirmed.
+    pub(crate) fn send(&self, frame: Frame) {
+        // Its reader says so when it is broken.
+        let _ = self.frames.send(frame);
+    }
+}
+
+impl Drop for Edge {
+    fn drop(&mut self) {
+        // The writer ends by itself once its queue is empty; what was said last is still said.
+        self.tasks[0].abort();
+    }
+}
+
+struct Incoming {
+    reading: OwnedReadHalf,
+    stream: Arc<Mutex<SecureStream>>,
+    decoder: Decoder<Head>,
+}
+
+impl Incoming {
+    /// Reads until the edge breaks, and says how it did.
+    async fn read_all(
+        mut self,
+        peer: NodeId,
+        arrivals: &mpsc::UnboundedSender<(NodeId, FromEdge)>,
+    ) -> String {
+        let mut buffer = vec![0; 64 << 10];
+        let mut plain = Vec::new();
+        loop {
+            loop {
+                match self.decoder.next_frame() {
+                    Ok(Some((head, payload))) => {
+                        let frame = Frame { head, payload: payload.into() };
+                        if arrivals.send((peer, FromEdge::Frame(frame))).is_err() {
+                            return "closing".to_owned();
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => return error.to_string(),
+                }
+            }
+            let read = tokio::time::timeout(BEATS_LOST, self.reading.read(&mut buffer)).await;
+            let length = match read {
+                Err(_) => return format!("nothing heard for {} s", BEATS_LOST.as_secs()),
+                Ok(Ok(0)) => return "the connection ended".to_owned(),
+                Ok(Ok(length)) => length,
+                Ok(Err(error)) => return error.to_string(),
+            };
+            plain.clear();
+            if let Err(error) = open(&self.stream, &buffer[..length], &mut plain) {
+                return error.to_string();
+            }
+            self.decoder.push(&plain);
+        }
+    }
+}
+
+/// Writes frames until there are none to come or the edge breaks.
+async fn write_all(
+    mut writing: OwnedWriteHalf,
+    stream: Arc<Mutex<SecureStream>>,
+    mut queue: mpsc::UnboundedReceiver<Frame>,
+) {
+    while let Some(frame) = queue.recv().await {
+        let Ok(head) = encode_head(&frame.head, frame.payload.len()) else { return };
+        let chunks: Vec<Bytes> =
+            std::iter::once(head.into()).chain(frame.payload.chunks().cloned()).collect();
+        let mut sealed = Vec::new();
+        for chunk in chunks.iter().flat_map(|chunk| chunk.chunks(MAX_PLAIN)) {
+            if seal(&stream, chunk, &mut sealed).is_err() {
+                return;
+            }
+            if sealed.len() >= WRITE_AT_ONCE {
+                if writing.write_all(&sealed).await.is_err() {
+                    return;
+                }
+                sealed.clear();
+            }
+        }
+        if writing.write_all(&sealed).await.is_err() {
+            return; // The reader says so.
+        }
+    }
+}
+
+// Locked for a call each, never over a wait.
+fn seal(stream: &Mutex<SecureStream>, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner).seal(plain, out)
+}
+
+fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner).open(bytes, out)
+}
+
+/// Small frames go at once, and a peer that is gone is noticed as early as by its silence.
+pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let patience = u32::try_from(BEATS_LOST.as_millis()).unwrap_or(u32::MAX);
+    setsockopt(tcp, sockopt::TcpUserTimeout, &patience)?;
+    Ok(())
+}

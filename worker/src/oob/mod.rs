@@ -1,0 +1,12 @@
+//! The out-of-band network: this node's place in the tree of agents.
+//!
+//! In reading order: the [`ports`] it listens on; how it [`dial`]s its parent and [`accept`]s its
+//! children, in words of [`talk`]; the [`edge`] that comes of it; and the [`tree`] that carries
+//! the node machine's packets over edges or through the launcher.
+
+pub(crate) mod accept;
+pub(crate) mod dial;
+pub(crate) mod edge;
+pub(crate) mod ports;
+mod talk;
+pub(crate) mod tree;

@@ -1,0 +1,147 @@
+//! Ports out of the job's range, each bound to the addresses it is for and to no other.
+
+use nix::errno::Errno;
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::job::{PortRange, Problem};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Children that may knock at once.
+const BACKLOG: u32 = 1024;
+
+/// The ports of `range`, from a place that differs from job to job and from node to node, so that
+/// those who start together on one host rarely meet.
+fn in_turn(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
+    let count = u32::from(range.last.saturating_sub(range.first)) + 1;
+    let start = (job.0 % u128::from(count)) as u32 + salt % count;
+    (0..count).map(move |step| range.first + ((start + step) % count) as u16)
+}
+
+fn socket(address: IpAddr) -> io::Result<TcpSocket> {
+    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
+fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
+    let socket = socket(address)?;
+    socket.bind(SocketAddr::new(address, port))?;
+    Ok(socket)
+}
+
+/// A socket bound to `local`, with whatever port, to dial from.
+pub(super) fn dialling(local: IpAddr) -> io::Result<TcpSocket> {
+    let socket = socket(local)?;
+    socket.bind(SocketAddr::new(local, 0))?;
+    Ok(socket)
+}
+
+/// Listens on every address that can be bound, each on a port of the range.
+pub(crate) fn listen(
+    addresses: &[IpAddr],
+    range: PortRange,
+    job: JobId,
+    salt: u32,
+) -> Result<Vec<TcpListener>, Problem> {
+    let mut listeners = Vec::with_capacity(addresses.len());
+    for &address in addresses {
+        let bound = in_turn(range, job, salt).map(|port| bind(address, port)?.listen(BACKLOG));
+        let mut refused = None;
+        let mut taken = false;
+        for attempt in bound {
+            match attempt {
+                Ok(listener) => {
+                    listeners.push(listener);
+                    refused = None;
+                    taken = false;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = true,
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        if taken && refused.is_none() {
+            return Err(Problem::NoPort { range });
+        }
+        if let Some(error) = refused {
+            // The address has gone since it was read; another may do.
+            if error.raw_os_error() != Some(Errno::EADDRNOTAVAIL as i32) {
+                let operation = format!("listen on {address}");
+                return Err(Problem::System { operation, cause: error.to_string() });
+            }
+        }
+    }
+    Ok(listeners)
+}
+
+/// A free TCP port, bound on the node's addresses and not listening, so that nobody else takes it
+/// before rank 0 does.
+#[derive(Debug)]
+pub(crate) struct HeldPort {
+    pub(crate) port: u16,
+    _held: Vec<TcpSocket>,
+}
+
+impl HeldPort {
+    /// Takes the first port of `range` that is free on every one of `addresses`.
+    pub(crate) fn take(
+        range: PortRange,
+        job: JobId,
+        addresses: &[IpAddr],
+    ) -> Result<HeldPort, Problem> {
+        for port in in_turn(range, job, 0) {
+            let held: io::Result<Vec<TcpSocket>> =
+                addresses.iter().map(|&address| bind(address, port)).collect();
+            match held {
+                Ok(held) => return Ok(HeldPort { port, _held: held }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => {
+                    let operation = format!("bind port {port}");
+                    return Err(Problem::System { operation, cause: error.to_string() });
+                }
+            }
+        }
+        Err(Problem::NoPort { range })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const RANGE: PortRange = PortRange { first: 21000, last: 21511 };
+
+    #[test]
+    fn two_held_ports_differ() {
+        let first = HeldPort::take(RANGE, JobId(7), &[HERE]).unwrap();
+        let second = HeldPort::take(RANGE, JobId(7), &[HERE]).unwrap();
+        assert_ne!(first.port, second.port);
+        let one = PortRange { first: first.port, last: first.port };
+        let none = HeldPort::take(one, JobId(0), &[HERE]).unwrap_err();
+        assert_eq!(none, Problem::NoPort { range: one });
+    }
+
+    #[tokio::test]
+    async fn every_address_gets_a_listener_of_its_own() {
+        let addresses = [HERE, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
+        let listeners = listen(&addresses, RANGE, JobId(9), 3).unwrap();
+        for (listener, address) in listeners.iter().zip(addresses) {
+            let local = listener.local_addr().unwrap();
+            assert_eq!(local.ip(), address);
+            assert!((RANGE.first..=RANGE.last).contains(&local.port()));
+        }
+        let port = listeners[0].local_addr().unwrap().port();
+        let one = PortRange { first: port, last: port };
+        assert_eq!(listen(&[HERE], one, JobId(9), 0).unwrap_err(), Problem::NoPort { range: one });
+    }
+
+    #[tokio::test]
+    async fn an_address_that_has_gone_is_passed_over() {
+        let gone = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+        assert_eq!(listen(&[gone, HERE], RANGE, JobId(9), 3).unwrap().len(), 1);
+    }
+}
