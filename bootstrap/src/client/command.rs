@@ -58,7 +58,7 @@ pub fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(Some(output)) => print(&output),
         Ok(None) => ExitCode::from(NO_SUCH_KEY),
         Err(error) => {
-            complain(&format!("error: {}\n", chain(&error)));
+            complain(&format!("{}\n", chain(&error)));
             let timed_out = matches!(error, ClientError::TimedOut { .. });
             ExitCode::from(if timed_out { TIMED_OUT } else { FAILED })
         }

@@ -10,6 +10,7 @@ use rlaunch_bootstrap::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
 use rlaunch_bootstrap::secure::{Dialler, Parties, Secret, SecureError, Step};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -39,7 +40,7 @@ impl Dialling {
     /// Tries until there is an edge or the time is up.
     pub(crate) async fn join(self, parent: &ParentPeer) -> Outcome {
         let deadline = Instant::now() + EDGE_TIMEOUT;
-        let mut outcomes: Vec<Option<AttemptOutcome>> = Vec::new();
+        let mut outcomes: Vec<Progress> = Vec::new();
         let mut running: JoinSet<(usize, Result<Proved, AttemptOutcome>)> = JoinSet::new();
         let mut next_at = Instant::now();
         loop {
@@ -47,13 +48,15 @@ impl Dialling {
                 match parent.pairs.get(outcomes.len()).copied() {
                     Some((local, remote)) => {
                         let (this, parent, index) = (self.clone(), parent.node, outcomes.len());
+                        let progress = Progress::default();
+                        outcomes.push(progress.clone());
                         running.spawn(async move {
-                            (index, this.try_pair(parent, local, remote, deadline).await)
+                            let pair = (local, remote);
+                            (index, this.try_pair(parent, pair, deadline, &progress).await)
                         });
-                        outcomes.push(None);
                         next_at = Instant::now() + STAGGER;
                     }
-                    None if running.is_empty() => return outcome(None, parent, outcomes),
+                    None if running.is_empty() => return outcome(None, parent, &outcomes),
                     None => next_at = deadline + STAGGER,
                 }
             }
@@ -62,10 +65,10 @@ impl Dialling {
                     Ok(edge) => {
                         // Who began later is only slower; who began earlier has not answered.
                         outcomes.truncate(index);
-                        return outcome(Some(edge), parent, outcomes);
+                        return outcome(Some(edge), parent, &outcomes);
                     }
                     Err(why) => {
-                        outcomes[index] = Some(why);
+                        let _ = outcomes[index].ended.set(why);
                         next_at = Instant::now();
                     }
                 },
@@ -77,9 +80,9 @@ impl Dialling {
     async fn try_pair(
         self,
         parent: NodeId,
-        local: IpAddr,
-        remote: SocketAddr,
+        (local, remote): (IpAddr, SocketAddr),
         deadline: Instant,
+        progress: &Progress,
     ) -> Result<Proved, AttemptOutcome> {
         let mut talk = match timeout_at(deadline, self.connect(parent, local, remote)).await {
             Ok(Ok(talk)) => talk,
@@ -94,6 +97,7 @@ impl Dialling {
         let arrived = self.backs.expect(nonce);
         let proof = async {
             talk.say(&Word::Offer { listener, nonce }).await?;
+            let _ = progress.offered.set(listener);
             tokio::select! {
                 _ = arrived => Ok(true),
                 word = talk.hear() => word.map(|_| false),
@@ -136,17 +140,32 @@ impl Dialling {
     }
 }
 
-/// `outcomes` of the first pairs; those that are still open have not answered.
-fn outcome(
-    edge: Option<Proved>,
-    parent: &ParentPeer,
-    outcomes: Vec<Option<AttemptOutcome>>,
-) -> Outcome {
-    let attempts = parent.pairs.iter().zip(outcomes);
-    let failed = attempts.map(|(&(local, remote), outcome)| Attempt {
+/// How far a try has come. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    /// The parent was reached; it is to connect back to this listener.
+    offered: Arc<OnceLock<SocketAddr>>,
+    ended: Arc<OnceLock<AttemptOutcome>>,
+}
+
+impl Progress {
+    /// Why it did not succeed; one that is still open waits for an answer.
+    fn outcome(&self) -> AttemptOutcome {
+        let waiting = || match self.offered.get() {
+            Some(listener) => AttemptOutcome::NoWayBack(*listener),
+            None => AttemptOutcome::NoAnswer,
+        };
+        self.ended.get().cloned().unwrap_or_else(waiting)
+    }
+}
+
+/// `edge`, and what became of the first pairs.
+fn outcome(edge: Option<Proved>, parent: &ParentPeer, tried: &[Progress]) -> Outcome {
+    let attempts = parent.pairs.iter().zip(tried);
+    let failed = attempts.map(|(&(local, remote), progress)| Attempt {
         local,
         remote,
-        outcome: outcome.unwrap_or(AttemptOutcome::NoAnswer),
+        outcome: progress.outcome(),
     });
     Outcome { edge, failed: failed.collect() }
 }

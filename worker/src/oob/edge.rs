@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Sealed bytes that are written at once.
 const WRITE_AT_ONCE: usize = 256 << 10;
@@ -58,13 +58,14 @@ impl Proved {
         decoder.push(&self.rest);
         let incoming = Incoming { reading, stream: stream.clone(), decoder };
         let peer = self.peer;
-        let reader = tokio::spawn(async move {
+        let mut reader = JoinSet::new();
+        reader.spawn(async move {
             let how = incoming.read_all(peer, &arrivals).await;
             // Nobody listens any more once the agent is leaving.
             let _ = arrivals.send((peer, FromEdge::Broke(how)));
         });
         let writer = tokio::spawn(write_all(writing, stream, queue));
-        Edge { frames, tasks: [reader.abort_handle(), writer.abort_handle()] }
+        Edge { frames, _reader: reader, writer }
     }
 }
 
@@ -72,7 +73,10 @@ impl Proved {
 #[derive(Debug)]
 pub(crate) struct Edge {
     frames: mpsc::UnboundedSender<Frame>,
-    tasks: [AbortHandle; 2],
+    /// Aborted with the edge.
+    _reader: JoinSet<()>,
+    /// Ends by itself once its queue is empty and nobody can add to it.
+    writer: JoinHandle<()>,
 }
 
 impl Edge {
@@ -81,12 +85,13 @@ impl Edge {
         // Its reader says so when it is broken.
         let _ = self.frames.send(frame);
     }
-}
 
-impl Drop for Edge {
-    fn drop(&mut self) {
-        // The writer ends by itself once its queue is empty; what was said last is still said.
-        self.tasks[0].abort();
+    /// Waits until everything is written.
+    pub(crate) async fn finish(self) {
+        let Edge { frames, writer, .. } = self;
+        drop(frames);
+        // It has nothing to say but that it is over.
+        let _ = writer.await;
     }
 }
 

@@ -28,6 +28,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+/// How long the last frames may take to be written.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// What carries the frames between this node and a neighbour.
 enum Carrier {
     /// Nothing yet.
@@ -191,13 +194,25 @@ impl Tree {
     /// The job is over: calls that wait are answered, neighbours are told.
     pub(crate) async fn leave(mut self) {
         self.node.abandon("the job is over");
-        for neighbour in self.neighbours.values_mut() {
-            if let Carrier::Tcp(edge) = &neighbour.carrier {
-                edge.send(Head::Leaving.into());
-            }
-            neighbour.carrier = Carrier::Gone;
-        }
         self.settle();
+        let edges: Vec<Edge> = self
+            .neighbours
+            .into_values()
+            .filter_map(|neighbour| match neighbour.carrier {
+                Carrier::Tcp(edge) => Some(edge),
+                _ => None,
+            })
+            .collect();
+        for edge in &edges {
+            edge.send(Head::Leaving.into());
+        }
+        let written = async {
+            for edge in edges {
+                edge.finish().await;
+            }
+        };
+        // Who does not read any more need not know.
+        let _ = tokio::time::timeout(LAST_WORDS, written).await;
         self.services.close().await;
     }
 

@@ -636,8 +636,9 @@ impl Node {
         self.census.abandon();
     }
 
-    /// Ends every call because the job is over, without telling anybody.
+    /// Ends every call because this node leaves; its parent is told what it must know of the ranks.
     pub fn abandon(&mut self, text: &str) {
+        self.report_ended();
         self.parent = None;
         self.children.clear();
         self.abort(None, text, Some(self.id));
