@@ -31,6 +31,10 @@ Break them:
   cargo lab crash c                   power loss
   cargo lab boot c                    and back
 
+Simulate:
+  cargo lab sim --seeds 200           small jobs with faults, in virtual time
+  cargo lab sim --nodes 10000         a large one, and what it costs
+
 Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
   cargo lab bench failure             how quickly and cleanly they end when something fails
@@ -150,6 +154,13 @@ pub(crate) enum Verb {
         #[arg(long)]
         filter: Option<String>,
     },
+    /// The tree of agents in virtual time: `cargo lab sim --help`.
+    #[command(disable_help_flag = true)]
+    Sim {
+        /// What the simulation is told.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Measure rlaunch beside its peers.
     #[command(subcommand)]
     Bench(Bench),
@@ -194,6 +205,12 @@ pub(crate) enum Soak {
         #[arg(long)]
         load: bool,
     },
+    /// Simulate 10,000 jobs with faults, and see whether faults put in on purpose are noticed.
+    Sim {
+        /// How many seeds.
+        #[arg(long, default_value_t = 10_000)]
+        seeds: u64,
+    },
 }
 
 #[derive(Debug, ClapArgs)]
@@ -205,6 +222,14 @@ pub(crate) struct OneHost {
 impl Verb {
     /// Whether this touches namespaces; building and listing do not, and of the tests only some.
     pub(crate) fn needs_root(&self) -> bool {
-        !matches!(self, Verb::Status { .. } | Verb::Hosts { .. } | Verb::Setup | Verb::Build { .. })
+        !matches!(
+            self,
+            Verb::Status { .. }
+                | Verb::Hosts { .. }
+                | Verb::Setup
+                | Verb::Build { .. }
+                | Verb::Sim { .. }
+                | Verb::Soak(Soak::Sim { .. })
+        )
     }
 }

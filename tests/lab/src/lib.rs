@@ -26,6 +26,7 @@ pub mod demo;
 pub mod dist;
 pub mod ledger;
 pub mod setup;
+pub mod sim;
 pub mod soak;
 pub mod stages;
 

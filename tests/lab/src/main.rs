@@ -12,7 +12,7 @@ use args::{Args, Bench, Soak, Verb};
 use rlaunch_lab::bench::{failure, launch};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
-use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, names, soak, stages};
+use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, names, sim, soak, stages};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -85,6 +85,11 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             let plan = soak::Plan { launches: *launches, hosts: *hosts, load: *load };
             return Ok(exit_code(soak::launch(&plan, &dist::build(Profile::Lab)?)?));
         }
+        Verb::Soak(Soak::Sim { seeds }) => {
+            let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
+            return Ok(exit_code(sim::run(&["--mutations"])? && seeds));
+        }
+        Verb::Sim { words } => return Ok(exit_code(sim::run(words)?)),
         Verb::Build { profile } => println!("{}", dist::build(*profile)?.display()),
     }
     Ok(ExitCode::SUCCESS)

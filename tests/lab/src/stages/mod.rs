@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::dist::{self, Profile};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
-use crate::{Lab, LabError, Options, soak};
+use crate::{Lab, LabError, Options, sim, soak};
 
 /// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
 const LAB_VARIABLE: &str = "RLAUNCH_LAB";
@@ -29,6 +29,10 @@ const SOAK: &str = "soak";
 const SOAK_LAUNCHES: usize = 40;
 const SOAK_HOSTS: usize = 16;
 
+/// Seeds of the test run's simulation: the same ones, and those that the commit draws.
+const FIXED_SEEDS: &str = "200";
+const FRESH_SEEDS: &str = "50";
+
 /// A part of the test run.
 struct Stage {
     name: &'static str,
@@ -41,6 +45,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "setup", minutes: 3, run: set_up },
     Stage { name: "build", minutes: 10, run: build },
     Stage { name: "unit", minutes: 3, run: unit },
+    Stage { name: "sim", minutes: 4, run: simulate },
     Stage { name: "netns", minutes: 15, run: netns },
 ];
 
@@ -139,6 +144,16 @@ fn unit(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     test.args(["test", "--workspace", "--profile", "lab", "--no-fail-fast"]);
     test.args(&plan.filter);
     run::tests(&mut test)
+}
+
+/// The same seeds every time, and some that nobody has run before.
+fn simulate(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    let fresh = sim::fresh_seed();
+    println!("fresh seeds begin at {fresh}");
+    let mut tally = Tally::check(sim::run(&["--seeds", FIXED_SEEDS])?);
+    let from = fresh.to_string();
+    tally.add(Tally::check(sim::run(&["--from", &from, "--seeds", FRESH_SEEDS])?));
+    Ok(tally)
 }
 
 /// The lab's own tests, then those of rlaunch in a lab of their own.

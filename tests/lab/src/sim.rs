@@ -1,0 +1,27 @@
+//! `cargo lab sim`: the simulation, which is a program of its own so that the lab builds without
+//! what it simulates.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+use crate::LabError;
+use crate::command::display;
+use crate::dist;
+
+/// Runs it with `words`; true if nothing was broken.
+pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<bool, LabError> {
+    let mut cargo = dist::cargo();
+    cargo.args(["run", "--quiet", "--profile", "lab", "--package", "rlaunch-sim", "--"]);
+    cargo.args(words);
+    println!("$ {}", display(&cargo));
+    let status = cargo.status().map_err(LabError::io("run the simulation"))?;
+    Ok(status.success())
+}
+
+/// A number that every commit draws anew, and that can be drawn again from it.
+pub fn fresh_seed() -> u64 {
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).output().ok();
+    let id = head.and_then(|output| String::from_utf8(output.stdout).ok());
+    let digits = id.and_then(|id| id.get(..12).map(str::to_owned));
+    digits.and_then(|digits| u64::from_str_radix(&digits, 16).ok()).unwrap_or(1_000_000)
+}

@@ -1,0 +1,288 @@
+//! Faults put into the machines on purpose: a simulation that does not notice them is no proof.
+//!
+//! Each is a change of the text of `bootstrap/src/tree`, so the machines themselves know nothing of
+//! it. `cargo lab sim --mutations` applies one after the other to a copy and runs seeds until the
+//! mutant is caught.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A change of one place.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutation {
+    /// What is wrong then.
+    pub name: &'static str,
+    /// Below `bootstrap/src/tree`.
+    pub file: &'static str,
+    /// What is there, once.
+    pub from: &'static str,
+    /// What is put there.
+    pub to: &'static str,
+}
+
+const fn mutation(
+    name: &'static str,
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+) -> Mutation {
+    Mutation { name, file, from, to }
+}
+
+/// All of them.
+pub const MUTATIONS: &[Mutation] = &[
+    mutation(
+        "a node arrives without its children",
+        "node/collective.rs",
+        "&& open.children.len() == self.children.len();",
+        "&& open.children.len() + 1 >= self.children.len();",
+    ),
+    mutation(
+        "a node arrives without one of its ranks",
+        "node/collective.rs",
+        "open.arrived.len() as usize == self.locals.len()",
+        "open.arrived.len() as usize + 1 >= self.locals.len()",
+    ),
+    mutation(
+        "a child gets its own bytes back",
+        "node/collective.rs",
+        "filter(|(id, _)| **id != child)",
+        "filter(|(id, _)| **id != child || true)",
+    ),
+    mutation(
+        "what came from above is not passed on",
+        "node/collective.rs",
+        "Payload::join([above, &ours].into_iter().chain(others)).shared()",
+        "Payload::join([&ours].into_iter().chain(others)).shared()",
+    ),
+    mutation(
+        "a release is not passed on",
+        "node/collective.rs",
+        "self.send_with(child, Message::Released(operation.clone()), payload);",
+        "if child.0 % 7 != 3 { self.send_with(child, Message::Released(operation.clone()), payload); }",
+    ),
+    mutation(
+        "every rank's first turn counts twice",
+        "node/collective.rs",
+        "*count += 1;",
+        "*count += 1 + u64::from(*count == 0 && rank.0 == 1);",
+    ),
+    mutation(
+        "the dead are not missed",
+        "node/collective.rs",
+        "taken <= operation.turn",
+        "taken > operation.turn",
+    ),
+    mutation(
+        "who has arrived and ended is missed",
+        "node/collective.rs",
+        "taken <= operation.turn",
+        "taken <= operation.turn + 1",
+    ),
+    mutation(
+        "the parent never hears that ranks ended",
+        "node/mod.rs",
+        "self.report_at.get_or_insert(now + ENDED_TOGETHER);",
+        "let _ = now + ENDED_TOGETHER;",
+    ),
+    mutation(
+        "broken operations are not told to children",
+        "node/collective.rs",
+        "self.send_down(&Message::Broke(operation.clone(), why.clone()).into());",
+        "",
+    ),
+    mutation(
+        "an abort stays where it began",
+        "node/mod.rs",
+        "self.send(id, Message::Abort { by, text: text.to_owned() });",
+        "let _ = id;",
+    ),
+    mutation(
+        "an abort forgets those who wait for keys",
+        "node/mod.rs",
+        "let waiting = waiting.chain(self.store.abandon()).chain(self.clock.abandon());",
+        "let waiting = waiting.chain(self.clock.abandon());",
+    ),
+    mutation(
+        "nobody asks who is missing",
+        "node/collective.rs",
+        "ask.push((operation.clone(), now.since(since)));",
+        "let _ = now.since(since);",
+    ),
+    mutation(
+        "those who have come are counted as missing",
+        "node/census.rs",
+        "if !arrived.contains(*rank) {",
+        "if arrived.contains(*rank) {",
+    ),
+    mutation(
+        "a table that every child has is not confirmed",
+        "node/mod.rs",
+        "self.send(parent, Message::TableHere { ranks });",
+        "let _ = (parent, ranks);",
+    ),
+    mutation(
+        "the table is not passed on to the last child",
+        "node/mod.rs",
+        "for child in &self.children {\n            self.outputs.push_back(Output::Send(child.id, packet.clone()));",
+        "for child in self.children.iter().skip(1) {\n            self.outputs.push_back(Output::Send(child.id, packet.clone()));",
+    ),
+    mutation(
+        "a value is kept and nobody who waits for it hears",
+        "node/store.rs",
+        "self.hand_out(&key, &value);",
+        "let _ = &value;",
+    ),
+    mutation(
+        "answers go to the wrong call",
+        "node/store.rs",
+        "self.store.next_request += 1;",
+        "self.store.next_request += u64::from(request % 3 != 1);",
+    ),
+    mutation(
+        "half a round trip is not counted as doubt",
+        "node/clock.rs",
+        "error: error.saturating_add(half_round_trip)",
+        "error: error.saturating_add(half_round_trip / 8)",
+    ),
+    mutation(
+        "what was kept is not sent again",
+        "link.rs",
+        "                    self.on(CarrierEvent::Resumed);\n                    self.send_kept();",
+        "                    self.on(CarrierEvent::Resumed);",
+    ),
+    mutation(
+        "a packet that was seen before is taken again",
+        "link.rs",
+        "if number < self.expected {\n                    return Ok(None);\n                }",
+        "if number < self.expected {\n                    return Ok(Some(Packet { message, payload: frame.payload }));\n                }",
+    ),
+    mutation(
+        "one packet too many is forgotten",
+        "link.rs",
+        "while self.confirmed < next {",
+        "while self.confirmed < next + u64::from(next > 0 && self.kept.len() > 1) {",
+    ),
+];
+
+/// Puts each into a copy of the workspace's machines and runs seeds `0..seeds` on it; true if all
+/// were caught.
+pub fn run(workspace: &Path, seeds: u64) -> bool {
+    let copy = match Copy::make(workspace) {
+        Ok(copy) => copy,
+        Err(error) => {
+            println!("cannot copy the machines: {error}");
+            return false;
+        }
+    };
+    let mut caught = 0;
+    for mutation in MUTATIONS {
+        let verdict = copy.try_out(mutation, seeds).unwrap_or_else(|error| error.to_string());
+        caught += usize::from(verdict == CAUGHT);
+        println!("{verdict}: {}", mutation.name);
+    }
+    println!("{caught} of {} mutations caught", MUTATIONS.len());
+    caught == MUTATIONS.len()
+}
+
+const CAUGHT: &str = "caught";
+/// A mutant that runs longer waits for something that never comes, which nobody would miss.
+const ENDLESS: Duration = Duration::from_secs(120);
+
+/// A workspace of its own: the machines and the simulation.
+struct Copy {
+    directory: TempDir,
+    target: PathBuf,
+}
+
+impl Copy {
+    fn make(workspace: &Path) -> io::Result<Copy> {
+        let directory = tempfile::tempdir()?;
+        for part in ["bootstrap", "tests/sim"] {
+            copy_all(&workspace.join(part), &directory.path().join(part))?;
+        }
+        for file in ["Cargo.lock", "Cargo.toml"] {
+            fs::copy(workspace.join(file), directory.path().join(file))?;
+        }
+        let manifest = directory.path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest)?;
+        let members = text.find("members = [").zip(text.find("\n]\n"));
+        let (from, to) = members.ok_or_else(|| io::Error::other("the manifest has no members"))?;
+        let members = "members = [\"bootstrap\", \"tests/sim\"";
+        fs::write(&manifest, format!("{}{members}{}", &text[..from], &text[to..]))?;
+        Ok(Copy { directory, target: std::path::absolute(workspace.join("target/mutants"))? })
+    }
+
+    fn try_out(&self, mutation: &Mutation, seeds: u64) -> io::Result<String> {
+        let file = self.directory.path().join("bootstrap/src/tree").join(mutation.file);
+        let sound = fs::read_to_string(&file)?;
+        if sound.matches(mutation.from).count() != 1 {
+            return Ok("has no place any more".to_owned());
+        }
+        fs::write(&file, sound.replacen(mutation.from, mutation.to, 1))?;
+        let verdict = self.run_seeds(seeds);
+        fs::write(&file, sound)?;
+        verdict
+    }
+
+    fn run_seeds(&self, seeds: u64) -> io::Result<String> {
+        let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["build", "--quiet", "--profile", "lab", "--package", "rlaunch-sim"])
+            .current_dir(self.directory.path())
+            .env("CARGO_TARGET_DIR", &self.target)
+            .stderr(Stdio::null())
+            .status()?;
+        if !built.success() {
+            return Ok("does not build".to_owned());
+        }
+        let mut mutant = Command::new(self.target.join("lab/rlaunch-sim"))
+            .args(["--seeds", &seeds.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let started = Instant::now();
+        while started.elapsed() < ENDLESS {
+            if let Some(status) = mutant.try_wait()? {
+                let survived = "NOT CAUGHT".to_owned();
+                return Ok(if status.success() { survived } else { CAUGHT.to_owned() });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        mutant.kill()?;
+        mutant.wait()?;
+        Ok(CAUGHT.to_owned())
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutation_still_has_its_place() {
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bootstrap/src/tree");
+        for mutation in MUTATIONS {
+            let text = std::fs::read_to_string(tree.join(mutation.file)).unwrap();
+            let places = text.matches(mutation.from).count();
+            assert_eq!(places, 1, "{}: {}", mutation.file, mutation.name);
+        }
+    }
+}
