@@ -21,6 +21,7 @@ mod lost;
 mod missing;
 mod oob;
 mod output;
+mod rank_table;
 mod rekey;
 mod services;
 mod singleton;
