@@ -159,15 +159,21 @@ pub enum TableError {
     #[error("a rank table of version {0}, {TABLE_VERSION} is understood")]
     Version(u32),
     /// A row is missing, double or out of order.
-    #[error("row {index} of the {what} is that of {what} {found}")]
+    #[error("row {index} of the {what}s is that of {what} {found}")]
     OutOfOrder {
-        /// `nodes` or `ranks`.
+        /// `node` or `rank`.
         what: &'static str,
         /// The row.
         index: usize,
         /// Whose it is.
         found: u32,
     },
+    /// The job has no name that its variables and files could have.
+    #[error("the job's id is not 32 hexadecimal digits")]
+    Job,
+    /// Nobody to have a table.
+    #[error("a rank table without ranks")]
+    Empty,
     /// More or fewer ranks than there should be.
     #[error("{found} ranks where there should be {expected}")]
     WorldSize {
@@ -179,10 +185,20 @@ pub enum TableError {
     /// A rank on a node that is not there, or with a NIC that its node has not.
     #[error("rank {0} has a node or a NIC that is not there")]
     Dangling(Rank),
+    /// A rank whose address is not that of its node.
+    #[error("rank {0} has another address than its node")]
+    Address(Rank),
+    /// A rank with one NIC twice.
+    #[error("rank {0} has a NIC twice")]
+    RankNics(Rank),
+    /// A port of a device in two rows.
+    #[error("node {0} has a NIC twice")]
+    NodeNics(NodeId),
     /// Two ranks with one place, or a place left out.
     #[error("the local ranks of node {0} have a hole or a duplicate")]
     LocalRanks(NodeId),
-    /// An exception for nodes that are not there, out of order, or double.
+    /// An exception for nodes or NICs that are not there, out of order, double, or no exception:
+    /// by shared memory, by TCP as the rule has it, or by RDMA without a NIC at both ends.
     #[error("an exception for nodes {0} and {1} that makes no sense")]
     Exception(NodeId, NodeId),
 }
@@ -207,18 +223,30 @@ impl Rows {
         if self.version != TABLE_VERSION {
             return Err(TableError::Version(self.version));
         }
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if self.job.len() != 32 || !self.job.bytes().all(is_digit) {
+            return Err(TableError::Job);
+        }
+        if self.world_size == 0 {
+            return Err(TableError::Empty);
+        }
         if self.ranks.len() != self.world_size as usize {
             let (found, expected) = (self.ranks.len(), self.world_size);
             return Err(TableError::WorldSize { found, expected });
         }
-        in_order("nodes", self.nodes.iter().map(|row| row.node.0))?;
-        in_order("ranks", self.ranks.iter().map(|row| row.rank.0))?;
+        in_order("node", self.nodes.iter().map(|row| row.node.0))?;
+        in_order("rank", self.ranks.iter().map(|row| row.rank.0))?;
+        self.nodes.iter().try_for_each(NodeRow::check)?;
+        self.check_places()?;
+        self.check_exceptions()
+    }
+
+    /// Every rank has a node, and the ranks of a node are numbered without a hole.
+    fn check_places(&self) -> Result<(), TableError> {
         let mut locals: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
         for row in &self.ranks {
             let node = self.nodes.get(row.node.index()).ok_or(TableError::Dangling(row.rank))?;
-            if row.nics.iter().any(|&nic| nic as usize >= node.nics.len()) {
-                return Err(TableError::Dangling(row.rank));
-            }
+            row.check(node)?;
             locals[row.node.index()].push(row.local_rank.0);
         }
         for (node, mut locals) in (0..).map(NodeId).zip(locals) {
@@ -227,24 +255,58 @@ impl Rows {
                 return Err(TableError::LocalRanks(node));
             }
         }
-        self.check_exceptions()
+        Ok(())
     }
 
     fn check_exceptions(&self) -> Result<(), TableError> {
         let mut before = None;
         for exception in &self.exceptions {
-            let Exception { a, b, nic_a, nic_b, .. } = *exception;
+            let Exception { a, b, nic_a, nic_b, connect } = *exception;
             let has = |node: NodeId, nic: Option<u32>| {
                 let row = self.nodes.get(node.index());
                 row.is_some_and(|row| nic.is_none_or(|nic| (nic as usize) < row.nics.len()))
             };
-            if a >= b || before >= Some((a, b)) || !has(a, nic_a) || !has(b, nic_b) {
+            let nics = [nic_a, nic_b].iter().flatten().count();
+            let excepts = match connect {
+                Connect::SharedMemory => false,
+                Connect::Tcp => nics > 0,
+                Connect::Rdma | Connect::RdmaCm => nics == 2,
+            };
+            let in_order = a < b && before < Some((a, b));
+            if !excepts || !in_order || !has(a, nic_a) || !has(b, nic_b) {
                 return Err(TableError::Exception(a, b));
             }
             before = Some((a, b));
         }
         Ok(())
     }
+}
+
+impl NodeRow {
+    fn check(&self) -> Result<(), TableError> {
+        let ports = self.nics.iter().map(|nic| (nic.device.as_str(), nic.port));
+        if has_double(ports.collect()) { Err(TableError::NodeNics(self.node)) } else { Ok(()) }
+    }
+}
+
+impl RankRow {
+    fn check(&self, node: &NodeRow) -> Result<(), TableError> {
+        if self.address != node.address {
+            return Err(TableError::Address(self.rank));
+        }
+        if self.nics.iter().any(|&nic| nic as usize >= node.nics.len()) {
+            return Err(TableError::Dangling(self.rank));
+        }
+        if has_double(self.nics.clone()) {
+            return Err(TableError::RankNics(self.rank));
+        }
+        Ok(())
+    }
+}
+
+fn has_double<T: Ord>(mut list: Vec<T>) -> bool {
+    list.sort_unstable();
+    list.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 fn in_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result<(), TableError> {
@@ -257,13 +319,14 @@ fn in_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result<()
 }
 
 impl RankTable {
-    /// A table of `nodes` and `ranks`, each in order, whose pairs all follow the rule.
+    /// A table of `world_size` ranks, `nodes` and `ranks` each in order, whose pairs all follow the
+    /// rule. Fails where a row is missing, double or at odds with another.
     pub fn new(
         job: JobId,
+        world_size: u32,
         nodes: Vec<NodeRow>,
         ranks: Vec<RankRow>,
     ) -> Result<RankTable, TableError> {
-        let world_size = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         let rows = Rows {
             version: TABLE_VERSION,
             job: job.to_string(),
@@ -313,97 +376,4 @@ impl RankTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows() -> Rows {
-        let nic = |device: &str| Nic {
-            device: device.into(),
-            port: 1,
-            gid_index: Some(3),
-            gid: Some("::ffff:10.1.0.1".into()),
-            netdev: Some("eth0".into()),
-            address: None,
-            mtu: Some(4096),
-            rate_mbps: Some(100_000),
-        };
-        let node = |n: u32| NodeRow {
-            node: NodeId(n),
-            host: format!("h{n}"),
-            hostname: format!("h{n}"),
-            arch: "x86_64".into(),
-            address: IpAddr::from([10, 1, 0, n as u8]),
-            addresses: vec![],
-            nics: vec![nic("mlx5_0"), nic("mlx5_1")],
-        };
-        // Node 1 has its ranks in another order than the others.
-        let rank = |(rank, node, local): (u32, u32, u32)| RankRow {
-            rank: Rank(rank),
-            node: NodeId(node),
-            local_rank: LocalRank(local),
-            address: IpAddr::from([10, 1, 0, node as u8]),
-            gpu: None,
-            numa_node: Some(0),
-            cpus: Some("0-3".into()),
-            nics: vec![1],
-        };
-        let places = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 2, 0), (4, 1, 0)];
-        Rows {
-            version: TABLE_VERSION,
-            job: JobId(1).to_string(),
-            world_size: 5,
-            nodes: (0..3).map(node).collect(),
-            ranks: places.into_iter().map(rank).collect(),
-            rule: PairRule::SharedMemoryThenTcp,
-            exceptions: vec![Exception {
-                a: NodeId(1),
-                b: NodeId(2),
-                nic_a: Some(0),
-                nic_b: Some(1),
-                connect: Connect::Rdma,
-            }],
-        }
-    }
-
-    fn error(change: impl Fn(&mut Rows)) -> TableError {
-        let mut rows = rows();
-        change(&mut rows);
-        RankTable::try_from(rows).unwrap_err()
-    }
-
-    #[test]
-    fn both_ends_of_a_pair_conclude_the_same() {
-        let table = RankTable::try_from(rows()).unwrap();
-        for a in (0..5).map(Rank) {
-            for b in (0..5).map(Rank) {
-                let (here, there) = (table.pair(a, b).unwrap(), table.pair(b, a).unwrap());
-                assert_eq!((here.nic_a, here.nic_b), (there.nic_b, there.nic_a));
-                assert_eq!(here.connect, there.connect);
-            }
-        }
-        let connect = |a, b| table.pair(Rank(a), Rank(b)).unwrap().connect;
-        assert_eq!(connect(2, 4), Connect::SharedMemory);
-        assert_eq!(connect(0, 2), Connect::Tcp);
-        assert_eq!(table.pair(Rank(3), Rank(2)).unwrap().nic_a, Some(1));
-        assert_eq!(table.pair(Rank(0), Rank(5)), None);
-    }
-
-    #[test]
-    fn there_is_no_table_with_a_hole_or_a_duplicate() {
-        assert_eq!(error(|rows| rows.version = 9), TableError::Version(9));
-        let missing = TableError::WorldSize { found: 4, expected: 5 };
-        assert_eq!(error(|rows| drop(rows.ranks.pop())), missing);
-        let double = TableError::OutOfOrder { what: "ranks", index: 4, found: 3 };
-        assert_eq!(error(|rows| rows.ranks[4].rank = Rank(3)), double);
-        let swapped = TableError::OutOfOrder { what: "nodes", index: 0, found: 1 };
-        assert_eq!(error(|rows| rows.nodes.swap(0, 1)), swapped);
-        assert_eq!(error(|rows| rows.ranks[0].node = NodeId(7)), TableError::Dangling(Rank(0)));
-        assert_eq!(error(|rows| rows.ranks[0].nics = vec![2]), TableError::Dangling(Rank(0)));
-        let place = |rows: &mut Rows| rows.ranks[1].local_rank = LocalRank(0);
-        assert_eq!(error(place), TableError::LocalRanks(NodeId(0)));
-        let turned = TableError::Exception(NodeId(2), NodeId(2));
-        assert_eq!(error(|rows| rows.exceptions[0].a = NodeId(2)), turned);
-        let no_nic = TableError::Exception(NodeId(1), NodeId(2));
-        assert_eq!(error(|rows| rows.exceptions[0].nic_b = Some(2)), no_nic);
-    }
-}
+mod tests;

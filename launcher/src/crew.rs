@@ -55,8 +55,9 @@ pub(crate) struct Node {
 }
 
 /// Opens the crew's output before anyone is reached, so that every session has where to write.
-pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writer) {
+pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writer, Departures) {
     let (events_in, events) = mpsc::unbounded_channel();
+    let (here, departures) = mpsc::channel(1);
     let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
     let tag = |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
     let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
@@ -67,8 +68,28 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writ
         commands,
         events: events_in.clone(),
         output: output.clone(),
+        here: here.clone(),
     });
-    (Gathering { seats: seats.collect(), commands, events }, writer)
+    let seats = seats.collect();
+    let departures = Departures { commands: commands.clone(), here: departures };
+    (Gathering { seats, commands, events }, writer, departures)
+}
+
+/// Knows when every channel is closed.
+pub(crate) struct Departures {
+    commands: Vec<Commands>,
+    here: mpsc::Receiver<()>,
+}
+
+impl Departures {
+    /// Sends home, and waits for, the agents that were reached by a job that does not come about.
+    pub(crate) async fn all(mut self) {
+        for commands in self.commands {
+            commands.tell(&ToAgent::End { now: true });
+        }
+        // Nothing is ever sent; it ends when the last session has.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.here.recv()).await;
+    }
 }
 
 /// Seats for everyone, nobody there yet.

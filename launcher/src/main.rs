@@ -101,10 +101,16 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
     job.events.emit(&Record::job_started(job, &map));
     let mut signals = Signals::install()
         .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
-    let (gathering, writer) = crew::assemble(job, &map);
+    let (gathering, writer, departures) = crew::assemble(job, &map);
 
     let reaching = job.phase("reach", gathering.reach(job, &map));
-    let mut crew = unless_ended(reaching, &mut signals).await?;
+    let mut crew = match unless_ended(reaching, &mut signals).await {
+        Ok(crew) => crew,
+        Err(failed) => {
+            departures.all().await;
+            return Err(failed);
+        }
+    };
     let meeting = meet(job, &map, &mut crew);
     let relay = match unless_ended(meeting, &mut signals).await {
         Ok(relay) => relay,
@@ -120,7 +126,7 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
 async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<Relay, Failed> {
     let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
     let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
-    show::print(job, &joined);
+    show::print(job, &joined).await;
     crew.start(job, joined.master, prepared.port);
     Ok(joined.relay)
 }

@@ -83,6 +83,8 @@ pub(crate) struct Seat {
     pub(crate) commands: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) output: Output,
+    /// Held until the channel is closed.
+    pub(crate) here: mpsc::Sender<()>,
 }
 
 /// Serves an agent that has spoken, until its channel ends. The connection is held open for it.
@@ -92,6 +94,7 @@ pub(crate) async fn serve(
     seat: Seat,
     job: JobId,
 ) {
+    let _here = seat.here;
     let reap_command = format!("exec {} reap {job}", greeted.agent);
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {

@@ -31,18 +31,27 @@ impl FromStr for Show {
     }
 }
 
-/// Prints what was asked for to stdout, before any rank writes there.
-pub(crate) fn print(job: &JobSpec, joined: &Joined) {
-    for show in &job.show {
-        let text = match show {
+/// Prints what was asked for to stdout, before any rank writes there. Waits for a slow reader; the
+/// wait can be given up.
+pub(crate) async fn print(job: &JobSpec, joined: &Joined) {
+    let text: String = job.show.iter().map(|show| show.text(joined)).collect();
+    if text.is_empty() {
+        return;
+    }
+    let write = move || std::io::stdout().write_all(text.as_bytes());
+    // A reader that has gone does not need it.
+    drop(tokio::task::spawn_blocking(write).await);
+}
+
+impl Show {
+    fn text(self, joined: &Joined) -> String {
+        match self {
             Show::RankTable(Form::Text) => table::for_people(&joined.table),
             Show::RankTable(Form::Json) => match serde_json::to_string_pretty(&joined.table) {
                 Ok(text) => format!("{text}\n"),
                 Err(error) => format!("cannot be shown: {error}\n"),
             },
-        };
-        // A reader that has gone does not need it.
-        drop(std::io::stdout().write_all(text.as_bytes()));
+        }
     }
 }
 

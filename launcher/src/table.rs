@@ -6,7 +6,7 @@ use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::table::{NodeRow, RankRow, RankTable, TableError};
 use std::net::IpAddr;
 
-/// Puts the table together. `facts` and `addresses` are by node.
+/// Puts the table together. `facts` and `addresses` are by node; fails where a node's are missing.
 pub(crate) fn build(
     job: JobId,
     map: &RankMap,
@@ -37,7 +37,7 @@ pub(crate) fn build(
         }));
     }
     ranks.sort_by_key(|row| row.rank);
-    RankTable::new(job, nodes, ranks)
+    RankTable::new(job, map.world_size, nodes, ranks)
 }
 
 /// For people: a line for each rank, with the columns that have anything in them.
@@ -80,9 +80,10 @@ pub(crate) fn for_people(table: &RankTable) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::table::Nic;
 
-    fn table() -> RankTable {
-        let hosts = crate::hosts::parse(&["a:2,b".into()]).unwrap();
+    fn build_for(hosts: &str, addresses: &[[u8; 4]]) -> Result<RankTable, TableError> {
+        let hosts = crate::hosts::parse(&[hosts.into()]).unwrap();
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
         let facts = NodeFacts {
             hostname: "node".into(),
@@ -92,14 +93,14 @@ mod tests {
             addresses: vec![],
             ssh_address: None,
         };
-        let addresses = [IpAddr::from([10, 1, 0, 1]), IpAddr::from([10, 1, 0, 2])];
-        build(JobId(1), &map, &[&facts, &facts], &addresses).unwrap()
+        let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
+        build(JobId(1), &map, &vec![&facts; map.nodes.len()], &addresses)
     }
 
     #[test]
     fn people_see_what_is_known() {
         assert_eq!(
-            for_people(&table()),
+            for_people(&build_for("a:2,b", &[[10, 1, 0, 1], [10, 1, 0, 2]]).unwrap()),
             "\
 rank  host  hostname  local  address
 0     a     node      0      10.1.0.1
@@ -107,5 +108,41 @@ rank  host  hostname  local  address
 2     b     node      0      10.1.0.2
 "
         );
+    }
+
+    #[test]
+    fn columns_come_with_the_first_rank_that_knows() {
+        let table = build_for("a,long", &[[10, 1, 0, 1], [10, 1, 0, 20]]).unwrap();
+        let (mut nodes, mut ranks) = (table.nodes().to_vec(), table.ranks().to_vec());
+        nodes[1].nics = ["mlx5_0", "mlx5_1"].map(nic).to_vec();
+        ranks[1].nics = vec![1, 0];
+        ranks[1].numa_node = Some(0);
+        assert_eq!(
+            for_people(&RankTable::new(JobId(1), 2, nodes, ranks).unwrap()),
+            "\
+rank  host  hostname  local  address    numa  nics
+0     a     node      0      10.1.0.1
+1     long  node      0      10.1.0.20  0     mlx5_1,mlx5_0
+"
+        );
+    }
+
+    fn nic(device: &str) -> Nic {
+        Nic {
+            device: device.into(),
+            port: 1,
+            gid_index: None,
+            gid: None,
+            netdev: None,
+            address: None,
+            mtu: None,
+            rate_mbps: None,
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_known_makes_no_smaller_table() {
+        let error = build_for("a:2,b", &[[10, 1, 0, 1]]).unwrap_err();
+        assert_eq!(error, TableError::WorldSize { found: 2, expected: 3 });
     }
 }
