@@ -247,7 +247,8 @@ impl SecureStream {
         Ok(())
     }
 
-    /// Adds what was received; what it says is added to `plain` as far as packets are whole.
+    /// Adds what was received; what it says is added to `plain` as far as packets are whole. After
+    /// an error the connection is of no use any more.
     pub fn open(&mut self, received: &[u8], plain: &mut Vec<u8>) -> Result<(), SecureError> {
         self.received.extend_from_slice(received);
         let mut taken = 0;
@@ -259,8 +260,10 @@ impl SecureStream {
             let Some(sealed) = rest.get(..length) else { break };
             let from = plain.len();
             plain.resize(from + length - TAG, 0);
-            let opened = self.noise.read_message(sealed, &mut plain[from..]);
-            opened.map_err(|_| SecureError::Secret)?;
+            if self.noise.read_message(sealed, &mut plain[from..]).is_err() {
+                plain.truncate(from); // Nobody has vouched for it.
+                return Err(SecureError::Secret);
+            }
             taken += LENGTH + length;
         }
         self.received.drain(..taken);
@@ -375,6 +378,83 @@ mod tests {
         sealed[last] ^= 1;
         assert_eq!(listener.open(&sealed, &mut Vec::new()), Err(SecureError::Secret));
         assert_eq!(dialler.open(&[3, 0, 1], &mut Vec::new()), Err(SecureError::Secret));
+    }
+
+    #[test]
+    fn a_packet_counts_once_and_in_its_turn() {
+        let (mut dialler, mut listener) = connected(99);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        dialler.seal(b"one", &mut first).unwrap();
+        dialler.seal(b"two", &mut second).unwrap();
+        let mut heard = Vec::new();
+        listener.open(&first, &mut heard).unwrap();
+        assert_eq!(listener.open(&first, &mut heard), Err(SecureError::Secret));
+        let (mut dialler, mut listener) = connected(99);
+        dialler.seal(b"one", &mut Vec::new()).unwrap();
+        second.clear();
+        dialler.seal(b"two", &mut second).unwrap();
+        assert_eq!(listener.open(&second, &mut heard), Err(SecureError::Secret));
+        assert_eq!(heard, b"one", "what cannot be trusted is not handed on");
+    }
+
+    #[test]
+    fn a_packet_says_nothing_before_it_is_whole() {
+        let (mut dialler, mut listener) = connected(99);
+        let mut sealed = Vec::new();
+        dialler.seal(b"hello", &mut sealed).unwrap();
+        let (last, most) = sealed.split_last().unwrap();
+        let mut heard = Vec::new();
+        for byte in most {
+            listener.open(&[*byte], &mut heard).unwrap();
+            assert!(heard.is_empty());
+        }
+        listener.open(&[*last], &mut heard).unwrap();
+        assert_eq!(heard, b"hello");
+        assert!(listener.received.is_empty());
+    }
+
+    #[test]
+    fn the_longest_packet_is_one_and_a_byte_more_is_two() {
+        for (length, packets) in [(0, 0), (1, 1), (MAX_PLAIN, 1), (MAX_PLAIN + 1, 2)] {
+            let (mut dialler, mut listener) = connected(99);
+            let said = vec![7; length];
+            let (mut sealed, mut heard) = (Vec::new(), Vec::new());
+            dialler.seal(&said, &mut sealed).unwrap();
+            assert_eq!(sealed.len(), length + packets * (LENGTH + TAG));
+            listener.open(&sealed, &mut heard).unwrap();
+            assert_eq!(heard, said);
+        }
+    }
+
+    #[test]
+    fn a_peer_cannot_make_more_wait_than_one_packet() {
+        let (_, mut listener) = connected(99);
+        let mut longest = u16::MAX.to_le_bytes().to_vec();
+        longest.resize(LENGTH + usize::from(u16::MAX) - 1, 0);
+        assert_eq!(listener.open(&longest, &mut Vec::new()), Ok(()));
+        assert!(listener.received.len() < LENGTH + usize::from(u16::MAX));
+        // The next byte makes it whole, and it is no packet.
+        assert_eq!(listener.open(&[0], &mut Vec::new()), Err(SecureError::Secret));
+    }
+
+    #[test]
+    fn the_preamble_is_part_of_what_is_proved() {
+        let (_, first) = Dialler::start(&secret(1), PARTIES).unwrap();
+        // Another sender in the clear part, which nothing but the handshake covers.
+        let sender = MAGIC.len() + 2 + 16;
+        let mut changed = first.clone();
+        changed[sender] ^= 1;
+        assert_eq!(refusal(feed(&changed, 99)), Some(SecureError::Secret));
+        assert_eq!(refusal(feed(&first, 99)), None);
+    }
+
+    #[test]
+    fn a_dialler_recognises_a_listener_without_the_secret() {
+        let (dialler, _) = Dialler::start(&secret(1), PARTIES).unwrap();
+        let (_, first) = Dialler::start(&secret(2), PARTIES).unwrap();
+        let other = Listener::new(secret(2), JobId(7), NodeId(1)).receive(&first);
+        let Ok(Step::Done(other)) = other else { panic!() };
+        assert_eq!(dialler.receive(&other.send).err(), Some(SecureError::Secret));
     }
 
     #[test]

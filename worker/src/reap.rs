@@ -83,6 +83,11 @@ mod tests {
         let job = "0123456789abcdef0123456789abcdef";
         let mut child = Command::new("sleep").arg("60").env(RLAUNCH_JOB_ID, job).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
+        // For a moment a process that starts has no environment yet.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while processes_of(job).is_empty() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
         assert_eq!(processes_of(job), [pid]);
         assert!(processes_of("fedcba98765432100123456789abcdef").is_empty());
         child.kill().unwrap();

@@ -37,10 +37,18 @@ impl Workspace {
         Workspace { path: below.join(name), lock: OnceLock::new() }
     }
 
-    /// Makes the directory, for this user alone. An existing one is refused: it is not ours.
+    /// Makes the directory, for this user alone. One in which something is already is refused: it
+    /// is not ours.
+    ///
+    /// It gets its name when it is locked already: [`sweep`] takes what it knows by name and finds
+    /// unlocked.
     pub(crate) fn create(&self) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.path)?;
-        let lock = lock(&self.path).ok_or_else(|| io::Error::other("it cannot be locked"))?;
+        let unnamed = self.path.with_extension("new");
+        DirBuilder::new().mode(0o700).create(&unnamed)?;
+        let made = lock(&unnamed)
+            .ok_or_else(|| io::Error::other("it cannot be locked"))
+            .and_then(|lock| fs::rename(&unnamed, &self.path).map(|()| lock));
+        let lock = made.inspect_err(|_| drop(fs::remove_dir(&unnamed)))?;
         let _ = self.lock.set(lock);
         Ok(())
     }
@@ -107,9 +115,8 @@ pub(crate) fn sweep() {
     for entry in places.iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
         let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
-        if ours && lock(&entry.path()).is_some() {
-            let _ = fs::remove_dir_all(entry.path());
-        }
+        let Some(_held) = ours.then(|| lock(&entry.path())).flatten() else { continue };
+        let _ = fs::remove_dir_all(entry.path());
     }
 }
 
@@ -136,8 +143,8 @@ mod tests {
     fn it_is_private_and_goes() {
         let workspace = Workspace::choose();
         workspace.create().unwrap();
-        assert!(workspace.create().is_err(), "an existing directory is not taken over");
         fs::write(workspace.path().join("x"), "x").unwrap();
+        assert!(workspace.create().is_err(), "an existing directory is not taken over");
         sweep();
         assert!(workspace.path().exists(), "one in use is not swept");
         workspace.remove();

@@ -1,7 +1,8 @@
 //! The doors of a node: children knock here, and the parent's connections back.
 //!
 //! Anybody can knock. Whoever is not of the job is let go after [`PATIENCE`] at the latest and
-//! hears nothing; only so many may stand at the door at once.
+//! hears nothing. Only so many may stand at the door at once; where more come, who has stood there
+//! longest goes, so that a crowd keeps no child out.
 
 use super::dial::Dialling;
 use super::edge::{Proved, tune};
@@ -10,14 +11,14 @@ use super::talk::{BACK_MAGIC, Nonce, Talk, TalkError, Word};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::oob::EDGE_TIMEOUT;
 use rlaunch_bootstrap::secure::{Listener, Step};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// How long a stranger may take to say who it is.
@@ -48,6 +49,39 @@ impl Backs {
     }
 }
 
+/// A child that has proved who it is.
+struct Greeted {
+    talk: Talk,
+    /// Where it listens, to be proved.
+    listener: SocketAddr,
+    nonce: Nonce,
+}
+
+/// Those who have not said yet who they are.
+#[derive(Default)]
+struct Strangers {
+    tasks: JoinSet<Option<Greeted>>,
+    /// Longest at the door first.
+    in_order: VecDeque<AbortHandle>,
+}
+
+impl Strangers {
+    fn admit(&mut self, tcp: TcpStream, children: &[NodeId], dialling: &Dialling, most: usize) {
+        self.in_order.retain(|stranger| !stranger.is_finished());
+        if self.in_order.len() >= most
+            && let Some(longest) = self.in_order.pop_front()
+        {
+            longest.abort();
+        }
+        let (children, dialling) = (children.to_vec(), dialling.clone());
+        let task = self.tasks.spawn(async move {
+            // A stranger's fault is its own affair.
+            timeout(PATIENCE, receive(tcp, &children, &dialling)).await.ok()?.ok()?
+        });
+        self.in_order.push_back(task);
+    }
+}
+
 /// Opens the door at `listener` until the task is aborted. Children come out of `proved`.
 pub(crate) async fn accept_all(
     listener: TcpListener,
@@ -55,48 +89,53 @@ pub(crate) async fn accept_all(
     dialling: Dialling,
     proved: mpsc::UnboundedSender<Proved>,
 ) {
-    let mut at_the_door: JoinSet<()> = JoinSet::new();
+    let mut strangers = Strangers::default();
+    let mut greeted: JoinSet<()> = JoinSet::new();
     let most = children.len() + STRANGERS;
     loop {
         tokio::select! {
-            accepted = listener.accept(), if at_the_door.len() < most => {
+            accepted = listener.accept() => match accepted {
+                Ok((tcp, _)) => strangers.admit(tcp, &children, &dialling, most),
                 // The caller has gone already, or there are too many open files for a while.
-                let Ok((tcp, _)) = accepted else {
-                    tokio::time::sleep(BREATH).await;
-                    continue;
-                };
-                let (children, dialling, proved) =
-                    (children.clone(), dialling.clone(), proved.clone());
-                at_the_door.spawn(async move {
-                    // A stranger's fault is its own affair.
-                    let _ = receive(tcp, &children, &dialling, &proved).await;
-                });
+                Err(_) => tokio::time::sleep(BREATH).await,
+            },
+            Some(said) = strangers.tasks.join_next() => {
+                if let Ok(Some(child)) = said {
+                    let proved = proved.clone();
+                    greeted.spawn(async move {
+                        // The child says what became of it.
+                        let _ = prove(child, &proved).await;
+                    });
+                }
             }
-            Some(_) = at_the_door.join_next() => {}
+            Some(_) = greeted.join_next() => {}
         }
     }
 }
 
+/// Finds out who has come: a child, or a connection back.
 async fn receive(
     mut tcp: TcpStream,
     children: &[NodeId],
     dialling: &Dialling,
+) -> Result<Option<Greeted>, TalkError> {
+    let mut begin = [0; BACK_MAGIC.len()];
+    tcp.read_exact(&mut begin).await?;
+    if &begin == BACK_MAGIC {
+        let mut nonce = Nonce::default();
+        tcp.read_exact(&mut nonce).await?;
+        dialling.backs.arrived(&nonce);
+        return Ok(None);
+    }
+    tune(&tcp)?;
+    greet(tcp, &begin, children, dialling).await
+}
+
+/// Connects back to the child; if that leads there, it may take this for its edge.
+async fn prove(
+    Greeted { mut talk, listener, nonce }: Greeted,
     proved: &mpsc::UnboundedSender<Proved>,
 ) -> Result<(), TalkError> {
-    let mut begin = [0; BACK_MAGIC.len()];
-    let known = timeout(PATIENCE, async {
-        tcp.read_exact(&mut begin).await?;
-        if &begin == BACK_MAGIC {
-            let mut nonce = Nonce::default();
-            tcp.read_exact(&mut nonce).await?;
-            dialling.backs.arrived(&nonce);
-            return Ok(None);
-        }
-        tune(&tcp)?;
-        greet(tcp, &begin, children, dialling).await
-    });
-    let known = known.await.map_err(|_| TalkError::Ended)??;
-    let Some((mut talk, listener, nonce)) = known else { return Ok(()) };
     let child = talk.parties.from;
     let connecting_back = timeout(EDGE_TIMEOUT, async {
         let local = talk.addresses()?.0.ip();
@@ -120,7 +159,7 @@ async fn greet(
     begin: &[u8],
     children: &[NodeId],
     dialling: &Dialling,
-) -> Result<Option<(Talk, SocketAddr, Nonce)>, TalkError> {
+) -> Result<Option<Greeted>, TalkError> {
     let mut listener = Listener::new(dialling.secret.clone(), dialling.job, dialling.me);
     let mut buffer = [0; 4096];
     let mut length = begin.len();
@@ -140,7 +179,7 @@ async fn greet(
     }
     let mut talk = Talk::begin(tcp, done).await?;
     match talk.hear().await? {
-        Word::Offer { listener, nonce } => Ok(Some((talk, listener, nonce))),
+        Word::Offer { listener, nonce } => Ok(Some(Greeted { talk, listener, nonce })),
         _ => Ok(None),
     }
 }

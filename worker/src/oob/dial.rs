@@ -41,7 +41,7 @@ impl Dialling {
     pub(crate) async fn join(self, parent: &ParentPeer) -> Outcome {
         let deadline = Instant::now() + EDGE_TIMEOUT;
         let mut outcomes: Vec<Progress> = Vec::new();
-        let mut running: JoinSet<(usize, Result<Proved, AttemptOutcome>)> = JoinSet::new();
+        let mut running: JoinSet<(usize, Result<Talk, AttemptOutcome>)> = JoinSet::new();
         let mut next_at = Instant::now();
         loop {
             if running.is_empty() || Instant::now() >= next_at {
@@ -61,7 +61,7 @@ impl Dialling {
                 }
             }
             tokio::select! {
-                Some(Ok((index, tried))) = running.join_next() => match tried {
+                Some(Ok((index, tried))) = running.join_next() => match take(tried, deadline).await {
                     Ok(edge) => {
                         // Who began later is only slower; who began earlier has not answered.
                         outcomes.truncate(index);
@@ -83,7 +83,7 @@ impl Dialling {
         (local, remote): (IpAddr, SocketAddr),
         deadline: Instant,
         progress: &Progress,
-    ) -> Result<Proved, AttemptOutcome> {
+    ) -> Result<Talk, AttemptOutcome> {
         let mut talk = match timeout_at(deadline, self.connect(parent, local, remote)).await {
             Ok(Ok(talk)) => talk,
             Ok(Err(error)) => return Err(outcome_of(&error)),
@@ -104,15 +104,10 @@ impl Dialling {
             }
         };
         match timeout_at(deadline, proof).await {
-            Ok(Ok(true)) => {}
-            Ok(Err(error)) => return Err(outcome_of(&error)),
-            Ok(Ok(false)) | Err(_) => return Err(AttemptOutcome::NoWayBack(listener)),
+            Ok(Ok(true)) => Ok(talk),
+            Ok(Err(error)) => Err(outcome_of(&error)),
+            Ok(Ok(false)) | Err(_) => Err(AttemptOutcome::NoWayBack(listener)),
         }
-        let taken = async {
-            talk.say(&Word::Take).await?;
-            Proved::new(parent, talk)
-        };
-        taken.await.map_err(|error| outcome_of(&error))
     }
 
     async fn connect(
@@ -137,6 +132,23 @@ impl Dialling {
                 Step::Done(done) => return Talk::begin(tcp, done).await,
             };
         }
+    }
+}
+
+/// Tells the parent that this is the edge. Only one try is told so, however many are proved at
+/// once: the parent goes by the first that it hears.
+async fn take(
+    tried: Result<Talk, AttemptOutcome>,
+    deadline: Instant,
+) -> Result<Proved, AttemptOutcome> {
+    let mut talk = tried?;
+    let taken = async {
+        talk.say(&Word::Take).await?;
+        Proved::new(talk.parties.to, talk)
+    };
+    match timeout_at(deadline, taken).await {
+        Ok(taken) => taken.map_err(|error| outcome_of(&error)),
+        Err(_) => Err(AttemptOutcome::NoAnswer),
     }
 }
 

@@ -9,4 +9,6 @@ pub(crate) mod dial;
 pub(crate) mod edge;
 pub(crate) mod ports;
 mod talk;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tree;

@@ -28,6 +28,15 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// Connections of earlier jobs that linger in the kernel take no port away; a socket that listens or
+/// is held does.
+fn listener(address: IpAddr, port: u16) -> io::Result<TcpListener> {
+    let socket = socket(address)?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::new(address, port))?;
+    socket.listen(BACKLOG)
+}
+
 /// A socket bound to `local`, with whatever port, to dial from.
 pub(super) fn dialling(local: IpAddr) -> io::Result<TcpSocket> {
     let socket = socket(local)?;
@@ -44,7 +53,7 @@ pub(crate) fn listen(
 ) -> Result<Vec<TcpListener>, Problem> {
     let mut listeners = Vec::with_capacity(addresses.len());
     for &address in addresses {
-        let bound = in_turn(range, job, salt).map(|port| bind(address, port)?.listen(BACKLOG));
+        let bound = in_turn(range, job, salt).map(|port| listener(address, port));
         let mut refused = None;
         let mut taken = false;
         for attempt in bound {
@@ -137,6 +146,26 @@ mod tests {
         let port = listeners[0].local_addr().unwrap().port();
         let one = PortRange { first: port, last: port };
         assert_eq!(listen(&[HERE], one, JobId(9), 0).unwrap_err(), Problem::NoPort { range: one });
+    }
+
+    /// Connections of the job before linger in the kernel for a minute.
+    #[tokio::test]
+    async fn a_port_is_free_as_soon_as_its_listener_has_gone() {
+        let first = listen(&[HERE], RANGE, JobId(11), 0).unwrap();
+        let address = first[0].local_addr().unwrap();
+        let caller = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (called, _) = first[0].accept().await.unwrap();
+        drop(called);
+        drop((caller, first));
+        let one = PortRange { first: address.port(), last: address.port() };
+        assert_eq!(listen(&[HERE], one, JobId(12), 0).unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_held_port_is_not_listened_on() {
+        let held = HeldPort::take(RANGE, JobId(13), &[HERE]).unwrap();
+        let one = PortRange { first: held.port, last: held.port };
+        assert_eq!(listen(&[HERE], one, JobId(13), 0).unwrap_err(), Problem::NoPort { range: one });
     }
 
     #[tokio::test]

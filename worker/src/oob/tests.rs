@@ -1,0 +1,309 @@
+//! Nodes that join over loopback, and strangers that knock meanwhile.
+
+use super::accept::{self, Backs};
+use super::dial::{Dialling, Outcome};
+use super::edge::{FromEdge, Proved};
+use super::ports;
+use super::talk::{BACK_MAGIC, Nonce, Talk, Word};
+use rlaunch_bootstrap::id::{JobId, NodeId};
+use rlaunch_bootstrap::job::PortRange;
+use rlaunch_bootstrap::oob::{AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
+use rlaunch_bootstrap::secure::{Dialler, Listener, Parties, Secret, Step};
+use rlaunch_bootstrap::tree::link::Head;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+const JOB: JobId = JobId(77);
+const RANGE: PortRange = PortRange { first: 23000, last: 23999 };
+const ROOT: NodeId = NodeId(0);
+const CHILD: NodeId = NodeId(1);
+
+fn secret() -> Secret {
+    Secret::from_bytes([5; 32])
+}
+
+/// A loopback address of this machine.
+fn here(last: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, last).into()
+}
+
+/// One node of the tree.
+struct Member {
+    dialling: Dialling,
+    proved: mpsc::UnboundedReceiver<Proved>,
+    doors: JoinSet<()>,
+}
+
+impl Member {
+    fn new(me: NodeId, addresses: &[u8], children: &[NodeId]) -> Member {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|&last| here(last)).collect();
+        let listeners = ports::listen(&addresses, RANGE, JOB, me.0).unwrap();
+        let dialling = Dialling {
+            secret: secret(),
+            job: JOB,
+            me,
+            listeners: listeners.iter().map(|l| l.local_addr().unwrap()).collect(),
+            backs: Backs::default(),
+        };
+        let (sender, proved) = mpsc::unbounded_channel();
+        let mut doors = JoinSet::new();
+        for listener in listeners {
+            let children = children.to_vec();
+            doors.spawn(accept::accept_all(listener, children, dialling.clone(), sender.clone()));
+        }
+        Member { dialling, proved, doors }
+    }
+
+    fn at(&self, index: usize) -> SocketAddr {
+        self.dialling.listeners[index]
+    }
+
+    async fn join(&self, pairs: &[(u8, SocketAddr)]) -> Outcome {
+        let pairs = pairs.iter().map(|&(local, remote)| (here(local), remote)).collect();
+        self.dialling.clone().join(&ParentPeer { node: ROOT, pairs }).await
+    }
+
+    async fn child(&mut self) -> Proved {
+        timeout(EDGE_TIMEOUT, self.proved.recv()).await.unwrap().unwrap()
+    }
+}
+
+fn outcomes(outcome: &Outcome) -> Vec<AttemptOutcome> {
+    outcome.failed.iter().map(|attempt| attempt.outcome.clone()).collect()
+}
+
+/// A port of this machine that nobody listens on.
+async fn closed() -> SocketAddr {
+    TcpListener::bind((here(1), 0)).await.unwrap().local_addr().unwrap()
+}
+
+/// Waits until the other end lets go, and says how long that took.
+async fn let_go(mut tcp: TcpStream) -> Duration {
+    let began = Instant::now();
+    let mut heard = Vec::new();
+    // A reset is as good as an end.
+    let _ = timeout(Duration::from_secs(5), tcp.read_to_end(&mut heard)).await.unwrap();
+    assert_eq!(heard, [], "a stranger is told nothing");
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn three_nodes_join_and_frames_go_both_ways() {
+    let mut root = Member::new(ROOT, &[1], &[NodeId(1), NodeId(2)]);
+    for (id, last) in [(NodeId(1), 2), (NodeId(2), 3)] {
+        let member = Member::new(id, &[last], &[]);
+        let outcome = member.join(&[(last, root.at(0))]).await;
+        assert_eq!(outcomes(&outcome), []);
+        let mine = outcome.edge.unwrap();
+        let parents = root.child().await;
+        assert_eq!((mine.peer, parents.peer), (ROOT, id));
+        assert_eq!((mine.local, mine.remote), (parents.remote, parents.local));
+        assert_eq!((mine.local.ip(), mine.remote), (here(last), root.at(0)));
+
+        let (to_child, mut from_parent) = mpsc::unbounded_channel();
+        let (to_parent, mut from_child) = mpsc::unbounded_channel();
+        let mine = mine.carry(1 << 20, to_child);
+        let parents = parents.carry(1 << 20, to_parent);
+        mine.send(Head::Leaving.into());
+        parents.send(Head::Leaving.into());
+        for (arrivals, peer) in [(&mut from_parent, ROOT), (&mut from_child, id)] {
+            let (from, what) = timeout(EDGE_TIMEOUT, arrivals.recv()).await.unwrap().unwrap();
+            assert_eq!(from, peer);
+            assert!(matches!(what, FromEdge::Frame(f) if f.head == Head::Leaving));
+        }
+        // The edge is closed: the other end notices.
+        mine.finish().await;
+        drop(parents);
+        let broke = timeout(EDGE_TIMEOUT, from_parent.recv()).await.unwrap();
+        assert!(matches!(broke, None | Some((ROOT, FromEdge::Broke(_)))), "{broke:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pair_that_is_refused_is_left_for_the_next_at_once() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let child = Member::new(CHILD, &[2], &[]);
+    let began = Instant::now();
+    let outcome = child.join(&[(2, closed().await), (2, root.at(0))]).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::Refused]);
+    assert_eq!(outcome.edge.unwrap().remote, root.at(0));
+    assert!(began.elapsed() < Duration::from_millis(150), "{:?}", began.elapsed());
+    assert_eq!(root.child().await.peer, CHILD);
+}
+
+#[tokio::test]
+async fn a_pair_without_a_way_back_is_not_used() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let mut child = Member::new(CHILD, &[2, 3], &[]);
+    // Nobody listens any more where the parent is asked to connect back.
+    let gone = TcpListener::bind((here(2), 0)).await.unwrap().local_addr().unwrap();
+    child.dialling.listeners[0] = gone;
+    let outcome = child.join(&[(2, root.at(0)), (3, root.at(0))]).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::NoWayBack(gone)]);
+    assert_eq!(outcome.edge.unwrap().local.ip(), here(3));
+    assert_eq!(root.child().await.remote.ip(), here(3));
+
+    let alone = child.join(&[(2, root.at(0))]).await;
+    assert!(alone.edge.is_none());
+    assert_eq!(outcomes(&alone), [AttemptOutcome::NoWayBack(gone)]);
+}
+
+#[tokio::test]
+async fn a_parent_that_is_silent_is_given_up_in_time() {
+    let silent = TcpListener::bind((here(1), 0)).await.unwrap();
+    let child = Member::new(CHILD, &[2], &[]);
+    let began = Instant::now();
+    let outcome = child.join(&[(2, silent.local_addr().unwrap())]).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::NoAnswer]);
+    assert!(outcome.edge.is_none());
+    let took = began.elapsed();
+    assert!(took >= EDGE_TIMEOUT && took < EDGE_TIMEOUT + Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test]
+async fn whoever_has_another_secret_gets_no_edge() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let mut child = Member::new(CHILD, &[2], &[]);
+    child.dialling.secret = Secret::from_bytes([6; 32]);
+    let outcome = child.join(&[(2, root.at(0))]).await;
+    assert!(outcome.edge.is_none());
+    assert!(matches!(&outcomes(&outcome)[..], [AttemptOutcome::Stranger(_)]));
+    assert!(root.proved.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_node_that_is_no_child_gets_no_edge() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let other = Member::new(NodeId(9), &[2], &[]);
+    let outcome = other.join(&[(2, root.at(0))]).await;
+    assert!(outcome.edge.is_none());
+    assert!(root.proved.try_recv().is_err());
+}
+
+/// What somebody who knows the job but not its secret can say, and where he stops.
+fn strangers_words() -> Vec<Vec<u8>> {
+    let parties = Parties { job: JOB, from: CHILD, to: ROOT };
+    let (_, known) = Dialler::start(&secret(), parties).unwrap();
+    let (_, unknown) = Dialler::start(&Secret::from_bytes([9; 32]), parties).unwrap();
+    let mut back = BACK_MAGIC.to_vec();
+    back.extend_from_slice(&Nonce::default());
+    vec![
+        Vec::new(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        known[..known.len() - 1].to_vec(),
+        unknown,
+        back.clone(),
+        back[..20].to_vec(),
+        vec![0xff; 100_000],
+    ]
+}
+
+#[tokio::test]
+async fn strangers_are_let_go_in_time_and_told_nothing() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let mut knocking = JoinSet::new();
+    for words in strangers_words() {
+        let mut tcp = TcpStream::connect(root.at(0)).await.unwrap();
+        // It may have been let go in the middle.
+        let _ = tcp.write_all(&words).await;
+        knocking.spawn(let_go(tcp));
+    }
+    while let Some(took) = knocking.join_next().await {
+        assert!(took.unwrap() < Duration::from_millis(2500));
+    }
+    assert!(root.proved.try_recv().is_err());
+    assert_eq!(root.doors.len(), 1);
+    assert!(root.doors.try_join_next().is_none(), "the door is still open");
+}
+
+/// A recorded handshake is answered, and leads no further.
+#[tokio::test]
+async fn a_replayed_handshake_is_let_go() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let parties = Parties { job: JOB, from: CHILD, to: ROOT };
+    let (_, recorded) = Dialler::start(&secret(), parties).unwrap();
+    let mut tcp = TcpStream::connect(root.at(0)).await.unwrap();
+    let began = Instant::now();
+    tcp.write_all(&recorded).await.unwrap();
+    tcp.write_all(&[40, 0]).await.unwrap();
+    tcp.write_all(&[7; 40]).await.unwrap();
+    let mut answer = Vec::new();
+    let ended = timeout(Duration::from_secs(3), tcp.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok() && began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(root.proved.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_crowd_of_silent_strangers_keeps_no_child_out() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let mut crowd = Vec::new();
+    for _ in 0..400 {
+        crowd.push(TcpStream::connect(root.at(0)).await.unwrap());
+    }
+    let child = Member::new(CHILD, &[2], &[]);
+    let outcome = child.join(&[(2, root.at(0))]).await;
+    assert!(outcome.edge.is_some(), "{:?}", outcomes(&outcome));
+    assert_eq!(root.child().await.peer, CHILD);
+}
+
+/// The parent's end of a handshake up to the child's offer.
+async fn hear_offer(listener: &TcpListener) -> (Talk, SocketAddr, Nonce) {
+    let (mut tcp, _) = listener.accept().await.unwrap();
+    let mut waiting = Listener::new(secret(), JOB, ROOT);
+    let mut buffer = [0; 4096];
+    let done = loop {
+        let length = tcp.read(&mut buffer).await.unwrap();
+        assert_ne!(length, 0);
+        match waiting.receive(&buffer[..length]).unwrap() {
+            Step::More(more) => waiting = more,
+            Step::Done(done) => break done,
+        }
+    };
+    let mut talk = Talk::begin(tcp, done).await.unwrap();
+    match talk.hear().await.unwrap() {
+        Word::Offer { listener, nonce } => (talk, listener, nonce),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn of_two_pairs_proved_at_once_one_is_taken() {
+    let parents = [
+        TcpListener::bind((here(1), 0)).await.unwrap(),
+        TcpListener::bind((here(4), 0)).await.unwrap(),
+    ];
+    let pairs = [(2, parents[0].local_addr().unwrap()), (2, parents[1].local_addr().unwrap())];
+    let child = Member::new(CHILD, &[2], &[]);
+    let acting = async {
+        let mut talks = Vec::new();
+        let mut backs = Vec::new();
+        for parent in &parents {
+            let (talk, listener, nonce) = hear_offer(parent).await;
+            let mut back = TcpStream::connect(listener).await.unwrap();
+            back.write_all(BACK_MAGIC).await.unwrap();
+            talks.push(talk);
+            backs.push((back, nonce));
+        }
+        // The child has heard the beginnings; both ends come in one breath.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for (back, nonce) in &backs {
+            assert_eq!(back.try_write(nonce).unwrap(), nonce.len());
+        }
+        (talks, backs)
+    };
+    let (outcome, (talks, _backs)) = tokio::join!(child.join(&pairs), acting);
+    let edge = outcome.edge.unwrap();
+    let mut taken = Vec::new();
+    for (mut talk, (_, remote)) in talks.into_iter().zip(pairs) {
+        let word = timeout(Duration::from_millis(500), talk.hear()).await.unwrap();
+        if matches!(word, Ok(Word::Take)) {
+            taken.push(remote);
+        }
+    }
+    assert_eq!(taken, [edge.remote]);
+}
