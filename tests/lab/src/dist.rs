@@ -58,6 +58,7 @@ fn agent(profile: Profile) -> Command {
         Profile::Lab => command
             .args(["rustc", "-p", "rlaunch-worker", "--bin", "rlaunch-worker"])
             .args(["--profile", "lab", "--", "-C", "target-feature=+crt-static"])
+            .args(["-C", "relocation-model=static"])
             // Small as the shipped one, since it travels to hosts whose disks are small.
             .args(["-C", "strip=symbols"]),
     };
