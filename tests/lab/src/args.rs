@@ -37,6 +37,7 @@ Simulate:
 
 Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
+  cargo lab bench rendezvous          how quickly their ranks find each other
   cargo lab bench failure             how quickly and cleanly they end when something fails
   cargo lab soak launch --load        300 jobs in a row on a busy machine";
 
@@ -182,6 +183,16 @@ pub(crate) enum Bench {
         /// Leave a launcher out.
         #[arg(long, value_parser = PossibleValuesParser::new(launch::launcher_names()))]
         skip: Vec<String>,
+    },
+    /// Rank table, barrier and all-gather of two ranks on every host, by rlaunch, Hydra and Open MPI
+    /// in turn.
+    Rendezvous {
+        /// How many hosts.
+        #[arg(long, default_value_t = 64)]
+        hosts: usize,
+        /// How many jobs of each, after one to warm up.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
     },
     /// Let a rank, a launcher, an agent and a host fail, under rlaunch, Hydra and Open MPI in turn.
     Failure {

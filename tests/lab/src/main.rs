@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 
 use args::{Args, Bench, Soak, Verb};
-use rlaunch_lab::bench::{failure, launch};
+use rlaunch_lab::bench::{failure, launch, rendezvous};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
 use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, names, sim, soak, stages};
@@ -77,6 +77,10 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Bench(Bench::Launch { hosts, rounds, skip }) => {
             let plan = launch::Plan { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
             return Ok(exit_code(launch::run(&plan)?));
+        }
+        Verb::Bench(Bench::Rendezvous { hosts, rounds }) => {
+            let plan = rendezvous::Plan { hosts: *hosts, rounds: *rounds };
+            return Ok(exit_code(rendezvous::run(&plan)?));
         }
         Verb::Bench(Bench::Failure { rounds }) => {
             return Ok(exit_code(failure::run(&failure::Plan { rounds: *rounds })?));

@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use crate::LabError;
 use crate::command::{run, spinner};
 
-/// A program and the package of Debian and Ubuntu that brings it.
+/// A program, or the path of a file, and the package of Debian and Ubuntu that brings it.
 struct Need {
     program: &'static str,
     package: &'static str,
@@ -34,6 +34,15 @@ const PEERS: &[Need] = &[
     Need { program: "mpirun.openmpi", package: "openmpi-bin" },
 ];
 
+/// What compiles programs against the peers' libraries.
+const HEADERS: &[Need] = &[
+    Need { program: "cc", package: "gcc" },
+    Need { program: "mpicc.mpich", package: "libmpich-dev" },
+    Need { program: "mpicc.openmpi", package: "libopenmpi-dev" },
+    Need { program: "pkg-config", package: "pkg-config" },
+    Need { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
+];
+
 /// What is to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
@@ -41,6 +50,8 @@ pub enum Extent {
     Lab,
     /// The peers, too: benches compare with their launchers, tests use their libraries.
     Peers,
+    /// And what compiles against those libraries.
+    Headers,
 }
 
 /// Installs what is missing; quick when nothing is. Prints what it does.
@@ -68,10 +79,15 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
 
 /// Packages of which a program is missing, each once.
 fn missing(extent: Extent) -> Vec<&'static str> {
-    let peers = if extent == Extent::Peers { PEERS } else { &[] };
+    let (peers, headers): (&[Need], &[Need]) = match extent {
+        Extent::Lab => (&[], &[]),
+        Extent::Peers => (PEERS, &[]),
+        Extent::Headers => (PEERS, HEADERS),
+    };
     let mut packages: Vec<_> = LAB
         .iter()
         .chain(peers)
+        .chain(headers)
         .filter(|need| !has(need.program))
         .map(|need| need.package)
         .collect();

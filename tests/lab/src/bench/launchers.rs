@@ -35,20 +35,35 @@ impl Launcher {
     /// The command for `per_host` ranks of `program` on every host. It is run from `/`: Hydra and
     /// Open MPI need the present directory on every host. Its process is the launcher's own.
     pub(super) fn command(self, field: &Field, per_host: usize, program: &[&str]) -> Command {
+        self.command_with(&[], field, per_host, program)
+    }
+
+    /// The same with options of this launcher; plain ssh takes none.
+    pub(super) fn command_with(
+        self,
+        options: &[&str],
+        field: &Field,
+        per_host: usize,
+        program: &[&str],
+    ) -> Command {
         let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
         let slots = |host: &String| format!("{host}:{per_host}");
         let slots = field.hosts.iter().map(slots).collect::<Vec<_>>().join(",");
         let count = (field.hosts.len() * per_host).to_string();
         match self {
-            Launcher::Rlaunch => {
-                command.arg(&field.rlaunch).args(["-H", &slots, "-np", &count]).args(program)
-            }
+            Launcher::Rlaunch => command
+                .arg(&field.rlaunch)
+                .args(["-H", &slots, "-np", &count])
+                .args(options)
+                .args(program),
             Launcher::Hydra => command
                 .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &field.hosts.join(",")])
                 .args(["-n", &count, "-ppn", &per_host.to_string()])
+                .args(options)
                 .args(program),
             Launcher::OpenMpi => command
                 .args(["mpirun.openmpi", "--allow-run-as-root", "-H", &slots, "-np", &count])
+                .args(options)
                 .args(program),
             Launcher::PlainSsh => {
                 command.args(["sh", "-c", PLAIN_SSH, "sh", &program.join(" ")]).args(&field.hosts)

@@ -4,6 +4,7 @@
 pub mod failure;
 pub mod launch;
 mod launchers;
+pub mod rendezvous;
 
 /// Measured values of one kind, one per round.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +13,11 @@ pub(crate) struct Series(Vec<f64>);
 impl Series {
     pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
+    }
+
+    /// The same values in another unit.
+    pub(crate) fn scaled(&self, factor: f64) -> Series {
+        Series(self.0.iter().map(|value| value * factor).collect())
     }
 
     /// How many values there are.

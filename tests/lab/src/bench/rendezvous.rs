@@ -1,0 +1,229 @@
+//! `cargo lab bench rendezvous`: how long ranks take to find each other, under rlaunch and under
+//! what MPI libraries ask the same of: PMI-1 of Hydra, PMIx of Open MPI.
+//!
+//! `ready` is, for rlaunch, the time from the last agent's hello until the rank table is
+//! everywhere; for its peers it is MPI_Init of the slowest rank, which uses the exchange and does
+//! more. The other rows are the same act for all: what a rank waits for in a barrier, and in an
+//! all-gather of so many bytes.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+use std::{fs, io};
+
+use serde::Deserialize;
+
+use super::Series;
+use super::launchers::{Field, Launcher};
+use crate::command::{run as run_command, show};
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Lab, LabError, Options};
+
+const NAME: &str = "bench";
+const NET: [u8; 2] = [10, 97];
+const PER_HOST: usize = 2;
+/// How often each act is repeated in a job.
+const REPEATED: &str = "10";
+/// Where hosts find the programs.
+const ON_HOST: &str = "/tmp/bench";
+const IDLE: Duration = Duration::from_secs(30);
+/// The most seconds until the table is everywhere.
+const READY_BAR: f64 = 0.25;
+const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
+const ROWS: [&str; 4] = ["ready", "barrier", "gather-64", "gather-4096"];
+const PMI1: (&str, &str) = ("pmi1.c", include_str!("rendezvous/pmi1.c"));
+const PMIX: (&str, &str) = ("pmix.c", include_str!("rendezvous/pmix.c"));
+const INIT: (&str, &str) = ("init.c", include_str!("rendezvous/init.c"));
+const MEET: (&str, &str) = ("meet.h", include_str!("rendezvous/meet.h"));
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// On how many hosts, with two ranks each.
+    pub hosts: usize,
+    /// How many jobs of each launcher.
+    pub rounds: usize,
+}
+
+/// Measured seconds by row, then by launcher.
+type Results = BTreeMap<&'static str, [Series; 3]>;
+
+/// Measures and prints; true if the bar is met.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    setup::install(Extent::Headers)?;
+    let rlaunch = dist::build(Profile::Release)?;
+    let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
+    let made = fs::create_dir(&scratch).map_err(LabError::io("make a directory for programs"));
+    let results = made.and_then(|()| with_programs(plan, rlaunch, &scratch));
+    let _ = fs::remove_dir_all(&scratch);
+    let results = results?;
+    println!(
+        "\nmilliseconds, median (min–max) of {} jobs with {} ranks on {} hosts",
+        plan.rounds,
+        plan.hosts * PER_HOST,
+        plan.hosts
+    );
+    Ok(print(&results))
+}
+
+fn with_programs(plan: &Plan, rlaunch: PathBuf, scratch: &Path) -> Result<Results, LabError> {
+    let programs = compile(scratch)?;
+    println!("starting {} hosts", plan.hosts);
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
+    let field = Field { hosts: lab.hosts(), lab, rlaunch };
+    let results = place(&field, &programs).and_then(|()| measure(&field, plan.rounds));
+    Lab::down(NAME)?;
+    results
+}
+
+/// Builds every program that ranks run.
+fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
+    for (name, text) in [PMI1, PMIX, INIT, MEET] {
+        fs::write(scratch.join(name), text).map_err(LabError::io(format!("write {name}")))?;
+    }
+    let pkg_config = ["--cflags", "--libs", "pmix"];
+    let flags = run_command("ask for PMIx", Command::new("pkg-config").args(pkg_config))?;
+    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+    let pmix: Vec<&str> = flags.split_whitespace().collect();
+    let all: [(&str, &str, &str, &[&str]); 4] = [
+        ("cc", PMI1.0, "pmi1", &[]),
+        ("cc", PMIX.0, "pmix", &pmix),
+        ("mpicc.mpich", INIT.0, "init-hydra", &[]),
+        ("mpicc.openmpi", INIT.0, "init-mpirun", &[]),
+    ];
+    let mut programs = Vec::new();
+    for (compiler, source, program, flags) in all {
+        let mut compile = Command::new(compiler);
+        compile.current_dir(scratch).args(["-O2", "-o", program, source]).args(flags);
+        run_command(&format!("compile {source}"), &mut compile)?;
+        programs.push(scratch.join(program));
+    }
+    let mut services = dist::cargo();
+    services.args(["build", "--release", "-p", "rlaunch-bootstrap", "--example", "services"]);
+    show("build the example services", &mut services)?;
+    programs.push(dist::target_directory()?.join("release/examples/services"));
+    Ok(programs)
+}
+
+fn place(field: &Field, programs: &[PathBuf]) -> Result<(), LabError> {
+    for program in programs {
+        let failed = || LabError::io(format!("read {}", program.display()));
+        let bytes = fs::read(program).map_err(failed())?;
+        let name = program.file_name().ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))?;
+        for host in &field.hosts {
+            field.lab.write_file(host, &Path::new(ON_HOST).join(name), &bytes, 0o755)?;
+        }
+    }
+    Ok(())
+}
+
+/// A round to warm up, then the timed rounds in turn.
+fn measure(field: &Field, rounds: usize) -> Result<Results, LabError> {
+    let mut results = Results::new();
+    for round in 0..=rounds {
+        for (index, launcher) in LAUNCHERS.into_iter().enumerate() {
+            let measured = measure_one(field, launcher)?;
+            let words: Vec<_> = ROWS.iter().zip(&measured).collect();
+            let words: Vec<_> =
+                words.iter().map(|(row, time)| format!("{row} {:.2}", *time * 1e3)).collect();
+            println!("round {round}: {:<8} {} ms", launcher.name(), words.join(", "));
+            if round > 0 {
+                for (row, time) in ROWS.into_iter().zip(measured) {
+                    results.entry(row).or_default()[index].push(time);
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// Seconds, in the order of [`ROWS`].
+fn measure_one(field: &Field, launcher: Launcher) -> Result<Vec<f64>, LabError> {
+    let program = |name: &str| format!("{ON_HOST}/{name}");
+    let (mut measured, meet, options) = match launcher {
+        Launcher::Rlaunch => (Vec::new(), "services", ["--events", "/dev/stderr"].as_slice()),
+        _ => {
+            let init = program(&format!("init-{}", launcher.name()));
+            let output = complete(field, launcher, &[], &[&init])?;
+            let meet = if launcher == Launcher::Hydra { "pmi1" } else { "pmix" };
+            (times(&output.stdout, &ROWS[..1])?, meet, [].as_slice())
+        }
+    };
+    let output = complete(field, launcher, options, &[&program(meet), REPEATED])?;
+    if launcher == Launcher::Rlaunch {
+        measured.push(phases(&output.stderr));
+    }
+    measured.extend(times(&output.stdout, &ROWS[1..])?);
+    Ok(measured)
+}
+
+fn complete(
+    field: &Field,
+    launcher: Launcher,
+    options: &[&str],
+    program: &[&str],
+) -> Result<Output, LabError> {
+    let mut command = launcher.command_with(options, field, PER_HOST, program);
+    let operation = format!("run {} under {}", program.join(" "), launcher.name());
+    let output = run_command(&operation, &mut command)?;
+    field.lab.wait_until_idle(IDLE)?;
+    Ok(output)
+}
+
+/// The first number, in microseconds, that a program prints after each row's name, in seconds; of
+/// several lines for a row the most counts.
+fn times(stdout: &[u8], rows: &[&str]) -> Result<Vec<f64>, LabError> {
+    let stdout = String::from_utf8_lossy(stdout);
+    let value = |line: &str, row: &str| {
+        let mut words = line.split_whitespace();
+        let time: f64 = words.next().filter(|word| *word == row).and(words.next())?.parse().ok()?;
+        Some(time / 1e6)
+    };
+    let time = |row: &&str| {
+        let times = stdout.lines().filter_map(|line| value(line, row));
+        let missing =
+            || LabError::Wrong(format!("no time of {row} in what was printed:\n{stdout}"));
+        times.reduce(f64::max).ok_or_else(missing)
+    };
+    rows.iter().map(time).collect()
+}
+
+/// Seconds from the last agent's hello until the rank table was everywhere.
+fn phases(events: &[u8]) -> f64 {
+    #[derive(Deserialize)]
+    struct Phase {
+        name: String,
+        seconds: f64,
+    }
+    let events = String::from_utf8_lossy(events);
+    let phases = events.lines().filter_map(|line| serde_json::from_str::<Phase>(line).ok());
+    phases.filter(|phase| ["prepare", "join"].contains(&&*phase.name)).map(|p| p.seconds).sum()
+}
+
+/// Prints the table; true if rlaunch meets its bar.
+fn print(results: &Results) -> bool {
+    let names = LAUNCHERS.map(Launcher::name);
+    println!("{:<12}{:>26}{:>26}{:>26}", "", names[0], names[1], names[2]);
+    for row in ROWS {
+        let Some(of_row) = results.get(row) else { continue };
+        let [own, hydra, mpirun] = of_row.each_ref().map(|times| times.scaled(1e3).summary());
+        println!("{row:<12}{own:>26}{hydra:>26}{mpirun:>26}");
+    }
+    for row in ROWS {
+        let Some([own, peers @ ..]) = results.get(row) else { continue };
+        for (name, peer) in names[1..].iter().zip(peers) {
+            let Some(ratio) = own.ratio_to(peer) else { continue };
+            println!("rlaunch/{name:<7} {row:<12} {ratio:.3}");
+        }
+    }
+    let ready = results.get("ready").and_then(|[own, ..]| own.median());
+    let met = ready.is_some_and(|ready| ready > 0.0 && ready <= READY_BAR);
+    let verdict = if met { "met" } else { "MISSED" };
+    println!("rank table everywhere (bar {:.0} ms: {verdict})", READY_BAR * 1e3);
+    met
+}
