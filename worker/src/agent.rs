@@ -5,10 +5,10 @@ use crate::channel::{Arrival, Channel};
 use crate::facts;
 use crate::oob::tree::Tree;
 use crate::prepare::{self, JobFiles, Prepared};
+use crate::processes;
 use crate::ranks::{Change, Ranks};
 use crate::say::complain;
 use crate::services::Services;
-use crate::tree;
 use crate::workspace::Workspace;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
@@ -323,10 +323,10 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Suspend) => {
-                tree::signal_all(&[Signal::SIGSTOP]);
+                processes::signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);
             }
-            Input::Message(ToAgent::Resume) => tree::signal_all(&[Signal::SIGCONT]),
+            Input::Message(ToAgent::Resume) => processes::signal_all(&[Signal::SIGCONT]),
             Input::Message(_) => {}
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),

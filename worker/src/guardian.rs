@@ -4,8 +4,8 @@
 //! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left.
 //! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
 
+use crate::processes;
 use crate::say::complain;
-use crate::tree;
 use crate::workspace::Workspace;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -101,8 +101,8 @@ fn reap(agent: Pid) -> Option<ExitCode> {
 fn clear_up() {
     let deadline = Instant::now() + VANISH;
     while Instant::now() < deadline {
-        tree::signal_all(&[Signal::SIGKILL]);
-        if tree::descendants().is_empty() {
+        processes::signal_all(&[Signal::SIGKILL]);
+        if processes::descendants().is_empty() {
             return;
         }
         // The killed become children of the guardian. One in an uninterruptible state never ends,

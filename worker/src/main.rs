@@ -16,6 +16,7 @@ mod oob;
 mod oom;
 mod outbox;
 mod prepare;
+mod processes;
 mod pump;
 mod rank_env;
 mod ranks;
@@ -24,7 +25,6 @@ mod say;
 mod services;
 mod shm;
 mod singleton;
-mod tree;
 mod verify;
 mod workspace;
 

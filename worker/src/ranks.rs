@@ -4,11 +4,11 @@ use crate::child;
 use crate::oom;
 use crate::outbox::Outbox;
 use crate::prepare::Prepared;
+use crate::processes;
 use crate::pump::pump;
 use crate::rank_env;
 use crate::shm;
 use crate::singleton;
-use crate::tree;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
@@ -159,7 +159,7 @@ impl Ranks {
         if !self.running.is_empty() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
         }
-        let left = tree::descendants();
+        let left = processes::descendants();
         if left.is_empty() {
             self.phase = Phase::Draining;
             self.abandoned.send_replace(true);
@@ -192,12 +192,12 @@ impl Ranks {
 
     fn terminate(&mut self, grace: Duration) {
         // A stopped process takes its TERM only when it runs.
-        tree::signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
+        processes::signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
         self.phase = Phase::Ending(Instant::now() + grace);
     }
 
     fn kill_all(&mut self) {
-        tree::signal_all(&[Signal::SIGKILL]);
+        processes::signal_all(&[Signal::SIGKILL]);
         let since = match self.phase {
             Phase::Killing { since, .. } => since,
             _ => Instant::now(),
@@ -265,7 +265,8 @@ impl Ranks {
     /// Some process does not vanish, KILL or not: name it and leave without it.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
-            self.receipt.left = tree::descendants().into_iter().map(tree::describe).collect();
+            self.receipt.left =
+                processes::descendants().into_iter().map(processes::describe).collect();
             for (rank, pid) in std::mem::take(&mut self.running) {
                 self.report(rank, pid, ExitStatus::Signal(Signal::SIGKILL as i32));
             }

@@ -5,7 +5,7 @@
 //! does no harm.
 
 use crate::say::{complain, tell};
-use crate::{shm, tree, workspace};
+use crate::{processes, shm, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
@@ -42,7 +42,7 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         if Instant::now() >= deadline {
-            let left: Vec<_> = left.into_iter().map(tree::describe).collect();
+            let left: Vec<_> = left.into_iter().map(processes::describe).collect();
             tell!("left: {}", left.join(", "));
             return ExitCode::FAILURE;
         }
@@ -61,7 +61,7 @@ fn processes_of(job: &str) -> Vec<Pid> {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         (entry.metadata().ok()?.uid() == my_uid).then_some(Pid::from_raw(pid))
     });
-    pids.filter(|&pid| pid != me && !tree::is_zombie(pid) && belongs(pid, job)).collect()
+    pids.filter(|&pid| pid != me && !processes::is_zombie(pid) && belongs(pid, job)).collect()
 }
 
 fn belongs(pid: Pid, job: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The singleton alarm: ranks that run MPI while nobody serves it would each be rank 0 of 1, and
 //! print results as if all were well.
 
-use crate::{elf, tree};
+use crate::{elf, processes};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::wire::Unserved;
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) fn of_program(program: &Path) -> Option<Unserved> {
 
 /// MPI that a process of the job has loaded by now.
 pub(crate) fn among_processes() -> Option<(Pid, Unserved)> {
-    tree::descendants().into_iter().find_map(|pid| Some((pid, of_process(pid)?)))
+    processes::descendants().into_iter().find_map(|pid| Some((pid, of_process(pid)?)))
 }
 
 fn of_process(pid: Pid) -> Option<Unserved> {

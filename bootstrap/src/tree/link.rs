@@ -166,7 +166,10 @@ impl Link {
         self.on(if replaced { CarrierEvent::Replaced } else { CarrierEvent::Up });
         self.outgoing.clear();
         self.said_resume = false;
-        if first {
+        if first && self.kept.is_empty() {
+            // The other end of a relayed edge hears of it only by what comes over it.
+            self.outgoing.push_back(Head::Beat.into());
+        } else if first {
             self.send_kept();
         } else {
             self.say_resume();

@@ -84,6 +84,13 @@ impl Missing {
         self.seen.extend(other.seen.into_iter().take(room));
     }
 
+    /// Adds ranks of which the same was seen. There may be any number of them.
+    pub fn add_all(&mut self, ranks: &RankSet, seen: Seen) {
+        self.ranks.extend(ranks);
+        let room = MAX_DESCRIBED.saturating_sub(self.seen.len());
+        self.seen.extend(ranks.iter().take(room).map(|rank| (rank, seen)));
+    }
+
     /// Adds one rank.
     pub fn add(&mut self, rank: Rank, seen: Seen) {
         self.ranks.insert(rank);
@@ -129,11 +136,8 @@ impl fmt::Display for Seen {
 /// `rank 3 (pid 17, running, has not arrived), ranks 5-8`
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut others = RankSet::new();
-        let described = |rank: &Rank| self.seen.iter().any(|(seen, _)| seen == rank);
-        self.ranks.iter().filter(|rank| !described(rank)).for_each(|rank| {
-            others.insert(rank);
-        });
+        let mut others = self.ranks.clone();
+        self.seen.iter().for_each(|(rank, _)| others.remove(*rank));
         for (index, (rank, seen)) in self.seen.iter().enumerate() {
             let separator = if index == 0 { "" } else { ", " };
             write!(f, "{separator}rank {rank} ({seen})")?;

@@ -55,13 +55,25 @@ impl RankSet {
         self.ranges.get(at).is_some_and(|&(first, _)| first <= rank.0)
     }
 
-    /// Adds a rank; whether it was not there yet.
+    /// Adds a rank; whether it was not there yet. The number `u32::MAX` is no rank's: there are
+    /// never more than that many.
     pub fn insert(&mut self, rank: Rank) -> bool {
-        let is_new = !self.contains(rank);
-        if is_new {
-            self.insert_range(rank.0, rank.0 + 1);
+        let Some(end) = rank.0.checked_add(1).filter(|_| !self.contains(rank)) else {
+            return false;
+        };
+        self.insert_range(rank.0, end);
+        true
+    }
+
+    /// Takes a rank out, if it is there.
+    pub fn remove(&mut self, rank: Rank) {
+        if !self.contains(rank) {
+            return;
         }
-        is_new
+        let at = self.ranges.partition_point(|&(_, end)| end <= rank.0);
+        let (first, end) = self.ranges[at];
+        let parts = [(first, rank.0), (rank.0 + 1, end)];
+        self.ranges.splice(at..=at, parts.into_iter().filter(|(first, end)| first < end));
     }
 
     /// Adds every rank of `other`.
@@ -135,8 +147,13 @@ mod tests {
         for _ in 0..500 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let rank = state >> 25;
-            assert_eq!(set.insert(Rank(rank)), reference.insert(rank));
-            assert!(set.contains(Rank(rank)));
+            if state & 3 == 0 {
+                set.remove(Rank(rank));
+                reference.remove(&rank);
+            } else {
+                assert_eq!(set.insert(Rank(rank)), reference.insert(rank));
+            }
+            assert_eq!(set.contains(Rank(rank)), reference.contains(&rank));
         }
         assert_eq!(set.iter().map(|rank| rank.0).collect::<Vec<_>>(), Vec::from_iter(reference));
         assert!(RankSet::try_from(set.ranges.clone()).is_ok());
@@ -147,6 +164,13 @@ mod tests {
         let mut both = set(&[0, 1, 8]);
         both.extend(&set(&[2, 3, 5]));
         assert_eq!((both.to_string().as_str(), both.len()), ("0-3, 5, 8", 6));
+    }
+
+    #[test]
+    fn the_largest_number_is_no_rank() {
+        let mut all = RankSet::try_from(vec![(0, u32::MAX)]).unwrap();
+        assert!(!all.insert(Rank(u32::MAX)) && !all.contains(Rank(u32::MAX)));
+        assert_eq!(all.len(), u32::MAX);
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! AwaitEdges ──every child has reported──▶ AwaitTable ──the root says so──▶ Running
 //! ```
 //!
+//! The launcher gives the root the table when the last edge was reported, so no word of the root
+//! can be quicker than that.
+//!
 //! Edges that could not be made are relayed: the server knows which, and lets nothing else
 //! through.
 
@@ -228,17 +231,11 @@ impl Server {
         if node.0 != 0 {
             return Err(Violation::NotTheRoot(node));
         }
-        // Its children's reports may still be on their way.
-        match self.phase {
-            Phase::AwaitEdges | Phase::AwaitTable => {
-                self.absent.clear();
-                self.settle();
-                self.advance(PhaseEvent::Table);
-                self.outputs.push_back(Output::Ready);
-                Ok(())
-            }
-            phase => Err(Violation::OutOfPhase { node, phase }),
+        if !self.advance(PhaseEvent::Table) {
+            return Err(Violation::OutOfPhase { node, phase: self.phase });
         }
+        self.outputs.push_back(Output::Ready);
+        Ok(())
     }
 
     fn settle(&mut self) {
@@ -247,8 +244,11 @@ impl Server {
         }
     }
 
-    fn advance(&mut self, event: PhaseEvent) {
-        self.phase = self.phase.after(event).unwrap_or(self.phase);
+    /// Whether this could happen.
+    fn advance(&mut self, event: PhaseEvent) -> bool {
+        let next = self.phase.after(event);
+        self.phase = next.unwrap_or(self.phase);
+        next.is_some()
     }
 
     fn child_of_edge(&self, a: NodeId, b: NodeId) -> Result<NodeId, Violation> {
@@ -262,5 +262,115 @@ impl Server {
         if let Some(parent) = self.shape.parent(child).filter(|_| self.relayed.insert(child)) {
             self.outputs.push_back(Output::Relayed { parent, child, broke });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: NodeId = NodeId(0);
+
+    fn joined(node: u32) -> Input {
+        Input::Joined { node: NodeId(node), relayed: false }
+    }
+
+    fn outputs(server: &mut Server) -> Vec<Output> {
+        std::iter::from_fn(|| server.poll_output()).collect()
+    }
+
+    /// Three nodes in a row, of which these have joined.
+    fn server(nodes: impl IntoIterator<Item = u32>) -> Server {
+        let mut server = Server::new(Shape::new(3, 1), Time(0));
+        nodes.into_iter().for_each(|node| server.handle(joined(node)).unwrap());
+        server
+    }
+
+    #[test]
+    fn it_is_ready_when_all_have_joined_and_the_root_says_so() {
+        let mut server = server([2, 1]);
+        assert_eq!(server.phase(), Phase::AwaitTable);
+        server.handle(Input::TableEverywhere { node: ROOT }).unwrap();
+        assert_eq!((server.phase(), server.poll_timeout()), (Phase::Running, None));
+        assert_eq!(outputs(&mut server), [Output::Ready]);
+    }
+
+    #[test]
+    fn who_has_not_joined_is_named_at_the_deadline() {
+        let mut server = server([2]);
+        let due = server.poll_timeout().unwrap();
+        server.handle_timeout(Time(due.0 - 1));
+        assert_eq!(server.phase(), Phase::AwaitEdges);
+        server.handle_timeout(due);
+        assert_eq!(server.absent().collect::<Vec<_>>(), [NodeId(1)]);
+        assert_eq!((server.phase(), server.poll_timeout()), (Phase::Failed, None));
+        assert_eq!(outputs(&mut server), [Output::Failed]);
+    }
+
+    #[test]
+    fn an_edge_is_relayed_once_said_and_always_carried() {
+        let (parent, child) = (ROOT, NodeId(1));
+        let mut server = Server::new(Shape::new(2, 1), Time(0));
+        server.handle(Input::Joined { node: child, relayed: true }).unwrap();
+        assert_eq!(outputs(&mut server), [Output::Relayed { parent, child, broke: false }]);
+        server.handle(Input::Relay { from: parent, to: child }).unwrap();
+        server.handle(Input::Broke { node: child, peer: parent }).unwrap();
+        assert_eq!(outputs(&mut server), [Output::Carry { to: child }]);
+    }
+
+    #[test]
+    fn an_edge_that_breaks_is_told_by_either_end() {
+        let (parent, child) = (NodeId(1), NodeId(2));
+        let relayed = Output::Relayed { parent, child, broke: true };
+        for (node, peer) in [(parent, child), (child, parent)] {
+            let mut server = server([1, 2]);
+            server.handle(Input::Broke { node, peer }).unwrap();
+            assert_eq!(outputs(&mut server), [relayed]);
+        }
+        // The other end may hear of it by what is relayed to it.
+        let mut server = server([1, 2]);
+        server.handle(Input::Relay { from: parent, to: child }).unwrap();
+        assert_eq!(outputs(&mut server), [relayed, Output::Carry { to: child }]);
+    }
+
+    #[test]
+    fn every_violation_has_its_name_and_no_effect() {
+        let table = |node| Input::TableEverywhere { node: NodeId(node) };
+        let out_of = |phase| Violation::OutOfPhase { node: ROOT, phase };
+        let strangers = Violation::Strangers(ROOT, NodeId(2));
+        let mut failed = server([2]);
+        failed.handle_timeout(failed.poll_timeout().unwrap());
+        let late = Violation::OutOfPhase { node: NodeId(1), phase: Phase::Failed };
+        let cases = [
+            (server([]), joined(0), Violation::NoSuchEdge(ROOT)),
+            (server([]), joined(3), Violation::NoSuchEdge(NodeId(3))),
+            (server([2]), joined(2), Violation::Twice(NodeId(2))),
+            (server([1, 2]), table(1), Violation::NotTheRoot(NodeId(1))),
+            (server([1]), table(0), out_of(Phase::AwaitEdges)),
+            (failed, joined(1), late),
+            (server([1, 2]), Input::Broke { node: ROOT, peer: NodeId(2) }, strangers),
+            (server([1, 2]), Input::Relay { from: ROOT, to: NodeId(2) }, strangers),
+        ];
+        for (mut server, input, violation) in cases {
+            outputs(&mut server);
+            let (phase, absent) = (server.phase(), server.absent().count());
+            assert_eq!(server.handle(input), Err(violation));
+            assert_eq!((server.phase(), server.absent().count()), (phase, absent));
+            assert_eq!(outputs(&mut server), []);
+        }
+        let mut done = server([1, 2]);
+        done.handle(table(0)).unwrap();
+        assert_eq!(done.handle(table(0)), Err(out_of(Phase::Running)));
+    }
+
+    #[test]
+    fn the_states_of_a_rendezvous() {
+        assert_eq!(
+            Phase::graph(),
+            "AwaitEdges -- LastEdge -> AwaitTable\n\
+             AwaitTable -- Table -> Running\n\
+             AwaitEdges -- Deadline -> Failed\n\
+             AwaitTable -- Deadline -> Failed\n"
+        );
     }
 }

@@ -39,6 +39,7 @@ Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
   cargo lab bench rendezvous          how quickly their ranks find each other
   cargo lab bench failure             how quickly and cleanly they end when something fails
+  cargo lab fuzz                      what decoders make of anything
   cargo lab soak launch --load        300 jobs in a row on a busy machine";
 
 /// Test hosts on this machine, and everything that runs on them.
@@ -162,6 +163,14 @@ pub(crate) enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// Feed decoders with whatever a fuzzer finds.
+    Fuzz {
+        /// Only this one.
+        target: Option<String>,
+        /// For how many seconds each, after what is known was replayed.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Measure rlaunch beside its peers.
     #[command(subcommand)]
     Bench(Bench),
@@ -240,6 +249,7 @@ impl Verb {
                 | Verb::Setup
                 | Verb::Build { .. }
                 | Verb::Sim { .. }
+                | Verb::Fuzz { .. }
                 | Verb::Soak(Soak::Sim { .. })
         )
     }

@@ -24,6 +24,7 @@ mod lab;
 pub mod bench;
 pub mod demo;
 pub mod dist;
+pub mod fuzz;
 pub mod ledger;
 pub mod setup;
 pub mod sim;

@@ -12,7 +12,9 @@ use args::{Args, Bench, Soak, Verb};
 use rlaunch_lab::bench::{failure, launch, rendezvous};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
-use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, demo, names, sim, soak, stages};
+use rlaunch_lab::{
+    Account, Cut, Lab, LabError, Options, Status, demo, fuzz, names, sim, soak, stages,
+};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -92,6 +94,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Soak(Soak::Sim { seeds }) => {
             let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
             return Ok(exit_code(sim::run(&["--mutations"])? && seeds));
+        }
+        Verb::Fuzz { target, seconds } => {
+            return Ok(exit_code(fuzz::run(target.as_deref(), *seconds)?.failed == 0));
         }
         Verb::Sim { words } => return Ok(exit_code(sim::run(words)?)),
         Verb::Build { profile } => println!("{}", dist::build(*profile)?.display()),

@@ -43,6 +43,8 @@ const HEADERS: &[Need] = &[
     Need { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
 ];
 
+const FUZZER: &[Need] = &[Need { program: "c++", package: "g++" }];
+
 /// What is to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
@@ -52,6 +54,8 @@ pub enum Extent {
     Peers,
     /// And what compiles against those libraries.
     Headers,
+    /// What builds a fuzzer, beside what hosts need.
+    Fuzzer,
 }
 
 /// Installs what is missing; quick when nothing is. Prints what it does.
@@ -83,6 +87,7 @@ fn missing(extent: Extent) -> Vec<&'static str> {
         Extent::Lab => (&[], &[]),
         Extent::Peers => (PEERS, &[]),
         Extent::Headers => (PEERS, HEADERS),
+        Extent::Fuzzer => (&[], FUZZER),
     };
     let mut packages: Vec<_> = LAB
         .iter()

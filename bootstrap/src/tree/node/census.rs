@@ -5,7 +5,6 @@ use super::{Node, Output, Tidings};
 use crate::id::NodeId;
 use crate::tree::Time;
 use crate::tree::message::{Message, Missing, Operation, Seen};
-use crate::tree::rank_set::RankSet;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -108,8 +107,8 @@ impl Node {
             let Some(count) = self.census.counts.get_mut(&operation) else { continue };
             let silent = std::mem::take(&mut count.awaited);
             let children = self.children.iter().filter(|child| silent.contains(&child.id));
-            for rank in children.filter_map(|child| child.ranks.as_ref()).flat_map(RankSet::iter) {
-                count.missing.add(rank, Seen::NotHeard);
+            for ranks in children.filter_map(|child| child.ranks.as_ref()) {
+                count.missing.add_all(ranks, Seen::NotHeard);
             }
             self.conclude_if_counted(&operation);
         }

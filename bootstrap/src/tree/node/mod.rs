@@ -335,6 +335,7 @@ pub struct Node {
     children: Vec<Child>,
     locals: BTreeMap<Rank, Local>,
     phase: Phase,
+    has_table: bool,
     aborted: Option<(Option<Rank>, String)>,
     collectives: collective::Collectives,
     census: census::Census,
@@ -362,6 +363,7 @@ impl Node {
             children,
             locals: ranks.into_iter().map(local).collect(),
             phase: Phase::default(),
+            has_table: false,
             aborted: None,
             collectives: collective::Collectives::default(),
             census: census::Census::default(),
@@ -435,7 +437,7 @@ impl Node {
             return Err(Violation::OutOfPhase { from, message: name, phase: self.phase });
         }
         match message {
-            Message::Table if self.phase == Phase::AwaitTable => self.on_table(payload),
+            Message::Table if !self.has_table => self.on_table(payload),
             Message::Table => return Err(Violation::Twice { from, message: name }),
             Message::TableHere { ranks } => self.on_table_here(from, ranks)?,
             Message::Arrived(operation) => self.on_arrived(from, &operation, payload)?,
@@ -489,10 +491,12 @@ impl Node {
         }
     }
 
+    /// Hands the table on, also when an abort was quicker than it.
     fn on_table(&mut self, table: Payload) {
-        if !self.advance(PhaseEvent::Table) {
+        if std::mem::replace(&mut self.has_table, true) {
             return;
         }
+        self.advance(PhaseEvent::Table);
         let packet = Packet { message: Message::Table, payload: table.clone() };
         self.send_down(&packet);
         self.outputs.push_back(Output::Table(table));
@@ -687,3 +691,6 @@ impl Call {
         (!fits).then_some(Refusal::TooLong)
     }
 }
+
+#[cfg(test)]
+mod tests;

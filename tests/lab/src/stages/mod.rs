@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::dist::{self, Profile};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
-use crate::{Lab, LabError, Options, sim, soak};
+use crate::{Lab, LabError, Options, fuzz, sim, soak};
 
 /// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
 const LAB_VARIABLE: &str = "RLAUNCH_LAB";
@@ -33,6 +33,9 @@ const SOAK_HOSTS: usize = 16;
 const FIXED_SEEDS: &str = "200";
 const FRESH_SEEDS: &str = "50";
 
+/// For how long each decoder is fuzzed.
+const FUZZ_SECONDS: u64 = 10;
+
 /// A part of the test run.
 struct Stage {
     name: &'static str,
@@ -46,6 +49,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "build", minutes: 10, run: build },
     Stage { name: "unit", minutes: 3, run: unit },
     Stage { name: "sim", minutes: 4, run: simulate },
+    Stage { name: "fuzz", minutes: 3, run: fuzz },
     Stage { name: "netns", minutes: 15, run: netns },
 ];
 
@@ -154,6 +158,11 @@ fn simulate(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let from = fresh.to_string();
     tally.add(Tally::check(sim::run(&["--from", &from, "--seeds", FRESH_SEEDS])?));
     Ok(tally)
+}
+
+/// What is known is replayed, and a little more is looked for.
+fn fuzz(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    fuzz::run(None, FUZZ_SECONDS)
 }
 
 /// The lab's own tests, then those of rlaunch in a lab of their own.

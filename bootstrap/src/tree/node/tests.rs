@@ -1,0 +1,208 @@
+use super::*;
+use crate::tree::gathered::record;
+
+const PARENT: NodeId = NodeId(0);
+const ME: NodeId = NodeId(1);
+const LEFT: NodeId = NodeId(3);
+const RIGHT: NodeId = NodeId(4);
+const NOW: Time = Time(0);
+
+/// A node in the middle of a tree, with rank 2; below it are ranks 4 and 5.
+fn new() -> Node {
+    Node::new(ME, Shape::new(7, 2), [Rank(2)])
+}
+
+fn packet(from: NodeId, message: Message) -> Input {
+    Input::Packet(from, message.into())
+}
+
+fn here(rank: u32) -> Message {
+    Message::TableHere { ranks: [Rank(rank)].into_iter().collect() }
+}
+
+fn operation(kind: Kind) -> Operation {
+    Operation { kind, name: "x".into(), turn: 0 }
+}
+
+fn meet(kind: Kind) -> Input {
+    let call = Call::Meet { kind, name: "x".into(), blob: b"two".to_vec(), timeout: None };
+    Input::Call(Rank(2), id(), call)
+}
+
+fn id() -> CallId {
+    CallId { client: ClientId(1), request: 9 }
+}
+
+fn outputs(node: &mut Node) -> Vec<Output> {
+    std::iter::from_fn(|| node.poll_output()).collect()
+}
+
+fn sent(outputs: &[Output]) -> Vec<(NodeId, &'static str)> {
+    let sent = |output: &Output| match output {
+        Output::Send(to, packet) => Some((*to, packet.message.name())),
+        _ => None,
+    };
+    outputs.iter().filter_map(sent).collect()
+}
+
+fn tell(node: &mut Node, inputs: impl IntoIterator<Item = Input>) -> Vec<Output> {
+    inputs.into_iter().for_each(|input| node.handle(NOW, input).unwrap());
+    outputs(node)
+}
+
+/// The same with the table everywhere below.
+fn running() -> Node {
+    let mut node = new();
+    let story = [packet(PARENT, Message::Table), packet(LEFT, here(4)), packet(RIGHT, here(5))];
+    tell(&mut node, story);
+    assert_eq!(node.phase(), Phase::Running);
+    node
+}
+
+#[test]
+fn the_table_goes_down_and_its_arrival_up() {
+    let mut node = new();
+    let table = Payload::from(b"table".to_vec());
+    let told = tell(
+        &mut node,
+        [Input::Packet(PARENT, Packet { message: Message::Table, payload: table.clone() })],
+    );
+    assert_eq!(sent(&told), [(LEFT, "table"), (RIGHT, "table")]);
+    assert_eq!(told.last(), Some(&Output::Table(table)));
+    assert_eq!(sent(&tell(&mut node, [packet(LEFT, here(4))])), []);
+    let told = tell(&mut node, [packet(RIGHT, here(5))]);
+    let ranks = [Rank(2), Rank(4), Rank(5)].into_iter().collect();
+    assert_eq!(told, [Output::Send(PARENT, Message::TableHere { ranks }.into())]);
+}
+
+#[test]
+fn a_gather_goes_up_whole_and_comes_down_without_what_is_known_below() {
+    let mut node = running();
+    let gather = operation(Kind::Gather);
+    let arrived = |from, rank: u32, blob: &[u8]| {
+        let message = Message::Arrived(gather.clone());
+        Input::Packet(from, Packet { message, payload: record(Rank(rank), blob) })
+    };
+    let told = tell(&mut node, [meet(Kind::Gather), arrived(LEFT, 4, b"four")]);
+    assert_eq!(told, []);
+    let told = tell(&mut node, [arrived(RIGHT, 5, b"five")]);
+    assert_eq!(sent(&told), [(PARENT, "arrived")]);
+    let others = [0, 1, 3, 6, 7].map(|rank| record(Rank(rank), b"-"));
+    let payload = Payload::join(&others);
+    let released = Packet { message: Message::Released(gather.clone()), payload };
+    let told = tell(&mut node, [Input::Packet(PARENT, released)]);
+    assert_eq!(sent(&told), [(LEFT, "released"), (RIGHT, "released")]);
+    for output in &told {
+        match output {
+            Output::Send(to, packet) => {
+                let own = if *to == LEFT { "four" } else { "five" };
+                let bytes = packet.payload.to_vec();
+                assert!(!bytes.windows(4).any(|window| window == own.as_bytes()));
+            }
+            Output::Answer(answered, Answer::Gathered(gathered)) => {
+                assert_eq!(*answered, id());
+                let blobs = gathered.by_rank(8).unwrap();
+                assert_eq!(
+                    [&blobs[2][..], &blobs[4], &blobs[5]],
+                    [b"two", b"four" as &[u8], b"five"]
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_abort_goes_everywhere_it_has_not_come_from() {
+    let mut node = running();
+    tell(&mut node, [meet(Kind::Barrier)]);
+    let abort = Message::Abort { by: Some(Rank(4)), text: "enough".into() };
+    let told = tell(&mut node, [packet(LEFT, abort.clone())]);
+    assert_eq!(sent(&told), [(PARENT, "abort"), (RIGHT, "abort")]);
+    let aborted = Answer::Aborted { by: Some(Rank(4)), text: "enough".into() };
+    assert!(told.contains(&Output::Answer(id(), aborted)));
+    assert_eq!(tell(&mut node, [packet(PARENT, abort)]), [], "it has been heard");
+}
+
+#[test]
+fn a_table_that_an_abort_has_overtaken_is_handed_on() {
+    let mut node = new();
+    tell(&mut node, [packet(PARENT, Message::Abort { by: None, text: "enough".into() })]);
+    let told = tell(&mut node, [packet(PARENT, Message::Table)]);
+    assert_eq!(sent(&told), [(LEFT, "table"), (RIGHT, "table")]);
+    assert_eq!(node.phase(), Phase::Aborted);
+}
+
+#[test]
+fn a_wait_for_a_rank_that_has_ended_is_in_vain() {
+    let mut node = running();
+    tell(&mut node, [meet(Kind::Barrier)]);
+    let ended = Message::Ended(vec![(Rank(5), ExitStatus::Code(3), Vec::new())]);
+    let told = tell(&mut node, [packet(RIGHT, ended)]);
+    let broken = |output: &Output| matches!(output, Output::Answer(_, Answer::Broke(_)));
+    assert!(told.iter().any(broken) || sent(&told).contains(&(PARENT, "breaks")), "{told:?}");
+}
+
+#[test]
+fn every_violation_has_its_name_and_no_effect() {
+    let (from, key) = (PARENT, Key { namespace: "a".into(), name: "b".into() });
+    let barrier = || operation(Kind::Barrier);
+    let unknown = |message| Violation::Unknown { from, message };
+    let direction = |from, message| Violation::Direction { from, message };
+    let phase = Phase::AwaitTable;
+    let early = |from, message| Violation::OutOfPhase { from, message, phase };
+    let pong = Message::Pong { sent: 1, at: 2, offset: 3, error: 4 };
+    let mut met = running();
+    tell(&mut met, [packet(LEFT, Message::Arrived(barrier()))]);
+    let cases = [
+        (running(), NodeId(6), Message::Table, Violation::Stranger(NodeId(6))),
+        (running(), LEFT, Message::Table, direction(LEFT, "table")),
+        (running(), from, Message::Arrived(barrier()), direction(from, "arrived")),
+        (running(), from, Message::Table, Violation::Twice { from, message: "table" }),
+        (running(), LEFT, here(4), Violation::Twice { from: LEFT, message: "table here" }),
+        (
+            met,
+            LEFT,
+            Message::Arrived(barrier()),
+            Violation::Twice { from: LEFT, message: "arrived" },
+        ),
+        (new(), LEFT, here(4), early(LEFT, "table here")),
+        (new(), from, Message::Count(barrier()), early(from, "count")),
+        (running(), from, Message::Released(barrier()), unknown("released")),
+        (running(), from, Message::Kept { request: 7, kept: true }, unknown("kept")),
+        (running(), from, Message::Got { request: 7, found: true }, unknown("got")),
+        (running(), from, Message::Appeared(key), unknown("appeared")),
+        (running(), from, pong, unknown("pong")),
+    ];
+    for (mut node, from, message, violation) in cases {
+        let phase = node.phase();
+        outputs(&mut node);
+        assert_eq!(node.handle(NOW, packet(from, message)), Err(violation.clone()));
+        assert_eq!(violation.from(), from);
+        assert_eq!((node.phase(), outputs(&mut node)), (phase, vec![]));
+    }
+}
+
+#[test]
+fn more_operations_than_any_job_needs_are_refused() {
+    let mut node = running();
+    let arrived = |turn| {
+        let name = "x".into();
+        packet(LEFT, Message::Arrived(Operation { kind: Kind::Barrier, name, turn }))
+    };
+    let refused = (0..1 << 20).find_map(|turn| node.handle(NOW, arrived(turn)).err());
+    let message = "arrived";
+    assert_eq!(refused, Some(Violation::TooMany { from: LEFT, message }));
+}
+
+#[test]
+fn the_states_of_a_node() {
+    assert_eq!(
+        Phase::graph(),
+        "AwaitTable -- Table -> AwaitSubtree\n\
+         AwaitSubtree -- Subtree -> Running\n\
+         AwaitTable -- Abort -> Aborted\n\
+         AwaitSubtree -- Abort -> Aborted\n\
+         Running -- Abort -> Aborted\n"
+    );
+}

@@ -1,0 +1,105 @@
+//! What ranks and their agent say to each other.
+
+use crate::{parts, whole};
+use bytes::Bytes;
+use rlaunch_bootstrap::client::machine::{Client, Phase};
+use rlaunch_bootstrap::client::wire::{
+    CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
+};
+use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
+use rlaunch_bootstrap::tree::Time;
+use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::tree::message::{Key, Kind};
+use rlaunch_bootstrap::tree::node::{Call, CallId, ClientId, Input, Node, Output};
+use rlaunch_bootstrap::tree::shape::Shape;
+use serde::Serialize;
+use std::time::Duration;
+
+const LIMIT: usize = 64 << 10;
+
+/// A rank's frames, met by a node of its own: every call is answered once at most, and only calls
+/// are.
+pub(crate) fn from_rank(data: &[u8]) {
+    let mut node = Node::new(NodeId(0), Shape::new(1, 2), [Rank(0), Rank(1)]);
+    let table = node.handle(Time(0), Input::Table(Bytes::from_static(b"{}").into()));
+    assert!(table.is_ok());
+    let mut decoder = Decoder::<FromRank>::new(LIMIT);
+    let mut open = Vec::new();
+    for part in parts(data) {
+        decoder.push(part);
+        while let Ok(Some((frame, _))) = decoder.next_frame() {
+            let FromRank::Call { request, call } = frame else { continue };
+            let id = CallId { client: ClientId(1), request };
+            open.push(id);
+            assert!(node.handle(Time(1), Input::Call(Rank(0), id, call)).is_ok());
+            while let Some(output) = node.poll_output() {
+                let Output::Answer(id, _) = output else { continue };
+                let at = open.iter().position(|open| *open == id);
+                assert!(at.map(|at| open.swap_remove(at)).is_some(), "{id:?} answered twice");
+            }
+        }
+    }
+}
+
+/// An agent's frames, met by a client that waits for calls 0 to 3.
+pub(crate) fn to_rank(data: &[u8]) {
+    let (mut client, _) = Client::hello(JobId(1), Rank(0), Token([0; 16]));
+    for _ in 0..4 {
+        client.call(Call::Clock);
+    }
+    let mut decoder = Decoder::<ToRank>::new(LIMIT);
+    for part in parts(data) {
+        decoder.push(part);
+        while let Ok(Some((message, payload))) = decoder.next_frame() {
+            let (phase, open) = (client.phase(), client.open().count());
+            match client.handle(message, payload) {
+                Ok(_) => assert_ne!(phase, Phase::Closed),
+                Err(_) => assert_eq!((client.phase(), client.open().count()), (phase, open)),
+            }
+        }
+    }
+}
+
+fn stream<T: Serialize>(frames: &[(T, &[u8])]) -> Vec<u8> {
+    let frame = |(head, payload): &(T, &[u8])| {
+        let mut bytes = encode_head(head, payload.len()).unwrap_or_default();
+        bytes.extend_from_slice(payload);
+        bytes
+    };
+    whole(frames.iter().flat_map(frame))
+}
+
+pub(crate) fn from_rank_seeds() -> Vec<Vec<u8>> {
+    let key = || Key { namespace: "a".into(), name: "b".into() };
+    let token = Token([0; 16]);
+    let hello = FromRank::Hello { version: CLIENT_VERSION, job: JobId(1), rank: Rank(0), token };
+    let timeout = Some(Duration::from_secs(1));
+    let meet = |kind| Call::Meet { kind, name: "x".into(), blob: Vec::new(), timeout };
+    let calls = [
+        Call::Put { key: key(), value: vec![1, 2] },
+        Call::Get(key()),
+        Call::Await { key: key(), timeout },
+        meet(Kind::Barrier),
+        meet(Kind::Gather),
+        Call::Clock,
+        Call::Event("here".into()),
+        Call::Abort("enough".into()),
+    ];
+    let call = |(request, call)| (FromRank::Call { request, call }, [].as_slice());
+    let calls: Vec<_> = (0..).zip(calls).map(call).collect();
+    vec![stream(&[(hello, &[])]), stream(&calls[..4]), stream(&calls[4..])]
+}
+
+pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
+    let reply = |request, reply| ToRank::Reply { request, reply };
+    let aborted = Reply::Aborted { by: None, text: "enough".into() };
+    vec![
+        stream(&[
+            (ToRank::Welcome { world_size: 3 }, &[]),
+            (reply(1, Reply::Value), b"value"),
+            (reply(0, Reply::Clock { offset: -3, error: 2 }), &[]),
+        ]),
+        stream(&[(ToRank::Welcome { world_size: 3 }, &[]), (reply(3, aborted), &[])]),
+        stream(&[(ToRank::Refused(HelloRefusal::Version(9)), &[])]),
+    ]
+}

@@ -1,0 +1,97 @@
+//! What launcher and agent send each other through SSH.
+
+use crate::{parts, whole};
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::wire::{
+    FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub(crate) fn to_agent(data: &[u8]) {
+    read::<ToAgent>(data);
+}
+
+pub(crate) fn from_agent(data: &[u8]) {
+    read::<FromAgent>(data);
+}
+
+/// Whatever can be read can be written, and reads the same again.
+fn read<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(data: &[u8]) {
+    let mut reader = FrameReader::default();
+    for part in parts(data) {
+        reader.push(part);
+        loop {
+            match reader.next_frame::<T>() {
+                Ok(Some(message)) => {
+                    let Ok(again) = encode(&message) else { continue };
+                    let mut reader = FrameReader::default();
+                    reader.push(&again);
+                    assert_eq!(reader.next_frame::<T>().ok().flatten(), Some(message));
+                }
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A hello is found however the stream is cut, and what stands around it is neither lost nor
+/// doubled.
+pub(crate) fn hello(data: &[u8]) {
+    let stream = data.get(1..).unwrap_or_default();
+    let mut scanner = HelloScanner::default();
+    let mut taken = 0;
+    for part in parts(data) {
+        taken += part.len();
+        match scanner.push(part) {
+            Ok(None) => {}
+            Ok(Some(rest)) => {
+                let at = taken - rest.len();
+                assert!(stream[..at].ends_with(HELLO_MAGIC));
+                assert_eq!(stream[at..taken], rest);
+                return;
+            }
+            Err(_) => {
+                assert!(taken > MAX_NOISE);
+                return;
+            }
+        }
+    }
+    assert!(!stream.windows(HELLO_MAGIC.len()).any(|window| window == HELLO_MAGIC));
+}
+
+fn stream<T: Serialize>(messages: &[T]) -> Vec<u8> {
+    whole(messages.iter().flat_map(|message| encode(message).unwrap_or_default()))
+}
+
+pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
+    let env = vec![("MASTER_ADDR".into(), "10.0.0.1".into())];
+    let relayed = ToAgent::Relay { from: NodeId(3), data: vec![1; 40] };
+    let end = ToAgent::End { now: true };
+    vec![
+        stream(&[ToAgent::Join { parent: None }, ToAgent::Table(vec![7; 30]), relayed]),
+        stream(&[ToAgent::Start { env }, ToAgent::Credit(9), ToAgent::Signal(15), end]),
+        stream(&[ToAgent::File { index: 0, data: vec![1; 9] }, ToAgent::Beat]),
+    ]
+}
+
+pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
+    let output = FromAgent::Output { rank: Rank(3), stream: Stream::Stderr, data: b"x\n".to_vec() };
+    let prepared = FromAgent::Prepared {
+        notices: Vec::new(),
+        master_port: Some(21_000),
+        listeners: vec![([127, 0, 0, 1], 21_001).into()],
+    };
+    let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
+    let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };
+    vec![stream(&[output, prepared]), stream(&[FromAgent::TableEverywhere, aborted, broke])]
+}
+
+pub(crate) fn hello_seeds() -> Vec<Vec<u8>> {
+    let greeting = b"Last login: today\n".iter().copied();
+    vec![
+        whole(greeting.chain(HELLO_MAGIC.iter().copied()).chain([1, 2, 3])),
+        whole(HELLO_MAGIC[..3].iter().chain(HELLO_MAGIC).copied()),
+    ]
+}
