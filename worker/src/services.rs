@@ -8,7 +8,7 @@ use crate::say::complain;
 use crate::workspace::Workspace;
 use bytes::Bytes;
 use rlaunch_bootstrap::client::wire::{
-    CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
+    CLIENT_VERSION, FromRank, HelloRefusal, MAX_CALL, Reply, ToRank, Token,
 };
 use rlaunch_bootstrap::env::{
     PATH, RLAUNCH_RANK_TABLE, RLAUNCH_SOCKET, RLAUNCH_TOKEN, join_search_path,
@@ -188,7 +188,7 @@ async fn serve(socket: UnixStream, id: ClientId, guest: &Guest, events: mpsc::Se
         return;
     }
     let (reading, mut writing) = socket.into_split();
-    let mut client = Incoming { reading, decoder: Decoder::new(0) };
+    let mut client = Incoming { reading, decoder: Decoder::new(0).with_head_limit(MAX_CALL) };
     let hello = timeout(HELLO_TIMEOUT, client.next()).await.ok().flatten();
     let Some(hello) = hello else { return };
     let rank = match guest.check(&hello) {

@@ -1,7 +1,6 @@
 //! The calls as commands, so that shell scripts in ranks can coordinate.
 
-use super::blocking::Client;
-use super::{ClientError, parse_seconds};
+use super::{Client, ClientError, parse_seconds};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;

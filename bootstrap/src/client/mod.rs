@@ -1,15 +1,22 @@
 //! How a rank talks to its agent: barriers, gathers, keys, aborts, the root's clock.
 //!
 //! In reading order: what crosses the socket ([`wire`]), the rank's side of it without a socket
-//! ([`machine`]), over a blocking socket ([`blocking`]), and as commands for shell scripts
-//! ([`command`]).
+//! ([`machine`]), the calls over a blocking socket ([`Client`]) or on tokio ([`AsyncClient`], with
+//! the feature `tokio`), and as commands for shell scripts ([`command`]).
 
-pub mod blocking;
+#[cfg(feature = "tokio")]
+mod asynchronous;
+mod blocking;
 pub mod command;
+mod conversation;
 pub mod machine;
+mod request;
 pub mod wire;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::AsyncClient;
 pub use blocking::Client;
+pub use request::ClockOffset;
 
 use crate::env;
 use crate::id::{JobId, Rank};

@@ -22,6 +22,9 @@ use std::fmt;
 /// Changes whenever a frame changes. A rank's library may be older than the agent.
 pub const CLIENT_VERSION: u16 = 1;
 
+/// The longest head of a rank, in bytes: what it keeps or gives at once, and some names.
+pub const MAX_CALL: usize = 2 * MAX_BLOB;
+
 /// Shows that a process belongs to the job. It travels in the ranks' environment.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token(pub [u8; 16]);

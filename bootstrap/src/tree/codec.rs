@@ -19,9 +19,14 @@ const PREFIX: usize = 8;
 /// Bytes that are no frame.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// A head beyond [`MAX_HEAD`].
-    #[error("head of {0} bytes, {MAX_HEAD} at most")]
-    HeadTooLong(usize),
+    /// A head beyond its limit.
+    #[error("head of {length} bytes, {limit} at most")]
+    HeadTooLong {
+        /// In bytes.
+        length: usize,
+        /// In bytes.
+        limit: usize,
+    },
     /// A payload beyond what was agreed.
     #[error("payload of {length} bytes, {limit} at most")]
     PayloadTooLong {
@@ -48,7 +53,8 @@ pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, Cod
     let mut bytes = postcard::to_extend(head, vec![0; PREFIX]).map_err(CodecError::Encode)?;
     let head = bytes.len() - PREFIX;
     let head_length = u32::try_from(head).ok().filter(|_| head <= MAX_HEAD);
-    let head_length = head_length.ok_or(CodecError::HeadTooLong(head))?;
+    let head_length =
+        head_length.ok_or(CodecError::HeadTooLong { length: head, limit: MAX_HEAD })?;
     let limit = u32::MAX as usize;
     let payload_length =
         u32::try_from(length).map_err(|_| CodecError::PayloadTooLong { length, limit })?;
@@ -62,6 +68,7 @@ pub fn encode_head<T: Serialize>(head: &T, length: usize) -> Result<Vec<u8>, Cod
 #[derive(Debug)]
 pub struct Decoder<T> {
     buffer: BytesMut,
+    head_limit: usize,
     payload_limit: usize,
     head: PhantomData<T>,
 }
@@ -69,7 +76,13 @@ pub struct Decoder<T> {
 impl<T: DeserializeOwned> Decoder<T> {
     /// Accepts payloads of at most `payload_limit` bytes.
     pub fn new(payload_limit: usize) -> Decoder<T> {
-        Decoder { buffer: BytesMut::new(), payload_limit, head: PhantomData }
+        let (buffer, head_limit) = (BytesMut::new(), MAX_HEAD);
+        Decoder { buffer, head_limit, payload_limit, head: PhantomData }
+    }
+
+    /// Accepts heads of at most this many bytes, in place of [`MAX_HEAD`].
+    pub fn with_head_limit(self, head_limit: usize) -> Decoder<T> {
+        Decoder { head_limit, ..self }
     }
 
     /// Accepts payloads of at most this many bytes from here on.
@@ -88,8 +101,8 @@ impl<T: DeserializeOwned> Decoder<T> {
         let [a, b, c, d, e, f, g, h] = *prefix;
         let head = u32::from_le_bytes([a, b, c, d]) as usize;
         let length = u32::from_le_bytes([e, f, g, h]) as usize;
-        if head > MAX_HEAD {
-            return Err(CodecError::HeadTooLong(head));
+        if head > self.head_limit {
+            return Err(CodecError::HeadTooLong { length: head, limit: self.head_limit });
         }
         if length > self.payload_limit {
             return Err(CodecError::PayloadTooLong { length, limit: self.payload_limit });
@@ -155,7 +168,7 @@ mod tests {
         ));
         let mut decoder = Decoder::<Head>::new(100);
         decoder.push(&[0, 0, 0, 1, 0, 0, 0, 0]);
-        assert!(matches!(decoder.next_frame(), Err(CodecError::HeadTooLong(_))));
+        assert!(matches!(decoder.next_frame(), Err(CodecError::HeadTooLong { .. })));
         let mut decoder = Decoder::<Head>::new(100);
         decoder.push(&[1, 0, 0, 0, 0, 0, 0, 0, 99]);
         assert!(matches!(decoder.next_frame(), Err(CodecError::Unreadable { length: 1, .. })));

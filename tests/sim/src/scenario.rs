@@ -40,6 +40,8 @@ pub enum Fault {
     Slow(u32, Duration),
     /// A node is gone. The launcher notices and ends the job.
     Crash(u32),
+    /// A node that is gone comes back and remembers nothing. Nobody asked it to: the job is ended.
+    Restart(u32),
     /// A rank exits with this code before its next step.
     Exit(Rank, i32),
     /// A rank arrives where all meet next and exits with 0 before it hears more.
@@ -98,6 +100,7 @@ fn draw_faults(rng: &mut Rng, nodes: u32, ranks: u32) -> Vec<(Duration, Fault)> 
         0 => {
             let node = rng.u32(..nodes);
             at(rng, Fault::Crash(node));
+            at(rng, Fault::Restart(node));
         }
         1 => at(rng, Fault::Exit(rank, 0)),
         2 => at(rng, Fault::Exit(rank, 3)),

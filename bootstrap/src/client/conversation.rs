@@ -1,0 +1,115 @@
+//! A rank's side of its socket, whoever reads and writes it: bytes in and out, calls and answers.
+
+use super::machine::{Client, Event, Violation};
+use super::request::{Answered, Request};
+use super::wire::{Reply, ToRank, payload_limit};
+use super::{ClientError, Credentials};
+use crate::tree::codec::{Decoder, encode_head};
+use std::io;
+use std::time::Duration;
+
+/// How long the agent may take to welcome a rank.
+pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
+/// What is read at once, in bytes.
+pub(super) const READ: usize = 16 << 10;
+
+/// What was said and what is waited for.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    machine: Client,
+    decoder: Decoder<ToRank>,
+    world_size: u32,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// A call that was sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    request: u64,
+    what: String,
+    timeout: Option<Duration>,
+}
+
+impl Conversation {
+    /// Begins; the bytes are the hello.
+    pub(super) fn begin(credentials: &Credentials) -> Result<(Conversation, Vec<u8>), ClientError> {
+        let &Credentials { job, rank, token, timeout, .. } = credentials;
+        let (machine, hello) = Client::hello(job, rank, token);
+        let decoder = Decoder::new(0);
+        let conversation = Conversation { machine, decoder, world_size: 0, timeout };
+        Ok((conversation, encode_head(&hello, 0)?))
+    }
+
+    /// Whether the agent's welcome has come, and nothing else.
+    pub(super) fn is_welcome(&mut self) -> Result<bool, ClientError> {
+        match self.next_event()? {
+            None => Ok(false),
+            Some(Event::Ready(world_size)) => {
+                self.world_size = world_size;
+                self.decoder.set_payload_limit(payload_limit(world_size));
+                Ok(true)
+            }
+            Some(Event::Refused(why)) => Err(why.into()),
+            Some(Event::Answered(request, ..)) => Err(Violation::NoSuchCall(request).into()),
+        }
+    }
+
+    pub(super) fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// The bytes of a call.
+    pub(super) fn ask(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
+        let Request { call, what, timeout } = request;
+        let (request, frame) = self.machine.call(call);
+        Ok((Sent { request, what, timeout }, encode_head(&frame, 0)?))
+    }
+
+    /// Bytes of the agent.
+    pub(super) fn heard(&mut self, bytes: &[u8]) {
+        self.decoder.push(bytes);
+    }
+
+    /// What the agent answered, if it has. Answers that nobody waits for any more are passed over;
+    /// one that says no becomes an error.
+    pub(super) fn answer(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
+        while let Some(event) = self.next_event()? {
+            let Event::Answered(request, reply, payload) = event else { continue };
+            if request == sent.request {
+                return granted(reply, sent).map(|reply| Some((reply, payload)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_event(&mut self) -> Result<Option<Event>, ClientError> {
+        let Some((message, payload)) = self.decoder.next_frame()? else { return Ok(None) };
+        Ok(Some(self.machine.handle(message, payload)?))
+    }
+
+    /// The socket ended, in order or not.
+    pub(super) fn broken(&mut self, error: Option<io::Error>) -> ClientError {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        self.machine.end();
+        match error {
+            Some(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+                ClientError::Socket(error)
+            }
+            _ => ClientError::AgentGone,
+        }
+    }
+}
+
+fn granted(reply: Reply, sent: &Sent) -> Result<Reply, ClientError> {
+    let what = || sent.what.clone();
+    match reply {
+        Reply::TimedOut(missing) => {
+            let after = sent.timeout.unwrap_or_default();
+            Err(ClientError::TimedOut { what: what(), after, missing })
+        }
+        Reply::Broke(why) => Err(ClientError::Broke { what: what(), why }),
+        Reply::Aborted { by, text } => Err(ClientError::Aborted { by, text }),
+        Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
+        reply => Ok(reply),
+    }
+}

@@ -1,0 +1,100 @@
+//! The calls that a rank can make, each with how its answer is read; the same for every client.
+
+use super::ClientError;
+use super::wire::Reply;
+use crate::tree::gathered::Gathered;
+use crate::tree::message::{Key, Kind};
+use crate::tree::node::Call;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// What to add to this machine's `CLOCK_MONOTONIC` to have that of rank 0's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// In nanoseconds.
+    pub nanoseconds: i64,
+    /// How far that may be off, in nanoseconds.
+    pub error: u64,
+}
+
+/// A call on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) call: Call,
+    /// What errors call it.
+    pub(super) what: String,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// What came back, with its bytes.
+pub(super) type Answered = (Reply, Bytes);
+
+impl Request {
+    fn new(call: Call, what: impl Into<String>) -> Request {
+        Request { call, what: what.into(), timeout: None }
+    }
+
+    fn meet(kind: Kind, name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
+        let what = match kind {
+            Kind::Barrier => format!("barrier {name:?}"),
+            Kind::Gather => format!("all-gather {name:?}"),
+        };
+        let call = Call::Meet { kind, name: name.into(), blob: blob.to_vec(), timeout };
+        Request { call, what, timeout }
+    }
+
+    pub(super) fn barrier(name: &str, timeout: Option<Duration>) -> Request {
+        Request::meet(Kind::Barrier, name, &[], timeout)
+    }
+
+    pub(super) fn all_gather(name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
+        Request::meet(Kind::Gather, name, blob, timeout)
+    }
+
+    pub(super) fn put(namespace: &str, key: &str, value: &[u8]) -> Request {
+        Request::new(Call::Put { key: name(namespace, key), value: value.to_vec() }, "put")
+    }
+
+    pub(super) fn get(namespace: &str, key: &str) -> Request {
+        Request::new(Call::Get(name(namespace, key)), "get")
+    }
+
+    pub(super) fn wait(namespace: &str, key: &str, timeout: Option<Duration>) -> Request {
+        let key = name(namespace, key);
+        let what = format!("key {key}");
+        Request { call: Call::Await { key, timeout }, what, timeout }
+    }
+
+    pub(super) fn abort(text: &str) -> Request {
+        Request::new(Call::Abort(text.to_owned()), "abort")
+    }
+
+    pub(super) fn clock() -> Request {
+        Request::new(Call::Clock, "clock")
+    }
+
+    pub(super) fn event(text: &str) -> Request {
+        Request::new(Call::Event(text.to_owned()), "event")
+    }
+}
+
+/// What every rank of `world_size` gave.
+pub(super) fn gathered(answered: Answered, world_size: u32) -> Result<Vec<Bytes>, ClientError> {
+    Ok(Gathered(answered.1.into()).by_rank(world_size)?)
+}
+
+/// The value, if there is one.
+pub(super) fn value((reply, bytes): Answered) -> Option<Bytes> {
+    (reply == Reply::Value).then_some(bytes)
+}
+
+pub(super) fn offset(answered: &Answered) -> Result<ClockOffset, ClientError> {
+    match answered.0 {
+        Reply::Clock { offset, error } => Ok(ClockOffset { nanoseconds: offset, error }),
+        _ => Err(ClientError::AgentGone),
+    }
+}
+
+fn name(namespace: &str, key: &str) -> Key {
+    Key { namespace: namespace.into(), name: key.into() }
+}
