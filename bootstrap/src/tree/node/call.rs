@@ -1,0 +1,123 @@
+//! What a rank can ask of its node, and what it is answered.
+
+use super::super::gathered::Gathered;
+use super::super::message::{Broken, Key, Kind, MAX_BLOB, MAX_NAME, MAX_TEXT, Missing};
+use super::super::payload::Payload;
+use crate::id::Rank;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A connection of a rank to its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// A call and whom to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId {
+    /// The connection.
+    pub client: ClientId,
+    /// The client's own number for the call.
+    pub request: u64,
+}
+
+/// What a rank can ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// Arrive at a barrier or give to a gather.
+    Meet {
+        /// Which.
+        kind: Kind,
+        /// Its name.
+        name: Arc<str>,
+        /// What this rank gives; empty for a barrier.
+        #[serde(with = "serde_bytes")]
+        blob: Vec<u8>,
+        /// How long to wait; for ever when `None`.
+        timeout: Option<Duration>,
+    },
+    /// Keep a value.
+    Put {
+        /// Under this key.
+        key: Key,
+        /// At most [`MAX_BLOB`] bytes.
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+    },
+    /// Read a value, if there is one.
+    Get(Key),
+    /// Read a value once there is one.
+    Await {
+        /// Of this key.
+        key: Key,
+        /// How long to wait; for ever when `None`.
+        timeout: Option<Duration>,
+    },
+    /// End every rank's calls, and the job.
+    Abort(String),
+    /// Learn the root's clock.
+    Clock,
+    /// Tell the launcher.
+    Event(String),
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done: a barrier passed, a value kept, an event told.
+    Done,
+    /// Of a gather: what every rank gave.
+    Gathered(Gathered),
+    /// The value.
+    Value(Payload),
+    /// There is no such key.
+    NoValue,
+    /// What to add to this machine's clock to have the root's.
+    Clock {
+        /// In nanoseconds.
+        offset: i64,
+        /// How far that may be off, in nanoseconds.
+        error: u64,
+    },
+    /// The wait was longer than allowed; who was missing when it was last asked.
+    TimedOut(Missing),
+    /// It can never end well.
+    Broke(Broken),
+    /// The job is being aborted.
+    Aborted {
+        /// Who asked for it, unless rlaunch itself did.
+        by: Option<Rank>,
+        /// Why.
+        text: String,
+    },
+    /// The call cannot be met.
+    Refused(Refusal),
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// A name, a value or a text is too long.
+    TooLong,
+    /// Too many names or too many calls.
+    TooMany,
+    /// The store is full.
+    Full,
+    /// The rank is not one of this node, or has ended.
+    NotARank,
+}
+
+impl Call {
+    /// What is too long in it.
+    pub(super) fn excess(&self) -> Option<Refusal> {
+        let key_fits = |key: &Key| key.namespace.len() <= MAX_NAME && key.name.len() <= MAX_NAME;
+        let fits = match self {
+            Call::Meet { name, blob, .. } => name.len() <= MAX_NAME && blob.len() <= MAX_BLOB,
+            Call::Put { key, value } => key_fits(key) && value.len() <= MAX_BLOB,
+            Call::Get(key) | Call::Await { key, .. } => key_fits(key),
+            Call::Abort(text) | Call::Event(text) => text.len() <= MAX_TEXT,
+            Call::Clock => true,
+        };
+        (!fits).then_some(Refusal::TooLong)
+    }
+}
