@@ -92,7 +92,7 @@ impl State {
     fn answer(&mut self) {
         while let Some(output) = self.node.poll_output() {
             let Output::Answer(CallId { client, request }, answer) = output else { continue };
-            let (reply, payload) = answer.into();
+            let (reply, payload) = answer.split();
             self.send(client, &ToRank::Reply { request, reply }, &payload.to_vec());
         }
     }

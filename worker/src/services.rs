@@ -139,7 +139,7 @@ impl Services {
 
     /// Sends an answer. A client that has not read a thousand of them is let go.
     pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
-        let (reply, payload) = answer.into();
+        let (reply, payload) = answer.split();
         if let Some(answers) = self.clients.get(&id.client)
             && answers.try_send((id.request, reply, payload)).is_err()
         {

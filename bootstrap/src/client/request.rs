@@ -85,7 +85,7 @@ pub(super) fn gathered(answered: Answered, world_size: u32) -> Result<Vec<Bytes>
 
 /// The value, if there is one.
 pub(super) fn value((reply, bytes): Answered) -> Option<Bytes> {
-    (reply == Reply::Value).then_some(bytes)
+    (reply == Reply::Value(())).then_some(bytes)
 }
 
 pub(super) fn offset(answered: &Answered) -> Result<ClockOffset, ClientError> {

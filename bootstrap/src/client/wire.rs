@@ -12,10 +12,9 @@
 //! large and is the payload.
 
 use crate::id::{JobId, Rank};
-use crate::tree::gathered::{Gathered, RECORD_HEADER};
-use crate::tree::message::{Broken, MAX_BLOB, Missing};
-use crate::tree::node::{Answer, Call, Refusal};
-use crate::tree::payload::Payload;
+use crate::tree::gathered::RECORD_HEADER;
+use crate::tree::message::MAX_BLOB;
+use crate::tree::node::{Answer, Call};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -102,55 +101,8 @@ pub enum HelloRefusal {
     NotOfThisJob,
 }
 
-/// [`Answer`] without its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
-    /// Done.
-    Done,
-    /// The payload has what every rank gave.
-    Gathered,
-    /// The payload is the value.
-    Value,
-    /// There is no such key.
-    NoValue,
-    /// What to add to this machine's monotonic clock to have the root's.
-    Clock {
-        /// In nanoseconds.
-        offset: i64,
-        /// How far that may be off, in nanoseconds.
-        error: u64,
-    },
-    /// The wait was longer than allowed.
-    TimedOut(Missing),
-    /// It can never end well.
-    Broke(Broken),
-    /// The job is being aborted.
-    Aborted {
-        /// Who asked for it, unless rlaunch itself did.
-        by: Option<Rank>,
-        /// Why.
-        text: String,
-    },
-    /// The call cannot be met.
-    Refused(Refusal),
-}
-
-impl From<Answer> for (Reply, Payload) {
-    fn from(answer: Answer) -> (Reply, Payload) {
-        let bare = |reply| (reply, Payload::empty());
-        match answer {
-            Answer::Done => bare(Reply::Done),
-            Answer::Gathered(Gathered(payload)) => (Reply::Gathered, payload),
-            Answer::Value(payload) => (Reply::Value, payload),
-            Answer::NoValue => bare(Reply::NoValue),
-            Answer::Clock { offset, error } => bare(Reply::Clock { offset, error }),
-            Answer::TimedOut(missing) => bare(Reply::TimedOut(missing)),
-            Answer::Broke(why) => bare(Reply::Broke(why)),
-            Answer::Aborted { by, text } => bare(Reply::Aborted { by, text }),
-            Answer::Refused(refusal) => bare(Reply::Refused(refusal)),
-        }
-    }
-}
+/// An answer without its bytes.
+pub type Reply = Answer<()>;
 
 /// The most that a reply's payload can be, in bytes.
 pub fn payload_limit(world_size: u32) -> usize {

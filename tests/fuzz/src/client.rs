@@ -96,7 +96,7 @@ pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
     vec![
         stream(&[
             (ToRank::Welcome { world_size: 3 }, &[]),
-            (reply(1, Reply::Value), b"value"),
+            (reply(1, Reply::Value(())), b"value"),
             (reply(0, Reply::Clock { offset: -3, error: 2 }), &[]),
         ]),
         stream(&[(ToRank::Welcome { world_size: 3 }, &[]), (reply(3, aborted), &[])]),

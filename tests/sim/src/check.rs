@@ -88,7 +88,7 @@ impl<'a> Checker<'a> {
             (Step::Barrier(name), Answer::Done) => self.all_came(Kind::Barrier, name, open.turn)?,
             (Step::Gather(name, length), Answer::Gathered(gathered)) => {
                 self.all_came(Kind::Gather, name, open.turn)?;
-                self.is_what_was_given(name, *length, &open, gathered)?;
+                self.is_what_was_given(name, *length, &open, &Gathered(gathered.clone()))?;
             }
             (Step::Put(_, key), Answer::Done) => drop(self.kept.insert(*key)),
             (Step::Get(key) | Step::Await(key), Answer::Value(value)) => {

@@ -1,6 +1,5 @@
 //! What a rank can ask of its node, and what it is answered.
 
-use super::super::gathered::Gathered;
 use super::super::message::{Broken, Key, Kind, MAX_BLOB, MAX_NAME, MAX_TEXT, Missing};
 use super::super::payload::Payload;
 use crate::id::Rank;
@@ -61,15 +60,15 @@ pub enum Call {
     Event(String),
 }
 
-/// The answer to a [`Call`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+/// The answer to a [`Call`]. On its way to the rank, its bytes travel beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer<Bytes = Payload> {
     /// Done: a barrier passed, a value kept, an event told.
     Done,
-    /// Of a gather: what every rank gave.
-    Gathered(Gathered),
+    /// Of a gather: what every rank gave, as [`crate::tree::gathered::Gathered`] reads it.
+    Gathered(Bytes),
     /// The value.
-    Value(Payload),
+    Value(Bytes),
     /// There is no such key.
     NoValue,
     /// What to add to this machine's clock to have the root's.
@@ -92,6 +91,24 @@ pub enum Answer {
     },
     /// The call cannot be met.
     Refused(Refusal),
+}
+
+impl Answer {
+    /// The answer without its bytes, and these.
+    pub fn split(self) -> (Answer<()>, Payload) {
+        let bare = |answer| (answer, Payload::empty());
+        match self {
+            Answer::Gathered(bytes) => (Answer::Gathered(()), bytes),
+            Answer::Value(bytes) => (Answer::Value(()), bytes),
+            Answer::Done => bare(Answer::Done),
+            Answer::NoValue => bare(Answer::NoValue),
+            Answer::Clock { offset, error } => bare(Answer::Clock { offset, error }),
+            Answer::TimedOut(missing) => bare(Answer::TimedOut(missing)),
+            Answer::Broke(why) => bare(Answer::Broke(why)),
+            Answer::Aborted { by, text } => bare(Answer::Aborted { by, text }),
+            Answer::Refused(refusal) => bare(Answer::Refused(refusal)),
+        }
+    }
 }
 
 /// Why a call is refused.

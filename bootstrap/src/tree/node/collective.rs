@@ -7,7 +7,7 @@ use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, Refusal, Vio
 use crate::id::{NodeId, Rank};
 use crate::job::ExitStatus;
 use crate::tree::Time;
-use crate::tree::gathered::{Gathered, record};
+use crate::tree::gathered::record;
 use crate::tree::message::{Broken, Kind, Message, Missing, Operation, Turns};
 use crate::tree::payload::Payload;
 use crate::tree::rank_set::RankSet;
@@ -260,7 +260,7 @@ impl Node {
             false => Answer::Done,
             true => {
                 let all = [above, &ours].into_iter().chain(open.children.values());
-                Answer::Gathered(Gathered(Payload::join(all).shared()))
+                Answer::Gathered(Payload::join(all).shared())
             }
         };
         for waiter in open.waiters {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::tree::gathered::record;
+use crate::tree::gathered::{Gathered, record};
 
 const PARENT: NodeId = NodeId(0);
 const ME: NodeId = NodeId(1);
@@ -101,7 +101,7 @@ fn a_gather_goes_up_whole_and_comes_down_without_what_is_known_below() {
             }
             Output::Answer(answered, Answer::Gathered(gathered)) => {
                 assert_eq!(*answered, id());
-                let blobs = gathered.by_rank(8).unwrap();
+                let blobs = Gathered(gathered.clone()).by_rank(8).unwrap();
                 assert_eq!(
                     [&blobs[2][..], &blobs[4], &blobs[5]],
                     [b"two", b"four" as &[u8], b"five"]
