@@ -1,6 +1,7 @@
 //! What rlaunch's launcher and its agents must agree on.
 //!
-//! In reading order: who is who ([`id`]), what a job is to one node ([`job`]), what crosses a
+//! In reading order: who is who ([`id`]), what a node has ([`inventory`]), what a job is to one node
+//! ([`job`]), what crosses a
 //! control channel ([`wire`]), how agents join one another ([`tree`]), and every environment variable
 //! a rank can rely on ([`env`]).
 //!
@@ -9,6 +10,7 @@
 pub mod client;
 pub mod env;
 pub mod id;
+pub mod inventory;
 pub mod job;
 pub mod oob;
 pub mod secure;

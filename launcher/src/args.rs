@@ -24,6 +24,7 @@ Examples:
   rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
   rlaunch -H a,b --preload train.py python3 train.py   a script only this machine has
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
+  rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
@@ -216,10 +217,43 @@ pub(crate) struct ReapArgs {
     pub(crate) reach: ReachArgs,
 }
 
+/// Show what hosts have: processors, RDMA ports and what limits them, GPUs, interfaces.
+///
+/// Each RDMA port has a line: how it would be used, or why it is not. Nothing is changed and no
+/// other program is asked.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch topo",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch topo                    this machine
+  rlaunch topo -H a,b             two hosts
+  rlaunch topo -H a,b --gids      their GID tables
+  rlaunch topo -H a --json        everything that is known"
+)]
+pub(crate) struct TopoArgs {
+    /// The hosts, as for a job; this machine when none is given
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// Print GID tables, as `show_gids` does
+    #[arg(long)]
+    pub(crate) gids: bool,
+
+    /// Print everything as JSON
+    #[arg(long, conflicts_with = "gids")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
+}
+
 /// What rlaunch is asked to do. The verb is the first word; without one it is to run a job.
 pub(crate) enum Invocation {
     Run(Box<Args>),
     Reap(ReapArgs),
+    Topo(TopoArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -231,6 +265,10 @@ impl Invocation {
         if typed.get(1).is_some_and(|verb| verb == "reap") {
             typed.remove(1);
             return Ok(Invocation::Reap(ReapArgs::try_parse_from(typed)?));
+        }
+        if typed.get(1).is_some_and(|verb| verb == "topo") {
+            typed.remove(1);
+            return Ok(Invocation::Topo(TopoArgs::try_parse_from(typed)?));
         }
         let is_of_rank = |verb: &OsString| command::VERBS.iter().any(|known| verb == known);
         if typed.get(1).is_some_and(is_of_rank) {

@@ -13,6 +13,13 @@ pub(crate) struct Host {
     pub(crate) slots: u32,
 }
 
+impl Host {
+    /// Where this runs.
+    pub(crate) fn this_machine() -> Host {
+        Host { name: "localhost".into(), user: None, slots: 1 }
+    }
+}
+
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.user {

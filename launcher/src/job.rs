@@ -132,7 +132,7 @@ impl JobSpec {
         let local = hosts::are_local(&hosts);
         if hosts.is_empty() {
             let slots = args.ranks.unwrap_or(1);
-            hosts.push(Host { name: "localhost".into(), user: None, slots });
+            hosts.push(Host { slots, ..Host::this_machine() });
         }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
         let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &args.env)?;

@@ -4,7 +4,9 @@
 
 mod agent;
 mod args;
+mod ask;
 mod channel;
+mod columns;
 mod conclusion;
 mod crew;
 mod events;
@@ -21,11 +23,13 @@ mod reap;
 mod refusal;
 mod rendezvous;
 mod report;
+mod selection;
 mod session;
 mod show;
 mod signals;
 mod ssh;
 mod table;
+mod topo;
 mod waiting;
 mod watch;
 
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
     let ended = match invocation {
         Invocation::Run(args) => runtime.block_on(launch(*args)),
         Invocation::Reap(args) => runtime.block_on(reap::reap(args)),
+        Invocation::Topo(args) => runtime.block_on(topo::topo(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {

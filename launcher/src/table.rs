@@ -1,5 +1,6 @@
 //! The rank table out of what the nodes have said, and how it is shown.
 
+use crate::columns;
 use crate::map::RankMap;
 use rlaunch_bootstrap::id::{JobId, LocalRank};
 use rlaunch_bootstrap::job::NodeFacts;
@@ -42,15 +43,14 @@ pub(crate) fn build(
 
 /// For people: a line for each rank, with the columns that have anything in them.
 pub(crate) fn for_people(table: &RankTable) -> String {
-    let mut rows: Vec<[String; 9]> = vec![
-        ["rank", "host", "hostname", "local", "address", "cpus", "numa", "gpu", "nics"]
-            .map(str::to_owned),
-    ];
+    let mut rows = vec![columns::row([
+        "rank", "host", "hostname", "local", "address", "cpus", "numa", "gpu", "nics",
+    ])];
     for row in table.ranks() {
         let node = &table.nodes()[row.node.index()];
         let nics: Vec<&str> =
             row.nics.iter().map(|&nic| node.nics[nic as usize].device.as_str()).collect();
-        rows.push([
+        rows.push(vec![
             row.rank.to_string(),
             node.host.clone(),
             node.hostname.clone(),
@@ -62,19 +62,7 @@ pub(crate) fn for_people(table: &RankTable) -> String {
             nics.join(","),
         ]);
     }
-    let width = |column: usize| {
-        let known = rows[1..].iter().any(|row| !row[column].is_empty());
-        let longest = rows.iter().map(|row| row[column].chars().count()).max();
-        longest.filter(|_| known)
-    };
-    let columns: Vec<(usize, usize)> =
-        (0..9).filter_map(|column| Some((column, width(column)?))).collect();
-    let line = |row: &[String; 9]| {
-        let cells = columns.iter().map(|&(column, width)| format!("{:<width$}", row[column]));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        format!("{}\n", line.trim_end())
-    };
-    rows.iter().map(line).collect()
+    columns::lay_out(&rows)
 }
 
 #[cfg(test)]

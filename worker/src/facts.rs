@@ -32,17 +32,22 @@ fn addresses() -> Vec<InterfaceAddress> {
     let mut found = Vec::new();
     for entry in interfaces {
         let Some(address) = entry.address.as_ref().and_then(ip) else { continue };
-        let prefix = match entry.netmask.as_ref().and_then(ip) {
-            Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
-            Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
-            None => 0,
-        };
         if is_usable(address) {
-            let prefix = u8::try_from(prefix).unwrap_or(0);
+            let prefix = prefix(entry.netmask.as_ref().and_then(ip));
             found.push(InterfaceAddress { interface: entry.interface_name, address, prefix });
         }
     }
     found
+}
+
+/// How many bits a mask leaves to name the network.
+pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
+    let bits = match mask {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None => 0,
+    };
+    u8::try_from(bits).unwrap_or(0)
 }
 
 /// Loopback and link-local addresses mean nothing on another node.
@@ -53,7 +58,7 @@ fn is_usable(address: IpAddr) -> bool {
     }
 }
 
-fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
+pub(crate) fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }

@@ -12,6 +12,7 @@ mod elf;
 mod exec_rank;
 mod facts;
 mod guardian;
+mod inventory;
 mod oob;
 mod oom;
 mod outbox;
@@ -39,6 +40,7 @@ rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`,
 
   rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
   rlaunch-worker reap JOB|all      end what a job left behind on this host
+  rlaunch-worker inventory [DIR]   what this host has, or what a copy of its files in DIR says
   rlaunch-worker __verify SHA256   check that this file is that build
   rlaunch-worker __exec-rank …     become a rank (started by the agent)
   rlaunch-worker --version
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
         Some("agent") => guardian::guard(agent::run),
         Some("reap") => reap::reap(args.next()),
+        Some("inventory") => inventory::print(args.next()),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__verify") => verify::verify(args.next()),
         Some("--version") => {

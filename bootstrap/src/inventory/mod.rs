@@ -1,0 +1,120 @@
+//! What a node has: processors, memory, PCI devices, RDMA ports, network interfaces, GPUs.
+//!
+//! The agent reads it from the kernel's files, the launcher decides by it. `None` and empty lists
+//! stand for what the kernel does not say; nothing here is guessed. In reading order:
+//! [`CpuSet`], the [`pci`] paths of devices and what limits them, [`rdma`] devices with their
+//! ports, [`net`] interfaces.
+
+mod cpu_set;
+pub mod net;
+pub mod pci;
+pub mod rdma;
+
+pub use cpu_set::{BadCpuList, CpuSet};
+
+use net::Netdev;
+use pci::PciDevice;
+use rdma::RdmaDevice;
+use serde::{Deserialize, Serialize};
+
+/// Everything that is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Its processors.
+    pub cpus: Cpus,
+    /// Its memory, by NUMA node in order of their numbers.
+    pub numa_nodes: Vec<NumaNode>,
+    /// What processes of this user may take.
+    pub limits: Limits,
+    /// In order of their PCI addresses.
+    pub gpus: Vec<Gpu>,
+    /// In order of their names.
+    pub rdma: Vec<RdmaDevice>,
+    /// In order of their indices.
+    pub netdevs: Vec<Netdev>,
+    /// What runs there.
+    pub system: System,
+}
+
+/// Processors of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpus {
+    /// Those that are there and on.
+    pub online: CpuSet,
+    /// Those that ranks may run on: what the agent itself is allowed.
+    pub allowed: CpuSet,
+    /// How much processor time the control group grants, in processors; `None` without a limit.
+    pub quota: Option<f64>,
+}
+
+impl Cpus {
+    /// How many processors ranks can keep busy: at least one.
+    pub fn usable(&self) -> usize {
+        let allowed = self.allowed.len().max(1);
+        match self.quota {
+            // Half a processor is still one that a rank runs on.
+            Some(quota) if quota < allowed as f64 => (quota.ceil() as usize).max(1),
+            _ => allowed,
+        }
+    }
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// Its number.
+    pub number: u32,
+    /// Its processors.
+    pub cpus: CpuSet,
+    /// Its memory in bytes.
+    pub memory: Option<u64>,
+    /// How far other nodes are, as the firmware says: 10 is here. In order of their numbers.
+    pub distances: Vec<u32>,
+}
+
+/// What processes may take.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes that may be locked in memory, which RDMA needs; `None` without a limit.
+    pub locked_memory: Option<u64>,
+    /// Open files.
+    pub open_files: Option<u64>,
+    /// Bytes of memory that the control group grants; `None` without a limit.
+    pub memory: Option<u64>,
+    /// Bytes of `/dev/shm`; `None` when it cannot be seen.
+    pub shared_memory: Option<u64>,
+}
+
+/// A graphics or compute processor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Who makes it.
+    pub vendor: GpuVendor,
+    /// `NVIDIA A100-SXM4-40GB`, where the driver says so.
+    pub model: Option<String>,
+    /// Where it is.
+    pub pci: PciDevice,
+}
+
+/// Who makes a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuVendor {
+    /// PCI vendor 10de.
+    Nvidia,
+    /// PCI vendor 1002.
+    Amd,
+}
+
+/// What runs on a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct System {
+    /// `6.1.0-25-amd64`.
+    pub kernel: Option<String>,
+    /// `Debian GNU/Linux 12 (bookworm)`.
+    pub distribution: Option<String>,
+    /// Drivers that say their version, by name: `mlx5_core`, `nvidia`.
+    pub drivers: Vec<(String, String)>,
+    /// A driver lets NICs read and write the memory of GPUs (`nvidia_peermem`).
+    pub peer_memory: bool,
+}

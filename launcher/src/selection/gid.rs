@@ -1,0 +1,164 @@
+//! Which entry of a RoCE port's GID table is used. No fixed index is right: it is 1, 3 or 5 on one
+//! machine and something else on the next.
+//!
+//! The order is UCX's (`uct_ib_device_select_gid`): RoCE v2 before v1, IPv4 before IPv6, global
+//! before link-local; and what belongs to a container's or a hypervisor's bridge comes last.
+
+use super::Rejection;
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::inventory::rdma::{Gid, GidKind, Port};
+use std::net::IpAddr;
+
+/// Interfaces that engines make, by how their names begin.
+const OVERLAYS: &[&str] = &["docker", "cni", "br-", "veth", "virbr", "tun", "flannel", "cali"];
+
+/// How good an entry is; the last is best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Overlay,
+    LinkLocal,
+    Ipv6,
+    Ipv4,
+}
+
+impl Class {
+    fn of(gid: &Gid, netdev: &Netdev) -> Class {
+        let made = OVERLAYS.iter().any(|prefix| netdev.name.starts_with(prefix));
+        match gid.ip() {
+            _ if made || netdev.kind == NetdevKind::Bridge => Class::Overlay,
+            IpAddr::V4(v4) if v4.is_link_local() => Class::LinkLocal,
+            IpAddr::V4(_) => Class::Ipv4,
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => Class::LinkLocal,
+            IpAddr::V6(_) => Class::Ipv6,
+        }
+    }
+
+    fn reason(self, gid: &Gid, netdev: &Netdev) -> String {
+        let (ip, name) = (gid.ip(), &netdev.name);
+        match self {
+            Class::Ipv4 | Class::Ipv6 => format!("RoCE v2, {ip} of {name}"),
+            Class::LinkLocal => format!("RoCE v2, link-local of {name}: no address is better"),
+            Class::Overlay => format!("RoCE v2, {ip} of {name}: nothing but a bridge has one"),
+        }
+    }
+}
+
+/// The entry to use, and why.
+pub(super) fn choose(port: &Port, netdevs: &[Netdev]) -> Result<(Gid, String), Rejection> {
+    let with_netdev = |gid| Some((gid, netdev_of(gid, port, netdevs)?));
+    let here: Vec<(&Gid, &Netdev)> = port.gids.iter().filter_map(with_netdev).collect();
+    let v2 = here.iter().filter(|(gid, _)| gid.kind == GidKind::RoceV2);
+    let classed = v2.map(|(gid, netdev)| (Class::of(gid, netdev), *gid, *netdev));
+    // Of equals the first.
+    let best = classed.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    match best {
+        Some((class, gid, netdev)) => Ok((gid.clone(), class.reason(gid, netdev))),
+        None if port.gids.is_empty() => Err(Rejection::NoGid),
+        None if here.is_empty() => Err(Rejection::InterfaceElsewhere),
+        None => Err(Rejection::OnlyRoceV1),
+    }
+}
+
+/// The interface that an entry stems from, if it is in this network namespace. Where the kernel
+/// does not name it, it is the port's, as long as that has the address.
+fn netdev_of<'a>(gid: &Gid, port: &Port, netdevs: &'a [Netdev]) -> Option<&'a Netdev> {
+    let named = |name: &String| netdevs.iter().find(|netdev| netdev.name == *name);
+    match &gid.netdev {
+        Some(name) => named(name),
+        None => {
+            let netdev = named(port.netdev.as_ref()?)?;
+            let has_it = netdev.addresses.iter().any(|(address, _)| *address == gid.ip());
+            has_it.then_some(netdev)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::inventory::rdma::{LinkLayer, PortState};
+
+    fn netdev(name: &str, addresses: &[&str]) -> Netdev {
+        let address = |text: &&str| (text.parse().unwrap(), 24);
+        Netdev {
+            name: name.into(),
+            index: 2,
+            kind: NetdevKind::Physical,
+            mtu: 1500,
+            speed: None,
+            running: true,
+            hardware_address: None,
+            pci: None,
+            device_port: None,
+            addresses: addresses.iter().map(address).collect(),
+        }
+    }
+
+    /// `index kind address interface`, the interface left out where the kernel does not say.
+    fn port(entries: &[&str]) -> Port {
+        let gid = |entry: &&str| {
+            let words: Vec<&str> = entry.split(' ').collect();
+            let kind = if words[1] == "v2" { GidKind::RoceV2 } else { GidKind::IbOrRoceV1 };
+            let value = words[2].parse().unwrap();
+            let netdev = words.get(3).map(|name| (*name).to_owned());
+            Gid { index: words[0].parse().unwrap(), value, kind, netdev }
+        };
+        Port {
+            number: 1,
+            state: PortState::Active,
+            physical_state: None,
+            link_layer: LinkLayer::Ethernet,
+            lid: None,
+            sm_lid: None,
+            rate: None,
+            mtu: Some(1024),
+            netdev: Some("eth0".into()),
+            gid_table_length: 16,
+            gids: entries.iter().map(gid).collect(),
+        }
+    }
+
+    fn chosen(entries: &[&str]) -> Result<(u16, String), Rejection> {
+        let netdevs = [netdev("eth0", &["10.0.0.2"]), netdev("docker0", &["172.17.0.1"])];
+        choose(&port(entries), &netdevs).map(|(gid, reason)| (gid.index, reason))
+    }
+
+    #[test]
+    fn version_2_of_an_ipv4_address_is_best_wherever_it_is() {
+        for index in [1, 3, 5] {
+            let best = format!("{index} v2 ::ffff:10.0.0.2 eth0");
+            let entries = [
+                "0 v1 fe80::1 eth0",
+                "2 v1 ::ffff:10.0.0.2 eth0",
+                "4 v2 fe80::1 eth0",
+                "6 v2 fd00::2 eth0",
+                &best,
+                "9 v2 ::ffff:172.17.0.1 docker0",
+            ];
+            let (found, reason) = chosen(&entries).unwrap();
+            assert_eq!((found, reason.as_str()), (index, "RoCE v2, 10.0.0.2 of eth0"));
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_taken_in_order() {
+        let index = |entries: &[&str]| chosen(entries).unwrap().0;
+        assert_eq!(index(&["1 v2 fe80::1 eth0", "4 v2 fd00::2 eth0"]), 4);
+        assert_eq!(index(&["1 v2 ::ffff:172.17.0.1 docker0", "4 v2 fe80::1 eth0"]), 4);
+        assert_eq!(index(&["1 v2 ::ffff:172.17.0.1 docker0"]), 1);
+        assert_eq!(index(&["3 v2 fd00::2 eth0", "7 v2 fd00::3 eth0"]), 3);
+    }
+
+    #[test]
+    fn an_entry_of_another_namespace_is_none() {
+        assert_eq!(chosen(&["1 v2 ::ffff:10.0.0.9 net1"]), Err(Rejection::InterfaceElsewhere));
+        assert_eq!(chosen(&["1 v2 ::ffff:10.0.0.2"]).unwrap().0, 1);
+        assert_eq!(chosen(&["1 v2 ::ffff:10.0.0.9"]), Err(Rejection::InterfaceElsewhere));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        assert_eq!(chosen(&[]), Err(Rejection::NoGid));
+        assert_eq!(chosen(&["0 v1 fe80::1 eth0"]), Err(Rejection::OnlyRoceV1));
+    }
+}

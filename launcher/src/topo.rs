@@ -1,0 +1,295 @@
+//! `rlaunch topo`: what each host has, which RDMA ports can be used and which not, and why.
+
+use crate::args::TopoArgs;
+use crate::ask;
+use crate::columns::{self, row};
+use crate::exit::Exit;
+use crate::report::Failed;
+use crate::selection::{self, Addressing};
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
+use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer, Port, PortState, RdmaDevice};
+use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
+use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// Drivers that say the same rate whatever they run on.
+const RATE_UNKNOWN: &[&str] = &["rxe", "siw", "erdma"];
+const GIB: u64 = 1 << 30;
+
+/// What `--json` prints for each host.
+#[derive(Serialize)]
+struct Node<'a> {
+    host: &'a str,
+    inventory: &'a Inventory,
+}
+
+/// Asks every host at once and prints what each has.
+pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
+    let answers = ask::every_host(&args.hosts, args.reach, "inventory").await?;
+    let (mut nodes, mut failures) = (Vec::new(), Vec::new());
+    for (host, answer) in answers {
+        let host = host.to_string();
+        match answer.and_then(|answer| decode(&answer, &host)) {
+            Ok(inventory) => nodes.push((host, inventory)),
+            Err(failed) => failures.push(failed),
+        }
+    }
+    let text = match (args.json, args.gids) {
+        (true, _) => as_json(&nodes)?,
+        (_, true) => nodes.iter().map(|(host, inventory)| gids(host, inventory)).collect(),
+        _ => nodes.iter().map(|(host, inventory)| overview(host, inventory)).collect(),
+    };
+    // A reader that has gone does not need it.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ask::conclude(failures)
+}
+
+/// Behind what a login shell prints comes the agent's mark, and behind that the inventory.
+fn decode(answer: &[u8], host: &str) -> Result<Inventory, Failed> {
+    let mut scanner = HelloScanner::default();
+    let found = scanner.push(answer).ok().flatten();
+    let inventory = found.and_then(|frame| {
+        let mut frames = FrameReader::default();
+        frames.push(&frame);
+        frames.next_frame().ok().flatten()
+    });
+    inventory.ok_or_else(|| {
+        let noise = scanner.noise();
+        let words = noise.lines().last().unwrap_or("nothing");
+        Failed::new(Exit::AGENT, format!("{host}: no inventory, but {words:?}"))
+    })
+}
+
+fn as_json(nodes: &[(String, Inventory)]) -> Result<String, Failed> {
+    let nodes: Vec<Node<'_>> =
+        nodes.iter().map(|(host, inventory)| Node { host, inventory }).collect();
+    let text = serde_json::to_string_pretty(&nodes);
+    text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+}
+
+/// A host's devices for people.
+fn overview(host: &str, inventory: &Inventory) -> String {
+    let mut text = format!("{host}: {}\n", summary(inventory));
+    let mut rows = vec![row([
+        "port",
+        "driver",
+        "link",
+        "state",
+        "rate",
+        "mtu",
+        "interface",
+        "addresses",
+        "use",
+    ])];
+    let ports = |device: &'_ RdmaDevice| -> Vec<Vec<String>> {
+        device.ports.iter().map(|port| port_row(device, port, &inventory.netdevs)).collect()
+    };
+    rows.extend(inventory.rdma.iter().flat_map(ports));
+    match rows.len() {
+        1 => text += "  no RDMA device\n",
+        _ => indent(&mut text, &columns::lay_out(&rows)),
+    }
+    for device in &inventory.rdma {
+        let _ = writeln!(text, "  {}", where_it_is(device));
+    }
+    for gpu in &inventory.gpus {
+        let vendor = match gpu.vendor {
+            GpuVendor::Nvidia => "NVIDIA",
+            GpuVendor::Amd => "AMD",
+        };
+        let model = gpu.model.as_deref().unwrap_or(vendor);
+        let _ = writeln!(text, "  gpu {}: {model}{}", gpu.pci.address, link(&gpu.pci));
+    }
+    indent(&mut text, &interfaces(inventory));
+    text
+}
+
+fn indent(text: &mut String, lines: &str) {
+    for line in lines.lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+}
+
+/// `Debian GNU/Linux 12 (bookworm), kernel 6.1.0, 2 of 4 CPUs, 1 NUMA node, 7.8 GiB`.
+fn summary(inventory: &Inventory) -> String {
+    let system = &inventory.system;
+    let kernel = system.kernel.as_ref().map(|kernel| format!("kernel {kernel}"));
+    let (usable, online) = (inventory.cpus.usable(), inventory.cpus.online.len());
+    let plural = |count| if count == 1 { "" } else { "s" };
+    let cpus = match usable < online {
+        true => format!("{usable} of {online} CPUs"),
+        false => format!("{usable} CPU{}", plural(usable)),
+    };
+    let nodes = inventory.numa_nodes.len();
+    let memory: u64 = inventory.numa_nodes.iter().filter_map(|node| node.memory).sum();
+    let memory = (memory > 0).then(|| format!("{:.1} GiB", memory as f64 / GIB as f64));
+    let numa = (nodes > 0).then(|| format!("{nodes} NUMA node{}", plural(nodes)));
+    let parts = [system.distribution.clone(), kernel, Some(cpus), numa, memory];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn port_row(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> Vec<String> {
+    let driver = device.driver.clone().unwrap_or_default();
+    let link = match port.link_layer {
+        LinkLayer::InfiniBand => "InfiniBand",
+        LinkLayer::Ethernet => "Ethernet",
+        LinkLayer::Unknown => "",
+    };
+    let physical = port.physical_state.as_deref().unwrap_or_default();
+    let rate = match RATE_UNKNOWN.contains(&driver.as_str()) {
+        _ if port.state != PortState::Active => String::new(),
+        true => "unknown".to_owned(),
+        false => port.rate.clone().unwrap_or_default(),
+    };
+    let netdev = port.netdev.clone().unwrap_or_default();
+    let behind = netdevs.iter().find(|candidate| candidate.name == netdev);
+    vec![
+        format!("{}/{}", device.name, port.number),
+        driver,
+        link.to_owned(),
+        format!("{} {physical}", port.state).trim_end().to_owned(),
+        rate,
+        port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
+        netdev,
+        behind.map(addresses).unwrap_or_default(),
+        how_it_is_used(device, port, netdevs),
+    ]
+}
+
+fn how_it_is_used(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> String {
+    match selection::examine(device, port, netdevs) {
+        Ok(Addressing::Lid { .. }) => format!(
+            "LID {}, subnet manager {}",
+            port.lid.unwrap_or_default(),
+            port.sm_lid.unwrap_or_default()
+        ),
+        Ok(Addressing::Gid { gid, reason }) => format!("GID {}: {reason}", gid.index),
+        Ok(Addressing::ConnectionManager) => "RDMA_CM only".to_owned(),
+        Err(rejection) => format!("no: {rejection}"),
+    }
+}
+
+/// Where a device is, and what its way there carries.
+fn where_it_is(device: &RdmaDevice) -> String {
+    let firmware = device.firmware.as_ref().map(|version| format!(", firmware {version}"));
+    let firmware = firmware.unwrap_or_default();
+    match &device.pci {
+        Some(pci) => format!("{} at {}{}{firmware}", device.name, pci.address, link(pci)),
+        None => format!("{}: software{firmware}", device.name),
+    }
+}
+
+/// In the words of the kernel's `pcie_print_link_status`.
+fn link(pci: &PciDevice) -> String {
+    let mut text = String::new();
+    if let Some(limit) = pci.bottleneck() {
+        let (rate, address) = (limit.rate, limit.address);
+        let _ = write!(text, ": {} Gb/s by {rate}", gigabits(rate.megabits()));
+        let most = pci.most().filter(|most| most.megabits() > rate.megabits());
+        if let Some(most) = most {
+            let capable = gigabits(most.megabits());
+            let _ = write!(text, " at {address} (capable of {capable} Gb/s with {most})");
+        }
+    }
+    if let Some(node) = pci.numa_node {
+        let _ = write!(text, ", NUMA node {node}");
+    }
+    text
+}
+
+/// Interfaces that could carry TCP between hosts.
+fn interfaces(inventory: &Inventory) -> String {
+    let mut rows = vec![row(["interface", "kind", "speed", "mtu", "addresses"])];
+    for netdev in &inventory.netdevs {
+        let kind = match netdev.kind {
+            NetdevKind::Loopback | NetdevKind::Virtual if netdev.addresses.is_empty() => continue,
+            NetdevKind::Loopback => continue,
+            NetdevKind::Physical => "physical",
+            NetdevKind::Thunderbolt => "thunderbolt",
+            NetdevKind::Ipoib => "IPoIB",
+            NetdevKind::Bond => "bond",
+            NetdevKind::Bridge => "bridge",
+            NetdevKind::Upper => "upper",
+            NetdevKind::Virtual => "virtual",
+        };
+        let speed = match (netdev.running, netdev.speed) {
+            (false, _) => "down".to_owned(),
+            (true, Some(speed)) => format!("{speed} Mb/s"),
+            (true, None) => String::new(),
+        };
+        let mtu = netdev.mtu.to_string();
+        rows.push(row([&netdev.name, kind, &speed, &mtu, &addresses(netdev)]));
+    }
+    columns::lay_out(&rows)
+}
+
+fn addresses(netdev: &Netdev) -> String {
+    let text = |(address, prefix): &(std::net::IpAddr, u8)| format!("{address}/{prefix}");
+    netdev.addresses.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+/// The GID tables, as MLNX_OFED's `show_gids` prints them.
+fn gids(host: &str, inventory: &Inventory) -> String {
+    let mut rows = vec![row(["dev", "port", "index", "gid", "ipv4", "ver", "interface"])];
+    for device in &inventory.rdma {
+        for (port, gid) in device.ports.iter().flat_map(|p| p.gids.iter().map(move |g| (p, g))) {
+            let groups = gid.value.segments().map(|group| format!("{group:04x}"));
+            let ipv4 = gid.value.to_ipv4_mapped().map(|v4| v4.to_string()).unwrap_or_default();
+            let version = match (gid.kind, port.link_layer) {
+                (GidKind::RoceV2, _) => "v2",
+                (GidKind::IbOrRoceV1, LinkLayer::Ethernet) => "v1",
+                _ => "",
+            };
+            let netdev = gid.netdev.as_ref().or(port.netdev.as_ref());
+            rows.push(row([
+                &device.name,
+                &port.number.to_string(),
+                &gid.index.to_string(),
+                &groups.join(":"),
+                &ipv4,
+                version,
+                netdev.map_or("", String::as_str),
+            ]));
+        }
+    }
+    let mut text = format!("{host}:\n");
+    match rows.len() {
+        1 => text += "  no GID\n",
+        _ => indent(&mut text, &columns::lay_out(&rows)),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inventory(name: &str) -> Inventory {
+        let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/fixtures");
+        let text = std::fs::read(fixtures.join(name).with_extension("json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// What is printed of each recorded machine is in `launcher/goldens`.
+    #[test]
+    fn overviews_of_recorded_machines() {
+        let overview = |host, name| overview(host, &inventory(name));
+        assert_eq!(overview("pc1", "connectx3"), include_str!("../goldens/overview-connectx3.txt"));
+        assert_eq!(overview("vm1", "rxe"), include_str!("../goldens/overview-rxe.txt"));
+        assert_eq!(overview("vm2", "siw"), include_str!("../goldens/overview-siw.txt"));
+    }
+
+    #[test]
+    fn gid_tables_are_those_of_show_gids() {
+        assert_eq!(gids("vm1", &inventory("rxe")), include_str!("../goldens/gids-rxe.txt"));
+    }
+
+    #[test]
+    fn what_is_no_inventory_is_quoted() {
+        let error = decode(b"Welcome!\nlogin is closed\n", "a").unwrap_err();
+        assert_eq!(error.message, "a: no inventory, but \"login is closed\"");
+    }
+}

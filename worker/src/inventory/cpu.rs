@@ -1,0 +1,61 @@
+//! Processors, NUMA nodes, and what control groups leave of them.
+
+use super::Root;
+use super::system::{control_group, status};
+use rlaunch_bootstrap::inventory::{CpuSet, Cpus, NumaNode};
+
+pub(super) fn read(root: &Root) -> Cpus {
+    let online: Option<CpuSet> = root.value("/sys/devices/system/cpu/online");
+    // What the kernel lets this process use: cpusets and affinity together.
+    let allowed = status(root, "Cpus_allowed_list").and_then(|list| list.parse().ok());
+    let online = online.or_else(|| allowed.clone()).unwrap_or_default();
+    Cpus { allowed: allowed.unwrap_or_else(|| online.clone()), online, quota: quota(root) }
+}
+
+/// The least that any control group on the way grants, in processors.
+fn quota(root: &Root) -> Option<f64> {
+    let v2 = control_group(root, "", |directory| {
+        let text = root.text(&format!("{directory}/cpu.max"))?;
+        let (quota, period) = text.split_once(' ')?;
+        ratio(quota.parse().ok()?, period.parse().ok()?)
+    });
+    let v1 = control_group(root, "cpu", |directory| {
+        let value = |name: &str| root.value::<f64>(&format!("{directory}/cpu.cfs_{name}_us"));
+        ratio(value("quota")?, value("period")?)
+    });
+    v2.into_iter().chain(v1).reduce(f64::min)
+}
+
+/// A negative quota is none.
+fn ratio(quota: f64, period: f64) -> Option<f64> {
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+pub(super) fn numa_nodes(root: &Root) -> Vec<NumaNode> {
+    let directory = "/sys/devices/system/node";
+    let numbers = root.names(directory).into_iter().filter_map(|name| {
+        let number: u32 = name.strip_prefix("node")?.parse().ok()?;
+        Some(number)
+    });
+    let mut nodes: Vec<NumaNode> = numbers
+        .map(|number| {
+            let file = |name: &str| format!("{directory}/node{number}/{name}");
+            let distances = root.text(&file("distance")).unwrap_or_default();
+            NumaNode {
+                number,
+                cpus: root.value(&file("cpulist")).unwrap_or_default(),
+                memory: memory(&root.text(&file("meminfo")).unwrap_or_default()),
+                distances: distances.split_whitespace().filter_map(|d| d.parse().ok()).collect(),
+            }
+        })
+        .collect();
+    nodes.sort_by_key(|node| node.number);
+    nodes
+}
+
+/// From `Node 0 MemTotal:  65771234 kB`.
+fn memory(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?;
+    let kib: u64 = line.1.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}

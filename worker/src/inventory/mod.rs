@@ -1,0 +1,55 @@
+//! What this node has, read from the kernel's files below a [`Root`]; no other program is asked.
+//!
+//! What cannot be read is left out: a container may lack any of it.
+
+mod cpu;
+mod gpu;
+mod net;
+mod pci;
+mod rdma;
+mod root;
+mod system;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use root::Root;
+
+use crate::say::complain;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::wire::{HELLO_MAGIC, encode};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Reads everything.
+pub(crate) fn read(root: &Root) -> Inventory {
+    let netdevs = net::read(root);
+    Inventory {
+        cpus: cpu::read(root),
+        numa_nodes: cpu::numa_nodes(root),
+        limits: system::limits(root),
+        gpus: gpu::read(root),
+        rdma: rdma::read(root, &netdevs),
+        netdevs,
+        system: system::read(root),
+    }
+}
+
+/// Writes the inventory of this machine, or of a recorded tree, to stdout: [`HELLO_MAGIC`] and a
+/// frame. A login shell may have printed anything before.
+pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
+    let root = recorded.map_or_else(Root::live, |prefix| Root::recorded(Path::new(&prefix)));
+    let written = encode(&read(&root)).map_err(|error| error.to_string()).and_then(|frame| {
+        let bytes = [HELLO_MAGIC, &frame].concat();
+        std::io::stdout().lock().write_all(&bytes).map_err(|error| error.to_string())
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain!("rlaunch-worker: cannot write the inventory: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Network interfaces.
+
+use super::{Root, pci};
+use nix::ifaddrs::getifaddrs;
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use std::net::IpAddr;
+
+const DIRECTORY: &str = "/sys/class/net";
+/// What `type` says of IP over InfiniBand (ARPHRD_INFINIBAND) and of loopback.
+const INFINIBAND: u32 = 32;
+const LOOPBACK: u32 = 772;
+
+pub(super) fn read(root: &Root) -> Vec<Netdev> {
+    let addresses = addresses(root);
+    let netdev = |name: String| {
+        let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
+        let own = addresses.iter().filter(|(interface, ..)| *interface == name);
+        Some(Netdev {
+            index: root.value(&file("ifindex"))?,
+            kind: kind(root, &name),
+            mtu: root.value(&file("mtu")).unwrap_or(0),
+            // -1, or an error, where there is no carrier or nothing to say.
+            speed: root.value::<i64>(&file("speed")).and_then(|speed| u32::try_from(speed).ok()),
+            running: is_running(root, &name),
+            hardware_address: root.text(&file("address")).filter(|text| !text.is_empty()),
+            pci: pci_address(root, &name),
+            device_port: root.value(&file("dev_port")),
+            addresses: own.map(|(_, address, prefix)| (*address, *prefix)).collect(),
+            name,
+        })
+    };
+    let mut netdevs: Vec<Netdev> = root.names(DIRECTORY).into_iter().filter_map(netdev).collect();
+    netdevs.sort_by_key(|netdev| netdev.index);
+    netdevs
+}
+
+/// Drivers that do not track their state say `unknown`.
+fn is_running(root: &Root, name: &str) -> bool {
+    let state = root.text(&format!("{DIRECTORY}/{name}/operstate"));
+    let carrier = root.value::<u8>(&format!("{DIRECTORY}/{name}/carrier"));
+    match state.as_deref() {
+        Some("up") => true,
+        Some("unknown") => carrier == Some(1),
+        _ => false,
+    }
+}
+
+fn kind(root: &Root, name: &str) -> NetdevKind {
+    let has = |file: &str| root.exists(&format!("{DIRECTORY}/{name}/{file}"));
+    let link_type: u32 = root.value(&format!("{DIRECTORY}/{name}/type")).unwrap_or(0);
+    let driver = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
+    match link_type {
+        LOOPBACK => NetdevKind::Loopback,
+        INFINIBAND => NetdevKind::Ipoib,
+        _ if has("bonding") => NetdevKind::Bond,
+        _ if has("bridge") => NetdevKind::Bridge,
+        _ if driver.is_some_and(|driver| driver.starts_with("thunderbolt")) => {
+            NetdevKind::Thunderbolt
+        }
+        _ if has("device") => NetdevKind::Physical,
+        // A VLAN names the interface below it; a veth's lower one is in another namespace.
+        _ if root.names(&format!("{DIRECTORY}/{name}")).iter().any(|n| n.starts_with("lower_")) => {
+            NetdevKind::Upper
+        }
+        _ => NetdevKind::Virtual,
+    }
+}
+
+fn pci_address(root: &Root, name: &str) -> Option<String> {
+    let real = root.real(&format!("{DIRECTORY}/{name}/device"))?;
+    real.split('/').rev().find(|part| pci::is_address(part)).map(str::to_owned)
+}
+
+/// By interface: addresses and prefixes.
+fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
+    if !root.is_live() {
+        return root.recorded_addresses();
+    }
+    let entries = getifaddrs().into_iter().flatten();
+    let address = |entry: nix::ifaddrs::InterfaceAddress| {
+        let address = entry.address.as_ref().and_then(crate::facts::ip)?;
+        let mask = entry.netmask.as_ref().and_then(crate::facts::ip);
+        Some((entry.interface_name, address, crate::facts::prefix(mask)))
+    };
+    entries.filter_map(address).collect()
+}

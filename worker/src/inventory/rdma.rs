@@ -1,0 +1,182 @@
+//! RDMA devices: `/sys/class/infiniband`.
+
+use super::{Root, pci};
+use nix::unistd::{AccessFlags, access};
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::inventory::rdma::{
+    Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
+};
+use std::net::Ipv6Addr;
+
+const DIRECTORY: &str = "/sys/class/infiniband";
+const VERBS: &str = "/sys/class/infiniband_verbs";
+/// What RoCE puts around a packet's data, in bytes: GRH or IP, UDP, BTH, the longest extension,
+/// checksums (`iboe_get_mtu`, include/rdma/ib_addr.h).
+const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
+const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
+
+pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
+    root.names(DIRECTORY).into_iter().map(|name| device(root, name, netdevs)).collect()
+}
+
+fn device(root: &Root, name: String, netdevs: &[Netdev]) -> RdmaDevice {
+    let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
+    let pci = pci::read(root, &file("device"));
+    let mut device = RdmaDevice {
+        node_type: node_type(&root.text(&file("node_type")).unwrap_or_default()),
+        driver: driver(root, &name),
+        firmware: root.text(&file("fw_ver")).filter(|text| !text.is_empty()),
+        node_guid: root.text(&file("node_guid")),
+        numa_node: pci::numa_node(root, &file("device/numa_node")),
+        cpus: root.value(&file("device/local_cpulist")),
+        uverbs: uverbs(root, &name),
+        ports: Vec::new(),
+        pci,
+        name,
+    };
+    let numbers = root.names(&format!("{DIRECTORY}/{}/ports", device.name));
+    let numbers: Vec<u8> = numbers.iter().filter_map(|number| number.parse().ok()).collect();
+    for number in numbers {
+        let port = port(root, &device, number, netdevs);
+        device.ports.push(port);
+    }
+    device
+}
+
+/// From `1: CA`.
+fn node_type(text: &str) -> NodeType {
+    match text.split(':').next() {
+        Some("1") => NodeType::ChannelAdapter,
+        Some("4") => NodeType::Rnic,
+        _ => NodeType::Other,
+    }
+}
+
+/// The driver of the PCI function; software devices have none, and are known by what they lack.
+fn driver(root: &Root, name: &str) -> Option<String> {
+    let pci = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
+    let verbs = uverbs_of(root, name);
+    // Whoever serves verbs says so, whatever the device hangs at.
+    let served = verbs.and_then(|verbs| root.text(&format!("{VERBS}/{verbs}/abi_version")));
+    let software = || {
+        let is = |module: &str| root.exists(&format!("/sys/module/{module}"));
+        let parent = root.exists(&format!("{DIRECTORY}/{name}/parent"));
+        match (is("rdma_rxe"), is("siw")) {
+            (true, _) if parent => Some("rxe"),
+            (_, true) => Some("siw"),
+            (true, false) => Some("rxe"),
+            _ => None,
+        }
+    };
+    match pci {
+        Some(driver) if driver != "virtio_net" => Some(driver),
+        _ => served.and_then(|_| software().map(str::to_owned)),
+    }
+}
+
+fn uverbs_of(root: &Root, name: &str) -> Option<String> {
+    let is_of =
+        |verbs: &String| root.text(&format!("{VERBS}/{verbs}/ibdev")).as_deref() == Some(name);
+    root.names(VERBS).into_iter().find(is_of)
+}
+
+fn uverbs(root: &Root, name: &str) -> Uverbs {
+    let Some(verbs) = uverbs_of(root, name) else { return Uverbs::Missing };
+    let path = format!("/dev/infiniband/{verbs}");
+    match access(&root.path(&path), AccessFlags::R_OK | AccessFlags::W_OK) {
+        Ok(()) => Uverbs::Usable(path),
+        Err(nix::errno::Errno::ENOENT) => Uverbs::Missing,
+        Err(_) => Uverbs::Denied(path),
+    }
+}
+
+fn port(root: &Root, device: &RdmaDevice, number: u8, netdevs: &[Netdev]) -> Port {
+    let directory = format!("{DIRECTORY}/{}/ports/{number}", device.name);
+    let text = |name: &str| root.text(&format!("{directory}/{name}"));
+    let lid = |name: &str| root.hex(&format!("{directory}/{name}")).map(|lid| lid as u16);
+    let link_layer = match text("link_layer").as_deref() {
+        Some("InfiniBand") => LinkLayer::InfiniBand,
+        Some("Ethernet") => LinkLayer::Ethernet,
+        _ => LinkLayer::Unknown,
+    };
+    let slots: Vec<u16> =
+        root.names(&format!("{directory}/gids")).iter().filter_map(|i| i.parse().ok()).collect();
+    let gids: Vec<Gid> = slots.iter().filter_map(|&slot| gid(root, &directory, slot)).collect();
+    let netdev = netdev(root, device, number, link_layer, &gids, netdevs);
+    let behind = netdev.as_ref().and_then(|name| netdevs.iter().find(|n| n.name == *name));
+    Port {
+        number,
+        state: text("state").map(|state| PortState::parse(&state)).unwrap_or_default(),
+        physical_state: text("phys_state").map(|s| after_colon(&s)),
+        link_layer,
+        lid: lid("lid"),
+        sm_lid: lid("sm_lid"),
+        rate: text("rate").filter(|rate| !rate.is_empty()),
+        mtu: behind.filter(|_| link_layer == LinkLayer::Ethernet).and_then(|n| roce_mtu(n.mtu)),
+        netdev,
+        gid_table_length: slots.len(),
+        gids,
+    }
+}
+
+/// `LinkUp` of `5: LinkUp`.
+fn after_colon(text: &str) -> String {
+    text.split_once(':').map_or(text, |(_, name)| name).trim().to_owned()
+}
+
+/// Slots that are empty are zero, or cannot be read.
+fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
+    let value: Ipv6Addr = root.value(&format!("{directory}/gids/{index}"))?;
+    if value.is_unspecified() {
+        return None;
+    }
+    let attribute = |name: &str| root.text(&format!("{directory}/gid_attrs/{name}/{index}"));
+    let kind = attribute("types").map(|kind| GidKind::parse(&kind)).unwrap_or_default();
+    Some(Gid { index, value, kind, netdev: attribute("ndevs").filter(|name| !name.is_empty()) })
+}
+
+/// The interface of a port: what its GIDs stem from, what a software device was put on, or the
+/// interface of the same card whose own number is the port's.
+fn netdev(
+    root: &Root,
+    device: &RdmaDevice,
+    number: u8,
+    link_layer: LinkLayer,
+    gids: &[Gid],
+    netdevs: &[Netdev],
+) -> Option<String> {
+    let known = |name: &str| netdevs.iter().any(|netdev| netdev.name == name);
+    let of_gids = gids.iter().filter_map(|gid| gid.netdev.as_deref()).find(|name| known(name));
+    if let Some(name) = of_gids {
+        return Some(name.to_owned());
+    }
+    if let Some(parent) = root.text(&format!("{DIRECTORY}/{}/parent", device.name)) {
+        return known(&parent).then_some(parent);
+    }
+    let card = device.pci.as_ref().map(|pci| &pci.address);
+    let fits = |netdev: &&Netdev| {
+        let is_ipoib = netdev.kind == NetdevKind::Ipoib;
+        is_ipoib == (link_layer == LinkLayer::InfiniBand)
+    };
+    if let Some(card) = card {
+        let mut same_card = netdevs.iter().filter(|n| n.pci.as_ref() == Some(card)).filter(fits);
+        let by_number = |n: &&Netdev| n.device_port == Some(u16::from(number) - 1);
+        return same_card.find(by_number).map(|netdev| netdev.name.clone());
+    }
+    by_hardware_address(gids, netdevs)
+}
+
+/// iWARP's GIDs are the interface's MAC address.
+fn by_hardware_address(gids: &[Gid], netdevs: &[Netdev]) -> Option<String> {
+    let gid = gids.iter().find(|gid| gid.is_mac())?;
+    let mac: Vec<String> =
+        gid.value.octets()[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let mac = mac.join(":");
+    let found = netdevs.iter().find(|netdev| netdev.hardware_address.as_deref() == Some(&mac));
+    found.map(|netdev| netdev.name.clone())
+}
+
+/// The largest MTU of InfiniBand's that fits an interface of this one.
+fn roce_mtu(mtu: u32) -> Option<u32> {
+    MTUS.into_iter().find(|&size| mtu >= size + ROCE_OVERHEAD)
+}

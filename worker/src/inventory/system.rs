@@ -1,0 +1,102 @@
+//! Limits, versions, and the control groups that this process is in.
+
+use super::Root;
+use nix::sys::statvfs::statvfs;
+use rlaunch_bootstrap::inventory::{Limits, System};
+
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+/// Drivers whose versions matter when something does not work.
+const DRIVERS: &[&str] =
+    &["mlx4_core", "mlx5_core", "irdma", "erdma", "nvidia", "amdgpu", "nvidia_peermem"];
+/// Where drivers say that NICs can reach the memory of GPUs.
+const PEER_MEMORY: &[&str] = &[
+    "/sys/module/nvidia_peermem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+];
+
+pub(super) fn read(root: &Root) -> System {
+    let release = root.text("/etc/os-release").unwrap_or_default();
+    let pretty = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let version = |name: &&str| {
+        let version = root.text(&format!("/sys/module/{name}/version"))?;
+        Some(((*name).to_owned(), version))
+    };
+    System {
+        kernel: root.text("/proc/sys/kernel/osrelease"),
+        distribution: pretty.map(|name| name.trim_matches('"').to_owned()),
+        drivers: DRIVERS.iter().filter_map(version).collect(),
+        peer_memory: PEER_MEMORY.iter().any(|path| root.exists(path)),
+    }
+}
+
+pub(super) fn limits(root: &Root) -> Limits {
+    let text = root.text("/proc/self/limits").unwrap_or_default();
+    let memory = |controller, name: &'static str| {
+        control_group(root, controller, |directory| {
+            root.value::<u64>(&format!("{directory}/{name}"))
+        })
+    };
+    let groups =
+        memory("", "memory.max").into_iter().chain(memory("memory", "memory.limit_in_bytes"));
+    Limits {
+        locked_memory: limit(&text, "Max locked memory"),
+        open_files: limit(&text, "Max open files"),
+        // Version 1 says the largest number of pages when there is no limit.
+        memory: groups.filter(|&bytes| bytes < 1 << 62).min(),
+        shared_memory: shared_memory(root),
+    }
+}
+
+/// The soft limit in a line like `Max locked memory  65536  65536  bytes`.
+fn limit(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn shared_memory(root: &Root) -> Option<u64> {
+    let stat = statvfs("/dev/shm").ok().filter(|_| root.is_live())?;
+    Some(stat.blocks() * stat.fragment_size())
+}
+
+/// A field of `/proc/self/status`.
+pub(super) fn status(root: &Root, name: &str) -> Option<String> {
+    let text = root.text("/proc/self/status")?;
+    let field = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
+    text.lines().find_map(field)
+}
+
+/// The least of what `read` finds in the directories of the control groups that this process is
+/// in, from its own up; `controller` is a name of version 1, or empty for version 2.
+pub(super) fn control_group<T: PartialOrd>(
+    root: &Root,
+    controller: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
+    let text = root.text("/proc/self/cgroup")?;
+    // `0::/user.slice` of version 2, `4:cpu,cpuacct:/` of version 1.
+    let path = text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == controller).then_some(path)
+    })?;
+    let base = match controller {
+        "" if root.exists(&format!("{CONTROL_GROUPS}/unified")) => {
+            format!("{CONTROL_GROUPS}/unified")
+        }
+        "" => CONTROL_GROUPS.to_owned(),
+        _ => format!("{CONTROL_GROUPS}/{controller}"),
+    };
+    let mut directory = format!("{base}{}", path.trim_end_matches('/'));
+    let mut least = None;
+    while directory.len() >= base.len() {
+        if let Some(found) = read(&directory) {
+            least = match least {
+                Some(least) if least <= found => Some(least),
+                _ => Some(found),
+            };
+        }
+        let Some(up) = directory.rfind('/') else { break };
+        directory.truncate(up);
+    }
+    least
+}
