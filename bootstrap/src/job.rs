@@ -3,6 +3,7 @@
 
 use crate::client::wire::Token;
 use crate::id::{JobId, LocalRank, NodeId, Rank};
+use crate::inventory::CpuSet;
 use crate::oob::OobPlan;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -111,6 +112,17 @@ pub struct RankSpec {
     pub local_rank: LocalRank,
     /// Its own variables. A name that the user set by `-x` is not among them.
     pub env: Vec<(String, String)>,
+}
+
+/// What a rank is given when it starts, once every node's inventory is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankSetup {
+    /// The processors it may use; `None` leaves it those of the agent.
+    pub cpus: Option<CpuSet>,
+    /// The NUMA node whose memory it takes as long as there is any.
+    pub memory_node: Option<u32>,
+    /// Variables that it gets unless the user or the host has set them.
+    pub defaults: Vec<(String, String)>,
 }
 
 /// The first non-option argument of an interpreter, when the launcher's directory has that file.

@@ -33,7 +33,8 @@
 //! everything else goes first.
 
 use crate::id::{NodeId, Rank};
-use crate::job::{ExitStatus, Job, NodeFacts, Notice, Problem};
+use crate::inventory::Inventory;
+use crate::job::{ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
 use crate::oob::{EdgeReport, ParentPeer};
 use crate::tree::message::Missing;
 use serde::de::DeserializeOwned;
@@ -43,7 +44,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -98,6 +99,8 @@ pub enum ToAgent {
     Start {
         /// Variables that were known only now, MASTER_ADDR and MASTER_PORT, for every rank.
         env: Vec<(String, String)>,
+        /// What each rank of the node is given, by local rank.
+        ranks: Vec<RankSetup>,
     },
     /// This many more bytes of output may be sent.
     Credit(u32),
@@ -134,6 +137,8 @@ pub enum FromAgent {
         master_port: Option<u16>,
         /// Where its children in the tree can find it.
         listeners: Vec<SocketAddr>,
+        /// What the node has.
+        inventory: Box<Inventory>,
     },
     /// The node has an edge to its parent, or has to have it relayed.
     Edge(EdgeReport),

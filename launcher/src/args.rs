@@ -1,6 +1,7 @@
 //! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
 
 use crate::oob::Network;
+use crate::placement::Bind;
 use crate::show::Show;
 use clap::{ArgAction, CommandFactory, Parser};
 use rlaunch_bootstrap::client::command;
@@ -57,6 +58,11 @@ pub(crate) struct Args {
         help_heading = "The program"
     )]
     pub(crate) env: Vec<OsString>,
+
+    /// Bind ranks: numa (to the processors near their GPU or NIC, shared), core (to their own),
+    /// cpulist:0-3,8 (to these) or none. Never to what the host does not allow
+    #[arg(long, value_name = "HOW", default_value = "numa", help_heading = "Hosts and ranks")]
+    pub(crate) bind: Bind,
 
     /// Run in this directory, which every host must have. Otherwise this one where the host has
     /// it, else the home directory
@@ -115,7 +121,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "The end")]
     pub(crate) continue_on_error: bool,
 
-    /// Explain before the ranks start: rank-table, or rank-table=json. Repeats add up
+    /// Explain before the ranks start: placement (who runs where, and why), env (variables that
+    /// rlaunch sets, and why), rank-table or rank-table=json. Repeats add up
     #[arg(
         long, value_name = "WHAT[=json]", action = ArgAction::Append, help_heading = "Output"
     )]

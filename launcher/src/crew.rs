@@ -12,13 +12,16 @@ use crate::oob;
 use crate::output;
 use crate::rank_env;
 use crate::refusal;
+use crate::rendezvous::Joined;
 use crate::report::{self, Failed};
 use crate::session::{self, Commands, Event, Seat, What};
+use crate::setup::Setup;
 use crate::ssh::Ssh;
 use crate::ssh::error::SshError;
 use crate::waiting::Roster;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSpec};
 use rlaunch_bootstrap::oob::OobPlan;
 use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
@@ -327,17 +330,19 @@ impl Crew {
     ) -> Result<Prepared, Failed> {
         let mut problems: Vec<(&Host, &Problem)> = Vec::new();
         let mut notices: Vec<(&Host, &Notice)> = Vec::new();
-        let mut prepared = Prepared { port: None, listeners: Vec::new(), candidates };
+        let (listeners, inventories) = (Vec::new(), Vec::new());
+        let mut prepared = Prepared { port: None, listeners, candidates, inventories };
         for (node, answer) in answers {
             let host = self.host(*node);
             match answer {
                 FromAgent::Refused { problems: found } => {
                     problems.extend(found.iter().map(|problem| (host, problem)));
                 }
-                FromAgent::Prepared { notices: found, master_port, listeners } => {
+                FromAgent::Prepared { notices: found, master_port, listeners, inventory } => {
                     notices.extend(found.iter().map(|notice| (host, notice)));
                     prepared.port = prepared.port.or(*master_port);
                     prepared.listeners.push(listeners.clone());
+                    prepared.inventories.push((**inventory).clone());
                 }
                 _ => {}
             }
@@ -350,11 +355,14 @@ impl Crew {
     }
 
     /// Lets every node start its ranks, which meet rank 0 at `master`.
-    pub(crate) fn start(&self, job: &JobSpec, master: IpAddr, port: Option<u16>) {
-        let port = port.unwrap_or_default();
+    pub(crate) fn start(&self, job: &JobSpec, joined: &Joined, port: Option<u16>) {
+        let (master, port) = (joined.master, port.unwrap_or_default());
         tracing::info!("MASTER_ADDR {master} MASTER_PORT {port}");
         let env = rank_env::of_master(&master.to_string(), port, &job.explicit);
-        self.tell_all(&ToAgent::Start { env });
+        for (node, setups) in self.nodes.iter().zip(&joined.setups) {
+            let ranks = setups.iter().map(Setup::told).collect();
+            node.commands.tell(&ToAgent::Start { env: env.clone(), ranks });
+        }
     }
 
     /// Tells every node the same.
@@ -398,6 +406,8 @@ pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Vec<SocketAddr>>,
     /// By node: its addresses that are worth a try, best first.
     pub(crate) candidates: Vec<Vec<InterfaceAddress>>,
+    /// By node: what it has.
+    pub(crate) inventories: Vec<Inventory>,
 }
 
 /// What one node is told.

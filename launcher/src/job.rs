@@ -6,6 +6,7 @@ use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::hosts::{self, Host, HostsError};
 use crate::oob;
+use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
 use crate::show::Show;
 use ring::rand::SecureRandom;
@@ -38,6 +39,8 @@ pub(crate) struct JobSpec {
     pub(crate) env: Vec<EnvVar>,
     /// Names that `-x` set: rlaunch's own values do not replace them.
     pub(crate) explicit: Vec<String>,
+    /// How ranks are bound to processors.
+    pub(crate) bind: Bind,
     pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: Singleton,
@@ -158,6 +161,7 @@ impl JobSpec {
             argv: args.program,
             env,
             explicit,
+            bind: args.bind,
             preload: preloads(&args.preload)?,
             singleton: args.singleton.into(),
             tag_output: args.tag_output,

@@ -18,6 +18,7 @@ mod log;
 mod map;
 mod oob;
 mod output;
+mod placement;
 mod rank_env;
 mod reap;
 mod refusal;
@@ -25,6 +26,7 @@ mod rendezvous;
 mod report;
 mod selection;
 mod session;
+mod setup;
 mod show;
 mod signals;
 mod ssh;
@@ -131,8 +133,8 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
 async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<Relay, Failed> {
     let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
     let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
-    show::print(job, &joined).await;
-    crew.start(job, joined.master, prepared.port);
+    show::print(job, map, &joined).await;
+    crew.start(job, &joined, prepared.port);
     Ok(joined.relay)
 }
 

@@ -8,6 +8,7 @@ use crate::map::RankMap;
 use crate::oob;
 use crate::report::{self, Failed};
 use crate::session::{Event, What};
+use crate::setup::{self, Setup};
 use crate::table;
 use crate::waiting::Roster;
 use rlaunch_bootstrap::id::NodeId;
@@ -31,6 +32,8 @@ pub(crate) struct Joined {
     /// The address of rank 0's node.
     pub(crate) master: IpAddr,
     pub(crate) table: RankTable,
+    /// By node and local rank.
+    pub(crate) setups: Vec<Vec<Setup>>,
 }
 
 /// Carries what neighbours in the tree cannot say to each other directly.
@@ -107,8 +110,9 @@ impl Crew {
         self.say_what_is_odd(shape, &gathering.edges);
 
         let addresses = addresses(shape, &gathering.edges, prepared);
+        let setups = setup::decide(map, &prepared.inventories, &addresses, &job.bind, &job.env)?;
         let facts: Vec<_> = self.nodes.iter().map(|node| &node.facts).collect();
-        let table = table::build(job.id, map, &facts, &addresses)
+        let table = table::build(job.id, map, &facts, &addresses, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let text = serde_json::to_vec(&table)
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
@@ -119,7 +123,7 @@ impl Crew {
         let hosts = self.nodes.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", report::list(&used));
-        Ok(Joined { relay: gathering.relay, master: addresses[0], table })
+        Ok(Joined { relay: gathering.relay, master: addresses[0], table, setups })
     }
 
     /// One line for each edge that goes another way than it should, or through here.
@@ -361,7 +365,12 @@ mod tests {
             (NodeId(2), edge("10.2.0.3:1", "10.2.0.1:1")),
             (NodeId(3), edge("10.2.0.4:1", "10.2.0.1:1")),
         ]);
-        let prepared = Prepared { port: None, listeners: vec![], candidates: vec![vec![]; 4] };
+        let prepared = Prepared {
+            port: None,
+            listeners: vec![],
+            candidates: vec![vec![]; 4],
+            inventories: vec![],
+        };
         let found = addresses(Shape::new(4, 3), &edges, &prepared);
         let expected = ["10.2.0.1", "10.1.0.2", "10.2.0.3", "10.2.0.4"];
         assert_eq!(found, expected.map(|a| a.parse::<IpAddr>().unwrap()));

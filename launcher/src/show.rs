@@ -1,8 +1,13 @@
 //! `--show`: what the launcher has decided, for people or for programs. It stops nothing.
 
+use crate::columns;
+use crate::hosts::Host;
 use crate::job::JobSpec;
+use crate::map::{MappedNode, RankMap};
 use crate::rendezvous::Joined;
+use crate::setup::{Default, Setup};
 use crate::table;
+use rlaunch_bootstrap::id::Rank;
 use std::io::Write;
 use std::str::FromStr;
 
@@ -10,6 +15,8 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     RankTable(Form),
+    Placement,
+    Env,
 }
 
 /// For whom.
@@ -26,15 +33,17 @@ impl FromStr for Show {
         match text {
             "rank-table" => Ok(Show::RankTable(Form::Text)),
             "rank-table=json" => Ok(Show::RankTable(Form::Json)),
-            _ => Err("rank-table or rank-table=json can be shown".to_owned()),
+            "placement" => Ok(Show::Placement),
+            "env" => Ok(Show::Env),
+            _ => Err("env, placement, rank-table or rank-table=json can be shown".to_owned()),
         }
     }
 }
 
 /// Prints what was asked for to stdout, before any rank writes there. Waits for a slow reader; the
 /// wait can be given up.
-pub(crate) async fn print(job: &JobSpec, joined: &Joined) {
-    let text: String = job.show.iter().map(|show| show.text(joined)).collect();
+pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
+    let text: String = job.show.iter().map(|show| show.text(job, map, joined)).collect();
     if text.is_empty() {
         return;
     }
@@ -44,8 +53,10 @@ pub(crate) async fn print(job: &JobSpec, joined: &Joined) {
 }
 
 impl Show {
-    fn text(self, joined: &Joined) -> String {
+    fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
+            Show::Placement => placement(map, &joined.setups),
+            Show::Env => env(job, map, &joined.setups),
             Show::RankTable(Form::Text) => table::for_people(&joined.table),
             Show::RankTable(Form::Json) => match serde_json::to_string_pretty(&joined.table) {
                 Ok(text) => format!("{text}\n"),
@@ -53,6 +64,52 @@ impl Show {
             },
         }
     }
+}
+
+/// Ranks, in their order, with their hosts and what they are given.
+fn ranks<'a>(
+    map: &'a RankMap,
+    setups: &'a [Vec<Setup>],
+) -> impl Iterator<Item = (Rank, &'a Host, &'a Setup)> {
+    let of_node = |(node, setups): (&'a MappedNode, &'a Vec<Setup>)| {
+        node.ranks.iter().zip(setups).map(|(&rank, setup)| (rank, &node.host, setup))
+    };
+    let mut ranks: Vec<_> = map.nodes.iter().zip(setups).flat_map(of_node).collect();
+    ranks.sort_by_key(|(rank, ..)| *rank);
+    ranks.into_iter()
+}
+
+fn placement(map: &RankMap, setups: &[Vec<Setup>]) -> String {
+    let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "why"])];
+    for (rank, host, Setup { placement, gpu, .. }) in ranks(map, setups) {
+        rows.push(vec![
+            rank.to_string(),
+            host.to_string(),
+            placement.cpus.as_ref().map_or("all".to_owned(), ToString::to_string),
+            placement.numa_node.map(|node| node.to_string()).unwrap_or_default(),
+            gpu.clone().unwrap_or_default(),
+            placement.reason.clone(),
+        ]);
+    }
+    columns::lay_out(&rows)
+}
+
+/// What each rank gets unless it is set, and why; what the launching shell or `-x` sets instead is
+/// marked. Of what a host sets by itself nothing is known here.
+fn env(job: &JobSpec, map: &RankMap, setups: &[Vec<Setup>]) -> String {
+    let yours = |name: &str| job.env.iter().find(|var| var.name == name);
+    let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
+    for (rank, host, setup) in ranks(map, setups) {
+        for Default { name, value, reason } in &setup.defaults {
+            let (value, why) = match yours(name) {
+                Some(var) => (var.value.to_string_lossy().into_owned(), "(yours)".to_owned()),
+                None => (value.clone(), reason.clone()),
+            };
+            let variable = format!("{name}={value}");
+            rows.push(vec![rank.to_string(), host.to_string(), variable, why]);
+        }
+    }
+    columns::lay_out(&rows)
 }
 
 #[cfg(test)]
@@ -63,6 +120,7 @@ mod tests {
     fn what_cannot_be_shown_is_refused() {
         assert_eq!("rank-table".parse(), Ok(Show::RankTable(Form::Text)));
         assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(Form::Json)));
+        assert_eq!("placement".parse(), Ok(Show::Placement));
         assert!("rank-table=xml".parse::<Show>().is_err());
         assert!("".parse::<Show>().is_err());
     }

@@ -2,21 +2,25 @@
 
 use crate::columns;
 use crate::map::RankMap;
+use crate::setup::Setup;
 use rlaunch_bootstrap::id::{JobId, LocalRank};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::table::{NodeRow, RankRow, RankTable, TableError};
 use std::net::IpAddr;
 
-/// Puts the table together. `facts` and `addresses` are by node; fails where a node's are missing.
+/// Puts the table together. `facts`, `addresses` and `setups` are by node; fails where a node's are
+/// missing.
 pub(crate) fn build(
     job: JobId,
     map: &RankMap,
     facts: &[&NodeFacts],
     addresses: &[IpAddr],
+    setups: &[Vec<Setup>],
 ) -> Result<RankTable, TableError> {
     let mut nodes = Vec::with_capacity(map.nodes.len());
     let mut ranks = Vec::with_capacity(map.world_size as usize);
-    for ((mapped, facts), &address) in map.nodes.iter().zip(facts).zip(addresses) {
+    let known = facts.iter().zip(addresses).zip(setups);
+    for (mapped, ((facts, &address), setups)) in map.nodes.iter().zip(known) {
         nodes.push(NodeRow {
             node: mapped.id,
             host: mapped.host.name.clone(),
@@ -26,14 +30,15 @@ pub(crate) fn build(
             addresses: facts.addresses.clone(),
             nics: Vec::new(),
         });
-        ranks.extend(mapped.ranks.iter().zip(0..).map(|(&rank, local)| RankRow {
+        let placed = mapped.ranks.iter().zip(setups).zip(0..);
+        ranks.extend(placed.map(|((&rank, setup), local)| RankRow {
             rank,
             node: mapped.id,
             local_rank: LocalRank(local),
             address,
-            gpu: None,
-            numa_node: None,
-            cpus: None,
+            gpu: setup.gpu.clone(),
+            numa_node: setup.placement.numa_node,
+            cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
             nics: Vec::new(),
         }));
     }
@@ -68,6 +73,7 @@ pub(crate) fn for_people(table: &RankTable) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placement::Placement;
     use rlaunch_bootstrap::table::Nic;
 
     fn build_for(hosts: &str, addresses: &[[u8; 4]]) -> Result<RankTable, TableError> {
@@ -82,7 +88,9 @@ mod tests {
             ssh_address: None,
         };
         let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
-        build(JobId(1), &map, &vec![&facts; map.nodes.len()], &addresses)
+        let setup = Setup { placement: Placement::default(), gpu: None, defaults: vec![] };
+        let setups: Vec<_> = map.nodes.iter().map(|n| vec![setup.clone(); n.ranks.len()]).collect();
+        build(JobId(1), &map, &vec![&facts; map.nodes.len()], &addresses, &setups)
     }
 
     #[test]

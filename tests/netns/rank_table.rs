@@ -55,7 +55,8 @@ fn people_get_columns() {
     ran.succeeded();
     let out = ran.out();
     let first: Vec<&str> = out.lines().next().unwrap_or("").split_whitespace().collect();
-    assert_eq!(first, ["rank", "host", "hostname", "local", "address"], "{ran}");
+    let wanted = ["rank", "host", "hostname", "local", "address", "cpus", "numa"];
+    assert_eq!(first, wanted, "{ran}");
     assert!(out.ends_with("hello\nhello\n"), "{ran}");
     field.rlaunch("--show nothing -H a true").run().refused(200, &["rank-table=json"]);
 }

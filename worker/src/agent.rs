@@ -3,10 +3,11 @@
 
 use crate::channel::{Arrival, Channel};
 use crate::facts;
+use crate::inventory;
 use crate::oob::tree::Tree;
 use crate::prepare::{self, JobFiles, Prepared};
 use crate::processes;
-use crate::ranks::{Change, Ranks};
+use crate::ranks::{Change, Ranks, Setup};
 use crate::say::complain;
 use crate::services::Services;
 use crate::workspace::Workspace;
@@ -42,9 +43,9 @@ async fn life(workspace: &Workspace) -> io::Result<()> {
         return Ok(());
     };
     let Some(mut tree) = agent.join(&job, &mut prepared, services).await else { return Ok(()) };
-    let Some(start_env) = agent.await_start(&mut tree, workspace).await else { return Ok(()) };
+    let Some(setup) = agent.await_start(&mut tree, workspace).await else { return Ok(()) };
     agent.channel.outbox.grant(job.output_window);
-    let mut ranks = Ranks::start(&job, prepared, &start_env, &agent.channel.outbox, agent.hello_at);
+    let mut ranks = Ranks::start(&job, prepared, &setup, &agent.channel.outbox, agent.hello_at);
     agent.see_out(&mut ranks, &mut tree).await;
     let receipt = ranks.finish().await;
     workspace.remove();
@@ -188,6 +189,7 @@ impl Agent {
             notices: prepared.notices.clone(),
             master_port: prepared.master_port.as_ref().map(|held| held.port),
             listeners: prepared.listening_at(),
+            inventory: Box::new(inventory::read(&inventory::Root::live())),
         });
         Some((prepared, services))
     }
@@ -234,15 +236,11 @@ impl Agent {
     }
 
     /// Takes part in the tree until the ranks may start.
-    async fn await_start(
-        &mut self,
-        tree: &mut Tree,
-        workspace: &Workspace,
-    ) -> Option<Vec<(String, String)>> {
+    async fn await_start(&mut self, tree: &mut Tree, workspace: &Workspace) -> Option<Setup> {
         loop {
             let table = tokio::select! {
                 message = self.message() => match message? {
-                    ToAgent::Start { env } => return Some(env),
+                    ToAgent::Start { env, ranks } => return Some(Setup { env, ranks }),
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
                     _ => None,

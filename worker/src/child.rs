@@ -1,13 +1,13 @@
 //! A rank's process: its stub is spawned, its pipes are handed out, its end is read.
 
+use crate::exec_rank;
+use crate::prepare::Prepared;
 use crate::rank_env::Environment;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use rlaunch_bootstrap::job::ExitStatus;
-use std::ffi::{OsStr, OsString};
+use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use tokio::net::unix::pipe;
 
@@ -18,18 +18,18 @@ pub(crate) struct Child {
     pub(crate) stderr: pipe::Receiver,
 }
 
-/// Spawns the stub that becomes the rank: `program` with `argv`, in `directory`, with exactly `env`.
+/// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
+/// exactly `env`.
 pub(crate) fn spawn(
-    program: &Path,
-    argv: &[OsString],
-    directory: &Path,
+    prepared: &Prepared,
+    setup: &RankSetup,
     env: &Environment,
 ) -> io::Result<Child> {
     // The path in the cache may be gone by now; the kernel's link to this executable is not.
     let mut child = Command::new("/proc/self/exe")
-        .args([OsStr::new("__exec-rank"), OsStr::new(&std::process::id().to_string())])
-        .args([directory.as_os_str(), program.as_os_str()])
-        .args(argv)
+        .args(["__exec-rank", &std::process::id().to_string(), &exec_rank::binding(setup)])
+        .args([prepared.directory.as_os_str(), prepared.program.as_os_str()])
+        .args(&prepared.argv)
         .env_clear()
         .envs(env)
         .stdin(Stdio::null())

@@ -4,15 +4,18 @@
 //! errors, and can be tried by hand:
 //!
 //! ```text
-//! rlaunch-worker __exec-rank PARENT-PID DIRECTORY PROGRAM ARGV0 [ARG…]
+//! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE DIRECTORY PROGRAM ARGV0 [ARG…]
 //! ```
 //!
-//! The environment is the rank's already, stdin, stdout and stderr are too.
+//! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first; either may be
+//! empty. The environment is the rank's already, stdin, stdout and stderr are too.
 
 use crate::say::complain;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid, setsid};
+use rlaunch_bootstrap::job::RankSetup;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -21,13 +24,16 @@ use std::process::{Command, ExitCode};
 /// Becomes the rank; returns only when that fails, with the shell's codes for it.
 pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
-    let (Some(parent), Some(directory), Some(program), Some(argv0)) =
-        (parent, args.next(), args.next(), args.next())
+    let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
+    let (Some(parent), Some(setup), Some(directory), Some(program), Some(argv0)) =
+        (parent, binding, args.next(), args.next(), args.next())
     else {
-        complain!("rlaunch-worker: __exec-rank PARENT-PID DIRECTORY PROGRAM ARGV0 [ARG…]");
+        complain!(
+            "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE DIRECTORY PROGRAM ARGV0 [ARG…]"
+        );
         return ExitCode::from(2);
     };
-    if let Err(error) = arrange(parent) {
+    if let Err(error) = arrange(parent).and_then(|()| bind(&setup)) {
         complain!("rlaunch: cannot set up the rank: {error}");
         return ExitCode::from(126);
     }
@@ -40,6 +46,38 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
+/// As the stub is told where it belongs.
+pub(crate) fn binding(setup: &RankSetup) -> String {
+    let cpus = setup.cpus.as_ref().map(ToString::to_string).unwrap_or_default();
+    let node = setup.memory_node.map(|node| node.to_string()).unwrap_or_default();
+    format!("{cpus}/{node}")
+}
+
+fn parse_binding(text: &str) -> Option<RankSetup> {
+    let (cpus, node) = text.split_once('/')?;
+    let cpus = Some(cpus).filter(|cpus| !cpus.is_empty()).map(str::parse).transpose().ok()?;
+    let memory_node =
+        Some(node).filter(|node| !node.is_empty()).map(str::parse).transpose().ok()?;
+    Some(RankSetup { cpus, memory_node, defaults: Vec::new() })
+}
+
+/// Processors and memory. That memory may not be chosen, as in many containers, is no reason to
+/// give up: it only costs time.
+fn bind(setup: &RankSetup) -> io::Result<()> {
+    if let Some(cpus) = &setup.cpus {
+        let mut set = CpuSet::new();
+        for cpu in cpus.iter() {
+            set.set(cpu as usize)?;
+        }
+        sched_setaffinity(Pid::from_raw(0), &set)
+            .map_err(|errno| io::Error::other(format!("cannot bind it to CPUs {cpus}: {errno}")))?;
+    }
+    if let Some(node) = setup.memory_node {
+        let _ = rlaunch_sys::prefer_memory_of(node);
+    }
+    Ok(())
+}
+
 /// A session of its own, and death with the agent.
 fn arrange(parent: Pid) -> io::Result<()> {
     setsid()?;
@@ -49,4 +87,24 @@ fn arrange(parent: Pid) -> io::Result<()> {
         return Err(io::Error::other("the agent is gone"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stub_is_told_what_was_meant() {
+        let cpus = Some("0-3,8".parse().unwrap());
+        for setup in [
+            RankSetup { cpus, memory_node: Some(1), defaults: vec![] },
+            RankSetup { memory_node: Some(0), ..RankSetup::default() },
+            RankSetup::default(),
+        ] {
+            assert_eq!(parse_binding(&binding(&setup)), Some(setup));
+        }
+        for wrong in ["", "0-3", "x/", "/y"] {
+            assert_eq!(parse_binding(wrong), None);
+        }
+    }
 }

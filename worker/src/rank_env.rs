@@ -29,13 +29,17 @@ pub(crate) fn common(
     env
 }
 
-/// `common` with what only this rank is told.
+/// `common` with what only this rank is told, and `defaults` for what is not set by then.
 pub(crate) fn of_rank<'a>(
     common: &Environment,
     own: impl Iterator<Item = &'a (String, String)>,
+    defaults: &[(String, String)],
 ) -> Environment {
     let mut env = common.clone();
     env.extend(own.map(|(name, value)| (name.into(), value.into())));
+    for (name, value) in defaults {
+        env.entry(name.into()).or_insert_with(|| value.into());
+    }
     env
 }
 
@@ -71,10 +75,13 @@ mod tests {
         ];
         let common = common(node.into_iter(), &forwarded);
         let own = [("RANK".to_owned(), "1".to_owned())];
-        let env = of_rank(&common, own.iter());
+        let defaults = [("NCCL_DEBUG", "WARN"), ("OMP_NUM_THREADS", "2")];
+        let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let env = of_rank(&common, own.iter(), &defaults);
         let expected = pairs(&[
             ("HOME", "/home/u"),
             ("NCCL_DEBUG", "INFO"),
+            ("OMP_NUM_THREADS", "2"),
             ("PATH", "/usr/bin:/my/bin:/opt/node"),
             ("PYTHONPATH", "/node/py:/my/py"),
             ("RANK", "1"),

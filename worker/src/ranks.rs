@@ -12,7 +12,7 @@ use crate::singleton;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::job::{ExitStatus, Job, RankSpec, Singleton};
+use rlaunch_bootstrap::job::{ExitStatus, Job, RankSetup, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -61,6 +61,15 @@ pub(crate) struct Ranks {
     changes: VecDeque<Change>,
 }
 
+/// What was known only when every node was prepared.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    /// Variables for every rank.
+    pub(crate) env: Vec<(String, String)>,
+    /// By local rank.
+    pub(crate) ranks: Vec<RankSetup>,
+}
+
 /// What became of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
@@ -73,7 +82,7 @@ impl Ranks {
     pub(crate) fn start(
         job: &Job,
         prepared: Prepared,
-        start_env: &[(String, String)],
+        setup: &Setup,
         outbox: &Outbox,
         hello_at: Instant,
     ) -> Ranks {
@@ -95,16 +104,18 @@ impl Ranks {
         // Released as late as can be: rank 0 binds it next.
         drop(prepared.master_port.take());
         for spec in &job.ranks {
-            ranks.start_one(spec, &prepared, start_env);
+            ranks.start_one(spec, &prepared, setup);
         }
         ranks.settle();
         ranks
     }
 
-    fn start_one(&mut self, spec: &RankSpec, prepared: &Prepared, start_env: &[(String, String)]) {
+    fn start_one(&mut self, spec: &RankSpec, prepared: &Prepared, setup: &Setup) {
         let rank = spec.rank;
-        let env = rank_env::of_rank(&prepared.env, start_env.iter().chain(&spec.env));
-        match child::spawn(&prepared.program, &prepared.argv, &prepared.directory, &env) {
+        let own = setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
+        let told = setup.env.iter().chain(&spec.env);
+        let env = rank_env::of_rank(&prepared.env, told, &own.defaults);
+        match child::spawn(prepared, &own, &env) {
             Ok(child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });

@@ -18,7 +18,7 @@ use rdma::RdmaDevice;
 use serde::{Deserialize, Serialize};
 
 /// Everything that is known of a node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Its processors.
     pub cpus: Cpus,
@@ -37,30 +37,29 @@ pub struct Inventory {
 }
 
 /// Processors of a node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpus {
     /// Those that are there and on.
     pub online: CpuSet,
     /// Those that ranks may run on: what the agent itself is allowed.
     pub allowed: CpuSet,
-    /// How much processor time the control group grants, in processors; `None` without a limit.
-    pub quota: Option<f64>,
+    /// How much processor time the control group grants, in thousandths of a processor; `None`
+    /// without a limit.
+    pub quota: Option<u32>,
 }
 
 impl Cpus {
     /// How many processors ranks can keep busy: at least one.
     pub fn usable(&self) -> usize {
         let allowed = self.allowed.len().max(1);
-        match self.quota {
-            // Half a processor is still one that a rank runs on.
-            Some(quota) if quota < allowed as f64 => (quota.ceil() as usize).max(1),
-            _ => allowed,
-        }
+        // Half a processor is still one that a rank runs on.
+        let granted = self.quota.map(|quota| quota.div_ceil(1000).max(1) as usize);
+        granted.map_or(allowed, |granted| granted.min(allowed))
     }
 }
 
 /// A NUMA node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
     /// Its number.
     pub number: u32,
@@ -73,7 +72,7 @@ pub struct NumaNode {
 }
 
 /// What processes may take.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes that may be locked in memory, which RDMA needs; `None` without a limit.
     pub locked_memory: Option<u64>,
@@ -86,7 +85,7 @@ pub struct Limits {
 }
 
 /// A graphics or compute processor.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Who makes it.
     pub vendor: GpuVendor,
@@ -107,7 +106,7 @@ pub enum GpuVendor {
 }
 
 /// What runs on a node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System {
     /// `6.1.0-25-amd64`.
     pub kernel: Option<String>,

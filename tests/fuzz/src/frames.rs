@@ -2,6 +2,7 @@
 
 use crate::{parts, whole};
 use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::wire::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
@@ -67,11 +68,18 @@ fn stream<T: Serialize>(messages: &[T]) -> Vec<u8> {
 
 pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
     let env = vec![("MASTER_ADDR".into(), "10.0.0.1".into())];
+    let cpus = Some([0, 1].into_iter().collect());
+    let setup = RankSetup { cpus, memory_node: Some(0), defaults: vec![] };
     let relayed = ToAgent::Relay { from: NodeId(3), data: vec![1; 40] };
     let end = ToAgent::End { now: true };
     vec![
         stream(&[ToAgent::Join { parent: None }, ToAgent::Table(vec![7; 30]), relayed]),
-        stream(&[ToAgent::Start { env }, ToAgent::Credit(9), ToAgent::Signal(15), end]),
+        stream(&[
+            ToAgent::Start { env, ranks: vec![setup] },
+            ToAgent::Credit(9),
+            ToAgent::Signal(15),
+            end,
+        ]),
         stream(&[ToAgent::File { index: 0, data: vec![1; 9] }, ToAgent::Beat]),
     ]
 }
@@ -82,6 +90,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
         notices: Vec::new(),
         master_port: Some(21_000),
         listeners: vec![([127, 0, 0, 1], 21_001).into()],
+        inventory: Box::default(),
     };
     let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };

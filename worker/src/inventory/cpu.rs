@@ -12,23 +12,24 @@ pub(super) fn read(root: &Root) -> Cpus {
     Cpus { allowed: allowed.unwrap_or_else(|| online.clone()), online, quota: quota(root) }
 }
 
-/// The least that any control group on the way grants, in processors.
-fn quota(root: &Root) -> Option<f64> {
+/// The least that any control group on the way grants, in thousandths of a processor.
+fn quota(root: &Root) -> Option<u32> {
     let v2 = control_group(root, "", |directory| {
         let text = root.text(&format!("{directory}/cpu.max"))?;
         let (quota, period) = text.split_once(' ')?;
         ratio(quota.parse().ok()?, period.parse().ok()?)
     });
     let v1 = control_group(root, "cpu", |directory| {
-        let value = |name: &str| root.value::<f64>(&format!("{directory}/cpu.cfs_{name}_us"));
+        let value = |name: &str| root.value::<i64>(&format!("{directory}/cpu.cfs_{name}_us"));
         ratio(value("quota")?, value("period")?)
     });
-    v2.into_iter().chain(v1).reduce(f64::min)
+    v2.into_iter().chain(v1).min()
 }
 
 /// A negative quota is none.
-fn ratio(quota: f64, period: f64) -> Option<f64> {
-    (quota > 0.0 && period > 0.0).then(|| quota / period)
+fn ratio(quota: i64, period: i64) -> Option<u32> {
+    let thousandths = quota.checked_mul(1000)?.checked_div(period)?;
+    u32::try_from(thousandths).ok().filter(|&thousandths| thousandths > 0)
 }
 
 pub(super) fn numa_nodes(root: &Root) -> Vec<NumaNode> {

@@ -115,7 +115,7 @@ fn soft_roce_hangs_at_its_parent() {
     assert_eq!(inventory.netdevs[0].pci.as_deref(), Some("0000:00:02.0"));
     assert_eq!(inventory.netdevs[0].speed, None);
     // One processor is allowed, of two; the group grants one and a half.
-    assert_eq!((inventory.cpus.usable(), inventory.cpus.quota), (1, Some(1.5)));
+    assert_eq!((inventory.cpus.usable(), inventory.cpus.quota), (1, Some(1500)));
 }
 
 #[test]
@@ -157,13 +157,13 @@ fn control_groups_of_either_version_bind() {
         [/sys/fs/cgroup/memory]\nmemory.limit_in_bytes = 9223372036854771712\n";
     let root = lay_out(v1);
     let inventory = read(&Root::recorded(root.path()));
-    assert_eq!((inventory.cpus.quota, inventory.limits.memory), (Some(2.5), None));
+    assert_eq!((inventory.cpus.quota, inventory.limits.memory), (Some(2500), None));
     let v2 = "[/proc/self]\ncgroup = 0::/a/b\\n\n\
         [/sys/fs/cgroup/a]\ncpu.max = 400000 100000\nmemory.max = 1000\n\
         [/sys/fs/cgroup/a/b]\ncpu.max = max 100000\nmemory.max = 5000\n";
     let root = lay_out(v2);
     let inventory = read(&Root::recorded(root.path()));
-    assert_eq!((inventory.cpus.quota, inventory.limits.memory), (Some(4.0), Some(1000)));
+    assert_eq!((inventory.cpus.quota, inventory.limits.memory), (Some(4000), Some(1000)));
 }
 
 /// Two sockets, below each two switches with two GPUs and two NICs.

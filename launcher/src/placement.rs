@@ -1,0 +1,279 @@
+//! Which processors, which GPU and which NUMA node each rank of a node gets: a pure function of the
+//! node's inventory.
+
+use rlaunch_bootstrap::inventory::rdma::PortState;
+use rlaunch_bootstrap::inventory::{CpuSet, Inventory, NumaNode};
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+/// How ranks are bound to processors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bind {
+    /// To the NUMA node nearest to the rank's GPU or NIC, shared with other ranks there.
+    #[default]
+    Numa,
+    /// To processors that no other rank has, as long as there are any.
+    Core,
+    /// To these.
+    List(CpuSet),
+    /// Not at all.
+    None,
+}
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bind, String> {
+        match text {
+            "numa" => Ok(Bind::Numa),
+            "core" => Ok(Bind::Core),
+            "none" => Ok(Bind::None),
+            _ => match text.strip_prefix("cpulist:").map(CpuSet::from_str) {
+                Some(Ok(cpus)) if !cpus.is_empty() => Ok(Bind::List(cpus)),
+                Some(Err(error)) => Err(error.to_string()),
+                _ => Err("numa, core, none or cpulist:0-3,8 are understood".to_owned()),
+            },
+        }
+    }
+}
+
+/// Where a rank belongs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Placement {
+    /// `None` leaves it those of the agent.
+    pub(crate) cpus: Option<CpuSet>,
+    pub(crate) numa_node: Option<u32>,
+    /// Which of the node's GPUs.
+    pub(crate) gpu: Option<usize>,
+    /// For people.
+    pub(crate) reason: String,
+}
+
+/// Processors of a list that the node's ranks may not use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("none of the CPUs {wanted} may be used: this job is allowed {allowed}")]
+pub(crate) struct NotAllowed {
+    wanted: CpuSet,
+    allowed: CpuSet,
+}
+
+/// Places `ranks` ranks; one placement for each, by local rank. No rank gets a processor that the
+/// node does not allow.
+pub(crate) fn place(
+    inventory: &Inventory,
+    ranks: usize,
+    bind: &Bind,
+) -> Result<Vec<Placement>, NotAllowed> {
+    let allowed = &inventory.cpus.allowed;
+    let homes: Vec<Home<'_>> = (0..ranks).map(|rank| Home::of(inventory, rank, ranks)).collect();
+    let mut placements: Vec<Placement> = homes.iter().map(Home::placement).collect();
+    match bind {
+        Bind::None => {}
+        Bind::Numa => {
+            for (home, placement) in homes.iter().zip(&mut placements) {
+                share_node(home, placement, allowed, ranks);
+            }
+        }
+        Bind::Core => take_turns(&homes, &mut placements, allowed),
+        Bind::List(wanted) => {
+            let cpus = wanted.intersection(allowed);
+            if cpus.is_empty() {
+                let (wanted, allowed) = (wanted.clone(), allowed.clone());
+                return Err(NotAllowed { wanted, allowed });
+            }
+            placements.iter_mut().for_each(|placement| placement.cpus = Some(cpus.clone()));
+        }
+    }
+    Ok(placements)
+}
+
+/// The NUMA node that a rank belongs to, and why.
+struct Home<'a> {
+    node: Option<&'a NumaNode>,
+    gpu: Option<usize>,
+    reason: String,
+}
+
+impl<'a> Home<'a> {
+    fn of(inventory: &'a Inventory, rank: usize, ranks: usize) -> Home<'a> {
+        let nodes = with_processors(inventory);
+        let numbered = |number: u32| nodes.iter().copied().find(|node| node.number == number);
+        let gpu = (!inventory.gpus.is_empty()).then(|| rank % inventory.gpus.len());
+        let gpu_node = gpu.and_then(|gpu| numbered(inventory.gpus[gpu].pci.numa_node?));
+        let nic = nearest_nic(inventory, rank);
+        if let (Some(gpu), Some(node)) = (gpu, gpu_node) {
+            let reason = format!("nearest to GPU {}", inventory.gpus[gpu].pci.address);
+            return Home { node: Some(node), gpu: Some(gpu), reason };
+        }
+        if let Some((node, name)) = nic.and_then(|(node, name)| Some((numbered(node)?, name))) {
+            return Home { node: Some(node), gpu, reason: format!("nearest to {name}") };
+        }
+        match nodes[..] {
+            [] => Home { node: None, gpu, reason: "no NUMA node is known".to_owned() },
+            [only] => Home { node: Some(only), gpu, reason: "the only NUMA node".to_owned() },
+            _ => {
+                let node = nodes[rank * nodes.len() / ranks.max(1)];
+                Home { node: Some(node), gpu, reason: "spread over NUMA nodes".to_owned() }
+            }
+        }
+    }
+
+    fn placement(&self) -> Placement {
+        let numa_node = self.node.map(|node| node.number);
+        Placement { cpus: None, numa_node, gpu: self.gpu, reason: self.reason.clone() }
+    }
+
+    fn cpus(&self, allowed: &CpuSet) -> CpuSet {
+        self.node.map(|node| node.cpus.intersection(allowed)).unwrap_or_default()
+    }
+}
+
+/// The nodes on which ranks may run at all.
+fn with_processors(inventory: &Inventory) -> Vec<&NumaNode> {
+    let allowed = &inventory.cpus.allowed;
+    let has_some = |node: &&NumaNode| !node.cpus.intersection(allowed).is_empty();
+    inventory.numa_nodes.iter().filter(has_some).collect()
+}
+
+/// The NUMA node of a device with an active port, by turns.
+fn nearest_nic(inventory: &Inventory, rank: usize) -> Option<(u32, &str)> {
+    let active = inventory
+        .rdma
+        .iter()
+        .filter(|device| device.ports.iter().any(|port| port.state == PortState::Active));
+    let known: Vec<_> = active.filter_map(|d| Some((d.numa_node?, d.name.as_str()))).collect();
+    known.get(rank % known.len().max(1)).copied()
+}
+
+/// All of the node's processors, unless that were less than the rank's part of all.
+fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, ranks: usize) {
+    let cpus = home.cpus(allowed);
+    if cpus.len() * ranks >= allowed.len() && !cpus.is_empty() {
+        placement.cpus = Some(cpus);
+    } else if !allowed.is_empty() {
+        placement.cpus = Some(allowed.clone());
+        placement.numa_node = None;
+        placement.reason = "all that are allowed: its NUMA node has too few".to_owned();
+    }
+}
+
+/// Equal numbers of processors for all, of the rank's own node as long as it has any.
+fn take_turns(homes: &[Home<'_>], placements: &mut [Placement], allowed: &CpuSet) {
+    let each = (allowed.len() / homes.len().max(1)).max(1);
+    let mut free: BTreeSet<u32> = allowed.iter().collect();
+    for (home, placement) in homes.iter().zip(placements) {
+        let near = home.cpus(allowed);
+        let (own, other): (Vec<u32>, Vec<u32>) = free.iter().partition(|cpu| near.contains(**cpu));
+        let cpus: CpuSet = own.into_iter().chain(other).take(each).collect();
+        if cpus.is_empty() {
+            // More ranks than processors: they share.
+            placement.reason = "no processor is left: shares all".to_owned();
+            placement.cpus = (!allowed.is_empty()).then(|| allowed.clone());
+            continue;
+        }
+        free.retain(|cpu| !cpus.contains(*cpu));
+        placement.cpus = Some(cpus);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::inventory::pci::PciDevice;
+    use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
+
+    /// Nodes with these processors, of which `allowed` may be used; a GPU at each of `gpus`.
+    fn inventory(nodes: &[&str], allowed: &str, gpus: &[u32]) -> Inventory {
+        let node = |(number, cpus): (u32, &&str)| NumaNode {
+            number,
+            cpus: cpus.parse().unwrap(),
+            memory: None,
+            distances: vec![],
+        };
+        let gpu = |(index, node): (usize, &u32)| Gpu {
+            vendor: GpuVendor::Nvidia,
+            model: None,
+            pci: PciDevice {
+                address: format!("0000:{index:02x}:00.0"),
+                numa_node: Some(*node),
+                ..PciDevice::default()
+            },
+        };
+        let mut inventory = Inventory::default();
+        inventory.cpus.allowed = allowed.parse().unwrap();
+        inventory.numa_nodes = (0..).zip(nodes).map(node).collect();
+        inventory.gpus = gpus.iter().enumerate().map(gpu).collect();
+        inventory
+    }
+
+    fn cpus(inventory: &Inventory, ranks: usize, bind: &Bind) -> Vec<String> {
+        let placements = place(inventory, ranks, bind).unwrap();
+        placements.iter().map(|p| p.cpus.as_ref().unwrap().to_string()).collect()
+    }
+
+    #[test]
+    fn ranks_go_where_their_gpus_are() {
+        let inventory = inventory(&["0-15", "16-31"], "0-31", &[0, 0, 1, 1]);
+        let placements = place(&inventory, 4, &Bind::Numa).unwrap();
+        let nodes: Vec<_> = placements.iter().map(|p| (p.gpu, p.numa_node)).collect();
+        let wanted = [(0, 0), (1, 0), (2, 1), (3, 1)].map(|(g, n)| (Some(g), Some(n)));
+        assert_eq!(nodes, wanted);
+        assert_eq!(placements[2].cpus.as_ref().unwrap().to_string(), "16-31");
+        assert_eq!(placements[2].reason, "nearest to GPU 0000:02:00.0");
+        // One rank of its own is not given half of the machine for its GPU's sake.
+        assert_eq!(cpus(&inventory, 1, &Bind::Numa), ["0-31"]);
+    }
+
+    #[test]
+    fn without_devices_ranks_are_spread() {
+        let inventory = inventory(&["0-3", "4-7"], "0-7", &[]);
+        assert_eq!(cpus(&inventory, 4, &Bind::Numa), ["0-3", "0-3", "4-7", "4-7"]);
+        assert_eq!(cpus(&inventory, 4, &Bind::Core), ["0-1", "2-3", "4-5", "6-7"]);
+        assert_eq!(cpus(&inventory, 3, &Bind::Core), ["0-1", "2-3", "4-5"]);
+    }
+
+    #[test]
+    fn a_list_is_cut_to_what_is_allowed() {
+        let inventory = inventory(&["0-7"], "2-5", &[]);
+        let list = |text: &str| text.parse::<Bind>().unwrap();
+        assert_eq!(cpus(&inventory, 2, &list("cpulist:0-3")), ["2-3", "2-3"]);
+        let error = place(&inventory, 2, &list("cpulist:6-7")).unwrap_err();
+        let wanted = "none of the CPUs 6-7 may be used: this job is allowed 2-5";
+        assert_eq!(error.to_string(), wanted);
+        assert!("cpulist:".parse::<Bind>().is_err() && "socket".parse::<Bind>().is_err());
+    }
+
+    #[test]
+    fn what_is_promised_holds_for_machines_of_every_kind() {
+        let shapes: &[(&[&str], &str)] = &[
+            (&["0-15", "16-31"], "0-31"),
+            (&["0-15", "16-31"], "3,17-20"),
+            (&["0-1", "2-31"], "0-31"),
+            (&["0-7", ""], "0-7"),
+            (&[], "0-3"),
+            (&["0"], "0"),
+        ];
+        let gpus: [&[u32]; 4] = [&[], &[0], &[1, 0], &[0, 0, 1, 1, 1, 1, 0, 0]];
+        for ((nodes, allowed), gpus) in shapes.iter().flat_map(|s| gpus.map(|gpus| (*s, gpus))) {
+            let inventory = inventory(nodes, allowed, gpus);
+            let allowed = &inventory.cpus.allowed;
+            for ranks in 1..=9 {
+                for bind in [Bind::Numa, Bind::Core] {
+                    let placements = place(&inventory, ranks, &bind).unwrap();
+                    assert_eq!(placements.len(), ranks);
+                    let sets: Vec<&CpuSet> =
+                        placements.iter().map(|p| p.cpus.as_ref().unwrap()).collect();
+                    for set in &sets {
+                        assert_eq!(set.intersection(allowed), **set, "outside of what is allowed");
+                        assert!(set.len() * ranks >= allowed.len() || bind == Bind::Core);
+                        assert!(!set.is_empty());
+                    }
+                    let all: usize = sets.iter().map(|set| set.len()).sum();
+                    let union: BTreeSet<u32> = sets.iter().flat_map(|set| set.iter()).collect();
+                    let disjoint = all == union.len();
+                    assert!(bind == Bind::Numa || ranks > allowed.len() || disjoint);
+                }
+            }
+        }
+    }
+}

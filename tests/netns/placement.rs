@@ -1,0 +1,71 @@
+//! Where ranks run, and by what their libraries find the network.
+
+use crate::support::Field;
+
+const WHERE: &str = "echo $RANK $(grep Cpus_allowed_list /proc/self/status | cut -f2)";
+
+/// `RANK CPUS`, as `--show placement` has it.
+fn shown(out: &str) -> Vec<String> {
+    let rows = out.lines().skip_while(|line| !line.starts_with("rank ")).skip(1);
+    let words = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
+    words.take_while(|words| words.len() > 3).map(|w| format!("{} {}", w[0], w[2])).collect()
+}
+
+#[test]
+fn ranks_run_where_it_was_said() {
+    let field = Field::new();
+    for bind in ["numa", "core", "cpulist:0"] {
+        let options = format!("-H a:2,b --show placement --bind {bind}");
+        let ran = field.rlaunch(&options).sh(WHERE).run();
+        let out = ran.succeeded().out().into_owned();
+        let shown = shown(&out);
+        assert_eq!(shown.len(), 3, "{ran}");
+        let mut seen: Vec<String> =
+            out.lines().filter(|line| line.split(' ').count() == 2).map(str::to_owned).collect();
+        seen.sort();
+        assert_eq!(seen, shown, "{bind}: {ran}");
+    }
+}
+
+#[test]
+fn unbound_ranks_may_use_what_their_agent_may() {
+    let field = Field::new();
+    let allowed = field.on("a", "grep Cpus_allowed_list /proc/self/status");
+    let ran = field.rlaunch("-H a --bind none").sh(WHERE).run();
+    let allowed = allowed.split_whitespace().last().unwrap();
+    assert_eq!(ran.succeeded().out().trim(), format!("0 {allowed}"));
+}
+
+#[test]
+fn processors_that_are_not_there_are_refused() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a --bind cpulist:4000 true").run();
+    ran.refused(200, &["a: none of the CPUs 4000 may be used"]);
+    field.rlaunch("-H a --bind socket true").run().refused(200, &["cpulist:0-3,8"]);
+}
+
+#[test]
+fn libraries_are_told_the_interface_of_their_own_host() {
+    let field = Field::new();
+    let script = "echo $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $NCCL_IB_DISABLE";
+    let ran = field.rlaunch("-H a,b").sh(script).run();
+    assert_eq!(ran.succeeded().sorted(), ["=eth0 eth0 1"; 2], "{ran}");
+    // One node needs no network.
+    let ran = field.rlaunch("-H a:2").sh("echo ${NCCL_SOCKET_IFNAME-none}").run();
+    assert_eq!(ran.succeeded().sorted(), ["none"; 2], "{ran}");
+}
+
+#[test]
+fn what_the_user_sets_wins_and_is_marked() {
+    let field = Field::new();
+    let words = "-H a,b --show env -x OMP_NUM_THREADS=7 -x NCCL_IB_HCA=mlx5_9";
+    let ran =
+        field.rlaunch(words).sh("echo $OMP_NUM_THREADS $NCCL_IB_HCA ${NCCL_IB_DISABLE-}").run();
+    let out = ran.succeeded().out().into_owned();
+    assert_eq!(out.lines().filter(|line| line.trim() == "7 mlx5_9").count(), 2, "{ran}");
+    let marked = |line: &&str| line.contains("OMP_NUM_THREADS=7") && line.ends_with("(yours)");
+    assert_eq!(out.lines().filter(marked).count(), 2, "{ran}");
+    assert!(out.contains("of eth0 is how other nodes reach this one"), "{ran}");
+    let ran = field.rlaunch("-H a").env("OMP_NUM_THREADS", "5").sh("echo $OMP_NUM_THREADS").run();
+    assert_eq!(ran.succeeded().out().trim(), "5");
+}

@@ -1,0 +1,64 @@
+//! `rlaunch topo` on real hosts, beside what the hosts' own tools say.
+
+use crate::support::Field;
+use serde_json::Value;
+
+#[test]
+fn interfaces_are_those_that_ip_lists() {
+    let field = Field::new();
+    let ran = field.rlaunch("topo -H a,b --json").run();
+    let nodes: Value = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    for (node, host) in nodes.as_array().unwrap().iter().zip(["a", "b"]) {
+        assert_eq!(node["host"], host);
+        let netdevs = node["inventory"]["netdevs"].as_array().unwrap();
+        let listed: Value = serde_json::from_str(&field.on(host, "ip -j addr")).unwrap();
+        let listed = listed.as_array().unwrap();
+        assert_eq!(netdevs.len(), listed.len(), "{ran}");
+        for (netdev, listed) in netdevs.iter().zip(listed) {
+            assert_eq!(netdev["name"], listed["ifname"]);
+            assert_eq!(netdev["index"], listed["ifindex"]);
+            assert_eq!(netdev["mtu"], listed["mtu"]);
+            assert_eq!(netdev["hardware_address"], listed["address"]);
+            let addresses = netdev["addresses"].as_array().unwrap();
+            let mut own: Vec<String> =
+                addresses.iter().map(|a| format!("{} {}", a[0].as_str().unwrap(), a[1])).collect();
+            let known = listed["addr_info"].as_array().unwrap().iter();
+            let mut known: Vec<String> = known
+                .map(|a| format!("{} {}", a["local"].as_str().unwrap(), a["prefixlen"]))
+                .collect();
+            own.sort();
+            known.sort();
+            assert_eq!(own, known);
+        }
+        let allowed = field.on(host, "grep Cpus_allowed_list /proc/self/status");
+        let cpus = node["inventory"]["cpus"]["allowed"].as_str().unwrap();
+        assert_eq!(allowed.split_whitespace().last(), Some(cpus));
+    }
+}
+
+#[test]
+fn people_get_a_part_for_each_host() {
+    let field = Field::new();
+    let ran = field.rlaunch("topo -H b,a").run();
+    let out = ran.succeeded().out().into_owned();
+    let hosts: Vec<&str> = out.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert!(hosts[0].starts_with("b: ") && hosts[1].starts_with("a: "), "{ran}");
+    assert!(out.contains("  no RDMA device\n") && out.contains("eth0"), "{ran}");
+    let gids = field.rlaunch("topo -H a --gids").run();
+    assert_eq!(gids.succeeded().out(), "a:\n  no GID\n");
+}
+
+#[test]
+fn a_host_that_is_not_there_hides_no_other() {
+    let field = Field::new();
+    let ran = field.rlaunch("topo -H a,nosuchhost").run();
+    ran.ended_with(201).says(&["nosuchhost"]);
+    assert!(ran.out().starts_with("a: "), "{ran}");
+}
+
+#[test]
+fn this_machine_is_asked_without_ssh() {
+    let field = Field::new();
+    let ran = field.rlaunch("topo").run();
+    assert!(ran.succeeded().out().starts_with("localhost: "), "{ran}");
+}
