@@ -7,7 +7,7 @@ use crate::placement::{self, Bind, Placement};
 use crate::report::Failed;
 use crate::selection::{self, Addressing, Rejection};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -105,8 +105,8 @@ fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Default> {
     .into()
 }
 
-fn has_address(netdev: &rlaunch_bootstrap::inventory::net::Netdev, address: IpAddr) -> bool {
-    netdev.kind != NetdevKind::Loopback && netdev.addresses.iter().any(|(own, _)| *own == address)
+fn has_address(netdev: &Netdev, address: IpAddr) -> bool {
+    !address.is_loopback() && netdev.addresses.iter().any(|(own, _)| *own == address)
 }
 
 /// Whether NCCL can use verbs on every node; it cannot mix.
@@ -169,6 +169,7 @@ fn why(inventory: &Inventory) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::inventory::net::NetdevKind;
 
     fn inventory(name: &str) -> Inventory {
         let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/fixtures");

@@ -189,7 +189,7 @@ impl Agent {
             notices: prepared.notices.clone(),
             master_port: prepared.master_port.as_ref().map(|held| held.port),
             listeners: prepared.listening_at(),
-            inventory: Box::new(inventory::read(&inventory::Root::live())),
+            inventory: Box::new(inventory::read_for_job(&inventory::Root::live())),
         });
         Some((prepared, services))
     }

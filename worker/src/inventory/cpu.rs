@@ -32,26 +32,33 @@ fn ratio(quota: i64, period: i64) -> Option<u32> {
     u32::try_from(thousandths).ok().filter(|&thousandths| thousandths > 0)
 }
 
+const NODES: &str = "/sys/devices/system/node";
+
+/// Nodes and their processors.
 pub(super) fn numa_nodes(root: &Root) -> Vec<NumaNode> {
-    let directory = "/sys/devices/system/node";
-    let numbers = root.names(directory).into_iter().filter_map(|name| {
+    let numbers = root.names(NODES).into_iter().filter_map(|name| {
         let number: u32 = name.strip_prefix("node")?.parse().ok()?;
         Some(number)
     });
     let mut nodes: Vec<NumaNode> = numbers
-        .map(|number| {
-            let file = |name: &str| format!("{directory}/node{number}/{name}");
-            let distances = root.text(&file("distance")).unwrap_or_default();
-            NumaNode {
-                number,
-                cpus: root.value(&file("cpulist")).unwrap_or_default(),
-                memory: memory(&root.text(&file("meminfo")).unwrap_or_default()),
-                distances: distances.split_whitespace().filter_map(|d| d.parse().ok()).collect(),
-            }
+        .map(|number| NumaNode {
+            number,
+            cpus: root.value(&format!("{NODES}/node{number}/cpulist")).unwrap_or_default(),
+            memory: None,
+            distances: Vec::new(),
         })
         .collect();
     nodes.sort_by_key(|node| node.number);
     nodes
+}
+
+/// How much memory a node has, and how far the others are.
+pub(super) fn with_memory(root: &Root, node: NumaNode) -> NumaNode {
+    let text =
+        |name: &str| root.text(&format!("{NODES}/node{}/{name}", node.number)).unwrap_or_default();
+    let distances = text("distance");
+    let distances = distances.split_whitespace().filter_map(|d| d.parse().ok()).collect();
+    NumaNode { memory: memory(&text("meminfo")), distances, ..node }
 }
 
 /// From `Node 0 MemTotal:  65771234 kB`.

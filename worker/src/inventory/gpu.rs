@@ -5,22 +5,34 @@ use super::{Root, pci};
 use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
+const DRIVEN: &str = "/sys/bus/pci/drivers";
+const DRIVERS: [&str; 2] = ["amdgpu", "nvidia"];
 /// Display controllers, and processing accelerators, which is what AMD's Instinct are.
 const CLASSES: [u64; 2] = [0x03, 0x12];
 
+/// Every GPU, whoever drives it.
 pub(super) fn read(root: &Root) -> Vec<Gpu> {
-    let gpu = |name: String| {
-        let directory = format!("{DEVICES}/{name}");
-        let vendor = match root.hex(&format!("{directory}/vendor"))? {
-            0x10de => GpuVendor::Nvidia,
-            0x1002 => GpuVendor::Amd,
-            _ => return None,
-        };
-        let class = root.hex(&format!("{directory}/class"))? >> 16;
-        let pci = CLASSES.contains(&class).then(|| pci::read(root, &directory)).flatten()?;
-        Some(Gpu { vendor, model: model(root, vendor, &name, &directory), pci })
+    root.names(DEVICES).iter().filter_map(|name| gpu(root, name)).collect()
+}
+
+/// GPUs that programs can use now: their drivers list them, so that no other device is looked at.
+pub(super) fn driven(root: &Root) -> Vec<Gpu> {
+    let names = DRIVERS.iter().flat_map(|driver| root.names(&format!("{DRIVEN}/{driver}")));
+    let mut names: Vec<String> = names.filter(|name| pci::is_address(name)).collect();
+    names.sort();
+    names.iter().filter_map(|name| gpu(root, name)).collect()
+}
+
+fn gpu(root: &Root, name: &str) -> Option<Gpu> {
+    let directory = format!("{DEVICES}/{name}");
+    let vendor = match root.hex(&format!("{directory}/vendor"))? {
+        0x10de => GpuVendor::Nvidia,
+        0x1002 => GpuVendor::Amd,
+        _ => return None,
     };
-    root.names(DEVICES).into_iter().filter_map(gpu).collect()
+    let class = root.hex(&format!("{directory}/class"))? >> 16;
+    let pci = CLASSES.contains(&class).then(|| pci::read(root, &directory)).flatten()?;
+    Some(Gpu { vendor, model: model(root, vendor, name, &directory), pci })
 }
 
 fn model(root: &Root, vendor: GpuVendor, address: &str, directory: &str) -> Option<String> {

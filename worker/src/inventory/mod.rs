@@ -28,12 +28,29 @@ pub(crate) fn read(root: &Root) -> Inventory {
     let netdevs = net::read(root);
     Inventory {
         cpus: cpu::read(root),
-        numa_nodes: cpu::numa_nodes(root),
+        numa_nodes: cpu::numa_nodes(root).into_iter().map(|n| cpu::with_memory(root, n)).collect(),
         limits: system::limits(root),
         gpus: gpu::read(root),
         rdma: rdma::read(root, &netdevs),
         netdevs,
         system: system::read(root),
+    }
+}
+
+/// Reads what ranks are placed by, and nothing that takes long: every host of a job does this at
+/// once, and some of the kernel's files take locks that all of them want.
+pub(crate) fn read_for_job(root: &Root) -> Inventory {
+    let netdevs = match rdma::is_there(root) {
+        true => net::read(root),
+        false => net::addressed(root),
+    };
+    Inventory {
+        cpus: cpu::read(root),
+        numa_nodes: cpu::numa_nodes(root),
+        gpus: gpu::driven(root),
+        rdma: rdma::read(root, &netdevs),
+        netdevs,
+        ..Inventory::default()
     }
 }
 

@@ -34,6 +34,21 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
     netdevs
 }
 
+/// Interfaces with an address, and of each no more than that.
+pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
+    let mut netdevs: Vec<Netdev> = Vec::new();
+    for (name, address, prefix) in addresses(root) {
+        match netdevs.iter_mut().find(|netdev| netdev.name == name) {
+            Some(netdev) => netdev.addresses.push((address, prefix)),
+            None => {
+                let addresses = vec![(address, prefix)];
+                netdevs.push(Netdev { name, addresses, ..Netdev::default() });
+            }
+        }
+    }
+    netdevs
+}
+
 /// Drivers that do not track their state say `unknown`.
 fn is_running(root: &Root, name: &str) -> bool {
     let state = root.text(&format!("{DIRECTORY}/{name}/operstate"));

@@ -15,6 +15,11 @@ const VERBS: &str = "/sys/class/infiniband_verbs";
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
 const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
+/// Whether there is any; that alone is quick to tell.
+pub(super) fn is_there(root: &Root) -> bool {
+    !root.names(DIRECTORY).is_empty()
+}
+
 pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
     root.names(DIRECTORY).into_iter().map(|name| device(root, name, netdevs)).collect()
 }

@@ -166,6 +166,27 @@ fn control_groups_of_either_version_bind() {
     assert_eq!((inventory.cpus.quota, inventory.limits.memory), (Some(4000), Some(1000)));
 }
 
+/// What a job is planned by is part of what there is.
+#[test]
+fn a_job_is_told_the_part_that_matters() {
+    for name in ["connectx3.tree", "rxe.tree", "siw.tree"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let root = lay_out(&fs::read_to_string(path).unwrap());
+        let root = Root::recorded(root.path());
+        let (all, part) = (read(&root), read_for_job(&root));
+        assert_eq!((&part.cpus, &part.rdma), (&all.cpus, &all.rdma));
+        assert_eq!(part.netdevs, all.netdevs);
+        let cpus = |inventory: &Inventory| -> Vec<String> {
+            inventory.numa_nodes.iter().map(|node| node.cpus.to_string()).collect()
+        };
+        assert_eq!(cpus(&part), cpus(&all));
+    }
+    let root = lay_out("[/]\naddresses = lo 127.0.0.1/8\\neth0 10.0.0.2/24\\neth0 fd00::2/64\\n");
+    let part = read_for_job(&Root::recorded(root.path()));
+    let names: Vec<_> = part.netdevs.iter().map(|n| (n.name.as_str(), n.addresses.len())).collect();
+    assert_eq!(names, [("lo", 1), ("eth0", 2)]);
+}
+
 /// Two sockets, below each two switches with two GPUs and two NICs.
 fn large_server() -> String {
     let mut text = String::new();
