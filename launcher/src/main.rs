@@ -21,6 +21,8 @@ mod output;
 mod placement;
 mod rank_env;
 mod reap;
+#[cfg(test)]
+mod recorded;
 mod refusal;
 mod rendezvous;
 mod report;

@@ -110,9 +110,13 @@ impl Crew {
         self.say_what_is_odd(shape, &gathering.edges);
 
         let addresses = addresses(shape, &gathering.edges, prepared);
+        if let Some((line, hint)) = setup::slow_network(map, &prepared.inventories, &job.env) {
+            report::say(&line);
+            hint.into_iter().for_each(report::hint);
+        }
         let setups = setup::decide(map, &prepared.inventories, &addresses, &job.bind, &job.env)?;
         let facts: Vec<_> = self.nodes.iter().map(|node| &node.facts).collect();
-        let table = table::build(job.id, map, &facts, &addresses, &setups)
+        let table = table::build(job.id, map, &facts, &addresses, &prepared.inventories, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let text = serde_json::to_vec(&table)
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;

@@ -3,10 +3,13 @@
 
 mod gid;
 
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::Netdev;
+use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::rdma::{
-    Gid, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
+    Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
 };
+use rlaunch_bootstrap::table::Nic;
 use std::fmt;
 
 /// How queue pairs of a port find each other.
@@ -65,6 +68,83 @@ impl fmt::Display for Rejection {
     }
 }
 
+/// Drivers that say the same rate whatever they run on.
+const RATE_UNKNOWN: &[&str] = &["rxe", "siw", "erdma"];
+
+/// What a port's rate is worth, in the kernel's words: nothing while it is not active, `unknown`
+/// where the driver says anything.
+pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
+    let driver = device.driver.as_deref().unwrap_or_default();
+    match port.state {
+        PortState::Active if RATE_UNKNOWN.contains(&driver) => "unknown",
+        PortState::Active => port.rate.as_deref().unwrap_or_default(),
+        _ => "",
+    }
+}
+
+/// A port that can be used, and its device.
+#[derive(Clone, Debug)]
+pub(crate) struct Usable<'a> {
+    pub(crate) device: &'a RdmaDevice,
+    pub(crate) port: &'a Port,
+    pub(crate) how: Addressing,
+}
+
+/// The ports of a node that can be used, in the order of device names.
+pub(crate) fn usable(inventory: &Inventory) -> Vec<Usable<'_>> {
+    let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
+    let usable = ports.filter_map(|(device, port)| {
+        let how = examine(device, port, &inventory.netdevs).ok()?;
+        Some(Usable { device, port, how })
+    });
+    usable.collect()
+}
+
+impl Usable<'_> {
+    /// As the rank table has it.
+    pub(crate) fn nic(&self, netdevs: &[Netdev]) -> Nic {
+        let gid = match &self.how {
+            Addressing::Lid { gid } => gid.as_ref(),
+            Addressing::Gid { gid, .. } => Some(gid),
+            Addressing::ConnectionManager => None,
+        };
+        let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(self.port.netdev.as_ref());
+        let of_interface = || {
+            let netdev = netdevs.iter().find(|candidate| Some(&candidate.name) == netdev)?;
+            netdev.addresses.first().map(|(address, _)| *address)
+        };
+        // A GID that is made of an address says which; InfiniBand's is made of a GUID.
+        let of_gid = gid.filter(|gid| gid.kind == GidKind::RoceV2).map(Gid::ip);
+        Nic {
+            device: self.device.name.clone(),
+            port: self.port.number,
+            gid_index: gid.map(|gid| gid.index),
+            gid: gid.map(|gid| gid.value.to_string()),
+            netdev: netdev.cloned(),
+            address: of_gid.or_else(of_interface),
+            mtu: self.port.mtu,
+            rate_mbps: megabits(rate(self.device, self.port)),
+        }
+    }
+
+    /// How far the port is from a rank's GPU, or else from its NUMA node; nearest first.
+    pub(crate) fn distance(&self, gpu: Option<&PciDevice>, numa_node: Option<u32>) -> Distance {
+        match (gpu, &self.device.pci) {
+            (Some(gpu), Some(pci)) => gpu.distance(pci),
+            _ if self.device.numa_node == numa_node => Distance::HostBridge,
+            _ => Distance::System,
+        }
+    }
+}
+
+/// Mb/s of `56 Gb/sec (4X FDR)`.
+fn megabits(rate: &str) -> Option<u32> {
+    let (number, _) = rate.split_once(" Gb/sec")?;
+    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+    let whole = whole.parse::<u32>().ok()?.checked_mul(1000)?;
+    whole.checked_add(tenths.get(..1)?.parse::<u32>().ok()? * 100)
+}
+
 /// Whether a port can be used, and how.
 pub(crate) fn examine(
     device: &RdmaDevice,
@@ -94,5 +174,44 @@ pub(crate) fn examine(
             gid::choose(port, netdevs).map(|(gid, reason)| Addressing::Gid { gid, reason })
         }
         (_, LinkLayer::Unknown) => Err(Rejection::UnknownLayer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorded::inventory;
+
+    #[test]
+    fn an_infiniband_port_is_what_the_table_says() {
+        let inventory = inventory("connectx3");
+        let usable = usable(&inventory);
+        let [port] = &usable[..] else { panic!("{usable:?}") };
+        let nic = port.nic(&inventory.netdevs);
+        assert_eq!((nic.device.as_str(), nic.port, nic.gid_index), ("mlx4_0", 1, Some(0)));
+        assert_eq!(nic.gid.as_deref(), Some("fe80::ec0d:9a03:12:3451"));
+        assert_eq!(nic.address, "192.168.100.1".parse().ok());
+        assert_eq!((nic.mtu, nic.rate_mbps), (None, Some(56_000)));
+    }
+
+    #[test]
+    fn an_iwarp_port_has_an_address_and_no_gid() {
+        let inventory = inventory("siw");
+        let nic = usable(&inventory)[0].nic(&inventory.netdevs);
+        assert_eq!((nic.gid_index, nic.gid), (None, None));
+        assert_eq!((nic.netdev.as_deref(), nic.address), (Some("ens2"), "10.0.0.2".parse().ok()));
+        assert_eq!(nic.rate_mbps, None, "the driver says anything");
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_used_is_no_nic() {
+        assert!(usable(&inventory("rxe")).is_empty());
+    }
+
+    #[test]
+    fn rates_are_read() {
+        assert_eq!(megabits("56 Gb/sec (4X FDR)"), Some(56_000));
+        assert_eq!(megabits("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        assert_eq!((megabits("unknown"), megabits("")), (None, None));
     }
 }

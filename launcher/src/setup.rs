@@ -8,12 +8,20 @@ use crate::report::Failed;
 use crate::selection::{self, Addressing, Rejection};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::Netdev;
+use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
+use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
+use rlaunch_bootstrap::table::Nic;
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
 /// Who has set any of these has chosen a network, and is left alone.
 const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
+
+/// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
+const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
+    echo 'options erdma compat_mode=Y' | sudo tee /etc/modprobe.d/erdma.conf; sudo rmmod erdma; \
+    sudo modprobe erdma compat_mode=Y";
 
 /// A variable, and why it has this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) placement: Placement,
     /// Its GPU, by PCI address.
     pub(crate) gpu: Option<String>,
+    /// Its NICs, as indices into [`nics`] of its node, nearest first.
+    pub(crate) nics: Vec<u32>,
     pub(crate) defaults: Vec<Default>,
 }
 
@@ -53,9 +63,7 @@ pub(crate) fn decide(
     bind: &Bind,
     env: &[EnvVar],
 ) -> Result<Vec<Vec<Setup>>, Failed> {
-    let is_chosen = |var: &EnvVar| NETWORK.iter().any(|prefix| starts_with(&var.name, prefix));
-    let is_chosen = env.iter().any(is_chosen);
-    let network = (!is_chosen).then(|| Network::of(map, inventories));
+    let network = (!has_chosen(env)).then(|| Network::of(map, inventories));
     let nodes = map.nodes.iter().zip(inventories).zip(addresses);
     let decided = nodes.map(|((node, inventory), &address)| {
         let ranks = node.ranks.len();
@@ -67,17 +75,60 @@ pub(crate) fn decide(
             defaults.extend(network.iter().flat_map(|network| network.verbs(inventory)));
         }
         let setup = |placement: Placement| {
-            let gpu = placement.gpu.and_then(|gpu| inventory.gpus.get(gpu));
-            let gpu = gpu.map(|gpu| gpu.pci.address.clone());
-            Setup { placement, gpu, defaults: defaults.clone() }
+            let gpu = placement.gpu.and_then(|gpu| inventory.gpus.get(gpu)).map(|gpu| &gpu.pci);
+            let nics = nearest_first(inventory, gpu, placement.numa_node);
+            let gpu = gpu.map(|pci| pci.address.clone());
+            Setup { placement, gpu, nics, defaults: defaults.clone() }
         };
         Ok(placements.into_iter().map(setup).collect())
     });
     decided.collect()
 }
 
-fn starts_with(name: &OsStr, prefix: &str) -> bool {
-    name.as_encoded_bytes().starts_with(prefix.as_bytes())
+/// The NICs of a node, as the rank table has them.
+pub(crate) fn nics(inventory: &Inventory) -> Vec<Nic> {
+    let usable = selection::usable(inventory).into_iter();
+    usable.map(|usable| usable.nic(&inventory.netdevs)).collect()
+}
+
+fn nearest_first(
+    inventory: &Inventory,
+    gpu: Option<&PciDevice>,
+    numa_node: Option<u32>,
+) -> Vec<u32> {
+    let usable = selection::usable(inventory);
+    let mut nics: Vec<(Distance, u32)> =
+        usable.iter().zip(0..).map(|(nic, index)| (nic.distance(gpu, numa_node), index)).collect();
+    nics.sort_unstable();
+    nics.into_iter().map(|(_, index)| index).collect()
+}
+
+/// Whether the user has said which network to use.
+fn has_chosen(env: &[EnvVar]) -> bool {
+    let starts_with =
+        |name: &OsStr, prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+    env.iter().any(|var| NETWORK.iter().any(|prefix| starts_with(&var.name, prefix)))
+}
+
+/// What to say of a job whose GPUs, on several nodes, will not meet by RDMA, and what could be done;
+/// nothing when they will, or when the user has chosen a network.
+pub(crate) fn slow_network(
+    map: &RankMap,
+    inventories: &[Inventory],
+    env: &[EnvVar],
+) -> Option<(String, Option<&'static str>)> {
+    let with_gpus = inventories.iter().filter(|inventory| !inventory.gpus.is_empty()).count();
+    if with_gpus < 2 || has_chosen(env) {
+        return None;
+    }
+    let why = Network::of(map, inventories).without?;
+    let is_erdma = |inventory: &Inventory| {
+        inventory.rdma.iter().any(|device| {
+            device.node_type == NodeType::Rnic && device.driver.as_deref() == Some("erdma")
+        })
+    };
+    let hint = inventories.iter().any(is_erdma).then_some(ERDMA_COMPAT);
+    Some((format!("NCCL will use TCP on every host ({why})"), hint))
 }
 
 /// OpenMP would give every rank a thread for each processor.
@@ -141,13 +192,9 @@ impl Network {
 
 /// `mlx5_0:1`, for every port that works without the RDMA connection manager.
 fn exact_ports(inventory: &Inventory) -> Vec<String> {
-    let devices = inventory.rdma.iter();
-    let ports = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
-    let usable = ports.filter(|(device, port)| {
-        let examined = selection::examine(device, port, &inventory.netdevs);
-        examined.is_ok_and(|how| how != Addressing::ConnectionManager)
-    });
-    usable.map(|(device, port)| format!("{}:{}", device.name, port.number)).collect()
+    let usable = selection::usable(inventory).into_iter();
+    let by_address = usable.filter(|usable| usable.how != Addressing::ConnectionManager);
+    by_address.map(|usable| format!("{}:{}", usable.device.name, usable.port.number)).collect()
 }
 
 /// Why a node has no port for NCCL.
@@ -169,13 +216,8 @@ fn why(inventory: &Inventory) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorded::inventory;
     use rlaunch_bootstrap::inventory::net::NetdevKind;
-
-    fn inventory(name: &str) -> Inventory {
-        let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/fixtures");
-        let text = std::fs::read(fixtures.join(name).with_extension("json")).unwrap();
-        serde_json::from_slice(&text).unwrap()
-    }
 
     /// `NAME=value` of the first rank of each of two nodes.
     fn defaults(inventories: &[Inventory; 2], env: &[EnvVar]) -> [Vec<String>; 2] {
@@ -206,12 +248,50 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_the_triangle_uses_both_ports_and_its_management_interface() {
+        let [one, _] = defaults(&[inventory("spark"), inventory("spark")], &[]);
+        assert!(one.contains(&"NCCL_IB_HCA==rocep1s0f0:1,rocep1s0f1:1".to_owned()), "{one:?}");
+        assert!(one.contains(&"NCCL_SOCKET_IFNAME==enP7s7".to_owned()), "{one:?}");
+    }
+
+    #[test]
+    fn erdma_counts_in_compat_mode_alone() {
+        let (compat, standard) = (inventory("erdma-compat"), inventory("erdma-standard"));
+        let [one, _] = defaults(&[compat.clone(), compat.clone()], &[]);
+        assert!(one.contains(&"NCCL_IB_HCA==erdma_0:1".to_owned()), "{one:?}");
+        for pair in [[compat, standard.clone()], [standard.clone(), standard]] {
+            let [one, other] = defaults(&pair, &[]);
+            assert!(one.contains(&"NCCL_IB_DISABLE=1".to_owned()), "{one:?}");
+            assert_eq!(one, other);
+        }
+    }
+
+    #[test]
     fn where_one_node_has_none_nobody_uses_rdma() {
         let pair = [inventory("connectx3"), inventory("siw")];
         for node in defaults(&pair, &[]) {
             assert!(node.contains(&"NCCL_IB_DISABLE=1".to_owned()), "{node:?}");
             assert!(!node.iter().any(|text| text.contains("HCA") || text.contains("UCX")));
         }
+    }
+
+    #[test]
+    fn gpus_that_meet_by_tcp_are_mentioned() {
+        let hosts = crate::hosts::parse(&["ecs1,ecs2".into()]).unwrap();
+        let map = RankMap::by_slot(&hosts, None, false).unwrap();
+        let with_gpu = |name| {
+            let gpus = inventory("connectx3").gpus;
+            Inventory { gpus, ..inventory(name) }
+        };
+        let standard = [with_gpu("erdma-standard"), with_gpu("erdma-standard")];
+        let (line, hint) = slow_network(&map, &standard, &[]).unwrap();
+        let why = "ecs1: erdma_0/1 takes RDMA_CM only, erdma_1/1 is DOWN: no carrier";
+        assert_eq!(line, format!("NCCL will use TCP on every host ({why})"));
+        assert!(hint.unwrap().contains("modprobe erdma compat_mode=Y"));
+        let compat = [with_gpu("erdma-compat"), with_gpu("erdma-compat")];
+        assert_eq!(slow_network(&map, &compat, &[]), None);
+        let without = [inventory("erdma-standard"), inventory("erdma-standard")];
+        assert_eq!(slow_network(&map, &without, &[]), None, "no GPU, no NCCL");
     }
 
     #[test]

@@ -2,25 +2,26 @@
 
 use crate::columns;
 use crate::map::RankMap;
-use crate::setup::Setup;
+use crate::setup::{self, Setup};
 use rlaunch_bootstrap::id::{JobId, LocalRank};
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::table::{NodeRow, RankRow, RankTable, TableError};
 use std::net::IpAddr;
 
-/// Puts the table together. `facts`, `addresses` and `setups` are by node; fails where a node's are
-/// missing.
+/// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
 pub(crate) fn build(
     job: JobId,
     map: &RankMap,
     facts: &[&NodeFacts],
     addresses: &[IpAddr],
+    inventories: &[Inventory],
     setups: &[Vec<Setup>],
 ) -> Result<RankTable, TableError> {
     let mut nodes = Vec::with_capacity(map.nodes.len());
     let mut ranks = Vec::with_capacity(map.world_size as usize);
-    let known = facts.iter().zip(addresses).zip(setups);
-    for (mapped, ((facts, &address), setups)) in map.nodes.iter().zip(known) {
+    let known = facts.iter().zip(addresses).zip(inventories.iter().zip(setups));
+    for (mapped, ((facts, &address), (inventory, setups))) in map.nodes.iter().zip(known) {
         nodes.push(NodeRow {
             node: mapped.id,
             host: mapped.host.name.clone(),
@@ -28,7 +29,7 @@ pub(crate) fn build(
             arch: facts.arch.clone(),
             address,
             addresses: facts.addresses.clone(),
-            nics: Vec::new(),
+            nics: setup::nics(inventory),
         });
         let placed = mapped.ranks.iter().zip(setups).zip(0..);
         ranks.extend(placed.map(|((&rank, setup), local)| RankRow {
@@ -39,7 +40,7 @@ pub(crate) fn build(
             gpu: setup.gpu.clone(),
             numa_node: setup.placement.numa_node,
             cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
-            nics: Vec::new(),
+            nics: setup.nics.clone(),
         }));
     }
     ranks.sort_by_key(|row| row.rank);
@@ -88,9 +89,12 @@ mod tests {
             ssh_address: None,
         };
         let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
-        let setup = Setup { placement: Placement::default(), gpu: None, defaults: vec![] };
+        let placement = Placement::default();
+        let setup = Setup { placement, gpu: None, nics: vec![], defaults: vec![] };
         let setups: Vec<_> = map.nodes.iter().map(|n| vec![setup.clone(); n.ranks.len()]).collect();
-        build(JobId(1), &map, &vec![&facts; map.nodes.len()], &addresses, &setups)
+        let inventories = vec![Inventory::default(); map.nodes.len()];
+        let facts = vec![&facts; map.nodes.len()];
+        build(JobId(1), &map, &facts, &addresses, &inventories, &setups)
     }
 
     #[test]

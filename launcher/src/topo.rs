@@ -8,15 +8,13 @@ use crate::report::Failed;
 use crate::selection::{self, Addressing};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
-use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer, Port, PortState, RdmaDevice};
+use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer, Port, RdmaDevice};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
 use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Drivers that say the same rate whatever they run on.
-const RATE_UNKNOWN: &[&str] = &["rxe", "siw", "erdma"];
 const GIB: u64 = 1 << 30;
 
 /// What `--json` prints for each host.
@@ -139,11 +137,6 @@ fn port_row(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> Vec<String>
         LinkLayer::Unknown => "",
     };
     let physical = port.physical_state.as_deref().unwrap_or_default();
-    let rate = match RATE_UNKNOWN.contains(&driver.as_str()) {
-        _ if port.state != PortState::Active => String::new(),
-        true => "unknown".to_owned(),
-        false => port.rate.clone().unwrap_or_default(),
-    };
     let netdev = port.netdev.clone().unwrap_or_default();
     let behind = netdevs.iter().find(|candidate| candidate.name == netdev);
     vec![
@@ -151,7 +144,7 @@ fn port_row(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> Vec<String>
         driver,
         link.to_owned(),
         format!("{} {physical}", port.state).trim_end().to_owned(),
-        rate,
+        selection::rate(device, port).to_owned(),
         port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
         netdev,
         behind.map(addresses).unwrap_or_default(),
@@ -266,12 +259,7 @@ fn gids(host: &str, inventory: &Inventory) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn inventory(name: &str) -> Inventory {
-        let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/fixtures");
-        let text = std::fs::read(fixtures.join(name).with_extension("json")).unwrap();
-        serde_json::from_slice(&text).unwrap()
-    }
+    use crate::recorded::inventory;
 
     /// What is printed of each recorded machine is in `launcher/goldens`.
     #[test]
@@ -280,6 +268,15 @@ mod tests {
         assert_eq!(overview("pc1", "connectx3"), include_str!("../goldens/overview-connectx3.txt"));
         assert_eq!(overview("vm1", "rxe"), include_str!("../goldens/overview-rxe.txt"));
         assert_eq!(overview("vm2", "siw"), include_str!("../goldens/overview-siw.txt"));
+        assert_eq!(overview("titanic", "spark"), include_str!("../goldens/overview-spark.txt"));
+        assert_eq!(
+            overview("ecs1", "erdma-standard"),
+            include_str!("../goldens/overview-erdma-standard.txt")
+        );
+        assert_eq!(
+            overview("ecs1", "erdma-compat"),
+            include_str!("../goldens/overview-erdma-compat.txt")
+        );
     }
 
     #[test]

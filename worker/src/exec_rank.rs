@@ -61,13 +61,19 @@ fn parse_binding(text: &str) -> Option<RankSetup> {
     Some(RankSetup { cpus, memory_node, defaults: Vec::new() })
 }
 
+fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Item = usize> {
+    cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok())
+}
+
 /// Processors and memory. That memory may not be chosen, as in many containers, is no reason to
 /// give up: it only costs time.
 fn bind(setup: &RankSetup) -> io::Result<()> {
-    if let Some(cpus) = &setup.cpus {
+    // The C library's set ends at 1024; on a larger machine a rank is left where it is.
+    let fits = |cpus: &&_| cpu_numbers(cpus).all(|cpu| cpu < CpuSet::count());
+    if let Some(cpus) = setup.cpus.as_ref().filter(fits) {
         let mut set = CpuSet::new();
-        for cpu in cpus.iter() {
-            set.set(cpu as usize)?;
+        for cpu in cpu_numbers(cpus) {
+            set.set(cpu)?;
         }
         sched_setaffinity(Pid::from_raw(0), &set)
             .map_err(|errno| io::Error::other(format!("cannot bind it to CPUs {cpus}: {errno}")))?;

@@ -163,12 +163,12 @@ fn netdev(
         let is_ipoib = netdev.kind == NetdevKind::Ipoib;
         is_ipoib == (link_layer == LinkLayer::InfiniBand)
     };
-    if let Some(card) = card {
-        let mut same_card = netdevs.iter().filter(|n| n.pci.as_ref() == Some(card)).filter(fits);
-        let by_number = |n: &&Netdev| n.device_port == Some(u16::from(number) - 1);
-        return same_card.find(by_number).map(|netdev| netdev.name.clone());
-    }
-    by_hardware_address(gids, netdevs)
+    let mut same_card =
+        netdevs.iter().filter(|n| card.is_some() && n.pci.as_ref() == card).filter(fits);
+    let by_number = |n: &&Netdev| n.device_port == u16::from(number).checked_sub(1);
+    let found = same_card.find(by_number).map(|netdev| netdev.name.clone());
+    // eRDMA is a function of its own, beside that of the interface it belongs to.
+    found.or_else(|| by_hardware_address(gids, netdevs))
 }
 
 /// iWARP's GIDs are the interface's MAC address.

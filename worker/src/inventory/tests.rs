@@ -130,7 +130,7 @@ fn soft_iwarp_is_found_by_its_mac_address() {
 /// What the launcher's tests start from. `RLAUNCH_BLESS=1` writes it anew.
 #[test]
 fn what_is_read_is_what_is_published() {
-    for name in ["connectx3", "rxe", "siw"] {
+    for name in ["connectx3", "erdma-compat", "erdma-standard", "rxe", "siw", "spark"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
         let path = path.with_extension("json");
         let inventory = fixture(&format!("{name}.tree"));
