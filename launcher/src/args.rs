@@ -237,12 +237,17 @@ Examples:
   rlaunch topo                    this machine
   rlaunch topo -H a,b             two hosts
   rlaunch topo -H a,b --gids      their GID tables
-  rlaunch topo -H a --json        everything that is known"
+  rlaunch topo -H a --json        everything that is known
+  rlaunch topo --from x.tar       hosts that rlaunch capture has recorded"
 )]
 pub(crate) struct TopoArgs {
     /// The hosts, as for a job; this machine when none is given
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
     pub(crate) hosts: Vec<String>,
+
+    /// Not of hosts but of what `rlaunch capture` has recorded
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub(crate) from: Option<PathBuf>,
 
     /// Print GID tables, as `show_gids` does
     #[arg(long)]
@@ -256,11 +261,38 @@ pub(crate) struct TopoArgs {
     pub(crate) reach: ReachArgs,
 }
 
+/// Record the files that say what hosts have, for `rlaunch topo --from`.
+///
+/// They are the kernel's files on devices, processors and interfaces, and the agent's own limits:
+/// no environment, no secret, nothing of yours.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch capture",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch capture -H a,b -o x.tar
+  rlaunch topo --from x.tar"
+)]
+pub(crate) struct CaptureArgs {
+    /// The hosts, as for a job; this machine when none is given
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// The archive to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
+}
+
 /// What rlaunch is asked to do. The verb is the first word; without one it is to run a job.
 pub(crate) enum Invocation {
     Run(Box<Args>),
     Reap(ReapArgs),
     Topo(TopoArgs),
+    Capture(CaptureArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -276,6 +308,10 @@ impl Invocation {
         if typed.get(1).is_some_and(|verb| verb == "topo") {
             typed.remove(1);
             return Ok(Invocation::Topo(TopoArgs::try_parse_from(typed)?));
+        }
+        if typed.get(1).is_some_and(|verb| verb == "capture") {
+            typed.remove(1);
+            return Ok(Invocation::Capture(CaptureArgs::try_parse_from(typed)?));
         }
         let is_of_rank = |verb: &OsString| command::VERBS.iter().any(|known| verb == known);
         if typed.get(1).is_some_and(is_of_rank) {

@@ -11,6 +11,10 @@ use crate::job::Reach;
 use crate::report::{self, Failed};
 use crate::ssh::Ssh;
 use crate::waiting::Roster;
+use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
+use serde::de::DeserializeOwned;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -31,14 +35,13 @@ pub(crate) async fn every_host(
 ) -> Result<Vec<(Host, Answer)>, Failed> {
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
     let hosts = hosts::parse(hosts).map_err(|error| usage(&error))?;
-    let reach = Reach::from_args(reach).map_err(|error| usage(&error))?;
-    let store = Store::new(reach.agent.clone());
-    let delivery = Delivery::new(store, reach.agent_dir.clone())
-        .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))?;
     if hosts::are_local(&hosts) {
         let host = hosts.into_iter().next().unwrap_or_else(Host::this_machine);
-        return Ok(vec![(host, this_machine(&delivery, words).await)]);
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        return Ok(vec![(host, this_machine(&reach, &words).await)]);
     }
+    let reach = Reach::from_args(reach).map_err(|error| usage(&error))?;
+    let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
     let roster = Roster::new(hosts.iter().map(Host::to_string), "connecting");
     let way = Arc::new(Way { ssh: Ssh::of(&reach)?, delivery, roster, words: words.to_owned() });
     let mut tasks = JoinSet::new();
@@ -51,10 +54,16 @@ pub(crate) async fn every_host(
     Ok(answers.into_iter().map(|(_, answer, host)| (host, answer)).collect())
 }
 
-async fn this_machine(delivery: &Delivery, words: &str) -> Answer {
-    let agent = delivery.native().path.clone();
-    let mut command = tokio::process::Command::new(agent);
-    command.args(words.split(' ')).stderr(std::process::Stdio::inherit());
+fn delivery(agent: Option<PathBuf>, directory: Option<String>) -> Result<Delivery, Failed> {
+    Delivery::new(Store::new(agent), directory)
+        .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
+}
+
+/// What this machine's own agent answers.
+pub(crate) async fn this_machine(reach: &ReachArgs, words: &[OsString]) -> Answer {
+    let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
+    let mut command = tokio::process::Command::new(&delivery.native().path);
+    command.args(words).stderr(std::process::Stdio::inherit());
     let failed = |error| Failed::from_error(Exit::AGENT, &error);
     Ok(command.output().await.map_err(failed)?.stdout)
 }
@@ -103,4 +112,31 @@ pub(crate) fn conclude(failures: Vec<Failed>) -> Result<Exit, Failed> {
     let Some(mut first) = failures.next() else { return Ok(Exit::SUCCESS) };
     first.details.extend(failures.map(|failed| failed.message));
     Err(first)
+}
+
+/// Behind what a login shell prints comes the agent's mark, and behind that a frame.
+pub(crate) fn decode<T: DeserializeOwned>(answer: &[u8], host: &str) -> Result<T, Failed> {
+    let mut scanner = HelloScanner::default();
+    let found = scanner.push(answer).ok().flatten();
+    let decoded = found.and_then(|frame| {
+        let mut frames = FrameReader::default();
+        frames.push(&frame);
+        frames.next_frame().ok().flatten()
+    });
+    decoded.ok_or_else(|| {
+        let noise = scanner.noise();
+        let words = noise.lines().last().unwrap_or("nothing");
+        Failed::new(Exit::AGENT, format!("{host}: the agent said {words:?}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_answer_is_quoted() {
+        let error = decode::<u32>(b"Welcome!\nlogin is closed\n", "a").unwrap_err();
+        assert_eq!(error.message, "a: the agent said \"login is closed\"");
+    }
 }

@@ -5,6 +5,7 @@
 mod agent;
 mod args;
 mod ask;
+mod capture;
 mod channel;
 mod columns;
 mod conclusion;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Invocation::Run(args) => runtime.block_on(launch(*args)),
         Invocation::Reap(args) => runtime.block_on(reap::reap(args)),
         Invocation::Topo(args) => runtime.block_on(topo::topo(args)),
+        Invocation::Capture(args) => runtime.block_on(capture::capture(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {

@@ -1,19 +1,22 @@
 //! `rlaunch topo`: what each host has, which RDMA ports can be used and which not, and why.
 
-use crate::args::TopoArgs;
+use crate::args::{ReachArgs, TopoArgs};
 use crate::ask;
+use crate::capture;
 use crate::columns::{self, row};
 use crate::exit::Exit;
+use crate::hosts::Host;
 use crate::report::Failed;
 use crate::selection::{self, Addressing};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
 use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer, Port, RdmaDevice};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
-use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 const GIB: u64 = 1 << 30;
 
@@ -26,11 +29,14 @@ struct Node<'a> {
 
 /// Asks every host at once and prints what each has.
 pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
-    let answers = ask::every_host(&args.hosts, args.reach, "inventory").await?;
+    let answers = match &args.from {
+        Some(archive) => of_recording(archive, args.reach).await?,
+        None => ask::every_host(&args.hosts, args.reach, "inventory").await?,
+    };
     let (mut nodes, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
-        match answer.and_then(|answer| decode(&answer, &host)) {
+        match answer.and_then(|answer| ask::decode(&answer, &host)) {
             Ok(inventory) => nodes.push((host, inventory)),
             Err(failed) => failures.push(failed),
         }
@@ -45,20 +51,19 @@ pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
     ask::conclude(failures)
 }
 
-/// Behind what a login shell prints comes the agent's mark, and behind that the inventory.
-fn decode(answer: &[u8], host: &str) -> Result<Inventory, Failed> {
-    let mut scanner = HelloScanner::default();
-    let found = scanner.push(answer).ok().flatten();
-    let inventory = found.and_then(|frame| {
-        let mut frames = FrameReader::default();
-        frames.push(&frame);
-        frames.next_frame().ok().flatten()
-    });
-    inventory.ok_or_else(|| {
-        let noise = scanner.noise();
-        let words = noise.lines().last().unwrap_or("nothing");
-        Failed::new(Exit::AGENT, format!("{host}: no inventory, but {words:?}"))
-    })
+/// The same from the files that `rlaunch capture` has recorded, read by this machine's agent.
+async fn of_recording(
+    archive: &Path,
+    reach: ReachArgs,
+) -> Result<Vec<(Host, ask::Answer)>, Failed> {
+    let (directory, names) = capture::unpack(archive)?;
+    let mut answers = Vec::new();
+    for name in names {
+        let words = [OsString::from("inventory"), directory.path().join(&name).into()];
+        let answer = ask::this_machine(&reach, &words).await;
+        answers.push((Host { name, user: None, slots: 1 }, answer));
+    }
+    Ok(answers)
 }
 
 fn as_json(nodes: &[(String, Inventory)]) -> Result<String, Failed> {
@@ -282,11 +287,5 @@ mod tests {
     #[test]
     fn gid_tables_are_those_of_show_gids() {
         assert_eq!(gids("vm1", &inventory("rxe")), include_str!("../goldens/gids-rxe.txt"));
-    }
-
-    #[test]
-    fn what_is_no_inventory_is_quoted() {
-        let error = decode(b"Welcome!\nlogin is closed\n", "a").unwrap_err();
-        assert_eq!(error.message, "a: no inventory, but \"login is closed\"");
     }
 }

@@ -62,3 +62,24 @@ fn this_machine_is_asked_without_ssh() {
     let ran = field.rlaunch("topo").run();
     assert!(ran.succeeded().out().starts_with("localhost: "), "{ran}");
 }
+
+#[test]
+fn a_recording_says_what_the_hosts_said_and_no_secret() {
+    let field = Field::new();
+    let secret = "correct-horse-battery-staple";
+    let _kept = field.files(&["a", "b"], "/root/.ssh/id_planted", secret, 0o600);
+    let directory = crate::support::launch_directory();
+    let archive = directory.path().join("x.tar");
+    let words = format!("capture -H a,b -o {}", archive.display());
+    let ran = field.rlaunch(&words).env("PLANTED", secret).run();
+    ran.succeeded().says(&["recorded a, b in"]);
+    let bytes = std::fs::read(&archive).unwrap();
+    let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(has("Cpus_allowed_list") && !has(secret) && !has("PLANTED"), "{ran}");
+
+    let live = field.rlaunch("topo -H a,b").run();
+    let recorded = field.rlaunch(&format!("topo --from {}", archive.display())).run();
+    assert_eq!(recorded.succeeded().out(), live.succeeded().out());
+    let words = "topo --from /nowhere/x.tar";
+    field.rlaunch(words).run().refused(203, &["cannot read /nowhere/x.tar"]);
+}

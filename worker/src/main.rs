@@ -41,6 +41,7 @@ rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`,
   rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
   rlaunch-worker reap JOB|all      end what a job left behind on this host
   rlaunch-worker inventory [DIR]   what this host has, or what a copy of its files in DIR says
+  rlaunch-worker capture           the files that say so
   rlaunch-worker __verify SHA256   check that this file is that build
   rlaunch-worker __exec-rank …     become a rank (started by the agent)
   rlaunch-worker --version
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Some("agent") => guardian::guard(agent::run),
         Some("reap") => reap::reap(args.next()),
         Some("inventory") => inventory::print(args.next()),
+        Some("capture") => inventory::capture(),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__verify") => verify::verify(args.next()),
         Some("--version") => {

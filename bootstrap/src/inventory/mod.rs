@@ -3,12 +3,13 @@
 //! The agent reads it from the kernel's files, the launcher decides by it. `None` and empty lists
 //! stand for what the kernel does not say; nothing here is guessed. In reading order:
 //! [`CpuSet`], the [`pci`] paths of devices and what limits them, [`rdma`] devices with their
-//! ports, [`net`] interfaces.
+//! ports, [`net`] interfaces; and the [`recording`] of the files that all of it was read from.
 
 mod cpu_set;
 pub mod net;
 pub mod pci;
 pub mod rdma;
+pub mod recording;
 
 pub use cpu_set::{BadCpuList, CpuSet};
 

@@ -18,6 +18,7 @@ pub(crate) use root::Root;
 use crate::say::complain;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::wire::{HELLO_MAGIC, encode};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -54,11 +55,23 @@ pub(crate) fn read_for_job(root: &Root) -> Inventory {
     }
 }
 
-/// Writes the inventory of this machine, or of a recorded tree, to stdout: [`HELLO_MAGIC`] and a
-/// frame. A login shell may have printed anything before.
+/// Writes the inventory of this machine, or of a recorded tree, to stdout.
 pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
     let root = recorded.map_or_else(Root::live, |prefix| Root::recorded(Path::new(&prefix)));
-    let written = encode(&read(&root)).map_err(|error| error.to_string()).and_then(|frame| {
+    write(&read(&root))
+}
+
+/// Writes what [`read`] reads of this machine to stdout: files, and nothing of this process but its
+/// limits.
+pub(crate) fn capture() -> ExitCode {
+    let root = Root::watched();
+    read(&root);
+    write(&root.recording())
+}
+
+/// [`HELLO_MAGIC`] and a frame. A login shell may have printed anything before.
+fn write<T: Serialize>(message: &T) -> ExitCode {
+    let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
         let bytes = [HELLO_MAGIC, &frame].concat();
         std::io::stdout().lock().write_all(&bytes).map_err(|error| error.to_string())
     });

@@ -87,7 +87,7 @@ fn pci_address(root: &Root, name: &str) -> Option<String> {
 }
 
 /// By interface: addresses and prefixes.
-fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
+pub(super) fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
     if !root.is_live() {
         return root.recorded_addresses();
     }

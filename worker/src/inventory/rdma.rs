@@ -1,7 +1,6 @@
 //! RDMA devices: `/sys/class/infiniband`.
 
 use super::{Root, pci};
-use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::rdma::{
     Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
@@ -88,10 +87,10 @@ fn uverbs_of(root: &Root, name: &str) -> Option<String> {
 fn uverbs(root: &Root, name: &str) -> Uverbs {
     let Some(verbs) = uverbs_of(root, name) else { return Uverbs::Missing };
     let path = format!("/dev/infiniband/{verbs}");
-    match access(&root.path(&path), AccessFlags::R_OK | AccessFlags::W_OK) {
-        Ok(()) => Uverbs::Usable(path),
-        Err(nix::errno::Errno::ENOENT) => Uverbs::Missing,
-        Err(_) => Uverbs::Denied(path),
+    match root.may_open(&path) {
+        Some(true) => Uverbs::Usable(path),
+        Some(false) => Uverbs::Denied(path),
+        None => Uverbs::Missing,
     }
 }
 

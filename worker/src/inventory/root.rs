@@ -1,5 +1,10 @@
 //! Where the kernel's files are: `/`, or a recording of them.
 
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+use rlaunch_bootstrap::inventory::recording::{Entry, Recording};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
@@ -10,23 +15,45 @@ const LONGEST: usize = 256 << 10;
 /// In a recording: what the kernel says over sockets, `NAME ADDRESS/PREFIX` on each line.
 const ADDRESSES: &str = "/addresses";
 
+/// In a recording: a device that may not be opened.
+const DENIED: &[u8] = b"may not be opened";
+
 /// A directory below which everything is looked for.
 #[derive(Debug)]
 pub(crate) struct Root {
     prefix: PathBuf,
     is_live: bool,
+    /// What has been read, when that is wanted.
+    seen: Option<RefCell<Seen>>,
+}
+
+/// Paths as they were asked for.
+#[derive(Debug, Default)]
+struct Seen {
+    entries: BTreeMap<String, Entry>,
+    listed: BTreeSet<String>,
 }
 
 impl Root {
     /// This machine.
     pub(crate) fn live() -> Root {
-        Root { prefix: "/".into(), is_live: true }
+        Root { prefix: "/".into(), is_live: true, seen: None }
+    }
+
+    /// This machine, with everything that is read kept for [`Root::recording`].
+    pub(crate) fn watched() -> Root {
+        Root::live().watching()
+    }
+
+    /// The same, and what is read is kept.
+    pub(super) fn watching(self) -> Root {
+        Root { seen: Some(RefCell::default()), ..self }
     }
 
     /// A recorded tree.
     pub(crate) fn recorded(prefix: &Path) -> Root {
         let prefix = prefix.canonicalize().unwrap_or_else(|_| prefix.to_owned());
-        Root { prefix, is_live: false }
+        Root { prefix, is_live: false, seen: None }
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -38,10 +65,36 @@ impl Root {
         self.prefix.join(path.trim_start_matches('/'))
     }
 
+    /// Keeps what was read; of one path, what says more.
+    fn saw(&self, path: &str, entry: impl FnOnce() -> Entry) {
+        let Some(seen) = &self.seen else { return };
+        let (mut seen, entry) = (seen.borrow_mut(), entry());
+        let says_more = match seen.entries.get(path) {
+            None => true,
+            Some(Entry::Directory) => matches!(entry, Entry::Link(_)),
+            Some(Entry::File(bytes)) => bytes.is_empty(),
+            Some(Entry::Link(_)) => false,
+        };
+        if says_more {
+            seen.entries.insert(path.to_owned(), entry);
+        }
+    }
+
+    /// Everything that was read, as a tree that [`Root::recorded`] reads the same from.
+    pub(crate) fn recording(self) -> Recording {
+        let addresses = super::net::addresses(&self);
+        let mut seen = self.seen.map(RefCell::into_inner).unwrap_or_default();
+        let lines = addresses.iter().map(|(name, ip, prefix)| format!("{name} {ip}/{prefix}\n"));
+        let addresses = Entry::File(lines.collect::<String>().into_bytes());
+        seen.entries.insert(ADDRESSES.to_owned(), addresses);
+        Recording::of(&seen.entries, &seen.listed)
+    }
+
     /// A file's text without the end of its last line; `None` when it cannot be read, as entries
     /// that are empty often cannot.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
+        self.saw(path, || Entry::File(bytes.clone()));
         let text = String::from_utf8_lossy(bytes.get(..LONGEST).unwrap_or(&bytes)).into_owned();
         Some(text.trim_end().to_owned())
     }
@@ -59,28 +112,61 @@ impl Root {
     /// The names in a directory, in order; numbers in theirs.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        self.saw(path, || Entry::Directory);
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_by_cached_key(|name| (name.parse::<u64>().ok(), name.clone()));
+        if let Some(seen) = &self.seen {
+            seen.borrow_mut().listed.extend(names.iter().map(|name| format!("{path}/{name}")));
+        }
         names
     }
 
     pub(super) fn exists(&self, path: &str) -> bool {
-        self.path(path).exists()
+        let metadata = fs::metadata(self.path(path));
+        if let Ok(metadata) = &metadata {
+            let empty = || Entry::File(Vec::new());
+            self.saw(path, || if metadata.is_dir() { Entry::Directory } else { empty() });
+        }
+        metadata.is_ok()
+    }
+
+    /// Whether this user may read and write a device; `None` when it is not there. In a recording,
+    /// devices are files that say what may be done.
+    pub(super) fn may_open(&self, path: &str) -> Option<bool> {
+        let may = match self.is_live {
+            true => match access(&self.path(path), AccessFlags::R_OK | AccessFlags::W_OK) {
+                Err(Errno::ENOENT) => return None,
+                result => result.is_ok(),
+            },
+            false => fs::read(self.path(path)).ok()? != DENIED,
+        };
+        let words = if may { b"may be opened" as &[u8] } else { DENIED };
+        self.saw(path, || Entry::File(words.to_vec()));
+        Some(may)
     }
 
     /// Where a link or a directory really is, as a path of the machine.
     pub(super) fn real(&self, path: &str) -> Option<String> {
         let real = self.path(path).canonicalize().ok()?;
         let inside = real.strip_prefix(&self.prefix).ok()?;
-        Some(format!("/{}", inside.to_str()?))
+        let real = format!("/{}", inside.to_str()?);
+        if real != path {
+            self.saw(path, || Entry::Link(real.clone()));
+        }
+        self.saw(&real, || Entry::Directory);
+        Some(real)
     }
 
     /// The last component of where a link leads, whether or not anything is there.
     pub(super) fn link_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         match target.components().next_back()? {
-            Component::Normal(name) => Some(name.to_str()?.to_owned()),
+            Component::Normal(name) => {
+                let name = name.to_str()?.to_owned();
+                self.saw(path, || Entry::Link(format!("/links/{name}")));
+                Some(name)
+            }
             _ => None,
         }
     }

@@ -7,6 +7,7 @@ use super::*;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::pci::gigabits;
 use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer, NodeType, PortState, Uverbs};
+use rlaunch_bootstrap::inventory::recording::{Entry, Recording, relative};
 use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -238,6 +239,44 @@ fn a_large_server_is_read_in_a_moment() {
             inventory.rdma.iter().map(|n| gpu.pci.distance(n.pci.as_ref().unwrap())).min();
         assert_eq!(nearest, Some(gpu.pci.distance(nic)));
         assert_eq!(gpu.pci.numa_node, nic.numa_node);
+    }
+}
+
+/// Lays a recording out as `rlaunch capture` does.
+fn lay_out_recording(recording: &Recording) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, entry) in recording.entries() {
+        let place = root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        match entry {
+            Entry::Directory => fs::create_dir_all(place).unwrap(),
+            Entry::File(bytes) => fs::write(place, bytes).unwrap(),
+            Entry::Link(target) => symlink(relative(path, target), place).unwrap(),
+        }
+    }
+    root
+}
+
+#[test]
+fn a_recording_of_this_machine_says_the_same() {
+    let root = Root::watched();
+    let mut live = read(&root);
+    let recorded = lay_out_recording(&root.recording());
+    let recorded = read(&Root::recorded(recorded.path()));
+    // Only the machine itself knows how large its /dev/shm is.
+    live.limits.shared_memory = None;
+    assert_eq!(recorded, live);
+}
+
+#[test]
+fn a_recording_of_a_recorded_machine_says_the_same() {
+    for name in ["connectx3.tree", "erdma-compat.tree", "rxe.tree", "siw.tree", "spark.tree"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let root = lay_out(&fs::read_to_string(path).unwrap());
+        let root = Root::recorded(root.path()).watching();
+        let first = read(&root);
+        let second = lay_out_recording(&root.recording());
+        assert_eq!(read(&Root::recorded(second.path())), first, "{name}");
     }
 }
 
