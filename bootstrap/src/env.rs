@@ -16,6 +16,16 @@ pub const NODE_RANK: &str = "NODE_RANK";
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
 /// A TCP port that was free on rank 0's node when the ranks started.
 pub const MASTER_PORT: &str = "MASTER_PORT";
+/// [`MASTER_ADDR`] and [`MASTER_PORT`] as JAX takes them.
+pub const JAX_COORDINATOR_ADDRESS: &str = "JAX_COORDINATOR_ADDRESS";
+/// How many nodes there are, as torchrun names it.
+pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
+/// [`LOCAL_WORLD_SIZE`], as DeepSpeed names it.
+pub const LOCAL_SIZE: &str = "LOCAL_SIZE";
+/// [`NODE_RANK`], as DeepSpeed names it.
+pub const CROSS_RANK: &str = "CROSS_RANK";
+/// How many nodes there are, as DeepSpeed names it.
+pub const CROSS_SIZE: &str = "CROSS_SIZE";
 
 /// [`RANK`], for programs that expect Open MPI's `mpirun`.
 pub const OMPI_RANK: &str = "OMPI_COMM_WORLD_RANK";
@@ -52,6 +62,8 @@ pub const TMPDIR: &str = "TMPDIR";
 
 /// Set to 1 unless the user set it: Python prints a line when it is written.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
+/// Where the dynamic loader looks first.
+pub const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Python's search path: the node's own first, then the launching shell's.
 pub const PYTHONPATH: &str = "PYTHONPATH";
 /// The search path: the launching shell's first, then the node's own.
@@ -69,6 +81,11 @@ pub fn is_foreign_launch(name: &str) -> bool {
         NODE_RANK,
         MASTER_ADDR,
         MASTER_PORT,
+        JAX_COORDINATOR_ADDRESS,
+        GROUP_WORLD_SIZE,
+        LOCAL_SIZE,
+        CROSS_RANK,
+        CROSS_SIZE,
         "ROLE_RANK",
         "ROLE_NAME",
         "ROLE_WORLD_SIZE",

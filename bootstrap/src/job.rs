@@ -41,8 +41,12 @@ pub struct Job {
     pub world_size: u32,
     /// What to do about ranks that run MPI.
     pub singleton: Singleton,
-    /// The node of rank 0 holds a free port until just before the start.
-    pub holds_master_port: bool,
+    /// To be told which processors are threads of one core.
+    pub wants_cores: bool,
+    /// NCCL's network plugin, which has to be there.
+    pub nccl_net_plugin: Option<PathBuf>,
+    /// So many free ports the node holds until just before the start.
+    pub held_ports: u32,
     /// This node's place in the tree of agents.
     pub oob: OobPlan,
     /// By which this node's ranks show that they belong to the job.
@@ -243,6 +247,13 @@ pub enum Problem {
     NoDirectory {
         /// As typed.
         directory: PathBuf,
+    },
+    /// A file that an option names is not there.
+    NoFile {
+        /// The option.
+        option: String,
+        /// As typed.
+        path: PathBuf,
     },
     /// A preloaded file could not be kept.
     Preload {

@@ -4,13 +4,18 @@
 //! for each node and each rank and, instead of one for each pair, a rule: [`RankTable::pair`] is a
 //! function of the table alone, so both ends of a pair conclude the same.
 
+mod pair;
+
+pub use pair::{Connect, Pair};
+
 use crate::id::{JobId, LocalRank, NodeId, Rank};
+use crate::inventory::pci::Distance;
 use crate::job::InterfaceAddress;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Changes whenever a field changes its meaning or goes.
-pub const TABLE_VERSION: u32 = 1;
+pub const TABLE_VERSION: u32 = 2;
 
 /// A table without a hole and without a duplicate: there is no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +39,7 @@ pub struct Rows {
     pub ranks: Vec<RankRow>,
     /// By what pairs reach each other, but for [`Rows::exceptions`].
     pub rule: PairRule,
-    /// Pairs of nodes for which the rule does not hold, the lower node first, in order.
+    /// Pairs of NICs for which the rule does not hold, that of the lower node first, in order.
     pub exceptions: Vec<Exception>,
 }
 
@@ -53,17 +58,25 @@ pub struct NodeRow {
     pub address: IpAddr,
     /// Every address of its interfaces that are up.
     pub addresses: Vec<InterfaceAddress>,
-    /// Its RDMA ports, in the order of device names.
+    /// Its RDMA ports, in the order of rails; a port with addresses in several networks is here
+    /// once for each.
     pub nics: Vec<Nic>,
 }
 
-/// A port of an RDMA device.
+/// A port of an RDMA device, and an address of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
     /// `mlx5_0`.
     pub device: String,
     /// From 1.
     pub port: u8,
+    /// Which of its node's ports it is, in the order of PCI addresses. Clusters are cabled so that
+    /// equal numbers meet at one switch.
+    pub rail: u32,
+    /// What it speaks.
+    pub transport: Transport,
+    /// Whether a processor does its work.
+    pub software: bool,
     /// Which entry of the GID table is used.
     pub gid_index: Option<u16>,
     /// That entry, as the kernel prints it.
@@ -72,10 +85,25 @@ pub struct Nic {
     pub netdev: Option<String>,
     /// Its address.
     pub address: Option<IpAddr>,
+    /// What it can reach, itself included: `192.168.100.0/24` of its interface's addresses and
+    /// routes, or `ib fe80000000000000`, InfiniBand's subnet prefix.
+    pub networks: Vec<String>,
     /// The active MTU of the path, in bytes.
     pub mtu: Option<u32>,
     /// In megabits per second; `None` where the driver does not know.
     pub rate_mbps: Option<u32>,
+}
+
+/// What a port speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// InfiniBand, addressed by LID.
+    Infiniband,
+    /// RoCE v2, addressed by GID.
+    Roce,
+    /// iWARP, and what behaves like it: addressed by IP through the RDMA connection manager.
+    Iwarp,
 }
 
 /// A rank of the job.
@@ -95,8 +123,17 @@ pub struct RankRow {
     pub numa_node: Option<u32>,
     /// The CPUs that it may use, as the kernel lists them: `0-3,8`.
     pub cpus: Option<String>,
-    /// Its NICs, as indices into its node's, best first.
-    pub nics: Vec<u32>,
+    /// Its NICs, nearest first.
+    pub nics: Vec<RankNic>,
+}
+
+/// A NIC as a rank sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankNic {
+    /// Its index among its node's.
+    pub nic: u32,
+    /// From the rank's GPU, or else from its NUMA node.
+    pub distance: Distance,
 }
 
 /// How pairs of ranks reach each other.
@@ -106,50 +143,29 @@ pub enum PairRule {
     /// Ranks of one node by shared memory, ranks of different nodes by TCP between their nodes'
     /// addresses.
     SharedMemoryThenTcp,
+    /// The same, but by RDMA between nodes wherever two of their NICs speak the same and have a
+    /// network in common.
+    SharedMemoryThenRdmaThenTcp,
 }
 
-/// A pair of nodes that reach each other otherwise than by the rule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Two NICs that are at odds with the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exception {
-    /// The lower of the two nodes.
-    pub a: NodeId,
-    /// The higher.
-    pub b: NodeId,
-    /// Index of `a`'s NIC.
-    pub nic_a: Option<u32>,
-    /// Index of `b`'s NIC.
-    pub nic_b: Option<u32>,
-    /// By what.
-    pub connect: Connect,
+    /// On the lower node.
+    pub a: End,
+    /// On the higher.
+    pub b: End,
+    /// Whether they reach each other.
+    pub reach: bool,
 }
 
-/// By what two ranks reach each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Connect {
-    /// Memory that both have mapped.
-    SharedMemory,
-    /// TCP between the addresses of their nodes.
-    Tcp,
-    /// An RDMA queue pair whose endpoints are exchanged out of band.
-    Rdma,
-    /// An RDMA queue pair made by the RDMA connection manager.
-    RdmaCm,
-}
-
-/// How one rank reaches another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
-    /// One rank.
-    pub a: Rank,
-    /// The other.
-    pub b: Rank,
-    /// `a`'s NIC, as an index into its node's.
-    pub nic_a: Option<u32>,
-    /// `b`'s NIC.
-    pub nic_b: Option<u32>,
-    /// By what.
-    pub connect: Connect,
+/// A NIC of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct End {
+    /// Whose.
+    pub node: NodeId,
+    /// Its index among its node's.
+    pub nic: u32,
 }
 
 /// Rows that make no table.
@@ -191,14 +207,14 @@ pub enum TableError {
     /// A rank with one NIC twice.
     #[error("rank {0} has a NIC twice")]
     RankNics(Rank),
-    /// A port of a device in two rows.
+    /// A port of a device with the same address in two rows.
     #[error("node {0} has a NIC twice")]
     NodeNics(NodeId),
     /// Two ranks with one place, or a place left out.
     #[error("the local ranks of node {0} have a hole or a duplicate")]
     LocalRanks(NodeId),
-    /// An exception for nodes or NICs that are not there, out of order, double, or no exception:
-    /// by shared memory, by TCP as the rule has it, or by RDMA without a NIC at both ends.
+    /// An exception for NICs that are not there, out of order, double, of NICs that cannot meet, or
+    /// that says what the rule says.
     #[error("an exception for nodes {0} and {1} that makes no sense")]
     Exception(NodeId, NodeId),
 }
@@ -261,30 +277,29 @@ impl Rows {
     fn check_exceptions(&self) -> Result<(), TableError> {
         let mut before = None;
         for exception in &self.exceptions {
-            let Exception { a, b, nic_a, nic_b, connect } = *exception;
-            let has = |node: NodeId, nic: Option<u32>| {
-                let row = self.nodes.get(node.index());
-                row.is_some_and(|row| nic.is_none_or(|nic| (nic as usize) < row.nics.len()))
+            let Exception { a, b, reach } = *exception;
+            let excepts = match (self.nic(a), self.nic(b)) {
+                (Some(one), Some(other)) => {
+                    one.transport == other.transport && one.meets(other) != reach
+                }
+                _ => false,
             };
-            let nics = [nic_a, nic_b].iter().flatten().count();
-            let excepts = match connect {
-                Connect::SharedMemory => false,
-                Connect::Tcp => nics > 0,
-                Connect::Rdma | Connect::RdmaCm => nics == 2,
-            };
-            let in_order = a < b && before < Some((a, b));
-            if !excepts || !in_order || !has(a, nic_a) || !has(b, nic_b) {
-                return Err(TableError::Exception(a, b));
+            if !excepts || a.node >= b.node || before >= Some((a, b)) {
+                return Err(TableError::Exception(a.node, b.node));
             }
             before = Some((a, b));
         }
         Ok(())
     }
+
+    fn nic(&self, end: End) -> Option<&Nic> {
+        self.nodes.get(end.node.index())?.nics.get(end.nic as usize)
+    }
 }
 
 impl NodeRow {
     fn check(&self) -> Result<(), TableError> {
-        let ports = self.nics.iter().map(|nic| (nic.device.as_str(), nic.port));
+        let ports = self.nics.iter().map(|nic| (nic.device.as_str(), nic.port, nic.address));
         if has_double(ports.collect()) { Err(TableError::NodeNics(self.node)) } else { Ok(()) }
     }
 }
@@ -294,10 +309,11 @@ impl RankRow {
         if self.address != node.address {
             return Err(TableError::Address(self.rank));
         }
-        if self.nics.iter().any(|&nic| nic as usize >= node.nics.len()) {
+        let nics: Vec<u32> = self.nics.iter().map(|own| own.nic).collect();
+        if nics.iter().any(|&nic| nic as usize >= node.nics.len()) {
             return Err(TableError::Dangling(self.rank));
         }
-        if has_double(self.nics.clone()) {
+        if has_double(nics) {
             return Err(TableError::RankNics(self.rank));
         }
         Ok(())
@@ -319,24 +335,17 @@ fn in_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result<()
 }
 
 impl RankTable {
-    /// A table of `world_size` ranks, `nodes` and `ranks` each in order, whose pairs all follow the
-    /// rule. Fails where a row is missing, double or at odds with another.
+    /// A table of `world_size` ranks, `nodes`, `ranks` and `exceptions` each in order. Fails where
+    /// a row is missing, double or at odds with another.
     pub fn new(
         job: JobId,
         world_size: u32,
         nodes: Vec<NodeRow>,
         ranks: Vec<RankRow>,
+        (rule, exceptions): (PairRule, Vec<Exception>),
     ) -> Result<RankTable, TableError> {
-        let rows = Rows {
-            version: TABLE_VERSION,
-            job: job.to_string(),
-            world_size,
-            nodes,
-            ranks,
-            rule: PairRule::SharedMemoryThenTcp,
-            exceptions: Vec::new(),
-        };
-        rows.try_into()
+        let (version, job) = (TABLE_VERSION, job.to_string());
+        Rows { version, job, world_size, nodes, ranks, rule, exceptions }.try_into()
     }
 
     /// How many ranks there are.
@@ -352,26 +361,6 @@ impl RankTable {
     /// By rank.
     pub fn ranks(&self) -> &[RankRow] {
         &self.rows.ranks
-    }
-
-    /// How `a` and `b` reach each other; `None` when the job has not both. A rank reaches itself
-    /// by shared memory.
-    pub fn pair(&self, a: Rank, b: Rank) -> Option<Pair> {
-        let (node_a, node_b) =
-            (self.ranks().get(a.index())?.node, self.ranks().get(b.index())?.node);
-        let by = |connect| Pair { a, b, nic_a: None, nic_b: None, connect };
-        if node_a == node_b {
-            return Some(by(Connect::SharedMemory));
-        }
-        let (low, high) = (node_a.min(node_b), node_a.max(node_b));
-        let exceptions = &self.rows.exceptions;
-        let Ok(at) = exceptions.binary_search_by_key(&(low, high), |e| (e.a, e.b)) else {
-            let PairRule::SharedMemoryThenTcp = self.rows.rule;
-            return Some(by(Connect::Tcp));
-        };
-        let Exception { nic_a, nic_b, connect, .. } = exceptions[at];
-        let (nic_a, nic_b) = if low == node_a { (nic_a, nic_b) } else { (nic_b, nic_a) };
-        Some(Pair { a, b, nic_a, nic_b, connect })
     }
 }
 

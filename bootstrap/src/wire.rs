@@ -44,7 +44,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -133,8 +133,8 @@ pub enum FromAgent {
     Prepared {
         /// What the user should know.
         notices: Vec<Notice>,
-        /// On the node of rank 0: the port it holds.
-        master_port: Option<u16>,
+        /// The ports it holds, as many as it was asked to.
+        ports: Vec<u16>,
         /// Where its children in the tree can find it.
         listeners: Vec<SocketAddr>,
         /// What the node has.

@@ -1,7 +1,10 @@
 //! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
 
+use crate::env_style::EnvStyle;
 use crate::oob::Network;
 use crate::placement::Bind;
+use crate::selection::HcaFilter;
+use crate::setup::Transport;
 use crate::show::Show;
 use clap::{ArgAction, CommandFactory, Parser};
 use rlaunch_bootstrap::client::command;
@@ -59,10 +62,11 @@ pub(crate) struct Args {
     )]
     pub(crate) env: Vec<OsString>,
 
-    /// Bind ranks: numa (to the processors near their GPU or NIC, shared), core (to their own),
-    /// cpulist:0-3,8 (to these) or none. Never to what the host does not allow
-    #[arg(long, value_name = "HOW", default_value = "numa", help_heading = "Hosts and ranks")]
-    pub(crate) bind: Bind,
+    #[command(flatten)]
+    pub(crate) placing: PlacingArgs,
+
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
 
     /// Run in this directory, which every host must have. Otherwise this one where the host has
     /// it, else the home directory
@@ -179,6 +183,67 @@ impl From<SingletonArg> for Singleton {
             SingletonArg::Ignore => Singleton::Ignore,
         }
     }
+}
+
+/// Where ranks run on their hosts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlacingArgs {
+    /// Bind ranks: numa (default: to the processors near their GPU or NIC, shared), gpu (to those
+    /// near their GPU), core (to their own), cpulist:0-3,8 (to these) or none. Never to what the
+    /// host does not allow
+    #[arg(long, value_name = "HOW", help_heading = "Hosts and ranks")]
+    pub(crate) bind: Option<Bind>,
+
+    /// Give each rank so many processors of its own, whole cores as far as they go
+    #[arg(
+        long, value_name = "N", help_heading = "Hosts and ranks",
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
+    pub(crate) cpus_per_rank: Option<u32>,
+
+    /// Let each rank see its own GPU alone: CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES
+    #[arg(long, help_heading = "Hosts and ranks")]
+    pub(crate) gpu_mask: bool,
+}
+
+/// How ranks of different hosts reach each other.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetworkArgs {
+    /// auto: by RDMA where it connects two hosts, by TCP otherwise, which is said; rdma: TCP is an
+    /// error; tcp: RDMA is left alone
+    #[arg(
+        long,
+        value_name = "auto|rdma|tcp",
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "Network of ranks"
+    )]
+    pub(crate) transport: Transport,
+
+    /// As --transport rdma, and NCCL must be able to use it
+    #[arg(long, help_heading = "Network of ranks")]
+    pub(crate) require_rdma: bool,
+
+    /// The RDMA ports that may be used, as NCCL_IB_HCA has them: mlx5 (all that begin so),
+    /// =mlx5_0:1,mlx5_1 (these), ^mlx5_2 (all but these)
+    #[arg(long, value_name = "[^][=]DEVICE[:PORT],...", help_heading = "Network of ranks")]
+    pub(crate) hca: Option<HcaFilter>,
+
+    /// NCCL's network plugin, a file that every host has; sets NCCL_NET_PLUGIN
+    #[arg(long, value_name = "PATH", help_heading = "Network of ranks")]
+    pub(crate) nccl_net_plugin: Option<PathBuf>,
+
+    /// Say at the end which network NCCL has really used in each rank; with --require-rdma, TCP is
+    /// an error
+    #[arg(long, help_heading = "Network of ranks")]
+    pub(crate) nccl_verify: bool,
+
+    /// Set another launcher's variables as well, for programs that know nothing else
+    #[arg(
+        long, value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,
+        hide_possible_values = true, help_heading = "The program"
+    )]
+    pub(crate) env_style: Vec<EnvStyle>,
 }
 
 /// Hosts and the way to them.

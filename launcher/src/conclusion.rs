@@ -5,10 +5,12 @@ use crate::crew::Crew;
 use crate::exit::Exit;
 use crate::first_failure::{Failure, FirstFailure};
 use crate::job::JobSpec;
+use crate::nccl;
 use crate::output::{self, Written};
 use crate::report::{self, Failed};
 use crate::session::Reaped;
 use nix::sys::signal::Signal;
+use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::wire::Receipt;
 use std::time::Duration;
@@ -58,6 +60,12 @@ impl Conclusion<'_> {
             let host = crew.nodes.iter().find(rank_of).map(|node| node.host.to_string());
             (failure, others, host.unwrap_or_default())
         });
+        let mut ranks: Vec<(Rank, String)> = crew
+            .nodes
+            .iter()
+            .flat_map(|node| node.ranks.iter().map(|rank| (*rank, node.host.to_string())))
+            .collect();
+        ranks.sort_unstable();
         crew.dismiss().await;
         let impatient = matches!(reason, Some(Reason::User(_) | Reason::ReaderGone));
         let written = match impatient {
@@ -65,8 +73,9 @@ impl Conclusion<'_> {
             false => writer.finish().await,
         };
         let blamed = culprit.map(|(failure, others, host)| blame(failure, others, &host, &written));
+        let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
         let failed = match reason {
-            None => blamed,
+            None => blamed.or(unverified),
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),

@@ -5,11 +5,14 @@ use crate::agent::store::Store;
 use crate::channel::AgentChannel;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
+use crate::held_ports::Held;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
+use crate::nccl::Log;
 use crate::oob;
 use crate::output;
+use crate::placement::Bind;
 use crate::rank_env;
 use crate::refusal;
 use crate::rendezvous::Joined;
@@ -64,7 +67,8 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writ
     let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
     let tag = |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
     let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
-    let setup = output::Setup { tags, credit: commands.clone(), ranks: map.world_size };
+    let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
+    let setup = output::Setup { tags, credit: commands.clone(), ranks: map.world_size, nccl };
     let (output, writer) = output::start(setup);
     let seats = map.nodes.iter().zip(receivers).map(|(node, commands)| Seat {
         node: node.id,
@@ -331,16 +335,17 @@ impl Crew {
         let mut problems: Vec<(&Host, &Problem)> = Vec::new();
         let mut notices: Vec<(&Host, &Notice)> = Vec::new();
         let (listeners, inventories) = (Vec::new(), Vec::new());
-        let mut prepared = Prepared { port: None, listeners, candidates, inventories };
+        let ports = Vec::new();
+        let mut prepared = Prepared { ports, listeners, candidates, inventories };
         for (node, answer) in answers {
             let host = self.host(*node);
             match answer {
                 FromAgent::Refused { problems: found } => {
                     problems.extend(found.iter().map(|problem| (host, problem)));
                 }
-                FromAgent::Prepared { notices: found, master_port, listeners, inventory } => {
+                FromAgent::Prepared { notices: found, ports, listeners, inventory } => {
                     notices.extend(found.iter().map(|notice| (host, notice)));
-                    prepared.port = prepared.port.or(*master_port);
+                    prepared.ports.push(ports.clone());
                     prepared.listeners.push(listeners.clone());
                     prepared.inventories.push((**inventory).clone());
                 }
@@ -355,10 +360,10 @@ impl Crew {
     }
 
     /// Lets every node start its ranks, which meet rank 0 at `master`.
-    pub(crate) fn start(&self, job: &JobSpec, joined: &Joined, port: Option<u16>) {
-        let (master, port) = (joined.master, port.unwrap_or_default());
-        tracing::info!("MASTER_ADDR {master} MASTER_PORT {port}");
-        let env = rank_env::of_master(&master.to_string(), port, &job.explicit);
+    pub(crate) fn start(&self, job: &JobSpec, joined: &Joined) {
+        let (address, port) = joined.master;
+        tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
+        let env = rank_env::of_master(address, port, &job.explicit);
         for (node, setups) in self.nodes.iter().zip(&joined.setups) {
             let ranks = setups.iter().map(Setup::told).collect();
             node.commands.tell(&ToAgent::Start { env: env.clone(), ranks });
@@ -400,8 +405,8 @@ impl Crew {
 
 /// What the nodes have answered.
 pub(crate) struct Prepared {
-    /// The port that rank 0's node holds.
-    pub(crate) port: Option<u16>,
+    /// By node: the ports that it holds, as [`Held`] has them.
+    pub(crate) ports: Vec<Vec<u16>>,
     /// By node: where it listens for its children in the tree.
     pub(crate) listeners: Vec<Vec<SocketAddr>>,
     /// By node: its addresses that are worth a try, best first.
@@ -433,7 +438,9 @@ fn node_job(job: &JobSpec, map: &RankMap, node: &Node, addresses: Vec<IpAddr>) -
         output_window: output::window(map.nodes.len()),
         world_size: map.world_size,
         singleton: job.singleton,
-        holds_master_port: node.id == NodeId(0),
+        wants_cores: matches!(job.options.bind, Bind::Core(_)),
+        nccl_net_plugin: job.options.nccl_net_plugin.clone(),
+        held_ports: Held::of(&job.options, &map.nodes[node.id.index()]).count(),
         oob: OobPlan {
             secret: job.secret.clone(),
             nodes: shape.nodes(),

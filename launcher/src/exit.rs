@@ -16,6 +16,7 @@
 //! | 202 | the agent cannot run on a host |
 //! | 203 | a file or directory is missing |
 //! | 204 | the nodes cannot meet (rendezvous) |
+//! | 205 | hosts that RDMA does not connect, under `--transport rdma` |
 //! | 206 | a node was lost |
 //! | 207 | several ranks run MPI, which nobody serves |
 //! | 210 | a bug in rlaunch |
@@ -39,6 +40,7 @@ impl Exit {
     pub(crate) const AGENT: Exit = Exit(202);
     pub(crate) const FILES: Exit = Exit(203);
     pub(crate) const RENDEZVOUS: Exit = Exit(204);
+    pub(crate) const MESH: Exit = Exit(205);
     pub(crate) const NODE_LOST: Exit = Exit(206);
     pub(crate) const SINGLETON: Exit = Exit(207);
     pub(crate) const BUG: Exit = Exit(210);

@@ -1,13 +1,14 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
-use crate::args::{Args, ReachArgs};
+use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
 use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::hosts::{self, Host, HostsError};
 use crate::oob;
 use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
+use crate::setup::{Options, Transport, Wishes};
 use crate::show::Show;
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::wire::Token;
@@ -39,8 +40,7 @@ pub(crate) struct JobSpec {
     pub(crate) env: Vec<EnvVar>,
     /// Names that `-x` set: rlaunch's own values do not replace them.
     pub(crate) explicit: Vec<String>,
-    /// How ranks are bound to processors.
-    pub(crate) bind: Bind,
+    pub(crate) options: Options,
     pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: Singleton,
@@ -105,6 +105,10 @@ pub(crate) enum JobError {
     Events { target: String, source: io::Error },
     #[error("{0}")]
     AgentDir(String),
+    #[error("--cpus-per-rank is for --bind core, which it implies")]
+    CpusPerRank,
+    #[error("--require-rdma and --transport tcp exclude each other")]
+    RdmaByTcp,
     #[error("the system has no random numbers")]
     Random,
 }
@@ -138,7 +142,13 @@ impl JobSpec {
             hosts.push(Host { slots, ..Host::this_machine() });
         }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
-        let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &args.env)?;
+        let plugin = args.network.nccl_net_plugin.iter().map(|path| {
+            let mut variable = OsString::from("NCCL_NET_PLUGIN=");
+            variable.push(path);
+            variable
+        });
+        let asked: Vec<OsString> = plugin.chain(args.env).collect();
+        let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &asked)?;
         for var in &env {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
@@ -161,7 +171,7 @@ impl JobSpec {
             argv: args.program,
             env,
             explicit,
-            bind: args.bind,
+            options: options(args.placing, args.network)?,
             preload: preloads(&args.preload)?,
             singleton: args.singleton.into(),
             tag_output: args.tag_output,
@@ -179,7 +189,42 @@ impl JobSpec {
     }
 }
 
+/// What was asked for of ranks' places and networks.
+fn options(placing: PlacingArgs, network: NetworkArgs) -> Result<Options, JobError> {
+    let bind = match (placing.bind, placing.cpus_per_rank) {
+        (bind, None) => bind.unwrap_or_default(),
+        (None | Some(Bind::Core(_)), each) => Bind::Core(each),
+        (Some(_), Some(_)) => return Err(JobError::CpusPerRank),
+    };
+    let require_rdma = network.require_rdma;
+    let transport = match (network.transport, require_rdma) {
+        (Transport::Tcp, true) => return Err(JobError::RdmaByTcp),
+        (_, true) => Transport::Rdma,
+        (transport, false) => transport,
+    };
+    Ok(Options {
+        bind,
+        gpu_mask: placing.gpu_mask,
+        transport,
+        require_rdma,
+        hca: network.hca,
+        nccl_net_plugin: network.nccl_net_plugin,
+        nccl_verify: network.nccl_verify,
+        env_styles: network.env_style,
+    })
+}
+
 impl JobSpec {
+    /// Whether the user has set a variable.
+    pub(crate) fn asks_for(&self, name: &str) -> bool {
+        self.env.iter().any(|var| var.name == name)
+    }
+
+    /// What setting ranks up needs of it.
+    pub(crate) fn wishes(&self) -> Wishes<'_> {
+        Wishes { options: &self.options, env: &self.env }
+    }
+
     /// Runs a phase of the job and records how long it took.
     pub(crate) async fn phase<T>(&self, name: &str, work: impl Future<Output = T>) -> T {
         let started = Instant::now();

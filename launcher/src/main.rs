@@ -10,17 +10,21 @@ mod channel;
 mod columns;
 mod conclusion;
 mod crew;
+mod env_style;
 mod events;
 mod exit;
 mod first_failure;
+mod held_ports;
 mod hosts;
 mod job;
 mod log;
 mod map;
+mod nccl;
 mod oob;
 mod output;
 mod placement;
 mod rank_env;
+mod reach;
 mod reap;
 #[cfg(test)]
 mod recorded;
@@ -138,7 +142,7 @@ async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<Relay, Fa
     let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
     let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
     show::print(job, map, &joined).await;
-    crew.start(job, &joined, prepared.port);
+    crew.start(job, &joined);
     Ok(joined.relay)
 }
 

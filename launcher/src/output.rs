@@ -9,12 +9,14 @@ mod pen;
 mod sink;
 mod tail;
 
+use crate::nccl::Log;
 use crate::output::pen::Pen;
 use crate::output::sink::Sink;
 use crate::output::tail::Tails;
 use crate::session::Commands;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::wire::{Stream, ToAgent};
+use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -57,6 +59,8 @@ impl Output {
 pub(crate) struct Written {
     /// The last lines that each rank wrote to stderr.
     pub(crate) tails: Tails,
+    /// What NCCL has said, when that was wanted.
+    pub(crate) nccl: Option<Log>,
 }
 
 /// The writing thread, seen from the launcher.
@@ -72,6 +76,8 @@ pub(crate) struct Setup {
     /// By node.
     pub(crate) credit: Vec<Commands>,
     pub(crate) ranks: u32,
+    /// Reads what NCCL logs.
+    pub(crate) nccl: Option<Log>,
 }
 
 /// Starts the thread.
@@ -107,6 +113,7 @@ struct Thread {
     sink: Sink,
     pen: Pen,
     tails: Tails,
+    nccl: Option<Log>,
     credit: Vec<Account>,
     gone: Option<oneshot::Sender<()>>,
 }
@@ -129,6 +136,7 @@ impl Thread {
             sink: Sink::new(setup.tags),
             pen: Pen::new(show_unfinished),
             tails: Tails::default(),
+            nccl: setup.nccl,
             credit: setup.credit.into_iter().map(account).collect(),
             gone: Some(gone),
         }
@@ -153,14 +161,18 @@ impl Thread {
             }
             self.write_ready();
             if last {
-                return Written { tails: self.tails };
+                return Written { tails: self.tails, nccl: self.nccl };
             }
         }
     }
 
     fn write_ready(&mut self) {
         while let Some(piece) = self.pen.next() {
-            let written = self.sink.write(piece.source, &piece.data);
+            let data = match &mut self.nccl {
+                Some(log) => Cow::Owned(log.take(piece.source.0, &piece.data)),
+                None => Cow::Borrowed(&piece.data[..]),
+            };
+            let written = self.sink.write(piece.source, &data);
             if written.is_err() {
                 // Everything that follows is taken and dropped, so that the ranks can end.
                 if let Some(gone) = self.gone.take() {

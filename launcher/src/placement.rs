@@ -12,8 +12,10 @@ pub(crate) enum Bind {
     /// To the NUMA node nearest to the rank's GPU or NIC, shared with other ranks there.
     #[default]
     Numa,
-    /// To processors that no other rank has, as long as there are any.
-    Core,
+    /// To the NUMA node nearest to the rank's GPU, however small.
+    Gpu,
+    /// To processors that no other rank has, so many or as many as there are for each.
+    Core(Option<u32>),
     /// To these.
     List(CpuSet),
     /// Not at all.
@@ -26,12 +28,13 @@ impl FromStr for Bind {
     fn from_str(text: &str) -> Result<Bind, String> {
         match text {
             "numa" => Ok(Bind::Numa),
-            "core" => Ok(Bind::Core),
+            "gpu" => Ok(Bind::Gpu),
+            "core" => Ok(Bind::Core(None)),
             "none" => Ok(Bind::None),
             _ => match text.strip_prefix("cpulist:").map(CpuSet::from_str) {
                 Some(Ok(cpus)) if !cpus.is_empty() => Ok(Bind::List(cpus)),
                 Some(Err(error)) => Err(error.to_string()),
-                _ => Err("numa, core, none or cpulist:0-3,8 are understood".to_owned()),
+                _ => Err("numa, gpu, core, none or cpulist:0-3,8 are understood".to_owned()),
             },
         }
     }
@@ -49,12 +52,18 @@ pub(crate) struct Placement {
     pub(crate) reason: String,
 }
 
-/// Processors of a list that the node's ranks may not use.
+/// Ranks that cannot be bound as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("none of the CPUs {wanted} may be used: this job is allowed {allowed}")]
-pub(crate) struct NotAllowed {
-    wanted: CpuSet,
-    allowed: CpuSet,
+pub(crate) enum Unplaceable {
+    /// Processors of a list that the node's ranks may not use.
+    #[error("none of the CPUs {wanted} may be used: this job is allowed {allowed}")]
+    NotAllowed { wanted: CpuSet, allowed: CpuSet },
+    /// `--cpus-per-rank` asks for more than there are.
+    #[error("{ranks} ranks of {each} CPUs each are more than the {allowed} that may be used")]
+    TooFew { ranks: usize, each: u32, allowed: usize },
+    /// `--bind gpu` where no GPU has a place.
+    #[error("rank {0} of this host has no GPU whose NUMA node is known, as --bind gpu needs")]
+    NoGpu(usize),
 }
 
 /// Places `ranks` ranks; one placement for each, by local rank. No rank gets a processor that the
@@ -63,7 +72,7 @@ pub(crate) fn place(
     inventory: &Inventory,
     ranks: usize,
     bind: &Bind,
-) -> Result<Vec<Placement>, NotAllowed> {
+) -> Result<Vec<Placement>, Unplaceable> {
     let allowed = &inventory.cpus.allowed;
     let homes: Vec<Home<'_>> = (0..ranks).map(|rank| Home::of(inventory, rank, ranks)).collect();
     let mut placements: Vec<Placement> = homes.iter().map(Home::placement).collect();
@@ -74,12 +83,23 @@ pub(crate) fn place(
                 share_node(home, placement, allowed, ranks);
             }
         }
-        Bind::Core => take_turns(&homes, &mut placements, allowed),
+        Bind::Gpu => {
+            for (rank, (home, placement)) in homes.iter().zip(&mut placements).enumerate() {
+                let cpus = Some(home.cpus(allowed)).filter(|cpus| home.at_gpu && !cpus.is_empty());
+                placement.cpus = Some(cpus.ok_or(Unplaceable::NoGpu(rank))?);
+            }
+        }
+        Bind::Core(each) => {
+            if let Some(each) = each.filter(|each| *each as usize * ranks > allowed.len()) {
+                return Err(Unplaceable::TooFew { ranks, each, allowed: allowed.len() });
+            }
+            take_turns(inventory, &homes, &mut placements, *each);
+        }
         Bind::List(wanted) => {
             let cpus = wanted.intersection(allowed);
             if cpus.is_empty() {
                 let (wanted, allowed) = (wanted.clone(), allowed.clone());
-                return Err(NotAllowed { wanted, allowed });
+                return Err(Unplaceable::NotAllowed { wanted, allowed });
             }
             placements.iter_mut().for_each(|placement| placement.cpus = Some(cpus.clone()));
         }
@@ -91,6 +111,8 @@ pub(crate) fn place(
 struct Home<'a> {
     node: Option<&'a NumaNode>,
     gpu: Option<usize>,
+    /// It is the GPU that the rank belongs to this node for.
+    at_gpu: bool,
     reason: String,
 }
 
@@ -103,17 +125,24 @@ impl<'a> Home<'a> {
         let nic = nearest_nic(inventory, rank);
         if let (Some(gpu), Some(node)) = (gpu, gpu_node) {
             let reason = format!("nearest to GPU {}", inventory.gpus[gpu].pci.address);
-            return Home { node: Some(node), gpu: Some(gpu), reason };
+            return Home { node: Some(node), gpu: Some(gpu), at_gpu: true, reason };
         }
+        let home = |node, reason: String| Home { node, gpu, at_gpu: false, reason };
         if let Some((node, name)) = nic.and_then(|(node, name)| Some((numbered(node)?, name))) {
-            return Home { node: Some(node), gpu, reason: format!("nearest to {name}") };
+            return home(Some(node), format!("nearest to {name}"));
         }
         match nodes[..] {
-            [] => Home { node: None, gpu, reason: "no NUMA node is known".to_owned() },
-            [only] => Home { node: Some(only), gpu, reason: "the only NUMA node".to_owned() },
+            [] => home(None, "no NUMA node is known".to_owned()),
+            // The only place there is: what the firmware does not say matters little.
+            [only] => {
+                Home { at_gpu: gpu.is_some(), ..home(Some(only), "the only NUMA node".into()) }
+            }
             _ => {
                 let node = nodes[rank * nodes.len() / ranks.max(1)];
-                Home { node: Some(node), gpu, reason: "spread over NUMA nodes".to_owned() }
+                let unknown = gpu.map(|gpu| inventory.gpus[gpu].pci.address.as_str());
+                let why =
+                    unknown.map_or(String::new(), |gpu| format!(": that of GPU {gpu} is unknown"));
+                home(Some(node), format!("spread over NUMA nodes{why}"))
             }
         }
     }
@@ -157,10 +186,20 @@ fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, rank
     }
 }
 
-/// Equal numbers of processors for all, of the rank's own node as long as it has any.
-fn take_turns(homes: &[Home<'_>], placements: &mut [Placement], allowed: &CpuSet) {
-    let each = (allowed.len() / homes.len().max(1)).max(1);
-    let mut free: BTreeSet<u32> = allowed.iter().collect();
+/// Equal numbers of processors for all, of the rank's own node as long as it has any; whole cores
+/// where each can have one.
+fn take_turns(
+    inventory: &Inventory,
+    homes: &[Home<'_>],
+    placements: &mut [Placement],
+    each: Option<u32>,
+) {
+    let allowed = &inventory.cpus.allowed;
+    let mut free: Vec<u32> = core_by_core(inventory);
+    let threads = inventory.cpus.cores.iter().map(CpuSet::len).max().unwrap_or(1).max(1);
+    let share = (allowed.len() / homes.len().max(1)).max(1);
+    let whole = if share >= threads { share - share % threads } else { share };
+    let each = each.map_or(whole, |each| each as usize);
     for (home, placement) in homes.iter().zip(placements) {
         let near = home.cpus(allowed);
         let (own, other): (Vec<u32>, Vec<u32>) = free.iter().partition(|cpu| near.contains(**cpu));
@@ -174,6 +213,20 @@ fn take_turns(homes: &[Home<'_>], placements: &mut [Placement], allowed: &CpuSet
         free.retain(|cpu| !cpus.contains(*cpu));
         placement.cpus = Some(cpus);
     }
+}
+
+/// The processors that may be used, those of a core side by side.
+fn core_by_core(inventory: &Inventory) -> Vec<u32> {
+    let allowed = &inventory.cpus.allowed;
+    let of_cores = inventory.cpus.cores.iter().flat_map(CpuSet::iter);
+    let mut ordered: Vec<u32> = Vec::with_capacity(allowed.len());
+    let mut seen = BTreeSet::new();
+    for cpu in of_cores.chain(allowed.iter()) {
+        if allowed.contains(cpu) && seen.insert(cpu) {
+            ordered.push(cpu);
+        }
+    }
+    ordered
 }
 
 #[cfg(test)]
@@ -228,8 +281,8 @@ mod tests {
     fn without_devices_ranks_are_spread() {
         let inventory = inventory(&["0-3", "4-7"], "0-7", &[]);
         assert_eq!(cpus(&inventory, 4, &Bind::Numa), ["0-3", "0-3", "4-7", "4-7"]);
-        assert_eq!(cpus(&inventory, 4, &Bind::Core), ["0-1", "2-3", "4-5", "6-7"]);
-        assert_eq!(cpus(&inventory, 3, &Bind::Core), ["0-1", "2-3", "4-5"]);
+        assert_eq!(cpus(&inventory, 4, &Bind::Core(None)), ["0-1", "2-3", "4-5", "6-7"]);
+        assert_eq!(cpus(&inventory, 3, &Bind::Core(None)), ["0-1", "2-3", "4-5"]);
     }
 
     #[test]
@@ -258,14 +311,16 @@ mod tests {
             let inventory = inventory(nodes, allowed, gpus);
             let allowed = &inventory.cpus.allowed;
             for ranks in 1..=9 {
-                for bind in [Bind::Numa, Bind::Core] {
+                for bind in [Bind::Numa, Bind::Core(None)] {
                     let placements = place(&inventory, ranks, &bind).unwrap();
                     assert_eq!(placements.len(), ranks);
                     let sets: Vec<&CpuSet> =
                         placements.iter().map(|p| p.cpus.as_ref().unwrap()).collect();
                     for set in &sets {
                         assert_eq!(set.intersection(allowed), **set, "outside of what is allowed");
-                        assert!(set.len() * ranks >= allowed.len() || bind == Bind::Core);
+                        assert!(
+                            set.len() * ranks >= allowed.len() || matches!(bind, Bind::Core(_))
+                        );
                         assert!(!set.is_empty());
                     }
                     let all: usize = sets.iter().map(|set| set.len()).sum();

@@ -5,6 +5,7 @@ use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
 
 /// A `-x` that cannot be meant.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +89,7 @@ pub(crate) fn of_rank(
     let local = local.to_string();
     let local_size = mapped.ranks.len().to_string();
     let (world, group) = (map.world_size.to_string(), node.to_string());
+    let groups = map.nodes.len().to_string();
     let all = [
         (names::RANK, &rank),
         (names::WORLD_SIZE, &world),
@@ -95,6 +97,10 @@ pub(crate) fn of_rank(
         (names::LOCAL_WORLD_SIZE, &local_size),
         (names::GROUP_RANK, &group),
         (names::NODE_RANK, &group),
+        (names::GROUP_WORLD_SIZE, &groups),
+        (names::LOCAL_SIZE, &local_size),
+        (names::CROSS_RANK, &group),
+        (names::CROSS_SIZE, &groups),
         (names::OMPI_RANK, &rank),
         (names::OMPI_SIZE, &world),
         (names::OMPI_LOCAL_RANK, &local),
@@ -103,14 +109,19 @@ pub(crate) fn of_rank(
         (names::RLAUNCH_RANK, &rank),
         (names::RLAUNCH_JOB_ID, &job.to_string()),
         (names::RLAUNCH_HOST, &mapped.host.name),
-        (names::RLAUNCH_NODES, &map.nodes.len().to_string()),
+        (names::RLAUNCH_NODES, &groups),
     ];
     without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
 }
 
 /// Where rank 0 can be met, but for what `-x` has set.
-pub(crate) fn of_master(addr: &str, port: u16, explicit: &[String]) -> Vec<(String, String)> {
-    let all = [(names::MASTER_ADDR, addr.to_owned()), (names::MASTER_PORT, port.to_string())];
+pub(crate) fn of_master(address: IpAddr, port: u16, explicit: &[String]) -> Vec<(String, String)> {
+    let all = [
+        (names::MASTER_ADDR, address.to_string()),
+        (names::MASTER_PORT, port.to_string()),
+        // Of what a job uses, only one listens there.
+        (names::JAX_COORDINATOR_ADDRESS, SocketAddr::new(address, port).to_string()),
+    ];
     without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value)))
 }
 

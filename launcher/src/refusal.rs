@@ -58,6 +58,11 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let name = script.display().to_string();
             (Exit::FILES, format!("{name} is not on {hosts}"), Some(missing_file_hint(&name)))
         }
+        Problem::NoFile { option, path } => {
+            let sentence = format!("{} of {option} is not on {hosts}", path.display());
+            let hint = format!("every host needs {} at this path", path.display());
+            (Exit::FILES, sentence, Some(hint))
+        }
         Problem::NoDirectory { directory } => {
             let sentence = format!("the directory {} is not on {hosts}", directory.display());
             (Exit::FILES, sentence, Some("--wdir names a directory that every host has".into()))

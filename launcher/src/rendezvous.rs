@@ -3,12 +3,15 @@
 
 use crate::crew::{Crew, Prepared};
 use crate::exit::Exit;
+use crate::held_ports::Held;
 use crate::job::JobSpec;
 use crate::map::RankMap;
 use crate::oob;
+use crate::reach;
 use crate::report::{self, Failed};
+use crate::selection::Plan;
 use crate::session::{Event, What};
-use crate::setup::{self, Setup};
+use crate::setup::{self, Seen, Setup};
 use crate::table;
 use crate::waiting::Roster;
 use rlaunch_bootstrap::id::NodeId;
@@ -29,8 +32,8 @@ const MOST_LINES: usize = 8;
 pub(crate) struct Joined {
     /// Goes on to say which nodes are relayed.
     pub(crate) relay: Relay,
-    /// The address of rank 0's node.
-    pub(crate) master: IpAddr,
+    /// Where rank 0 listens.
+    pub(crate) master: (IpAddr, u16),
     pub(crate) table: RankTable,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
@@ -110,13 +113,13 @@ impl Crew {
         self.say_what_is_odd(shape, &gathering.edges);
 
         let addresses = addresses(shape, &gathering.edges, prepared);
-        if let Some((line, hint)) = setup::slow_network(map, &prepared.inventories, &job.env) {
-            report::say(&line);
-            hint.into_iter().for_each(report::hint);
-        }
-        let setups = setup::decide(map, &prepared.inventories, &addresses, &job.bind, &job.env)?;
+        let inventories = &prepared.inventories;
+        let plan = Plan::of(inventories, job.options.hca.as_ref());
+        reach::check(job, map, inventories, &plan)?;
+        let seen = Seen { id: job.id, map, inventories, plan: &plan, addresses: &addresses };
+        let setups = setup::decide(&job.wishes(), &seen, &prepared.ports)?;
         let facts: Vec<_> = self.nodes.iter().map(|node| &node.facts).collect();
-        let table = table::build(job.id, map, &facts, &addresses, &prepared.inventories, &setups)
+        let table = table::build(&job.options, &seen, &facts, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let text = serde_json::to_vec(&table)
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
@@ -127,7 +130,8 @@ impl Crew {
         let hosts = self.nodes.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", report::list(&used));
-        Ok(Joined { relay: gathering.relay, master: addresses[0], table, setups })
+        let master = (addresses[0], Held::master(&prepared.ports));
+        Ok(Joined { relay: gathering.relay, master, table, setups })
     }
 
     /// One line for each edge that goes another way than it should, or through here.
@@ -370,7 +374,7 @@ mod tests {
             (NodeId(3), edge("10.2.0.4:1", "10.2.0.1:1")),
         ]);
         let prepared = Prepared {
-            port: None,
+            ports: vec![],
             listeners: vec![],
             candidates: vec![vec![]; 4],
             inventories: vec![],

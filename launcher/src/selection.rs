@@ -1,26 +1,38 @@
-//! Which RDMA ports a job can use, and how each is addressed: a pure function of what the agents
-//! have found.
+//! Which RDMA ports a job can use, how each is addressed, and which of them reach each other: a pure
+//! function of what the agents have found. In reading order: [`examine`] says of a port whether it
+//! can be used, [`network`] where it leads, [`Plan`] which ports of a job meet.
 
 mod gid;
+mod hca;
+mod network;
+mod plan;
+#[cfg(test)]
+mod tests;
 
+pub(crate) use hca::HcaFilter;
+pub(crate) use network::Reachable;
+pub(crate) use plan::Plan;
+
+use network::Leads;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::rdma::{
-    Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
+    Gid, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
 };
-use rlaunch_bootstrap::table::Nic;
+use rlaunch_bootstrap::table::{Nic, Transport};
 use std::fmt;
+use std::net::IpAddr;
 
 /// How queue pairs of a port find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Addressing {
     /// InfiniBand: by LID, and by this GID across routers.
     Lid { gid: Option<Gid> },
-    /// RoCE: by this GID, chosen for this reason.
-    Gid { gid: Gid, reason: String },
-    /// iWARP, and what behaves like it: by IP address, through the RDMA connection manager.
-    ConnectionManager,
+    /// RoCE: by this GID, chosen for this reason; in networks that it is not in, by others.
+    Gid { gid: Gid, reason: String, others: Vec<Gid> },
+    /// iWARP, and what behaves like it: by these IP addresses, through the RDMA connection manager.
+    ConnectionManager(Vec<IpAddr>),
 }
 
 /// Why a port is not used.
@@ -34,6 +46,8 @@ pub(crate) enum Rejection {
     Down,
     /// The link is up, and nobody has configured it.
     NoSubnetManager,
+    /// A virtual function whose link is up, and that the subnet manager leaves alone.
+    NoVirtualPort,
     /// A subnet manager is at it, or the kernel says something else.
     NotActive(PortState),
     /// Neither InfiniBand nor Ethernet.
@@ -42,6 +56,8 @@ pub(crate) enum Rejection {
     NoGid,
     /// What the port's addresses are for is in another network namespace.
     InterfaceElsewhere,
+    /// `--hca` leaves it out.
+    LeftOut,
     /// Packets of RoCE v1 do not leave their segment, and many switches drop them.
     OnlyRoceV1,
 }
@@ -57,12 +73,17 @@ impl fmt::Display for Rejection {
             Rejection::NoSubnetManager => {
                 f.write_str("INIT: no subnet manager; start opensm on one host of this fabric")
             }
+            Rejection::NoVirtualPort => f.write_str(
+                "INIT: no subnet manager has configured this virtual function; it needs a GUID, and \
+                 the subnet manager virt_enabled",
+            ),
             Rejection::NotActive(state) => write!(f, "{state}"),
             Rejection::UnknownLayer => f.write_str("neither InfiniBand nor Ethernet"),
             Rejection::NoGid => f.write_str("its interface has no address"),
             Rejection::InterfaceElsewhere => {
                 f.write_str("its interface is in another network namespace")
             }
+            Rejection::LeftOut => f.write_str("left out by --hca"),
             Rejection::OnlyRoceV1 => f.write_str("only RoCE v1"),
         }
     }
@@ -82,58 +103,105 @@ pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
     }
 }
 
-/// A port that can be used, and its device.
-#[derive(Clone, Debug)]
-pub(crate) struct Usable<'a> {
-    pub(crate) device: &'a RdmaDevice,
-    pub(crate) port: &'a Port,
-    pub(crate) how: Addressing,
-}
+/// Drivers whose devices are made of software.
+const SOFTWARE: &[&str] = &["rxe", "siw"];
 
-/// The ports of a node that can be used, in the order of device names.
-pub(crate) fn usable(inventory: &Inventory) -> Vec<Usable<'_>> {
-    let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
-    let usable = ports.filter_map(|(device, port)| {
-        let how = examine(device, port, &inventory.netdevs).ok()?;
-        Some(Usable { device, port, how })
+/// The ports of a node that can be used, one entry for each network that a port is in. Their order
+/// is that of rails, software behind hardware, whatever the order of the inventory.
+pub(crate) fn usable(inventory: &Inventory, hca: Option<&HcaFilter>) -> Vec<Reachable> {
+    let ports = in_order(inventory).into_iter().zip(0..);
+    let usable = ports.filter_map(|((device, port), rail)| {
+        let how = examine_wanted(device, port, &inventory.netdevs, hca).ok()?;
+        Some(ends(inventory, device, port, rail, &how))
     });
-    usable.collect()
+    usable.flatten().collect()
 }
 
-impl Usable<'_> {
-    /// As the rank table has it.
-    pub(crate) fn nic(&self, netdevs: &[Netdev]) -> Nic {
-        let gid = match &self.how {
-            Addressing::Lid { gid } => gid.as_ref(),
-            Addressing::Gid { gid, .. } => Some(gid),
-            Addressing::ConnectionManager => None,
+/// Every port: hardware by PCI address, then software by name.
+fn in_order(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
+    let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
+    let mut ports: Vec<_> = ports.collect();
+    ports.sort_by_key(|(device, port)| {
+        let address = device.pci.as_ref().map(|pci| pci.address.as_str());
+        (is_software(device), address, device.name.as_str(), port.number)
+    });
+    ports
+}
+
+fn is_software(device: &RdmaDevice) -> bool {
+    device.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver))
+}
+
+/// A port as the rank table has it: once for each network that it is in.
+fn ends(
+    inventory: &Inventory,
+    device: &RdmaDevice,
+    port: &Port,
+    rail: u32,
+    how: &Addressing,
+) -> Vec<Reachable> {
+    let end = |transport, gid: Option<&Gid>, address: Option<IpAddr>| {
+        let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(port.netdev.as_ref());
+        let leads = match (transport, address, netdev) {
+            (Transport::Infiniband, ..) => {
+                // The prefix that a subnet manager gives where nobody has set another.
+                let prefix = gid.map_or(0xfe80_0000_0000_0000, Gid::subnet_prefix);
+                Leads::Subnet(prefix)
+            }
+            (_, Some(address), Some(netdev)) => Leads::out_of(inventory, netdev, address),
+            _ => Leads::Nowhere,
         };
-        let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(self.port.netdev.as_ref());
-        let of_interface = || {
-            let netdev = netdevs.iter().find(|candidate| Some(&candidate.name) == netdev)?;
-            netdev.addresses.first().map(|(address, _)| *address)
-        };
-        // A GID that is made of an address says which; InfiniBand's is made of a GUID.
-        let of_gid = gid.filter(|gid| gid.kind == GidKind::RoceV2).map(Gid::ip);
-        Nic {
-            device: self.device.name.clone(),
-            port: self.port.number,
+        let nic = Nic {
+            device: device.name.clone(),
+            port: port.number,
+            rail,
+            transport,
+            software: is_software(device),
             gid_index: gid.map(|gid| gid.index),
             gid: gid.map(|gid| gid.value.to_string()),
             netdev: netdev.cloned(),
-            address: of_gid.or_else(of_interface),
-            mtu: self.port.mtu,
-            rate_mbps: megabits(rate(self.device, self.port)),
+            address,
+            networks: leads.networks(),
+            mtu: port.mtu,
+            rate_mbps: megabits(rate(device, port)),
+        };
+        Reachable { nic, leads }
+    };
+    let mut ends: Vec<Reachable> = match how {
+        Addressing::Lid { gid } => {
+            // InfiniBand's GID is made of a GUID; an address, if any, is IPoIB's.
+            let netdev = inventory.netdevs.iter().find(|n| Some(&n.name) == port.netdev.as_ref());
+            let address = netdev.and_then(|netdev| Some(netdev.addresses.first()?.0));
+            vec![end(Transport::Infiniband, gid.as_ref(), address)]
         }
-    }
+        Addressing::Gid { gid, others, .. } => {
+            let gids = std::iter::once(gid).chain(others);
+            gids.map(|gid| end(Transport::Roce, Some(gid), Some(gid.ip()))).collect()
+        }
+        Addressing::ConnectionManager(addresses) => {
+            addresses.iter().map(|address| end(Transport::Iwarp, None, Some(*address))).collect()
+        }
+    };
+    let mut seen = Vec::new();
+    ends.retain(|end| {
+        let own = end.leads.own();
+        let is_new = own.is_none() || !seen.contains(&own);
+        seen.push(own);
+        is_new
+    });
+    ends
+}
 
-    /// How far the port is from a rank's GPU, or else from its NUMA node; nearest first.
-    pub(crate) fn distance(&self, gpu: Option<&PciDevice>, numa_node: Option<u32>) -> Distance {
-        match (gpu, &self.device.pci) {
-            (Some(gpu), Some(pci)) => gpu.distance(pci),
-            _ if self.device.numa_node == numa_node => Distance::HostBridge,
-            _ => Distance::System,
-        }
+/// How far a device is from a rank's GPU, or else from its NUMA node.
+pub(crate) fn distance(
+    device: &RdmaDevice,
+    gpu: Option<&PciDevice>,
+    numa_node: Option<u32>,
+) -> Distance {
+    match (gpu, &device.pci) {
+        (Some(gpu), Some(pci)) => gpu.distance(pci),
+        _ if device.numa_node == numa_node => Distance::HostBridge,
+        _ => Distance::System,
     }
 }
 
@@ -143,6 +211,19 @@ fn megabits(rate: &str) -> Option<u32> {
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
     let whole = whole.parse::<u32>().ok()?.checked_mul(1000)?;
     whole.checked_add(tenths.get(..1)?.parse::<u32>().ok()? * 100)
+}
+
+/// Whether a port can be used and may be, and how.
+pub(crate) fn examine_wanted(
+    device: &RdmaDevice,
+    port: &Port,
+    netdevs: &[Netdev],
+    hca: Option<&HcaFilter>,
+) -> Result<Addressing, Rejection> {
+    match hca {
+        Some(hca) if !hca.lets(device, port) => Err(Rejection::LeftOut),
+        _ => examine(device, port, netdevs),
+    }
 }
 
 /// Whether a port can be used, and how.
@@ -155,7 +236,11 @@ pub(crate) fn examine(
         PortState::Active => {}
         PortState::Down => return Err(Rejection::Down),
         PortState::Init if port.link_layer == LinkLayer::InfiniBand => {
-            return Err(Rejection::NoSubnetManager);
+            let is_virtual = device.pci.as_ref().is_some_and(|pci| pci.physical_function.is_some());
+            return Err(match is_virtual {
+                true => Rejection::NoVirtualPort,
+                false => Rejection::NoSubnetManager,
+            });
         }
         state => return Err(Rejection::NotActive(state)),
     }
@@ -165,53 +250,28 @@ pub(crate) fn examine(
         Uverbs::Missing => return Err(Rejection::NotPassed),
     }
     match (device.node_type, port.link_layer) {
-        (NodeType::Rnic, _) => Ok(Addressing::ConnectionManager),
+        (NodeType::Rnic, _) => addresses_of(port, netdevs).map(Addressing::ConnectionManager),
         (_, LinkLayer::InfiniBand) => {
             let gid = port.gids.iter().find(|gid| gid.index == 0).cloned();
             Ok(Addressing::Lid { gid })
         }
         (_, LinkLayer::Ethernet) => {
-            gid::choose(port, netdevs).map(|(gid, reason)| Addressing::Gid { gid, reason })
+            let (gid, reason, others) = gid::choose(port, netdevs)?;
+            Ok(Addressing::Gid { gid, reason, others })
         }
         (_, LinkLayer::Unknown) => Err(Rejection::UnknownLayer),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::recorded::inventory;
-
-    #[test]
-    fn an_infiniband_port_is_what_the_table_says() {
-        let inventory = inventory("connectx3");
-        let usable = usable(&inventory);
-        let [port] = &usable[..] else { panic!("{usable:?}") };
-        let nic = port.nic(&inventory.netdevs);
-        assert_eq!((nic.device.as_str(), nic.port, nic.gid_index), ("mlx4_0", 1, Some(0)));
-        assert_eq!(nic.gid.as_deref(), Some("fe80::ec0d:9a03:12:3451"));
-        assert_eq!(nic.address, "192.168.100.1".parse().ok());
-        assert_eq!((nic.mtu, nic.rate_mbps), (None, Some(56_000)));
-    }
-
-    #[test]
-    fn an_iwarp_port_has_an_address_and_no_gid() {
-        let inventory = inventory("siw");
-        let nic = usable(&inventory)[0].nic(&inventory.netdevs);
-        assert_eq!((nic.gid_index, nic.gid), (None, None));
-        assert_eq!((nic.netdev.as_deref(), nic.address), (Some("ens2"), "10.0.0.2".parse().ok()));
-        assert_eq!(nic.rate_mbps, None, "the driver says anything");
-    }
-
-    #[test]
-    fn a_port_that_cannot_be_used_is_no_nic() {
-        assert!(usable(&inventory("rxe")).is_empty());
-    }
-
-    #[test]
-    fn rates_are_read() {
-        assert_eq!(megabits("56 Gb/sec (4X FDR)"), Some(56_000));
-        assert_eq!(megabits("2.5 Gb/sec (1X SDR)"), Some(2_500));
-        assert_eq!((megabits("unknown"), megabits("")), (None, None));
-    }
+/// The addresses by which the connection manager finds a port.
+fn addresses_of(port: &Port, netdevs: &[Netdev]) -> Result<Vec<IpAddr>, Rejection> {
+    let netdev = netdevs.iter().find(|netdev| Some(&netdev.name) == port.netdev.as_ref());
+    let addresses = &netdev.ok_or(Rejection::InterfaceElsewhere)?.addresses;
+    let is_link_local = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let global = addresses.iter().map(|(address, _)| *address);
+    let global: Vec<IpAddr> = global.filter(|address| !is_link_local(*address)).collect();
+    if global.is_empty() { Err(Rejection::NoGid) } else { Ok(global) }
 }

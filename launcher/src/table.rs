@@ -1,27 +1,23 @@
 //! The rank table out of what the nodes have said, and how it is shown.
 
 use crate::columns;
-use crate::map::RankMap;
-use crate::setup::{self, Setup};
-use rlaunch_bootstrap::id::{JobId, LocalRank};
-use rlaunch_bootstrap::inventory::Inventory;
+use crate::setup::{Options, Seen, Setup, Transport};
+use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::table::{NodeRow, RankRow, RankTable, TableError};
-use std::net::IpAddr;
+use rlaunch_bootstrap::table::{NodeRow, PairRule, RankRow, RankTable, TableError};
 
 /// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
 pub(crate) fn build(
-    job: JobId,
-    map: &RankMap,
+    options: &Options,
+    seen: &Seen<'_>,
     facts: &[&NodeFacts],
-    addresses: &[IpAddr],
-    inventories: &[Inventory],
     setups: &[Vec<Setup>],
 ) -> Result<RankTable, TableError> {
+    let map = seen.map;
     let mut nodes = Vec::with_capacity(map.nodes.len());
     let mut ranks = Vec::with_capacity(map.world_size as usize);
-    let known = facts.iter().zip(addresses).zip(inventories.iter().zip(setups));
-    for (mapped, ((facts, &address), (inventory, setups))) in map.nodes.iter().zip(known) {
+    let known = facts.iter().zip(seen.addresses).zip(seen.plan.ports.iter().zip(setups));
+    for (mapped, ((facts, &address), (ports, setups))) in map.nodes.iter().zip(known) {
         nodes.push(NodeRow {
             node: mapped.id,
             host: mapped.host.name.clone(),
@@ -29,7 +25,7 @@ pub(crate) fn build(
             arch: facts.arch.clone(),
             address,
             addresses: facts.addresses.clone(),
-            nics: setup::nics(inventory),
+            nics: ports.iter().map(|port| port.nic.clone()).collect(),
         });
         let placed = mapped.ranks.iter().zip(setups).zip(0..);
         ranks.extend(placed.map(|((&rank, setup), local)| RankRow {
@@ -44,7 +40,12 @@ pub(crate) fn build(
         }));
     }
     ranks.sort_by_key(|row| row.rank);
-    RankTable::new(job, map.world_size, nodes, ranks)
+    let rule = match options.transport {
+        Transport::Auto | Transport::Rdma => PairRule::SharedMemoryThenRdmaThenTcp,
+        Transport::Tcp => PairRule::SharedMemoryThenTcp,
+    };
+    let rules = (rule, seen.plan.exceptions.clone());
+    RankTable::new(seen.id, map.world_size, nodes, ranks, rules)
 }
 
 /// For people: a line for each rank, with the columns that have anything in them.
@@ -54,8 +55,9 @@ pub(crate) fn for_people(table: &RankTable) -> String {
     ])];
     for row in table.ranks() {
         let node = &table.nodes()[row.node.index()];
-        let nics: Vec<&str> =
-            row.nics.iter().map(|&nic| node.nics[nic as usize].device.as_str()).collect();
+        let mut nics: Vec<&str> =
+            row.nics.iter().map(|own| node.nics[own.nic as usize].device.as_str()).collect();
+        nics.dedup();
         rows.push(vec![
             row.rank.to_string(),
             node.host.clone(),
@@ -74,8 +76,14 @@ pub(crate) fn for_people(table: &RankTable) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::RankMap;
     use crate::placement::Placement;
-    use rlaunch_bootstrap::table::Nic;
+    use crate::selection::Plan;
+    use rlaunch_bootstrap::id::JobId;
+    use rlaunch_bootstrap::inventory::Inventory;
+    use rlaunch_bootstrap::inventory::pci::Distance;
+    use rlaunch_bootstrap::table::{Nic, RankNic, Transport as Speaks};
+    use std::net::IpAddr;
 
     fn build_for(hosts: &str, addresses: &[[u8; 4]]) -> Result<RankTable, TableError> {
         let hosts = crate::hosts::parse(&[hosts.into()]).unwrap();
@@ -93,8 +101,10 @@ mod tests {
         let setup = Setup { placement, gpu: None, nics: vec![], defaults: vec![] };
         let setups: Vec<_> = map.nodes.iter().map(|n| vec![setup.clone(); n.ranks.len()]).collect();
         let inventories = vec![Inventory::default(); map.nodes.len()];
-        let facts = vec![&facts; map.nodes.len()];
-        build(JobId(1), &map, &facts, &addresses, &inventories, &setups)
+        let plan = Plan::of(&inventories, None);
+        let (id, map, inventories) = (JobId(1), &map, &inventories);
+        let seen = Seen { id, map, inventories, plan: &plan, addresses: &addresses };
+        build(&Options::default(), &seen, &vec![&facts; map.nodes.len()], &setups)
     }
 
     #[test]
@@ -115,10 +125,12 @@ rank  host  hostname  local  address
         let table = build_for("a,long", &[[10, 1, 0, 1], [10, 1, 0, 20]]).unwrap();
         let (mut nodes, mut ranks) = (table.nodes().to_vec(), table.ranks().to_vec());
         nodes[1].nics = ["mlx5_0", "mlx5_1"].map(nic).to_vec();
-        ranks[1].nics = vec![1, 0];
+        let near = |nic| RankNic { nic, distance: Distance::Switch };
+        ranks[1].nics = vec![near(1), near(0)];
         ranks[1].numa_node = Some(0);
+        let rules = (PairRule::SharedMemoryThenTcp, vec![]);
         assert_eq!(
-            for_people(&RankTable::new(JobId(1), 2, nodes, ranks).unwrap()),
+            for_people(&RankTable::new(JobId(1), 2, nodes, ranks, rules).unwrap()),
             "\
 rank  host  hostname  local  address    numa  nics
 0     a     node      0      10.1.0.1
@@ -131,6 +143,10 @@ rank  host  hostname  local  address    numa  nics
         Nic {
             device: device.into(),
             port: 1,
+            rail: 0,
+            transport: Speaks::Roce,
+            software: false,
+            networks: vec![],
             gid_index: None,
             gid: None,
             netdev: None,

@@ -3,7 +3,6 @@
 
 use crate::channel::{Arrival, Channel};
 use crate::facts;
-use crate::inventory;
 use crate::oob::tree::Tree;
 use crate::prepare::{self, JobFiles, Prepared};
 use crate::processes;
@@ -187,9 +186,9 @@ impl Agent {
         services.announce(job, workspace, &mut prepared.env);
         self.channel.outbox.send(&FromAgent::Prepared {
             notices: prepared.notices.clone(),
-            master_port: prepared.master_port.as_ref().map(|held| held.port),
+            ports: prepared.held_ports.iter().map(|held| held.port).collect(),
             listeners: prepared.listening_at(),
-            inventory: Box::new(inventory::read_for_job(&inventory::Root::live())),
+            inventory: Box::new(prepared.inventory(job)),
         });
         Some((prepared, services))
     }

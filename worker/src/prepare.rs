@@ -1,11 +1,13 @@
 //! Before any rank starts: is everything the job needs on this node?
 
+use crate::inventory::{self, Root, nccl};
 use crate::oob::ports::{self, HeldPort};
 use crate::rank_env::{self, Environment};
 use crate::singleton;
 use crate::workspace::Workspace;
 use nix::unistd::{AccessFlags, access};
-use rlaunch_bootstrap::env::{PATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
+use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
     Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
 };
@@ -30,8 +32,8 @@ pub(crate) struct Prepared {
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Environment,
     pub(crate) notices: Vec<Notice>,
-    /// On rank 0's node: a port nobody else can take until this is dropped.
-    pub(crate) master_port: Option<HeldPort>,
+    /// Ports nobody else can take until these are dropped.
+    pub(crate) held_ports: Vec<HeldPort>,
     /// For this node's children in the tree.
     pub(crate) listeners: Vec<TcpListener>,
 }
@@ -40,6 +42,22 @@ impl Prepared {
     /// Where the node's children find it.
     pub(crate) fn listening_at(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// What ranks are placed by; with GPUs also the NCCL that they would load.
+    pub(crate) fn inventory(&self, job: &Job) -> Inventory {
+        let mut inventory = inventory::read_for_job(&Root::live(), job.wants_cores);
+        if !inventory.gpus.is_empty() && job.oob.nodes > 1 {
+            let of = |name| self.env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
+            let home = std::env::home_dir().unwrap_or_default();
+            inventory.system.nccl = nccl::find(&nccl::Loading {
+                program: &self.program,
+                library_path: of(LD_LIBRARY_PATH),
+                python_path: of(PYTHONPATH),
+                home: &home,
+            });
+        }
+        inventory
     }
 }
 
@@ -62,16 +80,18 @@ pub(crate) fn prepare(job: &Job, files: &JobFiles) -> Result<Prepared, Vec<Probl
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
     let program =
         find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
+    let plugin = check_plugin(job);
     let script = job.script.as_ref().filter(|_| !files.redirects(&job.script));
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
     let ports = take_ports(job);
 
-    match (program, script, ports) {
-        (Ok(program), Ok(notice), Ok((master_port, listeners))) => {
+    match (program, script, ports, plugin) {
+        (Ok(program), Ok(notice), Ok((held_ports, listeners)), Ok(())) => {
             notices.extend(notice);
-            Ok(Prepared { directory, program, argv, env, notices, master_port, listeners })
+            Ok(Prepared { directory, program, argv, env, notices, held_ports, listeners })
         }
-        (program, script, ports) => {
+        (program, script, ports, plugin) => {
+            problems.extend(plugin.err());
             problems.extend(program.err());
             problems.extend(script.err());
             problems.extend(ports.err());
@@ -80,20 +100,20 @@ pub(crate) fn prepare(job: &Job, files: &JobFiles) -> Result<Prepared, Vec<Probl
     }
 }
 
-/// The port for MASTER_PORT, on rank 0's node, and listeners for the tree.
-fn take_ports(job: &Job) -> Result<(Option<HeldPort>, Vec<TcpListener>), Problem> {
+/// Ports for what the ranks will listen on, and listeners for the tree.
+fn take_ports(job: &Job) -> Result<(Vec<HeldPort>, Vec<TcpListener>), Problem> {
     const HERE: &[IpAddr] = &[IpAddr::V4(Ipv4Addr::LOCALHOST)];
     let plan = &job.oob;
     let alone = plan.nodes < 2;
     let addresses = if alone { HERE } else { &plan.addresses };
-    let hold = || HeldPort::take(plan.ports, job.id, addresses);
-    let master_port = job.holds_master_port.then(hold).transpose()?;
+    let hold = |_| HeldPort::take(plan.ports, job.id, addresses);
+    let held = (0..job.held_ports).map(hold).collect::<Result<_, _>>()?;
     let listeners = match alone {
         true => Vec::new(),
         // Behind the ports that rank 0's node looks at first.
         false => ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?,
     };
-    Ok((master_port, listeners))
+    Ok((held, listeners))
 }
 
 fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf, Problem> {
@@ -158,6 +178,15 @@ fn check_singleton(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
         Some(Unserved { library, needs, .. }) => {
             Err(Problem::Singleton { program, library, needs })
         }
+    }
+}
+
+fn check_plugin(job: &Job) -> Result<(), Problem> {
+    match &job.nccl_net_plugin {
+        Some(path) if !path.is_file() => {
+            Err(Problem::NoFile { option: "--nccl-net-plugin".to_owned(), path: path.clone() })
+        }
+        _ => Ok(()),
     }
 }
 

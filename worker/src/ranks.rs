@@ -101,8 +101,8 @@ impl Ranks {
             changes: VecDeque::new(),
         };
         let mut prepared = prepared;
-        // Released as late as can be: rank 0 binds it next.
-        drop(prepared.master_port.take());
+        // Released as late as can be: the ranks bind them next.
+        prepared.held_ports.clear();
         for spec in &job.ranks {
             ranks.start_one(spec, &prepared, setup);
         }

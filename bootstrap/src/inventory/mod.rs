@@ -13,7 +13,7 @@ pub mod recording;
 
 pub use cpu_set::{BadCpuList, CpuSet};
 
-use net::Netdev;
+use net::{Netdev, Route};
 use pci::PciDevice;
 use rdma::RdmaDevice;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub struct Inventory {
     pub rdma: Vec<RdmaDevice>,
     /// In order of their indices.
     pub netdevs: Vec<Netdev>,
+    /// Of interfaces that could belong to an RDMA port, in the kernel's order.
+    pub routes: Vec<Route>,
     /// What runs there.
     pub system: System,
 }
@@ -44,6 +46,9 @@ pub struct Cpus {
     pub online: CpuSet,
     /// Those that ranks may run on: what the agent itself is allowed.
     pub allowed: CpuSet,
+    /// Which of them are threads of one core, core by core in order of their first; empty where the
+    /// kernel does not say, or was not asked.
+    pub cores: Vec<CpuSet>,
     /// How much processor time the control group grants, in thousandths of a processor; `None`
     /// without a limit.
     pub quota: Option<u32>,
@@ -117,4 +122,17 @@ pub struct System {
     pub drivers: Vec<(String, String)>,
     /// A driver lets NICs read and write the memory of GPUs (`nvidia_peermem`).
     pub peer_memory: bool,
+    /// An IOMMU is at work: devices may see addresses that it translates.
+    pub iommu: bool,
+    /// The NCCL that the job's program would load.
+    pub nccl: Option<Library>,
+}
+
+/// A library and its version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library {
+    /// `2.30.7`.
+    pub version: String,
+    /// Where it is, or what says so.
+    pub path: String,
 }

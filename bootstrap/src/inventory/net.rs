@@ -1,7 +1,9 @@
 //! Network interfaces.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,4 +51,63 @@ pub enum NetdevKind {
     /// Made of software alone: veth, tun, dummy.
     #[default]
     Virtual,
+}
+
+/// Addresses that an interface leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The interface.
+    pub netdev: String,
+    /// The network's address; that of everything is all zeros.
+    pub destination: IpAddr,
+    /// Its leading bits.
+    pub prefix: u8,
+    /// Whom packets are handed to; without one, all of the network is on the wire.
+    pub gateway: Option<IpAddr>,
+}
+
+/// As `ip route` has it: `eth3 10.3.0.0/16 via 10.3.7.0`.
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.netdev, self.destination, self.prefix)?;
+        self.gateway.map_or(Ok(()), |gateway| write!(f, " via {gateway}"))
+    }
+}
+
+/// A text that is no route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a route like `eth3 10.3.0.0/16 via 10.3.7.0`")]
+pub struct BadRoute;
+
+impl FromStr for Route {
+    type Err = BadRoute;
+
+    fn from_str(text: &str) -> Result<Route, BadRoute> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (netdev, network, gateway) = match words[..] {
+            [netdev, network] => (netdev, network, None),
+            [netdev, network, "via", gateway] => (netdev, network, Some(gateway)),
+            _ => return Err(BadRoute),
+        };
+        let (destination, prefix) = network.split_once('/').ok_or(BadRoute)?;
+        let gateway = gateway.map(|text| text.parse().map_err(|_| BadRoute)).transpose()?;
+        let destination = destination.parse().map_err(|_| BadRoute)?;
+        let prefix = prefix.parse().map_err(|_| BadRoute)?;
+        Ok(Route { netdev: netdev.to_owned(), destination, prefix, gateway })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_written_as_they_are_read() {
+        for text in ["eth3 10.3.0.0/16 via 10.3.7.0", "eth0 ::/0 via fe80::1", "eth0 10.0.0.0/8"] {
+            assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
+        }
+        for text in ["", "eth0", "eth0 10.0.0.0", "eth0 10.0.0.0/8 via", "eth0 x/8 via y"] {
+            assert_eq!(text.parse::<Route>(), Err(BadRoute), "{text}");
+        }
+    }
 }

@@ -16,6 +16,11 @@ pub struct PciDevice {
     pub driver: Option<String>,
     /// `None` where there is but one node, or the firmware does not say.
     pub numa_node: Option<u32>,
+    /// Whether it asks the IOMMU for translations itself and keeps them (ATS); `None` where that
+    /// cannot be read, which takes root, or was not asked.
+    pub ats: Option<bool>,
+    /// The function that a virtual one (SR-IOV) is a part of.
+    pub physical_function: Option<String>,
     /// `pci0000:00`.
     pub host_bridge: Option<String>,
     /// The device and every bridge above it, the device first.
@@ -23,7 +28,7 @@ pub struct PciDevice {
 }
 
 /// The upper side of a device or a bridge.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// Whose it is.
     pub address: String,
@@ -31,6 +36,9 @@ pub struct Link {
     pub current: Option<LinkRate>,
     /// What it could run at.
     pub most: Option<LinkRate>,
+    /// Of a bridge: whether it sends what one device writes to another up to the host bridge first
+    /// (ACS), which is slow; `None` as with [`PciDevice::ats`].
+    pub acs: Option<bool>,
 }
 
 /// Speed and width of a link.
@@ -161,7 +169,7 @@ mod tests {
 
     /// A device below these bridges, the highest first.
     fn device(host_bridge: &str, numa_node: u32, way: &[&str]) -> PciDevice {
-        let link = |address: &&str| Link { address: (*address).into(), current: None, most: None };
+        let link = |address: &&str| Link { address: (*address).into(), ..Link::default() };
         PciDevice {
             address: (*way.last().unwrap()).into(),
             numa_node: Some(numa_node),

@@ -149,7 +149,7 @@ pub struct Gid {
     pub value: Ipv6Addr,
     /// What packets with it look like.
     pub kind: GidKind,
-    /// The interface it stems from.
+    /// The interface it stems from; `None` also where the one of that name here is another.
     pub netdev: Option<String>,
 }
 

@@ -7,6 +7,7 @@
 use super::Rejection;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::rdma::{Gid, GidKind, Port};
+use std::cmp::Reverse;
 use std::net::IpAddr;
 
 /// Interfaces that engines make, by how their names begin.
@@ -43,19 +44,29 @@ impl Class {
     }
 }
 
-/// The entry to use, and why.
-pub(super) fn choose(port: &Port, netdevs: &[Netdev]) -> Result<(Gid, String), Rejection> {
+/// The entry to use, why, and what else could be used in other networks.
+pub(super) fn choose(
+    port: &Port,
+    netdevs: &[Netdev],
+) -> Result<(Gid, String, Vec<Gid>), Rejection> {
     let with_netdev = |gid| Some((gid, netdev_of(gid, port, netdevs)?));
     let here: Vec<(&Gid, &Netdev)> = port.gids.iter().filter_map(with_netdev).collect();
     let v2 = here.iter().filter(|(gid, _)| gid.kind == GidKind::RoceV2);
-    let classed = v2.map(|(gid, netdev)| (Class::of(gid, netdev), *gid, *netdev));
+    let mut classed: Vec<(Class, &Gid, &Netdev)> =
+        v2.map(|(gid, netdev)| (Class::of(gid, netdev), *gid, *netdev)).collect();
     // Of equals the first.
-    let best = classed.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    match best {
-        Some((class, gid, netdev)) => Ok((gid.clone(), class.reason(gid, netdev))),
-        None if port.gids.is_empty() => Err(Rejection::NoGid),
-        None if here.is_empty() => Err(Rejection::InterfaceElsewhere),
-        None => Err(Rejection::OnlyRoceV1),
+    classed.sort_by_key(|(class, gid, _)| (Reverse(*class), gid.index));
+    match classed[..] {
+        [(class, best, netdev), ref rest @ ..] => {
+            let global = rest.iter().filter(|(class, ..)| *class >= Class::Ipv6);
+            let others = global.map(|(_, gid, _)| (*gid).clone()).collect();
+            Ok((best.clone(), class.reason(best, netdev), others))
+        }
+        // Any interface that is up has entries, if only link-local ones, where it is.
+        [] if port.gids.is_empty() && port.netdev.is_none() => Err(Rejection::InterfaceElsewhere),
+        [] if port.gids.is_empty() => Err(Rejection::NoGid),
+        [] if here.is_empty() => Err(Rejection::InterfaceElsewhere),
+        [] => Err(Rejection::OnlyRoceV1),
     }
 }
 
@@ -120,7 +131,7 @@ mod tests {
 
     fn chosen(entries: &[&str]) -> Result<(u16, String), Rejection> {
         let netdevs = [netdev("eth0", &["10.0.0.2"]), netdev("docker0", &["172.17.0.1"])];
-        choose(&port(entries), &netdevs).map(|(gid, reason)| (gid.index, reason))
+        choose(&port(entries), &netdevs).map(|(gid, reason, _)| (gid.index, reason))
     }
 
     #[test]
@@ -147,6 +158,20 @@ mod tests {
         assert_eq!(index(&["1 v2 ::ffff:172.17.0.1 docker0", "4 v2 fe80::1 eth0"]), 4);
         assert_eq!(index(&["1 v2 ::ffff:172.17.0.1 docker0"]), 1);
         assert_eq!(index(&["3 v2 fd00::2 eth0", "7 v2 fd00::3 eth0"]), 3);
+    }
+
+    #[test]
+    fn addresses_of_other_networks_are_kept() {
+        let entries = [
+            "0 v2 fe80::1 eth0",
+            "2 v2 fd00::2 eth0",
+            "3 v2 ::ffff:10.0.0.2 eth0",
+            "4 v1 fd00::2 eth0",
+        ];
+        let netdevs = [netdev("eth0", &["10.0.0.2", "fd00::2"])];
+        let (best, _, others) = choose(&port(&entries), &netdevs).unwrap();
+        let others: Vec<u16> = others.iter().map(|gid| gid.index).collect();
+        assert_eq!((best.index, others), (3, vec![2]));
     }
 
     #[test]

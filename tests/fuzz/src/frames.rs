@@ -88,7 +88,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
     let output = FromAgent::Output { rank: Rank(3), stream: Stream::Stderr, data: b"x\n".to_vec() };
     let prepared = FromAgent::Prepared {
         notices: Vec::new(),
-        master_port: Some(21_000),
+        ports: vec![21_000],
         listeners: vec![([127, 0, 0, 1], 21_001).into()],
         inventory: Box::default(),
     };

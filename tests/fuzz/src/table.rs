@@ -20,8 +20,8 @@ pub(crate) fn table(data: &[u8]) {
             panic!("no pair of {a:?} and {b:?}");
         };
         assert_eq!(
-            (there.nic_a, there.nic_b, there.connect),
-            (back.nic_b, back.nic_a, back.connect)
+            (there.nic_a, there.nic_b, there.connect, there.mtu),
+            (back.nic_b, back.nic_a, back.connect, back.mtu)
         );
     }
     assert_eq!(table.pair(Rank(0), Rank(table.world_size())), None);

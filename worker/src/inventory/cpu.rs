@@ -3,13 +3,35 @@
 use super::Root;
 use super::system::{control_group, status};
 use rlaunch_bootstrap::inventory::{CpuSet, Cpus, NumaNode};
+use std::collections::BTreeSet;
 
 pub(super) fn read(root: &Root) -> Cpus {
     let online: Option<CpuSet> = root.value("/sys/devices/system/cpu/online");
     // What the kernel lets this process use: cpusets and affinity together.
     let allowed = status(root, "Cpus_allowed_list").and_then(|list| list.parse().ok());
     let online = online.or_else(|| allowed.clone()).unwrap_or_default();
-    Cpus { allowed: allowed.unwrap_or_else(|| online.clone()), online, quota: quota(root) }
+    let allowed = allowed.unwrap_or_else(|| online.clone());
+    Cpus { allowed, online, cores: Vec::new(), quota: quota(root) }
+}
+
+/// Which of them are threads of one core; that takes a file for each core. Nothing when one of them
+/// is missing.
+pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
+    let (mut cores, mut covered) = (Vec::new(), BTreeSet::new());
+    for cpu in online.iter() {
+        if covered.contains(&cpu) {
+            continue;
+        }
+        let read = |name: &str| {
+            let core = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}");
+            root.value::<CpuSet>(&core).filter(|core| core.contains(cpu))
+        };
+        // The second is what older kernels call it.
+        let core = read("core_cpus_list").or_else(|| read("thread_siblings_list"))?;
+        covered.extend(core.iter());
+        cores.push(core);
+    }
+    Some(cores)
 }
 
 /// The least that any control group on the way grants, in thousandths of a processor.

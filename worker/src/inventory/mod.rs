@@ -4,7 +4,9 @@
 
 mod cpu;
 mod gpu;
+pub(crate) mod nccl;
 mod net;
+mod netlink;
 mod pci;
 mod rdma;
 mod root;
@@ -16,7 +18,7 @@ mod tests;
 pub(crate) use root::Root;
 
 use crate::say::complain;
-use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::{Cpus, Inventory};
 use rlaunch_bootstrap::wire::{HELLO_MAGIC, encode};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -27,30 +29,48 @@ use std::process::ExitCode;
 /// Reads everything.
 pub(crate) fn read(root: &Root) -> Inventory {
     let netdevs = net::read(root);
+    let mut gpus = gpu::read(root);
+    let mut rdma = rdma::read(root, &netdevs);
+    for pci in gpus.iter_mut().map(|gpu| &mut gpu.pci) {
+        pci::read_capabilities(root, pci);
+    }
+    for pci in rdma.iter_mut().filter_map(|device| device.pci.as_mut()) {
+        pci::read_capabilities(root, pci);
+    }
+    let cpus = cpu::read(root);
     Inventory {
-        cpus: cpu::read(root),
+        cpus: Cpus { cores: cpu::cores(root, &cpus.online).unwrap_or_default(), ..cpus },
         numa_nodes: cpu::numa_nodes(root).into_iter().map(|n| cpu::with_memory(root, n)).collect(),
         limits: system::limits(root),
-        gpus: gpu::read(root),
-        rdma: rdma::read(root, &netdevs),
+        gpus,
+        rdma,
+        routes: net::routes(root, &netdevs),
         netdevs,
         system: system::read(root),
     }
 }
 
 /// Reads what ranks are placed by, and nothing that takes long: every host of a job does this at
-/// once, and some of the kernel's files take locks that all of them want.
-pub(crate) fn read_for_job(root: &Root) -> Inventory {
-    let netdevs = match rdma::is_there(root) {
-        true => net::read(root),
-        false => net::addressed(root),
+/// once, and some of the kernel's files take locks that all of them want. Which processors are
+/// threads of one core is a file for each core, and read for those who ask.
+pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
+    let (netdevs, routes) = match rdma::is_there(root) {
+        true => {
+            let netdevs = net::read(root);
+            let routes = net::routes(root, &netdevs);
+            (netdevs, routes)
+        }
+        false => (net::addressed(root), Vec::new()),
     };
+    let cpus = cpu::read(root);
+    let cores = with_cores.then(|| cpu::cores(root, &cpus.online)).flatten().unwrap_or_default();
     Inventory {
-        cpus: cpu::read(root),
+        cpus: Cpus { cores, ..cpus },
         numa_nodes: cpu::numa_nodes(root),
         gpus: gpu::driven(root),
         rdma: rdma::read(root, &netdevs),
         netdevs,
+        routes,
         ..Inventory::default()
     }
 }

@@ -1,11 +1,15 @@
 //! Network interfaces.
 
-use super::{Root, pci};
+use super::{Root, netlink, pci};
 use nix::ifaddrs::getifaddrs;
-use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
 use std::net::IpAddr;
 
 const DIRECTORY: &str = "/sys/class/net";
+/// `NAME ADDRESS/PREFIX` on each line.
+const ADDRESSES: &str = "/addresses";
+/// `NAME DESTINATION/PREFIX via GATEWAY`, or without a gateway.
+const ROUTES: &str = "/routes";
 /// What `type` says of IP over InfiniBand (ARPHRD_INFINIBAND) and of loopback.
 const INFINIBAND: u32 = 32;
 const LOOPBACK: u32 = 772;
@@ -86,16 +90,38 @@ fn pci_address(root: &Root, name: &str) -> Option<String> {
     real.split('/').rev().find(|part| pci::is_address(part)).map(str::to_owned)
 }
 
-/// By interface: addresses and prefixes.
-pub(super) fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
-    if !root.is_live() {
-        return root.recorded_addresses();
-    }
-    let entries = getifaddrs().into_iter().flatten();
-    let address = |entry: nix::ifaddrs::InterfaceAddress| {
-        let address = entry.address.as_ref().and_then(crate::facts::ip)?;
-        let mask = entry.netmask.as_ref().and_then(crate::facts::ip);
-        Some((entry.interface_name, address, crate::facts::prefix(mask)))
+/// Routes that lead out of this machine.
+pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
+    let leads_out = |netdev: &&Netdev| netdev.kind != NetdevKind::Loopback;
+    let name_of = |index| {
+        let netdev = netdevs.iter().filter(leads_out).find(|netdev| netdev.index == index);
+        netdev.map(|netdev| netdev.name.clone())
     };
-    entries.filter_map(address).collect()
+    let is_wanted = |route: &Route| !route.destination.is_multicast();
+    let lines = root.said(ROUTES, || {
+        let routes = netlink::routes(name_of).into_iter().filter(is_wanted);
+        routes.map(|route| route.to_string()).collect()
+    });
+    lines.iter().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// By interface: addresses and prefixes.
+fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
+    let lines = root.said(ADDRESSES, || {
+        let entries = getifaddrs().into_iter().flatten();
+        let line = |entry: nix::ifaddrs::InterfaceAddress| {
+            let address = entry.address.as_ref().and_then(crate::facts::ip)?;
+            let prefix = crate::facts::prefix(entry.netmask.as_ref().and_then(crate::facts::ip));
+            // A label, `eth0:1`, is of an address of eth0.
+            let name = entry.interface_name.split(':').next()?;
+            Some(format!("{name} {address}/{prefix}"))
+        };
+        entries.filter_map(line).collect()
+    });
+    let parse = |line: &String| {
+        let (name, address) = line.split_once(' ')?;
+        let (address, prefix) = address.trim().split_once('/')?;
+        Some((name.to_owned(), address.parse().ok()?, prefix.parse().ok()?))
+    };
+    lines.iter().filter_map(parse).collect()
 }

@@ -21,6 +21,8 @@ pub(super) fn read(root: &Root, path: &str) -> Option<PciDevice> {
         device: id("device"),
         driver: root.link_name(&file("driver")),
         numa_node: numa_node(root, &file("numa_node")),
+        ats: None,
+        physical_function: root.link_name(&file("physfn")),
         host_bridge: components.iter().find(|part| part.starts_with("pci")).map(|b| (*b).into()),
         links,
     })
@@ -37,7 +39,51 @@ fn link(root: &Root, address: &str, directory: &str) -> Link {
         let width = root.text(&format!("{directory}/{which}_link_width"))?;
         LinkRate::parse(&speed, &width)
     };
-    Link { address: address.to_owned(), current: rate("current"), most: rate("max") }
+    let (current, most) = (rate("current"), rate("max"));
+    Link { address: address.to_owned(), current, most, acs: None }
+}
+
+/// Extended capabilities that decide which way data takes between two devices: ACS of bridges, ATS
+/// of devices. Both have their control register at 6.
+const ACS: u16 = 0x000d;
+const ATS: u16 = 0x000f;
+/// ACS: requests, and their completions, go up to the host bridge.
+const REDIRECT: u16 = 1 << 2 | 1 << 3;
+/// ATS is on.
+const ENABLE: u16 = 1 << 15;
+
+/// What only root can read of a device and of the bridges above it.
+pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
+    pci.ats = control(root, &pci.address, ATS).map(|control| control & ENABLE != 0);
+    for bridge in pci.links.iter_mut().skip(1) {
+        let control = control(root, &bridge.address, ACS);
+        bridge.acs = control.map(|control| control & REDIRECT != 0);
+    }
+}
+
+/// Where extended capabilities begin, and where they end.
+const EXTENDED: u16 = 0x100;
+const END: u16 = 0x1000;
+
+/// The control register of an extended capability: 0 without that, `None` when none can be read.
+/// Nothing between is read, as some devices do not survive that.
+fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
+    let path = format!("/sys/bus/pci/devices/{address}/config");
+    let mut offset = EXTENDED;
+    // More capabilities do not fit: broken devices have lists without an end.
+    for _ in 0..(END - EXTENDED) / 8 {
+        let [a, b, c, d, .., e, f] = root.bytes_at::<8>(&path, offset)?;
+        let header = u32::from_le_bytes([a, b, c, d]);
+        if header & 0xffff == u32::from(capability) {
+            return Some(u16::from_le_bytes([e, f]));
+        }
+        // Twelve bits fit.
+        offset = (header >> 20) as u16 & !3;
+        if !(EXTENDED..END).contains(&offset) {
+            break;
+        }
+    }
+    Some(0)
 }
 
 /// `0000:c3:00.0`.

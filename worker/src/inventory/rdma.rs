@@ -1,6 +1,6 @@
 //! RDMA devices: `/sys/class/infiniband`.
 
-use super::{Root, pci};
+use super::{Root, netlink, pci};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::rdma::{
     Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
@@ -8,6 +8,8 @@ use rlaunch_bootstrap::inventory::rdma::{
 use std::net::Ipv6Addr;
 
 const DIRECTORY: &str = "/sys/class/infiniband";
+/// `DEVICE/PORT NETDEV` on each line.
+const NETDEVS: &str = "/rdma-netdevs";
 const VERBS: &str = "/sys/class/infiniband_verbs";
 /// What RoCE puts around a packet's data, in bytes: GRH or IP, UDP, BTH, the longest extension,
 /// checksums (`iboe_get_mtu`, include/rdma/ib_addr.h).
@@ -20,10 +22,35 @@ pub(super) fn is_there(root: &Root) -> bool {
 }
 
 pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
-    root.names(DIRECTORY).into_iter().map(|name| device(root, name, netdevs)).collect()
+    let names = root.names(DIRECTORY);
+    let behind = Behind { told: told(root, !names.is_empty()), netdevs };
+    names.into_iter().map(|name| device(root, name, &behind)).collect()
 }
 
-fn device(root: &Root, name: String, netdevs: &[Netdev]) -> RdmaDevice {
+/// What is behind ports.
+struct Behind<'a> {
+    /// Devices, ports and their interfaces, as the kernel told.
+    told: Vec<(String, u8, String)>,
+    netdevs: &'a [Netdev],
+}
+
+fn told(root: &Root, is_there: bool) -> Vec<(String, u8, String)> {
+    if !is_there {
+        return Vec::new();
+    }
+    let lines = root.said(NETDEVS, || {
+        let told = netlink::rdma_netdevs().into_iter();
+        told.map(|(device, port, netdev)| format!("{device}/{port} {netdev}")).collect()
+    });
+    let parse = |line: &String| {
+        let (port, netdev) = line.split_once(' ')?;
+        let (device, number) = port.split_once('/')?;
+        Some((device.to_owned(), number.parse().ok()?, netdev.to_owned()))
+    };
+    lines.iter().filter_map(parse).collect()
+}
+
+fn device(root: &Root, name: String, behind: &Behind<'_>) -> RdmaDevice {
     let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
     let pci = pci::read(root, &file("device"));
     let mut device = RdmaDevice {
@@ -41,7 +68,7 @@ fn device(root: &Root, name: String, netdevs: &[Netdev]) -> RdmaDevice {
     let numbers = root.names(&format!("{DIRECTORY}/{}/ports", device.name));
     let numbers: Vec<u8> = numbers.iter().filter_map(|number| number.parse().ok()).collect();
     for number in numbers {
-        let port = port(root, &device, number, netdevs);
+        let port = port(root, &device, number, behind);
         device.ports.push(port);
     }
     device
@@ -94,7 +121,7 @@ fn uverbs(root: &Root, name: &str) -> Uverbs {
     }
 }
 
-fn port(root: &Root, device: &RdmaDevice, number: u8, netdevs: &[Netdev]) -> Port {
+fn port(root: &Root, device: &RdmaDevice, number: u8, behind: &Behind<'_>) -> Port {
     let directory = format!("{DIRECTORY}/{}/ports/{number}", device.name);
     let text = |name: &str| root.text(&format!("{directory}/{name}"));
     let lid = |name: &str| root.hex(&format!("{directory}/{name}")).map(|lid| lid as u16);
@@ -105,9 +132,12 @@ fn port(root: &Root, device: &RdmaDevice, number: u8, netdevs: &[Netdev]) -> Por
     };
     let slots: Vec<u16> =
         root.names(&format!("{directory}/gids")).iter().filter_map(|i| i.parse().ok()).collect();
-    let gids: Vec<Gid> = slots.iter().filter_map(|&slot| gid(root, &directory, slot)).collect();
-    let netdev = netdev(root, device, number, link_layer, &gids, netdevs);
-    let behind = netdev.as_ref().and_then(|name| netdevs.iter().find(|n| n.name == *name));
+    let mut gids: Vec<Gid> = slots.iter().filter_map(|&slot| gid(root, &directory, slot)).collect();
+    if link_layer == LinkLayer::Ethernet {
+        gids.iter_mut().for_each(|gid| forget_namesake(gid, behind.netdevs));
+    }
+    let netdev = netdev(root, device, number, link_layer, &gids, behind);
+    let of_port = netdev.as_ref().and_then(|name| behind.netdevs.iter().find(|n| n.name == *name));
     Port {
         number,
         state: text("state").map(|state| PortState::parse(&state)).unwrap_or_default(),
@@ -116,7 +146,7 @@ fn port(root: &Root, device: &RdmaDevice, number: u8, netdevs: &[Netdev]) -> Por
         lid: lid("lid"),
         sm_lid: lid("sm_lid"),
         rate: text("rate").filter(|rate| !rate.is_empty()),
-        mtu: behind.filter(|_| link_layer == LinkLayer::Ethernet).and_then(|n| roce_mtu(n.mtu)),
+        mtu: of_port.filter(|_| link_layer == LinkLayer::Ethernet).and_then(|n| roce_mtu(n.mtu)),
         netdev,
         gid_table_length: slots.len(),
         gids,
@@ -139,17 +169,42 @@ fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
     Some(Gid { index, value, kind, netdev: attribute("ndevs").filter(|name| !name.is_empty()) })
 }
 
-/// The interface of a port: what its GIDs stem from, what a software device was put on, or the
-/// interface of the same card whose own number is the port's.
+/// The kernel names an entry's interface wherever that is. In a pod, `eth0` and `net1` are the names
+/// of other pods' interfaces as well: one here is meant only if the entry is made of what it has.
+fn forget_namesake(gid: &mut Gid, netdevs: &[Netdev]) {
+    let here = netdevs.iter().find(|netdev| gid.netdev.as_ref() == Some(&netdev.name));
+    if here.is_some_and(|netdev| !is_made_of(gid, netdev)) {
+        gid.netdev = None;
+    }
+}
+
+/// Whether an entry is an address of the interface, or the link-local one of its MAC address, which
+/// entries are made of whether or not the interface has it.
+fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
+    let link_local = match gid.value.octets() {
+        [0xfe, 0x80, .., a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
+        _ => None,
+    };
+    netdev.addresses.iter().any(|(address, _)| *address == gid.ip())
+        || link_local.is_some_and(|mac| netdev.hardware_address == Some(text_of(mac)))
+}
+
+/// The interface of a port: what the kernel tells, what its GIDs stem from, what a software device
+/// was put on, or the interface of the same card whose own number is the port's.
 fn netdev(
     root: &Root,
     device: &RdmaDevice,
     number: u8,
     link_layer: LinkLayer,
     gids: &[Gid],
-    netdevs: &[Netdev],
+    behind: &Behind<'_>,
 ) -> Option<String> {
+    let netdevs = behind.netdevs;
     let known = |name: &str| netdevs.iter().any(|netdev| netdev.name == name);
+    let is_port = |(name, port, _): &&(String, u8, String)| *name == device.name && *port == number;
+    if let Some((.., netdev)) = behind.told.iter().find(is_port).filter(|told| known(&told.2)) {
+        return Some(netdev.clone());
+    }
     let of_gids = gids.iter().filter_map(|gid| gid.netdev.as_deref()).find(|name| known(name));
     if let Some(name) = of_gids {
         return Some(name.to_owned());
@@ -173,11 +228,14 @@ fn netdev(
 /// iWARP's GIDs are the interface's MAC address.
 fn by_hardware_address(gids: &[Gid], netdevs: &[Netdev]) -> Option<String> {
     let gid = gids.iter().find(|gid| gid.is_mac())?;
-    let mac: Vec<String> =
-        gid.value.octets()[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-    let mac = mac.join(":");
-    let found = netdevs.iter().find(|netdev| netdev.hardware_address.as_deref() == Some(&mac));
-    found.map(|netdev| netdev.name.clone())
+    let [a, b, c, d, e, f, ..] = gid.value.octets();
+    let mac = Some(text_of([a, b, c, d, e, f]));
+    netdevs.iter().find(|netdev| netdev.hardware_address == mac).map(|netdev| netdev.name.clone())
+}
+
+/// A MAC address as the kernel writes it.
+fn text_of(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The largest MTU of InfiniBand's that fits an interface of this one.

@@ -6,15 +6,12 @@ use rlaunch_bootstrap::inventory::recording::{Entry, Recording};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::IpAddr;
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 /// The longest file that is read, in bytes: what the kernel says in one is shorter.
 const LONGEST: usize = 256 << 10;
-/// In a recording: what the kernel says over sockets, `NAME ADDRESS/PREFIX` on each line.
-const ADDRESSES: &str = "/addresses";
-
 /// In a recording: a device that may not be opened.
 const DENIED: &[u8] = b"may not be opened";
 
@@ -80,13 +77,20 @@ impl Root {
         }
     }
 
+    /// Keeps a part of a file.
+    fn saw_part(&self, path: &str, offset: usize, part: &[u8]) {
+        let Some(seen) = &self.seen else { return };
+        let mut seen = seen.borrow_mut();
+        let entry = seen.entries.entry(path.to_owned()).or_insert(Entry::File(Vec::new()));
+        if let Entry::File(bytes) = entry {
+            bytes.resize(bytes.len().max(offset + part.len()), 0);
+            bytes[offset..offset + part.len()].copy_from_slice(part);
+        }
+    }
+
     /// Everything that was read, as a tree that [`Root::recorded`] reads the same from.
     pub(crate) fn recording(self) -> Recording {
-        let addresses = super::net::addresses(&self);
-        let mut seen = self.seen.map(RefCell::into_inner).unwrap_or_default();
-        let lines = addresses.iter().map(|(name, ip, prefix)| format!("{name} {ip}/{prefix}\n"));
-        let addresses = Entry::File(lines.collect::<String>().into_bytes());
-        seen.entries.insert(ADDRESSES.to_owned(), addresses);
+        let seen = self.seen.map(RefCell::into_inner).unwrap_or_default();
         Recording::of(&seen.entries, &seen.listed)
     }
 
@@ -97,6 +101,15 @@ impl Root {
         self.saw(path, || Entry::File(bytes.clone()));
         let text = String::from_utf8_lossy(bytes.get(..LONGEST).unwrap_or(&bytes)).into_owned();
         Some(text.trim_end().to_owned())
+    }
+
+    /// So many bytes of a file; `None` when it ends before. The rest is not read, and in a recording
+    /// it is zeros.
+    pub(super) fn bytes_at<const N: usize>(&self, path: &str, offset: u16) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        fs::File::open(self.path(path)).ok()?.read_exact_at(&mut bytes, offset.into()).ok()?;
+        self.saw_part(path, usize::from(offset), &bytes);
+        Some(bytes)
     }
 
     /// A file that is one value.
@@ -171,14 +184,16 @@ impl Root {
         }
     }
 
-    /// What a recording says of addresses; of a live machine the kernel has to be asked.
-    pub(super) fn recorded_addresses(&self) -> Vec<(String, IpAddr, u8)> {
-        let text = self.text(ADDRESSES).unwrap_or_default();
-        let line = |line: &str| {
-            let (name, address) = line.split_once(' ')?;
-            let (address, prefix) = address.trim().split_once('/')?;
-            Some((name.to_owned(), address.parse().ok()?, prefix.parse().ok()?))
-        };
-        text.lines().filter_map(line).collect()
+    /// What the kernel says over sockets, line by line: in a recording it is a file of this name.
+    pub(super) fn said(&self, path: &str, ask: impl FnOnce() -> Vec<String>) -> Vec<String> {
+        if !self.is_live {
+            let text = self.text(path).unwrap_or_default();
+            return text.lines().map(str::to_owned).collect();
+        }
+        let lines = ask();
+        self.saw(path, || {
+            Entry::File(lines.iter().flat_map(|line| [line, "\n"]).collect::<String>().into_bytes())
+        });
+        lines
     }
 }

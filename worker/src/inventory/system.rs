@@ -26,7 +26,9 @@ pub(super) fn read(root: &Root) -> System {
         kernel: root.text("/proc/sys/kernel/osrelease"),
         distribution: pretty.map(|name| name.trim_matches('"').to_owned()),
         drivers: DRIVERS.iter().filter_map(version).collect(),
+        iommu: !root.names("/sys/class/iommu").is_empty(),
         peer_memory: PEER_MEMORY.iter().any(|path| root.exists(path)),
+        nccl: None,
     }
 }
 

@@ -1,0 +1,133 @@
+//! How two ranks reach each other: a function of the table, by which both ends conclude the same.
+
+use super::{End, Exception, Nic, PairRule, RankNic, RankRow, RankTable};
+use crate::id::Rank;
+use crate::inventory::pci::Distance;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+
+/// By what two ranks reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Connect {
+    /// Memory that both have mapped.
+    SharedMemory,
+    /// TCP between the addresses of their nodes.
+    Tcp,
+    /// An RDMA queue pair whose endpoints are exchanged out of band.
+    Rdma,
+    /// An RDMA queue pair made by the RDMA connection manager.
+    RdmaCm,
+}
+
+/// How one rank reaches another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// One rank.
+    pub a: Rank,
+    /// The other.
+    pub b: Rank,
+    /// `a`'s NIC, as an index into its node's.
+    pub nic_a: Option<u32>,
+    /// `b`'s NIC.
+    pub nic_b: Option<u32>,
+    /// By what.
+    pub connect: Connect,
+    /// The smaller of the two NICs' MTUs, in bytes.
+    pub mtu: Option<u32>,
+}
+
+/// What speaks against two NICs; the least is taken.
+type Cost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
+
+impl Nic {
+    /// Whether the rule lets them reach each other: they speak the same and have a network in
+    /// common.
+    pub fn meets(&self, other: &Nic) -> bool {
+        let common = || self.networks.iter().any(|network| other.networks.contains(network));
+        self.transport == other.transport && common()
+    }
+}
+
+impl RankTable {
+    /// How `a` and `b` reach each other; `None` when the job has not both. A rank reaches itself
+    /// by shared memory.
+    pub fn pair(&self, a: Rank, b: Rank) -> Option<Pair> {
+        let (row_a, row_b) = (self.ranks().get(a.index())?, self.ranks().get(b.index())?);
+        let by = |connect| Pair { a, b, nic_a: None, nic_b: None, connect, mtu: None };
+        if row_a.node == row_b.node {
+            return Some(by(Connect::SharedMemory));
+        }
+        // Both ends look from the lower rank.
+        let (low, high) = if a < b { (row_a, row_b) } else { (row_b, row_a) };
+        let Some((nic_low, nic_high)) = self.best(low, high) else {
+            return Some(by(Connect::Tcp));
+        };
+        let (one, other) = (self.nic(low, nic_low)?, self.nic(high, nic_high)?);
+        let (nic_a, nic_b) = if a < b { (nic_low, nic_high) } else { (nic_high, nic_low) };
+        let connect = match one.transport {
+            super::Transport::Iwarp => Connect::RdmaCm,
+            super::Transport::Infiniband | super::Transport::Roce => Connect::Rdma,
+        };
+        let mtu = one.mtu.into_iter().chain(other.mtu).min();
+        Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })
+    }
+
+    /// Whether two NICs of different nodes reach each other.
+    pub fn reach(&self, one: End, other: End) -> bool {
+        let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
+        let exceptions = &self.rows.exceptions;
+        match exceptions.binary_search_by_key(&(low, high), |e| (e.a, e.b)) {
+            Ok(at) => exceptions.get(at).is_some_and(|Exception { reach, .. }| *reach),
+            Err(_) => match (self.rows.nic(low), self.rows.nic(high)) {
+                (Some(one), Some(other)) => one.meets(other),
+                _ => false,
+            },
+        }
+    }
+
+    /// The NICs of two ranks that suit them best, if any reach each other: hardware before
+    /// software, then the nearest, the fastest, those of one rail; of equals the first.
+    fn best(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
+        if self.rows.rule == PairRule::SharedMemoryThenTcp {
+            return None;
+        }
+        let mut best: Option<(Cost, (u32, u32))> = None;
+        for (at_low, own) in low.nics.iter().enumerate() {
+            for (at_high, theirs) in high.nics.iter().enumerate() {
+                let ends = [(low.node, own.nic), (high.node, theirs.nic)];
+                let [one, other] = ends.map(|(node, nic)| End { node, nic });
+                if !self.reach(one, other) {
+                    continue;
+                }
+                let cost = self.cost((low, own, at_low), (high, theirs, at_high))?;
+                if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                    best = Some((cost, (own.nic, theirs.nic)));
+                }
+            }
+        }
+        best.map(|(_, nics)| nics)
+    }
+
+    fn cost(
+        &self,
+        (low, own, at_low): (&RankRow, &RankNic, usize),
+        (high, theirs, at_high): (&RankRow, &RankNic, usize),
+    ) -> Option<Cost> {
+        let (one, other) = (self.nic(low, own.nic)?, self.nic(high, theirs.nic)?);
+        let rate = one.rate_mbps.unwrap_or(0).min(other.rate_mbps.unwrap_or(0));
+        Some((
+            one.software || other.software,
+            own.distance.max(theirs.distance),
+            own.distance.min(theirs.distance),
+            Reverse(rate),
+            one.rail != other.rail,
+            at_low + at_high,
+            at_low,
+        ))
+    }
+
+    fn nic(&self, rank: &RankRow, nic: u32) -> Option<&Nic> {
+        self.rows.nic(End { node: rank.node, nic })
+    }
+}

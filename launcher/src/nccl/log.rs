@@ -1,0 +1,150 @@
+//! What NCCL logs about its network (NCCL_DEBUG=INFO), read for `--nccl-verify`: which network each
+//! rank really used.
+
+use rlaunch_bootstrap::id::Rank;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// By what each line of NCCL's is known.
+const MARK: &str = " NCCL INFO ";
+
+/// What all ranks have said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    /// Whether the user has asked for the lines and is to see them.
+    shown: bool,
+    ranks: BTreeMap<Rank, Use>,
+}
+
+/// What one rank uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// `IB`, `Socket`, or a plugin's name; `None` until NCCL has said.
+    network: Option<String>,
+    /// `rocep26s0:1 RoCE`.
+    ports: Vec<String>,
+    /// NICs read and write the GPU's memory.
+    direct: bool,
+}
+
+impl Use {
+    /// Whether data goes by RDMA.
+    pub(crate) fn is_rdma(&self) -> bool {
+        self.network.as_deref().is_some_and(|network| network != "Socket")
+    }
+
+    fn read(&mut self, words: &str) {
+        if let Some(network) = words.strip_prefix("Using network ") {
+            self.network = Some(network.trim().to_owned());
+        } else if let Some(ports) = words.strip_prefix("NET/IB : Using ") {
+            self.ports = ports_of(ports);
+        } else if words.contains("GPU Direct RDMA Enabled") || words.contains("/GDRDMA") {
+            self.direct = true;
+        }
+    }
+}
+
+/// `[0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>`
+fn ports_of(text: &str) -> Vec<String> {
+    let ports = text.split(';').next().unwrap_or_default();
+    let numbered = ports.split_whitespace().filter_map(|word| {
+        let (index, port) = word.strip_prefix('[')?.split_once(']')?;
+        let is_port = index.parse::<u32>().is_ok() && !port.is_empty();
+        is_port.then(|| port.replace('/', " "))
+    });
+    numbered.collect()
+}
+
+/// `IB rocep26s0:1 RoCE, GPUDirect`, `TCP: RDMA is not used`.
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.network.as_deref() {
+            None => f.write_str("NCCL has not said which network it uses"),
+            Some("Socket") => f.write_str("TCP (Socket): RDMA is not used"),
+            Some(network) => {
+                f.write_str(network)?;
+                if !self.ports.is_empty() {
+                    write!(f, " {}", self.ports.join(", "))?;
+                }
+                if self.direct { f.write_str(", GPUDirect") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+impl Log {
+    pub(crate) fn new(shown: bool) -> Log {
+        Log { shown, ranks: BTreeMap::new() }
+    }
+
+    /// Reads what a rank wrote, whole lines; returns what of it is to be shown.
+    pub(crate) fn take(&mut self, rank: Rank, data: &[u8]) -> Vec<u8> {
+        let mut kept = Vec::with_capacity(data.len());
+        for line in data.split_inclusive(|byte| *byte == b'\n') {
+            let text = String::from_utf8_lossy(line);
+            match text.split_once(MARK) {
+                Some((_, words)) => {
+                    self.ranks.entry(rank).or_default().read(words.trim_end());
+                    if self.shown {
+                        kept.extend_from_slice(line);
+                    }
+                }
+                None => kept.extend_from_slice(line),
+            }
+        }
+        kept
+    }
+
+    /// What a rank uses.
+    pub(crate) fn of(&self, rank: Rank) -> Use {
+        self.ranks.get(&rank).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From a job of two ranks on eRDMA.
+    const IB: &str = "\
+iZ2zeg0kcgyxepyc5r63kgZ:17:28 [0] NCCL INFO NET/IB : Using [0]rocep26s0:1/RoCE ; OOB eth0:192.168.8.128<0>
+iZ2zeg0kcgyxepyc5r63kgZ:17:28 [0] NCCL INFO Using network IB
+";
+    const SOCKET: &str = "\
+b:17:28 [0] NCCL INFO NET/IB : No device found.
+b:17:28 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.2<0>
+b:17:28 [0] NCCL INFO Using network Socket
+";
+
+    #[test]
+    fn the_network_of_each_rank_is_told() {
+        let mut log = Log::new(false);
+        assert_eq!(log.take(Rank(0), IB.as_bytes()), b"");
+        let mixed = format!("step 1\n{SOCKET}step 2\n");
+        assert_eq!(log.take(Rank(1), mixed.as_bytes()), b"step 1\nstep 2\n");
+        assert_eq!(log.of(Rank(0)).to_string(), "IB rocep26s0:1 RoCE");
+        assert!(log.of(Rank(0)).is_rdma() && !log.of(Rank(1)).is_rdma());
+        assert_eq!(log.of(Rank(1)).to_string(), "TCP (Socket): RDMA is not used");
+        assert!(!log.of(Rank(2)).is_rdma());
+    }
+
+    #[test]
+    fn several_ports_and_gpudirect_are_read() {
+        let mut log = Log::new(true);
+        let lines = "\
+a:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ens3:10.0.0.1<0>
+a:1:2 [0] NCCL INFO Using network IB
+a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+";
+        assert_eq!(log.take(Rank(0), lines.as_bytes()), lines.as_bytes());
+        assert_eq!(log.of(Rank(0)).to_string(), "IB mlx5_0:1 IB, mlx5_1:1 IB, GPUDirect");
+    }
+
+    #[test]
+    fn a_plugin_counts_as_rdma() {
+        let mut log = Log::new(false);
+        log.take(Rank(0), b"a:1:2 [0] NCCL INFO Using network AWS Libfabric\n");
+        assert_eq!(log.of(Rank(0)).to_string(), "AWS Libfabric");
+        assert!(log.of(Rank(0)).is_rdma());
+    }
+}

@@ -1,0 +1,103 @@
+//! `--hca`: which RDMA ports may be used, in the grammar of NCCL_IB_HCA.
+//!
+//! `^` at the beginning excludes what follows, `=` takes names as they are instead of as beginnings
+//! (`mlx5_1` is also `mlx5_10`); then `DEVICE[:PORT]` with commas between (NCCL,
+//! src/misc/utils.cc). NCCL's third and fourth part, rail and plane, are left to it.
+
+use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
+use std::str::FromStr;
+
+/// Ports that may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HcaFilter {
+    excludes: bool,
+    exact: bool,
+    /// Devices, and a port of each or all.
+    entries: Vec<(String, Option<u8>)>,
+}
+
+/// As many as NCCL reads.
+const MOST_ENTRIES: usize = 32;
+
+impl FromStr for HcaFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HcaFilter, String> {
+        let (excludes, rest) = match text.strip_prefix('^') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let (exact, rest) = match rest.strip_prefix('=') {
+            Some(rest) => (true, rest),
+            None => (false, rest),
+        };
+        let entries: Vec<_> = rest.split(',').map(entry).collect::<Result<_, _>>()?;
+        if entries.len() > MOST_ENTRIES {
+            return Err(format!("at most {MOST_ENTRIES} devices, as NCCL has it"));
+        }
+        Ok(HcaFilter { excludes, exact, entries })
+    }
+}
+
+fn entry(text: &str) -> Result<(String, Option<u8>), String> {
+    let mut parts = text.split(':');
+    let device = parts.next().unwrap_or_default();
+    if device.is_empty() {
+        return Err("devices like mlx5_0 or mlx5_0:1, with commas between".to_owned());
+    }
+    let port = parts.next().map(str::parse).transpose();
+    let port = port.ok().filter(|port| *port != Some(0));
+    Ok((device.to_owned(), port.ok_or_else(|| format!("`{text}`: ports are numbers from 1"))?))
+}
+
+impl HcaFilter {
+    /// Whether this port may be used.
+    pub(crate) fn lets(&self, device: &RdmaDevice, port: &Port) -> bool {
+        let names = |(name, number): &(String, Option<u8>)| {
+            let is_device = match self.exact {
+                true => device.name == *name,
+                false => device.name.starts_with(name.as_str()),
+            };
+            is_device && number.is_none_or(|number| number == port.number)
+        };
+        self.entries.iter().any(names) != self.excludes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorded::inventory;
+
+    /// Which of the device names and ports 1 and 2 are let through.
+    fn lets(filter: &str, devices: &[&str]) -> Vec<String> {
+        let filter: HcaFilter = filter.parse().unwrap();
+        let template = inventory("connectx3").rdma.remove(0);
+        let mut passed = Vec::new();
+        for name in devices {
+            let device = RdmaDevice { name: (*name).into(), ..template.clone() };
+            let ports = device.ports.iter().filter(|port| filter.lets(&device, port));
+            passed.extend(ports.map(|port| format!("{name}:{}", port.number)));
+        }
+        passed
+    }
+
+    #[test]
+    fn nccls_grammar_is_understood() {
+        let devices = ["mlx5_1", "mlx5_10", "irdma0"];
+        assert_eq!(lets("mlx5_1", &devices), ["mlx5_1:1", "mlx5_1:2", "mlx5_10:1", "mlx5_10:2"]);
+        assert_eq!(lets("=mlx5_1", &devices), ["mlx5_1:1", "mlx5_1:2"]);
+        assert_eq!(lets("=mlx5_1:2,irdma0:1", &devices), ["mlx5_1:2", "irdma0:1"]);
+        assert_eq!(lets("^mlx5", &devices), ["irdma0:1", "irdma0:2"]);
+        assert_eq!(lets("^=mlx5_1,irdma0:2", &devices), ["mlx5_10:1", "mlx5_10:2", "irdma0:1"]);
+        assert_eq!(lets("mlx5_10:1:3:0", &devices), ["mlx5_10:1"]);
+    }
+
+    #[test]
+    fn what_names_no_device_is_refused() {
+        for text in ["", "^", "=", "mlx5_0,", "mlx5_0:x", "mlx5_0:0", ":1"] {
+            assert!(text.parse::<HcaFilter>().is_err(), "{text:?}");
+        }
+        assert!(vec!["a"; 33].join(",").parse::<HcaFilter>().is_err());
+    }
+}

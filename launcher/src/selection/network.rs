@@ -1,0 +1,215 @@
+//! Which addresses a port leads to: its interface's network and the routes out of it. What leaves
+//! through a port is bound to its interface, so routes of other interfaces do not matter.
+
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::table::{Nic, Transport};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Addresses with the same leading bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Network {
+    /// Counted down, so that the smallest network is the least.
+    host_bits: u8,
+    address: IpAddr,
+}
+
+impl Network {
+    /// That of an address with so many leading bits.
+    pub(crate) fn of(address: IpAddr, prefix: u8) -> Network {
+        let bits = width(address);
+        let host_bits = bits.saturating_sub(prefix);
+        Network { host_bits, address: masked(address, host_bits) }
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4()
+            && masked(address, self.host_bits) == self.address
+    }
+
+    /// Whether any address is in both.
+    pub(crate) fn overlaps(&self, other: &Network) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
+
+    /// Leading bits.
+    pub(crate) fn prefix(&self) -> u8 {
+        width(self.address) - self.host_bits
+    }
+}
+
+/// `10.3.0.0/16`.
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix())
+    }
+}
+
+fn width(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// Without its last bits.
+fn masked(address: IpAddr, host_bits: u8) -> IpAddr {
+    let host_bits = u32::from(host_bits);
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
+            IpAddr::from((v4.to_bits() & mask).to_be_bytes())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+            IpAddr::from((v6.to_bits() & mask).to_be_bytes())
+        }
+    }
+}
+
+/// Where a port leads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Leads {
+    /// To the ports of an InfiniBand subnet.
+    Subnet(u64),
+    /// To these networks, smallest first, from this address.
+    Networks(IpAddr, Vec<Network>),
+    /// Nowhere: it has no address.
+    Nowhere,
+}
+
+impl Leads {
+    /// Out of `netdev`, where the port has this address.
+    pub(crate) fn out_of(inventory: &Inventory, netdev: &str, address: IpAddr) -> Leads {
+        let routes = inventory.routes.iter().filter(|route| route.netdev == netdev);
+        let routes = routes.map(|route| Network::of(route.destination, route.prefix));
+        let own = inventory.netdevs.iter().filter(|candidate| candidate.name == netdev);
+        let own = own.flat_map(|netdev| &netdev.addresses);
+        let own =
+            own.filter(|(own, _)| *own == address).map(|(own, bits)| Network::of(*own, *bits));
+        let same_family = |network: &Network| network.address.is_ipv4() == address.is_ipv4();
+        let mut networks: Vec<Network> = own.chain(routes).filter(same_family).collect();
+        networks.sort_unstable();
+        networks.dedup();
+        Leads::Networks(address, networks)
+    }
+
+    /// The networks that a port is in itself, as the rank table has them.
+    pub(crate) fn networks(&self) -> Vec<String> {
+        match self {
+            Leads::Subnet(prefix) => vec![format!("ib {prefix:016x}")],
+            Leads::Networks(own, networks) => {
+                let around = networks.iter().filter(|network| network.contains(*own));
+                around.map(Network::to_string).collect()
+            }
+            Leads::Nowhere => Vec::new(),
+        }
+    }
+
+    /// The smallest network that a port is in.
+    pub(crate) fn own(&self) -> Option<Network> {
+        match self {
+            Leads::Networks(own, networks) => networks.iter().copied().find(|n| n.contains(*own)),
+            Leads::Subnet(_) | Leads::Nowhere => None,
+        }
+    }
+
+    /// Whether two ports that speak the same reach each other: each must lead to the other.
+    pub(crate) fn reach(&self, other: &Leads) -> bool {
+        match (self, other) {
+            (Leads::Subnet(one), Leads::Subnet(other)) => one == other,
+            (Leads::Networks(own, ours), Leads::Networks(other, theirs)) => {
+                let lead =
+                    |networks: &[Network], to: IpAddr| networks.iter().any(|n| n.contains(to));
+                lead(ours, *other) && lead(theirs, *own)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether two ports may reach each other that have no network in common, for all that their
+    /// networks say. Quicker than asking about each address.
+    pub(crate) fn may_reach(&self, other: &Leads) -> bool {
+        let (Leads::Networks(_, ours), Leads::Networks(_, theirs)) = (self, other) else {
+            return false;
+        };
+        let lead = |networks: &[Network], to: Option<Network>| {
+            to.is_some_and(|to| networks.iter().any(|network| network.overlaps(&to)))
+        };
+        lead(ours, other.own()) && lead(theirs, self.own())
+    }
+}
+
+/// A port with what it leads to.
+#[derive(Clone, Debug)]
+pub(crate) struct Reachable {
+    pub(crate) nic: Nic,
+    pub(crate) leads: Leads,
+}
+
+impl Reachable {
+    pub(crate) fn reach(&self, other: &Reachable) -> bool {
+        self.nic.transport == other.nic.transport && self.leads.reach(&other.leads)
+    }
+}
+
+/// What a line about a port says: `mlx5_0/1 192.168.1.2/24 (eth1)`.
+impl fmt::Display for Reachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Nic { device, port, netdev, address, transport, .. } = &self.nic;
+        write!(f, "{device}/{port}")?;
+        match (&self.leads, address) {
+            (Leads::Subnet(prefix), _) => return write!(f, " InfiniBand subnet {prefix:016x}"),
+            (leads, Some(address)) => {
+                let prefix = leads.own().map(|network| format!("/{}", network.prefix()));
+                write!(f, " {address}{}", prefix.unwrap_or_default())?;
+            }
+            (_, None) => f.write_str(" without an address")?,
+        }
+        if let Some(netdev) = netdev {
+            write!(f, " ({netdev})")?;
+        }
+        if *transport == Transport::Iwarp { f.write_str(" RDMA_CM") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::inventory::net::Netdev;
+
+    /// A node with one interface that has this address and these routes.
+    fn leads(address: &str, routes: &[&str]) -> Leads {
+        let (ip, prefix) = address.split_once('/').unwrap();
+        let ip = ip.parse().unwrap();
+        let addresses = vec![(ip, prefix.parse().unwrap())];
+        let inventory = Inventory {
+            netdevs: vec![Netdev { name: "eth1".into(), addresses, ..Netdev::default() }],
+            routes: routes.iter().map(|route| route.parse().unwrap()).collect(),
+            ..Inventory::default()
+        };
+        Leads::out_of(&inventory, "eth1", ip)
+    }
+
+    #[test]
+    fn networks_are_those_of_the_interface() {
+        let one = leads(
+            "10.3.7.1/31",
+            &["eth1 10.3.0.0/16 via 10.3.7.0", "eth1 10.9.0.0/16", "eth0 0.0.0.0/0", "eth1 ::/0"],
+        );
+        assert_eq!(one.networks(), ["10.3.7.0/31", "10.3.0.0/16"]);
+        assert_eq!(one.own().unwrap().to_string(), "10.3.7.0/31");
+        let everything = leads("fd00::1/64", &["eth1 ::/0 via fe80::1"]);
+        assert_eq!(everything.networks(), ["fd00::/64", "::/0"]);
+    }
+
+    #[test]
+    fn each_must_lead_to_the_other() {
+        let rail = |address: &str| leads(address, &["eth1 10.3.0.0/16 via 10.3.0.0"]);
+        assert!(rail("10.3.7.1/31").reach(&rail("10.3.9.1/31")));
+        assert!(!rail("10.3.7.1/31").reach(&leads("10.3.9.1/31", &[])));
+        assert!(leads("10.0.0.1/16", &[]).reach(&leads("10.0.0.2/24", &[])));
+        assert!(!leads("10.0.0.1/16", &[]).reach(&leads("10.0.1.2/24", &[])));
+        assert!(!leads("10.0.0.1/8", &[]).reach(&leads("fd00::1/8", &[])));
+        assert!(!leads("10.0.0.1/8", &[]).reach(&Leads::Subnet(1)));
+        assert!(!Leads::Nowhere.reach(&Leads::Nowhere));
+        assert!(Leads::Subnet(1).reach(&Leads::Subnet(1)));
+    }
+}

@@ -1,0 +1,132 @@
+//! Which ports of a job reach each other.
+
+use super::{HcaFilter, Leads, Reachable, usable};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::table::{End, Exception, Transport};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The ports of all nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// By node, in the order of the rank table.
+    pub(crate) ports: Vec<Vec<Reachable>>,
+    /// Ports that reach each other without having a network in common.
+    pub(crate) exceptions: Vec<Exception>,
+}
+
+impl Plan {
+    /// Of all nodes, by what `--hca` lets through.
+    pub(crate) fn of(inventories: &[Inventory], hca: Option<&HcaFilter>) -> Plan {
+        let ports: Vec<Vec<Reachable>> =
+            inventories.iter().map(|inventory| usable(inventory, hca)).collect();
+        let exceptions = exceptions(&ports);
+        Plan { ports, exceptions }
+    }
+
+    /// Whether any port of one node reaches any of another.
+    pub(crate) fn meet(&self, one: usize, other: usize) -> bool {
+        let reach = |a: &Reachable| self.ports[other].iter().any(|b| a.reach(b));
+        self.ports[one].iter().any(reach)
+    }
+
+    /// Nodes without a usable port.
+    pub(crate) fn without(&self) -> impl Iterator<Item = usize> {
+        let empty = self.ports.iter().enumerate().filter(|(_, ports)| ports.is_empty());
+        empty.map(|(node, _)| node)
+    }
+
+    /// Pairs of nodes that have ports, of which none reach each other.
+    pub(crate) fn apart(&self) -> Vec<(usize, usize)> {
+        // Nodes whose ports are in the same networks meet the same others; of large jobs nearly all
+        // are alike.
+        let mut alike: BTreeMap<Vec<Kind<'_>>, Vec<usize>> = BTreeMap::new();
+        for (node, ports) in self.ports.iter().enumerate().filter(|(_, ports)| !ports.is_empty()) {
+            alike.entry(ports.iter().map(kind).collect()).or_default().push(node);
+        }
+        let groups: Vec<(&Vec<Kind<'_>>, &Vec<usize>)> = alike.iter().collect();
+        let mut apart = Vec::new();
+        for (at, (kinds, nodes)) in groups.iter().enumerate() {
+            for (other_kinds, others) in &groups[at..] {
+                let common = kinds.iter().any(|one| other_kinds.iter().any(|two| share(one, two)));
+                if common {
+                    continue;
+                }
+                let pairs = nodes.iter().flat_map(|&a| others.iter().map(move |&b| (a, b)));
+                let ordered = pairs.map(|(a, b)| (a.min(b), a.max(b))).filter(|(a, b)| a < b);
+                apart.extend(ordered.filter(|&(a, b)| !self.meet(a, b)));
+            }
+        }
+        apart.sort_unstable();
+        apart.dedup();
+        apart
+    }
+}
+
+/// What decides whether ports have a network in common.
+type Kind<'a> = (u8, &'a [String]);
+
+fn kind(port: &Reachable) -> Kind<'_> {
+    let transport = match port.nic.transport {
+        Transport::Infiniband => 0,
+        Transport::Roce => 1,
+        Transport::Iwarp => 2,
+    };
+    (transport, &port.nic.networks)
+}
+
+fn share(one: &Kind<'_>, other: &Kind<'_>) -> bool {
+    one.0 == other.0 && one.1.iter().any(|network| other.1.contains(network))
+}
+
+/// Ports of different nodes that reach each other though they share no network: routes there and
+/// back, or prefixes that differ. What shares a network always reaches each other.
+fn exceptions(ports: &[Vec<Reachable>]) -> Vec<Exception> {
+    // Ports that lead to the same differ in their addresses alone.
+    let mut alike: BTreeMap<(Kind<'_>, Alike<'_>), Vec<(End, &Reachable)>> = BTreeMap::new();
+    for (node, ports) in (0..).map(NodeId).zip(ports) {
+        for (nic, port) in (0..).zip(ports) {
+            let end = End { node, nic };
+            alike.entry((kind(port), Alike::of(&port.leads))).or_default().push((end, port));
+        }
+    }
+    let groups: Vec<_> = alike.iter().collect();
+    let mut found = BTreeSet::new();
+    for (at, ((kind, _), members)) in groups.iter().enumerate() {
+        for ((other_kind, _), others) in &groups[at..] {
+            let (Some((_, one)), Some((_, other))) = (members.first(), others.first()) else {
+                continue;
+            };
+            let is_open = kind.0 == other_kind.0 && !share(kind, other_kind);
+            if !is_open || !one.leads.may_reach(&other.leads) {
+                continue;
+            }
+            for ((a, one), (b, other)) in
+                members.iter().flat_map(|a| others.iter().map(move |b| (a, b)))
+            {
+                if a.node != b.node && one.reach(other) {
+                    found.insert((*a.min(b), *a.max(b)));
+                }
+            }
+        }
+    }
+    found.into_iter().map(|(a, b)| Exception { a, b, reach: true }).collect()
+}
+
+/// Where ports lead, without their own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alike<'a> {
+    Subnet(u64),
+    Networks(&'a [super::network::Network]),
+    Nowhere,
+}
+
+impl Alike<'_> {
+    fn of(leads: &Leads) -> Alike<'_> {
+        match leads {
+            Leads::Subnet(prefix) => Alike::Subnet(*prefix),
+            Leads::Networks(_, networks) => Alike::Networks(networks),
+            Leads::Nowhere => Alike::Nowhere,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The NCCL that a job's program would load, and its version.
+//!
+//! A Python program loads the one that came with its packages: the wheel's `dist-info` says which.
+//! Anything else loads what the dynamic loader finds, whose file names or texts say it.
+
+use rlaunch_bootstrap::inventory::Library;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// `nvidia_nccl_cu12-2.27.5.dist-info`
+const WHEEL: &str = "nvidia_nccl_cu";
+const LIBRARY: &str = "libnccl.so.2";
+/// What the library says of itself, a number behind it.
+const TEXT: &[u8] = b"NCCL version ";
+/// Its texts lie before its code, which is long.
+const SEARCHED: u64 = 64 << 20;
+const CHUNK: usize = 1 << 20;
+/// The longest version, in bytes: `2.27.3+cuda12.9`.
+const LONGEST: usize = 32;
+/// Where loaders look, before and behind what their configuration says.
+const SYSTEM: &[&str] = &[
+    "/usr/local/cuda/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/usr/lib",
+];
+
+/// The program and what decides where its libraries are.
+pub(crate) struct Loading<'a> {
+    pub(crate) program: &'a Path,
+    /// LD_LIBRARY_PATH.
+    pub(crate) library_path: &'a OsStr,
+    /// PYTHONPATH.
+    pub(crate) python_path: &'a OsStr,
+    /// HOME.
+    pub(crate) home: &'a Path,
+}
+
+/// Looks where the program's loader would look first.
+pub(crate) fn find(loading: &Loading<'_>) -> Option<Library> {
+    let packages = match is_python(loading.program) {
+        true => python_directories(loading),
+        false => Vec::new(),
+    };
+    let loader = std::env::split_paths(loading.library_path).chain(configured());
+    let loader = loader.chain(SYSTEM.iter().map(PathBuf::from));
+    packages.iter().find_map(|directory| of_wheel(directory)).or_else(|| {
+        let mut libraries = loader.map(|directory| directory.join(LIBRARY));
+        libraries.find_map(|library| of_library(&library))
+    })
+}
+
+fn is_python(program: &Path) -> bool {
+    program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
+}
+
+/// Where this Python looks for packages, in its order: its own, those of this user, the system's.
+fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
+    let mut directories: Vec<PathBuf> = std::env::split_paths(loading.python_path).collect();
+    let real = loading.program.canonicalize().ok();
+    let prefix = |program: &Path| Some(program.parent()?.parent()?.to_owned());
+    // A virtual environment's python is a link to the one it was made with.
+    let prefixes = [prefix(loading.program), Some(loading.home.join(".local"))];
+    let prefixes = prefixes.into_iter().chain([real.as_deref().and_then(prefix)]);
+    for prefix in prefixes.flatten().chain([PathBuf::from("/usr/local")]) {
+        for library in ["lib", "lib64"] {
+            let versions = names(&prefix.join(library)).into_iter();
+            let versions = versions.filter(|name| name.starts_with("python3"));
+            for version in versions {
+                let own = prefix.join(library).join(version);
+                directories.extend([own.join("site-packages"), own.join("dist-packages")]);
+            }
+        }
+    }
+    directories
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn of_wheel(directory: &Path) -> Option<Library> {
+    names(directory).into_iter().find_map(|name| {
+        let version = name.strip_prefix(WHEEL)?.strip_suffix(".dist-info")?;
+        let (_cuda, version) = version.split_once('-')?;
+        let path = directory.join(&name).display().to_string();
+        Some(Library { version: version.to_owned(), path })
+    })
+}
+
+/// Directories of /etc/ld.so.conf.d.
+fn configured() -> Vec<PathBuf> {
+    let directory = Path::new("/etc/ld.so.conf.d");
+    let files = names(directory).into_iter().map(|name| directory.join(name));
+    let text: String = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+    text.lines().filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// By the name that the library's link leads to, `libnccl.so.2.27.5`, or else by what is in it.
+fn of_library(path: &Path) -> Option<Library> {
+    let real = path.canonicalize().ok()?;
+    let version = || {
+        let name = real.file_name()?.to_str()?.strip_prefix("libnccl.so.")?;
+        name.contains('.').then(|| name.to_owned())
+    };
+    let version = version().or_else(|| said_in(&mut File::open(&real).ok()?.take(SEARCHED)))?;
+    Some(Library { version, path: path.display().to_string() })
+}
+
+/// The version that a library says in its texts: `NCCL version 2.27.5+cuda12.9`.
+fn said_in(file: &mut impl Read) -> Option<String> {
+    let mut window: Vec<u8> = Vec::new();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let length = file.read(&mut chunk).ok().filter(|length| *length > 0)?;
+        window.extend_from_slice(&chunk[..length]);
+        if let Some(version) = found_in(&window) {
+            return Some(version);
+        }
+        // A text may begin in one chunk and end in the next.
+        let kept = window.len().min(TEXT.len() + LONGEST);
+        window.drain(..window.len() - kept);
+    }
+}
+
+fn found_in(window: &[u8]) -> Option<String> {
+    let places = window.windows(TEXT.len()).enumerate().filter(|(_, bytes)| *bytes == TEXT);
+    places.map(|(at, _)| &window[at + TEXT.len()..]).find_map(|behind| {
+        let is_of_version = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
+        let digits = behind.iter().take(LONGEST).take_while(is_of_version).count();
+        let text = std::str::from_utf8(&behind[..digits]).ok()?;
+        // At the window's end there may be more of it.
+        let is_whole = text.split('.').count() >= 3 && behind.len() > digits;
+        is_whole.then(|| text.trim_end_matches('.').to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn looked_up(root: &Path, program: &Path, library_path: &Path) -> Option<Library> {
+        find(&Loading {
+            program,
+            library_path: library_path.as_os_str(),
+            python_path: OsStr::new(""),
+            home: root,
+        })
+    }
+
+    #[test]
+    fn pythons_own_wheel_comes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let venv = root.path().join("venv");
+        let packages = venv.join("lib/python3.12/site-packages");
+        let info = packages.join("nvidia_nccl_cu12-2.27.5.dist-info");
+        fs::create_dir_all(&info).unwrap();
+        fs::create_dir_all(venv.join("bin")).unwrap();
+        let python = venv.join("bin/python");
+        symlink("/usr/bin/python3", &python).unwrap();
+        let libraries = root.path().join("lib");
+        fs::create_dir(&libraries).unwrap();
+        fs::write(libraries.join("libnccl.so.2.30.7"), "").unwrap();
+        symlink("libnccl.so.2.30.7", libraries.join(LIBRARY)).unwrap();
+        let found = looked_up(root.path(), &python, &libraries).unwrap();
+        assert_eq!((found.version.as_str(), Path::new(&found.path)), ("2.27.5", &*info));
+        let found = looked_up(root.path(), Path::new("/opt/all_reduce_perf"), &libraries).unwrap();
+        assert_eq!(found.version, "2.30.7");
+        assert_eq!(Path::new(&found.path), libraries.join(LIBRARY));
+    }
+
+    #[test]
+    fn a_library_without_a_version_in_its_name_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let text = [&[0; 3][..], b"%s NCCL version %d", b"NCCL version 2.28.9+cuda13.0\0"].concat();
+        // The text lies across the end of a chunk.
+        let content = [&vec![1; CHUNK - 40][..], &text].concat();
+        fs::write(root.path().join(LIBRARY), content).unwrap();
+        let found = looked_up(root.path(), Path::new("/bin/true"), root.path()).unwrap();
+        assert_eq!(found.version, "2.28.9");
+        fs::write(root.path().join(LIBRARY), "no NCCL version 2.").unwrap();
+        assert_eq!(of_library(&root.path().join(LIBRARY)), None);
+    }
+}

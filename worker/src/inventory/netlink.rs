@@ -1,0 +1,234 @@
+//! What the kernel says over sockets and in no file: routes, and which interface belongs to which
+//! port of an RDMA device.
+//!
+//! Only dumps are asked for: one request, and messages until the kernel says that it is done
+//! (`linux/netlink.h`). Numbers are in the machine's own byte order.
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+    sockopt::ReceiveTimeout,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use rlaunch_bootstrap::inventory::net::Route;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+
+/// The kernel answers at once; this is for one that does not know the question.
+const PATIENCE_MS: i64 = 200;
+/// The kernel's messages of a dump are no longer than this, in bytes.
+const LONGEST: usize = 64 << 10;
+/// More routes than this are a router's, and not of use to a job.
+const MOST_MESSAGES: usize = 16 << 10;
+
+const HEADER: usize = 16;
+const REQUEST_DUMP: u16 = 0x1 | 0x300;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// The upper bits of an attribute's type say how it is encoded.
+const TYPE_MASK: u16 = 0x3fff;
+
+const GET_ROUTE: u16 = 26;
+const NEW_ROUTE: u16 = 24;
+const ROUTE_MESSAGE: usize = 12;
+const UNICAST: u8 = 1;
+const LOCAL_TABLE: u8 = 255;
+/// Routes made by looking another one up.
+const CLONED: u32 = 0x200;
+const ROUTE_DESTINATION: u16 = 1;
+const ROUTE_INTERFACE: u16 = 4;
+const ROUTE_GATEWAY: u16 = 5;
+
+/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, op)` (`rdma/rdma_netlink.h`).
+const NLDEV: u16 = 5 << 10;
+const DEVICE_GET: u16 = NLDEV + 1;
+const PORT_GET: u16 = NLDEV + 5;
+const DEVICE_INDEX: u16 = 1;
+const DEVICE_NAME: u16 = 2;
+const PORT_INDEX: u16 = 3;
+const NETDEV_NAME: u16 = 51;
+
+/// Unicast routes of every table, as far as their interfaces have names.
+pub(super) fn routes(name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
+    // `struct rtmsg`: all families, everything.
+    let messages = dump(SockProtocol::NetlinkRoute, GET_ROUTE, &[0; ROUTE_MESSAGE]);
+    let routes = messages.iter().filter(|(kind, _)| *kind == NEW_ROUTE);
+    routes.filter_map(|(_, message)| route(message, &name_of)).collect()
+}
+
+fn route(message: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<Route> {
+    let (header, attributes) = message.split_at_checked(ROUTE_MESSAGE)?;
+    let (family, prefix, table, kind) = (header[0], header[1], header[4], header[7]);
+    let flags = number(&header[8..])?;
+    if kind != UNICAST || table == LOCAL_TABLE || flags & CLONED != 0 {
+        return None;
+    }
+    let any = match i32::from(family) {
+        family if family == AddressFamily::Inet as i32 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        family if family == AddressFamily::Inet6 as i32 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    let (mut destination, mut netdev, mut gateway) = (any, None, None);
+    for (kind, value) in Attributes(attributes) {
+        match kind {
+            ROUTE_DESTINATION => destination = address(value)?,
+            ROUTE_INTERFACE => netdev = name_of(number(value)?),
+            ROUTE_GATEWAY => gateway = address(value),
+            _ => {}
+        }
+    }
+    Some(Route { netdev: netdev?, destination, prefix, gateway })
+}
+
+/// Devices, ports and their interfaces.
+pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
+    let devices = dump(SockProtocol::NetlinkRDMA, DEVICE_GET, &[]);
+    let mut found = Vec::new();
+    for (_, device) in &devices {
+        let Some(index) = Attributes(device).find(|(kind, _)| *kind == DEVICE_INDEX) else {
+            continue;
+        };
+        let request = [&[8, 0, 1, 0], index.1].concat();
+        let ports = dump(SockProtocol::NetlinkRDMA, PORT_GET, &request);
+        found.extend(ports.iter().filter_map(|(_, port)| {
+            let value = |wanted| Attributes(port).find(|(kind, _)| *kind == wanted);
+            let (device, netdev) = (text(value(DEVICE_NAME)?.1)?, text(value(NETDEV_NAME)?.1)?);
+            Some((device, u8::try_from(number(value(PORT_INDEX)?.1)?).ok()?, netdev))
+        }));
+    }
+    found
+}
+
+/// The messages that the kernel answers with, and their types; none when it cannot.
+fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    let ask = || -> nix::Result<Vec<(u16, Vec<u8>)>> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(PATIENCE_MS))?;
+        send(socket.as_raw_fd(), &request(kind, payload), MsgFlags::empty())?;
+        let mut messages = Vec::new();
+        let mut buffer = vec![0; LONGEST];
+        while messages.len() < MOST_MESSAGES {
+            let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            if !take(buffer.get(..length).unwrap_or_default(), &mut messages) {
+                break;
+            }
+        }
+        Ok(messages)
+    };
+    ask().unwrap_or_default()
+}
+
+fn request(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend(REQUEST_DUMP.to_ne_bytes());
+    // Sequence number and port: there is but one question on this socket.
+    message.extend([0; 8]);
+    message.extend(payload);
+    message
+}
+
+/// Adds the messages of a datagram; `false` when the dump has ended.
+fn take(mut datagram: &[u8], messages: &mut Vec<(u16, Vec<u8>)>) -> bool {
+    while let Some((header, _)) = datagram.split_at_checked(HEADER) {
+        let length = number(header).unwrap_or(0) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let Some(message) = datagram.get(HEADER..length) else { return false };
+        if matches!(kind, ERROR | DONE) {
+            return false;
+        }
+        messages.push((kind, message.to_vec()));
+        datagram = datagram.get(aligned(length)..).unwrap_or_default();
+    }
+    true
+}
+
+/// A message's attributes: type and value.
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let header = self.0.get(..4)?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & TYPE_MASK;
+        let value = self.0.get(4..length)?;
+        self.0 = self.0.get(aligned(length)..).unwrap_or_default();
+        Some((kind, value))
+    }
+}
+
+fn aligned(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4().or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    Some(std::str::from_utf8(bytes).ok()?.trim_end_matches('\0').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = (4 + value.len()) as u16;
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(aligned(bytes.len()), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_route_is_read() {
+        let header = [2, 16, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
+        let message = [
+            &header[..],
+            &attribute(ROUTE_DESTINATION, &[10, 3, 0, 0]),
+            &attribute(ROUTE_GATEWAY, &[10, 3, 7, 0]),
+            &attribute(ROUTE_INTERFACE, &5_u32.to_ne_bytes()),
+        ]
+        .concat();
+        let name_of = |index| (index == 5).then(|| "eth3".to_owned());
+        let found = route(&message, name_of).unwrap();
+        assert_eq!(found.to_string(), "eth3 10.3.0.0/16 via 10.3.7.0");
+        assert_eq!(route(&message, |_| None), None, "an interface without a name");
+        let mut local = message.clone();
+        local[4] = LOCAL_TABLE;
+        assert_eq!(route(&local, name_of), None);
+        assert_eq!(route(&message[..6], name_of), None);
+    }
+
+    #[test]
+    fn whatever_comes_ends() {
+        let mut messages = Vec::new();
+        let one = request(NEW_ROUTE, &[1, 2, 3, 4]);
+        assert!(take(&[one.clone(), one.clone()].concat(), &mut messages));
+        assert_eq!(messages, vec![(NEW_ROUTE, vec![1, 2, 3, 4]); 2]);
+        let done = request(DONE, &[0; 4]);
+        assert!(!take(&[one, done].concat(), &mut messages));
+        assert_eq!(messages.len(), 3);
+        // A length of nothing would be read for ever.
+        assert!(!take(&[0; 32], &mut messages));
+        assert_eq!(Attributes(&[0; 32]).count(), 0);
+    }
+
+    #[test]
+    fn this_machine_has_routes_and_says_so() {
+        // A machine without any network has none; what is asked for is that it answers.
+        let named = |index: u32| Some(format!("if{index}"));
+        for route in routes(named) {
+            assert!(route.netdev.starts_with("if") && route.prefix <= 128, "{route}");
+        }
+    }
+}
