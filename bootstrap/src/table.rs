@@ -58,8 +58,8 @@ pub struct NodeRow {
     pub address: IpAddr,
     /// Every address of its interfaces that are up.
     pub addresses: Vec<InterfaceAddress>,
-    /// Its RDMA ports, in the order of rails; a port with addresses in several networks is here
-    /// once for each.
+    /// Its RDMA ports, in the order of rails; a port with several addresses is here once for each,
+    /// the preferred one first.
     pub nics: Vec<Nic>,
 }
 

@@ -302,6 +302,7 @@ Examples:
   rlaunch topo                    this machine
   rlaunch topo -H a,b             two hosts
   rlaunch topo -H a,b --gids      their GID tables
+  rlaunch topo -H a --tree        a drawing of bridges, GPUs and NICs
   rlaunch topo -H a --json        everything that is known
   rlaunch topo --from x.tar       hosts that rlaunch capture has recorded"
 )]
@@ -315,11 +316,19 @@ pub(crate) struct TopoArgs {
     pub(crate) from: Option<PathBuf>,
 
     /// Print GID tables, as `show_gids` does
-    #[arg(long)]
+    #[arg(long, group = "what")]
     pub(crate) gids: bool,
 
+    /// Draw NUMA nodes, bridges, GPUs and NICs
+    #[arg(long, group = "what")]
+    pub(crate) tree: bool,
+
+    /// Print what programs can ask of RDMA devices
+    #[arg(long, group = "what")]
+    pub(crate) caps: bool,
+
     /// Print everything as JSON
-    #[arg(long, conflicts_with = "gids")]
+    #[arg(long, group = "what")]
     pub(crate) json: bool,
 
     #[command(flatten)]

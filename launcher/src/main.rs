@@ -14,6 +14,8 @@ mod env_style;
 mod events;
 mod exit;
 mod first_failure;
+#[cfg(test)]
+mod goldens;
 mod held_ports;
 mod hosts;
 mod job;

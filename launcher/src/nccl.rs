@@ -75,7 +75,7 @@ impl<'a> Fabric<'a> {
                 let why = why(&inventories[node], options.hca.as_ref());
                 Network::Tcp(format!("{}: {why}", host(node)))
             }
-            (_, None) => match shape(&ports) {
+            (_, None) => match shape(&preferred(&ports)) {
                 Ok(shape) => Network::Verbs(shape),
                 Err((one, other)) => {
                     let (one, other) = (host(one), host(other));
@@ -136,6 +136,11 @@ fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
         |port: &&&Reachable| others().flat_map(|(_, ports)| ports).any(|other| port.reach(other));
     let reaching: Vec<&Reachable> = able[node].iter().filter(is_used).copied().collect();
     if reaching.is_empty() { able[node].clone() } else { reaching }
+}
+
+/// Of each port the address that NCCL takes.
+fn preferred<'a>(ports: &[Vec<&'a Reachable>]) -> Vec<Vec<&'a Reachable>> {
+    ports.iter().map(|ports| first_of_each(ports).collect()).collect()
 }
 
 /// How these ports are connected, or two nodes that are not.
@@ -209,7 +214,7 @@ pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> 
         report::say(&format!("rank {rank} on {host}: {used}"));
     }
     let (rank, host, used) = uses.iter().find(|(.., used)| !used.is_rdma())?;
-    let line = format!("rank {rank} on {host} has not used RDMA: {used}");
+    let line = format!("--require-rdma: rank {rank} on {host}: {used}");
     options.require_rdma.then(|| Failed::new(Exit::MESH, line))
 }
 
@@ -231,8 +236,8 @@ fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Default> {
 }
 
 /// Of each port the address that is preferred.
-fn first_of_each<'a>(ports: &'a [&'a Reachable]) -> impl Iterator<Item = &'a Reachable> {
-    let before = |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
+fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reachable> {
+    let before = move |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
     let is_first = move |(at, port): &(usize, &&Reachable)| {
         before(*at).is_none_or(|before| before.nic.rail != port.nic.rail)
     };

@@ -181,7 +181,9 @@ fn share_node(home: &Home<'_>, placement: &mut Placement, allowed: &CpuSet, rank
         placement.cpus = Some(cpus);
     } else if !allowed.is_empty() {
         placement.cpus = Some(allowed.clone());
-        placement.numa_node = None;
+        if placement.numa_node.take().is_none() {
+            return;
+        }
         placement.reason = "all that are allowed: its NUMA node has too few".to_owned();
     }
 }

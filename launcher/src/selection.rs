@@ -106,7 +106,7 @@ pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
 /// Drivers whose devices are made of software.
 const SOFTWARE: &[&str] = &["rxe", "siw"];
 
-/// The ports of a node that can be used, one entry for each network that a port is in. Their order
+/// The ports of a node that can be used, one entry for each address of a port. Their order
 /// is that of rails, software behind hardware, whatever the order of the inventory.
 pub(crate) fn usable(inventory: &Inventory, hca: Option<&HcaFilter>) -> Vec<Reachable> {
     let ports = in_order(inventory).into_iter().zip(0..);
@@ -132,7 +132,7 @@ fn is_software(device: &RdmaDevice) -> bool {
     device.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver))
 }
 
-/// A port as the rank table has it: once for each network that it is in.
+/// A port as the rank table has it: once for each address, the preferred one first.
 fn ends(
     inventory: &Inventory,
     device: &RdmaDevice,
@@ -167,7 +167,7 @@ fn ends(
         };
         Reachable { nic, leads }
     };
-    let mut ends: Vec<Reachable> = match how {
+    match how {
         Addressing::Lid { gid } => {
             // InfiniBand's GID is made of a GUID; an address, if any, is IPoIB's.
             let netdev = inventory.netdevs.iter().find(|n| Some(&n.name) == port.netdev.as_ref());
@@ -181,15 +181,7 @@ fn ends(
         Addressing::ConnectionManager(addresses) => {
             addresses.iter().map(|address| end(Transport::Iwarp, None, Some(*address))).collect()
         }
-    };
-    let mut seen = Vec::new();
-    ends.retain(|end| {
-        let own = end.leads.own();
-        let is_new = own.is_none() || !seen.contains(&own);
-        seen.push(own);
-        is_new
-    });
-    ends
+    }
 }
 
 /// How far a device is from a rank's GPU, or else from its NUMA node.

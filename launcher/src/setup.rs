@@ -285,7 +285,9 @@ pub(crate) fn slow_network(
 fn threads(inventory: &Inventory, ranks: usize) -> Default {
     let usable = inventory.cpus.usable();
     let value = (usable / ranks.max(1)).max(1).to_string();
-    Default::new("OMP_NUM_THREADS", value, &format!("{usable} CPUs for {ranks} ranks of this node"))
+    let plural = if ranks == 1 { "" } else { "s" };
+    let reason = format!("{usable} CPUs for {ranks} rank{plural} of this node");
+    Default::new("OMP_NUM_THREADS", value, &reason)
 }
 
 /// The interface by which other nodes reach this one; names differ from host to host. NCCL takes

@@ -8,6 +8,7 @@ use crate::rendezvous::Joined;
 use crate::setup::{Default, Setup};
 use crate::table;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::{RankNic, RankTable};
 use std::io::Write;
 use std::str::FromStr;
 
@@ -55,7 +56,7 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
 impl Show {
     fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
-            Show::Placement => placement(map, &joined.setups),
+            Show::Placement => placement(map, &joined.setups, &joined.table),
             Show::Env => env(job, map, &joined.setups),
             Show::RankTable(Form::Text) => table::for_people(&joined.table),
             Show::RankTable(Form::Json) => match serde_json::to_string_pretty(&joined.table) {
@@ -79,8 +80,9 @@ fn ranks<'a>(
     ranks.into_iter()
 }
 
-fn placement(map: &RankMap, setups: &[Vec<Setup>]) -> String {
-    let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "why"])];
+/// Where ranks run and what is near, as far as devices are known.
+pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
+    let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
     for (rank, host, Setup { placement, gpu, .. }) in ranks(map, setups) {
         rows.push(vec![
             rank.to_string(),
@@ -88,10 +90,28 @@ fn placement(map: &RankMap, setups: &[Vec<Setup>]) -> String {
             placement.cpus.as_ref().map_or("all".to_owned(), ToString::to_string),
             placement.numa_node.map(|node| node.to_string()).unwrap_or_default(),
             gpu.clone().unwrap_or_default(),
+            nearest_nics(table, rank),
             placement.reason.clone(),
         ]);
     }
     columns::lay_out(&rows)
+}
+
+/// `mlx5_0,mlx5_1 PIX`: the rank's nearest NICs and how near, as `nvidia-smi topo -m` has it.
+fn nearest_nics(table: &RankTable, rank: Rank) -> String {
+    let Some(row) = table.ranks().get(rank.index()) else { return String::new() };
+    let Some(first) = row.nics.first() else { return String::new() };
+    let name = |own: &RankNic| {
+        let nics = &table.nodes().get(row.node.index())?.nics;
+        Some(nics.get(own.nic as usize)?.device.as_str())
+    };
+    let nearest = row.nics.iter().take_while(|own| own.distance == first.distance);
+    let mut names: Vec<&str> = nearest.filter_map(name).collect();
+    names.dedup();
+    let names = names.join(",");
+    // From nowhere in particular nothing is near or far.
+    let is_somewhere = row.gpu.is_some() || row.numa_node.is_some();
+    if is_somewhere { format!("{names} {}", first.distance) } else { names }
 }
 
 /// What each rank gets unless it is set, and why; what the launching shell or `-x` sets instead is

@@ -159,6 +159,18 @@ pub enum Distance {
     System,
 }
 
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Distance::Same => "SELF",
+            Distance::Switch => "PIX",
+            Distance::Switches => "PXB",
+            Distance::HostBridge => "PHB",
+            Distance::System => "SYS",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

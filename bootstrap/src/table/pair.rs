@@ -87,7 +87,8 @@ impl RankTable {
     }
 
     /// The NICs of two ranks that suit them best, if any reach each other: hardware before
-    /// software, then the nearest, the fastest, those of one rail; of equals the first.
+    /// software, then the nearest, the fastest, those of one rail; of equals the first of the lower
+    /// rank, so that ranks of one node use NICs of their own.
     fn best(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;
@@ -122,8 +123,8 @@ impl RankTable {
             own.distance.min(theirs.distance),
             Reverse(rate),
             one.rail != other.rail,
-            at_low + at_high,
             at_low,
+            at_high,
         ))
     }
 

@@ -109,27 +109,7 @@ fn rails_meet_rails() {
 
 #[test]
 fn a_triangle_of_cables_uses_the_one_between() {
-    // Titanic is joined to one by 192.168.100.0/24, to the other by 192.168.101.0/24.
-    let titanic = inventory("spark");
-    let readdressed = |first: [u8; 4], second: [u8; 4]| {
-        let mut node = titanic.clone();
-        let renamed = |address: IpAddr| match address {
-            IpAddr::V4(v4) if v4.octets()[..3] == [192, 168, 100] => IpAddr::from(first),
-            IpAddr::V4(v4) if v4.octets()[..3] == [192, 168, 101] => IpAddr::from(second),
-            address => address,
-        };
-        node.netdevs.iter_mut().flat_map(|n| &mut n.addresses).for_each(|a| a.0 = renamed(a.0));
-        for gid in node.rdma.iter_mut().flat_map(|d| &mut d.ports).flat_map(|p| &mut p.gids) {
-            if let IpAddr::V4(v4) = renamed(gid.ip()) {
-                gid.value = v4.to_ipv6_mapped();
-            }
-        }
-        node.routes.clear();
-        node
-    };
-    let iceberg = readdressed([192, 168, 100, 3], [192, 168, 102, 2]);
-    let carpathia = readdressed([192, 168, 102, 3], [192, 168, 101, 3]);
-    let ways = ways(&table_of(&[titanic, iceberg, carpathia], 1));
+    let ways = ways(&table_of(&crate::goldens::triangle(), 1));
     let wanted = [
         "0-1 Rdma rocep1s0f0@Some(192.168.100.2) rocep1s0f0@Some(192.168.100.3)",
         "0-2 Rdma rocep1s0f1@Some(192.168.101.2) rocep1s0f1@Some(192.168.101.3)",

@@ -1,0 +1,167 @@
+//! Tests: what is decided for jobs on recorded machines, `launcher/goldens/job-*.txt`.
+
+use crate::map::RankMap;
+use crate::recorded::inventory;
+use crate::selection::Plan;
+use crate::setup::{self, Options, Seen, Setup, Wishes};
+use crate::{show, table};
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::table::RankTable;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// Hosts `a`, `b` and so on, with so many ranks each.
+fn job(machines: &[Inventory], ranks: usize) -> String {
+    let names = ["a", "b", "c"];
+    let hosts: Vec<String> =
+        names.iter().zip(machines).map(|(name, _)| format!("{name}:{ranks}")).collect();
+    let hosts = crate::hosts::parse(&[hosts.join(",")]).unwrap();
+    let map = RankMap::by_slot(&hosts, None, false).unwrap();
+    let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
+    let (options, plan) = (Options::default(), Plan::of(machines, None));
+    let inventories = machines;
+    let seen = Seen { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
+    let ports: Vec<Vec<u16>> = (0..machines.len())
+        .map(|node| vec![21_000, 21_001][usize::from(node > 0)..].to_vec())
+        .collect();
+    let wishes = Wishes { options: &options, env: &[] };
+    let setups = setup::decide(&wishes, &seen, &ports).unwrap();
+    let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
+    let mut text = show::placement(&map, &setups, &table);
+    text += "\n";
+    text += &pairs(&table);
+    let mut told: Vec<(&str, String)> = Vec::new();
+    for (name, setups) in names.iter().zip(&setups) {
+        let env = env(&setups[0]);
+        // What is the same as on the host before is not repeated.
+        if told.last().is_none_or(|(_, last)| *last != env) {
+            let _ = write!(text, "\nfirst rank of {name}\n{env}");
+        }
+        told.push((name, env));
+    }
+    let said = setup::slow_network(&wishes, &map, machines, &plan);
+    if let Some((line, hint)) = said {
+        let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+        let _ = write!(text, "\n{line}\n{hint}");
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+/// The first address that is one's own.
+fn management(machine: &Inventory) -> IpAddr {
+    let netdevs = machine.netdevs.iter().filter(|n| n.kind != NetdevKind::Loopback);
+    netdevs.flat_map(|netdev| &netdev.addresses).next().unwrap().0
+}
+
+fn facts() -> NodeFacts {
+    NodeFacts {
+        hostname: "h".into(),
+        arch: "x86_64".into(),
+        pid: 1,
+        uid: 0,
+        addresses: vec![],
+        ssh_address: None,
+    }
+}
+
+/// Ranks of different hosts and the ports by which they reach each other.
+fn pairs(table: &RankTable) -> String {
+    let mut text = String::new();
+    let ranks = table.world_size();
+    for (a, b) in (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b)))) {
+        let pair = table.pair(a, b).unwrap();
+        let end = |rank: Rank, nic: Option<u32>| {
+            let node = &table.nodes()[table.ranks()[rank.index()].node.index()];
+            let nic = nic.map(|nic| &node.nics[nic as usize]);
+            nic.map(|nic| format!(" {}/{} {}", nic.device, nic.port, nic.address.unwrap()))
+        };
+        let ends = [end(a, pair.nic_a), end(b, pair.nic_b)].map(Option::unwrap_or_default);
+        let mtu = pair.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
+        let between = if ends[0].is_empty() { "" } else { " -" };
+        let (first, second) = (&ends[0], &ends[1]);
+        let _ = writeln!(text, "{a}-{b} {:?}:{first}{between}{second}{mtu}", pair.connect);
+    }
+    text
+}
+
+fn env(setup: &Setup) -> String {
+    let line = |default: &setup::Default| {
+        let setup::Default { name, value, reason } = default;
+        format!("{name}={value}  ({reason})\n")
+    };
+    setup.defaults.iter().map(line).collect()
+}
+
+fn check(name: &str, machines: &[Inventory], ranks: usize) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    let path = path.join(format!("job-{name}.txt"));
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(job(machines, ranks), golden, "{name}");
+}
+
+/// Several of one machine; their addresses are the same, which selection does not mind.
+fn several(name: &str, count: usize, ranks: usize) {
+    check(name, &vec![inventory(name); count], ranks);
+}
+
+#[test]
+fn a_pair_with_infiniband() {
+    several("connectx3", 2, 1);
+    several("sriov", 2, 1);
+}
+
+#[test]
+fn a_triangle_of_cables() {
+    check("triangle", &triangle(), 1);
+}
+
+#[test]
+fn erdma_in_both_modes() {
+    several("erdma-compat", 2, 1);
+    several("erdma-standard", 2, 1);
+    check("erdma-mixed", &["erdma-compat", "erdma-standard"].map(inventory), 1);
+    several("ack-node", 2, 2);
+}
+
+#[test]
+fn servers() {
+    several("dgx", 2, 8);
+    several("dual-port", 2, 2);
+    several("bond", 2, 1);
+    several("esxi-vm", 2, 1);
+}
+
+#[test]
+fn machines_without_rdma() {
+    several("no-rdma", 2, 2);
+    several("amd-apu", 2, 1);
+    several("container", 2, 1);
+}
+
+/// Three of one machine, with a cable and a network of its own between any two.
+pub(crate) fn triangle() -> [Inventory; 3] {
+    let titanic = inventory("spark");
+    let readdressed = |first: [u8; 4], second: [u8; 4]| {
+        let mut node = titanic.clone();
+        let renamed = |address: IpAddr| match address {
+            IpAddr::V4(v4) if v4.octets()[..3] == [192, 168, 100] => IpAddr::from(first),
+            IpAddr::V4(v4) if v4.octets()[..3] == [192, 168, 101] => IpAddr::from(second),
+            address => address,
+        };
+        node.netdevs.iter_mut().flat_map(|n| &mut n.addresses).for_each(|a| a.0 = renamed(a.0));
+        for gid in node.rdma.iter_mut().flat_map(|d| &mut d.ports).flat_map(|p| &mut p.gids) {
+            if let IpAddr::V4(v4) = renamed(gid.ip()) {
+                gid.value = v4.to_ipv6_mapped();
+            }
+        }
+        node.routes.clear();
+        node
+    };
+    let iceberg = readdressed([192, 168, 100, 3], [192, 168, 102, 2]);
+    let carpathia = readdressed([192, 168, 102, 3], [192, 168, 101, 3]);
+    [titanic, iceberg, carpathia]
+}
