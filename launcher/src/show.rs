@@ -7,8 +7,10 @@ use crate::map::{MappedNode, RankMap};
 use crate::rendezvous::Joined;
 use crate::setup::{Default, Setup};
 use crate::table;
+use rlaunch_bootstrap::env::shown;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::table::{RankNic, RankTable};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::str::FromStr;
 
@@ -128,8 +130,22 @@ fn env(job: &JobSpec, map: &RankMap, setups: &[Vec<Setup>]) -> String {
             let variable = format!("{name}={value}");
             rows.push(vec![rank.to_string(), host.to_string(), variable, why]);
         }
+        let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
+        for var in job.env.iter().filter(|var| is_of_libraries(&var.name)) {
+            let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+            if !is_known(&name) {
+                let variable = format!("{name}={}", shown(&name, &value));
+                rows.push(vec![rank.to_string(), host.to_string(), variable, "(yours)".into()]);
+            }
+        }
     }
     columns::lay_out(&rows)
+}
+
+/// Whether this is for libraries that rlaunch would tell something as well.
+fn is_of_libraries(name: &OsStr) -> bool {
+    const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "TP_SOCKET_", "OMP_NUM_"];
+    PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
 #[cfg(test)]

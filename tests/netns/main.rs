@@ -19,6 +19,7 @@ mod keys;
 mod local;
 mod lost;
 mod missing;
+mod network;
 mod oob;
 mod output;
 mod placement;

@@ -65,6 +65,8 @@ fn what_the_user_sets_wins_and_is_marked() {
     assert_eq!(out.lines().filter(|line| line.trim() == "7 mlx5_9").count(), 2, "{ran}");
     let marked = |line: &&str| line.contains("OMP_NUM_THREADS=7") && line.ends_with("(yours)");
     assert_eq!(out.lines().filter(marked).count(), 2, "{ran}");
+    let marked = |line: &&str| line.contains("NCCL_IB_HCA=mlx5_9") && line.ends_with("(yours)");
+    assert_eq!(out.lines().filter(marked).count(), 2, "{ran}");
     assert!(out.contains("of eth0 is how other nodes reach this one"), "{ran}");
     let ran = field.rlaunch("-H a").env("OMP_NUM_THREADS", "5").sh("echo $OMP_NUM_THREADS").run();
     assert_eq!(ran.succeeded().out().trim(), "5");

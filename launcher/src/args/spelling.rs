@@ -1,0 +1,88 @@
+//! Command lines as people type them, before clap reads them.
+
+use super::Args;
+use clap::CommandFactory;
+use std::ffi::{OsStr, OsString};
+
+/// Turns mpirun's spelling into clap's before the program begins: `-np 4` is `--np 4`, and the
+/// verb `run` as the first word is dropped.
+pub(super) fn respell(typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    let mut command = Args::command();
+    command.build();
+    let mut words = typed.into_iter().peekable();
+    let mut spelled: Vec<OsString> = words.next().into_iter().collect();
+    words.next_if(|word| word == "run");
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        if !text.starts_with('-') || text == "--" {
+            spelled.push(word);
+            break;
+        }
+        let word = if text == "-np" { OsString::from("--np") } else { word };
+        // What clap does not know here it would take for the program.
+        if !is_option(&command, &word) {
+            return Err(unknown(&command, &text));
+        }
+        let value_follows = takes_next_word(&command, &word);
+        spelled.push(word);
+        if value_follows {
+            spelled.extend(words.next());
+        }
+    }
+    spelled.extend(words);
+    Ok(spelled)
+}
+
+/// Whether this is an option of rlaunch: `--long`, `--long=value`, or letters of which the first
+/// is known.
+fn is_option(command: &clap::Command, word: &OsStr) -> bool {
+    let text = word.to_string_lossy();
+    match text.strip_prefix("--") {
+        Some(long) => {
+            let name = long.split_once('=').map_or(long, |(name, _)| name);
+            long_option(command, name).is_some()
+        }
+        None => {
+            let letter = text.chars().nth(1);
+            letter.is_some() && command.get_arguments().any(|arg| arg.get_short() == letter)
+        }
+    }
+}
+
+fn long_option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::Arg> {
+    command.get_arguments().find(|arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long() == Some(name) || aliases.contains(&name)
+    })
+}
+
+/// `--no-such-option` is unknown; the option nearest to it may be meant.
+fn unknown(command: &clap::Command, word: &str) -> clap::Error {
+    let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+    let near = |long: &&str| {
+        strsim::levenshtein(long, name) <= 2 || (name.len() > 2 && long.starts_with(name))
+    };
+    let longs = command.get_arguments().filter_map(clap::Arg::get_long);
+    let meant = longs.filter(near).min_by_key(|long| strsim::levenshtein(long, name));
+    let tip = meant.map_or(String::new(), |long| format!("\n\n  tip: --{long} exists"));
+    let message = format!("unexpected argument '{word}' found{tip}");
+    command.clone().error(clap::error::ErrorKind::UnknownArgument, message)
+}
+
+/// Whether this option's value is the next word.
+fn takes_next_word(command: &clap::Command, word: &OsStr) -> bool {
+    let text = word.to_string_lossy();
+    let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
+    if let Some(long) = text.strip_prefix("--") {
+        return long_option(command, long).is_some_and(takes_value);
+    }
+    // In `-vn 4` the last letter takes the value; in `-n4` the value has begun.
+    let mut letters = text.chars().skip(1);
+    while let Some(letter) = letters.next() {
+        let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter));
+        if arg.is_some_and(takes_value) {
+            return letters.next().is_none();
+        }
+    }
+    false
+}

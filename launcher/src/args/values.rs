@@ -1,0 +1,42 @@
+//! What options' values mean.
+
+use rlaunch_bootstrap::job::PortRange;
+
+pub(super) fn parse_job(text: &str) -> Result<String, String> {
+    let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| text.to_owned()).ok_or_else(|| "32 hexadecimal digits".to_owned())
+}
+
+pub(super) fn parse_ranks(text: &str) -> Result<u32, String> {
+    let ranks = text.trim().parse().ok().filter(|&n: &u32| n > 0);
+    ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())
+}
+
+pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    let duration = std::time::Duration::try_from_secs_f64(seconds);
+    duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
+}
+
+pub(super) fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    let duration = std::time::Duration::try_from_secs_f64(seconds).ok();
+    duration.filter(|d| !d.is_zero()).ok_or_else(|| "more than 0 seconds".to_owned())
+}
+
+/// Ports that eRDMA's compat mode takes for itself.
+const ERDMA_PORTS: std::ops::RangeInclusive<u16> = 30608..=30623;
+
+pub(super) fn parse_port_range(text: &str) -> Result<PortRange, String> {
+    let wanted = || "a range of ports like 21000-21511".to_owned();
+    let (first, last) = text.split_once('-').ok_or_else(wanted)?;
+    let first: u16 = first.trim().parse().map_err(|_| wanted())?;
+    let last: u16 = last.trim().parse().map_err(|_| wanted())?;
+    if first < 1024 || first > last {
+        return Err("ports from 1024 up, the lower one first".to_owned());
+    }
+    if first <= *ERDMA_PORTS.end() && last >= *ERDMA_PORTS.start() {
+        return Err("ports other than 30608-30623, which eRDMA's compat mode takes".to_owned());
+    }
+    Ok(PortRange { first, last })
+}

@@ -1,0 +1,100 @@
+//! What was typed after a verb.
+
+use super::{ReachArgs, values};
+use clap::Parser;
+use std::path::PathBuf;
+
+/// End whatever a job left on its hosts, when its agents could not: `rlaunch reap JOB -H a,b`.
+///
+/// A job's processes are known by the job's id in their environment, so nothing else is touched.
+/// Running it twice does no harm.
+#[derive(Debug, Parser)]
+#[command(name = "rlaunch reap", version, max_term_width = 100)]
+pub(crate) struct ReapArgs {
+    /// The job's id, as RLAUNCH_JOB_ID and the events have it
+    #[arg(value_name = "JOB", required_unless_present = "all", value_parser = values::parse_job)]
+    pub(crate) job: Option<String>,
+
+    /// Every job of yours on these hosts, running ones included
+    #[arg(long, conflicts_with = "job")]
+    pub(crate) all: bool,
+
+    /// The hosts, as for a job; this machine when none is given
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
+}
+
+/// Show what hosts have: processors, RDMA ports and what limits them, GPUs, interfaces.
+///
+/// Each RDMA port has a line: how it would be used, or why it is not. Nothing is changed and no
+/// other program is asked.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch topo",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch topo                    this machine
+  rlaunch topo -H a,b             two hosts
+  rlaunch topo -H a,b --gids      their GID tables
+  rlaunch topo -H a --tree        a drawing of bridges, GPUs and NICs
+  rlaunch topo -H a --json        everything that is known
+  rlaunch topo --from x.tar       hosts that rlaunch capture has recorded"
+)]
+pub(crate) struct TopoArgs {
+    /// The hosts, as for a job; this machine when none is given
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// Not of hosts but of what `rlaunch capture` has recorded
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub(crate) from: Option<PathBuf>,
+
+    /// Print GID tables, as `show_gids` does
+    #[arg(long, group = "what")]
+    pub(crate) gids: bool,
+
+    /// Draw NUMA nodes, bridges, GPUs and NICs
+    #[arg(long, group = "what")]
+    pub(crate) tree: bool,
+
+    /// Print what programs can ask of RDMA devices
+    #[arg(long, group = "what")]
+    pub(crate) caps: bool,
+
+    /// Print everything as JSON
+    #[arg(long, group = "what")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
+}
+
+/// Record the files that say what hosts have, for `rlaunch topo --from`.
+///
+/// They are the kernel's files on devices, processors and interfaces, and the agent's own limits:
+/// no environment, no secret, nothing of yours.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch capture",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch capture -H a,b -o x.tar
+  rlaunch topo --from x.tar"
+)]
+pub(crate) struct CaptureArgs {
+    /// The hosts, as for a job; this machine when none is given
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// The archive to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
+}
