@@ -288,6 +288,35 @@ mod tests {
     }
 
     #[test]
+    fn whole_cores_are_given_as_far_as_they_go() {
+        let mut inventory = inventory(&["0-3,8-11", "4-7,12-15"], "0-15", &[]);
+        let core = |first: u32| [first, first + 8].into_iter().collect::<CpuSet>();
+        inventory.cpus.cores = (0..8).map(core).collect();
+        let wanted = ["0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"];
+        assert_eq!(cpus(&inventory, 4, &Bind::Core(None)), wanted);
+        // Five CPUs for each would be two cores and a half.
+        assert_eq!(cpus(&inventory, 3, &Bind::Core(None)), ["0-1,8-9", "2-3,10-11", "4-5,12-13"]);
+        assert_eq!(cpus(&inventory, 2, &Bind::Core(Some(3))), ["0-1,8", "4-5,12"]);
+        let error = place(&inventory, 4, &Bind::Core(Some(5))).unwrap_err();
+        let wanted = "4 ranks of 5 CPUs each are more than the 16 that may be used";
+        assert_eq!(error.to_string(), wanted);
+    }
+
+    #[test]
+    fn a_rank_can_be_kept_to_its_gpus_node() {
+        let inventory = inventory(&["0-15", "16-31"], "0-31", &[1]);
+        assert_eq!(cpus(&inventory, 1, &Bind::Gpu), ["16-31"]);
+        assert_eq!(cpus(&inventory, 1, &Bind::Numa), ["0-31"]);
+        let mut unknown = inventory.clone();
+        unknown.gpus[0].pci.numa_node = None;
+        assert_eq!(place(&unknown, 1, &Bind::Gpu), Err(Unplaceable::NoGpu(0)));
+        let reason = place(&unknown, 1, &Bind::Numa).unwrap().remove(0).reason;
+        assert_eq!(reason, "all that are allowed: its NUMA node has too few");
+        let reason = place(&unknown, 2, &Bind::Numa).unwrap().remove(0).reason;
+        assert_eq!(reason, "spread over NUMA nodes: that of GPU 0000:00:00.0 is unknown");
+    }
+
+    #[test]
     fn a_list_is_cut_to_what_is_allowed() {
         let inventory = inventory(&["0-7"], "2-5", &[]);
         let list = |text: &str| text.parse::<Bind>().unwrap();

@@ -130,6 +130,10 @@ pub(crate) fn decide(
     let decided = nodes.map(|(node, (mapped, inventory))| {
         let placements = placement::place(inventory, mapped.ranks.len(), &options.bind)
             .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
+        let (ranks, usable) = (mapped.ranks.len(), inventory.cpus.usable());
+        if usable < ranks {
+            tracing::info!("{}: {ranks} ranks share {usable} CPUs", mapped.host);
+        }
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
         let of_node = of_node(wishes, seen, &fabric, node, held[node].ras(own_ports));
         let ranks = mapped.ranks.iter().zip(placements).enumerate();
