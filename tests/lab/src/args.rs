@@ -3,6 +3,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+use crate::vm_command::Vm;
 use rlaunch_lab::bench::launch;
 use rlaunch_lab::dist::Profile;
 use rlaunch_lab::{names, stages};
@@ -30,6 +31,11 @@ Break them:
   cargo lab heal b                    and back
   cargo lab crash c                   power loss
   cargo lab boot c                    and back
+
+Hosts with RDMA:
+  cargo lab vm up 3 triangle          guests n1, n2 and n3 with soft RoCE and Soft-iWARP
+  cargo lab vm ssh n1 ibv_devinfo     and so on: `cargo lab vm --help`
+  cargo lab vm down
 
 Simulate:
   cargo lab sim --seeds 200           small jobs with faults, in virtual time
@@ -163,6 +169,9 @@ pub(crate) enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// Hosts that are emulated computers, with RDMA devices made of software.
+    #[command(subcommand)]
+    Vm(Vm),
     /// Feed decoders with whatever a fuzzer finds.
     Fuzz {
         /// Only this one.
@@ -242,6 +251,9 @@ pub(crate) struct OneHost {
 impl Verb {
     /// Whether this touches namespaces; building and listing do not, and of the tests only some.
     pub(crate) fn needs_root(&self) -> bool {
+        if let Verb::Vm(vm) = self {
+            return vm.needs_root();
+        }
         !matches!(
             self,
             Verb::Status { .. }

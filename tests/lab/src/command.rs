@@ -86,7 +86,8 @@ pub fn display(command: &Command) -> String {
     words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-fn quote(word: &str) -> String {
+/// A word as a shell takes it for itself.
+pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.into()

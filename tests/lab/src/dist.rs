@@ -42,12 +42,21 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
         Profile::Lab => "lab",
         Profile::Release => "agent",
     };
-    let dist = target.join(format!("dist-{name}"));
+    let dist = dist_in(&target, profile);
     let launcher = dist.join("rlaunch");
     place(&target.join(name).join("rlaunch"), &launcher)?;
     let agents = dist.join("lib/rlaunch").join(host_triple()?);
     place(&target.join(agent_directory).join("rlaunch-worker"), &agents.join("rlaunch-worker"))?;
     Ok(launcher)
+}
+
+/// Where [`build`] puts what it builds.
+pub fn directory(profile: Profile) -> Result<PathBuf, LabError> {
+    Ok(dist_in(&target_directory()?, profile))
+}
+
+fn dist_in(target: &Path, profile: Profile) -> PathBuf {
+    target.join(format!("dist-{}", profile.name()))
 }
 
 /// The shipped agent takes a minute of link-time optimisation that tests do not need.

@@ -57,6 +57,26 @@ pub enum LabError {
         /// The host.
         host: String,
     },
+    /// There are no guests of that lab.
+    #[error("no guests of a lab named `{lab}` are up")]
+    NoGuests {
+        /// The lab's name.
+        lab: String,
+    },
+    /// The lab has no such guest.
+    #[error("lab `{lab}` has no guest `{guest}`")]
+    NoGuest {
+        /// The lab's name.
+        lab: String,
+        /// The name asked for.
+        guest: String,
+    },
+    /// The guest is there but does not run.
+    #[error("guest {guest} is down")]
+    GuestDown {
+        /// The guest.
+        guest: String,
+    },
     /// An argument makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -98,6 +118,13 @@ impl LabError {
             LabError::NotUp { .. } => Some("`cargo lab up 3` makes hosts a, b and c".into()),
             LabError::NoHost { .. } => Some("`cargo lab hosts` lists them".into()),
             LabError::HostDown { host } => Some(format!("`cargo lab boot {host}` starts it")),
+            LabError::NoGuests { .. } => {
+                Some("`cargo lab vm up 3 triangle` makes guests n1, n2 and n3".into())
+            }
+            LabError::NoGuest { .. } => Some("`cargo lab vm status` lists them".into()),
+            LabError::GuestDown { guest } => {
+                Some(format!("`cargo lab vm console {guest}` may say why"))
+            }
             LabError::NotRoot => Some("run it as root, or let this account use `sudo -n`".into()),
             LabError::Missing(_) => Some("`cargo lab setup` installs what it can".into()),
             LabError::Deadline { .. } => {

@@ -30,6 +30,7 @@ pub mod setup;
 pub mod sim;
 pub mod soak;
 pub mod stages;
+pub mod vm;
 
 pub use error::LabError;
 pub use lab::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};

@@ -1,6 +1,7 @@
 //! `cargo lab`: test hosts on this machine, and everything that runs on them.
 
 mod args;
+mod vm_command;
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -99,6 +100,7 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             return Ok(exit_code(fuzz::run(target.as_deref(), *seconds)?.failed == 0));
         }
         Verb::Sim { words } => return Ok(exit_code(sim::run(words)?)),
+        Verb::Vm(vm) => return vm_command::dispatch(name, vm),
         Verb::Build { profile } => println!("{}", dist::build(*profile)?.display()),
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use nix::unistd::geteuid;
@@ -45,6 +46,16 @@ const HEADERS: &[Need] = &[
 
 const FUZZER: &[Need] = &[Need { program: "c++", package: "g++" }];
 
+/// What builds the guests' image and runs guests.
+const GUESTS: &[Need] = &[
+    Need { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Need { program: "mmdebstrap", package: "mmdebstrap" },
+    Need { program: "cpio", package: "cpio" },
+    Need { program: "xz", package: "xz-utils" },
+    Need { program: "make", package: "make" },
+    Need { program: "gcc", package: "gcc" },
+];
+
 /// What is to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
@@ -56,6 +67,8 @@ pub enum Extent {
     Headers,
     /// What builds a fuzzer, beside what hosts need.
     Fuzzer,
+    /// What guests of `cargo lab vm` need, and what builds their image.
+    Guests,
 }
 
 /// Installs what is missing; quick when nothing is. Prints what it does.
@@ -82,9 +95,10 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
 }
 
 /// Packages of which a program is missing, each once.
-fn missing(extent: Extent) -> Vec<&'static str> {
+pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
     let (peers, headers): (&[Need], &[Need]) = match extent {
         Extent::Lab => (&[], &[]),
+        Extent::Guests => (&[], GUESTS),
         Extent::Peers => (PEERS, &[]),
         Extent::Headers => (PEERS, HEADERS),
         Extent::Fuzzer => (&[], FUZZER),
@@ -105,6 +119,12 @@ pub fn has(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into);
     env::split_paths(&path).chain(more).any(|directory| directory.join(program).is_file())
+}
+
+/// Where the lab keeps what is dear to make, from run to run.
+pub(crate) fn cache() -> PathBuf {
+    let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
+    env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("rlaunch-lab")
 }
 
 /// An error unless we are root.

@@ -5,11 +5,11 @@ mod cgroup;
 mod host;
 mod machine;
 pub mod names;
-mod network;
+pub(crate) mod network;
 mod processes;
-mod sshd;
-mod state;
-mod teardown;
+pub(crate) mod sshd;
+pub(crate) mod state;
+pub(crate) mod teardown;
 
 mod enter;
 

@@ -135,7 +135,7 @@ pub(super) fn processes(netns: &str) -> Vec<i32> {
 }
 
 /// Deletes network namespaces; the links between them go with them.
-pub(super) fn delete(namespaces: &[String]) -> Result<(), LabError> {
+pub(crate) fn delete(namespaces: &[String]) -> Result<(), LabError> {
     let lines: String = namespaces.iter().map(|name| format!("netns del {name}\n")).collect();
     batch(None, "delete the lab's networks", &lines)?;
     // The directory is ours if it was not there before; empty it is of no use to anybody.
@@ -167,7 +167,7 @@ fn set_port(paths: &Paths, host: &str, state: &str) -> Result<(), LabError> {
 }
 
 /// One `ip` process for many lines.
-fn batch(netns: Option<&str>, operation: &str, lines: &str) -> Result<(), LabError> {
+pub(crate) fn batch(netns: Option<&str>, operation: &str, lines: &str) -> Result<(), LabError> {
     let mut ip = Command::new("ip");
     if let Some(netns) = netns {
         ip.args(["-n", netns]);

@@ -119,7 +119,7 @@ impl<'a> Sshd<'a> {
 }
 
 /// Adds the end of a log to a missed deadline.
-pub(super) fn with_detail(error: LabError, log: &str) -> LabError {
+pub(crate) fn with_detail(error: LabError, log: &str) -> LabError {
     match error {
         LabError::Deadline { what, seconds, .. } => {
             LabError::Deadline { what, seconds, detail: last_lines(log, 10) }

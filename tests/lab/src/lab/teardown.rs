@@ -45,7 +45,7 @@ fn kill_nodes(paths: &Paths) {
 }
 
 /// Whatever else still sits in the lab's networks, except for ourselves.
-fn kill_members(namespaces: &[String]) -> Result<(), LabError> {
+pub(crate) fn kill_members(namespaces: &[String]) -> Result<(), LabError> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     for namespace in namespaces {
         wait_until(Duration::from_secs(10), &format!("{namespace} to empty"), || {

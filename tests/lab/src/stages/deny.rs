@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::{run, spinner};
-use crate::{LabError, dist};
+use crate::{LabError, dist, setup};
 
 const VERSION: &str = "0.20.2";
 
@@ -50,7 +50,5 @@ fn install() -> Result<PathBuf, LabError> {
 
 /// Where it is kept from run to run.
 fn cache() -> PathBuf {
-    let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
-    let base = env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
-    base.join("rlaunch-lab").join(format!("cargo-deny-{VERSION}"))
+    setup::cache().join(format!("cargo-deny-{VERSION}"))
 }

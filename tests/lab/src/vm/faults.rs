@@ -1,0 +1,108 @@
+//! What goes wrong on guests' links, on purpose.
+
+use std::time::Duration;
+
+use super::topology::{guest_name, guest_number, interface_number};
+use super::{VmLab, guest, monitor, network};
+use crate::command::wait_until;
+use crate::{Cut, LabError};
+
+/// How long a guest may take to notice that its cable was pulled or plugged.
+const NOTICED: Duration = Duration::from_secs(15);
+
+impl VmLab {
+    /// Cuts the cable of an interface, at both ends if the other is a guest as well. Guests that
+    /// can see it have seen it when this returns.
+    pub fn cut(&self, guest: &str, interface: &str, kind: Cut) -> Result<(), LabError> {
+        let (number, index) = self.interface(guest, interface)?;
+        match kind {
+            Cut::Silent => network::set_tap(&self.paths, number, index, "down"),
+            Cut::Carrier => self.set_cable(number, index, false),
+        }
+    }
+
+    /// Brings a cable back, however it was cut; guests have their carrier when this returns.
+    pub fn heal(&self, guest: &str, interface: &str) -> Result<(), LabError> {
+        let (number, index) = self.interface(guest, interface)?;
+        network::set_tap(&self.paths, number, index, "up")?;
+        self.set_cable(number, index, true)
+    }
+
+    /// Plugs or unplugs both ends of a cable.
+    fn set_cable(&self, number: usize, index: usize, up: bool) -> Result<(), LabError> {
+        let ends = self.record.topology.ends(number, index);
+        for &(number, index) in &ends {
+            let dir = self.paths.guest(&guest_name(number));
+            monitor::set_link(&guest::monitor(&dir), index, up)?;
+        }
+        // A guest that has lost eth0 cannot be asked.
+        let mut asked = ends.iter().filter(|(_, index)| up || *index > 0);
+        asked.try_for_each(|(number, index)| {
+            let carrier = if up { "1" } else { "0" };
+            self.await_carrier(&guest_name(*number), &format!("eth{index}"), carrier)
+        })
+    }
+
+    /// Drops, delays or mangles what an interface sends, in the words of `tc`: `["loss", "10%"]`.
+    /// No words end it.
+    pub fn netem(&self, guest: &str, interface: &str, words: &[&str]) -> Result<(), LabError> {
+        self.interface(guest, interface)?;
+        let verb: &[&str] = if words.is_empty() { &["del"] } else { &["replace"] };
+        let mut line = [&["tc", "qdisc"], verb, &["dev", interface, "root"]].concat();
+        if !words.is_empty() {
+            line.push("netem");
+            line.extend(words);
+        }
+        self.checked(guest, &line).map(drop)
+    }
+
+    /// Changes the largest packet of an interface.
+    pub fn set_mtu(&self, guest: &str, interface: &str, mtu: u32) -> Result<(), LabError> {
+        self.fabric_interface(guest, interface)?;
+        let mtu = mtu.to_string();
+        self.checked(guest, &["ip", "link", "set", interface, "mtu", &mtu]).map(drop)
+    }
+
+    /// Takes an interface down or up inside the guest, as its administrator would.
+    pub fn set_port(&self, guest: &str, interface: &str, up: bool) -> Result<(), LabError> {
+        self.fabric_interface(guest, interface)?;
+        let state = if up { "up" } else { "down" };
+        self.checked(guest, &["ip", "link", "set", interface, state])?;
+        if up { self.await_carrier(guest, interface, "1") } else { Ok(()) }
+    }
+
+    /// Polls what the guest's kernel says of a carrier; one that is down altogether has none.
+    fn await_carrier(&self, guest: &str, interface: &str, wanted: &str) -> Result<(), LabError> {
+        let file = format!("/sys/class/net/{interface}/carrier");
+        let what = format!("{guest} to notice the cable of {interface}");
+        wait_until(NOTICED, &what, || {
+            // Right after eth0 is healed the guest may not answer yet.
+            let Ok(output) = self.run(guest, &["cat", &file]) else { return Ok(false) };
+            Ok(String::from_utf8_lossy(&output.stdout).trim() == wanted)
+        })
+    }
+
+    /// The numbers of a guest and of one of its interfaces.
+    fn interface(&self, guest: &str, interface: &str) -> Result<(usize, usize), LabError> {
+        self.check(guest)?;
+        let number = guest_number(guest).unwrap_or_default();
+        let count = self.record.topology.cables(number).len();
+        match interface_number(interface).filter(|&index| index < count) {
+            Some(index) => Ok((number, index)),
+            None => Err(LabError::Usage(format!(
+                "guest {guest} has no interface `{interface}`, but eth0 to eth{}",
+                count.saturating_sub(1)
+            ))),
+        }
+    }
+
+    /// The same for what must not be done to the interface by which it is done.
+    fn fabric_interface(&self, guest: &str, interface: &str) -> Result<(), LabError> {
+        match self.interface(guest, interface)? {
+            (_, 0) => Err(LabError::Usage(
+                "eth0 is how the guest is reached; `cut` works on it from outside".into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}

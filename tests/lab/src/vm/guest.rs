@@ -1,0 +1,262 @@
+//! One guest: a QEMU process without KVM, so that it runs wherever the lab does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::image::Image;
+use super::state::{self, Paths, Record};
+use super::topology::{FABRIC_MTU, guest_name, hardware_address, management_address, tap};
+use super::{VmLab, network};
+use crate::LabError;
+use crate::command::{last_lines, run, wait_until};
+use crate::lab::sshd::with_detail;
+
+/// MiB of memory; what a guest writes to its disk is in there as well.
+const MEMORY: usize = 1024;
+
+/// How long a guest may take to start on a busy machine.
+const START: Duration = Duration::from_secs(180);
+
+/// How much of its console is shown when it does not start.
+const CONSOLE_LINES: usize = 20;
+
+/// What decides how a guest is started.
+#[derive(Debug)]
+pub(super) struct Guest<'a> {
+    pub(super) number: usize,
+    pub(super) record: &'a Record,
+    /// Its files.
+    pub(super) dir: PathBuf,
+}
+
+impl Guest<'_> {
+    fn name(&self) -> String {
+        guest_name(self.number)
+    }
+
+    /// The RDMA drivers it loads, in order.
+    fn rdma(&self) -> &'static str {
+        // In a mixed lab not everybody speaks RoCE.
+        if self.record.mixed && self.number == self.record.guests { "siw" } else { "rxe,siw" }
+    }
+
+    /// What it sees as `/share`: others are sent what they need, as by any launcher.
+    fn share(&self) -> Option<&Path> {
+        self.record.share.as_deref().filter(|_| self.number == 1)
+    }
+
+    /// The arguments of QEMU.
+    fn arguments(&self, image: &Image) -> Vec<String> {
+        let mut arguments = words("-accel tcg,thread=multi -machine q35 -cpu max -nodefaults");
+        arguments.extend(words("-no-user-config -no-reboot -display none -daemonize"));
+        arguments.extend([
+            "-smp".into(),
+            self.record.cpus.to_string(),
+            "-m".into(),
+            MEMORY.to_string(),
+        ]);
+        arguments.extend(["-pidfile".into(), path(&self.dir.join("pid"))]);
+        arguments.extend(["-serial".into(), format!("file:{}", path(&console(&self.dir)))]);
+        let monitor = escape(&monitor(&self.dir));
+        arguments.extend(["-qmp".into(), format!("unix:{monitor},server=on,wait=off")]);
+        arguments.extend(["-kernel".into(), path(&image.kernel())]);
+        arguments.extend(["-initrd".into(), path(&image.ramdisk())]);
+        arguments.extend(["-append".into(), self.command_line()]);
+        directory(&mut arguments, "root", &image.root());
+        if let Some(share) = self.share() {
+            directory(&mut arguments, "share", share);
+        }
+        for interface in 0..self.record.topology.cables(self.number).len() {
+            self.interface(&mut arguments, interface);
+        }
+        arguments
+    }
+
+    /// A network card. Those of the fabric sit behind a PCI Express port each, as real ones do.
+    fn interface(&self, arguments: &mut Vec<String>, interface: usize) {
+        let (number, i) = (self.number, interface);
+        let backend =
+            format!("tap,id=net{i},ifname={},script=no,downscript=no", tap(number, interface));
+        let mut card = format!(
+            "virtio-net-pci,netdev=net{i},romfile=,mac={}",
+            hardware_address(number, interface)
+        );
+        if interface > 0 {
+            let port = format!("pcie-root-port,id=port{i},chassis={i},x-speed=8,x-width=4");
+            arguments.extend(["-device".into(), port]);
+            card += &format!(",bus=port{i},host_mtu={FABRIC_MTU}");
+        }
+        arguments.extend(["-netdev".into(), backend, "-device".into(), card]);
+    }
+
+    /// What the kernel and the guest's init are told.
+    fn command_line(&self) -> String {
+        let hosts: Vec<String> = (1..=self.record.guests)
+            .map(|number| format!("{}={}", management_address(number), guest_name(number)))
+            .collect();
+        let cables = self.record.topology.cables(self.number).into_iter();
+        let addresses: Vec<String> = cables.map(|cable| format!("{}/24", cable.address)).collect();
+        // On a busy machine an emulated timer misses the kernel's test of it, which is then fatal.
+        format!(
+            "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off no_timer_check \
+             lab.name={} lab.hosts={} lab.addresses={} lab.mtu={FABRIC_MTU} lab.rdma={}{}",
+            self.name(),
+            hosts.join(","),
+            addresses.join(","),
+            self.rdma(),
+            if self.share().is_some() { " lab.share" } else { "" }
+        )
+    }
+
+    /// Starts it; [`wait`] tells when it is up.
+    pub(super) fn start(&self, paths: &Paths) -> Result<(), LabError> {
+        let name = self.name();
+        fs::create_dir_all(&self.dir)
+            .map_err(LabError::io(format!("make {}", self.dir.display())))?;
+        let mut command = network::enter(paths);
+        command.arg("qemu-system-x86_64").args(self.arguments(&self.record.image()));
+        // With -daemonize it returns once the machine is made, or says what is wrong.
+        run(&format!("start guest {name}"), &mut command)?;
+        let file = self.dir.join("pid");
+        let text =
+            fs::read_to_string(&file).map_err(LabError::io(format!("read {}", file.display())))?;
+        let pid = text.trim().parse().map_err(|_| {
+            LabError::Wrong(format!("guest {name}: `{}` is no process number", text.trim()))
+        })?;
+        state::store_process(&self.dir, pid)
+    }
+}
+
+/// Waits until `guest` answers by ssh.
+pub(super) fn wait(lab: &VmLab, guest: &str) -> Result<(), LabError> {
+    let dir = lab.paths.guest(guest);
+    let (what, ready) = (format!("guest {guest} to start"), format!("lab: {guest} is up"));
+    let console = || fs::read(console(&dir)).unwrap_or_default();
+    let console = || String::from_utf8_lossy(&console()).into_owned();
+    let shown = |error| with_detail(error, &console_end(&console()));
+    wait_until(START, &what, || {
+        if state::process(&dir).is_none() {
+            let end = console_end(&console());
+            return Err(LabError::Wrong(format!("guest {guest} died while starting:\n{end}")));
+        }
+        Ok(console().contains(&ready))
+    })
+    .map_err(shown)?;
+    // Its sshd starts after that line; an attempt that comes too early is refused at once.
+    let mut ssh = lab.ssh(guest)?;
+    ssh.arg("true");
+    wait_until(START, &what, || Ok(run("try ssh", &mut ssh).is_ok())).map_err(shown)?;
+    keep_connection(lab, guest)
+}
+
+/// Opens the connection that later commands share: on an emulated processor each key exchange
+/// takes longer than most commands. Whatever ends it, they connect by themselves.
+fn keep_connection(lab: &VmLab, guest: &str) -> Result<(), LabError> {
+    let mut ssh = lab.ssh(guest)?;
+    ssh.args(["-f", "-N", "-o", "ControlMaster=yes"]);
+    // It stays, and would hold any pipe open.
+    ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let operation = format!("keep a connection to {guest}");
+    ssh.status().map_err(LabError::io(operation)).map(drop)
+}
+
+fn console_end(text: &str) -> String {
+    last_lines(&text.replace('\r', ""), CONSOLE_LINES)
+}
+
+/// Whatever the guest's kernel and init print.
+pub(super) fn console(dir: &Path) -> PathBuf {
+    dir.join("console.log")
+}
+
+/// Where QEMU takes orders.
+pub(super) fn monitor(dir: &Path) -> PathBuf {
+    dir.join("monitor")
+}
+
+/// A command with the arguments of a guest's own programs, quoted for the shell that ssh starts.
+pub(super) fn remote(ssh: &mut Command, words: &[&str]) {
+    ssh.arg("--").args(words.iter().map(|word| crate::command::quote(word)));
+}
+
+/// Shows a directory of this machine to the guest, under a tag and not to be written to.
+fn directory(arguments: &mut Vec<String>, tag: &str, directory: &Path) {
+    let directory = escape(directory);
+    arguments.extend([
+        "-fsdev".into(),
+        format!("local,id={tag},path={directory},security_model=none,readonly=on"),
+        "-device".into(),
+        format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+    ]);
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// A path among QEMU's options, which commas separate.
+fn escape(path: &Path) -> String {
+    self::path(path).replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::Topology;
+
+    fn arguments(number: usize, mixed: bool) -> String {
+        let image = Image::at("/cache/vm-0");
+        let mut record = Record::new(3, Topology::Triangle, &image);
+        record.share = Some("/a,b/dist".into());
+        record.mixed = mixed;
+        let guest = Guest { number, record: &record, dir: "/run/lab/n".into() };
+        guest.arguments(&image).join(" ")
+    }
+
+    #[test]
+    fn the_first_guest_alone_is_given_the_share() {
+        let first = arguments(1, false);
+        assert!(first.contains("local,id=share,path=/a,,b/dist,"), "{first}");
+        assert!(first.contains(" lab.rdma=rxe,siw lab.share "), "{first}");
+        assert!(!arguments(2, false).contains("share"));
+        for number in [1, 2] {
+            let root = "local,id=root,path=/cache/vm-0/root,security_model=none,readonly=on";
+            assert!(arguments(number, false).contains(root));
+        }
+    }
+
+    #[test]
+    fn each_interface_has_its_cable() {
+        let second = arguments(2, false);
+        for part in [
+            "-netdev tap,id=net0,ifname=tap2-0,script=no,downscript=no",
+            "-device virtio-net-pci,netdev=net0,romfile=,mac=52:54:00:02:00:01 ",
+            "-device pcie-root-port,id=port2,chassis=2,x-speed=8,x-width=4",
+            "netdev=net2,romfile=,mac=52:54:00:02:02:01,bus=port2,host_mtu=4200",
+        ] {
+            assert!(second.contains(part), "{part}: {second}");
+        }
+        assert!(!second.contains("net3"), "{second}");
+    }
+
+    #[test]
+    fn the_command_line_names_everybody() {
+        let third = arguments(3, true);
+        for part in [
+            " lab.name=n3 lab.hosts=10.77.0.1=n1,10.77.0.2=n2,10.77.0.3=n3 ",
+            " lab.addresses=10.77.0.3/24,192.168.100.3/24,192.168.102.3/24 ",
+            " lab.mtu=4200 lab.rdma=siw -fsdev ",
+        ] {
+            assert!(third.contains(part), "{part}: {third}");
+        }
+        assert!(arguments(2, true).contains(" lab.rdma=rxe,siw -"));
+        // The kernel cuts what is longer.
+        assert!(third.len() < 2048);
+    }
+}

@@ -1,0 +1,222 @@
+//! The image that all guests boot from: built once from Debian's packages and kept in the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::recipe::{self, Recipe, Script};
+use crate::command::{run, spinner};
+use crate::lab::state::lock;
+use crate::setup::{self, Extent};
+use crate::{LabError, background::Background};
+
+/// How long one step may take; the slowest needs a minute.
+const STEP: Duration = Duration::from_secs(900);
+
+/// How the directory of an image ends while it is being built, before a number.
+const UNFINISHED: &str = "new";
+
+/// A whole image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Image {
+    dir: PathBuf,
+}
+
+impl Image {
+    /// The image in `dir`, which must be there.
+    pub(super) fn at(dir: impl Into<PathBuf>) -> Image {
+        Image { dir: dir.into() }
+    }
+
+    /// The image of today's recipe, if it has been built.
+    pub(super) fn find() -> Result<Option<Image>, LabError> {
+        let dir = setup::cache().join(Recipe::new(&suite()?).image_name());
+        Ok(dir.exists().then_some(Image { dir }))
+    }
+
+    /// The image of today's recipe; builds it if need be, a line for every step.
+    pub(super) fn build() -> Result<Image, LabError> {
+        if let Some(image) = Image::find()? {
+            return Ok(image);
+        }
+        setup::require_root()?;
+        let cache = setup::cache();
+        fs::create_dir_all(&cache).map_err(LabError::io(format!("make {}", cache.display())))?;
+        let waiting = Instant::now();
+        let _lock = lock(&cache.join("vm.lock"))?;
+        // Whoever held the lock may have built it.
+        if let Some(image) = Image::find()? {
+            let waited = waiting.elapsed().as_secs_f64();
+            println!("the guests' image was built meanwhile (waited {waited:.0} s)");
+            return Ok(image);
+        }
+        setup::install(Extent::Guests)?;
+        let recipe = Recipe::new(&suite()?);
+        let dir = cache.join(recipe.image_name());
+        println!("building the guests' image {} (once, about a minute)", dir.display());
+        let start = Instant::now();
+        remove_unfinished(&cache)?;
+        // What an interrupted build has started may go on for a while, in a directory of its own.
+        let unfinished = dir.with_extension(format!("{UNFINISHED}{}", std::process::id()));
+        fs::create_dir_all(&unfinished)
+            .map_err(LabError::io(format!("make {}", unfinished.display())))?;
+        let progress = spinner("building the guests' image");
+        let built = make(&recipe, &unfinished);
+        progress.finish_and_clear();
+        if let Err(error) = built {
+            // What failed first counts; the next build tries again to remove this.
+            let _ = remove(&unfinished);
+            return Err(error);
+        }
+        fs::rename(&unfinished, &dir)
+            .map_err(LabError::io(format!("rename {}", unfinished.display())))?;
+        println!("  the image is built ({:.0} s)", start.elapsed().as_secs_f64());
+        Ok(Image { dir })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The root directory; guests share it and write to none of it.
+    pub(super) fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    pub(super) fn kernel(&self) -> PathBuf {
+        self.dir.join("vmlinuz")
+    }
+
+    pub(super) fn ramdisk(&self) -> PathBuf {
+        self.dir.join("initrd.gz")
+    }
+
+    /// What opens every guest.
+    pub(super) fn key(&self) -> PathBuf {
+        self.dir.join("key")
+    }
+
+    pub(super) fn known_hosts(&self) -> PathBuf {
+        self.dir.join("known_hosts")
+    }
+}
+
+/// Why no image can be built or started here, if that is plain beforehand.
+pub(crate) fn obstacle() -> Option<String> {
+    if let Err(error) = suite() {
+        return Some(error.to_string());
+    }
+    let missing = setup::missing(Extent::Guests);
+    if !missing.is_empty() && !setup::has("apt-get") {
+        return Some(LabError::Missing(missing.join(" ")).to_string());
+    }
+    (!Path::new("/dev/net/tun").exists()).then(|| "there is no /dev/net/tun".into())
+}
+
+/// Starts building the image beside whatever else is done; the handle ends it when dropped.
+pub(crate) fn build_beside() -> Result<Background, LabError> {
+    let program = std::env::current_exe().map_err(LabError::io("find this program"))?;
+    let mut command = Command::new(program);
+    command.args(["vm", "build"]);
+    Background::start(command)
+}
+
+/// The machine's own Debian release: what is built here is to run in the guests.
+fn suite() -> Result<String, LabError> {
+    let text =
+        fs::read_to_string("/etc/os-release").map_err(LabError::io("read which system this is"))?;
+    match (os_release(&text), std::env::consts::ARCH) {
+        (Some(suite), "x86_64") => Ok(suite),
+        _ => Err(LabError::Wrong(
+            "guests need a Debian on x86_64: their image is made of its own packages".into(),
+        )),
+    }
+}
+
+/// The code name in an os-release file of Debian's.
+fn os_release(text: &str) -> Option<String> {
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        line.map(|value| value.trim_matches('"').to_owned())
+    };
+    value("VERSION_CODENAME").filter(|_| value("ID").as_deref() == Some("debian"))
+}
+
+/// All steps. The root directory is made while the kernel is fetched and its driver built.
+fn make(recipe: &Recipe, dir: &Path) -> Result<(), LabError> {
+    step("package lists", "read the package lists", || {
+        run("read the package lists", Command::new("apt-get").args(["update", "-q"])).map(drop)
+    })?;
+    let words: Vec<&str> =
+        [recipe.suite.as_str()].into_iter().chain(recipe.packages.iter().copied()).collect();
+    let (root, kernel) = thread::scope(|scope| {
+        let root = scope.spawn(|| script(recipe::ROOT, dir, "root directory", &words));
+        let kernel = script(recipe::KERNEL, dir, "kernel", &[])
+            .and_then(|()| script(recipe::SIW, dir, "Soft-iWARP driver", &[]));
+        (root.join(), kernel)
+    });
+    kernel?;
+    root.unwrap_or_else(|_| Err(LabError::Wrong("the root directory was not made".into())))?;
+    let inits = [recipe::GUEST_INIT.text, recipe::RAMDISK_INIT.text];
+    script(recipe::FINISH, dir, "keys and initial ramdisk", &inits)
+}
+
+fn script(script: Script, dir: &Path, label: &str, words: &[&str]) -> Result<(), LabError> {
+    let operation = format!("make the {label} of the guests' image ({})", script.name);
+    let mut command = Command::new("timeout");
+    // In our own process group, so that an interrupt ends it as well.
+    command.arg("--foreground").arg(STEP.as_secs().to_string()).args([
+        "sh",
+        "-c",
+        script.text,
+        script.name,
+    ]);
+    command.args(words).current_dir(dir).env("LC_ALL", "C");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    step(label, &operation, || run(&operation, &mut command).map(drop))
+}
+
+/// Runs a step and says how long it took.
+fn step(
+    label: &str,
+    operation: &str,
+    run: impl FnOnce() -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    let start = Instant::now();
+    run().inspect_err(|_| println!("  {operation}: failed"))?;
+    println!("  {label} ({:.1} s)", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Removes what interrupted builds left behind.
+fn remove_unfinished(cache: &Path) -> Result<(), LabError> {
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_unfinished = |path: &PathBuf| {
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        path.is_dir() && extension.starts_with(UNFINISHED)
+    };
+    entries.filter(is_unfinished).try_for_each(|path| remove(&path))
+}
+
+fn remove(dir: &Path) -> Result<(), LabError> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    fs::remove_dir_all(dir).map_err(LabError::io(format!("remove {}", dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debian_is_known_by_its_code_name() {
+        let text = "NAME=\"Debian GNU/Linux\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+        assert_eq!(os_release(text).as_deref(), Some("bookworm"));
+        let text = "VERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n";
+        assert_eq!(os_release(text), None);
+        assert_eq!(os_release(""), None);
+    }
+}

@@ -1,0 +1,65 @@
+#!/bin/sh
+# pid 1 of a guest: mounts, names, addresses, RDMA devices, then an sshd. What differs from guest
+# to guest comes on the kernel's command line:
+#
+#   lab.name=n1 lab.hosts=ADDRESS=NAME,... lab.addresses=ADDRESS/BITS,... lab.mtu=4200
+#   lab.rdma=rxe,siw [lab.share]
+#
+# Addresses are those of eth0, eth1 and so on; eth0 is for management and carries no RDMA.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts -o mode=620,ptmxmode=666,gid=5 devpts /dev/pts
+mount -t tmpfs -o mode=1777 shm /dev/shm
+mount -t tmpfs -o mode=755 run /run
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+# Containers stack file systems, which does not work upon one that is stacked already.
+mkdir -p /run/sshd /var/lib/containers
+mount -t tmpfs containers /var/lib/containers
+
+for word in $(cat /proc/cmdline); do
+    case $word in
+        lab.name=*) name=${word#*=} ;;
+        lab.hosts=*) hosts=${word#*=} ;;
+        lab.addresses=*) addresses=${word#*=} ;;
+        lab.mtu=*) mtu=${word#*=} ;;
+        lab.rdma=*) rdma=${word#*=} ;;
+        # Only the guest that launches is given this directory.
+        lab.share) mount -t 9p -o trans=virtio,version=9p2000.L,ro share /share ;;
+    esac
+done
+hostname "$name"
+echo "$name" >/etc/hostname
+{
+    echo "127.0.0.1 localhost"
+    echo "$hosts" | tr ',=' '\n '
+} >/etc/hosts
+
+modprobe -a virtio_net ib_uverbs rdma_ucm ib_umad
+for kind in $(echo "$rdma" | tr , ' '); do
+    case $kind in
+        rxe) modprobe rdma_rxe ;;
+        *) modprobe "$kind" ;;
+    esac
+done
+ip link set lo up
+number=0
+for address in $(echo "$addresses" | tr , ' '); do
+    ip address add "$address" dev "eth$number"
+    [ "$number" -eq 0 ] || ip link set "eth$number" mtu "$mtu"
+    ip link set "eth$number" up
+    if [ "$number" -gt 0 ]; then
+        for kind in $(echo "$rdma" | tr , ' '); do
+            rdma link add "$kind$((number - 1))" type "$kind" netdev "eth$number"
+        done
+    fi
+    number=$((number + 1))
+done
+
+# RDMA pins what it sends from; what sshd starts inherits this.
+ulimit -l unlimited
+echo "lab: $name is up"
+exec /usr/sbin/sshd -D -e -o UsePAM=no -o UseDNS=no -o PermitRootLogin=yes \
+    -o PrintMotd=no -o PrintLastLog=no -o MaxStartups=4096 -o MaxSessions=1024

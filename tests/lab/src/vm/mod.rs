@@ -1,0 +1,310 @@
+//! Hosts with real verbs and no RDMA hardware: QEMU guests on Debian's own kernel with soft RoCE
+//! (`rxe`) and Soft-iWARP (`siw`) on every fabric interface.
+//!
+//! In reading order: the `recipe` of the `image` that all guests boot from, the `topology` of
+//! their cables, one `guest`, and the `faults` of its links. No KVM is needed.
+
+mod faults;
+mod guest;
+mod image;
+mod monitor;
+mod network;
+mod recipe;
+mod state;
+mod topology;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use crate::background::Background;
+use crate::command::wait_until;
+use crate::lab::{names, network as namespaces, teardown};
+use crate::setup::{self, Extent};
+use crate::{LabError, lab};
+use guest::Guest;
+use image::Image;
+use state::{Paths, Record};
+use topology::{guest_name, guest_number, management_address};
+
+pub(crate) use image::{build_beside, obstacle};
+pub use topology::{MAX_GUESTS, Topology};
+
+/// The most processors of a guest.
+const MAX_CPUS: usize = 16;
+
+/// How long a command in a guest may take unless its caller says so.
+const COMMAND: Duration = Duration::from_secs(60);
+
+/// What a lab of guests is to be like.
+#[derive(Debug, Clone)]
+pub struct VmOptions {
+    /// The lab's name.
+    pub name: String,
+    /// How many guests.
+    pub guests: usize,
+    /// How they are cabled.
+    pub topology: Topology,
+    /// How many processors each guest has. Emulated ones are slow, and more of them than this
+    /// machine has make all of them slower.
+    pub cpus: usize,
+    /// The last guest has Soft-iWARP alone, so that not every node can use RoCE.
+    pub mixed: bool,
+    /// A directory of this machine that the first guest sees as `/share`, read-only.
+    pub share: Option<PathBuf>,
+}
+
+impl VmOptions {
+    /// Guests that all have the same devices, and no share.
+    pub fn new(name: &str, guests: usize, topology: Topology) -> VmOptions {
+        let name = name.into();
+        VmOptions { name, guests, topology, cpus: 1, mixed: false, share: None }
+    }
+}
+
+/// A lab of guests that is up.
+#[derive(Debug)]
+pub struct VmLab {
+    paths: Paths,
+    record: Record,
+}
+
+/// A guest in a few words.
+#[derive(Debug, Clone, Serialize)]
+pub struct GuestStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether its process runs.
+    pub up: bool,
+    /// The addresses of eth0, eth1 and so on.
+    pub addresses: Vec<String>,
+}
+
+/// Builds the image that guests boot from, unless it is there already; gives its directory.
+pub fn build() -> Result<PathBuf, LabError> {
+    Ok(Image::build()?.dir().to_path_buf())
+}
+
+impl VmLab {
+    /// Makes a lab and waits until every guest answers by ssh. Whatever has been started is
+    /// removed if one does not.
+    pub fn up(options: &VmOptions) -> Result<VmLab, LabError> {
+        setup::require_root()?;
+        names::check_lab_name(&options.name).map_err(LabError::Usage)?;
+        options.topology.check(options.guests).map_err(LabError::Usage)?;
+        let image = Image::build()?;
+        setup::install(Extent::Guests)?;
+        let paths = Paths::new(&options.name);
+        let _lock = paths.lock()?;
+        if VmLab::find(&options.name).is_ok() {
+            return Err(LabError::Usage(format!(
+                "the guests of lab `{}` are up already: take them down first",
+                options.name
+            )));
+        }
+        remove(&paths)?;
+        let mut record = Record::new(options.guests, options.topology, &image);
+        record.cpus = options.cpus.clamp(1, MAX_CPUS);
+        record.mixed = options.mixed;
+        record.share = options.share.as_deref().map(absolute).transpose()?;
+        let lab = VmLab { paths, record };
+        lab.start().inspect_err(|_| {
+            // Why it did not start matters more than what is left of it.
+            let _ = remove(&lab.paths);
+        })?;
+        Ok(lab)
+    }
+
+    fn start(&self) -> Result<(), LabError> {
+        let dir = &self.paths.dir;
+        fs::create_dir_all(dir).map_err(LabError::io(format!("make {}", dir.display())))?;
+        // Recorded first: what a crash leaves is then known to be a lab.
+        self.record.store(&self.paths)?;
+        self.write_ssh_config()?;
+        network::create(&self.paths, &self.record)?;
+        for number in 1..=self.record.guests {
+            let dir = self.paths.guest(&guest_name(number));
+            Guest { number, record: &self.record, dir }.start(&self.paths)?;
+        }
+        self.guests().iter().try_for_each(|name| guest::wait(self, name))
+    }
+
+    /// The lab called `name`, if it is up.
+    pub fn find(name: &str) -> Result<VmLab, LabError> {
+        let paths = Paths::new(name);
+        match Record::load(&paths)? {
+            Some(record) if paths.netns_file().exists() => Ok(VmLab { paths, record }),
+            _ => Err(LabError::NoGuests { lab: name.into() }),
+        }
+    }
+
+    /// Ends all guests of the lab called `name` and removes everything but the image, whatever
+    /// state it is in; false if there was nothing to remove.
+    pub fn down(name: &str) -> Result<bool, LabError> {
+        setup::require_root()?;
+        let paths = Paths::new(name);
+        let lock = paths.lock()?;
+        let found = remove(&paths)?;
+        let _ = fs::remove_file(paths.lock_file());
+        drop(lock);
+        let _ = fs::remove_dir(lab::state::Paths::root());
+        Ok(found)
+    }
+
+    /// The names of its guests.
+    pub fn guests(&self) -> Vec<String> {
+        (1..=self.record.guests).map(guest_name).collect()
+    }
+
+    /// Its guests in a few words.
+    pub fn status(&self) -> Vec<GuestStatus> {
+        let guest = |number| {
+            let name = guest_name(number);
+            let cables = self.record.topology.cables(number).into_iter();
+            GuestStatus {
+                up: state::process(&self.paths.guest(&name)).is_some(),
+                addresses: cables.map(|cable| cable.address.to_string()).collect(),
+                name,
+            }
+        };
+        (1..=self.record.guests).map(guest).collect()
+    }
+
+    /// Runs a program on a guest, each word reaching it as it is, and gives what it printed. It
+    /// has a minute.
+    pub fn run(&self, guest: &str, words: &[&str]) -> Result<Output, LabError> {
+        self.run_within(guest, words, COMMAND)
+    }
+
+    /// The same with another limit.
+    pub fn run_within(
+        &self,
+        guest: &str,
+        words: &[&str],
+        limit: Duration,
+    ) -> Result<Output, LabError> {
+        let mut ssh = self.ssh(guest)?;
+        guest::remote(&mut ssh, words);
+        let mut program = Background::start(ssh)?;
+        match program.wait(limit)? {
+            Some(status) => {
+                let (stdout, stderr) = (program.stdout().into(), program.stderr().into());
+                Ok(Output { status, stdout, stderr })
+            }
+            None => Err(LabError::Deadline {
+                what: format!("`{}` on {guest}", words.join(" ")),
+                seconds: limit.as_secs(),
+                detail: program.stderr(),
+            }),
+        }
+    }
+
+    /// Runs a program on a guest whose failure is an error; gives its stdout.
+    fn checked(&self, guest: &str, words: &[&str]) -> Result<String, LabError> {
+        let output = self.run(guest, words)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(LabError::Tool {
+            operation: format!("run `{}` on {guest}", words.join(" ")),
+            program: words.first().copied().unwrap_or_default().into(),
+            status: output.status.to_string(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// ssh to a guest, as it is typed on the head; append a command line, or nothing for a shell.
+    pub fn ssh(&self, guest: &str) -> Result<Command, LabError> {
+        self.check(guest)?;
+        if state::process(&self.paths.guest(guest)).is_none() {
+            return Err(LabError::GuestDown { guest: guest.into() });
+        }
+        let mut command = self.exec();
+        command.arg("ssh").arg("-F").arg(self.paths.ssh_config()).arg(guest);
+        Ok(command)
+    }
+
+    /// A command on the head: on this machine, in the network of the guests. Append the program
+    /// and its arguments.
+    pub fn exec(&self) -> Command {
+        network::enter(&self.paths)
+    }
+
+    /// The end of what a guest's kernel and sshd have printed.
+    pub fn console(&self, guest: &str) -> Result<String, LabError> {
+        self.check(guest)?;
+        let file = guest::console(&self.paths.guest(guest));
+        let bytes = fs::read(&file).map_err(LabError::io(format!("read {}", file.display())))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether the lab has this guest.
+    fn check(&self, guest: &str) -> Result<(), LabError> {
+        match guest_number(guest).filter(|number| *number <= self.record.guests) {
+            Some(_) => Ok(()),
+            None => Err(LabError::NoGuest { lab: self.paths.name.clone(), guest: guest.into() }),
+        }
+    }
+
+    /// Names, addresses and keys for ssh on the head. It takes the first value that it meets, so
+    /// what is true of one guest comes before what is true of all.
+    fn write_ssh_config(&self) -> Result<(), LabError> {
+        let image = self.record.image();
+        let mut text = String::new();
+        for number in 1..=self.record.guests {
+            let (name, address) = (guest_name(number), management_address(number));
+            text += &format!("Host {name}\n  HostName {address}\n");
+        }
+        text += "Host *\n  User root\n  BatchMode yes\n  ConnectTimeout 5\n  LogLevel ERROR\n";
+        // The connection that is kept must not outlive its guest.
+        text += "  ServerAliveInterval 10\n  ServerAliveCountMax 3\n";
+        text += &format!("  ControlPath \"{}/%n.ssh\"\n", self.paths.dir.display());
+        text += "  StrictHostKeyChecking yes\n  GlobalKnownHostsFile /dev/null\n";
+        text += &format!("  UserKnownHostsFile \"{}\"\n", image.known_hosts().display());
+        text += &format!("  IdentitiesOnly yes\n  IdentityFile \"{}\"\n", image.key().display());
+        write(&self.paths.ssh_config(), &text)
+    }
+}
+
+/// The share as QEMU, which leaves this directory, finds it.
+fn absolute(share: &Path) -> Result<PathBuf, LabError> {
+    fs::canonicalize(share).map_err(LabError::io(format!("find {} to share", share.display())))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), LabError> {
+    fs::write(path, text)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o600)))
+        .map_err(LabError::io(format!("write {}", path.display())))
+}
+
+/// Ends and removes everything by that name; true if there was anything. The caller holds the
+/// lab's lock.
+fn remove(paths: &Paths) -> Result<bool, LabError> {
+    let found = paths.dir.exists() || paths.netns_file().exists();
+    let dirs = fs::read_dir(&paths.dir).into_iter().flatten().flatten();
+    let guests: Vec<_> = dirs.filter_map(|entry| state::process(&entry.path())).collect();
+    for guest in &guests {
+        // A guest has no disk to be damaged.
+        let _ = kill(Pid::from_raw(guest.pid), Signal::SIGKILL);
+    }
+    wait_until(Duration::from_secs(10), "the guests to end", || {
+        Ok(!guests.iter().any(|guest| guest.is_alive()))
+    })?;
+    if paths.netns_file().exists() {
+        // Guests that were never recorded, and whatever else was started there.
+        let netns = [paths.netns()];
+        teardown::kill_members(&netns)?;
+        namespaces::delete(&netns)?;
+    }
+    if paths.dir.exists() {
+        fs::remove_dir_all(&paths.dir)
+            .map_err(LabError::io(format!("remove {}", paths.dir.display())))?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,187 @@
+//! How guests are cabled and what their interfaces are called and addressed: pure arithmetic on a
+//! guest's number, which starts at 1.
+
+use std::net::Ipv4Addr;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// The most guests a lab can have; each is an emulated computer.
+pub const MAX_GUESTS: usize = 16;
+
+/// Packets on fabric links: room for an RDMA packet of 4096 bytes.
+pub(super) const FABRIC_MTU: u32 = 4200;
+
+/// The switch that connects every `eth0` and the head.
+pub(super) const MANAGEMENT: &str = "mgmt";
+
+/// How guests are cabled beside their management network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// One switch for all: `eth1` of every guest, 10.88.0.K.
+    Star,
+    /// Three guests without a switch: a cable and a /24 for each pair.
+    Triangle,
+}
+
+/// One interface of a guest and where its cable leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cable {
+    /// The bridge at the other end; a cable between two guests is a bridge with two ports.
+    pub(super) bridge: &'static str,
+    pub(super) address: Ipv4Addr,
+}
+
+/// Both ends of a cable of the triangle: guests, bridge, and the third octet of its network.
+const TRIANGLE: [([usize; 2], &str, u8); 3] =
+    [([1, 2], "l12", 101), ([1, 3], "l13", 100), ([2, 3], "l23", 102)];
+
+impl Topology {
+    /// Whether it can be made of so many guests.
+    pub(super) fn check(self, guests: usize) -> Result<(), String> {
+        match self {
+            Topology::Triangle if guests != 3 => Err("a triangle has 3 guests".into()),
+            Topology::Star if !(1..=MAX_GUESTS).contains(&guests) => {
+                Err(format!("a star has 1 to {MAX_GUESTS} guests"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The fabric's bridges.
+    pub(super) fn fabric(self) -> Vec<&'static str> {
+        match self {
+            Topology::Star => vec!["fabric"],
+            Topology::Triangle => TRIANGLE.iter().map(|(_, bridge, _)| *bridge).collect(),
+        }
+    }
+
+    /// The interfaces of a guest: `eth0` for management, then those of the fabric.
+    pub(super) fn cables(self, guest: usize) -> Vec<Cable> {
+        let mut cables = vec![Cable { bridge: MANAGEMENT, address: management_address(guest) }];
+        match self {
+            Topology::Star => {
+                let address = Ipv4Addr::new(10, 88, 0, octet(guest));
+                cables.push(Cable { bridge: "fabric", address });
+            }
+            Topology::Triangle => {
+                for (ends, bridge, network) in TRIANGLE {
+                    let Some(end) = ends.iter().position(|end| *end == guest) else { continue };
+                    let address = Ipv4Addr::new(192, 168, network, 2 + octet(end));
+                    cables.push(Cable { bridge, address });
+                }
+            }
+        }
+        cables
+    }
+}
+
+impl Topology {
+    /// Guests and interfaces at both ends of a cable; one where the other is a switch.
+    pub(super) fn ends(self, guest: usize, interface: usize) -> Vec<(usize, usize)> {
+        let cables = self.cables(guest);
+        let shared = self == Topology::Triangle && interface > 0;
+        let Some(cable) = cables.get(interface).filter(|_| shared) else {
+            return vec![(guest, interface)];
+        };
+        let of = |guest: usize| {
+            let cables = self.cables(guest).into_iter();
+            cables.enumerate().map(move |(interface, cable)| (guest, interface, cable.bridge))
+        };
+        let ends = (1..=3).flat_map(of).filter(|(_, _, bridge)| *bridge == cable.bridge);
+        ends.map(|(guest, interface, _)| (guest, interface)).collect()
+    }
+}
+
+/// The name of guest `number`.
+pub(super) fn guest_name(number: usize) -> String {
+    format!("n{number}")
+}
+
+/// The number of the guest called `name`, if any guest can be called that.
+pub(super) fn guest_number(name: &str) -> Option<usize> {
+    let number = name.strip_prefix('n')?.parse().ok()?;
+    ((1..=MAX_GUESTS).contains(&number) && guest_name(number) == name).then_some(number)
+}
+
+/// The number of the interface called `name`, if any can be called that.
+pub(super) fn interface_number(name: &str) -> Option<usize> {
+    let number: usize = name.strip_prefix("eth")?.parse().ok()?;
+    (format!("eth{number}") == name).then_some(number)
+}
+
+/// Where `eth0` of a guest is reached from the head and from other guests.
+pub(super) fn management_address(guest: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, octet(guest))
+}
+
+/// The head's own address on the management network.
+pub(super) fn head_address() -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, 254)
+}
+
+/// The hardware address of an interface, by which it can be told from outside.
+pub(super) fn hardware_address(guest: usize, interface: usize) -> String {
+    format!("52:54:00:{:02x}:{:02x}:01", octet(guest), octet(interface))
+}
+
+/// The head's end of a cable.
+pub(super) fn tap(guest: usize, interface: usize) -> String {
+    format!("tap{guest}-{interface}")
+}
+
+fn octet(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(topology: Topology, guest: usize) -> Vec<String> {
+        let cables = topology.cables(guest).into_iter();
+        cables.map(|cable| format!("{} {}", cable.bridge, cable.address)).collect()
+    }
+
+    #[test]
+    fn a_triangle_has_a_network_for_each_pair() {
+        let of = |guest| addresses(Topology::Triangle, guest);
+        assert_eq!(of(1), ["mgmt 10.77.0.1", "l12 192.168.101.2", "l13 192.168.100.2"]);
+        assert_eq!(of(2), ["mgmt 10.77.0.2", "l12 192.168.101.3", "l23 192.168.102.2"]);
+        assert_eq!(of(3), ["mgmt 10.77.0.3", "l13 192.168.100.3", "l23 192.168.102.3"]);
+        assert_eq!(Topology::Triangle.fabric(), ["l12", "l13", "l23"]);
+        assert!(Topology::Triangle.check(3).is_ok() && Topology::Triangle.check(4).is_err());
+    }
+
+    #[test]
+    fn a_star_has_one_network_for_all() {
+        assert_eq!(addresses(Topology::Star, 7), ["mgmt 10.77.0.7", "fabric 10.88.0.7"]);
+        for (guests, fits) in [(0, false), (1, true), (MAX_GUESTS, true), (99, false)] {
+            assert_eq!(Topology::Star.check(guests).is_ok(), fits, "{guests}");
+        }
+    }
+
+    #[test]
+    fn a_cable_has_two_ends_unless_one_is_a_switch() {
+        assert_eq!(Topology::Triangle.ends(1, 1), [(1, 1), (2, 1)]);
+        assert_eq!(Topology::Triangle.ends(3, 1), [(1, 2), (3, 1)]);
+        assert_eq!(Topology::Triangle.ends(3, 2), [(2, 2), (3, 2)]);
+        assert_eq!(Topology::Triangle.ends(3, 0), [(3, 0)]);
+        assert_eq!(Topology::Star.ends(3, 1), [(3, 1)]);
+    }
+
+    #[test]
+    fn names_and_numbers_are_inverse() {
+        for number in 1..=MAX_GUESTS {
+            assert_eq!(guest_number(&guest_name(number)), Some(number));
+        }
+        for nobody in ["", "n", "n0", "n01", "n17", "a", "n-1"] {
+            assert_eq!(guest_number(nobody), None, "{nobody}");
+        }
+        assert_eq!(interface_number("eth2"), Some(2));
+        assert_eq!(interface_number("eth02"), None);
+        assert_eq!(interface_number("rxe0"), None);
+        assert_eq!(hardware_address(10, 1), "52:54:00:0a:01:01");
+    }
+}
