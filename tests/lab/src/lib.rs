@@ -34,4 +34,4 @@ pub mod vm;
 
 pub use error::LabError;
 pub use lab::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
-pub use stages::UnderTest;
+pub use stages::{UnderTest, VmUnderTest};

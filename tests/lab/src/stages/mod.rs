@@ -3,6 +3,7 @@
 
 mod deny;
 mod run;
+mod vm;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::dist::{self, Profile};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
+use crate::vm::VmLab;
 use crate::{Lab, LabError, Options, fuzz, sim, soak};
 
 /// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
@@ -51,6 +53,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "sim", minutes: 4, run: simulate },
     Stage { name: "fuzz", minutes: 3, run: fuzz },
     Stage { name: "netns", minutes: 15, run: netns },
+    Stage { name: vm::NAME, minutes: 13, run: vm::test },
 ];
 
 /// What clippy looks at. It passes over targets with `test = false`, so these are named.
@@ -58,6 +61,7 @@ const LINTED: &[&[&str]] = &[
     &["--workspace", "--all-targets"],
     &["--package", "rlaunch-lab", "--test", "lab"],
     &["--package", "rlaunch-tests", "--test", "netns"],
+    &["--package", "rlaunch-tests", "--test", "vm"],
 ];
 
 /// What to run.
@@ -85,12 +89,35 @@ impl UnderTest {
             (Ok(name), Some(rlaunch)) => {
                 Ok(UnderTest { lab: Lab::attach(&name)?, rlaunch: rlaunch.into() })
             }
-            _ => Err(LabError::Usage(format!(
-                "{LAB_VARIABLE} and {LAUNCHER_VARIABLE} are not set: these tests are run by \
-                 `cargo lab test --stage netns`"
-            ))),
+            _ => Err(not_set("netns")),
         }
     }
+}
+
+/// What a test of rlaunch among guests runs with.
+#[derive(Debug)]
+pub struct VmUnderTest {
+    /// Guests n1 to n3, a triangle.
+    pub lab: VmLab,
+    /// The launcher, as n1 sees it.
+    pub rlaunch: String,
+}
+
+impl VmUnderTest {
+    /// What `cargo lab test` prepared for the calling test program.
+    pub fn from_env() -> Result<VmUnderTest, LabError> {
+        match (env::var(LAB_VARIABLE), env::var(LAUNCHER_VARIABLE)) {
+            (Ok(name), Ok(rlaunch)) => Ok(VmUnderTest { lab: VmLab::find(&name)?, rlaunch }),
+            _ => Err(not_set(vm::NAME)),
+        }
+    }
+}
+
+fn not_set(stage: &str) -> LabError {
+    LabError::Usage(format!(
+        "{LAB_VARIABLE} and {LAUNCHER_VARIABLE} are not set: these tests are run by \
+         `cargo lab test --stage {stage}`"
+    ))
 }
 
 /// The names of all stages.
@@ -102,7 +129,15 @@ pub fn names() -> Vec<&'static str> {
 pub fn test(plan: &Plan) -> bool {
     let mut ledger = Ledger::default();
     let wanted = |stage: &&Stage| plan.stage.as_ref().is_none_or(|name| name == stage.name);
-    for stage in STAGES.iter().filter(wanted) {
+    let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
+    let with_guests = stages.iter().any(|stage| stage.name == vm::NAME);
+    // Ends with this run at the latest.
+    let mut image = None;
+    for stage in stages {
+        // The first stage installs packages, of which the image needs some as well.
+        if with_guests && image.is_none() && stage.name != STAGES[0].name {
+            image = vm::start_image();
+        }
         let budget = Duration::from_secs(60 * stage.minutes);
         println!("\n== {} (budget {} min)", stage.name, stage.minutes);
         let start = Instant::now();

@@ -72,7 +72,16 @@ pub(super) fn root_tests(
     plan: &Plan,
     environment: &[(&str, PathBuf)],
 ) -> Result<Tally, LabError> {
-    let mut command = Command::new(test_program(package, test)?);
+    program(&test_program(package, test)?, plan, environment)
+}
+
+/// Runs a test program that has been built, one test at a time.
+pub(super) fn program(
+    program: &Path,
+    plan: &Plan,
+    environment: &[(&str, PathBuf)],
+) -> Result<Tally, LabError> {
+    let mut command = Command::new(program);
     command.args(["--test-threads", "1"]).args(&plan.filter);
     command.envs(environment.iter().cloned()).current_dir(dist::workspace());
     tests(&mut command)
@@ -91,7 +100,8 @@ struct Target {
     kind: Vec<String>,
 }
 
-fn test_program(package: &str, test: &str) -> Result<PathBuf, LabError> {
+/// Builds the test program `test` of `package` and says where it is.
+pub(super) fn test_program(package: &str, test: &str) -> Result<PathBuf, LabError> {
     let mut cargo = dist::cargo();
     cargo.args(["test", "--package", package, "--test", test, "--profile", "lab", "--no-run"]);
     cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());

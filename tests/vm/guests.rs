@@ -1,0 +1,135 @@
+//! The guests are what the other tests take them for.
+
+use crate::support::{ALL, Field, Ran, Undo};
+use crate::tools;
+use rlaunch_lab::Cut;
+use rlaunch_lab::command::wait_until;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn every_guest_has_soft_roce_and_soft_iwarp() {
+    let field = Field::new();
+    for guest in ALL.split(',') {
+        assert_eq!(field.on(guest, "hostname").trim(), guest);
+        let links = tools::links(&field, guest);
+        let names: Vec<&String> = links.keys().collect();
+        assert_eq!(names, ["rxe0", "rxe1", "siw0", "siw1"], "{guest}");
+        for link in links.values() {
+            assert_eq!(link["state"], "ACTIVE", "{guest}: {link}");
+        }
+        let files = field.on(guest, "ls /dev/infiniband");
+        for number in 0..4 {
+            let file = format!("uverbs{number}");
+            assert!(files.lines().any(|line| line == file), "{guest}: {files}");
+        }
+        assert_eq!(field.on(guest, "ulimit -l").trim(), "unlimited");
+    }
+}
+
+#[test]
+fn the_first_guest_alone_sees_the_binaries() {
+    let field = Field::new();
+    assert!(field.on("n1", "ls /share").contains("rlaunch"));
+    for guest in ["n2", "n3"] {
+        assert_eq!(field.on(guest, "ls /share"), "");
+    }
+}
+
+#[test]
+fn guests_reach_each_other_by_name() {
+    let field = Field::new();
+    for (from, to) in [("n1", "n2"), ("n2", "n3"), ("n3", "n1")] {
+        assert_eq!(field.on(from, &format!("ssh {to} hostname")).trim(), to);
+    }
+}
+
+#[test]
+fn verbs_carry_data() {
+    let field = Field::new();
+    let words = "ibv_rc_pingpong -d rxe0 -g 1 -n 200";
+    thread::scope(|scope| {
+        let server = scope.spawn(|| field.on("n2", words));
+        let listens = || Ok(field.on("n2", "ss -ltn").contains(":18515"));
+        wait_until(Duration::from_secs(20), "the other end of the ping-pong", listens).unwrap();
+        let client = field.on("n1", &format!("{words} n2"));
+        assert!(client.contains("200 iters in"), "{client}");
+        assert!(server.join().unwrap().contains("200 iters in"));
+    });
+}
+
+/// A container made of the guest's own programs: nothing has to be fetched. Its arguments are those
+/// of `podman run`, then the words of a shell line.
+const CONTAINER: &str = r#"
+    root=$(mktemp -d -p /run) && cd "$root" && mkdir usr etc proc sys dev tmp run
+    for directory in bin sbin lib lib64; do ln -s "usr/$directory" "$directory"; done
+    podman run --rm $0 --volume /usr:/usr:ro --volume /etc/libibverbs.d:/etc/libibverbs.d:ro \
+        --rootfs "$root" sh -c "$*"
+    status=$?; cd / && rm -rf "$root"; exit $status"#;
+
+#[test]
+fn containers_have_what_they_are_given() {
+    let field = Field::new();
+    let container = |options: &str, line: &str| {
+        let words = ["sh", "-c", CONTAINER, options, line];
+        Ran::of(field.lab.run("n3", &words).unwrap())
+    };
+    let options = "--network=host --device=/dev/infiniband --ulimit memlock=-1";
+    let ran = container(options, "ibv_devinfo -l; ulimit -l; ls /sys/class/net");
+    for wanted in ["rxe0", "siw1", "unlimited", "eth2"] {
+        assert!(ran.succeeded().out.contains(wanted), "{wanted}: {ran}");
+    }
+    let ran = container("--network=bridge", "ls /dev; ip -brief address");
+    assert!(!ran.succeeded().out.contains("infiniband"), "{ran}");
+    assert!(!ran.out.contains("192.168.102"), "{ran}");
+}
+
+/// eth1 of n1 leads to eth1 of n2.
+const PING: &str = "ping -c 1 -W 2 192.168.101.3";
+
+#[test]
+fn a_pulled_cable_is_seen_at_both_ends() {
+    let field = Field::new();
+    field.on("n1", PING);
+    let heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Carrier).unwrap();
+    for guest in ["n1", "n2"] {
+        let links = tools::links(&field, guest);
+        assert_eq!(links["rxe0"]["state"], "DOWN", "{guest}");
+        assert_eq!(links["rxe1"]["state"], "ACTIVE", "{guest}");
+    }
+    assert_ne!(field.tries("n1", PING).code, Some(0));
+    let of_n1 = &field.inventories("n1")[0].1;
+    let ports = |name: &str| {
+        let mut devices = of_n1["rdma"].as_array().unwrap().iter();
+        devices.find(|device| device["name"] == name).unwrap()["ports"][0].clone()
+    };
+    assert_eq!(ports("rxe0")["state"], "down");
+    assert_eq!(ports("rxe1")["state"], "active");
+    drop(heal);
+    for guest in ["n1", "n2"] {
+        assert_eq!(tools::links(&field, guest)["rxe0"]["state"], "ACTIVE", "{guest}");
+    }
+    field.on("n1", PING);
+}
+
+#[test]
+fn a_silent_cut_is_not_seen() {
+    let field = Field::new();
+    let heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
+    assert_ne!(field.tries("n1", PING).code, Some(0));
+    assert_eq!(tools::links(&field, "n1")["rxe0"]["state"], "ACTIVE");
+    drop(heal);
+    field.on("n1", PING);
+}
+
+#[test]
+fn links_drop_packets_when_told_to() {
+    let field = Field::new();
+    field.lab.netem("n1", "eth1", &["loss", "100%"]).unwrap();
+    let end = Undo(|| field.lab.netem("n1", "eth1", &[]));
+    assert_ne!(field.tries("n1", PING).code, Some(0));
+    drop(end);
+    field.on("n1", PING);
+}

@@ -1,0 +1,54 @@
+//! Jobs on the guests: the agent travels there by itself.
+
+use crate::support::{ALL, Field};
+use std::collections::BTreeSet;
+
+#[test]
+fn a_job_of_three_says_three_names() {
+    let field = Field::new();
+    let ran = field.rlaunch(&format!("-H {ALL} -np 3 hostname"), &[]);
+    assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
+}
+
+/// The lines of a table that `--show` prints, split into words.
+fn rows(out: &str) -> Vec<Vec<&str>> {
+    let rows = out.lines().skip_while(|line| !line.starts_with("rank ")).skip(1);
+    let rows = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
+    // What ranks print themselves is marked.
+    rows.take_while(|words| words[0] != "of").collect()
+}
+
+/// What the rank itself sees, marked with its number.
+const ENVIRONMENT: &str = r#"env | sed "s/^/of $RANK /""#;
+const PROCESSORS: &str = "echo of $RANK $(grep Cpus_allowed_list /proc/self/status | cut -f2)";
+
+#[test]
+fn ranks_run_where_placement_says() {
+    let field = Field::new();
+    let words = format!("-H {ALL} --show placement -np 3 sh -c");
+    let ran = field.rlaunch(&words, &[PROCESSORS]);
+    let rows = rows(&ran.succeeded().out);
+    let shown: BTreeSet<String> =
+        rows.iter().map(|row| format!("of {} {}", row[0], row[2])).collect();
+    let seen: BTreeSet<String> =
+        ran.out.lines().filter(|line| line.starts_with("of ")).map(str::to_owned).collect();
+    assert_eq!(shown.len(), 3, "{ran}");
+    assert_eq!(shown, seen, "{ran}");
+}
+
+#[test]
+fn ranks_are_told_what_was_shown_and_by_which_ports_to_meet() {
+    let field = Field::new();
+    let words = format!("-H {ALL} --show env -np 3 sh -c");
+    let ran = field.rlaunch(&words, &[ENVIRONMENT]);
+    let rows = rows(&ran.succeeded().out);
+    for row in &rows {
+        let line = format!("of {} {}", row[0], row[2]);
+        assert!(ran.out.lines().any(|seen| seen == line), "{line}: {ran}");
+    }
+    // Soft-iWARP takes RDMA_CM only, which NCCL does not speak.
+    for wanted in ["NCCL_IB_HCA==rxe0:1,rxe1:1", "NCCL_SOCKET_IFNAME==eth0"] {
+        assert_eq!(rows.iter().filter(|row| row[2] == wanted).count(), 3, "{wanted}: {ran}");
+    }
+    assert!(!ran.out.contains("NCCL_IB_DISABLE"), "{ran}");
+}

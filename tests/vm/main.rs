@@ -1,0 +1,15 @@
+//! The real rlaunch on hosts with real verbs, guests of QEMU with RDMA devices made of software:
+//! `cargo lab test --stage vm` runs these tests, one at a time, on three guests cabled to each
+//! other.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
+)]
+
+mod support;
+mod tools;
+
+mod guests;
+mod launching;
+mod topo;

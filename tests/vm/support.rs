@@ -1,0 +1,111 @@
+//! What the tests share: the guests, and running rlaunch on the first of them.
+
+use rlaunch_lab::vm::VmLab;
+use rlaunch_lab::{LabError, VmUnderTest};
+use serde_json::Value;
+use std::fmt;
+use std::process::Output;
+use std::time::Duration;
+
+/// A rlaunch that has not returned by then hangs. An emulated computer takes ten seconds for three
+/// key exchanges and to unpack the agent.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// All guests, as rlaunch's -H takes them.
+pub(crate) const ALL: &str = "n1,n2,n3";
+
+/// The guests and the launcher.
+pub(crate) struct Field {
+    pub(crate) lab: VmLab,
+    rlaunch: String,
+}
+
+impl Field {
+    pub(crate) fn new() -> Field {
+        let VmUnderTest { lab, rlaunch } = VmUnderTest::from_env().unwrap();
+        Field { lab, rlaunch }
+    }
+
+    /// Runs rlaunch on n1 with `words`, given as on a command line without quotes, and `more`.
+    pub(crate) fn rlaunch(&self, words: &str, more: &[&str]) -> Ran {
+        let mut line = vec![self.rlaunch.as_str()];
+        line.extend(words.split_whitespace());
+        line.extend(more);
+        Ran::of(self.lab.run_within("n1", &line, BOUND).unwrap())
+    }
+
+    /// What a tool of the guest prints, given as a shell line. Its failure is the test's.
+    pub(crate) fn on(&self, guest: &str, line: &str) -> String {
+        let ran = self.tries(guest, line);
+        assert_eq!(ran.code, Some(0), "{line} on {guest}: {ran}");
+        ran.out
+    }
+
+    /// The same of one that may fail.
+    pub(crate) fn tries(&self, guest: &str, line: &str) -> Ran {
+        Ran::of(self.lab.run(guest, &["sh", "-c", line]).unwrap())
+    }
+
+    /// The inventories of `hosts`, as rlaunch sees them from n1, with the guests' names.
+    pub(crate) fn inventories(&self, hosts: &str) -> Vec<(String, Value)> {
+        let ran = self.rlaunch(&format!("topo -H {hosts} --json"), &[]);
+        let nodes: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
+        let node = |node: &Value| (text(&node["host"]), node["inventory"].clone());
+        let nodes: Vec<_> = list(&nodes).iter().map(node).collect();
+        assert_eq!(nodes.len(), hosts.split(',').count(), "{ran}");
+        nodes
+    }
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    err: String,
+}
+
+impl Ran {
+    pub(crate) fn of(output: Output) -> Ran {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    pub(crate) fn succeeded(&self) -> &Ran {
+        assert_eq!(self.code, Some(0), "{self}");
+        self
+    }
+
+    /// The lines of stdout in alphabetical order: ranks print in any.
+    pub(crate) fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.out.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ended with {:?}\nstdout:\n{}\nstderr:\n{}", self.code, self.out, self.err)
+    }
+}
+
+/// Does `undo` at the end of the test, however it ends.
+pub(crate) struct Undo<F: FnMut() -> Result<(), LabError>>(pub(crate) F);
+
+impl<F: FnMut() -> Result<(), LabError>> Drop for Undo<F> {
+    fn drop(&mut self) {
+        let undone = (self.0)();
+        assert!(std::thread::panicking() || undone.is_ok(), "{undone:?}");
+    }
+}
+
+/// A JSON list.
+pub(crate) fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
+}
+
+/// A JSON string.
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no string: {value}")).to_owned()
+}
