@@ -18,7 +18,6 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::table::Transport as Speaks;
-use std::net::IpAddr;
 use version::Version;
 
 /// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
@@ -56,6 +55,8 @@ pub(crate) struct Fabric<'a> {
     inventories: &'a [Inventory],
     /// By node.
     ports: Vec<Vec<&'a Reachable>>,
+    /// What all nodes are told alike, when it is verbs.
+    alike: Vec<Default>,
 }
 
 impl<'a> Fabric<'a> {
@@ -83,15 +84,18 @@ impl<'a> Fabric<'a> {
                 }
             },
         };
-        Fabric { network, inventories, ports }
+        let alike = match &network {
+            Network::Verbs(shape) => alike(*shape, inventories, &ports),
+            Network::Tcp(_) => Vec::new(),
+        };
+        Fabric { network, inventories, ports, alike }
     }
 
     /// What every rank of one node is told of the network.
     pub(crate) fn variables(&self, node: usize) -> Vec<Default> {
-        let shape = match &self.network {
-            Network::Verbs(shape) => *shape,
-            Network::Tcp(why) => return vec![Default::new("NCCL_IB_DISABLE", "1", why)],
-        };
+        if let Network::Tcp(why) = &self.network {
+            return vec![Default::new("NCCL_IB_DISABLE", "1", why)];
+        }
         let ports = &self.ports[node];
         let names = listed(ports);
         let chosen = "the RDMA ports that can be used";
@@ -100,18 +104,11 @@ impl<'a> Fabric<'a> {
             Default::new("UCX_NET_DEVICES", names, chosen),
         ];
         set.extend(gid_index("NCCL_IB_GID_INDEX", ports));
-        set.extend(family(&self.ports));
-        set.extend(routing(shape, &self.ports));
         if shares_card(&self.inventories[node], ports) {
             let reason = "ports of one card are in different networks";
             set.push(Default::new("NCCL_IB_MERGE_NICS", "0", reason));
         }
-        let mut nodes = self.inventories.iter().zip(&self.ports);
-        if let Some(netdev) = nodes.find_map(|(inventory, ports)| bond(inventory, ports)) {
-            let reason = format!("one queue pair uses one port of {netdev}, which is a bond");
-            set.push(Default::new("NCCL_IB_QPS_PER_CONNECTION", QPS_ON_BOND, &reason));
-            set.push(Default::new("NCCL_IB_SPLIT_DATA_ON_QPS", "0", &reason));
-        }
+        set.extend(self.alike.iter().cloned());
         set
     }
 
@@ -187,6 +184,19 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     })
 }
 
+/// What both ends of a connection have to be told alike.
+fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> Vec<Default> {
+    let mut set = family(ports);
+    set.extend(routing(shape, ports));
+    let mut nodes = inventories.iter().zip(ports);
+    if let Some(netdev) = nodes.find_map(|(inventory, ports)| bond(inventory, ports)) {
+        let reason = format!("one queue pair uses one port of {netdev}, which is a bond");
+        set.push(Default::new("NCCL_IB_QPS_PER_CONNECTION", QPS_ON_BOND, &reason));
+        set.push(Default::new("NCCL_IB_SPLIT_DATA_ON_QPS", "0", &reason));
+    }
+    set
+}
+
 /// What keeps jobs on one host apart.
 pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Default> {
     let mut set = vec![Default::new(
@@ -246,11 +256,10 @@ fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reacha
 
 /// NCCL looks for IPv4 unless it is told.
 fn family(all: &[Vec<&Reachable>]) -> Vec<Default> {
-    let best = |ports: &Vec<&Reachable>| first_of_each(ports).cloned().collect::<Vec<_>>();
-    let roce = all.iter().flat_map(best).filter(|port| port.nic.transport == Speaks::Roce);
-    let addresses: Vec<Option<IpAddr>> = roce.map(|port| port.nic.address).collect();
-    let all_v6 = addresses.iter().all(|address| address.is_some_and(|a| a.is_ipv6()));
-    if addresses.is_empty() || !all_v6 {
+    let best = all.iter().flat_map(|ports| first_of_each(ports));
+    let mut roce = best.filter(|port| port.nic.transport == Speaks::Roce).peekable();
+    let is_v6 = |port: &Reachable| port.nic.address.is_some_and(|address| address.is_ipv6());
+    if roce.peek().is_none() || !roce.all(is_v6) {
         return Vec::new();
     }
     let reason = "no RDMA port of this job has an IPv4 address";

@@ -12,4 +12,5 @@ mod tools;
 
 mod guests;
 mod launching;
+mod selection;
 mod topo;

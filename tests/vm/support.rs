@@ -76,6 +76,12 @@ impl Ran {
         self
     }
 
+    /// `text` is on stderr.
+    pub(crate) fn says(&self, text: &str) -> &Ran {
+        assert!(self.err.contains(text), "not said: {text}\n{self}");
+        self
+    }
+
     /// The lines of stdout in alphabetical order: ranks print in any.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.out.lines().collect();

@@ -3,6 +3,7 @@ use crate::goldens::triangle;
 use crate::recorded::inventory;
 use rlaunch_bootstrap::inventory::Library;
 use rlaunch_bootstrap::inventory::rdma::Gid;
+use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
 fn job_of(hosts: &str) -> RankMap {

@@ -44,6 +44,7 @@ Simulate:
 Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
   cargo lab bench rendezvous          how quickly their ranks find each other
+  cargo lab bench inventory           how quickly an agent sees what a server has
   cargo lab bench failure             how quickly and cleanly they end when something fails
   cargo lab fuzz                      what decoders make of anything
   cargo lab soak launch --load        300 jobs in a row on a busy machine";
@@ -210,6 +211,12 @@ pub(crate) enum Bench {
         hosts: usize,
         /// How many jobs of each, after one to warm up.
         #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+    /// Read what a large server has.
+    Inventory {
+        /// How many readings, after one to warm up.
+        #[arg(long, default_value_t = 50)]
         rounds: usize,
     },
     /// Let a rank, a launcher, an agent and a host fail, under rlaunch, Hydra and Open MPI in turn.

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 
 use args::{Args, Bench, Soak, Verb};
-use rlaunch_lab::bench::{failure, launch, rendezvous};
+use rlaunch_lab::bench::{failure, inventory, launch, rendezvous};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
 use rlaunch_lab::{
@@ -84,6 +84,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Bench(Bench::Rendezvous { hosts, rounds }) => {
             let plan = rendezvous::Plan { hosts: *hosts, rounds: *rounds };
             return Ok(exit_code(rendezvous::run(&plan)?));
+        }
+        Verb::Bench(Bench::Inventory { rounds }) => {
+            return Ok(exit_code(inventory::run(&inventory::Plan { rounds: *rounds })?));
         }
         Verb::Bench(Bench::Failure { rounds }) => {
             return Ok(exit_code(failure::run(&failure::Plan { rounds: *rounds })?));

@@ -2,6 +2,7 @@
 //! ratios, since times alone say more about the machine.
 
 pub mod failure;
+pub mod inventory;
 pub mod launch;
 mod launchers;
 pub mod rendezvous;

@@ -1,0 +1,73 @@
+//! `cargo lab bench inventory`: how long an agent takes to read what a large server has, beside a
+//! program that does nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use super::Series;
+use crate::dist::{self, Profile};
+use crate::{LabError, command};
+
+#[path = "../../../../worker/fixtures/tree.rs"]
+mod tree;
+
+/// Two sockets, eight GPUs, eight NICs, 224 processors.
+const MACHINE: &str = include_str!("../../../../worker/fixtures/dgx.tree");
+/// The most milliseconds for a reading.
+const BAR: f64 = 30.0;
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How many readings.
+    pub rounds: usize,
+}
+
+/// Measures and prints; true if the bar is met.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    dist::build(Profile::Release)?;
+    let agent = dist::directory(Profile::Release)?.join("lib/rlaunch");
+    let agent = agent.join(dist::host_triple()?).join("rlaunch-worker");
+    let root = Path::new("/dev/shm").join(format!("rlaunch-inventory-{}", std::process::id()));
+    fs::create_dir(&root).map_err(LabError::io("make a directory for a recorded machine"))?;
+    let measured = tree::lay_out_below(&root, MACHINE)
+        .map_err(LabError::io("lay out a recorded machine"))
+        .and_then(|()| measure(plan, &agent, &root));
+    // What is left behind is small, and in memory.
+    let _ = fs::remove_dir_all(&root);
+    let (reading, nothing) = measured?;
+    println!("a server of 2 sockets, 8 GPUs and 8 NICs, milliseconds, median (least–most)");
+    println!("inventory     {}", reading.summary());
+    println!("the program's start alone  {}", nothing.summary());
+    let median = reading.median().unwrap_or(f64::INFINITY);
+    let met = median < BAR;
+    println!("{} the bar of {BAR:.0} ms", if met { "within" } else { "over" });
+    Ok(met)
+}
+
+/// Milliseconds of a reading, and of a start that reads nothing.
+fn measure(plan: &Plan, agent: &Path, root: &Path) -> Result<(Series, Series), LabError> {
+    let (mut reading, mut nothing) = (Series::default(), Series::default());
+    for round in 0..=plan.rounds {
+        let mut inventory = Command::new(agent);
+        // Without a search path there is no other program to ask.
+        inventory.arg("inventory").arg(root).env_clear();
+        let mut version = Command::new(agent);
+        version.arg("--version").env_clear();
+        let (one, other) = (time(inventory)?, time(version)?);
+        // The first one warms up.
+        if round > 0 {
+            reading.push(one);
+            nothing.push(other);
+        }
+    }
+    Ok((reading, nothing))
+}
+
+fn time(mut program: Command) -> Result<f64, LabError> {
+    let started = Instant::now();
+    command::run("read an inventory", &mut program)?;
+    Ok(started.elapsed().as_secs_f64() * 1e3)
+}

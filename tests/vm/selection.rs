@@ -1,0 +1,85 @@
+//! Which ports of which hosts meet, and what is said where none do.
+
+use crate::support::{ALL, Field, Undo, list, text};
+use rlaunch_lab::Cut;
+use serde_json::Value;
+
+/// The rank table of a job on all guests.
+fn table(field: &Field, options: &str) -> Value {
+    let words = format!("-H {ALL} {options} --show rank-table=json true");
+    serde_json::from_str(&field.rlaunch(&words, &[]).succeeded().out).unwrap()
+}
+
+/// The devices of a node with one of these networks, `10.0.0.0/24`.
+fn devices_in(table: &Value, node: usize, network: &str) -> Vec<String> {
+    let nics = list(&table["nodes"][node]["nics"]);
+    let is_in = |nic: &&Value| list(&nic["networks"]).iter().any(|own| own == network);
+    nics.iter().filter(is_in).map(|nic| text(&nic["device"])).collect()
+}
+
+#[test]
+fn each_cable_is_a_network_of_two_nodes() {
+    let field = Field::new();
+    let table = table(&field, "");
+    assert_eq!(table["rule"], "shared_memory_then_rdma_then_tcp");
+    assert_eq!(list(&table["exceptions"]), &[] as &[Value]);
+    for (network, ends) in [
+        ("192.168.101.0/24", [(0, "rxe0"), (1, "rxe0")]),
+        ("192.168.100.0/24", [(0, "rxe1"), (2, "rxe0")]),
+        ("192.168.102.0/24", [(1, "rxe1"), (2, "rxe1")]),
+    ] {
+        for (node, device) in ends {
+            let devices = devices_in(&table, node, network);
+            let soft_iwarp = device.replace("rxe", "siw");
+            assert_eq!(devices, [device, &soft_iwarp], "{network} on node {node}");
+        }
+        let others = (0..3).filter(|node| ends.iter().all(|(end, _)| end != node));
+        assert!(others.into_iter().all(|node| devices_in(&table, node, network).is_empty()));
+    }
+    for nic in table["nodes"].as_array().unwrap().iter().flat_map(|node| list(&node["nics"])) {
+        let is_rxe = text(&nic["device"]).starts_with("rxe");
+        assert_eq!(nic["transport"], if is_rxe { "roce" } else { "iwarp" });
+        assert_eq!(nic["software"], true);
+        assert_eq!(nic["gid_index"].is_u64(), is_rxe, "{nic}");
+    }
+}
+
+#[test]
+fn nccl_is_told_of_the_mesh() {
+    let field = Field::new();
+    let script =
+        "echo $NCCL_IB_HCA $NCCL_CROSS_NIC $NCCL_IB_SUBNET_AWARE_ROUTING $NCCL_IB_GID_INDEX";
+    let ran = field.rlaunch(&format!("-H {ALL} --require-rdma sh -c"), &[script]);
+    assert_eq!(ran.succeeded().sorted(), ["=rxe0:1,rxe1:1 1 1 1"; 3], "{ran}");
+}
+
+#[test]
+fn ports_that_take_rdma_cm_only_are_not_for_nccl() {
+    let field = Field::new();
+    let script = "echo ${NCCL_IB_HCA-none} $NCCL_IB_DISABLE";
+    let siw = format!("-H {ALL} --hca siw --transport rdma");
+    let ran = field.rlaunch(&format!("{siw} sh -c"), &[script]);
+    assert_eq!(ran.succeeded().sorted(), ["none 1"; 3], "{ran}");
+    let ran = field.rlaunch(&format!("{siw} --require-rdma true"), &[]);
+    assert_eq!(ran.code, Some(205), "{ran}");
+    ran.says("NCCL would use TCP on every host");
+    ran.says("siw0/1 takes RDMA_CM only");
+    ran.says("rxe0/1: left out by --hca");
+}
+
+#[test]
+fn a_pair_without_its_cable_is_named_with_all_it_has() {
+    let field = Field::new();
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Carrier).unwrap();
+    let line = "no RDMA between n1 and n2: n1 has rxe1/1 192.168.100.2/24 (eth2), \
+                siw1/1 192.168.100.2/24 (eth2) RDMA_CM; n2 has rxe1/1 192.168.102.2/24 (eth2), \
+                siw1/1 192.168.102.2/24 (eth2) RDMA_CM";
+    let ran = field.rlaunch(&format!("-H {ALL} hostname"), &[]);
+    ran.succeeded().says(&format!("{line}: TCP is used"));
+    let ran = field.rlaunch(&format!("-H {ALL} --transport rdma hostname"), &[]);
+    assert_eq!(ran.code, Some(205), "{ran}");
+    ran.says(line);
+    // The others are still joined.
+    field.rlaunch("-H n1,n3 --transport rdma hostname", &[]).succeeded();
+}
