@@ -54,6 +54,8 @@ pub(crate) enum Rejection {
     UnknownLayer,
     /// RoCE needs an address on the port's interface.
     NoGid,
+    /// The port says that it is active, and its interface knows better: Soft-iWARP.
+    NoCarrier(String),
     /// What the port's addresses are for is in another network namespace.
     InterfaceElsewhere,
     /// `--hca` leaves it out.
@@ -80,6 +82,7 @@ impl fmt::Display for Rejection {
             Rejection::NotActive(state) => write!(f, "{state}"),
             Rejection::UnknownLayer => f.write_str("neither InfiniBand nor Ethernet"),
             Rejection::NoGid => f.write_str("its interface has no address"),
+            Rejection::NoCarrier(netdev) => write!(f, "its interface {netdev} has no carrier"),
             Rejection::InterfaceElsewhere => {
                 f.write_str("its interface is in another network namespace")
             }
@@ -240,6 +243,12 @@ pub(crate) fn examine(
         Uverbs::Usable(_) => {}
         Uverbs::Denied(path) => return Err(Rejection::Denied(path.clone())),
         Uverbs::Missing => return Err(Rejection::NotPassed),
+    }
+    let netdev = netdevs.iter().find(|netdev| Some(&netdev.name) == port.netdev.as_ref());
+    if let Some(netdev) = netdev.filter(|netdev| !netdev.running)
+        && port.link_layer == LinkLayer::Ethernet
+    {
+        return Err(Rejection::NoCarrier(netdev.name.clone()));
     }
     match (device.node_type, port.link_layer) {
         (NodeType::Rnic, _) => addresses_of(port, netdevs).map(Addressing::ConnectionManager),

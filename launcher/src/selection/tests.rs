@@ -48,6 +48,15 @@ fn a_port_that_cannot_be_used_is_no_nic() {
 }
 
 #[test]
+fn a_port_without_a_carrier_is_none_whatever_it_says() {
+    let mut siw = inventory("siw");
+    siw.netdevs.iter_mut().for_each(|netdev| netdev.running = false);
+    let (device, port) = (&siw.rdma[0], &siw.rdma[0].ports[0]);
+    let rejection = examine(device, port, &siw.netdevs).unwrap_err();
+    assert_eq!(rejection.to_string(), "its interface ens2 has no carrier");
+}
+
+#[test]
 fn rates_are_read() {
     assert_eq!(megabits("56 Gb/sec (4X FDR)"), Some(56_000));
     assert_eq!(megabits("2.5 Gb/sec (1X SDR)"), Some(2_500));
@@ -158,14 +167,11 @@ fn any_port() -> impl Strategy<Value = Made> {
     let numa_node = prop_oneof![Just(None), (0..2_u32).prop_map(Some)];
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.3), prop::bool::weighted(0.9));
     (speaks, numa_node, addresses, routes, flags).prop_map(
-        |(speaks, numa_node, addresses, routes, (software, v6, active))| Made {
-            speaks,
-            software,
-            numa_node,
-            addresses,
-            routes,
-            v6,
-            active,
+        |(speaks, numa_node, mut addresses, routes, (software, v6, active))| {
+            // No interface has an address twice.
+            addresses.sort_unstable();
+            addresses.dedup_by_key(|(subnet, host, _)| (*subnet, *host));
+            Made { speaks, software, numa_node, addresses, routes, v6, active }
         },
     )
 }
@@ -186,7 +192,6 @@ fn machine(ports: &[Made]) -> Inventory {
             let host = u16::from(made.addresses.first().map_or(1, |a| a.1));
             addresses.push((IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host)), 64));
         }
-        addresses.dedup_by_key(|(address, _)| *address);
         let gid = |(index, (address, _)): (u16, &(IpAddr, u8))| Gid {
             index,
             value: match address {
@@ -237,7 +242,14 @@ fn machine(ports: &[Made]) -> Inventory {
             gateway: None,
         }));
         let kind = NetdevKind::Physical;
-        machine.netdevs.push(Netdev { name: netdev, kind, addresses, ..Netdev::default() });
+        let running = true;
+        machine.netdevs.push(Netdev {
+            name: netdev,
+            kind,
+            addresses,
+            running,
+            ..Netdev::default()
+        });
     }
     machine
 }
@@ -269,7 +281,7 @@ fn any_job() -> impl Strategy<Value = (Vec<Vec<Made>>, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
 
     #[test]
     fn every_pair_gets_the_best_way_there_is((nodes, ranks) in any_job()) {
