@@ -117,7 +117,12 @@ pub(crate) fn usable(inventory: &Inventory, hca: Option<&HcaFilter>) -> Vec<Reac
         let how = examine_wanted(device, port, &inventory.netdevs, hca).ok()?;
         Some(ends(inventory, device, port, rail, &how))
     });
-    usable.flatten().collect()
+    let mut usable: Vec<Reachable> = usable.flatten().collect();
+    // Whether two link-local addresses are on one wire nobody can tell: they are for want of others.
+    if usable.iter().any(|port| !port.is_link_local()) {
+        usable.retain(|port| !port.is_link_local());
+    }
+    usable
 }
 
 /// Every port: hardware by PCI address, then software by name.
@@ -268,11 +273,7 @@ pub(crate) fn examine(
 fn addresses_of(port: &Port, netdevs: &[Netdev]) -> Result<Vec<IpAddr>, Rejection> {
     let netdev = netdevs.iter().find(|netdev| Some(&netdev.name) == port.netdev.as_ref());
     let addresses = &netdev.ok_or(Rejection::InterfaceElsewhere)?.addresses;
-    let is_link_local = |address: IpAddr| match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
     let global = addresses.iter().map(|(address, _)| *address);
-    let global: Vec<IpAddr> = global.filter(|address| !is_link_local(*address)).collect();
+    let global: Vec<IpAddr> = global.filter(|address| !network::is_link_local(*address)).collect();
     if global.is_empty() { Err(Rejection::NoGid) } else { Ok(global) }
 }

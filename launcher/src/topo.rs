@@ -107,6 +107,9 @@ fn overview(host: &str, inventory: &Inventory) -> String {
     for device in &inventory.rdma {
         let _ = writeln!(text, "  {}", where_it_is(device));
     }
+    for (name, devices) in shared_ports(inventory) {
+        let _ = writeln!(text, "  {}: one physical port, {name}", devices.join(", "));
+    }
     for gpu in &inventory.gpus {
         let vendor = match gpu.vendor {
             GpuVendor::Nvidia => "NVIDIA",
@@ -115,8 +118,71 @@ fn overview(host: &str, inventory: &Inventory) -> String {
         let model = gpu.model.as_deref().unwrap_or(vendor);
         let _ = writeln!(text, "  gpu {}: {model}{}", gpu.pci.address, link(&gpu.pci));
     }
+    for line in system(inventory) {
+        let _ = writeln!(text, "  {line}");
+    }
     indent(&mut text, &interfaces(inventory));
     text
+}
+
+/// Versions, limits, and what lies between NICs and GPUs, as far as anything is known of each.
+fn system(inventory: &Inventory) -> Vec<String> {
+    let (system, limits) = (&inventory.system, &inventory.limits);
+    let versions = system.drivers.iter().chain(&system.libraries);
+    let versions: Vec<String> =
+        versions.map(|(name, version)| format!("{name} {version}")).collect();
+    let bytes =
+        |what: &str, bytes: Option<u64>| bytes.map(|bytes| format!("{what} {}", size(bytes)));
+    let limits = [
+        bytes("locked memory", limits.locked_memory),
+        bytes("memory", limits.memory),
+        bytes("/dev/shm", limits.shared_memory),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    let mut lines = Vec::new();
+    if !versions.is_empty() {
+        lines.push(format!("versions: {}", versions.join(", ")));
+    }
+    if !limits.is_empty() {
+        lines.push(format!("limits: {}", limits.join(", ")));
+    }
+    if system.peer_memory {
+        lines.push("a driver lets NICs read and write the memory of GPUs".to_owned());
+    }
+    if system.iommu && !inventory.gpus.is_empty() && !inventory.rdma.is_empty() {
+        lines.push(
+            "an IOMMU is at work: what NICs and GPUs send each other may go through it".into(),
+        );
+    }
+    lines
+}
+
+/// `8.0 MiB`.
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    let (unit, name) = match bytes {
+        GIB.. => (GIB, "GiB"),
+        MIB.. => (MIB, "MiB"),
+        _ => (1 << 10, "KiB"),
+    };
+    format!("{:.1} {name}", bytes as f64 / unit as f64)
+}
+
+/// Devices that share a physical port, as the halves of a card in two slots do, and its name.
+fn shared_ports(inventory: &Inventory) -> Vec<(&str, Vec<&str>)> {
+    let mut ports: Vec<((&str, &str), Vec<&str>)> = Vec::new();
+    for device in &inventory.rdma {
+        let netdev = device.ports.iter().find_map(|port| port.netdev.as_deref());
+        let netdev = inventory.netdevs.iter().find(|candidate| Some(&*candidate.name) == netdev);
+        let name = netdev.and_then(|netdev| netdev.port_name.as_deref());
+        let Some(key) = device.image_guid.as_deref().zip(name) else { continue };
+        match ports.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, devices)) => devices.push(&device.name),
+            None => ports.push((key, vec![&device.name])),
+        }
+    }
+    ports.retain(|(_, devices)| devices.len() > 1);
+    ports.into_iter().map(|((_, name), devices)| (name, devices)).collect()
 }
 
 fn indent(text: &mut String, lines: &str) {

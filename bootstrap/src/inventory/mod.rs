@@ -120,6 +120,8 @@ pub struct System {
     pub distribution: Option<String>,
     /// Drivers that say their version, by name: `mlx5_core`, `nvidia`.
     pub drivers: Vec<(String, String)>,
+    /// Libraries that programs would load, and their versions: `libibverbs`, `libcuda`.
+    pub libraries: Vec<(String, String)>,
     /// A driver lets NICs read and write the memory of GPUs (`nvidia_peermem`).
     pub peer_memory: bool,
     /// An IOMMU is at work: devices may see addresses that it translates.

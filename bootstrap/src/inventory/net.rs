@@ -26,6 +26,8 @@ pub struct Netdev {
     pub pci: Option<String>,
     /// Which port of that device it is, from 0.
     pub device_port: Option<u16>,
+    /// What its driver calls the port, `p0`; interfaces of one port have one name.
+    pub port_name: Option<String>,
     /// Its addresses and the leading bits that name their networks.
     pub addresses: Vec<(IpAddr, u8)>,
 }

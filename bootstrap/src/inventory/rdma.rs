@@ -19,6 +19,8 @@ pub struct RdmaDevice {
     pub firmware: Option<String>,
     /// Equal for the functions of one card.
     pub node_guid: Option<String>,
+    /// Equal for everything on one card, whatever slots it takes.
+    pub image_guid: Option<String>,
     /// `None` for a software device.
     pub pci: Option<PciDevice>,
     /// `None` where there is but one node, or the kernel does not say.

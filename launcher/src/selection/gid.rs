@@ -101,6 +101,7 @@ mod tests {
             hardware_address: None,
             pci: None,
             device_port: None,
+            port_name: None,
             addresses: addresses.iter().map(address).collect(),
         }
     }

@@ -144,7 +144,20 @@ pub(crate) struct Reachable {
     pub(crate) leads: Leads,
 }
 
+/// Whether an address means something on one wire alone.
+pub(super) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
 impl Reachable {
+    /// Whether it is known by such an address alone.
+    pub(super) fn is_link_local(&self) -> bool {
+        self.nic.transport == Transport::Roce && self.nic.address.is_some_and(is_link_local)
+    }
+
     pub(crate) fn reach(&self, other: &Reachable) -> bool {
         self.nic.transport == other.nic.transport && self.leads.reach(&other.leads)
     }

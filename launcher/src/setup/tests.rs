@@ -155,6 +155,15 @@ fn ranks_that_share_a_switch_begin_with_nics_of_their_own() {
 }
 
 #[test]
+fn slots_that_were_not_asked_for_are_not_taken_for_gpus() {
+    let hosts = crate::hosts::parse(&["a,b,c".into()]).unwrap();
+    let map = RankMap::by_slot(&hosts, Some(3), false).unwrap();
+    assert!(map.nodes.iter().all(|node| node.ranks.len() == 1));
+    let decided = setups("a,b,c", &vec![inventory("dgx"); 3], &Options::default(), &[]);
+    assert!(decided.iter().all(|ranks| ranks.len() == 1), "eight GPUs, one rank each");
+}
+
+#[test]
 fn tensorflow_is_told_the_ports_that_are_held() {
     let options = Options { env_styles: vec![EnvStyle::Tensorflow], ..Options::default() };
     let pair = ["connectx3", "connectx3"].map(inventory);

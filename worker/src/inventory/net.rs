@@ -28,6 +28,7 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
             running: is_running(root, &name),
             hardware_address: root.text(&file("address")).filter(|text| !text.is_empty()),
             pci: pci_address(root, &name),
+            port_name: root.text(&file("phys_port_name")).filter(|name| !name.is_empty()),
             device_port: root.value(&file("dev_port")),
             addresses: own.map(|(_, address, prefix)| (*address, *prefix)).collect(),
             name,

@@ -58,6 +58,7 @@ fn device(root: &Root, name: String, behind: &Behind<'_>) -> RdmaDevice {
         driver: driver(root, &name),
         firmware: root.text(&file("fw_ver")).filter(|text| !text.is_empty()),
         node_guid: root.text(&file("node_guid")),
+        image_guid: root.text(&file("sys_image_guid")),
         numa_node: pci::numa_node(root, &file("device/numa_node")),
         cpus: root.value(&file("device/local_cpulist")),
         uverbs: uverbs(root, &name),

@@ -8,6 +8,11 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Drivers whose versions matter when something does not work.
 const DRIVERS: &[&str] =
     &["mlx4_core", "mlx5_core", "irdma", "erdma", "nvidia", "amdgpu", "nvidia_peermem"];
+/// Libraries whose versions matter, and the version of their interface.
+const LIBRARIES: &[(&str, &str)] =
+    &[("libibverbs", "1"), ("librdmacm", "1"), ("libcuda", "1"), ("libnccl", "2")];
+const LIBRARY_DIRECTORIES: &[&str] =
+    &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
 /// Where drivers say that NICs can reach the memory of GPUs.
 const PEER_MEMORY: &[&str] = &[
     "/sys/module/nvidia_peermem/version",
@@ -27,9 +32,22 @@ pub(super) fn read(root: &Root) -> System {
         distribution: pretty.map(|name| name.trim_matches('"').to_owned()),
         drivers: DRIVERS.iter().filter_map(version).collect(),
         iommu: !root.names("/sys/class/iommu").is_empty(),
+        libraries: libraries(root),
         peer_memory: PEER_MEMORY.iter().any(|path| root.exists(path)),
         nccl: None,
     }
+}
+
+/// Where the loader's links lead: `libibverbs.so.1` to `libibverbs.so.1.14.39.0`.
+fn libraries(root: &Root) -> Vec<(String, String)> {
+    let version = |(name, abi): &(&str, &str)| {
+        let found = LIBRARY_DIRECTORIES.iter().find_map(|directory| {
+            let file = root.link_name(&format!("{directory}/{name}.so.{abi}"))?;
+            Some(file.strip_prefix(name)?.strip_prefix(".so.")?.to_owned())
+        });
+        Some(((*name).to_owned(), found?))
+    };
+    LIBRARIES.iter().filter_map(version).collect()
 }
 
 pub(super) fn limits(root: &Root) -> Limits {
