@@ -45,7 +45,8 @@ pub struct Job {
     pub wants_cores: bool,
     /// NCCL's network plugin, which has to be there.
     pub nccl_net_plugin: Option<PathBuf>,
-    /// So many free ports the node holds until just before the start.
+    /// So many free ports the node holds until just before the start, and one more, if there is any,
+    /// where it has GPUs: NCCL answers questions about a job there.
     pub held_ports: u32,
     /// This node's place in the tree of agents.
     pub oob: OobPlan,

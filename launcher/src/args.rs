@@ -132,7 +132,8 @@ pub(crate) struct Args {
     pub(crate) continue_on_error: bool,
 
     /// Explain before the ranks start: placement (who runs where, and why), env (variables that
-    /// rlaunch sets, and why), rank-table or rank-table=json. Repeats add up
+    /// rlaunch sets, and why), mesh (by what ranks of different hosts reach each other), rank-table;
+    /// the last two also =json. Repeats add up
     #[arg(
         long, value_name = "WHAT[=json]", action = ArgAction::Append, help_heading = "Output"
     )]

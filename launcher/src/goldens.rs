@@ -4,12 +4,11 @@ use crate::map::RankMap;
 use crate::recorded::inventory;
 use crate::selection::Plan;
 use crate::setup::{self, Options, Seen, Setup, Wishes};
-use crate::{show, table};
-use rlaunch_bootstrap::id::{JobId, Rank};
+use crate::{mesh, show, table};
+use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::table::RankTable;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
@@ -33,7 +32,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
     let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
     let mut text = show::placement(&map, &setups, &table);
     text += "\n";
-    text += &pairs(&table);
+    text += &mesh::for_people(&table);
     let mut told: Vec<(&str, String)> = Vec::new();
     for (name, setups) in names.iter().zip(&setups) {
         let env = env(&setups[0]);
@@ -57,7 +56,7 @@ fn management(machine: &Inventory) -> IpAddr {
     netdevs.flat_map(|netdev| &netdev.addresses).next().unwrap().0
 }
 
-fn facts() -> NodeFacts {
+pub(crate) fn facts() -> NodeFacts {
     NodeFacts {
         hostname: "h".into(),
         arch: "x86_64".into(),
@@ -66,26 +65,6 @@ fn facts() -> NodeFacts {
         addresses: vec![],
         ssh_address: None,
     }
-}
-
-/// Ranks of different hosts and the ports by which they reach each other.
-fn pairs(table: &RankTable) -> String {
-    let mut text = String::new();
-    let ranks = table.world_size();
-    for (a, b) in (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b)))) {
-        let pair = table.pair(a, b).unwrap();
-        let end = |rank: Rank, nic: Option<u32>| {
-            let node = &table.nodes()[table.ranks()[rank.index()].node.index()];
-            let nic = nic.map(|nic| &node.nics[nic as usize]);
-            nic.map(|nic| format!(" {}/{} {}", nic.device, nic.port, nic.address.unwrap()))
-        };
-        let ends = [end(a, pair.nic_a), end(b, pair.nic_b)].map(Option::unwrap_or_default);
-        let mtu = pair.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
-        let between = if ends[0].is_empty() { "" } else { " -" };
-        let (first, second) = (&ends[0], &ends[1]);
-        let _ = writeln!(text, "{a}-{b} {:?}:{first}{between}{second}{mtu}", pair.connect);
-    }
-    text
 }
 
 fn env(setup: &Setup) -> String {

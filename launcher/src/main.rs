@@ -21,6 +21,7 @@ mod hosts;
 mod job;
 mod log;
 mod map;
+mod mesh;
 mod nccl;
 mod oob;
 mod output;

@@ -4,12 +4,14 @@ use crate::columns;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
+use crate::mesh;
 use crate::rendezvous::Joined;
 use crate::setup::{Default, Setup};
 use crate::table;
 use rlaunch_bootstrap::env::shown;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::table::{RankNic, RankTable};
+use serde::Serialize;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::str::FromStr;
@@ -18,6 +20,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     RankTable(Form),
+    Mesh(Form),
     Placement,
     Env,
 }
@@ -36,9 +39,13 @@ impl FromStr for Show {
         match text {
             "rank-table" => Ok(Show::RankTable(Form::Text)),
             "rank-table=json" => Ok(Show::RankTable(Form::Json)),
+            "mesh" => Ok(Show::Mesh(Form::Text)),
+            "mesh=json" => Ok(Show::Mesh(Form::Json)),
             "placement" => Ok(Show::Placement),
             "env" => Ok(Show::Env),
-            _ => Err("env, placement, rank-table or rank-table=json can be shown".to_owned()),
+            _ => Err("env, placement, mesh or rank-table can be shown, the last two with =json \
+                      as well"
+                .to_owned()),
         }
     }
 }
@@ -61,11 +68,17 @@ impl Show {
             Show::Placement => placement(map, &joined.setups, &joined.table),
             Show::Env => env(job, map, &joined.setups),
             Show::RankTable(Form::Text) => table::for_people(&joined.table),
-            Show::RankTable(Form::Json) => match serde_json::to_string_pretty(&joined.table) {
-                Ok(text) => format!("{text}\n"),
-                Err(error) => format!("cannot be shown: {error}\n"),
-            },
+            Show::RankTable(Form::Json) => json(&joined.table),
+            Show::Mesh(Form::Text) => mesh::for_people(&joined.table),
+            Show::Mesh(Form::Json) => json(&mesh::pairs(&joined.table).collect::<Vec<_>>()),
         }
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> String {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => format!("{text}\n"),
+        Err(error) => format!("cannot be shown: {error}\n"),
     }
 }
 
@@ -156,6 +169,7 @@ mod tests {
     fn what_cannot_be_shown_is_refused() {
         assert_eq!("rank-table".parse(), Ok(Show::RankTable(Form::Text)));
         assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(Form::Json)));
+        assert_eq!("mesh=json".parse(), Ok(Show::Mesh(Form::Json)));
         assert_eq!("placement".parse(), Ok(Show::Placement));
         assert!("rank-table=xml".parse::<Show>().is_err());
         assert!("".parse::<Show>().is_err());

@@ -14,3 +14,4 @@ mod guests;
 mod launching;
 mod selection;
 mod topo;
+mod verbs;

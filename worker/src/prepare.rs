@@ -107,12 +107,15 @@ fn take_ports(job: &Job) -> Result<(Vec<HeldPort>, Vec<TcpListener>), Problem> {
     let alone = plan.nodes < 2;
     let addresses = if alone { HERE } else { &plan.addresses };
     let hold = |_| HeldPort::take(plan.ports, job.id, addresses);
-    let held = (0..job.held_ports).map(hold).collect::<Result<_, _>>()?;
+    let mut held: Vec<HeldPort> = (0..job.held_ports).map(hold).collect::<Result<_, _>>()?;
     let listeners = match alone {
         true => Vec::new(),
         // Behind the ports that rank 0's node looks at first.
         false => ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?,
     };
+    if inventory::has_gpus(&Root::live()) {
+        held.extend(hold(0));
+    }
     Ok((held, listeners))
 }
 

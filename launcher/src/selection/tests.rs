@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::net::{NetdevKind, Route};
 use rlaunch_bootstrap::inventory::rdma::GidKind;
-use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::table::{Connect, RankTable};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -74,14 +73,7 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     let seen = Seen { id: JobId(1), map: &map, inventories, plan: &plan, addresses: &addresses };
     let wishes = Wishes { options: &options, env: &[] };
     let setups: Vec<Vec<Setup>> = setup::decide(&wishes, &seen, &[]).unwrap();
-    let facts = NodeFacts {
-        hostname: "h".into(),
-        arch: "x86_64".into(),
-        pid: 1,
-        uid: 0,
-        addresses: vec![],
-        ssh_address: None,
-    };
+    let facts = crate::goldens::facts();
     table::build(&options, &seen, &vec![&facts; inventories.len()], &setups).unwrap()
 }
 

@@ -126,7 +126,7 @@ fn with_gpus_jobs_are_kept_apart() {
     for wanted in ["NCCL_SOCKET_MAGIC=7", "NCCL_RAS_ADDR=localhost:21001"] {
         assert!(told.contains(&wanted.to_owned()), "{wanted}: {told:?}");
     }
-    // The first port of rank 0's node is MASTER_PORT; the second node holds none.
+    // The first port of rank 0's node is MASTER_PORT.
     assert!(text(&decided[1][0]).contains(&"NCCL_RAS_ADDR=localhost:21000".to_owned()));
 }
 
@@ -169,6 +169,6 @@ fn tensorflow_is_told_the_ports_that_are_held() {
     let pair = ["connectx3", "connectx3"].map(inventory);
     let told = text(&setups("pc1:2,pc2:1", &pair, &options, &[])[1][0]);
     let config = told.iter().find_map(|text| text.strip_prefix("TF_CONFIG=")).unwrap();
-    let servers = r#"["192.168.1.11:21002","192.168.1.11:21003","192.168.1.11:21001"]"#;
+    let servers = r#"["192.168.1.11:21001","192.168.1.11:21002","192.168.1.11:21000"]"#;
     assert!(config.contains(servers) && config.contains(r#""index":2"#), "{config}");
 }

@@ -50,6 +50,15 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(launcher)
 }
 
+/// Puts the verbs' example beside the launcher, for guests that have verbs.
+pub fn build_loopback(profile: Profile) -> Result<(), LabError> {
+    let name = profile.name();
+    let words = ["build", "-p", "rlaunch-verbs", "--example", "loopback", "--profile", name];
+    show("build the verbs' example", cargo().args(words))?;
+    let built = target_directory()?.join(name).join("examples/loopback");
+    place(&built, &directory(profile)?.join("loopback"))
+}
+
 /// Where [`build`] puts what it builds.
 pub fn directory(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(dist_in(&target_directory()?, profile))

@@ -44,6 +44,14 @@ const HEADERS: &[Need] = &[
     Need { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
 ];
 
+/// What builds the verbs: they are described by C headers.
+const VERBS: &[Need] = &[
+    Need { program: "cc", package: "gcc" },
+    Need { program: "cmake", package: "cmake" },
+    Need { program: "clang", package: "clang" },
+    Need { program: "/usr/share/doc/libclang-dev/copyright", package: "libclang-dev" },
+];
+
 const FUZZER: &[Need] = &[Need { program: "c++", package: "g++" }];
 
 /// What builds the guests' image and runs guests.
@@ -61,7 +69,8 @@ const GUESTS: &[Need] = &[
 pub enum Extent {
     /// What hosts need.
     Lab,
-    /// The peers, too: benches compare with their launchers, tests use their libraries.
+    /// The peers, too, with whose launchers benches compare, and whose libraries tests use; and what
+    /// builds everything of rlaunch.
     Peers,
     /// And what compiles against those libraries.
     Headers,
@@ -99,7 +108,7 @@ pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
     let (peers, headers): (&[Need], &[Need]) = match extent {
         Extent::Lab => (&[], &[]),
         Extent::Guests => (&[], GUESTS),
-        Extent::Peers => (PEERS, &[]),
+        Extent::Peers => (PEERS, VERBS),
         Extent::Headers => (PEERS, HEADERS),
         Extent::Fuzzer => (&[], FUZZER),
     };

@@ -23,6 +23,12 @@ pub(super) fn driven(root: &Root) -> Vec<Gpu> {
     names.iter().filter_map(|name| gpu(root, name)).collect()
 }
 
+/// Whether there is any such.
+pub(super) fn is_there(root: &Root) -> bool {
+    let is_driven = |name: &String| pci::is_address(name);
+    DRIVERS.iter().any(|driver| root.names(&format!("{DRIVEN}/{driver}")).iter().any(is_driven))
+}
+
 fn gpu(root: &Root, name: &str) -> Option<Gpu> {
     let directory = format!("{DEVICES}/{name}");
     let vendor = match root.hex(&format!("{directory}/vendor"))? {

@@ -75,6 +75,11 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     }
 }
 
+/// Whether there is a GPU that ranks could use.
+pub(crate) fn has_gpus(root: &Root) -> bool {
+    gpu::is_there(root)
+}
+
 /// Writes the inventory of this machine, or of a recorded tree, to stdout.
 pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
     let root = recorded.map_or_else(Root::live, |prefix| Root::recorded(Path::new(&prefix)));

@@ -5,6 +5,8 @@ use nix::sys::statvfs::statvfs;
 use rlaunch_bootstrap::inventory::{Limits, System};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+/// Bytes of `/dev/shm`.
+const SHARED_MEMORY: &str = "/shared-memory";
 /// Drivers whose versions matter when something does not work.
 const DRIVERS: &[&str] =
     &["mlx4_core", "mlx5_core", "irdma", "erdma", "nvidia", "amdgpu", "nvidia_peermem"];
@@ -75,8 +77,9 @@ fn limit(text: &str, name: &str) -> Option<u64> {
 }
 
 fn shared_memory(root: &Root) -> Option<u64> {
-    let stat = statvfs("/dev/shm").ok().filter(|_| root.is_live())?;
-    Some(stat.blocks() * stat.fragment_size())
+    let size = || statvfs("/dev/shm").map(|stat| stat.blocks() * stat.fragment_size());
+    let lines = root.said(SHARED_MEMORY, || size().iter().map(u64::to_string).collect());
+    lines.first()?.parse().ok()
 }
 
 /// A field of `/proc/self/status`.

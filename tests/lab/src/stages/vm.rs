@@ -39,6 +39,7 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     }
     // The program is built while the image is.
     let launcher = dist::build(Profile::Lab)?;
+    dist::build_loopback(Profile::Lab)?;
     let program = run::test_program("rlaunch-tests", NAME)?;
     vm::build()?;
     // An interrupted run leaves its guests behind.

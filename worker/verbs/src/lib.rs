@@ -1,0 +1,52 @@
+//! RDMA verbs made safe: the only crate that knows libibverbs.
+//!
+//! The way of a reliable connection, out of band:
+//!
+//! ```no_run
+//! use rlaunch_verbs::{CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Settings, devices};
+//!
+//! # fn exchange(mine: &rlaunch_verbs::Endpoint) -> rlaunch_verbs::Endpoint { mine.clone() }
+//! # fn main() -> Result<(), rlaunch_verbs::VerbsError> {
+//! let device = devices()?.into_iter().next().expect("a device");
+//! let context = device.open()?;
+//! let domain = ProtectionDomain::allocate(&context)?;
+//! let region = MemoryRegion::register(&domain, 64 << 10)?;
+//! let completions = CompletionQueue::create(&context, 16)?;
+//! let prepared = QueuePair::prepare(&domain, &completions, 1, Some(1))?;
+//! let peer = exchange(prepared.endpoint()); // however both ends talk
+//! let pair = prepared.connect(&peer, &Settings::default())?;
+//! // Nothing is sent before the peer says that it has connected as well.
+//! region.write(0, b"token");
+//! pair.write(1, region.part(0, 5)?, peer.buffer(0))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Rules of the room. Every handle owns its parent through an `Arc`, so nothing is given back
+//! before what was made of it; `Drop` gives back, logs what fails and never panics. libibverbs is
+//! safe to call from any thread (ibv_open_device(3): "fully thread safe"), hence handles are `Send`
+//! and `Sync`. Memory that a peer writes to is reached by raw pointers alone: no reference to it
+//! ever exists.
+
+mod address;
+mod completion_queue;
+mod connection_manager;
+mod device;
+mod error;
+mod memory_region;
+mod port;
+mod protection_domain;
+mod queue_pair;
+
+#[cfg(test)]
+mod layout;
+
+pub use address::{Address, Global, LocalPort};
+pub use completion_queue::{Completion, CompletionQueue, Status};
+pub use connection_manager::{Listener, Route};
+pub use device::{Context, Device, Limits, devices};
+pub use error::{Verb, VerbsError};
+pub use memory_region::{MemoryRegion, Part};
+pub use port::{GidEntry, LinkLayer, Mtu, PortAttributes};
+pub use protection_domain::ProtectionDomain;
+pub use queue_pair::{Buffer, Connected, Endpoint, Prepared, QueuePair, Settings};

@@ -1,0 +1,50 @@
+//! What belongs together: memory is for queue pairs of its own domain alone.
+
+use crate::device::Context;
+use crate::error::{Verb, VerbsError};
+use rdma_sys::ibv_pd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct ProtectionDomain {
+    domain: NonNull<ibv_pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: libibverbs is thread safe (see `Context`), and the domain is freed by its last owner.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    /// Makes one.
+    pub fn allocate(context: &Arc<Context>) -> Result<Arc<ProtectionDomain>, VerbsError> {
+        // SAFETY: the context is open, and the domain will own it.
+        let domain = unsafe { rdma_sys::ibv_alloc_pd(context.as_ptr()) };
+        match NonNull::new(domain) {
+            Some(domain) => Ok(Arc::new(ProtectionDomain { domain, context: context.clone() })),
+            None => Err(VerbsError::last(Verb::AllocPd, context.name())),
+        }
+    }
+
+    /// The device that it is of.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_pd {
+        self.domain.as_ptr()
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: it was made once and is freed here alone; what was made of it has an `Arc` of this
+        // and is gone.
+        if unsafe { rdma_sys::ibv_dealloc_pd(self.as_ptr()) } != 0 {
+            tracing::warn!(device = self.context.name(), "ibv_dealloc_pd failed");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Reliable connections. A queue pair is [`Prepared`] once it can receive and has an endpoint to
+//! tell the peer, and [`Connected`] once it knows the peer's; only then can it send.
+
+use crate::address::{Address, LocalPort};
+use crate::completion_queue::CompletionQueue;
+use crate::connection_manager::Id;
+use crate::error::{Verb, VerbsError};
+use crate::memory_region::{MemoryRegion, Part};
+use crate::port::{LinkLayer, Mtu, PortAttributes};
+use crate::protection_domain::ProtectionDomain;
+use rdma_sys::{
+    ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
+use std::io::Read;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::net::Ipv6Addr;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// Requests that each side of a queue pair holds.
+const DEPTH: u32 = 16;
+/// Reads and atomics at once: none is needed here.
+const READS: u8 = 1;
+
+/// It can receive; the peer is not known.
+#[derive(Debug)]
+pub struct Prepared {
+    port: PortAttributes,
+    gid: Option<(u16, Ipv6Addr)>,
+}
+
+/// It can send, too.
+#[derive(Debug)]
+pub struct Connected;
+
+/// A queue pair of a reliable connection.
+#[derive(Debug)]
+pub struct QueuePair<State> {
+    handle: Handle,
+    endpoint: Endpoint,
+    state: State,
+}
+
+/// What is destroyed at the end, in whatever state.
+#[derive(Debug)]
+struct Handle {
+    pair: NonNull<ibv_qp>,
+    /// Who made it, and destroys it.
+    owner: Owner,
+    domain: Arc<ProtectionDomain>,
+    /// Owned for as long as the device may say that something is done.
+    _completions: Arc<CompletionQueue>,
+    _not_copied: PhantomData<*mut ibv_qp>,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Us,
+    /// With the id that it belongs to.
+    Manager {
+        _id: Id,
+    },
+}
+
+// SAFETY: libibverbs is thread safe (see `Context`), and the pair is destroyed by its one owner.
+unsafe impl Send for Handle {}
+// SAFETY: as above; posting takes the pair's own lock.
+unsafe impl Sync for Handle {}
+
+/// What a peer has to know of a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The queue pair's number, 24 bits.
+    pub number: u32,
+    /// The number of the first packet it sends, 24 bits, random: a late packet of an earlier queue
+    /// pair with its number does not fit.
+    pub first_packet: u32,
+    /// Its port's local identifier; 0 on Ethernet.
+    pub lid: u16,
+    /// Its port's GID.
+    pub gid: Option<Ipv6Addr>,
+    /// The largest packet of its port.
+    pub mtu: Mtu,
+    /// Where a peer may write, and by which key.
+    pub memory: Option<(u64, u32)>,
+}
+
+impl Default for Endpoint {
+    fn default() -> Endpoint {
+        Endpoint { number: 0, first_packet: 0, lid: 0, gid: None, mtu: Mtu::B256, memory: None }
+    }
+}
+
+/// A place in a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    address: u64,
+    remote_key: u32,
+}
+
+impl Endpoint {
+    /// What is `offset` bytes into the memory that the peer has told of.
+    pub fn buffer(&self, offset: u64) -> Buffer {
+        let (address, remote_key) = self.memory.unwrap_or_default();
+        Buffer { address: address.wrapping_add(offset), remote_key }
+    }
+
+    /// The same with memory that the peer may write to.
+    pub fn with_memory(&self, region: &MemoryRegion) -> Endpoint {
+        Endpoint { memory: Some((region.address(), region.remote_key())), ..self.clone() }
+    }
+}
+
+/// How a connection behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The largest packet, at most; that of either port, when it is smaller.
+    pub mtu: Mtu,
+    /// An answer is waited for 4.096 µs · 2^timeout.
+    pub timeout: u8,
+    /// How often a packet is sent again without an answer, 0 to 7.
+    pub retries: u8,
+    /// With InfiniBand: which virtual lane.
+    pub service_level: u8,
+    /// With RoCE the TOS byte of IP.
+    pub traffic_class: u8,
+}
+
+/// An answer within 0.27 s, at the second try.
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { mtu: Mtu::B4096, timeout: 16, retries: 1, service_level: 0, traffic_class: 0 }
+    }
+}
+
+impl QueuePair<Prepared> {
+    /// Makes one on a port, counted from 1, that sends from this place of the port's GID table, and
+    /// lets it receive.
+    pub fn prepare(
+        domain: &Arc<ProtectionDomain>,
+        completions: &Arc<CompletionQueue>,
+        port: u8,
+        gid_index: Option<u16>,
+    ) -> Result<QueuePair<Prepared>, VerbsError> {
+        let context = domain.context();
+        let port = context.port(port)?;
+        let gid = match gid_index {
+            Some(index) => context.gid(port.number, index)?.map(|entry| (index, entry.value)),
+            None => None,
+        };
+        let handle = Handle::create(domain, completions)?;
+        handle.to_init(port.number)?;
+        let endpoint = Endpoint {
+            number: handle.number(),
+            first_packet: random_24_bits(),
+            lid: port.lid,
+            gid: gid.map(|(_, value)| value),
+            mtu: port.mtu,
+            memory: None,
+        };
+        Ok(QueuePair { handle, endpoint, state: Prepared { port, gid } })
+    }
+
+    /// What the peer has to know.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Connects with a peer that does the same. It may not be sent to before it has: whoever sends
+    /// first waits for the peer's word.
+    pub fn connect(
+        self,
+        peer: &Endpoint,
+        settings: &Settings,
+    ) -> Result<QueuePair<Connected>, VerbsError> {
+        let local = LocalPort::of(&self.state.port, self.state.gid);
+        let address =
+            Address::between(&local, peer, settings.service_level, settings.traffic_class);
+        let mtu = settings.mtu.min(self.endpoint.mtu).min(peer.mtu);
+        self.handle.to_rtr(&address, peer, mtu)?;
+        self.handle.to_rts(self.endpoint.first_packet, settings)?;
+        Ok(QueuePair { handle: self.handle, endpoint: self.endpoint, state: Connected })
+    }
+}
+
+impl QueuePair<Connected> {
+    /// One that the connection manager has made and connected.
+    pub(crate) fn of_manager(
+        pair: NonNull<ibv_qp>,
+        id: Id,
+        domain: &Arc<ProtectionDomain>,
+        completions: &Arc<CompletionQueue>,
+    ) -> QueuePair<Connected> {
+        let handle = Handle {
+            pair,
+            owner: Owner::Manager { _id: id },
+            domain: domain.clone(),
+            _completions: completions.clone(),
+            _not_copied: PhantomData,
+        };
+        QueuePair { handle, endpoint: Endpoint::default(), state: Connected }
+    }
+
+    /// Has the device write a part of a region of the pair's own domain to the peer's memory. A
+    /// completion with `id` tells the end; until then the part stays as it is.
+    pub fn write(&self, id: u64, from: Part, to: Buffer) -> Result<(), VerbsError> {
+        let mut piece = ibv_sge { addr: from.address, length: from.length, lkey: from.local_key };
+        let mut request = MaybeUninit::<ibv_send_wr>::zeroed();
+        // SAFETY: integers, pointers and unions of them: zeros are a value of each.
+        let request = unsafe { request.assume_init_mut() };
+        request.wr_id = id;
+        request.sg_list = &raw mut piece;
+        request.num_sge = 1;
+        request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        request.wr.rdma.remote_addr = to.address;
+        request.wr.rdma.rkey = to.remote_key;
+        let mut refused = null_mut();
+        // SAFETY: the pair is alive and ready to send; request and piece live until the call
+        // returns, which has copied them. What the piece leads to is checked by the device against
+        // the region's key, which is void once the region is gone.
+        let code = unsafe {
+            rdma_sys::ibv_post_send(self.handle.as_ptr(), &raw mut *request, &raw mut refused)
+        };
+        self.handle.check(Verb::PostSend, code)
+    }
+}
+
+impl<State> QueuePair<State> {
+    /// Has the device put what the peer sends next into a part of a region of the pair's own domain.
+    pub fn receive(&self, id: u64, into: Part) -> Result<(), VerbsError> {
+        let mut piece = ibv_sge { addr: into.address, length: into.length, lkey: into.local_key };
+        let mut request =
+            ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+        let mut refused = null_mut();
+        // SAFETY: the pair is alive; request and piece live until the call returns, which has copied
+        // them. What the piece leads to is checked by the device against the region's key.
+        let code = unsafe {
+            rdma_sys::ibv_post_recv(self.handle.as_ptr(), &raw mut request, &raw mut refused)
+        };
+        self.handle.check(Verb::PostRecv, code)
+    }
+}
+
+impl Handle {
+    fn create(
+        domain: &Arc<ProtectionDomain>,
+        completions: &Arc<CompletionQueue>,
+    ) -> Result<Handle, VerbsError> {
+        let mut wanted = wanted(completions);
+        // SAFETY: the domain is alive and will be owned, as will be the queue; what is wanted lives
+        // until the call returns.
+        let pair = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut wanted) };
+        let Some(pair) = NonNull::new(pair) else {
+            return Err(VerbsError::last(Verb::CreateQp, domain.context().name()));
+        };
+        let (domain, completions) = (domain.clone(), completions.clone());
+        let owner = Owner::Us;
+        Ok(Handle { pair, owner, domain, _completions: completions, _not_copied: PhantomData })
+    }
+
+    fn as_ptr(&self) -> *mut ibv_qp {
+        self.pair.as_ptr()
+    }
+
+    fn number(&self) -> u32 {
+        // SAFETY: the pair is alive, and its number never changes.
+        unsafe { self.pair.as_ref() }.qp_num
+    }
+
+    fn check(&self, verb: Verb, code: i32) -> Result<(), VerbsError> {
+        match code {
+            0 => Ok(()),
+            code => Err(VerbsError::code(verb, self.domain.context().name(), code)),
+        }
+    }
+
+    fn to_init(&self, port: u8) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
+        let set = mask::IBV_QP_STATE
+            | mask::IBV_QP_PKEY_INDEX
+            | mask::IBV_QP_PORT
+            | mask::IBV_QP_ACCESS_FLAGS;
+        let access =
+            ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        self.modify(Verb::ModifyToInit, set, |attributes| {
+            attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
+            attributes.pkey_index = 0;
+            attributes.port_num = port;
+            attributes.qp_access_flags = access.0;
+        })
+    }
+
+    fn to_rtr(&self, address: &Address, peer: &Endpoint, mtu: Mtu) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
+        let set = mask::IBV_QP_STATE
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
+            | mask::IBV_QP_DEST_QPN
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_MIN_RNR_TIMER;
+        self.modify(Verb::ModifyToRtr, set, |attributes| {
+            attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
+            attributes.ah_attr = address.to_verbs();
+            attributes.path_mtu = mtu.to_verbs();
+            attributes.dest_qp_num = peer.number;
+            attributes.rq_psn = peer.first_packet;
+            attributes.max_dest_rd_atomic = READS;
+            // 0.64 ms.
+            attributes.min_rnr_timer = 12;
+        })
+    }
+
+    fn to_rts(&self, first_packet: u32, settings: &Settings) -> Result<(), VerbsError> {
+        use ibv_qp_attr_mask as mask;
+        let set = mask::IBV_QP_STATE
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(Verb::ModifyToRts, set, |attributes| {
+            attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
+            attributes.timeout = settings.timeout;
+            attributes.retry_cnt = settings.retries;
+            attributes.rnr_retry = settings.retries;
+            attributes.sq_psn = first_packet;
+            attributes.max_rd_atomic = READS;
+        })
+    }
+
+    fn modify(
+        &self,
+        verb: Verb,
+        set: ibv_qp_attr_mask,
+        fill: impl FnOnce(&mut ibv_qp_attr),
+    ) -> Result<(), VerbsError> {
+        let mut attributes = MaybeUninit::<ibv_qp_attr>::zeroed();
+        // SAFETY: integers and arrays of them: zeros are a value of each.
+        let attributes = unsafe { attributes.assume_init_mut() };
+        fill(attributes);
+        let set = i32::try_from(set.0).unwrap_or(0);
+        // SAFETY: the pair is alive, and the attributes live until the call returns.
+        let code = unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut *attributes, set) };
+        self.check(verb, code)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let Owner::Us = &self.owner else { return };
+        // SAFETY: it was made once and is destroyed here alone.
+        let code = unsafe { rdma_sys::ibv_destroy_qp(self.as_ptr()) };
+        if code != 0 {
+            tracing::warn!(device = self.domain.context().name(), code, "ibv_destroy_qp failed");
+        }
+    }
+}
+
+/// A reliable connection with few requests at once, all of whose completions go to one queue.
+pub(crate) fn wanted(completions: &CompletionQueue) -> ibv_qp_init_attr {
+    let wanted = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+    // SAFETY: integers and pointers: zeros are a value of each.
+    let mut wanted = unsafe { wanted.assume_init() };
+    wanted.send_cq = completions.as_ptr();
+    wanted.recv_cq = completions.as_ptr();
+    wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+    wanted.cap.max_send_wr = DEPTH;
+    wanted.cap.max_recv_wr = DEPTH;
+    wanted.cap.max_send_sge = 1;
+    wanted.cap.max_recv_sge = 1;
+    wanted
+}
+
+/// Nobody has to be unable to guess it: it tells connections apart that follow one another.
+fn random_24_bits() -> u32 {
+    let mut bytes = [0; 4];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    let fallback = std::process::id().wrapping_mul(2_654_435_761);
+    let number = read.map_or(fallback, |()| u32::from_ne_bytes(bytes));
+    number & 0x00ff_ffff
+}
+
+/// Whether a port is one that a GID has to be given for.
+impl PortAttributes {
+    /// RoCE is addressed by GID alone.
+    pub fn needs_gid(&self) -> bool {
+        self.link_layer == LinkLayer::Ethernet
+    }
+}
