@@ -53,10 +53,6 @@ impl Root {
         Root { prefix, is_live: false, seen: None }
     }
 
-    pub(super) fn is_live(&self) -> bool {
-        self.is_live
-    }
-
     /// Where a path of the machine is.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.prefix.join(path.trim_start_matches('/'))
