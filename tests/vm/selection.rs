@@ -45,6 +45,19 @@ fn each_cable_is_a_network_of_two_nodes() {
 }
 
 #[test]
+fn people_see_which_ports_meet() {
+    let field = Field::new();
+    let ran = field.rlaunch(&format!("-H {ALL} --show mesh true"), &[]);
+    let wanted = "\
+ranks  hosts  by    from                        to                          mtu
+0-1    n1-n2  RoCE  rxe0/1 GID 1 192.168.101.2  rxe0/1 GID 1 192.168.101.3  4096
+0-2    n1-n3  RoCE  rxe1/1 GID 1 192.168.100.2  rxe0/1 GID 1 192.168.100.3  4096
+1-2    n2-n3  RoCE  rxe1/1 GID 1 192.168.102.2  rxe1/1 GID 1 192.168.102.3  4096
+";
+    assert_eq!(ran.succeeded().out, wanted, "{ran}");
+}
+
+#[test]
 fn nccl_is_told_of_the_mesh() {
     let field = Field::new();
     let script =
