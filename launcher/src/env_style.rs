@@ -1,7 +1,7 @@
 //! `--env-style`: variables by which programs find each other that expect another launcher. Only on
 //! request, since whoever sees them believes that launcher to be there.
 
-use crate::setup::{Default, Seen};
+use crate::setup::{Seen, Variable};
 use rlaunch_bootstrap::id::Rank;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) fn variables(
     seen: &Seen<'_>,
     place: Place,
     servers: &[SocketAddr],
-) -> Vec<Default> {
+) -> Vec<Variable> {
     match style {
         EnvStyle::Tensorflow => tensorflow(place, servers),
         EnvStyle::Slurm => slurm(seen, place),
@@ -54,23 +54,23 @@ struct Task {
     index: u32,
 }
 
-fn tensorflow(place: Place, servers: &[SocketAddr]) -> Vec<Default> {
+fn tensorflow(place: Place, servers: &[SocketAddr]) -> Vec<Variable> {
     let workers = servers.iter().map(SocketAddr::to_string).collect();
     let config = TfConfig {
         cluster: BTreeMap::from([("worker", workers)]),
         task: Task { kind: "worker", index: place.rank.0 },
     };
     let Ok(text) = serde_json::to_string(&config) else { return Vec::new() };
-    vec![Default::new("TF_CONFIG", text, "--env-style tensorflow")]
+    vec![Variable::new("TF_CONFIG", text, "--env-style tensorflow")]
 }
 
-fn slurm(seen: &Seen<'_>, place: Place) -> Vec<Default> {
+fn slurm(seen: &Seen<'_>, place: Place) -> Vec<Variable> {
     let nodes = &seen.map.nodes;
     let hosts: Vec<&str> = nodes.iter().map(|node| node.host.name.as_str()).collect();
     let hosts = hosts.join(",");
     let tasks: Vec<String> = nodes.iter().map(|node| node.ranks.len().to_string()).collect();
     let tasks_here = tasks.get(place.node).cloned().unwrap_or_default();
-    let set = |name, value: String| Default::new(name, value, "--env-style slurm");
+    let set = |name, value: String| Variable::new(name, value, "--env-style slurm");
     let world = seen.map.world_size.to_string();
     vec![
         set("SLURM_JOB_ID", seen.short_id().to_string()),
@@ -92,7 +92,7 @@ fn slurm(seen: &Seen<'_>, place: Place) -> Vec<Default> {
 }
 
 /// JAX takes the number before the first dot for the job's, and derives a port from it.
-fn openmpi(addresses: &[IpAddr]) -> Vec<Default> {
+fn openmpi(addresses: &[IpAddr]) -> Vec<Variable> {
     let Some(address) = addresses.first() else { return Vec::new() };
     let scheme = if address.is_ipv4() { "tcp" } else { "tcp6" };
     let address = match address {
@@ -100,7 +100,7 @@ fn openmpi(addresses: &[IpAddr]) -> Vec<Default> {
         IpAddr::V6(v6) => format!("[{v6}]"),
     };
     let uri = format!("1.0;{scheme}://{address}:0");
-    vec![Default::new("OMPI_MCA_orte_hnp_uri", uri, "--env-style openmpi")]
+    vec![Variable::new("OMPI_MCA_orte_hnp_uri", uri, "--env-style openmpi")]
 }
 
 #[cfg(test)]

@@ -68,8 +68,8 @@ pub(crate) fn facts() -> NodeFacts {
 }
 
 fn env(setup: &Setup) -> String {
-    let line = |default: &setup::Default| {
-        let setup::Default { name, value, reason } = default;
+    let line = |default: &setup::Variable| {
+        let setup::Variable { name, value, reason } = default;
         format!("{name}={value}  ({reason})\n")
     };
     setup.defaults.iter().map(line).collect()

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::map::RankMap;
 use crate::report::{self, Failed};
 use crate::selection::{self, HcaFilter, Plan, Reachable, Rejection};
-use crate::setup::{Default, Options, Transport};
+use crate::setup::{Options, Transport, Variable};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
@@ -56,7 +56,7 @@ pub(crate) struct Fabric<'a> {
     /// By node.
     ports: Vec<Vec<&'a Reachable>>,
     /// What all nodes are told alike, when it is verbs.
-    alike: Vec<Default>,
+    alike: Vec<Variable>,
 }
 
 impl<'a> Fabric<'a> {
@@ -92,28 +92,28 @@ impl<'a> Fabric<'a> {
     }
 
     /// What every rank of one node is told of the network.
-    pub(crate) fn variables(&self, node: usize) -> Vec<Default> {
+    pub(crate) fn variables(&self, node: usize) -> Vec<Variable> {
         if let Network::Tcp(why) = &self.network {
-            return vec![Default::new("NCCL_IB_DISABLE", "1", why)];
+            return vec![Variable::new("NCCL_IB_DISABLE", "1", why)];
         }
         let ports = &self.ports[node];
         let names = listed(ports);
         let chosen = "the RDMA ports that can be used";
         let mut set = vec![
-            Default::new("NCCL_IB_HCA", format!("={names}"), chosen),
-            Default::new("UCX_NET_DEVICES", names, chosen),
+            Variable::new("NCCL_IB_HCA", format!("={names}"), chosen),
+            Variable::new("UCX_NET_DEVICES", names, chosen),
         ];
         set.extend(gid_index("NCCL_IB_GID_INDEX", ports));
         if shares_card(&self.inventories[node], ports) {
             let reason = "ports of one card are in different networks";
-            set.push(Default::new("NCCL_IB_MERGE_NICS", "0", reason));
+            set.push(Variable::new("NCCL_IB_MERGE_NICS", "0", reason));
         }
         set.extend(self.alike.iter().cloned());
         set
     }
 
     /// What a plugin for meshes of cables reads (its README), where one value fits.
-    pub(crate) fn for_plugin(&self, node: usize) -> Option<Default> {
+    pub(crate) fn for_plugin(&self, node: usize) -> Option<Variable> {
         gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
 }
@@ -185,35 +185,35 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
 }
 
 /// What both ends of a connection have to be told alike.
-fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> Vec<Default> {
+fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> Vec<Variable> {
     let mut set = family(ports);
     set.extend(routing(shape, ports));
     let mut nodes = inventories.iter().zip(ports);
     if let Some(netdev) = nodes.find_map(|(inventory, ports)| bond(inventory, ports)) {
         let reason = format!("one queue pair uses one port of {netdev}, which is a bond");
-        set.push(Default::new("NCCL_IB_QPS_PER_CONNECTION", QPS_ON_BOND, &reason));
-        set.push(Default::new("NCCL_IB_SPLIT_DATA_ON_QPS", "0", &reason));
+        set.push(Variable::new("NCCL_IB_QPS_PER_CONNECTION", QPS_ON_BOND, &reason));
+        set.push(Variable::new("NCCL_IB_SPLIT_DATA_ON_QPS", "0", &reason));
     }
     set
 }
 
 /// What keeps jobs on one host apart.
-pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Default> {
-    let mut set = vec![Default::new(
+pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
+    let mut set = vec![Variable::new(
         "NCCL_SOCKET_MAGIC",
         short_id.to_string(),
         "sockets of other jobs are not taken for this one's",
     )];
     if let Some(port) = ras {
         let reason = "jobs on one host each have a port for questions about them";
-        set.push(Default::new("NCCL_RAS_ADDR", format!("localhost:{port}"), reason));
+        set.push(Variable::new("NCCL_RAS_ADDR", format!("localhost:{port}"), reason));
     }
     set
 }
 
 /// What NCCL has to log for [`Log`].
-pub(crate) fn for_verify() -> Vec<Default> {
-    let set = |name, value| Default::new(name, value, "--nccl-verify");
+pub(crate) fn for_verify() -> Vec<Variable> {
+    let set = |name, value| Variable::new(name, value, "--nccl-verify");
     vec![set("NCCL_DEBUG", "INFO"), set("NCCL_DEBUG_SUBSYS", "INIT,NET")]
 }
 
@@ -237,12 +237,12 @@ fn listed(ports: &[&Reachable]) -> String {
 }
 
 /// The variable is one number for all ports of a process.
-fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Default> {
+fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
     let roce = first_of_each(ports).filter(|port| port.nic.transport == Speaks::Roce);
     let mut indices: Vec<u16> = roce.filter_map(|port| port.nic.gid_index).collect();
     indices.dedup();
     let [index] = indices[..] else { return None };
-    Some(Default::new(name, index.to_string(), "this entry is right for every port listed"))
+    Some(Variable::new(name, index.to_string(), "this entry is right for every port listed"))
 }
 
 /// Of each port the address that is preferred.
@@ -255,7 +255,7 @@ fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reacha
 }
 
 /// NCCL looks for IPv4 unless it is told.
-fn family(all: &[Vec<&Reachable>]) -> Vec<Default> {
+fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
     let best = all.iter().flat_map(|ports| first_of_each(ports));
     let mut roce = best.filter(|port| port.nic.transport == Speaks::Roce).peekable();
     let is_v6 = |port: &Reachable| port.nic.address.is_some_and(|address| address.is_ipv6());
@@ -264,21 +264,21 @@ fn family(all: &[Vec<&Reachable>]) -> Vec<Default> {
     }
     let reason = "no RDMA port of this job has an IPv4 address";
     vec![
-        Default::new("NCCL_IB_ADDR_FAMILY", "AF_INET6", reason),
-        Default::new("NCCL_IB_ROCE_VERSION_NUM", "2", reason),
+        Variable::new("NCCL_IB_ADDR_FAMILY", "AF_INET6", reason),
+        Variable::new("NCCL_IB_ROCE_VERSION_NUM", "2", reason),
     ]
 }
 
 /// Where not every port reaches every other, NCCL has to choose by subnet.
-fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Default> {
+fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
     let (cross, reason) = match shape {
         Shape::Flat => return Vec::new(),
         Shape::Rails => ("0", "each rail is a network of its own"),
         Shape::Mesh => ("1", "which ports meet depends on the two hosts"),
     };
     let mut set = vec![
-        Default::new("NCCL_CROSS_NIC", cross, reason),
-        Default::new("NCCL_IB_SUBNET_AWARE_ROUTING", "1", reason),
+        Variable::new("NCCL_CROSS_NIC", cross, reason),
+        Variable::new("NCCL_IB_SUBNET_AWARE_ROUTING", "1", reason),
     ];
     let own = all.iter().flatten().filter_map(|port| port.leads.own());
     let mut prefixes: Vec<u8> = own.map(|network| network.prefix()).collect();
@@ -288,7 +288,7 @@ fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Default> {
         && prefix != NCCL_PREFIX
     {
         let reason = "the length of the subnets' prefixes";
-        set.push(Default::new("NCCL_IB_SUBNET_PREFIX_LEN", prefix.to_string(), reason));
+        set.push(Variable::new("NCCL_IB_SUBNET_PREFIX_LEN", prefix.to_string(), reason));
     }
     set
 }

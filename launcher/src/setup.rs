@@ -25,15 +25,15 @@ const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
 
 /// A variable, and why it has this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Default {
+pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: String,
     pub(crate) reason: String,
 }
 
-impl Default {
-    pub(crate) fn new(name: &'static str, value: impl Into<String>, reason: &str) -> Default {
-        Default { name, value: value.into(), reason: reason.to_owned() }
+impl Variable {
+    pub(crate) fn new(name: &'static str, value: impl Into<String>, reason: &str) -> Variable {
+        Variable { name, value: value.into(), reason: reason.to_owned() }
     }
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct Setup {
     pub(crate) gpu: Option<String>,
     /// Its NICs, nearest first.
     pub(crate) nics: Vec<RankNic>,
-    pub(crate) defaults: Vec<Default>,
+    pub(crate) defaults: Vec<Variable>,
 }
 
 impl Setup {
     /// As its agent is told.
     pub(crate) fn told(&self) -> RankSetup {
-        let pair = |default: &Default| (default.name.to_owned(), default.value.clone());
+        let pair = |default: &Variable| (default.name.to_owned(), default.value.clone());
         RankSetup {
             cpus: self.placement.cpus.clone(),
             memory_node: self.placement.numa_node.filter(|_| self.placement.cpus.is_some()),
@@ -61,7 +61,7 @@ impl Setup {
 }
 
 /// What was asked for of ranks' places and networks.
-#[derive(Clone, Debug, std::default::Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) bind: Bind,
     /// Each rank sees its own GPU alone.
@@ -79,7 +79,7 @@ pub(crate) struct Options {
 }
 
 /// How ranks of different nodes reach each other.
-#[derive(Clone, Copy, Debug, std::default::Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Transport {
     /// By RDMA where it connects two hosts, by TCP otherwise
     #[default]
@@ -167,7 +167,7 @@ fn of_node(
     fabric: &Fabric<'_>,
     node: usize,
     ras: Option<u16>,
-) -> Vec<Default> {
+) -> Vec<Variable> {
     let Wishes { options, env } = wishes;
     let inventory = &seen.inventories[node];
     let mut defaults = vec![threads(inventory, seen.map.nodes[node].ranks.len())];
@@ -193,7 +193,7 @@ fn of_rank(
     seen: &Seen<'_>,
     place: Place,
     placement: Placement,
-    of_node: &[Default],
+    of_node: &[Variable],
     servers: &[SocketAddr],
 ) -> Setup {
     let inventory = &seen.inventories[place.node];
@@ -240,16 +240,16 @@ fn nearest_first(
 }
 
 /// Shows a rank its GPU alone. What counts GPUs otherwise than by PCI address would mask another.
-fn masked(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Default> {
+fn masked(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Variable> {
     let of_vendor = inventory.gpus[..index].iter().filter(|other| other.vendor == gpu.vendor);
     let number = of_vendor.count().to_string();
     let reason = format!("--gpu-mask: GPU {}", gpu.pci.address);
     match gpu.vendor {
         GpuVendor::Nvidia => vec![
-            Default::new("CUDA_DEVICE_ORDER", "PCI_BUS_ID", &reason),
-            Default::new("CUDA_VISIBLE_DEVICES", number, &reason),
+            Variable::new("CUDA_DEVICE_ORDER", "PCI_BUS_ID", &reason),
+            Variable::new("CUDA_VISIBLE_DEVICES", number, &reason),
         ],
-        GpuVendor::Amd => vec![Default::new("HIP_VISIBLE_DEVICES", number, &reason)],
+        GpuVendor::Amd => vec![Variable::new("HIP_VISIBLE_DEVICES", number, &reason)],
     }
 }
 
@@ -286,27 +286,27 @@ pub(crate) fn slow_network(
 }
 
 /// OpenMP would give every rank a thread for each processor.
-fn threads(inventory: &Inventory, ranks: usize) -> Default {
+fn threads(inventory: &Inventory, ranks: usize) -> Variable {
     let usable = inventory.cpus.usable();
     let value = (usable / ranks.max(1)).max(1).to_string();
     let plural = if ranks == 1 { "" } else { "s" };
     let reason = format!("{usable} CPUs for {ranks} rank{plural} of this node");
-    Default::new("OMP_NUM_THREADS", value, &reason)
+    Variable::new("OMP_NUM_THREADS", value, &reason)
 }
 
 /// The interface by which other nodes reach this one; names differ from host to host. NCCL takes
 /// `=` for an exact name, where it would take `eth1` for the beginning of `eth10` as well.
-fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Default> {
+fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
     let has_it = |netdev: &&_| has_address(netdev, address);
     let Some(netdev) = inventory.netdevs.iter().find(has_it) else { return Vec::new() };
     let reason = format!("{address} of {} is how other nodes reach this one", netdev.name);
     let mut set = vec![
-        Default::new("NCCL_SOCKET_IFNAME", format!("={}", netdev.name), &reason),
-        Default::new("GLOO_SOCKET_IFNAME", &*netdev.name, &reason),
-        Default::new("TP_SOCKET_IFNAME", &*netdev.name, &reason),
+        Variable::new("NCCL_SOCKET_IFNAME", format!("={}", netdev.name), &reason),
+        Variable::new("GLOO_SOCKET_IFNAME", &*netdev.name, &reason),
+        Variable::new("TP_SOCKET_IFNAME", &*netdev.name, &reason),
     ];
     if address.is_ipv6() {
-        set.push(Default::new("NCCL_SOCKET_FAMILY", "AF_INET6", &reason));
+        set.push(Variable::new("NCCL_SOCKET_FAMILY", "AF_INET6", &reason));
     }
     set
 }

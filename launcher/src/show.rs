@@ -6,7 +6,7 @@ use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
 use crate::mesh;
 use crate::rendezvous::Joined;
-use crate::setup::{Default, Setup};
+use crate::setup::{Setup, Variable};
 use crate::table;
 use rlaunch_bootstrap::env::shown;
 use rlaunch_bootstrap::id::Rank;
@@ -135,7 +135,7 @@ fn env(job: &JobSpec, map: &RankMap, setups: &[Vec<Setup>]) -> String {
     let yours = |name: &str| job.env.iter().find(|var| var.name == name);
     let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
     for (rank, host, setup) in ranks(map, setups) {
-        for Default { name, value, reason } in &setup.defaults {
+        for Variable { name, value, reason } in &setup.defaults {
             let (value, why) = match yours(name) {
                 Some(var) => (var.value.to_string_lossy().into_owned(), "(yours)".to_owned()),
                 None => (value.clone(), reason.clone()),

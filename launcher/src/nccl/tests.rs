@@ -20,7 +20,7 @@ fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> Network
 fn told(inventories: &[Inventory], hosts: &str) -> Vec<String> {
     let plan = Plan::of(inventories, None);
     let fabric = Fabric::of(&job_of(hosts), inventories, &plan, &Options::default());
-    let text = |default: Default| format!("{}={}", default.name, default.value);
+    let text = |default: Variable| format!("{}={}", default.name, default.value);
     fabric.variables(0).into_iter().map(text).collect()
 }
 
