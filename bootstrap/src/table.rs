@@ -77,6 +77,8 @@ pub struct Nic {
     pub transport: Transport,
     /// Whether a processor does its work.
     pub software: bool,
+    /// Whether its queue pairs are made by the RDMA connection manager: always with iWARP.
+    pub by_manager: bool,
     /// Which entry of the GID table is used.
     pub gid_index: Option<u16>,
     /// That entry, as the kernel prints it.

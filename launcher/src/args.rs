@@ -9,7 +9,7 @@ pub(crate) use verbs::{CaptureArgs, ReapArgs, TopoArgs};
 use crate::env_style::EnvStyle;
 use crate::oob::Network;
 use crate::placement::Bind;
-use crate::selection::HcaFilter;
+use crate::selection::{ConnectBy, HcaFilter};
 use crate::setup::Transport;
 use crate::show::Show;
 use clap::{ArgAction, Parser};
@@ -235,6 +235,22 @@ pub(crate) struct NetworkArgs {
     /// =mlx5_0:1,mlx5_1 (these), ^mlx5_2 (all but these)
     #[arg(long, value_name = "[^][=]DEVICE[:PORT],...", help_heading = "Network of ranks")]
     pub(crate) hca: Option<HcaFilter>,
+
+    /// auto: out of band, or by the RDMA connection manager where a device takes nothing else;
+    /// rdma_cm: by that for all; oob: devices that take RDMA_CM only are left out
+    #[arg(
+        long,
+        value_name = "auto|oob|rdma_cm",
+        default_value = "auto",
+        rename_all = "snake_case",
+        hide_possible_values = true,
+        help_heading = "Network of ranks"
+    )]
+    pub(crate) connect: ConnectBy,
+
+    /// This entry of every RoCE port's GID table, in place of the one that suits it best
+    #[arg(long, value_name = "N", help_heading = "Network of ranks")]
+    pub(crate) gid_index: Option<u16>,
 
     /// NCCL's network plugin, a file that every host has; sets NCCL_NET_PLUGIN
     #[arg(long, value_name = "PATH", help_heading = "Network of ranks")]

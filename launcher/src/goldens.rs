@@ -2,7 +2,7 @@
 
 use crate::map::RankMap;
 use crate::recorded::inventory;
-use crate::selection::Plan;
+use crate::selection::{Plan, PortWishes};
 use crate::setup::{self, Options, Seen, Setup, Wishes};
 use crate::{mesh, show, table};
 use rlaunch_bootstrap::id::JobId;
@@ -21,7 +21,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
     let hosts = crate::hosts::parse(&[hosts.join(",")]).unwrap();
     let map = RankMap::by_slot(&hosts, None, false).unwrap();
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
-    let (options, plan) = (Options::default(), Plan::of(machines, None));
+    let (options, plan) = (Options::default(), Plan::of(machines, &PortWishes::default()));
     let inventories = machines;
     let seen = Seen { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
     let ports: Vec<Vec<u16>> = (0..machines.len())

@@ -8,6 +8,7 @@ use crate::hosts::{self, Host, HostsError};
 use crate::oob;
 use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
+use crate::selection::PortWishes;
 use crate::setup::{Options, Transport, Wishes};
 use crate::show::Show;
 use ring::rand::SecureRandom;
@@ -207,7 +208,11 @@ fn options(placing: PlacingArgs, network: NetworkArgs) -> Result<Options, JobErr
         gpu_mask: placing.gpu_mask,
         transport,
         require_rdma,
-        hca: network.hca,
+        ports: PortWishes {
+            hca: network.hca,
+            gid_index: network.gid_index,
+            connect: network.connect,
+        },
         nccl_net_plugin: network.nccl_net_plugin,
         nccl_verify: network.nccl_verify,
         env_styles: network.env_style,

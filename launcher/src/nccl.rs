@@ -11,7 +11,7 @@ pub(crate) use log::Log;
 use crate::exit::Exit;
 use crate::map::RankMap;
 use crate::report::{self, Failed};
-use crate::selection::{self, HcaFilter, Plan, Reachable, Rejection};
+use crate::selection::{self, Plan, PortWishes, Reachable, Rejection};
 use crate::setup::{Options, Transport, Variable};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -73,7 +73,7 @@ impl<'a> Fabric<'a> {
         let network = match (options.transport, alone) {
             (Transport::Tcp, _) => Network::Tcp("--transport tcp".to_owned()),
             (_, Some(node)) => {
-                let why = why(&inventories[node], options.hca.as_ref());
+                let why = why(&inventories[node], &options.ports);
                 Network::Tcp(format!("{}: {why}", host(node)))
             }
             (_, None) => match shape(&preferred(&ports)) {
@@ -315,15 +315,16 @@ fn bond<'a>(inventory: &'a Inventory, ports: &[&Reachable]) -> Option<&'a str> {
 }
 
 /// Why a node has no port for NCCL.
-pub(crate) fn why(inventory: &Inventory, hca: Option<&HcaFilter>) -> String {
+pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
     let devices = inventory.rdma.iter();
     let ports = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
     let reasons = ports.map(|(device, port)| {
         let name = format!("{}/{}", device.name, port.number);
-        match selection::examine_wanted(device, port, &inventory.netdevs, hca) {
+        match selection::examine_wanted(device, port, &inventory.netdevs, wishes) {
             Ok(_) if device.node_type == NodeType::Rnic => format!("{name} takes RDMA_CM only"),
             Ok(_) => format!("{name} can be used"),
             Err(rejection @ Rejection::Down) => format!("{name} is {rejection}"),
+            Err(rejection @ Rejection::ManagerOnly) => format!("{name} {rejection}"),
             Err(rejection) => format!("{name}: {rejection}"),
         }
     });

@@ -65,7 +65,7 @@ fn missing(job: &JobSpec, map: &RankMap, inventories: &[Inventory], plan: &Plan)
     let mut causes: Vec<(String, Vec<String>)> = Vec::new();
     for node in plan.without() {
         let host = map.nodes[node].host.to_string();
-        let why = nccl::why(&inventories[node], job.options.hca.as_ref());
+        let why = nccl::why(&inventories[node], &job.options.ports);
         match causes.iter_mut().find(|(known, _)| *known == why) {
             Some((_, hosts)) => hosts.push(host),
             None => causes.push((why, vec![host])),

@@ -114,7 +114,7 @@ impl Crew {
 
         let addresses = addresses(shape, &gathering.edges, prepared);
         let inventories = &prepared.inventories;
-        let plan = Plan::of(inventories, job.options.hca.as_ref());
+        let plan = Plan::of(inventories, &job.options.ports);
         reach::check(job, map, inventories, &plan)?;
         let seen = Seen { id: job.id, map, inventories, plan: &plan, addresses: &addresses };
         let setups = setup::decide(&job.wishes(), &seen, &prepared.ports)?;

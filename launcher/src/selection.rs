@@ -60,6 +60,10 @@ pub(crate) enum Rejection {
     InterfaceElsewhere,
     /// `--hca` leaves it out.
     LeftOut,
+    /// `--connect oob`, and it knows the connection manager alone.
+    ManagerOnly,
+    /// `--gid-index` names an entry that is empty.
+    EmptyGid(u16),
     /// Packets of RoCE v1 do not leave their segment, and many switches drop them.
     OnlyRoceV1,
 }
@@ -87,6 +91,8 @@ impl fmt::Display for Rejection {
                 f.write_str("its interface is in another network namespace")
             }
             Rejection::LeftOut => f.write_str("left out by --hca"),
+            Rejection::ManagerOnly => f.write_str("takes RDMA_CM only (node type RNIC)"),
+            Rejection::EmptyGid(index) => write!(f, "entry {index} of its GID table is empty"),
             Rejection::OnlyRoceV1 => f.write_str("only RoCE v1"),
         }
     }
@@ -106,16 +112,39 @@ pub(crate) fn rate<'a>(device: &RdmaDevice, port: &'a Port) -> &'a str {
     }
 }
 
+/// What the user wants of RDMA ports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PortWishes {
+    /// Which may be used.
+    pub(crate) hca: Option<HcaFilter>,
+    /// Which entry of every RoCE port's GID table.
+    pub(crate) gid_index: Option<u16>,
+    pub(crate) connect: ConnectBy,
+}
+
+/// How queue pairs find each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ConnectBy {
+    /// As each device takes it
+    #[default]
+    Auto,
+    /// Out of band: what each has to know of the other goes over TCP
+    Oob,
+    /// By the RDMA connection manager
+    #[value(name = "rdma_cm")]
+    RdmaCm,
+}
+
 /// Drivers whose devices are made of software.
 const SOFTWARE: &[&str] = &["rxe", "siw"];
 
 /// The ports of a node that can be used, one entry for each address of a port. Their order
 /// is that of rails, software behind hardware, whatever the order of the inventory.
-pub(crate) fn usable(inventory: &Inventory, hca: Option<&HcaFilter>) -> Vec<Reachable> {
+pub(crate) fn usable(inventory: &Inventory, wishes: &PortWishes) -> Vec<Reachable> {
     let ports = in_order(inventory).into_iter().zip(0..);
     let usable = ports.filter_map(|((device, port), rail)| {
-        let how = examine_wanted(device, port, &inventory.netdevs, hca).ok()?;
-        Some(ends(inventory, device, port, rail, &how))
+        let how = examine_wanted(device, port, &inventory.netdevs, wishes).ok()?;
+        Some(ends(inventory, (device, port), rail, &how, wishes.connect))
     });
     let mut usable: Vec<Reachable> = usable.flatten().collect();
     // Whether two link-local addresses are on one wire nobody can tell: they are for want of others.
@@ -143,10 +172,10 @@ fn is_software(device: &RdmaDevice) -> bool {
 /// A port as the rank table has it: once for each address, the preferred one first.
 fn ends(
     inventory: &Inventory,
-    device: &RdmaDevice,
-    port: &Port,
+    (device, port): (&RdmaDevice, &Port),
     rail: u32,
     how: &Addressing,
+    connect: ConnectBy,
 ) -> Vec<Reachable> {
     let end = |transport, gid: Option<&Gid>, address: Option<IpAddr>| {
         let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(port.netdev.as_ref());
@@ -165,6 +194,7 @@ fn ends(
             rail,
             transport,
             software: is_software(device),
+            by_manager: transport == Transport::Iwarp || connect == ConnectBy::RdmaCm,
             gid_index: gid.map(|gid| gid.index),
             gid: gid.map(|gid| gid.value.to_string()),
             netdev: netdev.cloned(),
@@ -218,11 +248,21 @@ pub(crate) fn examine_wanted(
     device: &RdmaDevice,
     port: &Port,
     netdevs: &[Netdev],
-    hca: Option<&HcaFilter>,
+    wishes: &PortWishes,
 ) -> Result<Addressing, Rejection> {
-    match hca {
-        Some(hca) if !hca.lets(device, port) => Err(Rejection::LeftOut),
-        _ => examine(device, port, netdevs),
+    if wishes.hca.as_ref().is_some_and(|hca| !hca.lets(device, port)) {
+        return Err(Rejection::LeftOut);
+    }
+    match (examine(device, port, netdevs)?, wishes) {
+        (Addressing::ConnectionManager(_), PortWishes { connect: ConnectBy::Oob, .. }) => {
+            Err(Rejection::ManagerOnly)
+        }
+        (Addressing::Gid { .. }, PortWishes { gid_index: Some(index), .. }) => {
+            let gid = port.gids.iter().find(|gid| gid.index == *index).cloned();
+            let gid = gid.ok_or(Rejection::EmptyGid(*index))?;
+            Ok(Addressing::Gid { gid, reason: "--gid-index".to_owned(), others: Vec::new() })
+        }
+        (how, _) => Ok(how),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::map::RankMap;
 use crate::nccl::{self, Fabric, Network};
 use crate::placement::{self, Bind, Placement};
 use crate::report::Failed;
-use crate::selection::{self, HcaFilter, Plan, Reachable};
+use crate::selection::{self, Plan, PortWishes, Reachable};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
@@ -69,8 +69,7 @@ pub(crate) struct Options {
     pub(crate) transport: Transport,
     /// NCCL has to use RDMA as well.
     pub(crate) require_rdma: bool,
-    /// Which RDMA ports may be used.
-    pub(crate) hca: Option<HcaFilter>,
+    pub(crate) ports: PortWishes,
     /// NCCL's network plugin, on every host.
     pub(crate) nccl_net_plugin: Option<PathBuf>,
     /// To say which network NCCL has used.

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::map::RankMap;
     use crate::placement::Placement;
-    use crate::selection::Plan;
+    use crate::selection::{Plan, PortWishes};
     use rlaunch_bootstrap::id::JobId;
     use rlaunch_bootstrap::inventory::Inventory;
     use rlaunch_bootstrap::inventory::pci::Distance;
@@ -101,7 +101,7 @@ mod tests {
         let setup = Setup { placement, gpu: None, nics: vec![], defaults: vec![] };
         let setups: Vec<_> = map.nodes.iter().map(|n| vec![setup.clone(); n.ranks.len()]).collect();
         let inventories = vec![Inventory::default(); map.nodes.len()];
-        let plan = Plan::of(&inventories, None);
+        let plan = Plan::of(&inventories, &PortWishes::default());
         let (id, map, inventories) = (JobId(1), &map, &inventories);
         let seen = Seen { id, map, inventories, plan: &plan, addresses: &addresses };
         build(&Options::default(), &seen, &vec![&facts; map.nodes.len()], &setups)
@@ -146,6 +146,7 @@ rank  host  hostname  local  address    numa  nics
             rail: 0,
             transport: Speaks::Roce,
             software: false,
+            by_manager: false,
             networks: vec![],
             gid_index: None,
             gid: None,

@@ -58,6 +58,22 @@ ranks  hosts  by    from                        to                          mtu
 }
 
 #[test]
+fn connections_are_made_as_it_was_asked() {
+    let field = Field::new();
+    let ran = field.rlaunch(&format!("-H {ALL} --connect rdma_cm --show mesh true"), &[]);
+    let by_manager = ran.succeeded().out.lines().filter(|line| line.contains("RoCE by RDMA_CM"));
+    assert_eq!(by_manager.count(), 3, "{ran}");
+    let words = format!("-H {ALL} --connect oob --hca siw --transport rdma true");
+    let ran = field.rlaunch(&words, &[]);
+    assert_eq!(ran.code, Some(205), "{ran}");
+    ran.says("siw0/1 takes RDMA_CM only (node type RNIC)");
+    let words = format!("-H {ALL} --hca rxe --gid-index 3 --transport rdma true");
+    let ran = field.rlaunch(&words, &[]);
+    assert_eq!(ran.code, Some(205), "{ran}");
+    ran.says("rxe0/1: entry 3 of its GID table is empty");
+}
+
+#[test]
 fn nccl_is_told_of_the_mesh() {
     let field = Field::new();
     let script =

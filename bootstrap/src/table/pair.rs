@@ -65,9 +65,9 @@ impl RankTable {
         };
         let (one, other) = (self.nic(low, nic_low)?, self.nic(high, nic_high)?);
         let (nic_a, nic_b) = if a < b { (nic_low, nic_high) } else { (nic_high, nic_low) };
-        let connect = match one.transport {
-            super::Transport::Iwarp => Connect::RdmaCm,
-            super::Transport::Infiniband | super::Transport::Roce => Connect::Rdma,
+        let connect = match one.by_manager || other.by_manager {
+            true => Connect::RdmaCm,
+            false => Connect::Rdma,
         };
         let mtu = one.mtu.into_iter().chain(other.mtu).min();
         Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })

@@ -18,6 +18,7 @@ fn nic(node: u32, device: &str) -> Nic {
         rail: u32::from(device != "mlx5_0"),
         transport: Transport::Roce,
         software: device.starts_with("rxe"),
+        by_manager: false,
         gid_index: Some(3),
         gid: Some(format!("0000:0000:0000:0000:0000:ffff:0a02:{:04x}", node + 1)),
         netdev: Some("eth1".into()),
@@ -144,7 +145,9 @@ fn where_no_nics_meet_tcp_is_used() {
     assert_eq!(chosen(|rows| rows.rule = PairRule::SharedMemoryThenTcp), tcp);
     assert_eq!(chosen(|rows| rows.ranks[0].nics.clear()), tcp);
     let iwarp = |nics: &mut [Nic]| {
-        nics.iter_mut().for_each(|nic| nic.transport = Transport::Iwarp);
+        nics.iter_mut().for_each(|nic| {
+            (nic.transport, nic.by_manager) = (Transport::Iwarp, true);
+        });
     };
     assert_eq!(chosen(|rows| iwarp(&mut rows.nodes[0].nics)), tcp);
     let (.., connect) = chosen(|rows| rows.nodes.iter_mut().for_each(|n| iwarp(&mut n.nics)));

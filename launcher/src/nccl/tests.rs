@@ -12,16 +12,21 @@ fn job_of(hosts: &str) -> RankMap {
 }
 
 fn network(hosts: &str, inventories: &[Inventory], options: &Options) -> Network {
-    let plan = Plan::of(inventories, options.hca.as_ref());
+    let plan = Plan::of(inventories, &options.ports);
     Fabric::of(&job_of(hosts), inventories, &plan, options).network
 }
 
 /// What the first host is told.
 fn told(inventories: &[Inventory], hosts: &str) -> Vec<String> {
-    let plan = Plan::of(inventories, None);
+    let plan = Plan::of(inventories, &PortWishes::default());
     let fabric = Fabric::of(&job_of(hosts), inventories, &plan, &Options::default());
     let text = |default: Variable| format!("{}={}", default.name, default.value);
     fabric.variables(0).into_iter().map(text).collect()
+}
+
+fn with_hca(filter: &str) -> Options {
+    let hca = Some(filter.parse().unwrap());
+    Options { ports: PortWishes { hca, ..PortWishes::default() }, ..Options::default() }
 }
 
 #[test]
@@ -32,9 +37,9 @@ fn shapes_are_told_apart() {
     assert_eq!(network("a,b", &of("connectx3"), &auto), verbs(Shape::Flat));
     assert_eq!(network("a,b", &of("dgx"), &auto), verbs(Shape::Rails));
     assert_eq!(network("a,b,c", &triangle(), &auto), verbs(Shape::Mesh));
-    let one_rail = Options { hca: Some("=mlx5_0".parse().unwrap()), ..Options::default() };
+    let one_rail = with_hca("=mlx5_0");
     assert_eq!(network("a,b", &of("dgx"), &one_rail), verbs(Shape::Flat));
-    let none = Options { hca: Some("none".parse().unwrap()), ..Options::default() };
+    let none = with_hca("none");
     let why = "a: mlx4_0/1: left out by --hca, mlx4_0/2: left out by --hca";
     assert_eq!(network("a,b", &of("connectx3"), &none), Network::Tcp(why.into()));
     let tcp = Options { transport: Transport::Tcp, ..Options::default() };

@@ -1,6 +1,6 @@
 //! Which ports of a job reach each other.
 
-use super::{HcaFilter, Leads, Reachable, usable};
+use super::{Leads, PortWishes, Reachable, usable};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::table::{End, Exception, Transport};
@@ -16,10 +16,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Of all nodes, by what `--hca` lets through.
-    pub(crate) fn of(inventories: &[Inventory], hca: Option<&HcaFilter>) -> Plan {
+    /// Of all nodes, as far as the user lets them.
+    pub(crate) fn of(inventories: &[Inventory], wishes: &PortWishes) -> Plan {
         let ports: Vec<Vec<Reachable>> =
-            inventories.iter().map(|inventory| usable(inventory, hca)).collect();
+            inventories.iter().map(|inventory| usable(inventory, wishes)).collect();
         let exceptions = exceptions(&ports);
         Plan { ports, exceptions }
     }

@@ -11,7 +11,7 @@ use rlaunch_bootstrap::table::{Connect, RankTable};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn nics(name: &str) -> Vec<Nic> {
-    usable(&inventory(name), None).into_iter().map(|port| port.nic).collect()
+    usable(&inventory(name), &PortWishes::default()).into_iter().map(|port| port.nic).collect()
 }
 
 #[test]
@@ -38,12 +38,31 @@ fn an_iwarp_port_has_an_address_and_no_gid() {
 fn a_port_that_cannot_be_used_is_no_nic() {
     assert!(nics("rxe").is_empty());
     let all = inventory("dgx");
-    assert_eq!(usable(&all, None).len(), 8);
-    let hca = "=mlx5_1,mlx5_3:1,mlx5_4:2".parse().unwrap();
+    assert_eq!(usable(&all, &PortWishes::default()).len(), 8);
+    let hca = Some("=mlx5_1,mlx5_3:1,mlx5_4:2".parse().unwrap());
+    let wishes = PortWishes { hca, ..PortWishes::default() };
     let left: Vec<(String, u32)> =
-        usable(&all, Some(&hca)).into_iter().map(|port| (port.nic.device, port.nic.rail)).collect();
+        usable(&all, &wishes).into_iter().map(|port| (port.nic.device, port.nic.rail)).collect();
     // Rails are counted without regard to what may be used, so that hosts agree.
     assert_eq!(left, [("mlx5_1".to_owned(), 1), ("mlx5_3".to_owned(), 3)]);
+}
+
+#[test]
+fn wishes_are_kept_or_refused() {
+    let said = |name: &str, wishes: &PortWishes| {
+        let inventory = inventory(name);
+        let (device, port) = (&inventory.rdma[0], &inventory.rdma[0].ports[0]);
+        examine_wanted(device, port, &inventory.netdevs, wishes).map_err(|r| r.to_string())
+    };
+    let at = |index| PortWishes { gid_index: Some(index), ..PortWishes::default() };
+    let Ok(Addressing::Gid { gid, .. }) = said("esxi-vm", &at(1)) else { panic!("no GID 1") };
+    assert_eq!(gid.index, 1);
+    assert_eq!(said("esxi-vm", &at(9)), Err("entry 9 of its GID table is empty".to_owned()));
+    let oob = PortWishes { connect: ConnectBy::Oob, ..PortWishes::default() };
+    assert_eq!(said("siw", &oob), Err("takes RDMA_CM only (node type RNIC)".to_owned()));
+    let by_manager = PortWishes { connect: ConnectBy::RdmaCm, ..PortWishes::default() };
+    assert!(usable(&inventory("esxi-vm"), &by_manager)[0].nic.by_manager);
+    assert!(!usable(&inventory("esxi-vm"), &oob)[0].nic.by_manager);
 }
 
 #[test]
@@ -69,7 +88,7 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     let map = map.unwrap();
     let addresses: Vec<IpAddr> =
         (0..inventories.len()).map(|n| IpAddr::from([10, 255, 0, n as u8])).collect();
-    let (options, plan) = (Options::default(), Plan::of(inventories, None));
+    let (options, plan) = (Options::default(), Plan::of(inventories, &PortWishes::default()));
     let seen = Seen { id: JobId(1), map: &map, inventories, plan: &plan, addresses: &addresses };
     let wishes = Wishes { options: &options, env: &[] };
     let setups: Vec<Vec<Setup>> = setup::decide(&wishes, &seen, &[]).unwrap();
@@ -129,7 +148,7 @@ fn modes_of_erdma_do_not_mix() {
     assert_eq!(connect([&compat, &compat]), Connect::Rdma);
     assert_eq!(connect([&standard, &standard]), Connect::RdmaCm);
     assert_eq!(connect([&compat, &standard]), Connect::Tcp);
-    assert_eq!(Plan::of(&[compat, standard], None).apart(), [(0, 1)]);
+    assert_eq!(Plan::of(&[compat, standard], &PortWishes::default()).apart(), [(0, 1)]);
 }
 
 /// What a port of a made-up machine is.
@@ -279,13 +298,13 @@ proptest! {
     fn every_pair_gets_the_best_way_there_is((nodes, ranks) in any_job()) {
         let machines: Vec<Inventory> = nodes.iter().map(|ports| machine(ports)).collect();
         let table = table_of(&machines, ranks);
-        let apart = Plan::of(&machines, None).apart();
+        let apart = Plan::of(&machines, &PortWishes::default()).apart();
         for (a, b) in (0..nodes.len()).flat_map(|a| (0..a).map(move |b| (b, a))) {
             let all = nodes[a].iter().enumerate().flat_map(|(i, one)| {
                 nodes[b].iter().enumerate().map(move |(j, other)| (i, j, one, other))
             });
             let reaching: Vec<_> = all.filter(|(.., one, other)| oracle(one, other)).collect();
-            let have_ports = !usable(&machines[a], None).is_empty() && !usable(&machines[b], None).is_empty();
+            let have_ports = !usable(&machines[a], &PortWishes::default()).is_empty() && !usable(&machines[b], &PortWishes::default()).is_empty();
             prop_assert_eq!(apart.contains(&(a, b)), reaching.is_empty() && have_ports);
             for (x, y) in (0..ranks).flat_map(|x| (0..ranks).map(move |y| (a * ranks + x, b * ranks + y))) {
                 let pair = table.pair(Rank(x as u32), Rank(y as u32)).unwrap();

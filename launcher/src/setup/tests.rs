@@ -23,7 +23,7 @@ fn setups(
     env: &[EnvVar],
 ) -> Vec<Vec<Setup>> {
     let map = job_of(hosts);
-    let plan = Plan::of(inventories, options.hca.as_ref());
+    let plan = Plan::of(inventories, &options.ports);
     let addresses = addresses(inventories);
     let seen = Seen { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
     let ports = vec![vec![21_000, 21_001, 21_002, 21_003]; inventories.len()];
@@ -89,7 +89,7 @@ fn gpus_that_meet_by_tcp_are_mentioned() {
     let map = job_of("ecs1,ecs2");
     let slow_network = |inventories: &[Inventory]| {
         let options = Options::default();
-        let plan = Plan::of(inventories, None);
+        let plan = Plan::of(inventories, &PortWishes::default());
         slow_network(&Wishes { options: &options, env: &[] }, &map, inventories, &plan)
     };
     let with_gpu = |name| {

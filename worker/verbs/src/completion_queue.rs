@@ -100,7 +100,7 @@ impl CompletionQueue {
 
     /// What has ended since; nothing is waited for.
     pub fn poll(&self) -> Result<Vec<Completion>, VerbsError> {
-        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let mut batch = [const { MaybeUninit::<ibv_wc>::zeroed() }; BATCH];
         let first = batch.as_mut_ptr().cast();
         // SAFETY: the queue is alive, and there is room for BATCH completions.
         let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), BATCH as i32, first) };
@@ -108,8 +108,8 @@ impl CompletionQueue {
             return Err(VerbsError::last(Verb::PollCq, self.context.name()));
         };
         let ended = batch.iter().take(count).map(|slot| {
-            // SAFETY: the first `count` slots are written: that is what the number means. Of a
-            // failed request only these fields are valid, and length is plain bytes all the same.
+            // SAFETY: integers alone, zeros at first: what a provider does not write, as of a failed
+            // request it need not, is zero.
             let done = unsafe { slot.assume_init_ref() };
             Completion {
                 id: done.wr_id,

@@ -175,6 +175,8 @@ fn build(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
         Ok(_) => Tally::check(true),
         Err(error) => run::failed("the build", &error),
     });
+    let tests = ["test", "--workspace", "--profile", "lab", "--no-run"];
+    tally.add(run::check(dist::cargo().args(tests)));
     Ok(tally)
 }
 
