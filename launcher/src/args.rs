@@ -35,6 +35,7 @@ Examples:
   rlaunch -H a,b --preload train.py python3 train.py   a script only this machine has
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
   rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
+  rlaunch capture -H a,b -o x.tar               the same to be seen elsewhere
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.

@@ -43,8 +43,7 @@ impl FromStr for Show {
             "mesh=json" => Ok(Show::Mesh(Form::Json)),
             "placement" => Ok(Show::Placement),
             "env" => Ok(Show::Env),
-            _ => Err("env, placement, mesh or rank-table can be shown, the last two with =json \
-                      as well"
+            _ => Err("env, placement, mesh, mesh=json, rank-table or rank-table=json can be shown"
                 .to_owned()),
         }
     }

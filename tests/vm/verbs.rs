@@ -34,11 +34,13 @@ fn what_cannot_work_is_said_with_its_verb() {
           /share/loopback rxe0 1",
     )
     .says("rxe0:");
-    let hidden = "mount --bind /var/empty /usr/lib/x86_64-linux-gnu/libibverbs";
-    said(&format!(
-        "mkdir -p /var/empty; unshare -m sh -c '{hidden} && exec /share/loopback rxe0 1'"
-    ))
-    .says("no provider for rxe0");
+    let hiding = |what: &str, behind: &str| {
+        let line = format!("mount --bind {behind} {what} && exec /share/loopback rxe0 1");
+        said(&format!("mkdir -p /run/empty; unshare -m sh -c '{line}'"))
+    };
+    let libraries = "/usr/lib/x86_64-linux-gnu";
+    hiding(&format!("{libraries}/libibverbs"), "/run/empty").says("no provider for rxe0");
+    hiding(&format!("{libraries}/libibverbs.so.1"), "/dev/null").says("no rdma-core");
 }
 
 /// n1 and n2 share the network 192.168.101.0/24, soft RoCE and Soft-iWARP are both on it.
