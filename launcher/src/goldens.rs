@@ -1,6 +1,7 @@
 //! Tests: what is decided for jobs on recorded machines, `launcher/goldens/job-*.txt`.
 
 use crate::map::RankMap;
+use crate::nccl::Fabric;
 use crate::recorded::inventory;
 use crate::selection::{Plan, PortWishes};
 use crate::setup::{self, Options, Seen, Setup, Wishes};
@@ -28,7 +29,8 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
         .map(|node| vec![21_000, 21_001][usize::from(node > 0)..].to_vec())
         .collect();
     let wishes = Wishes { options: &options, env: &[] };
-    let setups = setup::decide(&wishes, &seen, &ports).unwrap();
+    let fabric = Fabric::of(&map, inventories, &plan, &options);
+    let setups = setup::decide(&wishes, &seen, &fabric, &ports).unwrap();
     let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
     let mut text = show::placement(&map, &setups, &table);
     text += "\n";
@@ -42,7 +44,7 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
         }
         told.push((name, env));
     }
-    let said = setup::slow_network(&wishes, &map, machines, &plan);
+    let said = setup::slow_network(&wishes, &map, machines, &fabric.network);
     if let Some((line, hint)) = said {
         let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
         let _ = write!(text, "\n{line}\n{hint}");

@@ -3,7 +3,7 @@
 use crate::exit::Exit;
 use crate::job::JobSpec;
 use crate::map::RankMap;
-use crate::nccl::{self, Fabric, Network};
+use crate::nccl::{self, Network};
 use crate::report::{self, Failed};
 use crate::selection::{Plan, Reachable};
 use crate::setup::{self, Transport};
@@ -18,6 +18,7 @@ pub(crate) fn check(
     map: &RankMap,
     inventories: &[Inventory],
     plan: &Plan,
+    network: &Network,
 ) -> Result<(), Failed> {
     if map.nodes.len() < 2 || job.options.transport == Transport::Tcp {
         return Ok(());
@@ -26,12 +27,9 @@ pub(crate) fn check(
     if job.options.transport == Transport::Rdma && !missing.is_empty() {
         return Err(refuse(missing, nccl::cure(map, inventories)));
     }
-    if job.options.require_rdma {
-        let network = Fabric::of(map, inventories, plan, &job.options).network;
-        if let Network::Tcp(why) = network {
-            let line = format!("NCCL would use TCP on every host ({why})");
-            return Err(refuse(vec![line], nccl::cure(map, inventories)));
-        }
+    if let (true, Network::Tcp(why)) = (job.options.require_rdma, network) {
+        let line = format!("NCCL would use TCP on every host ({why})");
+        return Err(refuse(vec![line], nccl::cure(map, inventories)));
     }
     // Where no host has RDMA, nobody expects it.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
@@ -41,7 +39,7 @@ pub(crate) fn check(
     if missing.len() > MOST_LINES && expected {
         report::say(&format!("and {} more without RDMA", missing.len() - MOST_LINES));
     }
-    if let Some((line, hint)) = setup::slow_network(&job.wishes(), map, inventories, plan) {
+    if let Some((line, hint)) = setup::slow_network(&job.wishes(), map, inventories, network) {
         report::say(&line);
         hint.iter().for_each(|hint| report::hint(hint));
     }

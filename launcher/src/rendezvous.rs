@@ -6,6 +6,7 @@ use crate::exit::Exit;
 use crate::held_ports::Held;
 use crate::job::JobSpec;
 use crate::map::RankMap;
+use crate::nccl::Fabric;
 use crate::oob;
 use crate::reach;
 use crate::report::{self, Failed};
@@ -115,9 +116,10 @@ impl Crew {
         let addresses = addresses(shape, &gathering.edges, prepared);
         let inventories = &prepared.inventories;
         let plan = Plan::of(inventories, &job.options.ports);
-        reach::check(job, map, inventories, &plan)?;
+        let fabric = Fabric::of(map, inventories, &plan, &job.options);
+        reach::check(job, map, inventories, &plan, &fabric.network)?;
         let seen = Seen { id: job.id, map, inventories, plan: &plan, addresses: &addresses };
-        let setups = setup::decide(&job.wishes(), &seen, &prepared.ports)?;
+        let setups = setup::decide(&job.wishes(), &seen, &fabric, &prepared.ports)?;
         let facts: Vec<_> = self.nodes.iter().map(|node| &node.facts).collect();
         let table = table::build(&job.options, &seen, &facts, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;

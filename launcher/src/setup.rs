@@ -119,12 +119,12 @@ impl Seen<'_> {
 pub(crate) fn decide(
     wishes: &Wishes<'_>,
     seen: &Seen<'_>,
+    fabric: &Fabric<'_>,
     ports: &[Vec<u16>],
 ) -> Result<Vec<Vec<Setup>>, Failed> {
     let options = wishes.options;
     let held: Vec<Held> = seen.map.nodes.iter().map(|node| Held::of(options, node)).collect();
     let servers = servers(seen, &held, ports);
-    let fabric = Fabric::of(seen.map, seen.inventories, seen.plan, options);
     let nodes = seen.map.nodes.iter().zip(seen.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
         let placements = placement::place(inventory, mapped.ranks.len(), &options.bind)
@@ -134,7 +134,7 @@ pub(crate) fn decide(
             tracing::info!("{}: {ranks} ranks share {usable} CPUs", mapped.host);
         }
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
-        let of_node = of_node(wishes, seen, &fabric, node, held[node].ras(own_ports));
+        let of_node = of_node(wishes, seen, fabric, node, held[node].ras(own_ports));
         let ranks = mapped.ranks.iter().zip(placements).enumerate();
         let setups = ranks.map(|(local_rank, (&rank, placement))| {
             let place = Place { rank, node, local_rank };
@@ -265,16 +265,16 @@ pub(crate) fn slow_network(
     wishes: &Wishes<'_>,
     map: &RankMap,
     inventories: &[Inventory],
-    plan: &Plan,
+    network: &Network,
 ) -> Option<(String, Option<String>)> {
     let with_gpus = inventories.iter().filter(|inventory| !inventory.gpus.is_empty()).count();
     let Wishes { options, env } = wishes;
     if with_gpus < 2 || has_chosen(env) || options.nccl_net_plugin.is_some() {
         return None;
     }
-    match Fabric::of(map, inventories, plan, options).network {
+    match network {
         Network::Verbs(shape) => {
-            let (line, hint) = nccl::too_old(map, inventories, shape)?;
+            let (line, hint) = nccl::too_old(map, inventories, *shape)?;
             Some((line, Some(hint)))
         }
         Network::Tcp(why) => {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::map::RankMap;
+use crate::nccl::Fabric;
 use crate::recorded::inventory;
 use crate::setup::{self, Options, Seen, Setup, Wishes};
 use crate::table;
@@ -91,7 +92,8 @@ fn table_of(inventories: &[Inventory], ranks: usize) -> RankTable {
     let (options, plan) = (Options::default(), Plan::of(inventories, &PortWishes::default()));
     let seen = Seen { id: JobId(1), map: &map, inventories, plan: &plan, addresses: &addresses };
     let wishes = Wishes { options: &options, env: &[] };
-    let setups: Vec<Vec<Setup>> = setup::decide(&wishes, &seen, &[]).unwrap();
+    let fabric = Fabric::of(&map, inventories, &plan, &options);
+    let setups: Vec<Vec<Setup>> = setup::decide(&wishes, &seen, &fabric, &[]).unwrap();
     let facts = crate::goldens::facts();
     table::build(&options, &seen, &vec![&facts; inventories.len()], &setups).unwrap()
 }

@@ -27,7 +27,8 @@ fn setups(
     let addresses = addresses(inventories);
     let seen = Seen { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
     let ports = vec![vec![21_000, 21_001, 21_002, 21_003]; inventories.len()];
-    decide(&Wishes { options, env }, &seen, &ports).unwrap()
+    let fabric = Fabric::of(&map, inventories, &plan, options);
+    decide(&Wishes { options, env }, &seen, &fabric, &ports).unwrap()
 }
 
 fn text(setup: &Setup) -> Vec<String> {
@@ -90,7 +91,8 @@ fn gpus_that_meet_by_tcp_are_mentioned() {
     let slow_network = |inventories: &[Inventory]| {
         let options = Options::default();
         let plan = Plan::of(inventories, &PortWishes::default());
-        slow_network(&Wishes { options: &options, env: &[] }, &map, inventories, &plan)
+        let network = Fabric::of(&map, inventories, &plan, &options).network;
+        slow_network(&Wishes { options: &options, env: &[] }, &map, inventories, &network)
     };
     let with_gpu = |name| {
         let gpus = inventory("connectx3").gpus;
