@@ -54,6 +54,13 @@ pub const RLAUNCH_TOKEN: &str = "RLAUNCH_TOKEN";
 pub const RLAUNCH_RANK_TABLE: &str = "RLAUNCH_RANK_TABLE";
 /// Set by the user: how long barriers, gathers and waits may take, in seconds; for ever without.
 pub const RLAUNCH_COMM_TIMEOUT: &str = "RLAUNCH_COMM_TIMEOUT";
+/// Set by the user: how long a communicator waits for all ranks to ask for it, in seconds; 300.
+pub const RLAUNCH_INIT_TIMEOUT: &str = "RLAUNCH_INIT_TIMEOUT";
+/// In jobs of more ranks than this, ranks of different nodes are connected over TCP when they first
+/// speak; 256 when unset.
+pub const RLAUNCH_EAGER_RANKS: &str = "RLAUNCH_EAGER_RANKS";
+/// Where this node has `librlaunch.so`, and below it, in `python`, the package for Python.
+pub const RLAUNCH_LIB: &str = "RLAUNCH_LIB";
 /// Where this node's copies of `--preload` files are; set when there are any.
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
@@ -62,9 +69,10 @@ pub const TMPDIR: &str = "TMPDIR";
 
 /// Set to 1 unless the user set it: Python prints a line when it is written.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
-/// Where the dynamic loader looks first.
+/// Where the dynamic loader looks first; the library for ranks comes behind all else.
 pub const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// Python's search path: the node's own first, then the launching shell's.
+/// Python's search path: the node's own first, then the launching shell's, then the package for
+/// ranks.
 pub const PYTHONPATH: &str = "PYTHONPATH";
 /// The search path: the launching shell's first, then the node's own.
 pub const PATH: &str = "PATH";
@@ -105,6 +113,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "OMPI_WORLD_LOCAL_SIZE",
         RLAUNCH_JOB_ID,
         RLAUNCH_HOST,
+        RLAUNCH_LIB,
         RLAUNCH_NODES,
         RLAUNCH_PRELOAD_DIR,
         RLAUNCH_RANK,

@@ -4,6 +4,7 @@
 use crate::client::wire::Token;
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::CpuSet;
+use crate::library::Library;
 use crate::oob::OobPlan;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -45,6 +46,8 @@ pub struct Job {
     pub wants_cores: bool,
     /// NCCL's network plugin, which has to be there.
     pub nccl_net_plugin: Option<PathBuf>,
+    /// What ranks link and import; `None` where the launcher has none.
+    pub library: Option<Library>,
     /// So many free ports the node holds until just before the start, and one more, if there is any,
     /// where it has GPUs: NCCL answers questions about a job there.
     pub held_ports: u32,

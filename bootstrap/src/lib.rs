@@ -1,20 +1,24 @@
 //! What rlaunch's launcher and its agents must agree on.
 //!
 //! In reading order: who is who ([`id`]), what a node has ([`inventory`]), what a job is to one node
-//! ([`job`]), what crosses a
-//! control channel ([`wire`]), how agents join one another ([`tree`]), and every environment variable
-//! a rank can rely on ([`env`]).
+//! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]), how
+//! agents join one another ([`tree`]), and every environment variable a rank can rely on ([`env`]).
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
 
+mod chain;
 pub mod client;
 pub mod env;
 pub mod id;
 pub mod inventory;
 pub mod job;
+pub mod library;
+pub mod mesh;
 pub mod oob;
 pub mod secure;
 pub mod table;
 mod transitions;
 pub mod tree;
 pub mod wire;
+
+pub use chain::chain;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Changes whenever a field changes its meaning or goes.
-pub const TABLE_VERSION: u32 = 2;
+pub const TABLE_VERSION: u32 = 4;
 
 /// A table without a hole and without a duplicate: there is no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,8 @@ pub struct Rows {
     pub ranks: Vec<RankRow>,
     /// By what pairs reach each other, but for [`Rows::exceptions`].
     pub rule: PairRule,
+    /// How packets of RDMA are marked.
+    pub marks: Marks,
     /// Pairs of NICs for which the rule does not hold, that of the lower node first, in order.
     pub exceptions: Vec<Exception>,
 }
@@ -150,6 +152,34 @@ pub enum PairRule {
     SharedMemoryThenRdmaThenTcp,
 }
 
+/// What networks tell packets of RDMA apart by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// Of IP with RoCE, the TOS byte; of the global header with InfiniBand.
+    pub traffic_class: u8,
+    /// InfiniBand's, 0 to 15.
+    pub service_level: u8,
+}
+
+/// By what pairs of ranks reach each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// As a rule.
+    pub rule: PairRule,
+    /// Where they do it by RDMA.
+    pub marks: Marks,
+    /// In order.
+    pub exceptions: Vec<Exception>,
+}
+
+/// As if there were no RDMA.
+impl Default for Rules {
+    fn default() -> Rules {
+        let (marks, exceptions) = (Marks::default(), Vec::new());
+        Rules { rule: PairRule::SharedMemoryThenTcp, marks, exceptions }
+    }
+}
+
 /// Two NICs that are at odds with the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exception {
@@ -159,6 +189,8 @@ pub struct Exception {
     pub b: End,
     /// Whether they reach each other.
     pub reach: bool,
+    /// The largest packet between them, in bytes, where what lies between carries less than they do.
+    pub mtu: Option<u32>,
 }
 
 /// A NIC of the job.
@@ -279,10 +311,11 @@ impl Rows {
     fn check_exceptions(&self) -> Result<(), TableError> {
         let mut before = None;
         for exception in &self.exceptions {
-            let Exception { a, b, reach } = *exception;
+            let Exception { a, b, reach, mtu } = *exception;
             let excepts = match (self.nic(a), self.nic(b)) {
                 (Some(one), Some(other)) => {
-                    one.transport == other.transport && one.meets(other) != reach
+                    let of_mtu = reach && mtu.is_some();
+                    one.transport == other.transport && (of_mtu || one.meets(other) != reach)
                 }
                 _ => false,
             };
@@ -344,10 +377,10 @@ impl RankTable {
         world_size: u32,
         nodes: Vec<NodeRow>,
         ranks: Vec<RankRow>,
-        (rule, exceptions): (PairRule, Vec<Exception>),
+        Rules { rule, marks, exceptions }: Rules,
     ) -> Result<RankTable, TableError> {
         let (version, job) = (TABLE_VERSION, job.to_string());
-        Rows { version, job, world_size, nodes, ranks, rule, exceptions }.try_into()
+        Rows { version, job, world_size, nodes, ranks, rule, marks, exceptions }.try_into()
     }
 
     /// How many ranks there are.
@@ -363,6 +396,11 @@ impl RankTable {
     /// By rank.
     pub fn ranks(&self) -> &[RankRow] {
         &self.rows.ranks
+    }
+
+    /// How packets of RDMA are marked.
+    pub fn marks(&self) -> Marks {
+        self.rows.marks
     }
 }
 

@@ -15,13 +15,19 @@
 //!   Hello             ──────▶
 //!                     ◀──────   Job, File…
 //!   Prepared | Refused ─────▶                       every node has answered before any goes on
+//!                     ◀──────   Prover              where it has RDMA
+//!   WantsProver       ──────▶   ◀── ProverPart…     where that file is not there yet
 //!                     ◀──────   Join                the tree of agents, see [`crate::tree`]
+//!                     ◀──────   LibraryPart…        where it is not there yet, see [`crate::library`]
 //!   Edge              ──────▶
+//!                     ◀──────   Prove               those with RDMA, see [`crate::mesh`]
+//!   Proved            ──────▶
 //!                     ◀──────   Table               to the root, which passes it down the tree
 //!   TableEverywhere   ──────▶                       from the root
 //!                     ◀──────   Start
 //!   Started, Output…  ──────▶   ◀── Credit, Signal
 //!   Exited            ──────▶
+//!                     ◀──────   News                for the ranks: who failed, which link is down
 //!                     ◀──────   End                 when a rank failed or the user asked
 //!   Done              ──────▶                       nothing of the job is left on the node
 //!                     ◀──────   End                 nor on any other: who still carries the tree leaves
@@ -32,9 +38,12 @@
 //! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]); nothing else does, and
 //! everything else goes first.
 
+use crate::client::news::News;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::{ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
+use crate::library::LibraryPlace;
+use crate::mesh::{Cost, Outcome, ProverFile, Round, Watched};
 use crate::oob::{EdgeReport, ParentPeer};
 use crate::tree::message::Missing;
 use serde::de::DeserializeOwned;
@@ -44,7 +53,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -80,11 +89,29 @@ pub enum ToAgent {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
+    /// The node has RDMA and will need this to prove it.
+    Prover(ProverFile),
+    /// The next part of that file, where it was asked for; an empty part ends it.
+    ProverPart(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The next part of the library for ranks, where the node lacks it; an empty part ends it.
+    LibraryPart(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Every node is prepared: join the tree.
     Join {
         /// `None` for the root.
         parent: Option<ParentPeer>,
     },
+    /// Every node has joined: prove these paths, together with every other node.
+    Prove(Round),
+    /// Nothing more will be proved: close the queue pairs but for those of these paths, and report
+    /// what becomes of them.
+    WatchPaths {
+        /// [`crate::mesh::Path::id`], of the last round.
+        ids: Vec<u32>,
+        /// How often each end lets the other know, in milliseconds.
+        beat_ms: u32,
+    },
+    /// The other end of a path that is proved anew has come as far as this one: what it gives.
+    Met(Vec<Vec<u8>>),
     /// To the root: the rank table, for every node.
     Table(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Part of what a neighbour in the tree has to say, where the two have no edge.
@@ -104,6 +131,8 @@ pub enum ToAgent {
     },
     /// This many more bytes of output may be sent.
     Credit(u32),
+    /// Tell the ranks, who may wait for what will not come.
+    News(News),
     /// Pass this signal on to every rank.
     Signal(i32),
     /// End every rank: TERM and KILL after the grace, or KILL at once.
@@ -139,6 +168,13 @@ pub enum FromAgent {
         listeners: Vec<SocketAddr>,
         /// What the node has.
         inventory: Box<Inventory>,
+        /// Where its ranks will find the library that was named.
+        library: Option<LibraryPlace>,
+    },
+    /// The library did not come to its place; ranks run without it.
+    NoLibrary {
+        /// Why.
+        cause: String,
     },
     /// The node has an edge to its parent, or has to have it relayed.
     Edge(EdgeReport),
@@ -149,6 +185,26 @@ pub enum FromAgent {
         /// How that was noticed.
         how: String,
     },
+    /// The file that [`ToAgent::Prover`] names is not here.
+    WantsProver,
+    /// How a round ended here.
+    Proved {
+        /// [`Round::number`].
+        round: u32,
+        /// Of every path of the node.
+        outcomes: Vec<Outcome>,
+        /// What it took.
+        cost: Cost,
+    },
+    /// Of a path that is proved anew: this end has come so far, and gives this to the other.
+    Meets {
+        /// [`Round::number`].
+        round: u32,
+        /// Its endpoints, encoded; nothing once it has connected.
+        given: Vec<Vec<u8>>,
+    },
+    /// What became of a watched path.
+    PathWatched(Watched),
     /// From the root: every node has the rank table.
     TableEverywhere,
     /// Part of what is to be said to a neighbour in the tree with whom there is no edge.

@@ -4,7 +4,8 @@
 Every rank holds the same small network (one layer of tanh units) and its own shard of the data.
 
 1. In each step, each rank computes the gradient of the loss over its shard;
-2. rank 0 gathers the gradients and sends their mean to everybody ("all-reduce", as a star);
+2. all ranks get the mean of the gradients ("all-reduce"): by rlaunch's communicator where rlaunch
+   has started them, otherwise by TCP to rank 0 and back;
 3. each rank moves its weights by that same mean.
 
 So all hold the same weights after each step, to the last bit, although none has seen the
@@ -15,6 +16,7 @@ LOCAL_RANK, by which real training picks its GPU, has no use here.
 """
 
 import argparse
+import array
 import hashlib
 import math
 import os
@@ -58,8 +60,30 @@ def receive(sock, length, peer):
     return bytes(frame[4:])
 
 
+class Communicator:
+    """All ranks of rlaunch's job."""
+
+    def __init__(self, rlaunch):
+        # No call waits longer.
+        os.environ.setdefault("RLAUNCH_COMM_TIMEOUT", str(PATIENCE))
+        self.comm = rlaunch.init()
+        self.rank, self.size = self.comm.rank, self.comm.size
+
+    def mean(self, values):
+        """The element-wise mean over all ranks: the same bits everywhere."""
+        sums = array.array("d", values)
+        self.comm.all_reduce(sums)
+        return [sum / self.size for sum in sums]
+
+    def is_equal(self, payload):
+        """Whether every rank has given the same."""
+        all_ = bytearray(len(payload) * self.size)
+        self.comm.all_gather(payload, out=all_)
+        return all_ == payload * self.size
+
+
 class Star:
-    """Connects rank 0 to every other rank."""
+    """The same without rlaunch: connects rank 0 to every other rank."""
 
     def __init__(self, rank, size, address, port):
         self.rank, self.size, self.peers = rank, size, {}
@@ -122,6 +146,11 @@ class Star:
             parts = struct.pack(form, *(sum(column) / self.size for column in columns))
         return struct.unpack(form, self.broadcast(parts, struct.calcsize(form)))
 
+    def is_equal(self, payload):
+        """Whether every rank has given the same."""
+        equal = len(set(self.gather(payload) or ())) == 1
+        return self.broadcast(bytes([equal]), 1) == b"\1"
+
 
 def make_shard(seed, rank):
     """This rank's points of a sine with a little noise."""
@@ -148,20 +177,20 @@ def loss_and_gradient(weights, shard):
     return loss, gradient
 
 
-def train(star, steps, seed):
+def train(ranks, steps, seed):
     """Trains; returns the weights and the loss over all shards."""
-    shard = make_shard(seed, star.rank)
+    shard = make_shard(seed, ranks.rank)
     draw = random.Random(f"{seed} weights")  # The same on every rank, whatever its libm.
     weights = [draw.uniform(-3, 3) for _ in range(2 * HIDDEN)] + [0.0] * (HIDDEN + 1)
     speed = [0.0] * len(weights)
     for step in range(1, steps + 1):
         loss, gradient = loss_and_gradient(weights, shard)
-        loss, *gradient = star.mean([loss] + gradient)
+        loss, *gradient = ranks.mean([loss] + gradient)
         speed = [MOMENTUM * v - RATE * g for v, g in zip(speed, gradient)]
         weights = [w + v for w, v in zip(weights, speed)]
-        if star.rank == 0 and step % 10 == 0:
+        if ranks.rank == 0 and step % 10 == 0:
             print(f"step {step} loss {loss:.6f}", flush=True)
-    (loss,) = star.mean([loss_and_gradient(weights, shard)[0]])
+    (loss,) = ranks.mean([loss_and_gradient(weights, shard)[0]])
     return weights, loss
 
 
@@ -173,22 +202,32 @@ def number(name, default, most=2**31):
     return int(text)
 
 
+def meet(rank, size):
+    """Finds the other ranks."""
+    if "RLAUNCH_SOCKET" in os.environ:
+        try:
+            import rlaunch  # On the path of every rank that rlaunch starts.
+            return Communicator(rlaunch)
+        except ImportError:
+            pass
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1").strip("[]")
+    return Star(rank, size, address, number("MASTER_PORT", 29500, most=65535))
+
+
 def run(steps, seed):
     rank, size = number("RANK", 0), number("WORLD_SIZE", 1)
     if rank >= size:
         fail(f"there is no such rank in a world of {size}")
     print(f"rank {rank} of {size} on {socket.gethostname()}", flush=True)
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1").strip("[]")
-    star = Star(rank, size, address, number("MASTER_PORT", 29500, most=65535))
-    weights, loss = train(star, steps, seed)
+    ranks = meet(rank, size)
+    weights, loss = train(ranks, steps, seed)
     # The proof: everybody's sum of the weights is the same, or everybody fails.
     digest = hashlib.sha256(struct.pack(f"!{len(weights)}d", *weights)).hexdigest()
-    equal = len(set(star.gather(digest.encode()) or ())) == 1
-    if star.broadcast(bytes([equal]), 1) != b"\1":
+    if not ranks.is_equal(digest.encode()):
         fail(f"the weights differ between ranks; here: sha256 {digest[:12]}")
     if rank == 0:
-        ranks = f"{size} rank{'s' if size > 1 else ''}"
-        print(f"final loss {loss:.6f}, weights equal on {ranks} (sha256 {digest:.12})", flush=True)
+        all_ = f"{size} rank{'s' if size > 1 else ''}"
+        print(f"final loss {loss:.6f}, weights equal on {all_} (sha256 {digest:.12})", flush=True)
 
 
 if __name__ == "__main__":
@@ -196,4 +235,7 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=60, help="how many steps (60)")
     parser.add_argument("--seed", type=int, default=1, help="other data, other weights (1)")
     socket.setdefaulttimeout(PATIENCE)  # No operation on a socket waits longer.
-    run(**vars(parser.parse_args()))
+    try:
+        run(**vars(parser.parse_args()))
+    except RuntimeError as error:  # Of the communicator: it names the peer.
+        fail(error)

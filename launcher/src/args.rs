@@ -1,16 +1,17 @@
 //! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
 
+mod bench;
+mod network;
 mod spelling;
 mod values;
 mod verbs;
 
+pub(crate) use bench::{BenchArgs, What as BenchWhat};
+pub(crate) use network::NetworkArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, TopoArgs};
 
-use crate::env_style::EnvStyle;
 use crate::oob::Network;
 use crate::placement::Bind;
-use crate::selection::{ConnectBy, HcaFilter};
-use crate::setup::Transport;
 use crate::show::Show;
 use clap::{ArgAction, Parser};
 use rlaunch_bootstrap::client::command;
@@ -36,6 +37,7 @@ Examples:
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
   rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
   rlaunch capture -H a,b -o x.tar               the same to be seen elsewhere
+  rlaunch bench lat -H a,b                      how quick messages are; see rlaunch bench --help
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
@@ -214,62 +216,6 @@ pub(crate) struct PlacingArgs {
     pub(crate) gpu_mask: bool,
 }
 
-/// How ranks of different hosts reach each other.
-#[derive(Debug, clap::Args)]
-pub(crate) struct NetworkArgs {
-    /// auto: by RDMA where it connects two hosts, by TCP otherwise, which is said; rdma: TCP is an
-    /// error; tcp: RDMA is left alone
-    #[arg(
-        long,
-        value_name = "auto|rdma|tcp",
-        default_value = "auto",
-        hide_possible_values = true,
-        help_heading = "Network of ranks"
-    )]
-    pub(crate) transport: Transport,
-
-    /// As --transport rdma, and NCCL must be able to use it
-    #[arg(long, help_heading = "Network of ranks")]
-    pub(crate) require_rdma: bool,
-
-    /// The RDMA ports that may be used, as NCCL_IB_HCA has them: mlx5 (all that begin so),
-    /// =mlx5_0:1,mlx5_1 (these), ^mlx5_2 (all but these)
-    #[arg(long, value_name = "[^][=]DEVICE[:PORT],...", help_heading = "Network of ranks")]
-    pub(crate) hca: Option<HcaFilter>,
-
-    /// auto: out of band, or by the RDMA connection manager where a device takes nothing else;
-    /// rdma_cm: by that for all; oob: devices that take RDMA_CM only are left out
-    #[arg(
-        long,
-        value_name = "auto|oob|rdma_cm",
-        default_value = "auto",
-        rename_all = "snake_case",
-        hide_possible_values = true,
-        help_heading = "Network of ranks"
-    )]
-    pub(crate) connect: ConnectBy,
-
-    /// This entry of every RoCE port's GID table, in place of the one that suits it best
-    #[arg(long, value_name = "N", help_heading = "Network of ranks")]
-    pub(crate) gid_index: Option<u16>,
-
-    /// NCCL's network plugin, a file that every host has; sets NCCL_NET_PLUGIN
-    #[arg(long, value_name = "PATH", help_heading = "Network of ranks")]
-    pub(crate) nccl_net_plugin: Option<PathBuf>,
-
-    /// Say at the end which network NCCL has really used in each rank; with --require-rdma, TCP is
-    /// an error
-    #[arg(long, help_heading = "Network of ranks")]
-    pub(crate) nccl_verify: bool,
-
-    /// Set another launcher's variables as well, for programs that know nothing else
-    #[arg(
-        long, value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,
-        hide_possible_values = true, help_heading = "The program"
-    )]
-    pub(crate) env_style: Vec<EnvStyle>,
-}
-
 /// Hosts and the way to them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReachArgs {
@@ -296,6 +242,7 @@ pub(crate) enum Invocation {
     Reap(ReapArgs),
     Topo(TopoArgs),
     Capture(CaptureArgs),
+    Bench(Box<BenchArgs>),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -315,6 +262,13 @@ impl Invocation {
         if typed.get(1).is_some_and(|verb| verb == "capture") {
             typed.remove(1);
             return Ok(Invocation::Capture(CaptureArgs::try_parse_from(typed)?));
+        }
+        if typed.get(1).is_some_and(|verb| verb == "bench") {
+            typed.remove(1);
+            // `-np`, as for a job.
+            let typed =
+                typed.into_iter().map(|word| if word == "-np" { "-n".into() } else { word });
+            return Ok(Invocation::Bench(Box::new(BenchArgs::try_parse_from(typed)?)));
         }
         let is_of_rank = |verb: &OsString| command::VERBS.iter().any(|known| verb == known);
         if typed.get(1).is_some_and(is_of_rank) {

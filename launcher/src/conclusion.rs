@@ -29,6 +29,8 @@ pub(crate) enum Reason {
     Aborted(Failed),
     Lost(Failed),
     Singleton(Failed),
+    /// A link went down, with `--abort-on-link-down`.
+    Link(Failed),
 }
 
 /// What is known of a node at the end.
@@ -87,9 +89,12 @@ impl Conclusion<'_> {
                 Some(Failed::new(Exit::TIMEOUT, message))
             }
             Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
-            Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Singleton(failed)) => {
-                Some(failed)
-            }
+            Some(
+                Reason::Aborted(failed)
+                | Reason::Lost(failed)
+                | Reason::Singleton(failed)
+                | Reason::Link(failed),
+            ) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
         failed.details.extend(receipts(&hosts, &ends));

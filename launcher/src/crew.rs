@@ -1,6 +1,7 @@
 //! All nodes of the job together: reached at once, prepared together, started together.
 
 use crate::agent::deliver::{self, DeliverError, Delivery};
+use crate::agent::library::Libraries;
 use crate::agent::store::Store;
 use crate::channel::AgentChannel;
 use crate::events::{Events, Record};
@@ -26,6 +27,7 @@ use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSpec};
+use rlaunch_bootstrap::library::{Library, LibraryPlace};
 use rlaunch_bootstrap::oob::OobPlan;
 use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
 use std::net::{IpAddr, SocketAddr};
@@ -46,6 +48,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Crew {
     pub(crate) nodes: Vec<Node>,
     pub(crate) events: mpsc::UnboundedReceiver<Event>,
+    libraries: Libraries,
     sessions: Vec<JoinHandle<()>>,
 }
 
@@ -148,6 +151,7 @@ impl Gathering {
     /// Reaches every host at once and starts its agent. One that fails hides no other: all are
     /// reported together.
     pub(crate) async fn reach(self, job: &JobSpec, map: &RankMap) -> Result<Crew, Failed> {
+        let libraries = Libraries::look(job.reach.agent.clone(), job.local);
         let store = Store::new(job.reach.agent.clone());
         let delivery = Delivery::new(store, job.reach.agent_dir.clone())
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
@@ -165,7 +169,7 @@ impl Gathering {
         }
         let mut reached: Vec<Reached> = way.roster.while_waiting(tasks.join_all()).await;
         reached.sort_by_key(|(node, _)| *node);
-        gather(reached, self.commands, self.events, map).await
+        gather(reached, self.commands, (self.events, libraries), map).await
     }
 }
 
@@ -219,10 +223,10 @@ impl Way {
 async fn gather(
     reached: Vec<Reached>,
     commands: Vec<Commands>,
-    events: mpsc::UnboundedReceiver<Event>,
+    (events, libraries): (mpsc::UnboundedReceiver<Event>, Libraries),
     map: &RankMap,
 ) -> Result<Crew, Failed> {
-    let mut crew = Crew { nodes: Vec::new(), events, sessions: Vec::new() };
+    let mut crew = Crew { nodes: Vec::new(), events, libraries, sessions: Vec::new() };
     let mut failures = Vec::new();
     let mut sent = Vec::new();
     for (((_, arrived), commands), mapped) in reached.into_iter().zip(commands).zip(&map.nodes) {
@@ -288,7 +292,8 @@ impl Crew {
         let candidates = oob::candidates(&named, &job.oob)?;
         for node in &self.nodes {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
-            let message = ToAgent::Job(Box::new(node_job(job, map, node, addresses)));
+            let library = self.libraries.of(&node.facts.arch).await;
+            let message = ToAgent::Job(Box::new(node_job(job, map, node, (addresses, library))));
             node.commands.try_tell(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
                     .hint(Some("the environment or the command line is too large"))
@@ -336,18 +341,20 @@ impl Crew {
         let mut notices: Vec<(&Host, &Notice)> = Vec::new();
         let (listeners, inventories) = (Vec::new(), Vec::new());
         let ports = Vec::new();
-        let mut prepared = Prepared { ports, listeners, candidates, inventories };
+        let libraries = Vec::new();
+        let mut prepared = Prepared { ports, listeners, candidates, inventories, libraries };
         for (node, answer) in answers {
             let host = self.host(*node);
             match answer {
                 FromAgent::Refused { problems: found } => {
                     problems.extend(found.iter().map(|problem| (host, problem)));
                 }
-                FromAgent::Prepared { notices: found, ports, listeners, inventory } => {
+                FromAgent::Prepared { notices: found, ports, listeners, inventory, library } => {
                     notices.extend(found.iter().map(|notice| (host, notice)));
                     prepared.ports.push(ports.clone());
                     prepared.listeners.push(listeners.clone());
                     prepared.inventories.push((**inventory).clone());
+                    prepared.libraries.push(library.clone());
                 }
                 _ => {}
             }
@@ -357,6 +364,23 @@ impl Crew {
             return Ok(prepared);
         }
         Err(refusal::explain(&problems))
+    }
+
+    /// Sends the library for ranks to those that lack it.
+    pub(crate) fn send_libraries(&self, prepared: &Prepared) {
+        let is_lacking =
+            |place: &Option<LibraryPlace>| place.as_ref().is_some_and(|place| !place.is_here);
+        let nodes = self.nodes.iter().zip(&prepared.libraries);
+        let lacking = nodes
+            .filter(|(_, place)| is_lacking(place))
+            .map(|(node, _)| (node.host.clone(), node.facts.arch.clone(), node.commands.clone()));
+        self.libraries.send(lacking.collect());
+    }
+
+    /// A node could not keep what it was sent.
+    pub(crate) fn warn_of_no_library(&self, node: NodeId, cause: &str) {
+        let host = self.host(node);
+        report::warn(&format!("{host}: ranks have no library to link or import: {cause}"));
     }
 
     /// Lets every node start its ranks, which meet rank 0 at `master`.
@@ -377,6 +401,13 @@ impl Crew {
         }
     }
 
+    /// Tells one node.
+    pub(crate) fn tell(&self, node: NodeId, message: &ToAgent) {
+        if let Some(node) = self.nodes.get(node.index()) {
+            node.commands.tell(message);
+        }
+    }
+
     pub(crate) fn host(&self, node: NodeId) -> &Host {
         // Events come from sessions, and sessions have a node each.
         &self.nodes[node.index().min(self.nodes.len() - 1)].host
@@ -391,7 +422,7 @@ impl Crew {
     /// rlaunch.
     pub(crate) async fn dismiss(self) {
         self.tell_all(&ToAgent::End { now: true });
-        let Crew { nodes, sessions, events } = self;
+        let Crew { nodes, sessions, events, .. } = self;
         drop((nodes, events));
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
         for mut session in sessions {
@@ -413,10 +444,17 @@ pub(crate) struct Prepared {
     pub(crate) candidates: Vec<Vec<InterfaceAddress>>,
     /// By node: what it has.
     pub(crate) inventories: Vec<Inventory>,
+    /// By node: where its ranks will find their library.
+    pub(crate) libraries: Vec<Option<LibraryPlace>>,
 }
 
 /// What one node is told.
-fn node_job(job: &JobSpec, map: &RankMap, node: &Node, addresses: Vec<IpAddr>) -> Job {
+fn node_job(
+    job: &JobSpec,
+    map: &RankMap,
+    node: &Node,
+    (addresses, library): (Vec<IpAddr>, Option<Library>),
+) -> Job {
     let shape = job.shape(map.nodes.len());
     let locals = (0u32..).map(LocalRank);
     let spec = |(local_rank, &rank): (LocalRank, &Rank)| RankSpec {
@@ -440,6 +478,7 @@ fn node_job(job: &JobSpec, map: &RankMap, node: &Node, addresses: Vec<IpAddr>) -
         singleton: job.singleton,
         wants_cores: matches!(job.options.bind, Bind::Core(_)),
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
+        library,
         held_ports: Held::of(&job.options, &map.nodes[node.id.index()]).count(),
         oob: OobPlan {
             secret: job.secret.clone(),

@@ -54,6 +54,10 @@ pub(crate) enum Record<'a> {
     },
     /// Two agents cannot reach each other; the launcher carries what they have to say.
     EdgeRelayed { parent: &'a str, child: &'a str },
+    /// A link that ranks use went down: who, when and how.
+    LinkDown { text: &'a str },
+    /// It is up again.
+    LinkUp { text: &'a str },
     /// Ranks have waited this long at `what` for `missing`.
     Waiting { what: &'a str, seconds: f64, missing: &'a str },
     /// What a rank put into the record.

@@ -16,7 +16,7 @@
 //! | 202 | the agent cannot run on a host |
 //! | 203 | a file or directory is missing |
 //! | 204 | the nodes cannot meet (rendezvous) |
-//! | 205 | hosts that RDMA does not connect, under `--transport rdma` |
+//! | 205 | hosts that RDMA does not connect, under `--transport rdma`; a link down, if asked |
 //! | 206 | a node was lost |
 //! | 207 | several ranks run MPI, which nobody serves |
 //! | 210 | a bug in rlaunch |

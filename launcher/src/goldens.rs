@@ -10,17 +10,37 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::table::RankTable;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
 /// Hosts `a`, `b` and so on, with so many ranks each.
-fn job(machines: &[Inventory], ranks: usize) -> String {
-    let names = ["a", "b", "c"];
+fn map_of(machines: &[Inventory], ranks: usize) -> RankMap {
     let hosts: Vec<String> =
-        names.iter().zip(machines).map(|(name, _)| format!("{name}:{ranks}")).collect();
+        NAMES.iter().zip(machines).map(|(name, _)| format!("{name}:{ranks}")).collect();
     let hosts = crate::hosts::parse(&[hosts.join(",")]).unwrap();
-    let map = RankMap::by_slot(&hosts, None, false).unwrap();
+    RankMap::by_slot(&hosts, None, false).unwrap()
+}
+
+/// The rank table that follows from a plan for such a job.
+pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> RankTable {
+    let (map, options) = (map_of(machines, ranks), Options::default());
+    let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
+    let inventories = machines;
+    let seen = Seen { id: JobId(7), map: &map, inventories, plan, addresses: &addresses };
+    let wishes = Wishes { options: &options, env: &[] };
+    let fabric = Fabric::of(&map, inventories, plan, &options);
+    let ports = vec![vec![21_000, 21_001]; machines.len()];
+    let setups = setup::decide(&wishes, &seen, &fabric, &ports).unwrap();
+    table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap()
+}
+
+/// All that is decided for such a job, for people.
+fn job(machines: &[Inventory], ranks: usize) -> String {
+    let map = map_of(machines, ranks);
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
     let (options, plan) = (Options::default(), Plan::of(machines, &PortWishes::default()));
     let inventories = machines;
@@ -34,9 +54,9 @@ fn job(machines: &[Inventory], ranks: usize) -> String {
     let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
     let mut text = show::placement(&map, &setups, &table);
     text += "\n";
-    text += &mesh::for_people(&table);
+    text += &mesh::for_people(&table, &mesh::Mesh::default());
     let mut told: Vec<(&str, String)> = Vec::new();
-    for (name, setups) in names.iter().zip(&setups) {
+    for (name, setups) in NAMES.iter().zip(&setups) {
         let env = env(&setups[0]);
         // What is the same as on the host before is not repeated.
         if told.last().is_none_or(|(_, last)| *last != env) {

@@ -149,7 +149,12 @@ impl JobSpec {
             variable
         });
         let asked: Vec<OsString> = plugin.chain(args.env).collect();
-        let (env, explicit) = rank_env::forwarded(std::env::vars_os(), &asked)?;
+        let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &asked)?;
+        let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
+        if args.network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
+            // What is typed wins over what the shell has.
+            env.retain(|var| var.name != name);
+        }
         for var in &env {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
@@ -216,6 +221,10 @@ fn options(placing: PlacingArgs, network: NetworkArgs) -> Result<Options, JobErr
         nccl_net_plugin: network.nccl_net_plugin,
         nccl_verify: network.nccl_verify,
         env_styles: network.env_style,
+        traffic_class: network.mesh.traffic_class,
+        service_level: network.mesh.service_level,
+        init_timeout: network.init_timeout,
+        mesh: network.mesh.options(),
     })
 }
 

@@ -5,6 +5,7 @@
 mod agent;
 mod args;
 mod ask;
+mod bench;
 mod capture;
 mod channel;
 mod columns;
@@ -45,12 +46,13 @@ mod topo;
 mod waiting;
 mod watch;
 
-use args::{Args, Invocation};
+use args::{Args, BenchArgs, Invocation};
 use crew::Crew;
 use events::Record;
 use exit::Exit;
 use job::JobSpec;
 use map::RankMap;
+use mesh::LinkWatch;
 use rendezvous::Relay;
 use report::Failed;
 use rlaunch_bootstrap::client::command;
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Invocation::Reap(args) => runtime.block_on(reap::reap(args)),
         Invocation::Topo(args) => runtime.block_on(topo::topo(args)),
         Invocation::Capture(args) => runtime.block_on(capture::capture(args)),
+        Invocation::Bench(args) => runtime.block_on(measure(*args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {
@@ -104,8 +107,23 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 /// The life of a job.
 async fn launch(args: Args) -> Result<Exit, Failed> {
-    let job = JobSpec::from_args(args)
-        .map_err(|error| Failed::from_error(error.exit(), &error).hint(error.hint()))?;
+    live(specify(args)?).await
+}
+
+/// That of one that measures.
+async fn measure(args: BenchArgs) -> Result<Exit, Failed> {
+    let (args, what) = bench::job(args)?;
+    let job = specify(args)?;
+    bench::check(&job, what)?;
+    live(job).await
+}
+
+fn specify(args: Args) -> Result<JobSpec, Failed> {
+    JobSpec::from_args(args)
+        .map_err(|error| Failed::from_error(error.exit(), &error).hint(error.hint()))
+}
+
+async fn live(job: JobSpec) -> Result<Exit, Failed> {
     let ended = run(&job).instrument(tracing::info_span!("job", id = %job.id)).await;
     job.events.emit(&Record::job_ended(&ended));
     ended
@@ -130,23 +148,24 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
         }
     };
     let meeting = meet(job, &map, &mut crew);
-    let relay = match unless_ended(meeting, &mut signals).await {
-        Ok(relay) => relay,
+    let (relay, links) = match unless_ended(meeting, &mut signals).await {
+        Ok(met) => met,
         Err(failed) => {
             crew.dismiss().await;
             return Err(failed);
         }
     };
-    job.phase("run", Watch::new(job, crew, relay, &mut signals, writer).see_out()).await
+    job.phase("run", Watch::new(job, crew, (relay, links), &mut signals, writer).see_out()).await
 }
 
 /// From agents that know nothing to ranks that run.
-async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<Relay, Failed> {
+async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<(Relay, LinkWatch), Failed> {
     let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
     let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
     show::print(job, map, &joined).await;
     crew.start(job, &joined);
-    Ok(joined.relay)
+    let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
+    Ok((joined.relay, links))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

@@ -79,8 +79,13 @@ impl<'a> Fabric<'a> {
             (_, None) => match shape(&preferred(&ports)) {
                 Ok(shape) => Network::Verbs(shape),
                 Err((one, other)) => {
+                    let meet = |a: &Reachable| able[other].iter().any(|b| a.should_reach(b));
+                    let verb = match able[one].iter().any(|port| meet(port)) {
+                        true => "was found to reach",
+                        false => "reaches",
+                    };
                     let (one, other) = (host(one), host(other));
-                    Network::Tcp(format!("no RDMA port of {one} reaches one of {other}"))
+                    Network::Tcp(format!("no RDMA port of {one} {verb} one of {other}"))
                 }
             },
         };
@@ -149,7 +154,8 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
         !networks.is_empty()
     };
     // Nearly all clusters are told by their networks alone, whatever their size.
-    if common(&mut ports.iter().flatten()) {
+    let all_work = ports.iter().flatten().all(|port| port.cut_off.is_empty());
+    if all_work && common(&mut ports.iter().flatten()) {
         return Ok(Shape::Flat);
     }
     let rails = |rail| ports.iter().flatten().filter(move |port| port.nic.rail == rail);
@@ -157,7 +163,7 @@ fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
     numbers.sort_unstable();
     numbers.dedup();
     let whole = |&rail: &u32| rails(rail).count() >= ports.len() && common(&mut rails(rail));
-    if numbers.iter().all(whole) {
+    if all_work && numbers.iter().all(whole) {
         return Ok(Shape::Rails);
     }
     let (mut flat, mut aligned) = (true, true);
@@ -209,6 +215,18 @@ pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
         set.push(Variable::new("NCCL_RAS_ADDR", format!("localhost:{port}"), reason));
     }
     set
+}
+
+/// How packets are marked, where the user has said so.
+pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -> Vec<Variable> {
+    let set = |name, value: u8, why| Variable::new(name, value.to_string(), why);
+    let class = traffic_class.into_iter().flat_map(|class| {
+        ["NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS"].map(|name| set(name, class, "--traffic-class"))
+    });
+    let level = service_level.into_iter().flat_map(|level| {
+        ["NCCL_IB_SL", "UCX_IB_SL"].map(|name| set(name, level, "--service-level"))
+    });
+    class.chain(level).collect()
 }
 
 /// What NCCL has to log for [`Log`].

@@ -6,6 +6,7 @@ use crate::exit::Exit;
 use crate::held_ports::Held;
 use crate::job::JobSpec;
 use crate::map::RankMap;
+use crate::mesh::{self, Mesh, Offer};
 use crate::nccl::Fabric;
 use crate::oob;
 use crate::reach;
@@ -16,6 +17,9 @@ use crate::setup::{self, Seen, Setup};
 use crate::table;
 use crate::waiting::Roster;
 use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::library::LibraryPlace;
+use rlaunch_bootstrap::mesh::{Cost, Outcome};
 use rlaunch_bootstrap::oob::{Attempt, AttemptOutcome, EdgeReport, ParentPeer};
 use rlaunch_bootstrap::table::RankTable;
 use rlaunch_bootstrap::tree::Time;
@@ -24,6 +28,7 @@ use rlaunch_bootstrap::tree::shape::Shape;
 use rlaunch_bootstrap::wire::{FromAgent, ToAgent};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Lines about edges that are not as they should be; the others are counted.
@@ -36,8 +41,11 @@ pub(crate) struct Joined {
     /// Where rank 0 listens.
     pub(crate) master: (IpAddr, u16),
     pub(crate) table: RankTable,
+    pub(crate) mesh: Mesh,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
+    /// By node: the directory of the library for its ranks.
+    pub(crate) libraries: Vec<Option<PathBuf>>,
 }
 
 /// Carries what neighbours in the tree cannot say to each other directly.
@@ -88,12 +96,42 @@ impl Crew {
         prepared: &Prepared,
     ) -> Result<Joined, Failed> {
         let shape = job.shape(self.nodes.len());
-        let mut gathering = Gathering {
-            relay: Relay::new(shape),
-            edges: BTreeMap::new(),
-            roster: Roster::new(self.nodes.iter().map(|n| n.host.to_string()), "joining"),
-            everywhere: false,
-        };
+        let mut plan = Plan::of(&prepared.inventories, &job.options.ports);
+        let mut gathering = Gathering::of(self, shape);
+        if mesh::is_wanted(&job.options, &plan) {
+            let given = job.reach.agent.as_deref();
+            gathering.offer = Offer::make(self, given, &plan, &job.options.mesh)?;
+        }
+        self.call_together(shape, prepared);
+        self.send_libraries(prepared);
+        gathering.roster.arrived(&self.host(NodeId(0)).to_string());
+        let roster = gathering.roster.clone();
+        roster
+            .while_waiting(gathering.until(self, |g| g.edges.len() + 1 == shape.nodes() as usize))
+            .await?;
+        self.say_what_is_odd(shape, &gathering.edges);
+
+        let addresses = addresses(shape, &gathering.edges, prepared);
+        let facts: Vec<NodeFacts> = self.nodes.iter().map(|node| node.facts.clone()).collect();
+        let known = Known { job, map, prepared, addresses: &addresses, facts: &facts };
+        let network = known.fabric(&plan).network;
+        reach::check(job, map, &prepared.inventories, &plan, &network)?;
+        setup::log_crowded(map, &prepared.inventories);
+        let (mesh, decided) = gathering.prove(self, &known, &mut plan).await?;
+        let Decided { table, setups } = decided;
+        mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
+        gathering.hand_out(self, &table).await?;
+        let hosts = self.nodes.iter().zip(&addresses);
+        let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
+        tracing::info!("out-of-band addresses: {}", report::list(&used));
+        let master = (addresses[0], Held::master(&prepared.ports));
+        let path = |place: &Option<LibraryPlace>| place.as_ref().map(|place| place.path.clone());
+        let libraries = prepared.libraries.iter().map(path).collect();
+        Ok(Joined { relay: gathering.relay, master, table, mesh, setups, libraries })
+    }
+
+    /// Tells every node where its parent in the tree is.
+    fn call_together(&self, shape: Shape, prepared: &Prepared) {
         for node in &self.nodes {
             let pairs = |parent: NodeId| ParentPeer {
                 node: parent,
@@ -106,34 +144,6 @@ impl Crew {
             let parent = shape.parent(node.id).map(pairs);
             node.commands.tell(&ToAgent::Join { parent });
         }
-        gathering.roster.arrived(&self.host(NodeId(0)).to_string());
-        let roster = gathering.roster.clone();
-        roster
-            .while_waiting(gathering.until(self, |g| g.edges.len() + 1 == shape.nodes() as usize))
-            .await?;
-        self.say_what_is_odd(shape, &gathering.edges);
-
-        let addresses = addresses(shape, &gathering.edges, prepared);
-        let inventories = &prepared.inventories;
-        let plan = Plan::of(inventories, &job.options.ports);
-        let fabric = Fabric::of(map, inventories, &plan, &job.options);
-        reach::check(job, map, inventories, &plan, &fabric.network)?;
-        let seen = Seen { id: job.id, map, inventories, plan: &plan, addresses: &addresses };
-        let setups = setup::decide(&job.wishes(), &seen, &fabric, &prepared.ports)?;
-        let facts: Vec<_> = self.nodes.iter().map(|node| &node.facts).collect();
-        let table = table::build(&job.options, &seen, &facts, &setups)
-            .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        let text = serde_json::to_vec(&table)
-            .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
-        self.nodes[0].commands.try_tell(&ToAgent::Table(text)).map_err(|error| {
-            Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
-        })?;
-        gathering.until(self, |gathering| gathering.everywhere).await?;
-        let hosts = self.nodes.iter().zip(&addresses);
-        let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
-        tracing::info!("out-of-band addresses: {}", report::list(&used));
-        let master = (addresses[0], Held::master(&prepared.ports));
-        Ok(Joined { relay: gathering.relay, master, table, setups })
     }
 
     /// One line for each edge that goes another way than it should, or through here.
@@ -156,32 +166,132 @@ impl Crew {
     }
 }
 
+/// What is known once every node has joined.
+struct Known<'a> {
+    job: &'a JobSpec,
+    map: &'a RankMap,
+    prepared: &'a Prepared,
+    addresses: &'a [IpAddr],
+    facts: &'a [NodeFacts],
+}
+
+impl<'a> Known<'a> {
+    fn fabric(&'a self, plan: &'a Plan) -> Fabric<'a> {
+        Fabric::of(self.map, &self.prepared.inventories, plan, &self.job.options)
+    }
+
+    /// The rank table and what each rank is given, as they follow from a plan.
+    fn decide(&self, plan: &Plan) -> Result<Decided, Failed> {
+        let Known { job, map, prepared, addresses, facts } = *self;
+        let inventories = &prepared.inventories;
+        let seen = Seen { id: job.id, map, inventories, plan, addresses };
+        let setups = setup::decide(&job.wishes(), &seen, &self.fabric(plan), &prepared.ports)?;
+        let facts: Vec<&NodeFacts> = facts.iter().collect();
+        let table = table::build(&job.options, &seen, &facts, &setups)
+            .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        Ok(Decided { table, setups })
+    }
+}
+
+/// What follows from a plan.
+pub(crate) struct Decided {
+    pub(crate) table: RankTable,
+    /// By node and local rank.
+    pub(crate) setups: Vec<Vec<Setup>>,
+}
+
+/// What the nodes have answered in a round.
+type Answers = BTreeMap<NodeId, (Vec<Outcome>, Cost)>;
+
 /// Reports as they come in.
-struct Gathering {
+pub(crate) struct Gathering {
     relay: Relay,
     /// By child.
     edges: BTreeMap<NodeId, EdgeReport>,
     roster: Roster,
     everywhere: bool,
+    /// What proves the mesh, where there is one to prove.
+    offer: Option<Offer>,
+    /// Of the round of this number.
+    answers: (u32, Answers),
 }
 
 impl Gathering {
+    fn of(crew: &Crew, shape: Shape) -> Gathering {
+        Gathering {
+            relay: Relay::new(shape),
+            edges: BTreeMap::new(),
+            roster: Roster::new(crew.nodes.iter().map(|n| n.host.to_string()), "joining"),
+            everywhere: false,
+            offer: None,
+            answers: (0, BTreeMap::new()),
+        }
+    }
+
     /// Takes part until `done`, at most as long as the server allows.
     async fn until(
         &mut self,
         crew: &mut Crew,
         done: impl Fn(&Gathering) -> bool,
     ) -> Result<(), Failed> {
+        let left = self.relay.server.poll_timeout().map(|at| at.since(self.relay.now()));
+        let deadline = Instant::now() + left.unwrap_or(Duration::ZERO);
+        if self.until_at(crew, deadline, done).await? { Ok(()) } else { Err(self.too_late(crew)) }
+    }
+
+    /// Takes part until `done`, or until the deadline: whether it is done.
+    async fn until_at(
+        &mut self,
+        crew: &mut Crew,
+        deadline: Instant,
+        done: impl Fn(&Gathering) -> bool,
+    ) -> Result<bool, Failed> {
         while !done(self) {
-            let left = self.relay.server.poll_timeout().map(|at| at.since(self.relay.now()));
-            let left = left.unwrap_or(Duration::ZERO);
-            match tokio::time::timeout(left, crew.events.recv()).await {
+            match tokio::time::timeout_at(deadline.into(), crew.events.recv()).await {
                 Ok(Some(Event { node, what })) => self.on_event(crew, node, what)?,
                 Ok(None) => return Err(Failed::new(Exit::BUG, "nobody is there any more")),
-                Err(_) => return Err(self.too_late(crew)),
+                Err(_) => return Ok(false),
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Has the nodes prove what the plan wants, where there is anything to prove.
+    async fn prove(
+        &mut self,
+        crew: &mut Crew,
+        known: &Known<'_>,
+        plan: &mut Plan,
+    ) -> Result<(Mesh, Decided), Failed> {
+        let Some(offer) = &self.offer else { return Ok((Mesh::default(), known.decide(plan)?)) };
+        offer.say();
+        let decide = |plan: &Plan| known.decide(plan);
+        mesh::prove(crew, self, &known.job.options.mesh, plan, decide).await
+    }
+
+    /// What every node has answered in a round; whoever is silent until the deadline is left out.
+    pub(crate) async fn proved(
+        &mut self,
+        crew: &mut Crew,
+        round: u32,
+        deadline: Instant,
+    ) -> Result<Answers, Failed> {
+        self.answers = (round, BTreeMap::new());
+        let nodes = crew.nodes.len();
+        self.until_at(crew, deadline, |gathering| gathering.answers.1.len() == nodes).await?;
+        Ok(std::mem::take(&mut self.answers.1))
+    }
+
+    /// Gives the table to the root, and waits until everybody has it.
+    async fn hand_out(&mut self, crew: &mut Crew, table: &RankTable) -> Result<(), Failed> {
+        let text = serde_json::to_vec(table)
+            .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
+        let now = self.relay.now();
+        self.relay.server.begin_table(now);
+        crew.nodes[0].commands.try_tell(&ToAgent::Table(text)).map_err(|error| {
+            Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
+        })?;
+        self.until(crew, |gathering| gathering.everywhere).await
     }
 
     fn on_event(&mut self, crew: &Crew, node: NodeId, what: What) -> Result<(), Failed> {
@@ -202,6 +312,23 @@ impl Gathering {
             }
             What::Said(FromAgent::Relay { to, data }) => {
                 self.relay.carry(crew, node, to, data);
+                return Ok(());
+            }
+            What::Said(FromAgent::WantsProver) => {
+                if let Some(offer) = &mut self.offer {
+                    offer.send(crew, node);
+                }
+                return Ok(());
+            }
+            What::Said(FromAgent::NoLibrary { cause }) => {
+                crew.warn_of_no_library(node, &cause);
+                return Ok(());
+            }
+            What::Said(FromAgent::Proved { round, outcomes, cost }) => {
+                // An answer that came too late is of no use any more.
+                if round == self.answers.0 {
+                    self.answers.1.insert(node, (outcomes, cost));
+                }
                 return Ok(());
             }
             What::Said(FromAgent::EdgeBroke { peer, how }) => {
@@ -380,6 +507,7 @@ mod tests {
             listeners: vec![],
             candidates: vec![vec![]; 4],
             inventories: vec![],
+            libraries: vec![],
         };
         let found = addresses(Shape::new(4, 3), &edges, &prepared);
         let expected = ["10.2.0.1", "10.1.0.2", "10.2.0.3", "10.2.0.4"];

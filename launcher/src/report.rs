@@ -2,6 +2,7 @@
 
 use crate::exit::Exit;
 use anstyle::{AnsiColor, Style};
+pub(crate) use rlaunch_bootstrap::chain;
 use std::io::Write;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -52,20 +53,6 @@ impl Failed {
             let _ = writeln!(err, "{HINT}hint:{HINT:#} {hint}");
         }
     }
-}
-
-/// An error and its causes, `what: why: why`; a cause that is in the text already is not repeated.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Something the user should know.

@@ -203,7 +203,7 @@ fn ends(
             mtu: port.mtu,
             rate_mbps: megabits(rate(device, port)),
         };
-        Reachable { nic, leads }
+        Reachable { nic, leads, cut_off: Vec::new() }
     };
     match how {
         Addressing::Lid { gid } => {

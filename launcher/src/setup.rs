@@ -5,10 +5,12 @@ use crate::env_style::{self, EnvStyle, Place};
 use crate::exit::Exit;
 use crate::held_ports::Held;
 use crate::map::RankMap;
+use crate::mesh::MeshOptions;
 use crate::nccl::{self, Fabric, Network};
 use crate::placement::{self, Bind, Placement};
 use crate::report::Failed;
 use crate::selection::{self, Plan, PortWishes, Reachable};
+use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
@@ -19,6 +21,7 @@ use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Who has set any of these has chosen a network, and is left alone.
 const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
@@ -75,6 +78,13 @@ pub(crate) struct Options {
     /// To say which network NCCL has used.
     pub(crate) nccl_verify: bool,
     pub(crate) env_styles: Vec<EnvStyle>,
+    pub(crate) mesh: MeshOptions,
+    /// Of RoCE's packets: the TOS byte of IP.
+    pub(crate) traffic_class: Option<u8>,
+    /// Of InfiniBand's packets.
+    pub(crate) service_level: Option<u8>,
+    /// How long a communicator waits for all ranks.
+    pub(crate) init_timeout: Option<Duration>,
 }
 
 /// How ranks of different nodes reach each other.
@@ -129,10 +139,6 @@ pub(crate) fn decide(
     let decided = nodes.map(|(node, (mapped, inventory))| {
         let placements = placement::place(inventory, mapped.ranks.len(), &options.bind)
             .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
-        let (ranks, usable) = (mapped.ranks.len(), inventory.cpus.usable());
-        if usable < ranks {
-            tracing::info!("{}: {ranks} ranks share {usable} CPUs", mapped.host);
-        }
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
         let of_node = of_node(wishes, seen, fabric, node, held[node].ras(own_ports));
         let ranks = mapped.ranks.iter().zip(placements).enumerate();
@@ -143,6 +149,16 @@ pub(crate) fn decide(
         Ok(setups.collect())
     });
     decided.collect()
+}
+
+/// Notes where ranks have less than a processor each.
+pub(crate) fn log_crowded(map: &RankMap, inventories: &[Inventory]) {
+    for (node, inventory) in map.nodes.iter().zip(inventories) {
+        let (ranks, usable) = (node.ranks.len(), inventory.cpus.usable());
+        if usable < ranks {
+            tracing::info!("{}: {ranks} ranks share {usable} CPUs", node.host);
+        }
+    }
 }
 
 /// By rank: where its own server would listen.
@@ -177,12 +193,17 @@ fn of_node(
         } else if !has_chosen(env) {
             defaults.extend(fabric.variables(node));
         }
+        defaults.extend(nccl::of_packets(options.traffic_class, options.service_level));
     }
     if seen.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
         defaults.extend(nccl::of_job(seen.short_id(), ras));
     }
     if options.nccl_verify {
         defaults.extend(nccl::for_verify());
+    }
+    if let Some(timeout) = options.init_timeout {
+        let seconds = timeout.as_secs_f64().to_string();
+        defaults.push(Variable::new(RLAUNCH_INIT_TIMEOUT, seconds, "--init-timeout"));
     }
     defaults
 }

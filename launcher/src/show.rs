@@ -1,5 +1,6 @@
 //! `--show`: what the launcher has decided, for people or for programs. It stops nothing.
 
+use crate::agent::library::SHARED;
 use crate::columns;
 use crate::hosts::Host;
 use crate::job::JobSpec;
@@ -8,12 +9,16 @@ use crate::mesh;
 use crate::rendezvous::Joined;
 use crate::setup::{Setup, Variable};
 use crate::table;
-use rlaunch_bootstrap::env::shown;
+use rlaunch_bootstrap::env::{self as names, shown};
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::EnvVar;
+use rlaunch_bootstrap::library::PYTHON;
 use rlaunch_bootstrap::table::{RankNic, RankTable};
 use serde::Serialize;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Something to explain.
@@ -65,11 +70,11 @@ impl Show {
     fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
             Show::Placement => placement(map, &joined.setups, &joined.table),
-            Show::Env => env(job, map, &joined.setups),
+            Show::Env => env(job, map, &joined.setups, &joined.libraries),
             Show::RankTable(Form::Text) => table::for_people(&joined.table),
             Show::RankTable(Form::Json) => json(&joined.table),
-            Show::Mesh(Form::Text) => mesh::for_people(&joined.table),
-            Show::Mesh(Form::Json) => json(&mesh::pairs(&joined.table).collect::<Vec<_>>()),
+            Show::Mesh(Form::Text) => mesh::for_people(&joined.table, &joined.mesh),
+            Show::Mesh(Form::Json) => json(&mesh::for_programs(&joined.table, &joined.mesh)),
         }
     }
 }
@@ -130,8 +135,14 @@ fn nearest_nics(table: &RankTable, rank: Rank) -> String {
 
 /// What each rank gets unless it is set, and why; what the launching shell or `-x` sets instead is
 /// marked. Of what a host sets by itself nothing is known here.
-fn env(job: &JobSpec, map: &RankMap, setups: &[Vec<Setup>]) -> String {
+fn env(
+    job: &JobSpec,
+    map: &RankMap,
+    setups: &[Vec<Setup>],
+    libraries: &[Option<PathBuf>],
+) -> String {
     let yours = |name: &str| job.env.iter().find(|var| var.name == name);
+    let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
     for (rank, host, setup) in ranks(map, setups) {
         for Variable { name, value, reason } in &setup.defaults {
@@ -140,6 +151,10 @@ fn env(job: &JobSpec, map: &RankMap, setups: &[Vec<Setup>]) -> String {
                 None => (value.clone(), reason.clone()),
             };
             let variable = format!("{name}={value}");
+            rows.push(vec![rank.to_string(), host.to_string(), variable, why]);
+        }
+        let of_library = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
+        for [variable, why] in of_library.into_iter().flatten() {
             rows.push(vec![rank.to_string(), host.to_string(), variable, why]);
         }
         let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
@@ -152,6 +167,27 @@ fn env(job: &JobSpec, map: &RankMap, setups: &[Vec<Setup>]) -> String {
         }
     }
     columns::lay_out(&rows)
+}
+
+/// By what a rank finds its library, and why; `given` is what the user has set of it.
+fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
+    let (path, python) = (path.display(), path.join(PYTHON));
+    let own = match given {
+        Some(var) => [format!("{}={}", names::RLAUNCH_LIB, var.value.display()), "(yours)".into()],
+        None => [
+            format!("{}={path}", names::RLAUNCH_LIB),
+            format!("where {SHARED} is, for those who load it by its path"),
+        ],
+    };
+    let appended = |name: &str, path: &dyn Display, why: &str| {
+        [format!("{name}+=:{path}"), format!("{why}; what you or the host have there comes first")]
+    };
+    let finds = format!("programs that are linked with {SHARED} find it");
+    [
+        own,
+        appended(names::LD_LIBRARY_PATH, &path, &finds),
+        appended(names::PYTHONPATH, &python.display(), "`import rlaunch` finds it"),
+    ]
 }
 
 /// Whether this is for libraries that rlaunch would tell something as well.

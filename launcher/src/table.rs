@@ -4,7 +4,8 @@ use crate::columns;
 use crate::setup::{Options, Seen, Setup, Transport};
 use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::table::{NodeRow, PairRule, RankRow, RankTable, TableError};
+use rlaunch_bootstrap::mesh::Settings;
+use rlaunch_bootstrap::table::{Marks, NodeRow, PairRule, RankRow, RankTable, Rules, TableError};
 
 /// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
 pub(crate) fn build(
@@ -44,7 +45,10 @@ pub(crate) fn build(
         Transport::Auto | Transport::Rdma => PairRule::SharedMemoryThenRdmaThenTcp,
         Transport::Tcp => PairRule::SharedMemoryThenTcp,
     };
-    let rules = (rule, seen.plan.exceptions.clone());
+    // As the proof's.
+    let Settings { traffic_class, service_level, .. } = options.mesh.settings;
+    let marks = Marks { traffic_class, service_level };
+    let rules = Rules { rule, marks, exceptions: seen.plan.exceptions.clone() };
     RankTable::new(seen.id, map.world_size, nodes, ranks, rules)
 }
 
@@ -128,9 +132,8 @@ rank  host  hostname  local  address
         let near = |nic| RankNic { nic, distance: Distance::Switch };
         ranks[1].nics = vec![near(1), near(0)];
         ranks[1].numa_node = Some(0);
-        let rules = (PairRule::SharedMemoryThenTcp, vec![]);
         assert_eq!(
-            for_people(&RankTable::new(JobId(1), 2, nodes, ranks, rules).unwrap()),
+            for_people(&RankTable::new(JobId(1), 2, nodes, ranks, Rules::default()).unwrap()),
             "\
 rank  host  hostname  local  address    numa  nics
 0     a     node      0      10.1.0.1

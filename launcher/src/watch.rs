@@ -7,15 +7,17 @@ use crate::events::Record;
 use crate::exit::Exit;
 use crate::first_failure::{Failure, FirstFailure};
 use crate::job::JobSpec;
+use crate::mesh::{LinkWatch, News};
 use crate::output;
 use crate::refusal;
 use crate::rendezvous::Relay;
 use crate::report::{self, Failed};
 use crate::session::{Event, What};
 use crate::signals::{self, Asked, Signals};
+use rlaunch_bootstrap::client::news;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::Singleton;
-use rlaunch_bootstrap::tree::message::Missing;
+use rlaunch_bootstrap::tree::message::{MAX_TEXT, Missing};
 use rlaunch_bootstrap::wire::{FromAgent, ToAgent, Unserved};
 use std::time::{Duration, Instant};
 
@@ -25,12 +27,15 @@ const END_SLACK: Duration = Duration::from_secs(4);
 const OTHER_NEWS: Duration = Duration::from_secs(1);
 /// How long agents may take to stop their ranks before this process stops itself.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// So many characters of a reason are told to ranks.
+const MOST_WORDS: usize = MAX_TEXT / 4;
 
 /// The job while it runs.
 pub(crate) struct Watch<'a> {
     job: &'a JobSpec,
     crew: Crew,
     relay: Relay,
+    links: LinkWatch,
     signals: &'a mut Signals,
     writer: output::Writer,
     first_failure: FirstFailure,
@@ -48,7 +53,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn new(
         job: &'a JobSpec,
         crew: Crew,
-        relay: Relay,
+        (relay, links): (Relay, LinkWatch),
         signals: &'a mut Signals,
         writer: output::Writer,
     ) -> Watch<'a> {
@@ -58,6 +63,7 @@ impl<'a> Watch<'a> {
             job,
             crew,
             relay,
+            links,
             signals,
             writer,
             first_failure: FirstFailure::default(),
@@ -72,33 +78,27 @@ impl<'a> Watch<'a> {
     /// Waits for every node, then says how the job went.
     pub(crate) async fn see_out(mut self) -> Result<Exit, Failed> {
         while self.ends.iter().any(Option::is_none) {
-            let deadline = self.deadline;
-            let timer = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let broken = self.broken.as_ref().map(|(at, _)| *at);
-            let news = async {
-                match broken {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let timer = until(self.deadline);
+            let news = until(self.broken.as_ref().map(|(at, _)| *at));
+            let links = until(self.links.deadline().filter(|_| !self.is_ending()));
             tokio::select! {
                 () = news => self.say_what_broke(),
+                () = links => self.links.on_time(&self.crew),
                 event = self.crew.events.recv() => match event {
                     Some(event) => self.on_event(event),
                     None => break,
                 },
                 asked = self.signals.next() => self.on_signal(asked).await,
                 () = self.writer.reader_gone(), if self.reason.is_none() => {
-                    self.end(Reason::ReaderGone);
+                    self.end(Reason::ReaderGone, ending("nobody reads its output any more"));
                 }
                 () = timer => match self.is_ending() {
                     true => break,
-                    false => self.end(Reason::Timeout(self.job.timeout.unwrap_or_default())),
+                    false => {
+                        let after = self.job.timeout.unwrap_or_default();
+                        let why = format!("not done within {} s", after.as_secs_f64());
+                        self.end(Reason::Timeout(after), ending(why));
+                    }
                 },
             }
         }
@@ -131,10 +131,16 @@ impl<'a> Watch<'a> {
                 events.emit(&Record::rank_exited(rank, &host, pid, status));
                 let at = self.crew.nodes[node.index()].hello_at + Duration::from_micros(at_us);
                 self.first_failure.observe(Failure { rank, pid, status, out_of_memory, at });
-                if !status.success() && !self.is_ending() && !self.job.continue_on_error {
-                    self.end(Reason::Rank);
+                if !status.success() && !self.is_ending() {
+                    let ends = !self.job.continue_on_error;
+                    let news = news::News::RankFailed { rank, status, ends };
+                    match ends {
+                        true => self.end(Reason::Rank, news),
+                        false => self.crew.tell_all(&ToAgent::News(news)),
+                    }
                 }
             }
+            FromAgent::NoLibrary { cause } => self.crew.warn_of_no_library(node, &cause),
             FromAgent::Done(receipt) => {
                 let (helpers_ended, segments_removed) =
                     (receipt.leftovers_ended, receipt.segments_removed);
@@ -155,6 +161,17 @@ impl<'a> Watch<'a> {
             FromAgent::RankEvent { rank, text } => {
                 events.emit(&Record::RankEvent { rank: rank.0, text: &text });
             }
+            FromAgent::PathWatched(watched) => {
+                let news = self.links.on_watched(watched);
+                self.on_link(news);
+            }
+            FromAgent::Meets { round, given } => {
+                self.links.on_meets(&self.crew, node, round, given);
+            }
+            FromAgent::Proved { round, outcomes, .. } => {
+                let news = self.links.on_proved(&self.crew, node, round, outcomes);
+                self.on_link(news);
+            }
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(node, &format!("cannot {operation}: {cause}"));
             }
@@ -169,7 +186,8 @@ impl<'a> Watch<'a> {
         if self.is_ending() {
             report::warn(&lost.message);
         } else {
-            self.end(Reason::Lost(lost));
+            let how = how.chars().take(MOST_WORDS).collect();
+            self.end(Reason::Lost(lost), news::News::NodeLost { node, how });
         }
     }
 
@@ -217,6 +235,34 @@ impl<'a> Watch<'a> {
         report::say(&format!("{what}: waiting {seconds:.0} s for {missing}"));
     }
 
+    /// A path of the mesh went down, or is up again. At the end of a job nobody uses it any more.
+    fn on_link(&mut self, news: Option<News>) {
+        if self.is_ending() {
+            return;
+        }
+        match news {
+            Some(News::Down(line)) => {
+                self.job.events.emit(&Record::LinkDown { text: &line });
+                if self.job.options.mesh.abort_on_link_down {
+                    let why = ending(line.clone());
+                    self.end(Reason::Link(Failed::new(Exit::MESH, line)), why);
+                } else {
+                    report::warn(&line);
+                }
+            }
+            Some(News::Dead(what, nodes)) => {
+                // Whoever waits for what went that way waits in vain.
+                let news = ToAgent::News(news::News::LinkDown { nodes, what });
+                nodes.iter().for_each(|node| self.crew.tell(*node, &news));
+            }
+            Some(News::Up(line)) => {
+                self.job.events.emit(&Record::LinkUp { text: &line });
+                report::say(&line);
+            }
+            None => {}
+        }
+    }
+
     fn on_abort(&mut self, host: &str, by: Option<Rank>, text: &str) {
         if self.is_ending() {
             return;
@@ -225,7 +271,8 @@ impl<'a> Watch<'a> {
             Some(rank) => format!("rank {rank} on {host} aborted the job: {text}"),
             None => format!("{host} aborted the job: {text}"),
         };
-        self.end(Reason::Aborted(Failed::new(Exit::ABORTED, message)));
+        let why = ending(message.clone());
+        self.end(Reason::Aborted(Failed::new(Exit::ABORTED, message)), why);
     }
 
     fn on_unserved(&mut self, host: &str, pid: u32, what: &Unserved) {
@@ -235,7 +282,9 @@ impl<'a> Watch<'a> {
             return;
         }
         if what.linked && self.job.singleton == Singleton::Error {
-            self.end(Reason::Singleton(Failed::new(Exit::SINGLETON, sentence).hint(Some(hint))));
+            let why = ending(sentence.clone());
+            let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
+            self.end(Reason::Singleton(failed), why);
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
             report::warn(&sentence);
         }
@@ -245,7 +294,9 @@ impl<'a> Watch<'a> {
         match asked {
             Asked::Forward(signal) => self.crew.tell_all(&ToAgent::Signal(signal as i32)),
             Asked::Suspend => self.suspend().await,
-            Asked::End(signal) if !self.is_ending() => self.end(Reason::User(signal)),
+            Asked::End(signal) if !self.is_ending() => {
+                self.end(Reason::User(signal), ending(format!("ended by {signal}")));
+            }
             // The second time: now.
             Asked::End(_) => {
                 self.crew.tell_all(&ToAgent::End { now: true });
@@ -274,11 +325,27 @@ impl<'a> Watch<'a> {
         self.crew.tell_all(&ToAgent::Resume);
     }
 
-    fn end(&mut self, reason: Reason) {
+    /// Ranks that wait for others learn why before they are told to end.
+    fn end(&mut self, reason: Reason, news: news::News) {
         let now = Instant::now();
         self.first_failure.ending(now);
+        self.crew.tell_all(&ToAgent::News(news));
         self.crew.tell_all(&ToAgent::End { now: false });
         self.deadline = Some(now + self.job.kill_after + END_SLACK);
         self.reason = Some(reason);
+    }
+}
+
+/// What ranks are told where no rank, node or link is to blame.
+fn ending(why: impl Into<String>) -> news::News {
+    let why: String = why.into();
+    news::News::Ending { why: why.chars().take(MOST_WORDS).collect() }
+}
+
+/// Sleeps until then; for ever without a time.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }

@@ -69,10 +69,13 @@ fn two_launches_at_once_both_deliver() {
     for host in ABC {
         let agent = only_agent(&field.cache(host, Account::Root));
         let files = fs::read_dir(agent.parent().unwrap()).unwrap();
-        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        let name = |file: std::io::Result<fs::DirEntry>| file.unwrap().file_name();
+        let mut names: Vec<_> = files.map(|file| name(file).into_string().unwrap()).collect();
         names.sort();
-        // `bin` has the commands of ranks.
-        assert_eq!(names, ["bin", "rlaunch-worker"], "half a copy is left on {host}");
+        // `bin` has the commands of ranks, the library is what they link.
+        assert_eq!(names.len(), 3, "half a copy is left on {host}: {names:?}");
+        let library = names[1].strip_prefix("library-").unwrap_or_default();
+        assert_eq!((names[0].as_str(), library.len(), &*names[2]), ("bin", 32, "rlaunch-worker"));
         assert_eq!(fs::read(agent).unwrap(), fs::read(field.agent()).unwrap());
     }
 }
@@ -116,7 +119,7 @@ fn an_empty_copy_is_replaced() {
 fn three_builds_are_kept() {
     let field = Field::new();
     field.forget_agents(&["a"], Account::Root);
-    let line = "for n in 1 2 3 4 5; do d=~/.cache/rlaunch/$n; mkdir -p $d
+    let line = "for n in 1 2 3 4 5; do d=~/.cache/rlaunch/$n; mkdir -p $d/library-$n/python
         echo $n >$d/rlaunch-worker; touch -d \"$n hours ago\" $d/rlaunch-worker; done";
     field.on("a", line);
     field.rlaunch("-H a hostname").run().succeeded();

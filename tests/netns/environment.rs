@@ -192,7 +192,9 @@ fn search_paths_meet() {
     entries.sort_unstable();
     entries.dedup();
     assert_eq!(entries.len(), path.split(':').count(), "{path}");
-    assert_eq!(variables["PYTHONPATH"], "/host/python:/launcher/python");
+    let lib = &variables["RLAUNCH_LIB"];
+    assert_eq!(variables["PYTHONPATH"], format!("/host/python:/launcher/python:{lib}/python"));
+    assert_eq!(&variables["LD_LIBRARY_PATH"], lib);
 }
 
 #[test]

@@ -9,6 +9,8 @@
 mod running;
 mod support;
 
+mod bench;
+mod communicator;
 mod delivery;
 mod ending;
 mod environment;
@@ -16,6 +18,7 @@ mod example;
 mod failing;
 mod hello;
 mod keys;
+mod library;
 mod local;
 mod lost;
 mod missing;

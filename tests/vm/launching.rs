@@ -1,6 +1,6 @@
 //! Jobs on the guests: the agent travels there by itself.
 
-use crate::support::{ALL, Field};
+use crate::support::{ALL, Field, PATIENT};
 use std::collections::BTreeSet;
 
 #[test]
@@ -36,15 +36,23 @@ fn ranks_run_where_placement_says() {
     assert_eq!(shown, seen, "{ran}");
 }
 
+/// Whether a rank has printed what it was to be given, or added to what it has: `NAME+=:VALUE`.
+fn is_told(seen: &str, row: &[&str]) -> bool {
+    let Some((name, added)) = row[2].split_once("+=:") else {
+        return seen == format!("of {} {}", row[0], row[2]);
+    };
+    let value = seen.strip_prefix(&format!("of {} {name}=", row[0]));
+    value.is_some_and(|value| value.rsplit(':').next() == Some(added))
+}
+
 #[test]
 fn ranks_are_told_what_was_shown_and_by_which_ports_to_meet() {
     let field = Field::new();
-    let words = format!("-H {ALL} --show env -np 3 sh -c");
+    let words = format!("-H {ALL} {PATIENT} --show env -np 3 sh -c");
     let ran = field.rlaunch(&words, &[ENVIRONMENT]);
     let rows = rows(&ran.succeeded().out);
     for row in &rows {
-        let line = format!("of {} {}", row[0], row[2]);
-        assert!(ran.out.lines().any(|seen| seen == line), "{line}: {ran}");
+        assert!(ran.out.lines().any(|seen| is_told(seen, row)), "{row:?}: {ran}");
     }
     // Soft-iWARP takes RDMA_CM only, which NCCL does not speak.
     for wanted in ["NCCL_IB_HCA==rxe0:1,rxe1:1", "NCCL_SOCKET_IFNAME==eth0"] {

@@ -7,11 +7,20 @@
     reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
 )]
 
+mod background;
 mod support;
 mod tools;
 
+mod communicator;
+mod counts;
 mod guests;
 mod launching;
+mod mesh;
+mod mesh_faults;
+mod mesh_killed;
+mod mesh_watch;
+mod prover;
 mod selection;
+mod star;
 mod topo;
 mod verbs;

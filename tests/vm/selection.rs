@@ -1,12 +1,12 @@
 //! Which ports of which hosts meet, and what is said where none do.
 
-use crate::support::{ALL, Field, Undo, list, text};
+use crate::support::{ALL, Field, PATIENT, Undo, list, text};
 use rlaunch_lab::Cut;
 use serde_json::Value;
 
 /// The rank table of a job on all guests.
 fn table(field: &Field, options: &str) -> Value {
-    let words = format!("-H {ALL} {options} --show rank-table=json true");
+    let words = format!("-H {ALL} --mesh off {options} --show rank-table=json true");
     serde_json::from_str(&field.rlaunch(&words, &[]).succeeded().out).unwrap()
 }
 
@@ -47,12 +47,12 @@ fn each_cable_is_a_network_of_two_nodes() {
 #[test]
 fn people_see_which_ports_meet() {
     let field = Field::new();
-    let ran = field.rlaunch(&format!("-H {ALL} --show mesh true"), &[]);
+    let ran = field.rlaunch(&format!("-H {ALL} --mesh off --show mesh true"), &[]);
     let wanted = "\
-ranks  hosts  by    from                        to                          mtu
-0-1    n1-n2  RoCE  rxe0/1 GID 1 192.168.101.2  rxe0/1 GID 1 192.168.101.3  4096
-0-2    n1-n3  RoCE  rxe1/1 GID 1 192.168.100.2  rxe0/1 GID 1 192.168.100.3  4096
-1-2    n2-n3  RoCE  rxe1/1 GID 1 192.168.102.2  rxe1/1 GID 1 192.168.102.3  4096
+ranks  hosts  by           from                        to                          mtu
+0-1    n1-n2  RoCE v2 oob  rxe0/1 GID 1 192.168.101.2  rxe0/1 GID 1 192.168.101.3  4096
+0-2    n1-n3  RoCE v2 oob  rxe1/1 GID 1 192.168.100.2  rxe0/1 GID 1 192.168.100.3  4096
+1-2    n2-n3  RoCE v2 oob  rxe1/1 GID 1 192.168.102.2  rxe1/1 GID 1 192.168.102.3  4096
 ";
     assert_eq!(ran.succeeded().out, wanted, "{ran}");
 }
@@ -60,8 +60,8 @@ ranks  hosts  by    from                        to                          mtu
 #[test]
 fn connections_are_made_as_it_was_asked() {
     let field = Field::new();
-    let ran = field.rlaunch(&format!("-H {ALL} --connect rdma_cm --show mesh true"), &[]);
-    let by_manager = ran.succeeded().out.lines().filter(|line| line.contains("RoCE by RDMA_CM"));
+    let ran = field.rlaunch(&format!("-H {ALL} {PATIENT} --connect rdma_cm --show mesh true"), &[]);
+    let by_manager = ran.succeeded().out.lines().filter(|line| line.contains("RoCE v2 rdma_cm"));
     assert_eq!(by_manager.count(), 3, "{ran}");
     let words = format!("-H {ALL} --connect oob --hca siw --transport rdma true");
     let ran = field.rlaunch(&words, &[]);
@@ -78,7 +78,7 @@ fn nccl_is_told_of_the_mesh() {
     let field = Field::new();
     let script =
         "echo $NCCL_IB_HCA $NCCL_CROSS_NIC $NCCL_IB_SUBNET_AWARE_ROUTING $NCCL_IB_GID_INDEX";
-    let ran = field.rlaunch(&format!("-H {ALL} --require-rdma sh -c"), &[script]);
+    let ran = field.rlaunch(&format!("-H {ALL} {PATIENT} --require-rdma sh -c"), &[script]);
     assert_eq!(ran.succeeded().sorted(), ["=rxe0:1,rxe1:1 1 1 1"; 3], "{ran}");
 }
 
@@ -86,7 +86,7 @@ fn nccl_is_told_of_the_mesh() {
 fn ports_that_take_rdma_cm_only_are_not_for_nccl() {
     let field = Field::new();
     let script = "echo ${NCCL_IB_HCA-none} $NCCL_IB_DISABLE";
-    let siw = format!("-H {ALL} --hca siw --transport rdma");
+    let siw = format!("-H {ALL} {PATIENT} --hca siw --transport rdma");
     let ran = field.rlaunch(&format!("{siw} sh -c"), &[script]);
     assert_eq!(ran.succeeded().sorted(), ["none 1"; 3], "{ran}");
     let ran = field.rlaunch(&format!("{siw} --require-rdma true"), &[]);
@@ -104,11 +104,12 @@ fn a_pair_without_its_cable_is_named_with_all_it_has() {
     let line = "no RDMA between n1 and n2: n1 has rxe1/1 192.168.100.2/24 (eth2), \
                 siw1/1 192.168.100.2/24 (eth2) RDMA_CM; n2 has rxe1/1 192.168.102.2/24 (eth2), \
                 siw1/1 192.168.102.2/24 (eth2) RDMA_CM";
-    let ran = field.rlaunch(&format!("-H {ALL} hostname"), &[]);
+    let ran = field.rlaunch(&format!("-H {ALL} {PATIENT} hostname"), &[]);
     ran.succeeded().says(&format!("{line}: TCP is used"));
     let ran = field.rlaunch(&format!("-H {ALL} --transport rdma hostname"), &[]);
     assert_eq!(ran.code, Some(205), "{ran}");
     ran.says(line);
     // The others are still joined.
-    field.rlaunch("-H n1,n3 --transport rdma hostname", &[]).succeeded();
+    let words = format!("-H n1,n3 {PATIENT} --transport rdma hostname");
+    field.rlaunch(&words, &[]).succeeded();
 }

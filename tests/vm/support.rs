@@ -1,9 +1,11 @@
 //! What the tests share: the guests, and running rlaunch on the first of them.
 
+use rlaunch_lab::command::wait_until;
 use rlaunch_lab::vm::VmLab;
 use rlaunch_lab::{LabError, VmUnderTest};
 use serde_json::Value;
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::process::Output;
 use std::time::Duration;
 
@@ -14,10 +16,17 @@ const BOUND: Duration = Duration::from_secs(90);
 /// All guests, as rlaunch's -H takes them.
 pub(crate) const ALL: &str = "n1,n2,n3";
 
+/// A mesh on a computer that is emulated: its one processor may have something else to do for a
+/// second, and soft RoCE answers by it. The limits of all steps grow with the whole.
+pub(crate) const PATIENT: &str = "--mesh-timeout 20 --rdma-retries 4";
+
+/// How long a guest's kernel may take to put an address into a GID table.
+const NOTICED: Duration = Duration::from_secs(15);
+
 /// The guests and the launcher.
 pub(crate) struct Field {
     pub(crate) lab: VmLab,
-    rlaunch: String,
+    pub(crate) rlaunch: String,
 }
 
 impl Field {
@@ -44,6 +53,30 @@ impl Field {
     /// The same of one that may fail.
     pub(crate) fn tries(&self, guest: &str, line: &str) -> Ran {
         Ran::of(self.lab.run(guest, &["sh", "-c", line]).unwrap())
+    }
+
+    /// Puts a guest back as it was, by a shell line.
+    pub(crate) fn restore(&self, guest: &str, line: &str) -> Result<(), LabError> {
+        self.lab.checked(guest, &["sh", "-c", line]).map(drop)
+    }
+
+    /// Waits until an entry of a GID table is this address, or is empty.
+    pub(crate) fn await_gid(
+        &self,
+        guest: &str,
+        (device, index): (&str, u16),
+        address: Option<IpAddr>,
+    ) -> Result<(), LabError> {
+        let wanted = address.map_or(Ipv6Addr::UNSPECIFIED, |address| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        });
+        let file = format!("/sys/class/infiniband/{device}/ports/1/gids/{index}");
+        let what = format!("GID {index} of {device} on {guest} to be {wanted}");
+        wait_until(NOTICED, &what, || {
+            let found = self.lab.checked(guest, &["cat", &file])?;
+            Ok(found.trim().parse() == Ok(wanted))
+        })
     }
 
     /// The inventories of `hosts`, as rlaunch sees them from n1, with the guests' names.
@@ -80,6 +113,33 @@ impl Ran {
     pub(crate) fn says(&self, text: &str) -> &Ran {
         assert!(self.err.contains(text), "not said: {text}\n{self}");
         self
+    }
+
+    /// Nothing on stderr has `text` in it.
+    pub(crate) fn does_not_say(&self, text: &str) -> &Ran {
+        assert!(!self.err.contains(text), "said: {text}\n{self}");
+        self
+    }
+
+    /// The first line of stderr with `text` in it.
+    pub(crate) fn line_with(&self, text: &str) -> &str {
+        let found = self.err.lines().find(|line| line.contains(text));
+        found.unwrap_or_else(|| panic!("not said: {text}\n{self}"))
+    }
+
+    /// It was refused for want of RDMA.
+    pub(crate) fn refused(&self) -> &Ran {
+        assert_eq!(self.code, Some(205), "{self}");
+        self
+    }
+
+    /// The cells of the table on stdout, without its header.
+    pub(crate) fn rows(&self) -> Vec<Vec<&str>> {
+        let cells = |row| -> Vec<&str> {
+            let cells = str::split(row, "  ").map(str::trim);
+            cells.filter(|cell| !cell.is_empty()).collect()
+        };
+        self.succeeded().out.lines().skip(1).map(cells).collect()
     }
 
     /// The lines of stdout in alphabetical order: ranks print in any.

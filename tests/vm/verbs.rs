@@ -1,6 +1,13 @@
 //! The verbs room on real devices, by its example `loopback`.
 
-use crate::support::Field;
+use crate::support::{Field, Ran, Undo};
+use std::time::Duration;
+
+/// Finds memory that is used unset or after it was freed, or that nobody knows any more.
+const VALGRIND: &str = "valgrind -q --error-exitcode=9 --leak-check=full \
+                        --show-leak-kinds=definite --errors-for-leak-kinds=definite";
+/// It makes an emulated computer slower still: libraries alone take half a minute to load.
+const SUPERVISED: Duration = Duration::from_secs(170);
 
 #[test]
 fn two_queue_pairs_of_soft_roce_talk() {
@@ -15,6 +22,14 @@ fn two_queue_pairs_of_soft_roce_talk() {
     // What was made is given back.
     let left = field.on("n1", "rdma resource show qp | grep -c loopback || true");
     assert_eq!(left.trim(), "0");
+}
+
+#[test]
+fn memory_is_used_as_it_may_be() {
+    let field = Field::new();
+    let line = format!("{VALGRIND} /share/loopback rxe0 1");
+    let ran = Ran::of(field.lab.run_within("n1", &["sh", "-c", &line], SUPERVISED).unwrap());
+    assert!(ran.succeeded().out.starts_with("rxe0: token and block"), "{ran}");
 }
 
 #[test]
@@ -43,19 +58,60 @@ fn what_cannot_work_is_said_with_its_verb() {
     hiding(&format!("{libraries}/libibverbs.so.1"), "/dev/null").says("no rdma-core");
 }
 
+/// What a device says unasked: that its port went down and came back.
+#[test]
+fn ports_that_fail_are_told_of() {
+    let field = Field::new();
+    let watch = "/share/loopback events rxe1 8 > /run/watched 2>&1 & \
+                 timeout 10 sh -c 'until grep -q watching /run/watched; do :; done'";
+    field.on("n1", watch);
+    let _up = Undo(|| field.lab.set_port("n1", "eth2", true));
+    field.lab.set_port("n1", "eth2", false).unwrap();
+    field.lab.set_port("n1", "eth2", true).unwrap();
+    let over =
+        "timeout 20 sh -c 'until grep -q watched /run/watched; do :; done'; cat /run/watched";
+    let said = field.on("n1", over);
+    let ports = said.lines().filter(|line| line.starts_with("Port"));
+    assert_eq!(ports.collect::<Vec<_>>(), ["PortError(1)", "PortActive(1)"], "{said}");
+}
+
 /// n1 and n2 share the network 192.168.101.0/24, soft RoCE and Soft-iWARP are both on it.
 #[test]
 fn two_hosts_are_joined_by_the_connection_manager() {
     let field = Field::new();
     field.on("n1", "ssh n2 'cat > /run/loopback && chmod +x /run/loopback' < /share/loopback");
-    let listener = "/share/loopback listen 192.168.101.2:21900 > /run/listened 2>&1 & \
-                    timeout 10 sh -c 'until grep -q listening /run/listened; do :; done'";
-    field.on("n1", listener);
-    let ran = field.tries("n2", "/run/loopback connect 192.168.101.3 192.168.101.2:21900");
-    let listened = field.on("n1", "wait; cat /run/listened");
-    assert!(ran.succeeded().out.contains("the block came"), "{ran}\n{listened}");
-    assert!(listened.contains("a token came, the block is sent"), "{listened}");
-    let ran = field.tries("n2", "/run/loopback connect 192.168.101.3 192.168.101.2:21901");
+    let connect = "/run/loopback connect 192.168.101.3 192.168.101.2:2190";
+    // The second time with a class of service.
+    for (port, class) in [(0, ""), (1, "106")] {
+        listens(&field, &format!("listen 192.168.101.2:2190{port}"));
+        let ran = field.tries("n2", &format!("{connect}{port} {class}"));
+        let listened = listened(&field);
+        assert!(ran.succeeded().out.contains("the block came"), "{ran}\n{listened}");
+        assert!(listened.contains("a token came, the block is sent"), "{listened}");
+    }
+    let ran = field.tries("n2", &format!("{connect}9"));
     assert_eq!(ran.code, Some(1), "{ran}");
-    ran.says("rdma_connect");
+    ran.says("rdma_connect: RDMA_CM_EVENT_REJECTED (nobody listens there)");
+    listens(&field, "refuse 192.168.101.2:21902");
+    for _ in 0..2 {
+        let ran = field.tries("n2", &format!("{connect}2"));
+        ran.says("rdma_connect: RDMA_CM_EVENT_REJECTED: the peer's program did not want it");
+    }
+    let listened = listened(&field);
+    assert!(listened.contains("two were sent away"), "{listened}");
+}
+
+/// Starts a listener on n1.
+fn listens(field: &Field, words: &str) {
+    let line = format!(
+        "/share/loopback {words} > /run/listened 2>&1 & \
+         timeout 10 sh -c 'until grep -q listening /run/listened; do :; done'"
+    );
+    field.on("n1", &line);
+}
+
+/// What it said, once it has come to an end.
+fn listened(field: &Field) -> String {
+    let over = "until grep -qE 'sent|error' /run/listened; do sleep 0.1; done";
+    field.on("n1", &format!("timeout 20 sh -c \"{over}\"; cat /run/listened"))
 }

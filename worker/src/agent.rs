@@ -1,16 +1,20 @@
 //! The life of an agent: say hello, take the job, prepare, join the tree, start the ranks, see them
 //! end, leave.
 
-use crate::channel::{Arrival, Channel};
+use crate::channel::Channel;
+use crate::child;
 use crate::facts;
-use crate::oob::tree::Tree;
+use crate::frames::Arrival;
+use crate::library::OfRanks;
+use crate::mesh::Mesh;
+use crate::oob::tree::{News, Tree};
 use crate::prepare::{self, JobFiles, Prepared};
-use crate::processes;
 use crate::ranks::{Change, Ranks, Setup};
 use crate::say::complain;
 use crate::services::Services;
 use crate::workspace::Workspace;
 use nix::sys::signal::Signal;
+use rlaunch_bootstrap::client;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::tree::payload::Payload;
 use rlaunch_bootstrap::wire::{BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent};
@@ -38,14 +42,21 @@ async fn life(workspace: &Workspace) -> io::Result<()> {
     let mut agent = Agent::start()?;
     agent.hello();
     let Some(job) = agent.receive_job().await else { return Ok(()) };
-    let Some((mut prepared, services)) = agent.prepare(&job, workspace).await else {
+    let mut library = OfRanks::of(&job);
+    let Some((mut prepared, services)) = agent.prepare(&job, workspace, &library).await else {
         return Ok(());
     };
-    let Some(mut tree) = agent.join(&job, &mut prepared, services).await else { return Ok(()) };
-    let Some(setup) = agent.await_start(&mut tree, workspace).await else { return Ok(()) };
+    let mut mesh = Mesh::new(&job, &agent.channel.outbox);
+    let joined = agent.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await;
+    let Some(mut tree) = joined else { return Ok(()) };
+    let start = agent.await_start(&mut tree, (&mut mesh, &mut library), workspace).await;
+    let Some(setup) = start else { return Ok(()) };
+    library.announce(&job, &mut prepared.env);
     agent.channel.outbox.grant(job.output_window);
-    let mut ranks = Ranks::start(&job, prepared, &setup, &agent.channel.outbox, agent.hello_at);
-    agent.see_out(&mut ranks, &mut tree).await;
+    let mut ranks =
+        Ranks::start(&job, prepared, &setup, &agent.channel.outbox, (agent.hello_at, mesh.pid()));
+    agent.see_out(&mut ranks, &mut tree, &mut mesh).await;
+    mesh.end().await;
     let receipt = ranks.finish().await;
     workspace.remove();
     agent.channel.outbox.send_last(&FromAgent::Done(receipt));
@@ -155,7 +166,8 @@ impl Agent {
                 | Input::LauncherSilent
                 | Input::Interrupted => return None,
                 Input::Message(message) => return Some(message),
-                Input::Children => {}
+                // The prover, when there is nothing to prove any more.
+                Input::Children => drop(child::reap()),
             }
         }
     }
@@ -169,7 +181,12 @@ impl Agent {
     }
 
     /// Receives the job's files, checks everything, and answers.
-    async fn prepare(&mut self, job: &Job, workspace: &Workspace) -> Option<(Prepared, Services)> {
+    async fn prepare(
+        &mut self,
+        job: &Job,
+        workspace: &Workspace,
+        library: &OfRanks,
+    ) -> Option<(Prepared, Services)> {
         let files = match self.receive_files(job, workspace).await? {
             Ok(files) => files,
             Err(problem) => return self.refuse(vec![problem]).await,
@@ -189,6 +206,7 @@ impl Agent {
             ports: prepared.held_ports.iter().map(|held| held.port).collect(),
             listeners: prepared.listening_at(),
             inventory: Box::new(prepared.inventory(job)),
+            library: library.place(),
         });
         Some((prepared, services))
     }
@@ -225,29 +243,64 @@ impl Agent {
         job: &Job,
         prepared: &mut Prepared,
         services: Services,
+        mut early: Early<'_>,
     ) -> Option<Tree> {
         let listeners = std::mem::take(&mut prepared.listeners);
         loop {
-            if let ToAgent::Join { parent } = self.message().await? {
-                return Some(Tree::join(job, listeners, parent, services, &self.channel.outbox));
+            match self.message().await? {
+                ToAgent::Join { parent } => {
+                    return Some(Tree::join(
+                        job,
+                        listeners,
+                        parent,
+                        services,
+                        &self.channel.outbox,
+                    ));
+                }
+                other => self.early_message(&mut early, other),
             }
         }
     }
 
-    /// Takes part in the tree until the ranks may start.
-    async fn await_start(&mut self, tree: &mut Tree, workspace: &Workspace) -> Option<Setup> {
+    /// What may be said before the ranks start, of what they need.
+    fn early_message(&self, (mesh, library): &mut Early<'_>, message: ToAgent) {
+        let ToAgent::LibraryPart(part) = message else { return mesh_message(mesh, message) };
+        if let Err(cause) = library.receive(&part) {
+            self.channel.outbox.send(&FromAgent::NoLibrary { cause });
+        }
+    }
+
+    /// Takes part in the tree and the mesh until the ranks may start, and have what they need.
+    async fn await_start(
+        &mut self,
+        tree: &mut Tree,
+        mut early: Early<'_>,
+        workspace: &Workspace,
+    ) -> Option<Setup> {
+        let mut start = None;
         loop {
-            let table = tokio::select! {
+            let mesh = &mut *early.0;
+            if !early.1.is_arriving() && start.is_some() {
+                return start;
+            }
+            while let Some(news) = tree.poll_news() {
+                match news {
+                    News::Table(table) => self.keep(&table, workspace),
+                    News::Met(answer) => mesh.met(answer),
+                }
+            }
+            while let Some(meeting) = mesh.poll_meeting() {
+                tree.meet(meeting.kind, &meeting.name, &meeting.given);
+            }
+            tokio::select! {
                 message = self.message() => match message? {
-                    ToAgent::Start { env, ranks } => return Some(Setup { env, ranks }),
+                    ToAgent::Start { env, ranks } => start = Some(Setup { env, ranks }),
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
-                    _ => None,
+                    other => self.early_message(&mut early, other),
                 },
-                table = tree.turn() => table,
-            };
-            if let Some(table) = table {
-                self.keep(&table, workspace);
+                () = tree.turn() => {}
+                heard = mesh.next() => mesh.on_heard(heard),
             }
         }
     }
@@ -266,16 +319,16 @@ impl Agent {
             tokio::select! {
                 message = self.message() => match message {
                     None => return,
-                    Some(ToAgent::Relay { from, data }) => drop(tree.relayed(from, &data)),
+                    Some(ToAgent::Relay { from, data }) => tree.relayed(from, &data),
                     Some(_) => {}
                 },
-                _ = tree.turn() => {}
+                () = tree.turn() => {}
             }
         }
     }
 
     /// From the start of the ranks until all have ended and their output is sent.
-    async fn see_out(&mut self, ranks: &mut Ranks, tree: &mut Tree) {
+    async fn see_out(&mut self, ranks: &mut Ranks, tree: &mut Tree, mesh: &mut Mesh) {
         while !ranks.are_over() {
             while let Some(change) = ranks.poll_change() {
                 match change {
@@ -294,13 +347,26 @@ impl Agent {
                 input = self.next() => Some(input),
                 () = timer => None,
                 () = ranks.drained() => None,
-                _ = tree.turn() => continue,
+                () = tree.turn() => continue,
+                heard = mesh.next() => {
+                    mesh.on_heard(heard);
+                    continue;
+                }
             };
             match input {
                 Some(Input::Message(ToAgent::Relay { from, data })) => {
                     tree.relayed(from, &data);
                 }
-                Some(input) => self.pass_on(input, ranks),
+                Some(Input::Message(message)) if is_of_mesh(&message) => {
+                    mesh_message(mesh, message);
+                }
+                Some(Input::Message(ToAgent::News(news))) => tree.tell_ranks(&news),
+                Some(input) => {
+                    if let Some(why) = ending(&input) {
+                        tree.tell_ranks(&client::news::News::Ending { why });
+                    }
+                    self.pass_on(input, ranks);
+                }
                 None => ranks.on_time(),
             }
         }
@@ -320,10 +386,10 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Suspend) => {
-                processes::signal_all(&[Signal::SIGSTOP]);
+                ranks.signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);
             }
-            Input::Message(ToAgent::Resume) => processes::signal_all(&[Signal::SIGCONT]),
+            Input::Message(ToAgent::Resume) => ranks.signal_all(&[Signal::SIGCONT]),
             Input::Message(_) => {}
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),
@@ -340,4 +406,35 @@ impl Agent {
             }
         }
     }
+}
+
+/// What comes about while the agents join.
+type Early<'a> = (&'a mut Mesh, &'a mut OfRanks);
+
+/// Why this node's ranks are ended, where nobody but this agent knows.
+fn ending(input: &Input) -> Option<String> {
+    match input {
+        Input::Interrupted => Some("the agent was told to end".to_owned()),
+        Input::LauncherGone(how) => Some(format!("the launcher is gone: {how}")),
+        Input::LauncherSilent => {
+            Some(format!("nothing from the launcher for {} s", BEATS_LOST.as_secs()))
+        }
+        Input::Message(_) | Input::Children => None,
+    }
+}
+
+/// What the launcher has to say of the mesh.
+fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
+    match message {
+        ToAgent::Prover(file) => mesh.on_file(file),
+        ToAgent::ProverPart(part) => mesh.on_part(&part),
+        ToAgent::Prove(round) => mesh.prove(round),
+        ToAgent::Met(given) => mesh.met_other(given),
+        ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),
+        _ => {}
+    }
+}
+
+fn is_of_mesh(message: &ToAgent) -> bool {
+    matches!(message, ToAgent::Prove(_) | ToAgent::Met(_) | ToAgent::WatchPaths { .. })
 }

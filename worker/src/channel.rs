@@ -1,26 +1,22 @@
 //! The agent's end of the control channel: its own stdin and stdout.
 
+use crate::frames::{self, Arrival};
 use crate::outbox::{self, Outbox};
-use rlaunch_bootstrap::wire::{FrameReader, HELLO_MAGIC, ToAgent};
+use rlaunch_bootstrap::wire::{HELLO_MAGIC, ToAgent};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use tokio::io::AsyncReadExt;
+use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What arrives from the launcher.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    Message(ToAgent),
-    /// The channel ended, and how it was noticed.
-    Gone(String),
-}
+/// How long what was said last may take to be written to a launcher that listens no more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The open channel: frames in, frames out.
 pub(crate) struct Channel {
-    pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    pub(crate) arrivals: mpsc::Receiver<Arrival<ToAgent>>,
     pub(crate) outbox: Outbox,
     writer: JoinHandle<io::Result<()>>,
 }
@@ -38,45 +34,27 @@ impl Channel {
         let (outbox, queue) = Outbox::new();
         let writer = tokio::spawn(outbox::write_all(queue, output));
         let (sender, arrivals) = mpsc::channel(64);
-        tokio::spawn(read_all(input, sender));
+        tokio::spawn(frames::read_all(input, sender));
         Ok(Channel { arrivals, outbox, writer })
     }
 
-    /// Waits until everything that was sent is written.
+    /// Waits until everything that was sent is written, and not for long once the launcher has closed
+    /// its end.
     pub(crate) async fn close(self) {
-        let Channel { outbox, writer, arrivals } = self;
-        drop((outbox, arrivals));
-        // A broken channel has been noticed by its reader already.
-        let _ = writer.await;
-    }
-}
-
-async fn read_all(mut input: pipe::Receiver, arrivals: mpsc::Sender<Arrival>) {
-    let gone = read_frames(&mut input, &arrivals).await;
-    // Nobody listens any more once the agent is leaving.
-    let _ = arrivals.send(Arrival::Gone(gone)).await;
-}
-
-/// Reads until the channel ends, and says how it did.
-async fn read_frames(input: &mut pipe::Receiver, arrivals: &mpsc::Sender<Arrival>) -> String {
-    let mut frames = FrameReader::default();
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match input.read(&mut buffer).await {
-            Ok(0) => return "end of stdin".to_owned(),
-            Ok(length) => frames.push(&buffer[..length]),
-            Err(error) => return format!("cannot read stdin: {error}"),
-        }
-        loop {
-            match frames.next_frame() {
-                Ok(Some(message)) => {
-                    if arrivals.send(Arrival::Message(message)).await.is_err() {
-                        return "closing".to_owned();
-                    }
+        let Channel { outbox, mut writer, mut arrivals } = self;
+        drop(outbox);
+        let closed = async {
+            while let Some(arrival) = arrivals.recv().await {
+                if matches!(arrival, Arrival::Gone(_)) {
+                    break;
                 }
-                Ok(None) => break,
-                Err(error) => return error.to_string(),
             }
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            // A broken channel has been noticed by its reader already.
+            _ = &mut writer => {}
+            () = closed => {}
         }
     }
 }

@@ -46,7 +46,8 @@ pub(crate) fn spawn(
     })
 }
 
-/// Collects every child that has ended, adopted ones included.
+/// Collects every child that has ended, adopted ones included. Of those that are found together, the
+/// ones that were killed come first: the others may have ended for that.
 pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     let mut ended = Vec::new();
     loop {
@@ -55,8 +56,10 @@ pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
             Ok(WaitStatus::Signaled(pid, signal, _)) => {
                 ended.push((pid, ExitStatus::Signal(signal as i32)));
             }
-            Ok(WaitStatus::StillAlive) | Err(_) => return ended,
+            Ok(WaitStatus::StillAlive) | Err(_) => break,
             Ok(_) => {}
         }
     }
+    ended.sort_by_key(|(_, status)| matches!(status, ExitStatus::Code(_)));
+    ended
 }

@@ -101,8 +101,8 @@ fn reap(agent: Pid) -> Option<ExitCode> {
 fn clear_up() {
     let deadline = Instant::now() + VANISH;
     while Instant::now() < deadline {
-        processes::signal_all(&[Signal::SIGKILL]);
-        if processes::descendants().is_empty() {
+        processes::signal_all(&[Signal::SIGKILL], None);
+        if processes::descendants(None).is_empty() {
             return;
         }
         // The killed become children of the guardian. One in an uninterruptible state never ends,

@@ -8,20 +8,24 @@ use nix::unistd::Pid;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
-/// Every living descendant of this process, parents before children. Zombies are not among them.
-pub(crate) fn descendants() -> Vec<Pid> {
+/// Every living descendant of this process but `spared`, parents before children. Zombies are not
+/// among them.
+pub(crate) fn descendants(spared: Option<Pid>) -> Vec<Pid> {
     let me = Pid::this();
-    if children(me).is_some() { walk_children(me) } else { walk_table(me) }
+    let mut found = if children(me).is_some() { walk_children(me) } else { walk_table(me) };
+    found.retain(|&pid| Some(pid) != spared);
+    found
 }
 
-/// Sends signals, in this order, to every descendant. A process that is forked meanwhile, or that
-/// hides because its elder sibling ends while the list is read, is found by looking again.
-pub(crate) fn signal_all(signals: &[Signal]) {
+/// Sends signals, in this order, to every descendant but `spared`. A process that is forked
+/// meanwhile, or that hides because its elder sibling ends while the list is read, is found by
+/// looking again.
+pub(crate) fn signal_all(signals: &[Signal], spared: Option<Pid>) {
     const LOOKS: usize = 8;
     let mut reached = HashSet::new();
     for _ in 0..LOOKS {
         let mut found_more = false;
-        for pid in descendants() {
+        for pid in descendants(spared) {
             if reached.insert(pid) {
                 found_more = true;
                 for &signal in signals {

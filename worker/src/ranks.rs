@@ -11,7 +11,7 @@ use crate::shm;
 use crate::singleton;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{ExitStatus, Job, RankSetup, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::collections::VecDeque;
@@ -44,7 +44,10 @@ enum Phase {
 
 /// The running ranks of a node.
 pub(crate) struct Ranks {
+    job: JobId,
     running: Vec<(Rank, Pid)>,
+    /// The prover, which is not of the program and outlives it.
+    spared: Option<Pid>,
     pumps: JoinSet<()>,
     /// Set when no process of the job is left.
     abandoned: watch::Sender<bool>,
@@ -78,16 +81,19 @@ pub(crate) enum Change {
 }
 
 impl Ranks {
-    /// Starts every rank of the node. One that cannot be spawned counts as ended with 126.
+    /// Starts every rank of the node. One that cannot be spawned counts as ended with 126. `spared` is
+    /// left alone with what descends from this process.
     pub(crate) fn start(
         job: &Job,
         prepared: Prepared,
         setup: &Setup,
         outbox: &Outbox,
-        hello_at: Instant,
+        (hello_at, spared): (Instant, Option<Pid>),
     ) -> Ranks {
         let mut ranks = Ranks {
+            job: job.id,
             running: Vec::with_capacity(job.ranks.len()),
+            spared,
             pumps: JoinSet::new(),
             abandoned: watch::Sender::new(false),
             outbox: outbox.clone(),
@@ -170,7 +176,7 @@ impl Ranks {
         if !self.running.is_empty() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
         }
-        let left = processes::descendants();
+        let left = processes::descendants(self.spared);
         if left.is_empty() {
             self.phase = Phase::Draining;
             self.abandoned.send_replace(true);
@@ -203,12 +209,12 @@ impl Ranks {
 
     fn terminate(&mut self, grace: Duration) {
         // A stopped process takes its TERM only when it runs.
-        processes::signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
+        self.signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
         self.phase = Phase::Ending(Instant::now() + grace);
     }
 
     fn kill_all(&mut self) {
-        processes::signal_all(&[Signal::SIGKILL]);
+        self.signal_all(&[Signal::SIGKILL]);
         let since = match self.phase {
             Phase::Killing { since, .. } => since,
             _ => Instant::now(),
@@ -224,6 +230,11 @@ impl Ranks {
                 let _ = kill(pid, signal);
             }
         }
+    }
+
+    /// Sends these to every process of the job.
+    pub(crate) fn signal_all(&self, signals: &[Signal]) {
+        processes::signal_all(signals, self.spared);
     }
 
     /// When [`Ranks::on_time`] is due.
@@ -277,7 +288,7 @@ impl Ranks {
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
             self.receipt.left =
-                processes::descendants().into_iter().map(processes::describe).collect();
+                processes::descendants(self.spared).into_iter().map(processes::describe).collect();
             for (rank, pid) in std::mem::take(&mut self.running) {
                 self.report(rank, pid, ExitStatus::Signal(Signal::SIGKILL as i32));
             }
@@ -303,7 +314,7 @@ impl Ranks {
     pub(crate) async fn finish(mut self) -> Receipt {
         self.pumps.shutdown().await;
         let swept = shm::sweep(self.started_at);
-        self.receipt.segments_removed = swept.removed;
+        self.receipt.segments_removed = swept.removed + shm::sweep_job(&self.job.to_string());
         self.receipt.segments_unclaimed = swept.unclaimed;
         self.receipt
     }

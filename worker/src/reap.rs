@@ -38,7 +38,8 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
         if left.is_empty() {
             let swept = shm::sweep(SystemTime::UNIX_EPOCH);
             workspace::sweep();
-            tell!("{} ended, {} segments removed", ended.len(), swept.removed);
+            let removed = swept.removed + shm::sweep_job(&job);
+            tell!("{} ended, {removed} segments removed", ended.len());
             return ExitCode::SUCCESS;
         }
         if Instant::now() >= deadline {

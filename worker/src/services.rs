@@ -7,6 +7,7 @@ use crate::rank_env::Environment;
 use crate::say::complain;
 use crate::workspace::Workspace;
 use bytes::Bytes;
+use rlaunch_bootstrap::client::news::{MOST_NEWS, News};
 use rlaunch_bootstrap::client::wire::{
     CLIENT_VERSION, FromRank, HelloRefusal, MAX_CALL, Reply, ToRank, Token,
 };
@@ -54,9 +55,15 @@ struct Guest {
 
 /// From the task of a connection.
 enum FromClient {
-    /// Its hello was right; answers go this way.
-    Ready(ClientId, mpsc::Sender<(u64, Reply, Payload)>),
+    /// Its hello was right; answers and news go this way.
+    Ready(ClientId, mpsc::Sender<Said>),
     Input(Input),
+}
+
+/// To the task of a connection.
+enum Said {
+    Answer(u64, Reply, Payload),
+    News(News),
 }
 
 /// The open socket.
@@ -64,7 +71,9 @@ pub(crate) struct Services {
     /// `None` when it is not open.
     path: Option<PathBuf>,
     events: mpsc::Receiver<FromClient>,
-    clients: BTreeMap<ClientId, mpsc::Sender<(u64, Reply, Payload)>>,
+    clients: BTreeMap<ClientId, mpsc::Sender<Said>>,
+    /// What was told to all of them, for those who come later.
+    news: Vec<News>,
     door: JoinHandle<()>,
 }
 
@@ -82,7 +91,8 @@ impl Services {
 
     fn absent() -> Services {
         let (_, events) = mpsc::channel(1);
-        Services { path: None, events, clients: BTreeMap::new(), door: tokio::spawn(async {}) }
+        let (clients, news) = (BTreeMap::new(), Vec::new());
+        Services { path: None, events, clients, news, door: tokio::spawn(async {}) }
     }
 
     /// Tells the ranks where it is, and where the commands are that use it.
@@ -116,7 +126,8 @@ impl Services {
         let guest = Arc::new(Guest { job, token, world_size, ranks });
         let (sender, events) = mpsc::channel(64);
         let door = tokio::spawn(accept_all(listener, guest, sender));
-        Ok(Services { path: Some(path), events, clients: BTreeMap::new(), door })
+        let (clients, news) = (BTreeMap::new(), Vec::new());
+        Ok(Services { path: Some(path), events, clients, news, door })
     }
 
     /// The next call, or the end of a client. Safe to cancel.
@@ -124,6 +135,10 @@ impl Services {
         loop {
             match self.events.recv().await {
                 Some(FromClient::Ready(id, answers)) => {
+                    // There is room: nothing else was said yet.
+                    for news in &self.news {
+                        let _ = answers.try_send(Said::News(news.clone()));
+                    }
                     self.clients.insert(id, answers);
                 }
                 Some(FromClient::Input(input)) => {
@@ -141,10 +156,19 @@ impl Services {
     pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
         let (reply, payload) = answer.split();
         if let Some(answers) = self.clients.get(&id.client)
-            && answers.try_send((id.request, reply, payload)).is_err()
+            && answers.try_send(Said::Answer(id.request, reply, payload)).is_err()
         {
             self.clients.remove(&id.client);
         }
+    }
+
+    /// Tells all who are connected, and those who will be. What is told once is not told again.
+    pub(crate) fn tell(&mut self, news: &News) {
+        if self.news.len() == MOST_NEWS || self.news.contains(news) {
+            return;
+        }
+        self.news.push(news.clone());
+        self.clients.retain(|_, answers| answers.try_send(Said::News(news.clone())).is_ok());
     }
 
     /// Lets nobody in any more, and those who are in read what was said.
@@ -266,12 +290,13 @@ impl Incoming {
     }
 }
 
-async fn write_answers(
-    mut writing: OwnedWriteHalf,
-    mut queue: mpsc::Receiver<(u64, Reply, Payload)>,
-) {
-    while let Some((request, reply, payload)) = queue.recv().await {
-        let head = encode_head(&ToRank::Reply { request, reply }, payload.len());
+async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<Said>) {
+    while let Some(said) = queue.recv().await {
+        let (frame, payload) = match said {
+            Said::Answer(request, reply, payload) => (ToRank::Reply { request, reply }, payload),
+            Said::News(news) => (ToRank::News(news), Payload::empty()),
+        };
+        let head = encode_head(&frame, payload.len());
         let Ok(head) = head.map(Bytes::from) else { return };
         for chunk in std::iter::once(&head).chain(payload.chunks()) {
             if writing.write_all(chunk).await.is_err() {

@@ -44,6 +44,21 @@ pub(crate) fn sweep(since: SystemTime) -> Swept {
     swept
 }
 
+/// Removes what communicators of this job left because a rank never came; nobody of the job is alive.
+pub(crate) fn sweep_job(job: &str) -> u32 {
+    sweep_job_below(Path::new(SHM), job)
+}
+
+fn sweep_job_below(directory: &Path, job: &str) -> u32 {
+    let prefix = format!("rlaunch-{job}-");
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_its = |entry: &fs::DirEntry| {
+        entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))
+    };
+    let removed = files.filter(is_its).filter(|entry| fs::remove_file(entry.path()).is_ok());
+    removed.count() as u32
+}
+
 /// This user's files of a known kind made since then, with the process that their name gives.
 fn candidates(directory: &Path, since: SystemTime) -> Vec<(String, Option<i32>)> {
     let mine = Uid::effective().as_raw();
@@ -85,6 +100,16 @@ mod tests {
         assert_eq!(maker("torch_4711_123_0"), Some(4711));
         assert_eq!(maker("torch_x"), None);
         assert_eq!(maker("nccl-abcdef"), None);
+    }
+
+    #[test]
+    fn segments_of_a_job_go_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["rlaunch-ab-0.0", "rlaunch-abc-0.0"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(sweep_job_below(dir.path(), "ab"), 1);
+        assert!(dir.path().join("rlaunch-abc-0.0").exists());
     }
 
     #[test]

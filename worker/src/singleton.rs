@@ -20,7 +20,7 @@ pub(crate) fn of_program(program: &Path) -> Option<Unserved> {
 
 /// MPI that a process of the job has loaded by now.
 pub(crate) fn among_processes() -> Option<(Pid, Unserved)> {
-    processes::descendants().into_iter().find_map(|pid| Some((pid, of_process(pid)?)))
+    processes::descendants(None).into_iter().find_map(|pid| Some((pid, of_process(pid)?)))
 }
 
 fn of_process(pid: Pid) -> Option<Unserved> {

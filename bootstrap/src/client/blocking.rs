@@ -1,10 +1,12 @@
 //! Calls that return when they are answered.
 
 use super::conversation::{Conversation, READ, WELCOME_TIMEOUT};
+use super::news::News;
 use super::request::{self, Answered, ClockOffset, Request};
 use super::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -13,6 +15,13 @@ use std::time::Duration;
 pub struct Client {
     socket: UnixStream,
     conversation: Conversation,
+}
+
+/// The socket, to be asked who is at its other end.
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Client {
@@ -87,6 +96,42 @@ impl Client {
     /// Puts `text` into the job's events.
     pub fn event(&mut self, text: &str) -> Result<(), ClientError> {
         self.call(Request::event(text)).map(drop)
+    }
+
+    /// What the agent tells unasked: why other ranks will not answer any more. Waits for it so long
+    /// at most, and not at all without. To be asked when the socket is readable; calls do not lose
+    /// any.
+    pub fn news(&mut self, longest: Option<Duration>) -> Result<Option<News>, ClientError> {
+        if let Some(news) = self.conversation.news()? {
+            return Ok(Some(news));
+        }
+        let set = match longest.filter(|longest| !longest.is_zero()) {
+            Some(longest) => self.socket.set_read_timeout(Some(longest)),
+            None => self.socket.set_nonblocking(true),
+        };
+        set.map_err(ClientError::Socket)?;
+        let mut buffer = [0; READ];
+        let read = self.socket.read(&mut buffer);
+        let reset = self.socket.set_nonblocking(false);
+        reset.and_then(|()| self.socket.set_read_timeout(None)).map_err(ClientError::Socket)?;
+        match read {
+            Ok(0) => Err(self.conversation.broken(None)),
+            Ok(length) => {
+                self.conversation.heard(&buffer[..length]);
+                self.conversation.news()
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock
+                        | io::ErrorKind::TimedOut
+                        | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(self.conversation.broken(Some(error))),
+        }
     }
 
     fn call(&mut self, request: Request) -> Result<Answered, ClientError> {

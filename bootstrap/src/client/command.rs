@@ -1,6 +1,7 @@
 //! The calls as commands, so that shell scripts in ranks can coordinate.
 
 use super::{Client, ClientError, parse_seconds};
+use crate::chain;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -134,13 +135,6 @@ fn print(bytes: &[u8]) -> ExitCode {
 fn complain(text: &str) {
     // Who has closed stderr does not want to know.
     let _ = write!(io::stderr(), "rlaunch: {text}");
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! A rank's side of its socket, whoever reads and writes it: bytes in and out, calls and answers.
 
 use super::machine::{Client, Event, Violation};
+use super::news::{MOST_NEWS, News};
 use super::request::{Answered, Request};
 use super::wire::{Reply, ToRank, payload_limit};
 use super::{ClientError, Credentials};
 use crate::tree::codec::{Decoder, encode_head};
+use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
@@ -20,6 +22,8 @@ pub(super) struct Conversation {
     decoder: Decoder<ToRank>,
     world_size: u32,
     pub(super) timeout: Option<Duration>,
+    /// What nobody has asked for yet.
+    news: VecDeque<News>,
 }
 
 /// A call that was sent.
@@ -36,7 +40,8 @@ impl Conversation {
         let &Credentials { job, rank, token, timeout, .. } = credentials;
         let (machine, hello) = Client::hello(job, rank, token);
         let decoder = Decoder::new(0);
-        let conversation = Conversation { machine, decoder, world_size: 0, timeout };
+        let news = VecDeque::new();
+        let conversation = Conversation { machine, decoder, world_size: 0, timeout, news };
         Ok((conversation, encode_head(&hello, 0)?))
     }
 
@@ -51,6 +56,7 @@ impl Conversation {
             }
             Some(Event::Refused(why)) => Err(why.into()),
             Some(Event::Answered(request, ..)) => Err(Violation::NoSuchCall(request).into()),
+            Some(Event::News(_)) => Err(Violation::OutOfPhase(self.machine.phase()).into()),
         }
     }
 
@@ -74,12 +80,31 @@ impl Conversation {
     /// one that says no becomes an error.
     pub(super) fn answer(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
         while let Some(event) = self.next_event()? {
-            let Event::Answered(request, reply, payload) = event else { continue };
-            if request == sent.request {
-                return granted(reply, sent).map(|reply| Some((reply, payload)));
+            match event {
+                Event::Answered(request, reply, payload) if request == sent.request => {
+                    return granted(reply, sent).map(|reply| Some((reply, payload)));
+                }
+                Event::News(news) => self.keep(news),
+                _ => {}
             }
         }
         Ok(None)
+    }
+
+    /// What the agent has told unasked, if it has.
+    pub(super) fn news(&mut self) -> Result<Option<News>, ClientError> {
+        while let Some(event) = self.next_event()? {
+            if let Event::News(news) = event {
+                self.keep(news);
+            }
+        }
+        Ok(self.news.pop_front())
+    }
+
+    fn keep(&mut self, news: News) {
+        if self.news.len() < MOST_NEWS {
+            self.news.push_back(news);
+        }
     }
 
     fn next_event(&mut self) -> Result<Option<Event>, ClientError> {

@@ -1,5 +1,6 @@
 //! A rank's side of the conversation, without the socket.
 
+use super::news::News;
 use super::wire::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
 use crate::id::{JobId, Rank};
 use crate::tree::node::Call;
@@ -47,6 +48,8 @@ pub enum Event {
     Refused(HelloRefusal),
     /// A call is answered.
     Answered(u64, Reply, Bytes),
+    /// Something happened elsewhere.
+    News(News),
 }
 
 /// The agent said what it must not.
@@ -104,13 +107,14 @@ impl Client {
                 self.advance(PhaseEvent::Refusal)?;
                 Ok(Event::Refused(why))
             }
-            ToRank::Reply { .. } if self.phase != Phase::Ready => {
+            ToRank::Reply { .. } | ToRank::News(_) if self.phase != Phase::Ready => {
                 Err(Violation::OutOfPhase(self.phase))
             }
             ToRank::Reply { request, reply } if self.open.remove(&request) => {
                 Ok(Event::Answered(request, reply, payload))
             }
             ToRank::Reply { request, .. } => Err(Violation::NoSuchCall(request)),
+            ToRank::News(news) => Ok(Event::News(news)),
         }
     }
 
@@ -159,6 +163,9 @@ mod tests {
     fn nothing_comes_out_of_turn() {
         let (mut client, _) = Client::hello(JobId(1), Rank(0), Token([0; 16]));
         let early = client.handle(reply(0), Bytes::new());
+        assert_eq!(early, Err(Violation::OutOfPhase(Phase::AwaitWelcome)));
+        let news = ToRank::News(News::Ending { why: "enough".into() });
+        let early = client.handle(news, Bytes::new());
         assert_eq!(early, Err(Violation::OutOfPhase(Phase::AwaitWelcome)));
         let refused = ToRank::Refused(HelloRefusal::NotOfThisJob);
         assert!(client.handle(refused, Bytes::new()).is_ok());

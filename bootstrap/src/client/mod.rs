@@ -1,6 +1,6 @@
 //! How a rank talks to its agent: barriers, gathers, keys, aborts, the root's clock.
 //!
-//! In reading order: what crosses the socket ([`wire`]), the rank's side of it without a socket
+//! In reading order: what crosses the socket ([`wire`], [`news`]), the rank's side of it without a socket
 //! ([`machine`]), the calls over a blocking socket ([`Client`]) or on tokio ([`AsyncClient`], with
 //! the feature `tokio`), and as commands for shell scripts ([`command`]).
 
@@ -10,6 +10,7 @@ mod blocking;
 pub mod command;
 mod conversation;
 pub mod machine;
+pub mod news;
 mod request;
 pub mod wire;
 

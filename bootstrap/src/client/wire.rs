@@ -6,11 +6,13 @@
 //!                           ◀────   Welcome{world size}, or Refused and the end
 //!   Call{request, …}        ────▶
 //!                           ◀────   Reply{request, …} when it is answered, in any order
+//!                           ◀────   News, unasked, MOST_NEWS times at most
 //! ```
 //!
 //! Frames are [`crate::tree::codec`]'s. What a rank gives is in the head; what it gets may be
 //! large and is the payload.
 
+use super::news::News;
 use crate::id::{JobId, Rank};
 use crate::tree::gathered::RECORD_HEADER;
 use crate::tree::message::MAX_BLOB;
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Changes whenever a frame changes. A rank's library may be older than the agent.
-pub const CLIENT_VERSION: u16 = 1;
+pub const CLIENT_VERSION: u16 = 2;
 
 /// The longest head of a rank, in bytes: what it keeps or gives at once, and some names.
 pub const MAX_CALL: usize = 2 * MAX_BLOB;
@@ -88,6 +90,9 @@ pub enum ToRank {
         /// What it is; a gather's or a value's bytes are the payload.
         reply: Reply,
     },
+    /// What happened elsewhere in the job, for those who wait for other ranks. A connection that
+    /// is made later is told all of it.
+    News(News),
 }
 
 /// What is wrong with a hello.

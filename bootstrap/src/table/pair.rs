@@ -69,21 +69,29 @@ impl RankTable {
             true => Connect::RdmaCm,
             false => Connect::Rdma,
         };
-        let mtu = one.mtu.into_iter().chain(other.mtu).min();
+        let (low, high) =
+            (End { node: low.node, nic: nic_low }, End { node: high.node, nic: nic_high });
+        let between = self.exception(low, high).and_then(|exception| exception.mtu);
+        let mtu = one.mtu.into_iter().chain(other.mtu).chain(between).min();
         Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })
     }
 
     /// Whether two NICs of different nodes reach each other.
     pub fn reach(&self, one: End, other: End) -> bool {
         let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
-        let exceptions = &self.rows.exceptions;
-        match exceptions.binary_search_by_key(&(low, high), |e| (e.a, e.b)) {
-            Ok(at) => exceptions.get(at).is_some_and(|Exception { reach, .. }| *reach),
-            Err(_) => match (self.rows.nic(low), self.rows.nic(high)) {
+        match self.exception(low, high) {
+            Some(exception) => exception.reach,
+            None => match (self.rows.nic(low), self.rows.nic(high)) {
                 (Some(one), Some(other)) => one.meets(other),
                 _ => false,
             },
         }
+    }
+
+    fn exception(&self, low: End, high: End) -> Option<&Exception> {
+        let exceptions = &self.rows.exceptions;
+        let at = exceptions.binary_search_by_key(&(low, high), |e| (e.a, e.b)).ok()?;
+        exceptions.get(at)
     }
 
     /// The NICs of two ranks that suit them best, if any reach each other: hardware before

@@ -76,7 +76,8 @@ fn rows() -> Rows {
         nodes: (0..3).map(|n| node(n, &["mlx5_0", "mlx5_1"])).collect(),
         ranks: places.into_iter().map(|(r, n, local)| rank(r, n, local, vec![1, 0])).collect(),
         rule: PairRule::SharedMemoryThenRdmaThenTcp,
-        exceptions: vec![Exception { a: end(1, 0), b: end(2, 1), reach: true }],
+        marks: Marks::default(),
+        exceptions: vec![Exception { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }],
     }
 }
 
@@ -118,7 +119,7 @@ fn the_nearest_nics_with_a_common_network_are_taken() {
     assert_eq!(chosen(|rows| rows.nodes[0].nics[1].transport = Transport::Infiniband), both(0));
     assert_eq!(chosen(|rows| rows.nodes[2].nics[1].software = true), both(0));
     let unreachable = |rows: &mut Rows| {
-        rows.exceptions = vec![Exception { a: end(0, 1), b: end(2, 1), reach: false }];
+        rows.exceptions = vec![Exception { a: end(0, 1), b: end(2, 1), reach: false, mtu: None }];
     };
     assert_eq!(chosen(unreachable), both(0));
 }
@@ -269,7 +270,8 @@ fn some_rows(
         let nic = |end: End| &rows[end.node.index()].nics[end.nic as usize];
         nic(a).meets(nic(b))
     };
-    let exceptions = pairs.iter().map(|&(a, b)| Exception { a, b, reach: !meets(a, b) }).collect();
+    let exceptions =
+        pairs.iter().map(|&(a, b)| Exception { a, b, reach: !meets(a, b), mtu: None }).collect();
     let ranks = (0..).zip(places.iter().zip(own)).map(|(r, (&(n, local), (best, far)))| {
         let nics = nodes[n as usize].1;
         let best = (nics > 0).then(|| best.index(nics) as u32);
@@ -290,6 +292,7 @@ fn some_rows(
             true => PairRule::SharedMemoryThenRdmaThenTcp,
             false => PairRule::SharedMemoryThenTcp,
         },
+        marks: Marks::default(),
         exceptions,
     }
 }
@@ -365,7 +368,7 @@ fn the_example_is_what_is_written() {
     rows.ranks[0] = RankRow { gpu: None, numa_node: None, cpus: None, ..rank(0, 0, 0, vec![]) };
     rows.ranks[1] = rank(1, 1, 0, vec![0, 1]);
     rows.ranks[2] = rank(2, 2, 0, vec![1]);
-    rows.exceptions = vec![Exception { a: end(1, 0), b: end(2, 1), reach: true }];
+    rows.exceptions = vec![Exception { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }];
     rows.nodes[1].nics[1] = Nic {
         gid_index: None,
         gid: None,

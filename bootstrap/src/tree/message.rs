@@ -270,6 +270,20 @@ pub enum Message {
 }
 
 impl Message {
+    /// Whether a parent may send this before the rank table: agents meet without it.
+    pub(super) fn may_precede_table(&self) -> bool {
+        matches!(
+            self,
+            Message::Table
+                | Message::Released(_)
+                | Message::Broke(..)
+                | Message::Count(_)
+                | Message::AreMissing(..)
+                | Message::Pong { .. }
+                | Message::Abort { .. }
+        )
+    }
+
     /// The message's name, for violations and traces.
     pub fn name(&self) -> &'static str {
         match self {

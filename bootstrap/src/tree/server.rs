@@ -199,6 +199,11 @@ impl Server {
         }
     }
 
+    /// Everybody has joined, and the table is about to be sent: it has as long as joining had.
+    pub fn begin_table(&mut self, now: Time) {
+        self.deadline = now + JOIN_TIMEOUT;
+    }
+
     /// When [`Server::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> Option<Time> {
         matches!(self.phase, Phase::AwaitEdges | Phase::AwaitTable).then_some(self.deadline)

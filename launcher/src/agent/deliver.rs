@@ -19,6 +19,8 @@ const INSTALL: &str = include_str!("install.sh");
 const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long the agent may take to travel.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a shell that is sent nothing may take to end.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// The installer says little; a shell that says more is not running it.
 const MAX_ANSWER: usize = 64 << 10;
 
@@ -165,7 +167,16 @@ impl Delivery {
         let channel = AgentChannel::over_ssh(connection.exec(&command).await?);
         let AgentChannel { reader, mut writer } = channel;
         let mut answers = Answers { reader, text: String::new() };
-        let file = self.file_for(answers.next().await?)?;
+        let file = match self.file_for(answers.next().await?) {
+            Ok(file) => file,
+            Err(error) => {
+                // Its shell ends with its input, and is gone before rlaunch is.
+                let ends =
+                    async { while writer.end().await.is_ok() && answers.next().await.is_ok() {} };
+                let _ = tokio::time::timeout(FAREWELL, ends).await;
+                return Err(error);
+            }
+        };
         let size = file.size;
         let lost = |error: io::Error| DeliverError::Ssh(SshError::Socket(error));
         writer.send(format!("{} {size}\n", file.hash).into()).await.map_err(lost)?;

@@ -24,5 +24,5 @@ chmod 700 "$t" || fail "cannot chmod $t";
 m=$("$t" __verify $h 2>&1) || fail "cannot execute $t: $m";
 m=$(mv -f "$t" "$f" 2>&1) || fail "$m";
 set +f;
-ls -1t "$d"/*/rlaunch-worker 2>/dev/null | tail -n +4 | while read -r x; do rm -f "$x" "${x%/*}/bin/rlaunch"; rmdir "${x%/*}/bin" "${x%/*}" 2>/dev/null; done;
+ls -1t "$d"/*/rlaunch-worker 2>/dev/null | tail -n +4 | while read -r x; do rm -rf "$x" "${x%/*}/bin/rlaunch" "${x%/*}"/rlaunch-prover* "${x%/*}"/library-*; rmdir "${x%/*}/bin" "${x%/*}" 2>/dev/null; done;
 say installed;

@@ -11,6 +11,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The executable's name, here and on every host.
 pub(crate) const AGENT: &str = "rlaunch-worker";
+/// What proves RDMA, which lies beside it.
+const PROVER: &str = "rlaunch-prover";
+/// What `rlaunch bench` runs, which lies there, too.
+pub(crate) const BENCH: &str = "rlaunch-bench";
 /// Hexadecimal digits of the SHA-256 that name a build.
 const HASH_DIGITS: usize = 32;
 
@@ -19,6 +23,10 @@ const HASH_DIGITS: usize = 32;
 pub(crate) enum StoreError {
     #[error("no agent for {arch} among {}", list(looked))]
     Missing { arch: String, looked: Vec<PathBuf> },
+    #[error("no {PROVER} for {arch} among {}", list(looked))]
+    NoProver { arch: String, looked: Vec<PathBuf> },
+    #[error("no {BENCH} for {arch} among {}", list(looked))]
+    NoBench { arch: String, looked: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{} is no agent for {arch}: it is {found}", path.display())]
@@ -38,6 +46,14 @@ impl StoreError {
                 "build it with `cargo agent` on {arch}, then name it by --agent or put it at \
                  lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
             )),
+            StoreError::NoProver { .. } => Some(
+                "build it with `cargo prover` and put it beside the agent, or give --mesh off"
+                    .to_owned(),
+            ),
+            StoreError::NoBench { .. } => Some(
+                "build it with `cargo build --release -p rlaunch-bench` and put it beside the agent"
+                    .to_owned(),
+            ),
             StoreError::Read { .. } => None,
             StoreError::Wrong { .. } => {
                 Some(format!("--agent takes an {AGENT} built for the hosts' architecture"))
@@ -136,6 +152,41 @@ impl Store {
     }
 }
 
+/// Where the library for ranks of an architecture may be: where its agent may be.
+pub(super) fn library_directories(given: Option<&Path>, arch: &str) -> Vec<PathBuf> {
+    let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
+    agents.iter().filter_map(|agent| agent.parent()).map(Path::to_owned).collect()
+}
+
+/// The prover for an architecture: beside `given`, the agent of `--agent`, or where agents are.
+pub(crate) fn prover(given: Option<&Path>, arch: &str) -> Result<PathBuf, StoreError> {
+    let found = beside_agent(given, arch, PROVER)?;
+    found.map_err(|looked| StoreError::NoProver { arch: arch.to_owned(), looked })
+}
+
+/// What `rlaunch bench` runs, for hosts like this machine.
+pub(crate) fn bench(given: Option<&Path>) -> Result<PathBuf, StoreError> {
+    let arch = std::env::consts::ARCH;
+    let found = beside_agent(given, arch, BENCH)?;
+    found.map_err(|looked| StoreError::NoBench { arch: arch.to_owned(), looked })
+}
+
+/// A program that lies beside the agent, or where it was looked for.
+fn beside_agent(
+    given: Option<&Path>,
+    arch: &str,
+    name: &str,
+) -> Result<Result<PathBuf, Vec<PathBuf>>, StoreError> {
+    let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
+    let looked: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
+    for path in looked.iter().filter(|path| path.is_file()) {
+        if architecture_of(path)?.is_ok_and(|found| found == arch) {
+            return Ok(Ok(path.clone()));
+        }
+    }
+    Ok(Err(looked))
+}
+
 fn wrong(path: &Path, arch: &str, found: &str) -> StoreError {
     let (path, arch, found) = (path.to_owned(), arch.to_owned(), found.to_owned());
     StoreError::Wrong { path, arch, found }
@@ -176,7 +227,7 @@ fn read(path: &Path) -> Result<AgentFile, StoreError> {
 }
 
 /// The architecture of an ELF executable; the inner error says what the file is instead.
-fn architecture_of(path: &Path) -> Result<Result<&'static str, String>, StoreError> {
+pub(super) fn architecture_of(path: &Path) -> Result<Result<&'static str, String>, StoreError> {
     let failed = |source| StoreError::Read { path: path.to_owned(), source };
     let mut header = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;

@@ -1,8 +1,10 @@
 use super::*;
 use crate::goldens::triangle;
 use crate::recorded::inventory;
+use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Library;
 use rlaunch_bootstrap::inventory::rdma::Gid;
+use rlaunch_bootstrap::table::End;
 use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
@@ -65,6 +67,25 @@ fn hosts_that_no_port_joins_use_tcp() {
     other.routes.clear();
     let found = network("a,b", &[titanic, other], &Options::default());
     assert_eq!(found, Network::Tcp("no RDMA port of a reaches one of b".into()));
+}
+
+/// Their networks say that they meet, the mesh has proved that they do not.
+#[test]
+fn hosts_whose_every_path_was_cut_are_told_so() {
+    let nodes = triangle();
+    let options = Options::default();
+    let mut plan = Plan::of(&nodes, &options.ports);
+    let ends = |plan: &Plan, node: u32| {
+        let nics = 0..plan.ports[node as usize].len() as u32;
+        nics.map(|nic| End { node: NodeId(node), nic }).collect::<Vec<_>>()
+    };
+    for one in ends(&plan, 0) {
+        for other in ends(&plan, 1) {
+            plan.cut((one, other));
+        }
+    }
+    let found = Fabric::of(&job_of("a,b,c"), &nodes, &plan, &options).network;
+    assert_eq!(found, Network::Tcp("no RDMA port of a was found to reach one of b".into()));
 }
 
 #[test]

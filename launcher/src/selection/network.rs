@@ -142,7 +142,13 @@ impl Leads {
 pub(crate) struct Reachable {
     pub(crate) nic: Nic,
     pub(crate) leads: Leads,
+    /// Ports that it was found not to reach, whatever their networks say.
+    pub(crate) cut_off: Vec<Identity>,
 }
+
+/// What no other port of a job has: its GID or its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(Option<String>, Option<IpAddr>);
 
 /// Whether an address means something on one wire alone.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
@@ -158,7 +164,17 @@ impl Reachable {
         self.nic.transport == Transport::Roce && self.nic.address.is_some_and(is_link_local)
     }
 
+    pub(crate) fn identity(&self) -> Identity {
+        Identity(self.nic.gid.clone(), self.nic.address)
+    }
+
     pub(crate) fn reach(&self, other: &Reachable) -> bool {
+        self.should_reach(other)
+            && (self.cut_off.is_empty() || !self.cut_off.contains(&other.identity()))
+    }
+
+    /// Whether their networks say so, whatever was found.
+    pub(crate) fn should_reach(&self, other: &Reachable) -> bool {
         self.nic.transport == other.nic.transport && self.leads.reach(&other.leads)
     }
 }

@@ -30,6 +30,36 @@ impl Plan {
         self.ports[one].iter().any(reach)
     }
 
+    /// Two ports do not reach each other, whatever their networks say: that of the lower node first.
+    pub(crate) fn cut(&mut self, (one, other): (End, End)) {
+        let identities = [one, other].map(|end| self.port(end).identity());
+        let [of_one, of_other] = identities;
+        let meets = self.port(one).nic.meets(&self.port(other).nic);
+        self.port_mut(one).cut_off.push(of_other);
+        self.port_mut(other).cut_off.push(of_one);
+        self.except((one, other), meets.then_some((false, None)));
+    }
+
+    /// Packets between two ports are of at most `mtu` bytes: that of the lower node first.
+    pub(crate) fn limit(&mut self, nics: (End, End), mtu: u32) {
+        self.except(nics, Some((true, Some(mtu))));
+    }
+
+    /// Replaces the exception of two ports by this one, or by none.
+    fn except(&mut self, (a, b): (End, End), reach: Option<(bool, Option<u32>)>) {
+        self.exceptions.retain(|known| (known.a, known.b) != (a, b));
+        self.exceptions.extend(reach.map(|(reach, mtu)| Exception { a, b, reach, mtu }));
+        self.exceptions.sort_unstable_by_key(|exception| (exception.a, exception.b));
+    }
+
+    fn port(&self, end: End) -> &Reachable {
+        &self.ports[end.node.index()][end.nic as usize]
+    }
+
+    fn port_mut(&mut self, end: End) -> &mut Reachable {
+        &mut self.ports[end.node.index()][end.nic as usize]
+    }
+
     /// Nodes without a usable port.
     pub(crate) fn without(&self) -> impl Iterator<Item = usize> {
         let empty = self.ports.iter().enumerate().filter(|(_, ports)| ports.is_empty());
@@ -110,7 +140,7 @@ fn exceptions(ports: &[Vec<Reachable>]) -> Vec<Exception> {
             }
         }
     }
-    found.into_iter().map(|(a, b)| Exception { a, b, reach: true }).collect()
+    found.into_iter().map(|(a, b)| Exception { a, b, reach: true, mtu: None }).collect()
 }
 
 /// Where ports lead, without their own addresses.

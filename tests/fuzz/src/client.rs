@@ -3,10 +3,12 @@
 use crate::{parts, whole};
 use bytes::Bytes;
 use rlaunch_bootstrap::client::machine::{Client, Phase};
+use rlaunch_bootstrap::client::news::News;
 use rlaunch_bootstrap::client::wire::{
     CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
 };
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
+use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::tree::Time;
 use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::tree::message::{Key, Kind};
@@ -93,6 +95,8 @@ pub(crate) fn from_rank_seeds() -> Vec<Vec<u8>> {
 pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
     let reply = |request, reply| ToRank::Reply { request, reply };
     let aborted = Reply::Aborted { by: None, text: "enough".into() };
+    let status = ExitStatus::Signal(9);
+    let failed = News::RankFailed { rank: Rank(1), status, ends: true };
     vec![
         stream(&[
             (ToRank::Welcome { world_size: 3 }, &[]),
@@ -101,5 +105,10 @@ pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
         ]),
         stream(&[(ToRank::Welcome { world_size: 3 }, &[]), (reply(3, aborted), &[])]),
         stream(&[(ToRank::Refused(HelloRefusal::Version(9)), &[])]),
+        stream(&[
+            (ToRank::Welcome { world_size: 3 }, &[]),
+            (ToRank::News(failed), &[]),
+            (ToRank::News(News::LinkDown { nodes: [NodeId(0), NodeId(1)], what: "x".into() }), &[]),
+        ]),
     ]
 }

@@ -1,8 +1,10 @@
 //! What launcher and agent send each other through SSH.
 
 use crate::{parts, whole};
+use rlaunch_bootstrap::client::news::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::RankSetup;
+use rlaunch_bootstrap::library::LibraryPlace;
 use rlaunch_bootstrap::wire::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
@@ -18,7 +20,7 @@ pub(crate) fn from_agent(data: &[u8]) {
 }
 
 /// Whatever can be read can be written, and reads the same again.
-fn read<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(data: &[u8]) {
+pub(crate) fn read<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(data: &[u8]) {
     let mut reader = FrameReader::default();
     for part in parts(data) {
         reader.push(part);
@@ -62,7 +64,7 @@ pub(crate) fn hello(data: &[u8]) {
     assert!(!stream.windows(HELLO_MAGIC.len()).any(|window| window == HELLO_MAGIC));
 }
 
-fn stream<T: Serialize>(messages: &[T]) -> Vec<u8> {
+pub(crate) fn stream<T: Serialize>(messages: &[T]) -> Vec<u8> {
     whole(messages.iter().flat_map(|message| encode(message).unwrap_or_default()))
 }
 
@@ -78,9 +80,14 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
             ToAgent::Start { env, ranks: vec![setup] },
             ToAgent::Credit(9),
             ToAgent::Signal(15),
+            ToAgent::News(News::NodeLost { node: NodeId(2), how: "silence".into() }),
             end,
         ]),
-        stream(&[ToAgent::File { index: 0, data: vec![1; 9] }, ToAgent::Beat]),
+        stream(&[
+            ToAgent::File { index: 0, data: vec![1; 9] },
+            ToAgent::LibraryPart(vec![2; 9]),
+            ToAgent::Beat,
+        ]),
     ]
 }
 
@@ -91,6 +98,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
         ports: vec![21_000],
         listeners: vec![([127, 0, 0, 1], 21_001).into()],
         inventory: Box::default(),
+        library: Some(LibraryPlace { path: "/x/library-0".into(), is_here: false }),
     };
     let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };

@@ -4,7 +4,10 @@
 //! messages; `corpus/TARGET/` holds inputs that once found something new or something wrong.
 
 mod client;
+mod comm;
 mod frames;
+mod library;
+mod mesh;
 mod secure;
 mod table;
 mod tree;
@@ -24,6 +27,8 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "to-agent", run: frames::to_agent, seeds: frames::to_agent_seeds },
     Target { name: "from-agent", run: frames::from_agent, seeds: frames::from_agent_seeds },
+    Target { name: "to-prover", run: mesh::to_prover, seeds: mesh::to_prover_seeds },
+    Target { name: "endpoints", run: mesh::endpoints, seeds: mesh::endpoints_seeds },
     Target { name: "hello", run: frames::hello, seeds: frames::hello_seeds },
     Target { name: "edge", run: tree::edge, seeds: tree::edge_seeds },
     Target { name: "node", run: tree::node, seeds: tree::node_seeds },
@@ -31,8 +36,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "gathered", run: tree::gathered, seeds: tree::gathered_seeds },
     Target { name: "from-rank", run: client::from_rank, seeds: client::from_rank_seeds },
     Target { name: "to-rank", run: client::to_rank, seeds: client::to_rank_seeds },
+    Target { name: "library", run: library::archive, seeds: library::archive_seeds },
     Target { name: "handshake", run: secure::handshake, seeds: secure::handshake_seeds },
     Target { name: "sealed", run: secure::sealed, seeds: secure::sealed_seeds },
+    Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
+    Target { name: "wire-up", run: comm::wire_up, seeds: comm::wire_up_seeds },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
 ];
 

@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::vm_command::Vm;
-use rlaunch_lab::bench::launch;
+use rlaunch_lab::bench::{comm, launch};
 use rlaunch_lab::dist::Profile;
 use rlaunch_lab::{names, stages};
 
@@ -44,10 +44,14 @@ Simulate:
 Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
   cargo lab bench rendezvous          how quickly their ranks find each other
+  cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
   cargo lab bench inventory           how quickly an agent sees what a server has
   cargo lab bench failure             how quickly and cleanly they end when something fails
+  cargo lab bench verbs               RDMA writes, beside perftest
+  cargo lab bench mesh                what proving RDMA adds to the start of a job
   cargo lab fuzz                      what decoders make of anything
-  cargo lab soak launch --load        300 jobs in a row on a busy machine";
+  cargo lab soak launch --load        300 jobs in a row on a busy machine
+  cargo lab soak comm                 an hour of messages between 8 ranks";
 
 /// Test hosts on this machine, and everything that runs on them.
 ///
@@ -213,10 +217,40 @@ pub(crate) enum Bench {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// Messages, barrier and all-reduce over shared memory and TCP, and how long it takes until they
+    /// can begin, by rlaunch, MPICH and Open MPI in turn.
+    Comm {
+        /// How often each is started, after once to warm up.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+        /// Only rows whose names contain this: latency/8, bandwidth/1048576, barrier/0,
+        /// allreduce/8, allreduce/65536, allreduce/16777216, init.
+        #[arg(long)]
+        row: Option<String>,
+        /// Only over shared memory or only over TCP.
+        #[arg(long, value_enum)]
+        only: Option<comm::Link>,
+        /// Peers also in ways that few people start them in: Open MPI over UCX, and without help from
+        /// the kernel.
+        #[arg(long)]
+        variants: bool,
+    },
     /// Read what a large server has.
     Inventory {
         /// How many readings, after one to warm up.
         #[arg(long, default_value_t = 50)]
+        rounds: usize,
+    },
+    /// Write to another guest's memory, by perftest, rlaunch and perftest in turn.
+    Verbs {
+        /// How many rounds, after one to warm up.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+    },
+    /// Start `hostname` on three guests with the mesh of RDMA and without it, in turn.
+    Mesh {
+        /// How many rounds, after one to warm up.
+        #[arg(long, default_value_t = 15)]
         rounds: usize,
     },
     /// Let a rank, a launcher, an agent and a host fail, under rlaunch, Hydra and Open MPI in turn.
@@ -240,6 +274,19 @@ pub(crate) enum Soak {
         /// Keep the machine busy meanwhile.
         #[arg(long)]
         load: bool,
+    },
+    /// Prove the mesh of three guests again and again; none may hang, fail or leave a queue pair.
+    Mesh {
+        /// How many jobs, one after the other.
+        #[arg(long, default_value_t = 100)]
+        launches: usize,
+    },
+    /// Random messages between 8 ranks on two hosts: none may be lost, late, out of order or wrong,
+    /// and no rank may grow. A line a minute says how it goes.
+    Comm {
+        /// For how long.
+        #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
     },
     /// Simulate 10,000 jobs with faults, and see whether faults put in on purpose are noticed.
     Sim {

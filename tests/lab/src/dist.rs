@@ -1,5 +1,8 @@
-//! Building rlaunch, and laying launcher and agent out as they are shipped:
-//! `dist-PROFILE/rlaunch` and `dist-PROFILE/lib/rlaunch/TRIPLE/rlaunch-worker`.
+//! Building rlaunch, and laying it out as it is shipped: `dist-PROFILE/rlaunch`, and below
+//! `dist-PROFILE/lib/rlaunch/TRIPLE` what travels to hosts: `rlaunch-worker`, `rlaunch-prover`,
+//! `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`.
+
+mod glibc;
 
 use std::env;
 use std::fs;
@@ -10,8 +13,8 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 use serde::Deserialize;
 
-use crate::LabError;
 use crate::command::{run, show};
+use crate::{LabError, setup};
 
 /// How to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -32,31 +35,132 @@ impl Profile {
     }
 }
 
-/// Builds launcher and agent; gives the path of the launcher in its distribution.
+/// What ranks link, as it is shipped.
+const SHARED: &str = "librlaunch.so";
+/// What ranks import, as cargo calls it.
+const MODULE: &str = "lib_rlaunch.so";
+/// The sources of what ranks import, from the workspace.
+const PACKAGE: &str = "worker/comm/python/python/rlaunch";
+
+/// Builds launcher, agent and the library for ranks; gives the path of the launcher in its distribution.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     let name = profile.name();
     show("build the launcher", cargo().args(["build", "-p", "rlaunch", "--profile", name]))?;
     show("build the agent", &mut agent(profile))?;
     let target = target_directory()?;
-    let agent_directory = match profile {
-        Profile::Lab => "lab",
-        Profile::Release => "agent",
-    };
+    let agent_directory = agent_directory(profile);
     let dist = dist_in(&target, profile);
     let launcher = dist.join("rlaunch");
     place(&target.join(name).join("rlaunch"), &launcher)?;
     let agents = dist.join("lib/rlaunch").join(host_triple()?);
     place(&target.join(agent_directory).join("rlaunch-worker"), &agents.join("rlaunch-worker"))?;
+    build_library(profile, &target, &agents)?;
     Ok(launcher)
 }
 
-/// Puts the verbs' example beside the launcher, for guests that have verbs.
-pub fn build_loopback(profile: Profile) -> Result<(), LabError> {
+/// Puts what ranks link and import beside the agent.
+fn build_library(profile: Profile, target: &Path, agents: &Path) -> Result<(), LabError> {
+    let built = target.join(match profile {
+        Profile::Lab => "lab",
+        Profile::Release => "library",
+    });
+    let linking = match profile {
+        Profile::Lab => Vec::new(),
+        Profile::Release => glibc::stand_in(&target.join("glibc"))?,
+    };
+    for (alias, package) in [("librlaunch", "rlaunch-capi"), ("pymodule", "rlaunch-python")] {
+        show("build what ranks load", &mut library(profile, (alias, package), &linking))?;
+    }
+    if profile == Profile::Release {
+        [SHARED, MODULE].iter().try_for_each(|name| glibc::check(&built.join(name)))?;
+    }
+    place(&built.join(SHARED), &agents.join(SHARED))?;
+    let package = agents.join("python/rlaunch");
+    place(&built.join(MODULE), &package.join("_rlaunch.abi3.so"))?;
+    let sources = workspace().join(PACKAGE);
+    let read = LabError::io(format!("read {}", sources.display()));
+    let entries: Vec<_> = fs::read_dir(&sources).and_then(Iterator::collect).map_err(read)?;
+    let files = entries.iter().map(fs::DirEntry::path).filter(|path| path.is_file());
+    files.into_iter().try_for_each(|source| {
+        place(&source, &package.join(source.file_name().unwrap_or_default()))
+    })
+}
+
+/// What ranks load is shipped optimised as a whole, which takes time that tests do not need. Where
+/// verbs cannot be built, ranks use TCP between hosts.
+fn library(profile: Profile, (alias, package): (&str, &str), linking: &[String]) -> Command {
+    let mut command = cargo();
+    match profile {
+        Profile::Release => command.arg(alias),
+        Profile::Lab => command.args([
+            "rustc",
+            "-p",
+            package,
+            "--lib",
+            "--profile",
+            "lab",
+            "--crate-type",
+            "cdylib",
+        ]),
+    };
+    if !setup::builds_verbs() {
+        command.arg("--no-default-features");
+    }
+    command.arg("--").args(linking);
+    if profile == Profile::Lab {
+        command.args(["-C", "strip=symbols"]);
+    }
+    command
+}
+
+/// Puts the prover beside the agent, for hosts that have verbs. It needs what [`build`] does not:
+/// cmake and libclang.
+pub fn build_prover(profile: Profile) -> Result<(), LabError> {
+    show("build the prover", &mut prover(profile))?;
+    let built = target_directory()?.join(agent_directory(profile)).join("rlaunch-prover");
+    let agents = directory(profile)?.join("lib/rlaunch").join(host_triple()?);
+    place(&built, &agents.join("rlaunch-prover"))
+}
+
+/// Puts the verbs' examples beside the launcher, for guests that have verbs.
+pub fn build_examples(profile: Profile) -> Result<(), LabError> {
     let name = profile.name();
-    let words = ["build", "-p", "rlaunch-verbs", "--example", "loopback", "--profile", name];
-    show("build the verbs' example", cargo().args(words))?;
-    let built = target_directory()?.join(name).join("examples/loopback");
-    place(&built, &directory(profile)?.join("loopback"))
+    let words = ["build", "-p", "rlaunch-verbs", "--examples", "--profile", name];
+    show("build the verbs' examples", cargo().args(words))?;
+    let built = target_directory()?.join(name).join("examples");
+    let beside = directory(profile)?;
+    ["loopback", "perf"].iter().try_for_each(|name| place(&built.join(name), &beside.join(name)))
+}
+
+/// Puts the suite of the communicator beside the launcher, as a program of ranks.
+pub fn build_suite(profile: Profile) -> Result<(), LabError> {
+    let (name, program) = (profile.name(), "comm-suite");
+    // It travels to emulated computers, for whom its symbols are minutes of work.
+    let words = ["rustc", "-p", "rlaunch-comm-suite", "--bin", program, "--profile", name];
+    let strips = ["--", "-C", "strip=symbols"];
+    show("build the communicator's suite", cargo().args(words).args(strips))?;
+    place_beside(profile, &target_directory()?.join(name).join(program), program)
+}
+
+/// Puts what `rlaunch bench` runs beside the agent.
+pub fn build_bench(profile: Profile) -> Result<(), LabError> {
+    let (name, program) = (profile.name(), "rlaunch-bench");
+    show("build the bench", cargo().args(["build", "-p", program, "--profile", name]))?;
+    let built = target_directory()?.join(name).join(program);
+    place(&built, &directory(profile)?.join("lib/rlaunch").join(host_triple()?).join(program))
+}
+
+/// Puts what measures a communicator beside the launcher, as a program of ranks.
+pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
+    let (name, program) = (profile.name(), "measure");
+    let words = ["build", "-p", "rlaunch-comm", "--example", program, "--profile", name];
+    show("build what measures communicators", cargo().args(words))?;
+    place_beside(profile, &target_directory()?.join(name).join("examples").join(program), program)
+}
+
+/// Puts a program beside the launcher under this name.
+pub(crate) fn place_beside(profile: Profile, program: &Path, name: &str) -> Result<(), LabError> {
+    place(program, &directory(profile)?.join(name))
 }
 
 /// Where [`build`] puts what it builds.
@@ -81,6 +185,26 @@ fn agent(profile: Profile) -> Command {
             .args(["-C", "strip=symbols"]),
     };
     command
+}
+
+/// The prover is dynamic: it loads rdma-core when it needs it.
+fn prover(profile: Profile) -> Command {
+    let mut command = cargo();
+    match profile {
+        Profile::Release => command.arg("prover"),
+        Profile::Lab => command
+            .args(["rustc", "-p", "rlaunch-prover", "--bin", "rlaunch-prover"])
+            .args(["--profile", "lab", "--", "-C", "strip=symbols"]),
+    };
+    command
+}
+
+/// Where cargo puts what travels.
+fn agent_directory(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Lab => "lab",
+        Profile::Release => "agent",
+    }
 }
 
 /// The checkout this program was built from.

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 
 use args::{Args, Bench, Soak, Verb};
-use rlaunch_lab::bench::{failure, inventory, launch, rendezvous};
+use rlaunch_lab::bench::{comm, failure, inventory, launch, mesh, rendezvous, verbs};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
 use rlaunch_lab::{
@@ -85,8 +85,19 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             let plan = rendezvous::Plan { hosts: *hosts, rounds: *rounds };
             return Ok(exit_code(rendezvous::run(&plan)?));
         }
+        Verb::Bench(Bench::Comm { rounds, row, only, variants }) => {
+            let (row, only) = (row.clone(), *only);
+            let plan = comm::Plan { rounds: *rounds, row, only, variants: *variants };
+            return Ok(exit_code(comm::run(&plan)?));
+        }
         Verb::Bench(Bench::Inventory { rounds }) => {
             return Ok(exit_code(inventory::run(&inventory::Plan { rounds: *rounds })?));
+        }
+        Verb::Bench(Bench::Verbs { rounds }) => {
+            return Ok(exit_code(verbs::run(&verbs::Plan { rounds: *rounds })?));
+        }
+        Verb::Bench(Bench::Mesh { rounds }) => {
+            return Ok(exit_code(mesh::run(&mesh::Plan { rounds: *rounds })?));
         }
         Verb::Bench(Bench::Failure { rounds }) => {
             return Ok(exit_code(failure::run(&failure::Plan { rounds: *rounds })?));
@@ -94,6 +105,12 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Soak(Soak::Launch { launches, hosts, load }) => {
             let plan = soak::Plan { launches: *launches, hosts: *hosts, load: *load };
             return Ok(exit_code(soak::launch(&plan, &dist::build(Profile::Lab)?)?));
+        }
+        Verb::Soak(Soak::Mesh { launches }) => {
+            return Ok(exit_code(mesh::soak(*launches)?));
+        }
+        Verb::Soak(Soak::Comm { seconds }) => {
+            return Ok(exit_code(soak::comm(*seconds)?));
         }
         Verb::Soak(Soak::Sim { seeds }) => {
             let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
@@ -104,7 +121,12 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         }
         Verb::Sim { words } => return Ok(exit_code(sim::run(words)?)),
         Verb::Vm(vm) => return vm_command::dispatch(name, vm),
-        Verb::Build { profile } => println!("{}", dist::build(*profile)?.display()),
+        Verb::Build { profile } => {
+            let launcher = dist::build(*profile)?;
+            dist::build_bench(*profile)?;
+            dist::build_prover(*profile)?;
+            println!("{}", launcher.display());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -33,6 +33,9 @@ const LAB: &[Need] = &[
 const PEERS: &[Need] = &[
     Need { program: "mpiexec.hydra", package: "mpich" },
     Need { program: "mpirun.openmpi", package: "openmpi-bin" },
+    // What Python programs of ranks hand to the communicator, and what compiles those in C.
+    Need { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
+    Need { program: "cc", package: "gcc" },
 ];
 
 /// What compiles programs against the peers' libraries.
@@ -121,6 +124,11 @@ pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
         .collect();
     packages.dedup();
     packages
+}
+
+/// Whether everything that builds the verbs is here.
+pub(crate) fn builds_verbs() -> bool {
+    VERBS.iter().all(|need| has(need.program))
 }
 
 /// Whether `program` is installed; an ordinary account's PATH may lack the directories of root's.

@@ -1,6 +1,8 @@
 //! `cargo lab soak`: the same thing many times over, since what goes wrong once in a hundred times
 //! is not seen in one.
 
+mod comm;
+
 use std::hint;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use crate::background::Background;
 use crate::bench::Series;
 use crate::command::last_lines;
 use crate::{Account, Lab, LabError, Options};
+
+pub use comm::run as comm;
 
 const NAME: &str = "soak";
 const NET: [u8; 2] = [10, 94];

@@ -9,6 +9,7 @@ use crate::say::complain;
 use crate::services::Services;
 use bytes::Bytes;
 use nix::time::{ClockId, clock_gettime};
+use rlaunch_bootstrap::client::news;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{ExitStatus, Job};
 use rlaunch_bootstrap::oob::{EdgeReport, ParentPeer};
@@ -16,12 +17,13 @@ use rlaunch_bootstrap::tree::Time;
 use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::tree::gathered::RECORD_HEADER;
 use rlaunch_bootstrap::tree::link::{Frame, Head, Link};
-use rlaunch_bootstrap::tree::message::MAX_BLOB;
-use rlaunch_bootstrap::tree::node::{Input, Node, Output, Tidings};
+use rlaunch_bootstrap::tree::message::{Kind, MAX_BLOB};
+use rlaunch_bootstrap::tree::node::{Answer, Call, CallId, ClientId, Input, Node, Output, Tidings};
 use rlaunch_bootstrap::tree::payload::Payload;
 use rlaunch_bootstrap::tree::shape::Shape;
 use rlaunch_bootstrap::wire::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_FRAME};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -62,7 +64,21 @@ pub(crate) struct Tree {
     parent: Option<NodeId>,
     doors: JoinSet<()>,
     beat: Interval,
+    ranks: Vec<Rank>,
+    news: VecDeque<News>,
 }
+
+/// What the agent itself has waited for.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The rank table has come.
+    Table(Payload),
+    /// Every agent has met: see [`Tree::meet`].
+    Met(Answer),
+}
+
+/// By which calls of the agent are told from those of ranks, whose connections are counted from 0.
+const OWN: ClientId = ClientId(u64::MAX);
 
 impl Tree {
     /// Opens the doors for the children and sets out for the parent, if there is one.
@@ -106,6 +122,8 @@ impl Tree {
             parent: shape.parent(job.node),
             doors,
             beat: beats(),
+            ranks: job.ranks.iter().map(|spec| spec.rank).collect(),
+            news: VecDeque::new(),
         };
         if let Some(parent) = parent {
             tree.dialling.spawn(async move { dialling.join(&parent).await });
@@ -113,9 +131,8 @@ impl Tree {
         tree
     }
 
-    /// Waits for something to happen and sees to it. Returns the rank table when it comes. Safe to
-    /// cancel.
-    pub(crate) async fn turn(&mut self) -> Option<Payload> {
+    /// Waits for something to happen and sees to it. Safe to cancel.
+    pub(crate) async fn turn(&mut self) {
         let left = self.node.poll_timeout().map(|due| due.since(now()));
         let timer = async {
             match left {
@@ -138,13 +155,36 @@ impl Tree {
             }
             () = timer => self.node.handle_timeout(now()),
         }
-        self.settle()
+        self.settle();
+    }
+
+    /// What has come for the agent itself.
+    pub(crate) fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
     /// The launcher sent the rank table.
-    pub(crate) fn table(&mut self, table: Vec<u8>) -> Option<Payload> {
+    pub(crate) fn table(&mut self, table: Vec<u8>) {
         self.hand(Input::Table(table.into()));
-        self.settle()
+        self.settle();
+    }
+
+    /// Meets every other agent, each in the names of its ranks; `given` is what these give, in their
+    /// order, and nothing where there is less. [`News::Met`] tells when everybody has come.
+    pub(crate) fn meet(&mut self, kind: Kind, name: &str, given: &[Vec<u8>]) {
+        let name: Arc<str> = name.into();
+        let ranks = self.ranks.clone();
+        for (request, rank) in (0..).zip(ranks) {
+            let blob = given.get(request as usize).cloned().unwrap_or_default();
+            let call = Call::Meet { kind, name: name.clone(), blob, timeout: None };
+            self.hand(Input::Call(rank, CallId { client: OWN, request }, call));
+        }
+        self.settle();
+    }
+
+    /// Tells this node's ranks what happened elsewhere.
+    pub(crate) fn tell_ranks(&mut self, news: &news::News) {
+        self.services.tell(news);
     }
 
     /// A rank was started.
@@ -158,10 +198,10 @@ impl Tree {
         self.settle();
     }
 
-    /// The launcher carried bytes here from a neighbour. Returns the rank table when it comes.
-    pub(crate) fn relayed(&mut self, from: NodeId, data: &[u8]) -> Option<Payload> {
+    /// The launcher carried bytes here from a neighbour.
+    pub(crate) fn relayed(&mut self, from: NodeId, data: &[u8]) {
         if self.neighbours.get(&from).is_none_or(|n| matches!(n.carrier, Carrier::Gone)) {
-            return None;
+            return;
         }
         self.relay(from);
         if let Some(Neighbour { carrier: Carrier::Relay(decoder), .. }) =
@@ -183,7 +223,7 @@ impl Tree {
                 }
             }
         }
-        self.settle()
+        self.settle();
     }
 
     /// Whether other nodes reach one another through this one.
@@ -301,9 +341,8 @@ impl Tree {
         self.close_doors();
     }
 
-    /// Does what the machines want done. Returns the rank table when it is among it.
-    fn settle(&mut self) -> Option<Payload> {
-        let mut arrived = None;
+    /// Does what the machines want done.
+    fn settle(&mut self) {
         while let Some(output) = self.node.poll_output() {
             match output {
                 Output::Send(to, packet) => {
@@ -311,8 +350,12 @@ impl Tree {
                         neighbour.link.send(packet);
                     }
                 }
+                // Every rank has its answer, and all of them say the same.
+                Output::Answer(CallId { client: OWN, request }, answer) => {
+                    self.news.extend((request == 0).then_some(News::Met(answer)));
+                }
                 Output::Answer(id, answer) => self.services.answer(id, answer),
-                Output::Table(table) => arrived = Some(table),
+                Output::Table(table) => self.news.push_back(News::Table(table)),
                 Output::Tell(tidings) => self.outbox.send(&told(tidings)),
             }
         }
@@ -325,7 +368,6 @@ impl Tree {
                 }
             }
         }
-        arrived
     }
 }
 

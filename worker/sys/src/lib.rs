@@ -1,69 +1,16 @@
 //! System calls that no crate offers as a safe function, made safe here: each is one function that
 //! checks what it needs and cannot be misused from outside.
 
-use std::io;
+mod desk;
+mod held;
+mod numa;
+mod process;
+mod shared;
+mod socket;
 
-/// Which side of a [`fork`] this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fork {
-    /// The process that called, with the child's process id.
-    Parent(i32),
-    /// The new process.
-    Child,
-}
-
-/// Splits the process in two. Fails with `EBUSY` when the process has more than one thread: the
-/// child would hold locks whose owners do not exist in it.
-pub fn fork() -> io::Result<Fork> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::from_raw_os_error(libc::EBUSY));
-    }
-    // SAFETY: fork(2) has no requirement on memory; in a process of one thread, which the line
-    // above established and only this thread could change, the child may go on as the parent may.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Fork::Child),
-        pid => Ok(Fork::Parent(pid)),
-    }
-}
-
-/// Makes this thread, and what it executes, take memory of a NUMA node as long as there is any
-/// (`MPOL_PREFERRED`). Fails with `ENOSYS` or `EPERM` where that is not allowed, and with `EINVAL`
-/// for a node that the machine has not.
-pub fn prefer_memory_of(node: u32) -> io::Result<()> {
-    const BITS: u32 = libc::c_ulong::BITS;
-    /// As many as a kernel can be built for, MAX_NUMNODES.
-    const NODES: u32 = 1024;
-    if node >= NODES {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    let mut mask: [libc::c_ulong; (NODES / BITS) as usize] = [0; (NODES / BITS) as usize];
-    mask[(node / BITS) as usize] = 1 << (node % BITS);
-    // One more than the bits there are: the kernel takes the number for a length and subtracts.
-    let length = libc::c_ulong::from(NODES) + 1;
-    let policy = libc::c_long::from(libc::MPOL_PREFERRED);
-    // SAFETY: set_mempolicy(2) reads `length` - 1 bits at `mask`, which is that long and lives
-    // until the call returns; it changes nothing that this process could observe in memory.
-    match unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, mask.as_ptr(), length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_no_machine_has_is_refused() {
-        let error = prefer_memory_of(4096).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
-    }
-
-    #[test]
-    fn a_process_with_threads_is_refused() {
-        // The test harness has a main thread and this one.
-        let error = fork().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
-    }
-}
+pub use desk::{Desk, Loan, Loans, Memory, Scope, Sitting};
+pub use held::Held;
+pub use numa::prefer_memory_of;
+pub use process::{Fork, fork, let_descendants_read, write_to_process};
+pub use shared::SharedMemory;
+pub use socket::{silence, unacknowledged};

@@ -1,14 +1,18 @@
 //! A token one way and a block the other, by RDMA writes:
 //!
-//! * `loopback DEVICE GID_INDEX [MTU]` between two queue pairs of one port, out of band;
-//! * `loopback listen ADDRESS:PORT` and `loopback connect FROM TO:PORT` between two hosts, by the
-//!   RDMA connection manager.
+//! * `loopback DEVICE GID_INDEX [MTU]` between two queue pairs of one port, out of band; the block is
+//!   read, too;
+//! * `loopback listen ADDRESS:PORT` and `loopback connect FROM TO:PORT [TRAFFIC_CLASS]` between two
+//!   hosts, by the RDMA connection manager;
+//! * `loopback refuse ADDRESS:PORT` sends two peers away, one by a word and one by none;
+//! * `loopback events DEVICE SECONDS` prints what the device says meanwhile.
 //!
 //! Says what went wrong, and what could be done.
 
 use rlaunch_verbs::{
-    Buffer, CompletionQueue, Connected, Context, Device, Listener, MemoryRegion, Mtu,
-    ProtectionDomain, QueuePair, Route, Settings, VerbsError,
+    Buffer, CompletionChannel, CompletionQueue, Connected, Context, Depth, Device, Endpoint,
+    Listener, MemoryRegion, Mtu, ProtectionDomain, QueuePair, Resources, Route, Settings,
+    VerbsError, WriteFlags,
 };
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,24 +20,43 @@ use std::time::{Duration, Instant};
 
 const TOKEN: &[u8] = b"rlaunch";
 const BLOCK: usize = 64 << 10;
+const FLAG: u64 = 0x1122_3344_5566_7788;
 /// Emulated processors are slow.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And so is starting a program under supervision.
+const START: Duration = Duration::from_secs(40);
 
 type Failure = Box<dyn std::error::Error>;
 
 /// One of the two.
 struct End {
-    domain: Arc<ProtectionDomain>,
+    resources: Resources,
     region: MemoryRegion,
-    completions: Arc<CompletionQueue>,
+    channel: Arc<CompletionChannel>,
 }
 
 impl End {
     fn on(context: &Arc<Context>) -> Result<End, VerbsError> {
         let domain = ProtectionDomain::allocate(context)?;
+        let channel = CompletionChannel::create(context)?;
+        let completions = CompletionQueue::create_on(context, 16, &channel)?;
         let region = MemoryRegion::register(&domain, 2 * BLOCK)?;
-        Ok(End { region, completions: CompletionQueue::create(context, 16)?, domain })
+        Ok(End { resources: Resources::new(&domain, &completions), region, channel })
     }
+
+    /// Where a peer finds its memory: address and key, 8 and 4 bytes, little-endian.
+    fn word(&self) -> Vec<u8> {
+        let key = self.region.remote_key().to_le_bytes();
+        self.region.address().to_le_bytes().into_iter().chain(key).collect()
+    }
+}
+
+/// `offset` bytes into the memory of a peer that has said this.
+fn buffer(said: &[u8], offset: usize) -> Result<Buffer, Failure> {
+    let (address, rest) = said.split_first_chunk().ok_or("the peer said too little")?;
+    let (key, _) = rest.split_first_chunk().ok_or("the peer said too little")?;
+    let address = u64::from_le_bytes(*address).wrapping_add(offset as u64);
+    Ok(Buffer::new(address, u32::from_le_bytes(*key)))
 }
 
 fn main() -> ExitCode {
@@ -41,10 +64,13 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let ended = match words[..] {
         ["listen", address] => listen(address),
-        ["connect", from, to] => connect(from, to),
+        ["connect", from, to] => connect(from, to, "0"),
+        ["connect", from, to, class] => connect(from, to, class),
+        ["refuse", address] => refuse(address),
+        ["events", device, seconds] => events(device, seconds),
         [device, gid_index] => out_of_band(device, gid_index, "4096"),
         [device, gid_index, mtu] => out_of_band(device, gid_index, mtu),
-        _ => Err("loopback DEVICE GID_INDEX [MTU] | listen ADDRESS | connect FROM TO".into()),
+        _ => Err("loopback DEVICE GID_INDEX [MTU], or as its first lines say".into()),
     };
     match ended {
         Ok(line) => {
@@ -52,7 +78,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            eprintln!("error: {failure}");
+            let cause = failure.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            eprintln!("error: {failure}{cause}");
             let verbs = failure.downcast_ref::<VerbsError>();
             if let Some(hint) = verbs.and_then(VerbsError::hint) {
                 eprintln!("hint: {hint}");
@@ -67,9 +94,9 @@ fn listen(address: &str) -> Result<String, Failure> {
     let listener = Listener::bind(address.parse()?, 16)?;
     let end = End::on(listener.context())?;
     println!("listening on port {}", listener.port());
-    let settings = Settings::default();
-    let (pair, peer) =
-        listener.accept(&end.domain, &end.completions, &end.region, &settings, PATIENCE)?;
+    let knocked = listener.request(Instant::now() + START)?.ok_or("nobody knocked")?;
+    let deadline = Instant::now() + PATIENCE;
+    let pair = knocked.accept(&end.resources, &end.word(), &Settings::default(), deadline)?;
     let mut token = [0; TOKEN.len()];
     let deadline = Instant::now() + PATIENCE;
     while token != TOKEN && Instant::now() < deadline {
@@ -80,20 +107,21 @@ fn listen(address: &str) -> Result<String, Failure> {
         return Err("no token came".into());
     }
     end.region.write(0, &block());
-    send(&end, &pair, BLOCK, peer.buffer(BLOCK as u64))?;
+    send(&end, &pair, BLOCK, buffer(pair.said(), BLOCK)?)?;
     Ok(format!("{}: a token came, the block is sent", listener.context().name()))
 }
 
 /// Sends a token and waits for the block.
-fn connect(from: &str, to: &str) -> Result<String, Failure> {
-    let route = Route::resolve(from.parse()?, to.parse()?, PATIENCE)?;
+fn connect(from: &str, to: &str, class: &str) -> Result<String, Failure> {
+    let settings = Settings { traffic_class: class.parse()?, ..Settings::default() };
+    // librdmacm opens all devices first.
+    let deadline = Instant::now() + START;
+    let route = Route::resolve(from.parse()?, to.parse()?, &settings, deadline)?;
     let end = End::on(route.context())?;
     let name = route.context().name().to_owned();
-    let settings = Settings::default();
-    let (pair, peer) =
-        route.connect(&end.domain, &end.completions, &end.region, &settings, PATIENCE)?;
+    let pair = route.connect(&end.resources, &end.word(), &settings, deadline)?;
     end.region.write(0, TOKEN);
-    send(&end, &pair, TOKEN.len(), peer.buffer(BLOCK as u64))?;
+    send(&end, &pair, TOKEN.len(), buffer(pair.said(), BLOCK)?)?;
     let wanted = block();
     let mut came = vec![0; BLOCK];
     let deadline = Instant::now() + PATIENCE;
@@ -107,6 +135,33 @@ fn connect(from: &str, to: &str) -> Result<String, Failure> {
     Ok(format!("{name}: the block came"))
 }
 
+/// Wants nobody.
+fn refuse(address: &str) -> Result<String, Failure> {
+    let listener = Listener::bind(address.parse()?, 16)?;
+    println!("listening on port {}", listener.port());
+    if listener.request(Instant::now())?.is_some() {
+        return Err("somebody was quicker than this".into());
+    }
+    let next = || listener.request(Instant::now() + START)?.ok_or("nobody knocked".into());
+    let knock: Result<_, Failure> = next();
+    knock?.reject();
+    let knock: Result<_, Failure> = next();
+    drop(knock?);
+    Ok("two were sent away".into())
+}
+
+/// Prints events as they come.
+fn events(device: &str, seconds: &str) -> Result<String, Failure> {
+    let context = Device::by_name(device)?.open()?;
+    let deadline = Instant::now() + Duration::from_secs(seconds.parse()?);
+    println!("watching {device}");
+    while Instant::now() < deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        context.next_event(left)?.into_iter().for_each(|event| println!("{event:?}"));
+    }
+    Ok(format!("{device}: watched"))
+}
+
 fn block() -> Vec<u8> {
     (0..BLOCK).map(|index| (index % 251) as u8).collect()
 }
@@ -116,8 +171,9 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     let gid_index = Some(gid_index.parse()?);
     let context = Device::by_name(device)?.open()?;
     let prepare = || -> Result<_, VerbsError> {
-        let end = End::on(&context)?;
-        let pair = QueuePair::prepare(&end.domain, &end.completions, 1, gid_index)?;
+        let mut end = End::on(&context)?;
+        end.resources.depth = Depth { inline: 8, ..Depth::default() };
+        let pair = QueuePair::prepare(&end.resources, 1, gid_index)?;
         Ok((end, pair))
     };
     let ((one, first), (other, second)) = (prepare()?, prepare()?);
@@ -142,22 +198,64 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     if came != block {
         return Err("the block is not what was sent".into());
     }
+    read_and_flag((&one, &first), (&other, &second), &here, &there)?;
     let mtu = settings.mtu.min(here.mtu).bytes();
     Ok(format!("{device}: token and block, MTU {mtu}, {} us", round_trip.as_micros()))
+}
+
+/// The one reads the block that the other has, and the other is told so by a word.
+fn read_and_flag(
+    (one, first): (&End, &QueuePair<Connected>),
+    (other, second): (&End, &QueuePair<Connected>),
+    here: &Endpoint,
+    there: &Endpoint,
+) -> Result<(), Failure> {
+    one.region.fill(0, BLOCK, 0);
+    first.read(2, one.region.part(0, BLOCK)?, there.buffer(0))?;
+    wait(one, "read")?;
+    let mut came = vec![0; BLOCK];
+    one.region.read(0, &mut came);
+    if came != block() {
+        return Err("the block is not what was read".into());
+    }
+    one.region.write_u64(0, FLAG);
+    let flags = WriteFlags { signalled: true, inline: true };
+    first.write_with(3, one.region.part(0, 8)?, there.buffer(BLOCK as u64), flags)?;
+    // The request carries its bytes.
+    one.region.write_u64(0, 0);
+    wait(one, "inline write")?;
+    if other.region.read_u64(BLOCK) != Some(FLAG) {
+        return Err("the flag is not what was sent".into());
+    }
+    // A key that is none.
+    let (address, key) = here.memory.ok_or("no memory")?;
+    second.write(4, other.region.part(0, 8)?, Buffer::new(address, !key))?;
+    match wait(other, "write") {
+        Err(failure) if failure.to_string().contains("remote access error") => Ok(()),
+        Err(failure) => Err(failure),
+        Ok(()) => Err("a write with a wrong key was let in".into()),
+    }
 }
 
 /// Writes the beginning of an end's memory to its peer and waits for the completion.
 fn send(end: &End, pair: &QueuePair<Connected>, length: usize, to: Buffer) -> Result<(), Failure> {
     pair.write(1, end.region.part(0, length)?, to)?;
+    wait(end, "write")
+}
+
+/// For the end of the one request that is under way.
+fn wait(end: &End, what: &str) -> Result<(), Failure> {
+    let completions = &end.resources.completions;
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        if let Some(done) = end.completions.poll()?.first() {
+        completions.arm()?;
+        if let Some(done) = completions.poll_one()? {
             return match done.status.is_success() {
                 true => Ok(()),
-                false => Err(format!("the write ended: {}", done.status).into()),
+                false => Err(format!("the {what} ended: {}", done.status).into()),
             };
         }
-        std::thread::yield_now();
+        end.channel.wait(deadline.saturating_duration_since(Instant::now()))?;
     }
     Err(format!("no completion within {} s", PATIENCE.as_secs()).into())
 }

@@ -1,8 +1,9 @@
 //! Where devices say what is done.
 
+use crate::completion_channel::CompletionChannel;
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
-use rdma_sys::{ibv_cq, ibv_wc, ibv_wc_status};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_status};
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -17,6 +18,8 @@ const BATCH: usize = 16;
 pub struct CompletionQueue {
     queue: NonNull<ibv_cq>,
     context: Arc<Context>,
+    /// On which it tells, owned for as long.
+    _channel: Option<Arc<CompletionChannel>>,
 }
 
 // SAFETY: libibverbs is thread safe (see `Context`), and the queue is destroyed by its last owner.
@@ -64,11 +67,15 @@ impl fmt::Display for Status {
     }
 }
 
-/// A request that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request that has ended. There is one of each, and nobody makes any but devices: whoever has it
+/// may rely on the request being over.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the request was given.
-    pub id: u64,
+    id: u64,
+    /// The queue pair's number.
+    pair: u32,
+    /// The completion queue, by its address.
+    queue: usize,
     /// How it ended.
     pub status: Status,
     /// Of a receive: how many bytes came.
@@ -77,20 +84,72 @@ pub struct Completion {
     pub vendor_error: u32,
 }
 
+impl Completion {
+    /// What the request was given.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether its request was made of this queue pair, which lives, and completes here.
+    pub(crate) fn is_of(&self, pair: u32, queue: *const ibv_cq) -> bool {
+        self.pair == pair && self.queue == queue as usize
+    }
+}
+
 impl CompletionQueue {
     /// Makes one for at least `entries` completions.
     pub fn create(
         context: &Arc<Context>,
         entries: u32,
     ) -> Result<Arc<CompletionQueue>, VerbsError> {
+        CompletionQueue::make(context, entries, None)
+    }
+
+    /// Makes one that tells on a channel of the same opened device, whenever it is armed.
+    pub fn create_on(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: &Arc<CompletionChannel>,
+    ) -> Result<Arc<CompletionQueue>, VerbsError> {
+        if channel.context().as_ptr() != context.as_ptr() {
+            return Err(VerbsError::code(Verb::CreateCq, context.name(), libc::EINVAL));
+        }
+        CompletionQueue::make(context, entries, Some(channel.clone()))
+    }
+
+    fn make(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<Arc<CompletionChannel>>,
+    ) -> Result<Arc<CompletionQueue>, VerbsError> {
         let entries = i32::try_from(entries.max(1)).unwrap_or(i32::MAX);
-        // SAFETY: the context is open and will be owned by the queue; no channel is one.
-        let queue = unsafe {
-            rdma_sys::ibv_create_cq(context.as_ptr(), entries, null_mut(), null_mut(), 0)
+        let none = null_mut::<ibv_comp_channel>();
+        let on = channel.as_ref().map_or(none, |channel| channel.as_ptr());
+        // SAFETY: the context is open, and the channel alive and of this context, if there is one;
+        // both will be owned by the queue.
+        let queue =
+            unsafe { rdma_sys::ibv_create_cq(context.as_ptr(), entries, null_mut(), on, 0) };
+        let Some(queue) = NonNull::new(queue) else {
+            return Err(VerbsError::last(Verb::CreateCq, context.name()));
         };
-        match NonNull::new(queue) {
-            Some(queue) => Ok(Arc::new(CompletionQueue { queue, context: context.clone() })),
-            None => Err(VerbsError::last(Verb::CreateCq, context.name())),
+        let context = context.clone();
+        Ok(Arc::new(CompletionQueue { queue, context, _channel: channel }))
+    }
+
+    /// The device that it is of.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Has the next completion told on the channel. What has come before is not, so the queue is
+    /// polled once more afterwards.
+    pub fn arm(&self) -> Result<(), VerbsError> {
+        // SAFETY: the queue is alive; any completion shall be told of, not just those that the peer
+        // marks.
+        let code = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), 0) };
+        match code {
+            0 => Ok(()),
+            code => Err(VerbsError::code(Verb::ReqNotifyCq, self.context.name(), code)),
         }
     }
 
@@ -98,27 +157,51 @@ impl CompletionQueue {
         self.queue.as_ptr()
     }
 
-    /// What has ended since; nothing is waited for.
+    /// What has ended since, at most 16 requests; nothing is waited for.
     pub fn poll(&self) -> Result<Vec<Completion>, VerbsError> {
-        let mut batch = [const { MaybeUninit::<ibv_wc>::zeroed() }; BATCH];
+        let mut ended = Vec::new();
+        self.poll_into(&mut ended)?;
+        Ok(ended)
+    }
+
+    /// The same in place of what was there: nothing is allocated once there is room for 16.
+    pub fn poll_into(&self, ended: &mut Vec<Completion>) -> Result<(), VerbsError> {
+        let (batch, count) = self.take::<BATCH>()?;
+        ended.clear();
+        ended.extend(batch.iter().take(count).map(|slot| self.read(slot)));
+        Ok(())
+    }
+
+    /// The first request that has ended since; nothing is waited for.
+    pub fn poll_one(&self) -> Result<Option<Completion>, VerbsError> {
+        let (batch, count) = self.take::<1>()?;
+        Ok(batch.first().filter(|_| count == 1).map(|slot| self.read(slot)))
+    }
+
+    /// Takes at most `MOST` completions, and says how many there were.
+    fn take<const MOST: usize>(&self) -> Result<([MaybeUninit<ibv_wc>; MOST], usize), VerbsError> {
+        let mut batch = [const { MaybeUninit::<ibv_wc>::zeroed() }; MOST];
         let first = batch.as_mut_ptr().cast();
-        // SAFETY: the queue is alive, and there is room for BATCH completions.
-        let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), BATCH as i32, first) };
-        let Ok(count) = usize::try_from(count) else {
-            return Err(VerbsError::last(Verb::PollCq, self.context.name()));
-        };
-        let ended = batch.iter().take(count).map(|slot| {
-            // SAFETY: integers alone, zeros at first: what a provider does not write, as of a failed
-            // request it need not, is zero.
-            let done = unsafe { slot.assume_init_ref() };
-            Completion {
-                id: done.wr_id,
-                status: Status(done.status),
-                length: done.byte_len,
-                vendor_error: done.vendor_err,
-            }
-        });
-        Ok(ended.collect())
+        // SAFETY: the queue is alive, and there is room for MOST completions.
+        let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), MOST as i32, first) };
+        match usize::try_from(count) {
+            Ok(count) => Ok((batch, count)),
+            Err(_) => Err(VerbsError::last(Verb::PollCq, self.context.name())),
+        }
+    }
+
+    fn read(&self, slot: &MaybeUninit<ibv_wc>) -> Completion {
+        // SAFETY: integers alone, zeros at first: what a provider does not write, as of a failed
+        // request it need not, is zero.
+        let done = unsafe { slot.assume_init_ref() };
+        Completion {
+            id: done.wr_id,
+            pair: done.qp_num,
+            queue: self.as_ptr() as usize,
+            status: Status(done.status),
+            length: done.byte_len,
+            vendor_error: done.vendor_err,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong, by verb, and what the system's number means there.
 
+use crate::connection_manager::MAX_SAID;
 use std::fmt;
 use std::io;
 
@@ -24,6 +25,14 @@ pub enum Verb {
     CreateCq,
     /// `ibv_poll_cq`
     PollCq,
+    /// `ibv_req_notify_cq`
+    ReqNotifyCq,
+    /// `ibv_create_comp_channel`
+    CreateCompChannel,
+    /// `ibv_get_cq_event`
+    GetCqEvent,
+    /// `ibv_get_async_event`
+    GetAsyncEvent,
     /// `ibv_create_qp`
     CreateQp,
     /// `ibv_modify_qp` to INIT
@@ -38,6 +47,8 @@ pub enum Verb {
     PostRecv,
     /// `rdma_create_id`
     CreateId,
+    /// `rdma_set_option`
+    SetOption,
     /// `rdma_bind_addr`
     BindAddr,
     /// `rdma_listen`
@@ -65,6 +76,10 @@ impl fmt::Display for Verb {
             Verb::RegMr => "ibv_reg_mr",
             Verb::CreateCq => "ibv_create_cq",
             Verb::PollCq => "ibv_poll_cq",
+            Verb::ReqNotifyCq => "ibv_req_notify_cq",
+            Verb::CreateCompChannel => "ibv_create_comp_channel",
+            Verb::GetCqEvent => "ibv_get_cq_event",
+            Verb::GetAsyncEvent => "ibv_get_async_event",
             Verb::CreateQp => "ibv_create_qp",
             Verb::ModifyToInit => "ibv_modify_qp to INIT",
             Verb::ModifyToRtr => "ibv_modify_qp to RTR",
@@ -72,6 +87,7 @@ impl fmt::Display for Verb {
             Verb::PostSend => "ibv_post_send",
             Verb::PostRecv => "ibv_post_recv",
             Verb::CreateId => "rdma_create_id",
+            Verb::SetOption => "rdma_set_option",
             Verb::BindAddr => "rdma_bind_addr",
             Verb::Listen => "rdma_listen",
             Verb::ResolveAddr => "rdma_resolve_addr",
@@ -133,6 +149,16 @@ pub enum VerbsError {
         /// Between which addresses.
         who: String,
     },
+    /// More was to be said to a peer with the connection than there is room for.
+    #[error("{who}: {verb}: {length} bytes of private data, and {} is the most", MAX_SAID)]
+    TooLong {
+        /// By which it would have been said.
+        verb: Verb,
+        /// Between which addresses.
+        who: String,
+        /// In bytes.
+        length: usize,
+    },
     /// A part of a region that is not in it.
     #[error("{length} bytes at {offset} are not in a region of {size}")]
     OutOfBounds {
@@ -156,7 +182,7 @@ impl VerbsError {
         VerbsError::of(verb, device, io::Error::from_raw_os_error(code))
     }
 
-    fn of(verb: Verb, device: &str, source: io::Error) -> VerbsError {
+    pub(crate) fn of(verb: Verb, device: &str, source: io::Error) -> VerbsError {
         VerbsError::Failed { verb, device: device.to_owned(), source }
     }
 
@@ -173,6 +199,7 @@ impl VerbsError {
             VerbsError::Event { verb, source, .. } => hint_of(*verb, source.raw_os_error()?),
             VerbsError::NoDevice { .. }
             | VerbsError::Late { .. }
+            | VerbsError::TooLong { .. }
             | VerbsError::OutOfBounds { .. } => None,
         }
     }

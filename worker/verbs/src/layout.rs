@@ -55,6 +55,22 @@ fn rust() -> Vec<(String, usize)> {
         ibv_qp_init_attr {
             send_cq => "send_cq", recv_cq => "recv_cq", cap => "cap", qp_type => "qp_type",
         }
+        ibv_qp_cap {
+            max_send_wr => "max_send_wr", max_recv_wr => "max_recv_wr",
+            max_send_sge => "max_send_sge", max_recv_sge => "max_recv_sge",
+            max_inline_data => "max_inline_data",
+        }
+        ibv_async_event { element => "element", event_type => "event_type" }
+        ibv_comp_channel { fd => "fd" }
+        ibv_context { device => "device", async_fd => "async_fd" }
+        rdma_event_channel { fd => "fd" }
+        rdma_cm_id { verbs => "verbs", qp => "qp", route => "route" }
+        rdma_cm_event { id => "id", event => "event", status => "status", param => "param" }
+        rdma_conn_param {
+            private_data => "private_data", private_data_len => "private_data_len",
+            responder_resources => "responder_resources", initiator_depth => "initiator_depth",
+            retry_count => "retry_count", rnr_retry_count => "rnr_retry_count",
+        }
         ibv_qp { qp_num => "qp_num" }
         ibv_mr { lkey => "lkey", rkey => "rkey" }
         ibv_device { node_type => "node_type", transport_type => "transport_type" }
@@ -95,7 +111,7 @@ fn structures_are_those_of_the_headers() {
     let scratch = std::env::temp_dir().join(format!("rlaunch-layout-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
     let mut source =
-        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\nint main(void) {\n"
+        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\nint main(void) {\n"
             .to_owned();
     let rust = rust();
     for (expression, _) in &rust {

@@ -3,7 +3,9 @@
 //! The way of a reliable connection, out of band:
 //!
 //! ```no_run
-//! use rlaunch_verbs::{CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Settings, devices};
+//! use rlaunch_verbs::{
+//!     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Resources, Settings, devices,
+//! };
 //!
 //! # fn exchange(mine: &rlaunch_verbs::Endpoint) -> rlaunch_verbs::Endpoint { mine.clone() }
 //! # fn main() -> Result<(), rlaunch_verbs::VerbsError> {
@@ -12,7 +14,8 @@
 //! let domain = ProtectionDomain::allocate(&context)?;
 //! let region = MemoryRegion::register(&domain, 64 << 10)?;
 //! let completions = CompletionQueue::create(&context, 16)?;
-//! let prepared = QueuePair::prepare(&domain, &completions, 1, Some(1))?;
+//! let resources = Resources::new(&domain, &completions);
+//! let prepared = QueuePair::prepare(&resources, 1, Some(1))?;
 //! let peer = exchange(prepared.endpoint()); // however both ends talk
 //! let pair = prepared.connect(&peer, &Settings::default())?;
 //! // Nothing is sent before the peer says that it has connected as well.
@@ -29,24 +32,36 @@
 //! ever exists.
 
 mod address;
+mod completion_channel;
 mod completion_queue;
 mod connection_manager;
 mod device;
 mod error;
+mod event;
+mod lent_region;
+mod memory;
 mod memory_region;
 mod port;
 mod protection_domain;
 mod queue_pair;
+mod resources;
+mod slots;
+mod waiting;
 
 #[cfg(test)]
 mod layout;
 
 pub use address::{Address, Global, LocalPort};
+pub use completion_channel::CompletionChannel;
 pub use completion_queue::{Completion, CompletionQueue, Status};
-pub use connection_manager::{Listener, Route};
+pub use connection_manager::{Listener, MAX_SAID, Request, Route};
 pub use device::{Context, Device, Limits, devices};
 pub use error::{Verb, VerbsError};
+pub use event::DeviceEvent;
+pub use lent_region::LentRegion;
 pub use memory_region::{MemoryRegion, Part};
 pub use port::{GidEntry, LinkLayer, Mtu, PortAttributes};
 pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{Buffer, Connected, Endpoint, Prepared, QueuePair, Settings};
+pub use queue_pair::{Buffer, Connected, Endpoint, Prepared, QueuePair, Settings, WriteFlags};
+pub use resources::{Depth, Resources};
+pub use slots::{Ended, Slot, Slots};

@@ -1,31 +1,28 @@
 //! Memory that devices, and peers through them, may read and write.
 
 use crate::error::{Verb, VerbsError};
+use crate::memory::Memory;
 use crate::protection_domain::ProtectionDomain;
 use rdma_sys::{ibv_access_flags, ibv_mr};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// Whole pages: what is pinned is never half of a page that something else lives on.
-const PAGE: usize = 4096;
 
 /// Registered memory, zeros at first.
 ///
 /// A peer may write to it at any time, so there is never a reference to it: [`MemoryRegion::read`]
-/// and [`MemoryRegion::write`] copy.
+/// and [`MemoryRegion::write`] copy, by words of eight bytes where they are aligned.
 #[derive(Debug)]
 pub struct MemoryRegion {
     region: NonNull<ibv_mr>,
-    memory: NonNull<u8>,
-    layout: Layout,
-    size: usize,
+    /// Given back after the region, or never.
+    memory: ManuallyDrop<Memory>,
     domain: Arc<ProtectionDomain>,
 }
 
-// SAFETY: the memory is owned by this alone, and reached by copies through raw pointers.
+// SAFETY: libibverbs is thread safe (see `Context`), and the region is given back by its one owner.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as above; copies from several threads may be torn, as copies beside a peer's writes are.
+// SAFETY: as above; the memory is `Sync` itself.
 unsafe impl Sync for MemoryRegion {}
 
 /// Bytes of a region, as a device is told of them.
@@ -43,37 +40,47 @@ impl MemoryRegion {
         domain: &Arc<ProtectionDomain>,
         size: usize,
     ) -> Result<MemoryRegion, VerbsError> {
+        let remote =
+            ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        MemoryRegion::with_access(domain, size, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote)
+    }
+
+    /// The same for local use alone: what is sent from, and received into.
+    pub(crate) fn register_local(
+        domain: &Arc<ProtectionDomain>,
+        size: usize,
+    ) -> Result<MemoryRegion, VerbsError> {
+        MemoryRegion::with_access(domain, size, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)
+    }
+
+    fn with_access(
+        domain: &Arc<ProtectionDomain>,
+        size: usize,
+        access: ibv_access_flags,
+    ) -> Result<MemoryRegion, VerbsError> {
         let device = domain.context().name();
-        let too_large = || VerbsError::code(Verb::RegMr, device, libc::EINVAL);
-        let layout = Layout::from_size_align(size.max(1), PAGE).map_err(|_| too_large())?;
-        // SAFETY: the layout's size is not zero.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
-        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let too_large = |_| VerbsError::code(Verb::RegMr, device, libc::EINVAL);
+        let memory = Memory::allocate(size).map_err(too_large)?;
         let access = i32::try_from(access.0).unwrap_or(0);
-        let address = memory.as_ptr().cast();
-        // SAFETY: the memory is `layout.size()` bytes and is freed after the region was given back.
-        let region =
-            unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, layout.size(), access) };
+        let (first, size) = (memory.as_ptr().cast(), memory.size());
+        // SAFETY: the memory is `size` bytes and is freed after the region was given back.
+        let region = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), first, size, access) };
         match NonNull::new(region) {
             Some(region) => {
-                let (size, domain) = (layout.size(), domain.clone());
-                Ok(MemoryRegion { region, memory, layout, size, domain })
+                let (memory, domain) = (ManuallyDrop::new(memory), domain.clone());
+                Ok(MemoryRegion { region, memory, domain })
             }
-            None => {
-                let error = VerbsError::last(Verb::RegMr, device);
-                // SAFETY: allocated above by this layout, and nobody else knows it.
-                unsafe { dealloc(memory.as_ptr(), layout) };
-                Err(error)
-            }
+            None => Err(VerbsError::last(Verb::RegMr, device)),
         }
     }
 
     /// In bytes.
     pub fn size(&self) -> usize {
-        self.size
+        self.memory.size()
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Where peers find it.
@@ -89,8 +96,9 @@ impl MemoryRegion {
 
     /// Some of its bytes.
     pub fn part(&self, offset: usize, length: usize) -> Result<Part, VerbsError> {
-        let end = offset.checked_add(length).filter(|end| *end <= self.size);
-        let outside = || VerbsError::OutOfBounds { offset, length, size: self.size };
+        let size = self.size();
+        let end = offset.checked_add(length).filter(|end| *end <= size);
+        let outside = || VerbsError::OutOfBounds { offset, length, size };
         end.ok_or_else(outside)?;
         // SAFETY: the region is registered until this is dropped, and the key never changes.
         let local_key = unsafe { self.region.as_ref() }.lkey;
@@ -100,28 +108,32 @@ impl MemoryRegion {
 
     /// Copies `bytes` to `offset`; what would lie outside is left out. Returns how many were copied.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> usize {
-        let length = bytes.len().min(self.size.saturating_sub(offset));
-        for (index, byte) in bytes[..length].iter().enumerate() {
-            // SAFETY: `offset + index` is below `size`, by the line above.
-            let place = unsafe { self.memory.add(offset + index) };
-            // SAFETY: the place is inside the allocation; volatile, because the device reads it.
-            unsafe { place.as_ptr().write_volatile(*byte) };
-        }
-        length
+        self.memory.write(offset, bytes)
     }
 
     /// Copies from `offset` to `bytes`; what would lie outside stays as it is. Returns how many were
     /// copied.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
-        let length = bytes.len().min(self.size.saturating_sub(offset));
-        for (index, byte) in bytes[..length].iter_mut().enumerate() {
-            // SAFETY: `offset + index` is below `size`, by the line above.
-            let place = unsafe { self.memory.add(offset + index) };
-            // SAFETY: the place is inside the allocation and was initialised with zeros; volatile,
-            // because the device writes to it.
-            *byte = unsafe { place.as_ptr().read_volatile() };
-        }
-        length
+        self.memory.read(offset, bytes)
+    }
+
+    /// Sets `length` bytes from `offset` to `byte`; what would lie outside is left out. Returns how
+    /// many were set.
+    pub fn fill(&self, offset: usize, length: usize, byte: u8) -> usize {
+        self.memory.fill(offset, length, byte)
+    }
+
+    /// The word at `offset`, in the machine's byte order and in one access, as for a flag that a peer
+    /// writes: what is read later was not read before it. `None` when `offset` is no multiple of
+    /// eight or lies outside.
+    pub fn read_u64(&self, offset: usize) -> Option<u64> {
+        self.memory.read_u64(offset)
+    }
+
+    /// Sets the word at `offset` in one access, after everything that was written before. False when
+    /// `offset` is no multiple of eight or lies outside.
+    pub fn write_u64(&self, offset: usize, value: u64) -> bool {
+        self.memory.write_u64(offset, value)
     }
 }
 
@@ -136,7 +148,7 @@ impl Drop for MemoryRegion {
             tracing::warn!(device, code, "ibv_dereg_mr failed: its memory is left alone");
             return;
         }
-        // SAFETY: allocated by this layout in `register`, and no device knows it any more.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        // SAFETY: dropped here alone, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }

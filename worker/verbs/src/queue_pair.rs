@@ -2,27 +2,23 @@
 //! tell the peer, and [`Connected`] once it knows the peer's; only then can it send.
 
 use crate::address::{Address, LocalPort};
-use crate::completion_queue::CompletionQueue;
 use crate::connection_manager::Id;
 use crate::error::{Verb, VerbsError};
 use crate::memory_region::{MemoryRegion, Part};
 use crate::port::{LinkLayer, Mtu, PortAttributes};
-use crate::protection_domain::ProtectionDomain;
+use crate::resources::Resources;
 use rdma_sys::{
-    ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
-    ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr,
+    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 use std::io::Read;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
 
-/// Requests that each side of a queue pair holds.
-const DEPTH: u32 = 16;
-/// Reads and atomics at once: none is needed here.
-const READS: u8 = 1;
+/// Reads and atomics at once: one that a peer makes waits for the last.
+pub(crate) const READS: u8 = 1;
 
 /// It can receive; the peer is not known.
 #[derive(Debug)]
@@ -33,7 +29,10 @@ pub struct Prepared {
 
 /// It can send, too.
 #[derive(Debug)]
-pub struct Connected;
+pub struct Connected {
+    /// By the peer, with the connection.
+    said: Vec<u8>,
+}
 
 /// A queue pair of a reliable connection.
 #[derive(Debug)]
@@ -49,9 +48,10 @@ struct Handle {
     pair: NonNull<ibv_qp>,
     /// Who made it, and destroys it.
     owner: Owner,
-    domain: Arc<ProtectionDomain>,
-    /// Owned for as long as the device may say that something is done.
-    _completions: Arc<CompletionQueue>,
+    /// Owned for as long as the device may use them.
+    resources: Resources,
+    /// Bytes that a request can carry itself.
+    inline: u32,
     _not_copied: PhantomData<*mut ibv_qp>,
 }
 
@@ -100,6 +100,32 @@ pub struct Buffer {
     remote_key: u32,
 }
 
+impl Buffer {
+    /// What a peer has told of: where, and by which key.
+    pub fn new(address: u64, remote_key: u32) -> Buffer {
+        Buffer { address, remote_key }
+    }
+}
+
+/// How a write is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// A completion tells its end. Without one its place in the queue pair is free only once a later
+    /// one that is signalled has ended.
+    pub signalled: bool,
+    /// The request carries the data itself, as much as [`crate::Depth::inline`] allows; the memory
+    /// may be changed at once.
+    pub inline: bool,
+}
+
+impl WriteFlags {
+    fn to_verbs(self) -> u32 {
+        let bit = |is_set: bool, flag: ibv_send_flags| if is_set { flag.0 } else { 0 };
+        bit(self.signalled, ibv_send_flags::IBV_SEND_SIGNALED)
+            | bit(self.inline, ibv_send_flags::IBV_SEND_INLINE)
+    }
+}
+
 impl Endpoint {
     /// What is `offset` bytes into the memory that the peer has told of.
     pub fn buffer(&self, offset: u64) -> Buffer {
@@ -139,18 +165,17 @@ impl QueuePair<Prepared> {
     /// Makes one on a port, counted from 1, that sends from this place of the port's GID table, and
     /// lets it receive.
     pub fn prepare(
-        domain: &Arc<ProtectionDomain>,
-        completions: &Arc<CompletionQueue>,
+        with: &Resources,
         port: u8,
         gid_index: Option<u16>,
     ) -> Result<QueuePair<Prepared>, VerbsError> {
-        let context = domain.context();
+        let context = with.domain.context();
         let port = context.port(port)?;
         let gid = match gid_index {
             Some(index) => context.gid(port.number, index)?.map(|entry| (index, entry.value)),
             None => None,
         };
-        let handle = Handle::create(domain, completions)?;
+        let handle = Handle::create(with)?;
         handle.to_init(port.number)?;
         let endpoint = Endpoint {
             number: handle.number(),
@@ -181,42 +206,83 @@ impl QueuePair<Prepared> {
         let mtu = settings.mtu.min(self.endpoint.mtu).min(peer.mtu);
         self.handle.to_rtr(&address, peer, mtu)?;
         self.handle.to_rts(self.endpoint.first_packet, settings)?;
-        Ok(QueuePair { handle: self.handle, endpoint: self.endpoint, state: Connected })
+        Ok(QueuePair {
+            handle: self.handle,
+            endpoint: self.endpoint,
+            state: Connected { said: Vec::new() },
+        })
     }
 }
 
 impl QueuePair<Connected> {
     /// One that the connection manager has made and connected.
     pub(crate) fn of_manager(
-        pair: NonNull<ibv_qp>,
+        (pair, inline): (NonNull<ibv_qp>, u32),
         id: Id,
-        domain: &Arc<ProtectionDomain>,
-        completions: &Arc<CompletionQueue>,
+        with: &Resources,
+        said: Vec<u8>,
     ) -> QueuePair<Connected> {
-        let handle = Handle {
-            pair,
-            owner: Owner::Manager { _id: id },
-            domain: domain.clone(),
-            _completions: completions.clone(),
-            _not_copied: PhantomData,
-        };
-        QueuePair { handle, endpoint: Endpoint::default(), state: Connected }
+        let (owner, resources) = (Owner::Manager { _id: id }, with.clone());
+        let handle = Handle { pair, owner, resources, inline, _not_copied: PhantomData };
+        let endpoint = Endpoint { number: handle.number(), ..Endpoint::default() };
+        QueuePair { handle, endpoint, state: Connected { said } }
+    }
+
+    /// What the peer has said with the connection, by the connection manager alone: at most
+    /// [`crate::MAX_SAID`] bytes, which InfiniBand and RoCE fill up to with zeros.
+    pub fn said(&self) -> &[u8] {
+        &self.state.said
     }
 
     /// Has the device write a part of a region of the pair's own domain to the peer's memory. A
     /// completion with `id` tells the end; until then the part stays as it is.
     pub fn write(&self, id: u64, from: Part, to: Buffer) -> Result<(), VerbsError> {
-        let mut piece = ibv_sge { addr: from.address, length: from.length, lkey: from.local_key };
+        self.write_with(id, from, to, WriteFlags { signalled: true, inline: false })
+    }
+
+    /// The same, otherwise flagged.
+    pub fn write_with(
+        &self,
+        id: u64,
+        from: Part,
+        to: Buffer,
+        flags: WriteFlags,
+    ) -> Result<(), VerbsError> {
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, from, to, flags.to_verbs())
+    }
+
+    /// Has the device read the peer's memory into a part of a region of the pair's own domain, as
+    /// much as the part takes. A completion with `id` tells the end.
+    pub fn read(&self, id: u64, into: Part, from: Buffer) -> Result<(), VerbsError> {
+        let flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, into, from, flags)
+    }
+
+    /// Sends a part of a region of the pair's own domain to where the peer receives next.
+    pub fn send_with(&self, id: u64, from: Part, flags: WriteFlags) -> Result<(), VerbsError> {
+        let nowhere = Buffer::new(0, 0);
+        self.post(id, ibv_wr_opcode::IBV_WR_SEND, from, nowhere, flags.to_verbs())
+    }
+
+    fn post(
+        &self,
+        id: u64,
+        opcode: ibv_wr_opcode::Type,
+        here: Part,
+        there: Buffer,
+        flags: u32,
+    ) -> Result<(), VerbsError> {
+        let mut piece = ibv_sge { addr: here.address, length: here.length, lkey: here.local_key };
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed();
         // SAFETY: integers, pointers and unions of them: zeros are a value of each.
         let request = unsafe { request.assume_init_mut() };
         request.wr_id = id;
         request.sg_list = &raw mut piece;
         request.num_sge = 1;
-        request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-        request.wr.rdma.remote_addr = to.address;
-        request.wr.rdma.rkey = to.remote_key;
+        request.opcode = opcode;
+        request.send_flags = flags;
+        request.wr.rdma.remote_addr = there.address;
+        request.wr.rdma.rkey = there.remote_key;
         let mut refused = null_mut();
         // SAFETY: the pair is alive and ready to send; request and piece live until the call
         // returns, which has copied them. What the piece leads to is checked by the device against
@@ -229,6 +295,21 @@ impl QueuePair<Connected> {
 }
 
 impl<State> QueuePair<State> {
+    /// Its number, 24 bits: what the device and its counters call it.
+    pub fn number(&self) -> u32 {
+        self.handle.number()
+    }
+
+    /// What it is made of.
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.handle.resources
+    }
+
+    /// Bytes that a request can carry itself: what was wanted, or none.
+    pub fn inline(&self) -> u32 {
+        self.handle.inline
+    }
+
     /// Has the device put what the peer sends next into a part of a region of the pair's own domain.
     pub fn receive(&self, id: u64, into: Part) -> Result<(), VerbsError> {
         let mut piece = ibv_sge { addr: into.address, length: into.length, lkey: into.local_key };
@@ -245,20 +326,21 @@ impl<State> QueuePair<State> {
 }
 
 impl Handle {
-    fn create(
-        domain: &Arc<ProtectionDomain>,
-        completions: &Arc<CompletionQueue>,
-    ) -> Result<Handle, VerbsError> {
-        let mut wanted = wanted(completions);
-        // SAFETY: the domain is alive and will be owned, as will be the queue; what is wanted lives
-        // until the call returns.
-        let pair = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut wanted) };
-        let Some(pair) = NonNull::new(pair) else {
-            return Err(VerbsError::last(Verb::CreateQp, domain.context().name()));
-        };
-        let (domain, completions) = (domain.clone(), completions.clone());
-        let owner = Owner::Us;
-        Ok(Handle { pair, owner, domain, _completions: completions, _not_copied: PhantomData })
+    fn create(with: &Resources) -> Result<Handle, VerbsError> {
+        let context = with.domain.context();
+        let (pair, inline) = with.wanted(context.as_ptr())?.or_without_inline(|wanted| {
+            // SAFETY: the domain is alive and will be owned, as will be the queue, which is of the
+            // same device; what is wanted lives until the call returns.
+            let pair = unsafe { rdma_sys::ibv_create_qp(with.domain.as_ptr(), wanted) };
+            NonNull::new(pair).ok_or_else(|| VerbsError::last(Verb::CreateQp, context.name()))
+        })?;
+        let resources = with.clone();
+        Ok(Handle { pair, owner: Owner::Us, resources, inline, _not_copied: PhantomData })
+    }
+
+    /// For errors.
+    fn device(&self) -> &str {
+        self.resources.domain.context().name()
     }
 
     fn as_ptr(&self) -> *mut ibv_qp {
@@ -273,7 +355,7 @@ impl Handle {
     fn check(&self, verb: Verb, code: i32) -> Result<(), VerbsError> {
         match code {
             0 => Ok(()),
-            code => Err(VerbsError::code(verb, self.domain.context().name(), code)),
+            code => Err(VerbsError::code(verb, self.device(), code)),
         }
     }
 
@@ -355,24 +437,9 @@ impl Drop for Handle {
         // SAFETY: it was made once and is destroyed here alone.
         let code = unsafe { rdma_sys::ibv_destroy_qp(self.as_ptr()) };
         if code != 0 {
-            tracing::warn!(device = self.domain.context().name(), code, "ibv_destroy_qp failed");
+            tracing::warn!(device = self.device(), code, "ibv_destroy_qp failed");
         }
     }
-}
-
-/// A reliable connection with few requests at once, all of whose completions go to one queue.
-pub(crate) fn wanted(completions: &CompletionQueue) -> ibv_qp_init_attr {
-    let wanted = MaybeUninit::<ibv_qp_init_attr>::zeroed();
-    // SAFETY: integers and pointers: zeros are a value of each.
-    let mut wanted = unsafe { wanted.assume_init() };
-    wanted.send_cq = completions.as_ptr();
-    wanted.recv_cq = completions.as_ptr();
-    wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
-    wanted.cap.max_send_wr = DEPTH;
-    wanted.cap.max_recv_wr = DEPTH;
-    wanted.cap.max_send_sge = 1;
-    wanted.cap.max_recv_sge = 1;
-    wanted
 }
 
 /// Nobody has to be unable to guess it: it tells connections apart that follow one another.

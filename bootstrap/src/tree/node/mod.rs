@@ -4,7 +4,7 @@
 //! AwaitTable ──table from above──▶ AwaitSubtree ──every child has it──▶ Running ──abort──▶ Aborted
 //! ```
 //!
-//! Ranks may call as soon as they run. Calls of ranks and packets of neighbours go through
+//! Ranks may call as soon as they run; before that, agents meet in their ranks' names. Calls of ranks and packets of neighbours go through
 //! [`Node::handle`]; the parts are in [`collective`] (barriers and gathers), [`census`] (who is
 //! missing), [`store`] (keys) and [`clock`].
 
@@ -334,7 +334,7 @@ impl Node {
         let name = message.name();
         if self.phase == Phase::AwaitTable
             && self.parent == Some(from)
-            && !matches!(message, Message::Table | Message::Pong { .. } | Message::Abort { .. })
+            && !message.may_precede_table()
         {
             return Err(Violation::OutOfPhase { from, message: name, phase: self.phase });
         }

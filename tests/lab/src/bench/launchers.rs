@@ -46,10 +46,22 @@ impl Launcher {
         per_host: usize,
         program: &[&str],
     ) -> Command {
+        self.command_on(&field.hosts, options, field, per_host, program)
+    }
+
+    /// The same on these hosts only.
+    pub(super) fn command_on(
+        self,
+        hosts: &[String],
+        options: &[&str],
+        field: &Field,
+        per_host: usize,
+        program: &[&str],
+    ) -> Command {
         let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
         let slots = |host: &String| format!("{host}:{per_host}");
-        let slots = field.hosts.iter().map(slots).collect::<Vec<_>>().join(",");
-        let count = (field.hosts.len() * per_host).to_string();
+        let slots = hosts.iter().map(slots).collect::<Vec<_>>().join(",");
+        let count = (hosts.len() * per_host).to_string();
         match self {
             Launcher::Rlaunch => command
                 .arg(&field.rlaunch)
@@ -57,7 +69,7 @@ impl Launcher {
                 .args(options)
                 .args(program),
             Launcher::Hydra => command
-                .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &field.hosts.join(",")])
+                .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &hosts.join(",")])
                 .args(["-n", &count, "-ppn", &per_host.to_string()])
                 .args(options)
                 .args(program),
@@ -66,7 +78,7 @@ impl Launcher {
                 .args(options)
                 .args(program),
             Launcher::PlainSsh => {
-                command.args(["sh", "-c", PLAIN_SSH, "sh", &program.join(" ")]).args(&field.hosts)
+                command.args(["sh", "-c", PLAIN_SSH, "sh", &program.join(" ")]).args(hosts)
             }
         };
         command

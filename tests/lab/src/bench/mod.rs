@@ -1,11 +1,14 @@
 //! Measurements of rlaunch beside its peers, in one run on one machine: what is reported are
 //! ratios, since times alone say more about the machine.
 
+pub mod comm;
 pub mod failure;
 pub mod inventory;
 pub mod launch;
 mod launchers;
+pub mod mesh;
 pub mod rendezvous;
+pub mod verbs;
 
 /// Measured values of one kind, one per round.
 #[derive(Debug, Clone, Default)]
@@ -28,11 +31,19 @@ impl Series {
 
     /// The middle value, or the mean of the middle two; none without values.
     pub(crate) fn median(&self) -> Option<f64> {
+        self.quantile(0.5)
+    }
+
+    /// The value below which `part` of them are, from 0 for the least to 1 for the most, between two
+    /// values by their distance; none without values.
+    pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        let upper = *sorted.get(sorted.len() / 2)?;
-        let lower = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
-        Some(f64::midpoint(lower, upper))
+        let place = part.clamp(0.0, 1.0) * sorted.len().saturating_sub(1) as f64;
+        // Exact: no series has 2^53 values.
+        let (lower, upper) = (place.floor() as usize, place.ceil() as usize);
+        let (lower, upper) = (*sorted.get(lower)?, *sorted.get(upper)?);
+        Some(lower + (upper - lower) * place.fract())
     }
 
     /// `median (min–max)`, with two digits after the point.
@@ -54,8 +65,16 @@ impl Series {
 
     /// The median of the ratios to `other`, round by round: what disturbs a round disturbs both.
     fn ratio_to(&self, other: &Series) -> Option<f64> {
-        let ratios = self.0.iter().zip(&other.0).map(|(own, other)| own / other);
-        Series(ratios.collect()).median()
+        self.ratios_to(other).median()
+    }
+
+    /// What this is more than `other`, round by round.
+    fn minus(&self, other: &Series) -> Series {
+        Series(self.0.iter().zip(&other.0).map(|(own, other)| own - other).collect())
+    }
+
+    fn ratios_to(&self, other: &Series) -> Series {
+        Series(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
     }
 }
 
@@ -70,6 +89,14 @@ mod tests {
         assert_eq!(Series::default().median(), None);
         assert_eq!(Series(vec![3.0, 1.0]).summary(), "2.00 (1.00–3.00)");
         assert_eq!(Series::default().summary(), "–");
+    }
+
+    #[test]
+    fn quantiles_lie_between_values() {
+        let ten = Series((0..=10).map(f64::from).collect());
+        assert_eq!((ten.quantile(0.1), ten.quantile(0.9)), (Some(1.0), Some(9.0)));
+        assert_eq!((ten.quantile(0.0), ten.quantile(1.0)), (Some(0.0), Some(10.0)));
+        assert_eq!(Series(vec![1.0, 3.0]).quantile(0.25), Some(1.5));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod vm;
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::dist::{self, Profile};
@@ -184,7 +185,14 @@ fn unit(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let mut test = dist::cargo();
     test.args(["test", "--workspace", "--profile", "lab", "--no-fail-fast"]);
     test.args(&plan.filter);
-    run::tests(&mut test)
+    let mut tally = run::tests(&mut test)?;
+    // The guests' own stage has less time to spare, where they are wanted at all.
+    if plan.stage.is_none()
+        && let Err(error) = vm::build_ahead()
+    {
+        tally.add(run::failed("building what the guests run", &error));
+    }
+    Ok(tally)
 }
 
 /// The same seeds every time, and some that nobody has run before.
@@ -211,6 +219,8 @@ fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         return Ok(Tally::skip(error.to_string()));
     }
     let launcher = dist::build(Profile::Lab)?;
+    dist::build_suite(Profile::Lab)?;
+    dist::build_bench(Profile::Lab)?;
     let own = run::root_tests("rlaunch-lab", "lab", plan, &[]);
     let mut tally = own.unwrap_or_else(|error| run::failed("the lab's own tests", &error));
     // An interrupted run leaves its lab behind, in whatever state.
@@ -242,5 +252,27 @@ fn soak(launcher: &Path) -> Tally {
 fn in_lab(lab: &Lab, launcher: &Path, plan: &Plan) -> Result<Tally, LabError> {
     let launcher = lab.install(launcher.parent().unwrap_or(launcher))?.join("rlaunch");
     let environment = [(LAB_VARIABLE, TEST_LAB.into()), (LAUNCHER_VARIABLE, launcher)];
-    run::root_tests("rlaunch-tests", "netns", plan, &environment)
+    let program = run::test_program("rlaunch-tests", "netns")?;
+    let lacking = MODULES.iter().filter(|(module, _)| !has_module(module));
+    let lacking: Vec<_> = lacking.collect();
+    let left_out: Vec<&str> = lacking.iter().map(|(_, test)| *test).collect();
+    let mut tally = run::program_without(&program, plan, &left_out, &environment)?;
+    for (module, test) in lacking {
+        tally.add(Tally::skip(format!("{test}: {PYTHON} has no {module}")));
+    }
+    Ok(tally)
+}
+
+/// The Python that hosts have.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Python's modules that tests need, and the tests that do.
+const MODULES: [(&str, &str); 2] = [
+    ("numpy", "numpy_arrays_are_reduced_in_place"),
+    ("torch", "torch_tensors_are_reduced_in_place"),
+];
+
+fn has_module(module: &str) -> bool {
+    let program = format!("import importlib.util as u, sys; sys.exit(not u.find_spec('{module}'))");
+    Command::new(PYTHON).args(["-c", &program]).status().is_ok_and(|status| status.success())
 }

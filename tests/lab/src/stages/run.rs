@@ -81,8 +81,19 @@ pub(super) fn program(
     plan: &Plan,
     environment: &[(&str, PathBuf)],
 ) -> Result<Tally, LabError> {
+    program_without(program, plan, &[], environment)
+}
+
+/// The same without the tests whose names contain one of `left_out`.
+pub(super) fn program_without(
+    program: &Path,
+    plan: &Plan,
+    left_out: &[&str],
+    environment: &[(&str, PathBuf)],
+) -> Result<Tally, LabError> {
     let mut command = Command::new(program);
     command.args(["--test-threads", "1"]).args(&plan.filter);
+    command.args(left_out.iter().flat_map(|name| ["--skip", *name]));
     command.envs(environment.iter().cloned()).current_dir(dist::workspace());
     tests(&mut command)
 }

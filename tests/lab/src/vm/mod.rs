@@ -9,6 +9,7 @@ mod guest;
 mod image;
 mod monitor;
 mod network;
+pub mod pair;
 mod recipe;
 mod state;
 mod topology;
@@ -206,7 +207,7 @@ impl VmLab {
     }
 
     /// Runs a program on a guest whose failure is an error; gives its stdout.
-    fn checked(&self, guest: &str, words: &[&str]) -> Result<String, LabError> {
+    pub fn checked(&self, guest: &str, words: &[&str]) -> Result<String, LabError> {
         let output = self.run(guest, words)?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

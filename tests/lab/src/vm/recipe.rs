@@ -14,6 +14,8 @@ const PACKAGES: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
     "perftest",
+    // What the unsafe code around them does with memory.
+    "valgrind",
     // `ip`, `tc` and `rdma`; `lspci`; `ping`.
     "iproute2",
     "pciutils",

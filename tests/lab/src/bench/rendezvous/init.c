@@ -1,11 +1,22 @@
 /* How long MPI_Init takes each rank, in microseconds: what an MPI library does where rlaunch hands
- * every rank a table. */
+ * every rank a table. With an argument all ranks begin at that moment, in seconds since 1970. */
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
-int main(void) {
+int main(int argc, char **argv) {
     struct timespec before, after;
+    if (argc > 1) {
+        double begin = atof(argv[1]);
+        struct timespec moment = {(time_t)begin, (long)((begin - (time_t)begin) * 1e9)};
+        clock_gettime(CLOCK_REALTIME, &before);
+        if (before.tv_sec + before.tv_nsec / 1e9 > begin) {
+            fprintf(stderr, "this rank has started too late to begin with the others\n");
+            return 1;
+        }
+        clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &moment, NULL);
+    }
     clock_gettime(CLOCK_MONOTONIC, &before);
     MPI_Init(NULL, NULL);
     clock_gettime(CLOCK_MONOTONIC, &after);

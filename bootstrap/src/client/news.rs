@@ -1,0 +1,45 @@
+//! What agents tell their ranks unasked: why others will not answer any more.
+//!
+//! It comes from the launcher, which knows first what was first. Ranks that wait for each other by
+//! ways of their own may have no other sign: a peer that dies takes a shared memory or a TCP
+//! connection with it, but a queue pair only falls silent.
+
+use crate::id::{NodeId, Rank};
+use crate::job::ExitStatus;
+use serde::{Deserialize, Serialize};
+
+/// So many are told and kept; later ones would find nobody who still waits.
+pub const MOST_NEWS: usize = 16;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    /// A rank has failed.
+    RankFailed {
+        /// Which.
+        rank: Rank,
+        /// How.
+        status: ExitStatus,
+        /// The job ends because of it: it is the first.
+        ends: bool,
+    },
+    /// Nobody hears of a node any more; its ranks end.
+    NodeLost {
+        /// Which.
+        node: NodeId,
+        /// How that was noticed, at most [`crate::tree::message::MAX_TEXT`] bytes.
+        how: String,
+    },
+    /// RDMA between these nodes has failed.
+    LinkDown {
+        /// Its ends.
+        nodes: [NodeId; 2],
+        /// The link and how it was noticed, at most [`crate::tree::message::MAX_TEXT`] bytes.
+        what: String,
+    },
+    /// The job ends.
+    Ending {
+        /// Why, at most [`crate::tree::message::MAX_TEXT`] bytes.
+        why: String,
+    },
+}

@@ -1,0 +1,28 @@
+//! `rlaunch bench`: a job of a program that comes with rlaunch.
+
+use crate::agent::store;
+use crate::args::{Args, BenchArgs, BenchWhat};
+use crate::exit::Exit;
+use crate::job::JobSpec;
+use crate::map::RankMap;
+use crate::report::Failed;
+
+/// What is to be run, and what is measured.
+pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {
+    let program = store::bench(args.reach.agent.as_deref())
+        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+    let what = args.what;
+    let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    Ok((args, what))
+}
+
+/// Whether so many ranks can measure it.
+pub(crate) fn check(job: &JobSpec, what: BenchWhat) -> Result<(), Failed> {
+    let map = RankMap::by_slot(&job.hosts, job.ranks, job.oversubscribe)
+        .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let checked = BenchArgs::check_ranks(what, map.world_size);
+    checked.map_err(|error| {
+        let hint = "-H a,b for two hosts, -H a:2 for two ranks of one, or -np 2";
+        Failed::from_error(Exit::USAGE, &error).hint(Some(hint))
+    })
+}

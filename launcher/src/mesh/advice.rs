@@ -1,0 +1,92 @@
+//! What to do about a path that does not work, by how far it came and what the system said.
+
+use super::paths::Proof;
+use super::show::Side;
+use super::verdict::Failure;
+use rlaunch_bootstrap::mesh::Step;
+use rlaunch_bootstrap::table::{Nic, RankTable, Transport};
+
+/// The port that RoCE v2 packets go to, UDP.
+const ROCE_PORT: u16 = 4791;
+
+/// The likely cause and its cure; none where nothing is known to help.
+pub(super) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
+    let (one, other) = (Side::of_end(table, proof.from)?, Side::of_end(table, proof.to)?);
+    let (from, to) = (one.nic?, other.nic?);
+    let cause = failure.fault.cause.as_str();
+    let said = failure.fault.hint.clone();
+    let said = said.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
+    match failure.fault.step {
+        Step::Block => Some(of_size(proof, (one.host, from), (other.host, to))),
+        Step::Token if cause.contains("status 12") || failure.fault.waited => {
+            Some(of_silence((one.host, from), (other.host, to)))
+        }
+        Step::Connect if cause.contains("no answer in time") => {
+            Some(of_silence((one.host, from), (other.host, to)))
+        }
+        Step::Connect if cause.contains("RTR") => {
+            said.or_else(|| Some(of_address((one.host, from), (other.host, to))))
+        }
+        Step::Prepare if cause.contains("GLIBC") => Some(OLD_LIBRARIES.to_owned()),
+        Step::Prepare | Step::Exchange | Step::Connect | Step::Token => said,
+    }
+}
+
+/// The host's C library is older than that of the machine that built the prover.
+const OLD_LIBRARIES: &str =
+    "build rlaunch-prover (`cargo prover`) on a system as old as that host, or give --mesh off";
+
+type HostNic<'a> = (&'a str, &'a Nic);
+
+/// Small packets arrive, large ones do not.
+fn of_size(proof: &Proof, (host, from): HostNic<'_>, (peer, to): HostNic<'_>) -> String {
+    let carried = proof.mtu.or_else(|| from.mtu.into_iter().chain(to.mtu).min()).unwrap_or(4096);
+    let interface = |nic: &Nic| nic.netdev.clone().unwrap_or_else(|| nic.device.clone());
+    let (one, other) = (interface(from), interface(to));
+    let test = match (&from.netdev, to.address) {
+        (Some(netdev), Some(address)) => {
+            format!("; on {host}: ping -c 3 -M do -s {carried} -I {netdev} {address}")
+        }
+        _ => String::new(),
+    };
+    format!(
+        "mtu.path: something between them drops packets of {carried} B, which NCCL sends all the \
+         same: let it carry them (switches: MTU 9216), or set the interfaces ({host} {one}, {peer} \
+         {other}) to MTU 1500{test}"
+    )
+}
+
+/// Nothing arrives at all.
+fn of_silence((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
+    let test = match (&from.netdev, to.address) {
+        (Some(netdev), Some(address)) => {
+            format!("on {host}: ping -c 3 -I {netdev} {address}; when that works, ")
+        }
+        _ => String::new(),
+    };
+    match from.transport {
+        Transport::Roce => format!(
+            "{test}see whether a firewall drops UDP port {ROCE_PORT}, and whether both GIDs are \
+             RoCE v2"
+        ),
+        Transport::Infiniband => {
+            format!(
+                "on {host}: ibping, ibtracert, and see whether both ports share a partition key"
+            )
+        }
+        Transport::Iwarp => format!(
+            "{test}see whether a firewall drops TCP between {host}'s {} and its peer",
+            from.device
+        ),
+    }
+}
+
+/// The kernel does not find the peer.
+fn of_address((host, from): HostNic<'_>, (_, to): HostNic<'_>) -> String {
+    match (&from.netdev, to.address) {
+        (Some(netdev), Some(address)) => {
+            format!("on {host}: ip route get {address} oif {netdev}; ip neigh show {address}")
+        }
+        _ => format!("rlaunch topo -H {host} shows what the port can reach"),
+    }
+}

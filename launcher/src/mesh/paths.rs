@@ -1,0 +1,86 @@
+//! Which paths are proved: a pure function of the rank table.
+
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::table::{Connect, End, Pair, RankTable};
+use std::collections::BTreeSet;
+
+/// Up to so many ranks `--mesh auto` proves each pair of them.
+const EACH_PAIR_UP_TO: u32 = 64;
+
+/// `--mesh`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Mode {
+    /// Each pair of ranks in jobs of up to 64, each pair of ports in larger ones
+    #[default]
+    Auto,
+    /// Each pair of ranks
+    Full,
+    /// Nothing is proved
+    Off,
+}
+
+impl Mode {
+    /// Whether each pair of ranks is proved, and not only each pair of ports.
+    pub(crate) fn is_full(self, world_size: u32) -> bool {
+        match self {
+            Mode::Auto => world_size <= EACH_PAIR_UP_TO,
+            Mode::Full => true,
+            Mode::Off => false,
+        }
+    }
+}
+
+/// Two ranks of different nodes and the NICs between which they are proved, both directions at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Proof {
+    pub(crate) a: Rank,
+    pub(crate) b: Rank,
+    /// That of `a`, which dials.
+    pub(crate) from: End,
+    /// That of `b`.
+    pub(crate) to: End,
+    /// The largest packet, when less than the NICs would carry.
+    pub(crate) mtu: Option<u32>,
+    pub(crate) by_manager: bool,
+}
+
+impl Proof {
+    /// Its two nodes.
+    pub(crate) fn nodes(&self) -> [NodeId; 2] {
+        [self.from.node, self.to.node]
+    }
+
+    /// Its two NICs, that of the lower node first.
+    pub(crate) fn nics(&self) -> (End, End) {
+        (self.from.min(self.to), self.from.max(self.to))
+    }
+}
+
+/// Everything that `mode` wants proved of a table.
+pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
+    if mode == Mode::Off {
+        return Vec::new();
+    }
+    let all = super::show::pairs(table).filter_map(|pair| proof(table, &pair));
+    if mode.is_full(table.world_size()) {
+        return all.collect();
+    }
+    let mut seen = BTreeSet::new();
+    all.filter(|proof| seen.insert((proof.nics(), proof.mtu))).collect()
+}
+
+/// That of a pair that RDMA connects.
+pub(super) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
+    let Pair { a, b, nic_a, nic_b, connect, mtu } = *pair;
+    let by_manager = match connect {
+        Connect::Rdma => false,
+        Connect::RdmaCm => true,
+        Connect::SharedMemory | Connect::Tcp => return None,
+    };
+    let node = |rank: Rank| Some(table.ranks().get(rank.index())?.node);
+    let from = End { node: node(a)?, nic: nic_a? };
+    let to = End { node: node(b)?, nic: nic_b? };
+    let of = |end: End| table.nodes().get(end.node.index())?.nics.get(end.nic as usize)?.mtu;
+    let carried = of(from).into_iter().chain(of(to)).min();
+    Some(Proof { a, b, from, to, mtu: mtu.filter(|_| mtu != carried), by_manager })
+}

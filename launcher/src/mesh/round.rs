@@ -1,0 +1,78 @@
+//! What each node is told of a round.
+
+use super::paths::Proof;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::mesh::{Limits, LocalEnd, Path, Round, Settings};
+use rlaunch_bootstrap::table::{End, RankTable};
+use std::collections::BTreeMap;
+
+/// By node: the ends of `proofs` that are its own, numbered from `first`. Nodes that have none take
+/// part all the same, since all of them meet.
+pub(super) fn of_nodes(
+    table: &RankTable,
+    proofs: &[Proof],
+    (number, first): (u32, u32),
+    settings: Settings,
+    limits: Limits,
+) -> Vec<Round> {
+    let mut nodes: Vec<Building> = table.nodes().iter().map(|_| Building::default()).collect();
+    for (id, proof) in (first..).zip(proofs) {
+        for (own, peer, dials) in [(proof.from, proof.to, true), (proof.to, proof.from, false)] {
+            let Some(building) = nodes.get_mut(own.node.index()) else { continue };
+            let end = building.end(table, own, proof.by_manager);
+            let path = Path { id, end, peer: peer.node, dials, mtu: proof.mtu };
+            building.paths.push(path);
+        }
+    }
+    let round = |Building { ends, paths, .. }| Round {
+        number,
+        ends,
+        paths,
+        settings,
+        limits,
+        through_launcher: false,
+    };
+    nodes.into_iter().map(round).collect()
+}
+
+/// One node's part.
+#[derive(Default)]
+struct Building {
+    ends: Vec<LocalEnd>,
+    /// Where each of its NICs is among them.
+    known: BTreeMap<(u32, bool), u32>,
+    paths: Vec<Path>,
+}
+
+impl Building {
+    fn end(&mut self, table: &RankTable, own: End, by_manager: bool) -> u32 {
+        let Building { ends, known, .. } = self;
+        *known.entry((own.nic, by_manager)).or_insert_with(|| {
+            ends.extend(local(table, own, by_manager));
+            u32::try_from(ends.len().saturating_sub(1)).unwrap_or(u32::MAX)
+        })
+    }
+}
+
+fn local(table: &RankTable, End { node, nic }: End, by_manager: bool) -> Option<LocalEnd> {
+    let nic = table.nodes().get(node.index())?.nics.get(nic as usize)?;
+    Some(LocalEnd {
+        device: nic.device.clone(),
+        port: nic.port,
+        gid_index: nic.gid_index,
+        manager: nic.address.filter(|_| by_manager),
+    })
+}
+
+/// One path alone, proved again by its two nodes while the job runs.
+pub(super) fn again(
+    table: &RankTable,
+    proof: &Proof,
+    (number, id): (u32, u32),
+    settings: Settings,
+    limits: Limits,
+) -> [(NodeId, Round); 2] {
+    let rounds = of_nodes(table, &[*proof], (number, id), settings, limits);
+    let of = |node: NodeId| Round { through_launcher: true, ..rounds[node.index()].clone() };
+    [proof.from.node, proof.to.node].map(|node| (node, of(node)))
+}

@@ -1,0 +1,224 @@
+//! What became of the paths, and what follows from it: a smaller MTU, other NICs, or none.
+
+use super::paths::Proof;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::mesh::{Fault, Outcome, Proved, Step};
+use rlaunch_bootstrap::table::End;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What any Ethernet carries, in bytes of payload.
+const ETHERNET: u32 = 1024;
+
+/// How a proof came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Up(Proved),
+    Failed(Failure),
+}
+
+/// Why a path does not carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The end that knows best.
+    pub(crate) node: NodeId,
+    pub(crate) fault: Fault,
+    /// What the other end says, when it says something.
+    pub(crate) other: Option<Fault>,
+}
+
+/// By path id: what both its ends have said.
+#[derive(Debug, Default)]
+pub(crate) struct Said(BTreeMap<u32, Vec<OfEnd>>);
+
+/// What the end on this node says.
+type OfEnd = (NodeId, Result<Proved, Fault>);
+
+impl Said {
+    pub(crate) fn by(&mut self, node: NodeId, outcomes: Vec<Outcome>) {
+        for Outcome { id, result } in outcomes {
+            self.0.entry(id).or_default().push((node, result));
+        }
+    }
+
+    /// A path is up when both of its ends say so; of two faults that of an end that did not merely
+    /// wait for the other says more, and then the earlier one.
+    pub(crate) fn verdict(&self, id: u32, proof: &Proof, silent: &str) -> Verdict {
+        let said = self.0.get(&id).map_or(&[][..], Vec::as_slice);
+        let of = |node: NodeId| {
+            let found = said.iter().find(|(by, _)| *by == node).map(|(_, result)| result.clone());
+            found.unwrap_or_else(|| Err(silence(silent)))
+        };
+        match (of(proof.from.node), of(proof.to.node)) {
+            (Ok(one), Ok(other)) => Verdict::Up(Proved {
+                mtu: one.mtu.into_iter().chain(other.mtu).min(),
+                round_trip_ns: one.round_trip_ns,
+            }),
+            (Err(fault), Ok(_)) => {
+                Verdict::Failed(Failure { node: proof.from.node, fault, other: None })
+            }
+            (Ok(_), Err(fault)) => {
+                Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
+            }
+            (Err(one), Err(other)) => Verdict::Failed(worse(proof, one, other)),
+        }
+    }
+}
+
+fn worse(proof: &Proof, one: Fault, other: Fault) -> Failure {
+    let weight = |fault: &Fault| (fault.waited, fault.step);
+    if weight(&one) <= weight(&other) {
+        Failure { node: proof.from.node, fault: one, other: Some(other) }
+    } else {
+        Failure { node: proof.to.node, fault: other, other: Some(one) }
+    }
+}
+
+fn silence(cause: &str) -> Fault {
+    Fault { step: Step::Prepare, cause: cause.to_owned(), hint: None, waited: true }
+}
+
+/// Nobody came to prove this one.
+pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> Verdict {
+    let cause = format!("not tried within {} s (--mesh-timeout)", timeout.as_secs_f64());
+    Verdict::Failed(Failure { node: proof.from.node, fault: silence(&cause), other: None })
+}
+
+impl Failure {
+    /// Small packets arrive and large ones do not.
+    pub(crate) fn is_of_size(&self) -> bool {
+        let by_size = |fault: &Fault| fault.step == Step::Block;
+        by_size(&self.fault) && self.other.as_ref().is_none_or(by_size)
+    }
+}
+
+/// What to do about two NICs between which a path failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Remedy {
+    /// The same once more: a host that was busy for a moment is no broken link.
+    Again,
+    /// Packets of at most so many bytes.
+    Smaller(u32),
+    /// They do not reach each other.
+    Cut,
+}
+
+/// What pairs of NICs have been tried with already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Had<'a> {
+    /// Smaller packets.
+    pub(crate) lowered: &'a BTreeSet<(End, End)>,
+    /// The same once more.
+    pub(crate) repeated: &'a BTreeSet<(End, End)>,
+}
+
+/// Of each pair of NICs with a failed path, what is tried next. `carried` is what the two carry by
+/// themselves, in bytes.
+pub(crate) fn remedies<'a>(
+    failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
+    carried: impl Fn((End, End)) -> Option<u32>,
+    had: Had<'_>,
+) -> BTreeMap<(End, End), Remedy> {
+    let mut remedies = BTreeMap::new();
+    for (proof, failure) in failed {
+        let nics = proof.nics();
+        let remedy = if failure.is_of_size() {
+            let can = !proof.by_manager && !had.lowered.contains(&nics);
+            carried(nics).filter(|_| can).and_then(smaller).map_or(Remedy::Cut, Remedy::Smaller)
+        } else if failure.fault.step == Step::Token && !had.repeated.contains(&nics) {
+            Remedy::Again
+        } else {
+            Remedy::Cut
+        };
+        // What cures one path has to cure all of them: the strongest is taken.
+        let known = remedies.entry(nics).or_insert(remedy);
+        *known = (*known).max(remedy);
+    }
+    remedies
+}
+
+/// The MTU to be tried after this one: what any Ethernet carries, or the next one below that.
+fn smaller(mtu: u32) -> Option<u32> {
+    match mtu {
+        0..=256 => None,
+        257..=ETHERNET => Some(mtu.next_power_of_two() / 2),
+        _ => Some(ETHERNET),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::id::Rank;
+
+    const END: [End; 2] = [End { node: NodeId(0), nic: 0 }, End { node: NodeId(1), nic: 2 }];
+
+    fn proof() -> Proof {
+        let [from, to] = END;
+        Proof { a: Rank(0), b: Rank(1), from, to, mtu: None, by_manager: false }
+    }
+
+    fn fault(step: Step, waited: bool) -> Fault {
+        Fault { step, cause: "because".into(), hint: None, waited }
+    }
+
+    fn verdict(one: Result<u32, Fault>, other: Result<u32, Fault>) -> Verdict {
+        let mut said = Said::default();
+        for (end, result) in END.iter().zip([one, other]) {
+            let result = result.map(|mtu| Proved { mtu: Some(mtu), round_trip_ns: mtu });
+            said.by(end.node, vec![Outcome { id: 7, result }]);
+        }
+        said.verdict(7, &proof(), "silence")
+    }
+
+    fn failure(verdict: Verdict) -> Failure {
+        match verdict {
+            Verdict::Failed(failure) => failure,
+            Verdict::Up(proved) => panic!("it is up: {proved:?}"),
+        }
+    }
+
+    #[test]
+    fn both_ends_have_to_say_that_it_is_up() {
+        let up = Verdict::Up(Proved { mtu: Some(1024), round_trip_ns: 4096 });
+        assert_eq!(verdict(Ok(4096), Ok(1024)), up);
+        let late = fault(Step::Token, true);
+        assert_eq!(failure(verdict(Ok(1), Err(late))).node, NodeId(1));
+        let silent = Said::default().verdict(7, &proof(), "no answer from b");
+        assert_eq!(failure(silent).fault.cause, "no answer from b");
+    }
+
+    #[test]
+    fn the_end_that_did_not_merely_wait_knows_best() {
+        let waited = fault(Step::Connect, true);
+        let failed = fault(Step::Token, false);
+        let found = failure(verdict(Err(waited.clone()), Err(failed.clone())));
+        assert_eq!((found.node, found.fault, found.other), (NodeId(1), failed, Some(waited)));
+    }
+
+    #[test]
+    fn smaller_packets_are_tried_once_where_small_ones_arrive() {
+        let block = failure(verdict(Err(fault(Step::Block, false)), Ok(4096)));
+        let token = failure(verdict(Err(fault(Step::Token, false)), Ok(4096)));
+        let nics = proof().nics();
+        let none = BTreeSet::new();
+        let all = |failures: &[&Failure], mtu, lowered: &[(End, End)]| {
+            let proof = proof();
+            let lowered = lowered.iter().copied().collect();
+            let had = Had { lowered: &lowered, repeated: &none };
+            let failed = failures.iter().map(|failure| (&proof, *failure));
+            remedies(failed, |_| Some(mtu), had)[&nics]
+        };
+        let remedy = |failure: &Failure, mtu, lowered: &[(End, End)]| all(&[failure], mtu, lowered);
+        assert_eq!(remedy(&block, 4096, &[]), Remedy::Smaller(1024));
+        assert_eq!(remedy(&block, 1024, &[]), Remedy::Smaller(512));
+        assert_eq!(remedy(&block, 256, &[]), Remedy::Cut);
+        assert_eq!(remedy(&block, 4096, &[nics]), Remedy::Cut);
+        assert_eq!(remedy(&token, 4096, &[]), Remedy::Again);
+        assert_eq!(all(&[&block, &token], 4096, &[]), Remedy::Smaller(1024));
+        let repeated = [nics].into();
+        let had = Had { lowered: &none, repeated: &repeated };
+        let proof = proof();
+        assert_eq!(remedies([(&proof, &token)].into_iter(), |_| None, had)[&nics], Remedy::Cut);
+    }
+}

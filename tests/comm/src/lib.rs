@@ -1,0 +1,13 @@
+//! What a communicator must do, as cases: each is run by all ranks together, over whichever way
+//! their links go, and compared bit for bit.
+
+mod case;
+mod cover;
+mod run;
+mod traffic;
+mod value;
+
+pub use case::{Case, Collective, Op, all};
+pub use cover::cover;
+pub use run::{long, run};
+pub use traffic::{Progress, traffic};

@@ -1,0 +1,99 @@
+//! The suite as a rank. Rank 0 says how it went.
+
+use rlaunch_comm::{Communicator, Op, chain};
+use rlaunch_comm_suite as suite;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+const USAGE: &str = "comm-suite all | cover | long | stream MESSAGES | traffic SECONDS | \
+                     lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort";
+/// So many calls hold before a rank is lost.
+const CALLS: usize = 50;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match part(&words) {
+        Ok(said) => {
+            said.into_iter().for_each(|line| println!("{line}"));
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What rank 0 has to say.
+fn part(words: &[&str]) -> Result<Option<String>, String> {
+    let comm = Communicator::from_env().map_err(|error| {
+        let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        format!("{}{hint}", chain(&error))
+    })?;
+    let (me, size) = (comm.rank(), comm.size());
+    let cases = |cases: Vec<suite::Case>| {
+        cases.iter().try_for_each(|case| suite::run(&comm, case))?;
+        Ok::<_, String>(format!("{} cases hold among {size} ranks", cases.len()))
+    };
+    let said = match words {
+        ["all"] => cases(suite::all()),
+        ["cover"] => cases(suite::cover()),
+        ["long"] => Ok(format!("{} cases hold among {size} ranks", suite::long(&comm)?)),
+        ["traffic", seconds] => {
+            let seconds = seconds.parse().map_err(|_| USAGE)?;
+            let tell = |progress: &suite::Progress| println!("{progress}");
+            let rounds = suite::traffic(&comm, Duration::from_secs(seconds), tell)?;
+            Ok(format!("{rounds} rounds of messages among {size} ranks"))
+        }
+        ["stream", messages] => stream(&comm, messages.parse().map_err(|_| USAGE)?),
+        ["lose", rank, how, elements] => {
+            let elements = elements.parse().map_err(|_| USAGE)?;
+            lose(&comm, rank.parse().map_err(|_| USAGE)?, how, elements)
+        }
+        // The others wait for what never comes.
+        ["abort"] if me == 1 => Err(comm.abort("no data").to_string()),
+        ["abort"] => Ok(String::new()),
+        _ => Err(USAGE.to_owned()),
+    }?;
+    comm.barrier().map_err(|error| error.to_string())?;
+    Ok((me == 0).then_some(said))
+}
+
+/// Long messages from rank 0 to rank 1.
+fn stream(comm: &Communicator, messages: usize) -> Result<String, String> {
+    let mut data = vec![comm.rank() as u8; 1 << 20];
+    for message in 0..messages {
+        let done = match comm.rank() {
+            0 => comm.send(&data, 1, message as u32),
+            1 => comm.recv(&mut data, 0, message as u32).map(drop),
+            _ => Ok(()),
+        };
+        done.map_err(|error| error.to_string())?;
+    }
+    Ok(format!("{messages} messages from rank 0 to rank 1"))
+}
+
+/// Calls until a rank ends or sends itself a signal, and then until somebody notices. Rank 0 says
+/// when.
+fn lose(comm: &Communicator, rank: usize, how: &str, elements: usize) -> Result<String, String> {
+    let (own, mut sum) = (vec![1_u64; elements], vec![0; elements]);
+    for call in 0.. {
+        if call == CALLS && comm.rank() == 0 {
+            println!("{CALLS} calls hold");
+        }
+        if call == CALLS && comm.rank() == rank {
+            // Without a goodbye.
+            match how {
+                "EXIT" => std::process::exit(3),
+                "LEAVE" => std::process::exit(0),
+                _ => {}
+            }
+            let pid = std::process::id().to_string();
+            let killed = Command::new("kill").args(["-s", how, &pid]).status();
+            killed.map_err(|error| error.to_string())?;
+        }
+        comm.all_reduce(&own, &mut sum, Op::Sum).map_err(|error| error.to_string())?;
+    }
+    Ok(String::new())
+}

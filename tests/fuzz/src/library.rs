@@ -1,0 +1,30 @@
+//! The library for ranks, as it arrives at a node.
+
+use rlaunch_bootstrap::library::{Archive, ArchivedFile};
+use std::path::{Component, Path};
+
+/// What can be read is written alike, and its files stay below its directory or are refused.
+pub(crate) fn archive(data: &[u8]) {
+    let Ok(archive) = Archive::decode(data) else { return };
+    let again = archive.encode().expect("it was read");
+    let again = Archive::decode(&again).expect("it was written");
+    assert_eq!((&again, again.name()), (&archive, archive.name()));
+    for file in archive.0.iter().filter(|file| file.is_inside()) {
+        let place = Path::new("/library").join(&file.path);
+        let leaves = place.components().any(|part| part == Component::ParentDir);
+        assert!(place.starts_with("/library") && !leaves, "{}", file.path);
+    }
+}
+
+pub(crate) fn archive_seeds() -> Vec<Vec<u8>> {
+    let file = |path: &str, content: &[u8]| ArchivedFile {
+        path: path.to_owned(),
+        content: content.to_vec(),
+    };
+    let files = vec![
+        file("librlaunch.so", b"\x7fELF"),
+        file("python/rlaunch/__init__.py", b"x = 1\n"),
+        file("../outside", b""),
+    ];
+    Archive(files).encode().into_iter().collect()
+}

@@ -1,0 +1,61 @@
+//! What agents say to their provers, and provers to each other.
+
+use crate::frames::{read, stream};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::mesh::{
+    EndTold, Endpoints, Limits, LocalEnd, Path, PathTold, Round, Settings, ToProver,
+};
+use std::time::Duration;
+
+pub(crate) fn to_prover(data: &[u8]) {
+    read::<ToProver>(data);
+}
+
+/// Whatever can be read can be written, and reads the same again.
+pub(crate) fn endpoints(data: &[u8]) {
+    let Ok(told) = Endpoints::decode(data) else { return };
+    let again = told.encode().ok().and_then(|bytes| Endpoints::decode(&bytes).ok());
+    assert_eq!(again, Some(told));
+}
+
+fn told() -> Endpoints {
+    let gid = "::ffff:10.0.0.1".parse().ok();
+    let end = EndTold {
+        end: 0,
+        lid: 1,
+        gid,
+        mtu: 4096,
+        address: 1 << 40,
+        key: 7,
+        block: 4096,
+        listener: Some(21_000),
+    };
+    let path = PathTold { id: 3, end: 0, number: 17, first_packet: 99, control: 64 };
+    Endpoints { node: NodeId(1), ends: vec![end], paths: vec![path] }
+}
+
+pub(crate) fn to_prover_seeds() -> Vec<Vec<u8>> {
+    let end = LocalEnd {
+        device: "mlx5_0".into(),
+        port: 1,
+        gid_index: Some(3),
+        manager: "10.0.0.1".parse().ok(),
+    };
+    let path = Path { id: 3, end: 0, peer: NodeId(1), dials: true, mtu: Some(1024) };
+    let five = Duration::from_secs(5);
+    let round = Round {
+        number: 0,
+        ends: vec![end],
+        paths: vec![path],
+        settings: Settings::default(),
+        limits: Limits::within(five, five),
+        through_launcher: false,
+    };
+    let connect = ToProver::Connect(told().encode().into_iter().collect());
+    let watch = ToProver::Watch { ids: vec![3], beat_ms: 2000 };
+    vec![stream(&[ToProver::Prove(round), connect, ToProver::Go, watch])]
+}
+
+pub(crate) fn endpoints_seeds() -> Vec<Vec<u8>> {
+    told().encode().into_iter().collect()
+}

@@ -1,0 +1,246 @@
+//! `cargo lab bench comm`: messages and collectives of rlaunch's communicator beside those of MPICH
+//! and Open MPI, on the same hosts in the same run.
+//!
+//! In each round each of the three is started once and measures every row; who begins changes from
+//! round to round. A row holds if rlaunch's time, divided by that of the better peer in the same
+//! round, has a median of at most 1.10, and that median's 90 % interval, by order statistics, begins
+//! at 1.0 or below. How long ranks take until they can speak is measured beside `MPI_Init`, with a
+//! bar in milliseconds.
+
+mod init;
+mod report;
+mod row;
+mod setting;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::launchers::{Field, Launcher};
+use crate::command::{run as run_command, show};
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Lab, LabError, Options};
+use report::Rounds;
+use row::{Measured, Row};
+pub use setting::Link;
+use setting::{Contender, Setting};
+
+const NAME: &str = "bench";
+const NET: [u8; 2] = [10, 97];
+/// Where hosts find the programs.
+const ON_HOST: &str = "/tmp/bench";
+const IDLE: Duration = Duration::from_secs(30);
+const PEER: (&str, &str) = ("peer.c", include_str!("comm/peer.c"));
+/// The least seconds of one batch of acts.
+const SECONDS: &str = "0.02";
+/// How many batches of a row a program times each time it is started; it reports their median.
+const BATCHES: &str = "3";
+
+/// Starts a rank so that whatever else runs on this machine gets out of its way: priorities are
+/// first those of sessions.
+const FIRST: [&str; 4] =
+    ["sh", "-c", r#"echo -20 2>/dev/null >/proc/self/autogroup; exec nice -n -20 "$@""#, "sh"];
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How often each program is started, after once to warm up.
+    pub rounds: usize,
+    /// Only rows whose names contain this.
+    pub row: Option<String>,
+    /// Only over this.
+    pub only: Option<Link>,
+    /// Peers also in ways that few people start them in.
+    pub variants: bool,
+}
+
+impl Plan {
+    /// Whether it is measured how long ranks take to be ready.
+    fn wants_init(&self) -> bool {
+        self.row.as_ref().map_or(self.only.is_none(), |row| init::NAME.contains(row.as_str()))
+    }
+}
+
+/// Measures and prints; true if every row with a bar holds.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    let rows = Row::with_name(plan.row.as_deref().unwrap_or(""));
+    if rows.is_empty() && !plan.wants_init() {
+        let all = Row::ALL.map(|row| row.to_string()).join(" ");
+        return Err(LabError::Usage(format!("no such row; there are {all} {}", init::NAME)));
+    }
+    let settings = Setting::ALL.into_iter().filter(|_| !rows.is_empty());
+    let settings: Vec<_> = settings.filter(|one| plan.only.is_none_or(|l| l == one.link)).collect();
+    setup::install(Extent::Headers)?;
+    let rlaunch = dist::build(Profile::Release)?;
+    let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
+    let made = fs::create_dir(&scratch).map_err(LabError::io("make a directory for programs"));
+    let programs = made.and_then(|()| compile(&scratch));
+    let held = programs.and_then(|programs| with_lab(plan, &settings, &rows, rlaunch, &programs));
+    let _ = fs::remove_dir_all(&scratch);
+    let held = held?;
+    let count = held.iter().filter(|held| **held).count();
+    println!("\nrows that hold: {count} of {}", held.len());
+    Ok(count == held.len())
+}
+
+/// Builds what ranks run under each launcher.
+fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let mut own = dist::cargo();
+    own.args(["build", "--release", "-p", "rlaunch-comm", "--example", "measure"]);
+    show("build the communicator's examples", own.args(["--example", "init"]))?;
+    let examples = dist::target_directory()?.join("release/examples");
+    let mut programs = Vec::new();
+    let named: [(&str, (&str, &str), Name); 2] =
+        [("measure", PEER, program), (init::NAME, init::PEER, init::program)];
+    for (example, (source, text), name) in named {
+        fs::write(scratch.join(source), text).map_err(LabError::io(format!("write {source}")))?;
+        let (built, own) = (examples.join(example), scratch.join(name(Launcher::Rlaunch)));
+        fs::copy(&built, &own).map_err(LabError::io(format!("copy {}", built.display())))?;
+        programs.push(own);
+        for (launcher, compiler) in
+            [(Launcher::Hydra, "mpicc.mpich"), (Launcher::OpenMpi, "mpicc.openmpi")]
+        {
+            let mut compile = Command::new(compiler);
+            compile.current_dir(scratch).args(["-O2", "-o", &name(launcher), source]);
+            run_command(&format!("compile {source} by {compiler}"), &mut compile)?;
+            programs.push(scratch.join(name(launcher)));
+        }
+    }
+    Ok(programs)
+}
+
+/// What a launcher's program is called.
+type Name = fn(Launcher) -> String;
+
+/// The name of what ranks run.
+fn program(launcher: Launcher) -> String {
+    format!("measure-{}", launcher.name())
+}
+
+/// Of each row with a bar, whether it holds.
+fn with_lab(
+    plan: &Plan,
+    settings: &[Setting],
+    rows: &[Row],
+    rlaunch: PathBuf,
+    programs: &[PathBuf],
+) -> Result<Vec<bool>, LabError> {
+    let hosts = settings.iter().map(|setting| setting.hosts).max().unwrap_or(1).max(init::HOSTS);
+    println!("starting {hosts} hosts");
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
+    let field = Field { hosts: lab.hosts(), lab, rlaunch };
+    let placed = programs.iter().try_for_each(|program| place(&field, program));
+    let measure = |setting: &Setting| {
+        println!("\n{}", setting.describe());
+        let contenders = setting.contenders(plan.variants);
+        let rounds = measure(&field, setting, &contenders, rows, setting.rounds(plan.rounds))?;
+        Ok(print(setting, &contenders, rows, &rounds))
+    };
+    let held: Result<Vec<Vec<bool>>, _> =
+        placed.and_then(|()| settings.iter().map(measure).collect());
+    let held = held.map(|held| held.concat()).and_then(|mut held| {
+        if plan.wants_init() {
+            held.push(init::run(&field, plan.rounds)?);
+        }
+        Ok(held)
+    });
+    Lab::down(NAME)?;
+    held
+}
+
+fn place(field: &Field, program: &Path) -> Result<(), LabError> {
+    let bytes = fs::read(program).map_err(LabError::io(format!("read {}", program.display())))?;
+    let to = Path::new(ON_HOST).join(program.file_name().unwrap_or_default());
+    field.hosts.iter().try_for_each(|host| field.lab.write_file(host, &to, &bytes, 0o755))
+}
+
+/// A round to warm up, in which the programs find how many acts a batch needs, then the timed ones.
+fn measure(
+    field: &Field,
+    setting: &Setting,
+    contenders: &[Contender],
+    rows: &[Row],
+    rounds: usize,
+) -> Result<Vec<Rounds>, LabError> {
+    let mut results = vec![Rounds::new(contenders.len()); rows.len()];
+    let mut counts = vec![vec![0; rows.len()]; contenders.len()];
+    for round in 0..=rounds {
+        for turn in 0..contenders.len() {
+            let index = (round + turn) % contenders.len();
+            let contender = &contenders[index];
+            let measured = match measure_one(field, setting, contender, rows, &counts[index]) {
+                Ok(measured) => measured,
+                Err(error) if setting.has_bar => return Err(error),
+                Err(error) => {
+                    println!("round {round}: {:<11} {error}", contender.name);
+                    field.lab.clear()?;
+                    continue;
+                }
+            };
+            println!("round {round}: {:<11} {}", contender.name, in_words(rows, &measured));
+            if setting.has_bar {
+                counts[index] = measured.iter().map(|of_row| of_row.count).collect();
+            }
+            if round > 0 {
+                let results = results.iter_mut().zip(&measured);
+                results.for_each(|(of_row, one)| of_row.0[index].push(one.seconds));
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// Starts a program once.
+fn measure_one(
+    field: &Field,
+    setting: &Setting,
+    contender: &Contender,
+    rows: &[Row],
+    counts: &[u64],
+) -> Result<Vec<Measured>, LabError> {
+    let launcher = contender.launcher;
+    let program = format!("{ON_HOST}/{}", program(launcher));
+    let asked = rows.iter().zip(counts).map(|(row, count)| format!("{row}/{count}"));
+    let asked: Vec<String> = asked.collect();
+    let mut words = [FIRST.as_slice(), &[program.as_str(), SECONDS, BATCHES]].concat();
+    words.extend(asked.iter().map(String::as_str));
+    let hosts = &field.hosts[..setting.hosts];
+    let limit = ["--timeout", setting.limit()];
+    let limit = if launcher == Launcher::Hydra { [].as_slice() } else { &limit };
+    let options: Vec<&str> = limit.iter().copied().chain(contender.options()).collect();
+    let mut command = launcher.command_on(hosts, &options, field, setting.per_host, &words);
+    command.env("MPIEXEC_TIMEOUT", setting.limit());
+    let operation = format!("measure the communicator of {}", contender.name);
+    let output = run_command(&operation, &mut command)?;
+    field.lab.wait_until_idle(IDLE)?;
+    row::read(&String::from_utf8_lossy(&output.stdout), rows)
+}
+
+fn in_words(rows: &[Row], measured: &[Measured]) -> String {
+    let word = |(row, of): (&Row, &Measured)| format!("{row} {:.3}", row.shown(of.seconds));
+    rows.iter().zip(measured).map(word).collect::<Vec<_>>().join("  ")
+}
+
+/// Prints a setting's table; of each row with a bar, whether it holds.
+fn print(
+    setting: &Setting,
+    contenders: &[Contender],
+    rows: &[Row],
+    rounds: &[Rounds],
+) -> Vec<bool> {
+    let names: Vec<&str> = contenders.iter().map(|one| one.name).collect();
+    println!("\n{}: median (min–max)", setting.describe());
+    print!("{:<25}", "");
+    names.iter().for_each(|name| print!("{name:>28}"));
+    println!("  ratio of times, its 90 % interval");
+    for (row, of_row) in rows.iter().zip(rounds) {
+        of_row.print(*row, &names, setting.has_bar);
+    }
+    let held = rounds.iter().map(|of_row| of_row.verdict().is_some_and(|of| of.holds()));
+    if setting.has_bar { held.collect() } else { Vec::new() }
+}

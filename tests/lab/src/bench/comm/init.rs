@@ -1,0 +1,85 @@
+//! How long 8 ranks on two hosts take until they can speak to each other, beside `MPI_Init`.
+//!
+//! All ranks begin at one moment, when all of them run: how long it takes until they do is the
+//! launcher's affair, and measured by `cargo lab bench launch`.
+
+use super::setting::{Contender, Link, Setting};
+use super::{IDLE, ON_HOST};
+use crate::LabError;
+use crate::bench::Series;
+use crate::bench::launchers::{Field, Launcher};
+use crate::command::run as run_command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// As `--row` names it.
+pub(super) const NAME: &str = "init";
+/// The peers' program.
+pub(super) const PEER: (&str, &str) = ("init.c", include_str!("../rendezvous/init.c"));
+/// The most milliseconds that the slowest rank may take, as the median of all rounds.
+const BAR: f64 = 10.0;
+
+/// So long after a launcher is started ranks begin: any of them has started them by then.
+const LEAD: Duration = Duration::from_secs(3);
+
+const SETTING: Setting = Setting { link: Link::Tcp, hosts: 2, per_host: 4, has_bar: false };
+
+/// Hosts that it takes.
+pub(super) const HOSTS: usize = SETTING.hosts;
+
+/// What ranks run under a launcher.
+pub(super) fn program(launcher: Launcher) -> String {
+    format!("init-{}", launcher.name())
+}
+
+/// Measures in turn, after a round to warm up; whether the bar is met.
+pub(super) fn run(field: &Field, rounds: usize) -> Result<bool, LabError> {
+    let contenders = SETTING.contenders(false);
+    let mut times = vec![Series::default(); contenders.len()];
+    for round in 0..=rounds {
+        let mut words = Vec::new();
+        for turn in 0..contenders.len() {
+            let index = (round + turn) % contenders.len();
+            let time = once(field, &contenders[index])?;
+            words.push(format!("{} {time:.2} ms", contenders[index].name));
+            if round > 0 {
+                times[index].push(time);
+            }
+        }
+        println!("round {round}: {}", words.join(", "));
+    }
+    println!(
+        "\n{} ranks on {HOSTS} hosts, from one moment until the slowest is ready: ms, median (min–max)",
+        HOSTS * SETTING.per_host
+    );
+    for (contender, times) in contenders.iter().zip(&times) {
+        println!("{:<11} {}", contender.name, times.summary());
+    }
+    let met = times[0].median().is_some_and(|median| median < BAR);
+    println!("from_env (bar {BAR} ms: {})", if met { "met" } else { "MISSED" });
+    Ok(met)
+}
+
+/// Milliseconds of the slowest rank.
+fn once(field: &Field, contender: &Contender) -> Result<f64, LabError> {
+    let hosts = &field.hosts[..HOSTS];
+    let program = format!("{ON_HOST}/{}", program(contender.launcher));
+    let limit = ["--timeout", SETTING.limit()];
+    let limit = if contender.launcher == Launcher::Hydra { [].as_slice() } else { &limit };
+    let options: Vec<&str> = limit.iter().copied().chain(contender.options()).collect();
+    let moment = (SystemTime::now() + LEAD).duration_since(UNIX_EPOCH).unwrap_or_default();
+    let moment = moment.as_secs_f64().to_string();
+    let words = [program.as_str(), &moment];
+    let mut command =
+        contender.launcher.command_on(hosts, &options, field, SETTING.per_host, &words);
+    command.env("MPIEXEC_TIMEOUT", SETTING.limit());
+    let operation = format!("start ranks under {}", contender.name);
+    let output = run_command(&operation, &mut command)?;
+    field.lab.wait_until_idle(IDLE)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let times = text.lines().filter_map(|line| line.strip_prefix("ready ")?.parse::<f64>().ok());
+    let times: Vec<f64> = times.collect();
+    if times.len() != HOSTS * SETTING.per_host {
+        return Err(LabError::Wrong(format!("{operation}: {} times in\n{text}", times.len())));
+    }
+    Ok(times.into_iter().fold(0.0, f64::max) / 1e3)
+}

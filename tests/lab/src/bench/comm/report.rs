@@ -1,0 +1,160 @@
+//! What the rounds of a row say, and whether the row holds.
+
+use super::row::Row;
+use crate::bench::Series;
+
+/// Where the median ratio has to lie.
+const MEDIAN_BAR: f64 = 1.10;
+/// Where the interval of the median ratio has to begin at the latest.
+const LOWER_BAR: f64 = 1.0;
+/// How likely the true median may lie below a 90 % interval, and how likely above.
+const BEYOND: f64 = 0.05;
+
+/// Seconds of a row by round, of each contender, rlaunch first.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Rounds(pub(super) Vec<Series>);
+
+/// rlaunch beside the better of its peers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Verdict {
+    /// The place of the better peer among the contenders.
+    pub(super) better: usize,
+    /// The median of the ratios of the rounds.
+    pub(super) median: f64,
+    /// Where the 90 % interval of that median begins; none with too few rounds for it.
+    pub(super) lower: Option<f64>,
+}
+
+impl Verdict {
+    pub(super) fn holds(&self) -> bool {
+        self.median <= MEDIAN_BAR && self.lower.is_some_and(|lower| lower <= LOWER_BAR)
+    }
+}
+
+impl Rounds {
+    pub(super) fn new(contenders: usize) -> Rounds {
+        Rounds(vec![Series::default(); contenders])
+    }
+
+    /// None without rounds. The better peer is the one whose median of all rounds is less: the
+    /// better one of each round would be the luckier one.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        let (own, peers) = self.0.split_first()?;
+        let peers = peers.iter().enumerate();
+        let medians = peers.filter_map(|(at, peer)| Some((at + 1, peer, peer.median()?)));
+        let (better, peer, least) = medians.min_by(|a, b| a.2.total_cmp(&b.2))?;
+        if peer.count() != own.count() {
+            // A round in which one of them failed: what is left are no pairs.
+            return Some(Verdict { better, median: own.median()? / least, lower: None });
+        }
+        let ratios = own.ratios_to(peer);
+        Some(Verdict { better, median: ratios.median()?, lower: lower_end(&ratios) })
+    }
+
+    /// Prints the row.
+    pub(super) fn print(&self, row: Row, names: &[&str], has_bar: bool) {
+        let shown = |series: &Series| {
+            let shown = Series(series.0.iter().map(|time| row.shown(*time)).collect());
+            shown.summary_to(if shown.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
+        };
+        print!("{:<20}{:<5}", row.to_string(), row.unit());
+        self.0.iter().map(shown).for_each(|one| print!("{one:>28}"));
+        let Some(verdict) = self.verdict() else { return println!() };
+        let lower = verdict.lower.map_or("–".into(), |lower| format!("{lower:.3}"));
+        let word = match (has_bar, verdict.lower) {
+            (false, _) => "",
+            (true, None) => "too few rounds",
+            (true, Some(_)) if verdict.holds() => "holds",
+            (true, Some(_)) => "MISSED",
+        };
+        let better = names.get(verdict.better).copied().unwrap_or_default();
+        println!("{:>8.3} from {lower:<6} of {better:<11}{word}", verdict.median);
+    }
+}
+
+/// Where the 90 % interval of the median begins, by order statistics: whatever the values are like,
+/// each of them is below their true median in half of all cases.
+fn lower_end(series: &Series) -> Option<f64> {
+    let mut sorted = series.0.clone();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(values_below(sorted.len())?).copied()
+}
+
+/// How many of `count` values lie below the lower end: the most of which so many or fewer are below
+/// the true median with a probability of at most [`BEYOND`]; none if none at all is likelier.
+fn values_below(count: usize) -> Option<usize> {
+    let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
+    let mut total = 0.0;
+    let mut most = None;
+    for k in 0..count {
+        total += chance;
+        if total > BEYOND {
+            break;
+        }
+        most = Some(k);
+        // Of k + 1 among `count`, from that of k.
+        chance *= (count - k) as f64 / (k + 1) as f64;
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(values: &[f64]) -> Series {
+        Series(values.to_vec())
+    }
+
+    #[test]
+    fn the_interval_begins_where_tables_say() {
+        // The usual tables of the sign test, one-sided at 5 %: ranks from 1.
+        for (count, rank) in [(5, 1), (7, 1), (8, 2), (10, 2), (11, 3), (15, 4), (20, 6), (30, 11)]
+        {
+            assert_eq!(values_below(count).map(|below| below + 1), Some(rank), "{count}");
+        }
+        assert_eq!(values_below(4), None);
+        assert_eq!(values_below(0), None);
+        assert_eq!(lower_end(&series(&[5.0, 4.0, 3.0, 2.0, 1.0])), Some(1.0));
+        assert_eq!(lower_end(&series(&[1.0; 4])), None);
+    }
+
+    #[test]
+    fn the_better_peer_is_the_one_with_the_lesser_median() {
+        // One lucky round does not make a peer the better.
+        let rounds = [&[1.0, 1.0, 1.0], &[4.0, 4.0, 0.1], &[2.0, 2.0, 2.0], &[3.0, 3.0, 3.0]];
+        let verdict = Rounds(rounds.map(|one| series(one)).to_vec()).verdict().unwrap();
+        assert_eq!((verdict.better, verdict.median, verdict.lower), (2, 0.5, None));
+        assert_eq!(Rounds::new(3).verdict(), None);
+    }
+
+    #[test]
+    fn a_peer_that_failed_sometimes_is_compared_by_medians() {
+        let rounds = Rounds(vec![series(&[3.0; 6]), Series::default(), series(&[2.0; 5])]);
+        let verdict = rounds.verdict().unwrap();
+        assert_eq!((verdict.better, verdict.median, verdict.lower), (2, 1.5, None));
+    }
+
+    #[test]
+    fn a_row_holds_by_both_of_its_bars() {
+        let verdict = |own: &[f64]| {
+            let peer = series(&vec![1.0; own.len()]);
+            let slow = series(&vec![9.0; own.len()]);
+            Rounds(vec![series(own), peer, slow]).verdict().unwrap()
+        };
+        assert!(verdict(&[0.9; 15]).holds());
+        assert!(verdict(&[1.0; 15]).holds());
+        // Certainly slower, if by little.
+        assert!(!verdict(&[1.05; 15]).holds());
+        // Perhaps no slower, but too slow in most rounds.
+        let mut own = [1.2; 15];
+        own[..4].fill(0.9);
+        assert!(!verdict(&own).holds());
+        own[4..].fill(1.09);
+        assert!(verdict(&own).holds());
+        own[3] = 1.01;
+        assert!(!verdict(&own).holds());
+        // Too few rounds to say.
+        assert!(!verdict(&[0.5; 4]).holds());
+    }
+}

@@ -1,0 +1,114 @@
+//! `cargo lab bench mesh`: what proving the mesh adds to a job's start, on three guests; and what a
+//! queue pair costs in a mesh of 24 ranks. `cargo lab soak mesh` proves it again and again.
+
+use super::Series;
+use crate::LabError;
+use crate::dist::{self, Profile};
+use crate::vm::{self, Topology, VmLab, VmOptions};
+use std::time::{Duration, Instant};
+
+const LAB: &str = "mesh";
+const GUESTS: usize = 3;
+const RLAUNCH: &str = "/share/rlaunch";
+/// Emulated computers are slow.
+const BOUND: Duration = Duration::from_secs(120);
+/// With the mesh, and without it.
+const WAYS: [&str; 2] = ["--transport rdma", "--transport tcp"];
+/// 192 pairs of ranks, each with a queue pair at both ends.
+const MANY: &str = "-H n1:8,n2:8,n3:8 -np 24 --transport rdma --mesh-timeout 20 -v hostname";
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How often each way, in turn, after a round to warm up.
+    pub rounds: usize,
+}
+
+/// Three guests cabled to each other, with rlaunch built in this way.
+fn guests(profile: Profile) -> Result<VmLab, LabError> {
+    dist::build(profile)?;
+    dist::build_prover(profile)?;
+    vm::build()?;
+    println!("starting {GUESTS} guests");
+    // An interrupted run leaves its guests behind.
+    VmLab::down(LAB)?;
+    let share = Some(dist::directory(profile)?);
+    VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Triangle) })
+}
+
+/// `cargo lab soak mesh`: the same job again and again, in which both directions connect at once.
+/// True if every path of every job was up and no queue pair was left.
+pub fn soak(launches: usize) -> Result<bool, LabError> {
+    let lab = guests(Profile::Lab)?;
+    let soaked = (0..launches).try_for_each(|launch| {
+        let started = Instant::now();
+        let said = job(&lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;
+        let summary = said.lines().find(|line| line.contains("6/6 paths up"));
+        let summary = summary.ok_or_else(|| LabError::Wrong(format!("not all are up:\n{said}")))?;
+        for guest in ["n1", "n2", "n3"] {
+            let left = lab.run(guest, &["rdma", "resource", "show", "qp"])?;
+            let left = String::from_utf8_lossy(&left.stdout).into_owned();
+            if left.contains("rlaunch") {
+                return Err(LabError::Wrong(format!("left on {guest}:\n{left}")));
+            }
+        }
+        println!("{launch}: {summary} ({:.1} s)", started.elapsed().as_secs_f64());
+        Ok(())
+    });
+    VmLab::down(LAB)?;
+    soaked?;
+    println!("{launches} jobs: every path was up, nothing was left");
+    Ok(true)
+}
+
+/// Measures and prints. There is no bar but the mesh's own budget, which fails the job.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    let lab = guests(Profile::Release)?;
+    let measured = measure(&lab, plan.rounds).and_then(|ways| Ok((ways, many(&lab)?)));
+    VmLab::down(LAB)?;
+    let ([with, without], many) = measured?;
+    let added = with.minus(&without);
+    println!("\n{} rounds of `hostname` on 3 guests, seconds, median (min–max)", plan.rounds);
+    println!("    with the mesh    {}", with.summary());
+    println!("    --transport tcp  {}", without.summary());
+    println!("    added            {}", added.summary());
+    println!("24 ranks:");
+    many.iter().for_each(|line| println!("    {line}"));
+    Ok(true)
+}
+
+fn measure(lab: &VmLab, rounds: usize) -> Result<[Series; 2], LabError> {
+    let mut ways = [Series::default(), Series::default()];
+    for round in 0..=rounds {
+        let mut words = Vec::new();
+        for (way, series) in WAYS.iter().zip(&mut ways) {
+            let started = Instant::now();
+            job(lab, &format!("-H n1,n2,n3 --mesh-timeout 20 {way} hostname"))?;
+            let seconds = started.elapsed().as_secs_f64();
+            words.push(format!("{seconds:.2}"));
+            if round > 0 {
+                series.push(seconds);
+            }
+        }
+        println!("round {round}: {} s", words.join(" "));
+    }
+    Ok(ways)
+}
+
+/// What rlaunch says of its mesh.
+fn many(lab: &VmLab) -> Result<Vec<String>, LabError> {
+    let said = job(lab, MANY)?;
+    let of_mesh = said.lines().filter_map(|line| Some(line[line.find("mesh: ")?..].to_owned()));
+    Ok(of_mesh.collect())
+}
+
+/// Runs a job from the first guest; what it says on stderr.
+fn job(lab: &VmLab, words: &str) -> Result<String, LabError> {
+    let line: Vec<&str> = std::iter::once(RLAUNCH).chain(words.split(' ')).collect();
+    let output = lab.run_within("n1", &line, BOUND)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false => Err(LabError::Wrong(format!("rlaunch {words}: {}:\n{said}", output.status))),
+    }
+}

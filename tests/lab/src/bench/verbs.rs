@@ -1,0 +1,234 @@
+//! `cargo lab bench verbs`: RDMA writes by rlaunch's verbs, and messages of its communicator, beside
+//! perftest's, on two guests.
+//!
+//! Emulated processors are noisy: perftest beside itself spreads by a factor of two. So each round
+//! is perftest, rlaunch, perftest, and what rlaunch makes of the first perftest is compared with what
+//! the second makes of it.
+
+use super::Series;
+use crate::LabError;
+use crate::dist::{self, Profile};
+use crate::vm::pair::{Act, Pair, Program};
+use crate::vm::{self, Topology, VmLab, VmOptions};
+
+const LAB: &str = "verbs";
+const GUESTS: usize = 2;
+/// The part of perftest beside itself that rlaunch's median has to lie in.
+const BAND: (f64, f64) = (0.1, 0.9);
+/// The most that rlaunch's least latency may be of perftest's.
+const LEAST_BAR: f64 = 1.10;
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How often perftest, rlaunch, perftest, after a round to warm up.
+    pub rounds: usize,
+}
+
+/// A row of the report.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    name: &'static str,
+    unit: &'static str,
+    act: Act,
+    /// Beside perftest.
+    program: Program,
+    /// Of a message, in bytes.
+    size: usize,
+    iterations: usize,
+}
+
+impl Case {
+    fn order(&self) -> [Program; 3] {
+        [Program::Perftest, self.program, Program::Perftest]
+    }
+}
+
+const CASES: [Case; 5] = [
+    Case {
+        name: "write bandwidth, 64 KiB",
+        unit: "MiB/s",
+        act: Act::WriteBandwidth,
+        program: Program::Rlaunch,
+        size: 64 << 10,
+        iterations: 500,
+    },
+    Case {
+        name: "write bandwidth, 1 MiB",
+        unit: "MiB/s",
+        act: Act::WriteBandwidth,
+        program: Program::Rlaunch,
+        size: 1 << 20,
+        iterations: 50,
+    },
+    Case {
+        name: "write latency, 2 bytes",
+        unit: "us",
+        act: Act::WriteLatency,
+        program: Program::Rlaunch,
+        size: 2,
+        iterations: 1000,
+    },
+    Case {
+        name: "messages, 1 MiB",
+        unit: "MiB/s",
+        act: Act::WriteBandwidth,
+        program: Program::Ranks,
+        size: 1 << 20,
+        iterations: 48,
+    },
+    Case {
+        name: "message latency, 8 bytes",
+        unit: "us",
+        act: Act::SendLatency,
+        program: Program::Ranks,
+        size: 8,
+        iterations: 1000,
+    },
+];
+
+/// What one run says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Measured {
+    /// Mean bandwidth or median latency.
+    typical: f64,
+    /// The least latency.
+    least: Option<f64>,
+}
+
+/// Of a case, by place in a round.
+#[derive(Debug, Default)]
+struct Results {
+    typical: [Series; 3],
+    least: [Series; 3],
+}
+
+/// Measures and prints; true if the bars are met.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    dist::build(Profile::Release)?;
+    dist::build_examples(Profile::Release)?;
+    dist::build_measure(Profile::Release)?;
+    vm::build()?;
+    println!("starting {GUESTS} guests");
+    // An interrupted run leaves its guests behind.
+    VmLab::down(LAB)?;
+    let share = Some(dist::directory(Profile::Release)?);
+    let lab = VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) })?;
+    let results = measure(&lab, plan.rounds);
+    VmLab::down(LAB)?;
+    let results = results?;
+    println!("\n{} rounds of perftest, rlaunch, perftest, median (min–max)", plan.rounds);
+    let met: Vec<bool> = CASES.iter().zip(&results).map(|(case, of)| print(case, of)).collect();
+    Ok(met.iter().all(|met| *met))
+}
+
+fn measure(lab: &VmLab, rounds: usize) -> Result<Vec<Results>, LabError> {
+    let mut pair = Pair::of(lab)?;
+    let mut results: Vec<Results> = CASES.iter().map(|_| Results::default()).collect();
+    for round in 0..=rounds {
+        for (case, of) in CASES.iter().zip(&mut results) {
+            let mut words = Vec::new();
+            for (place, program) in case.order().into_iter().enumerate() {
+                let amount = (case.size, case.iterations);
+                let printed = pair.run(program, case.act, amount, "")?;
+                let measured = read(program, case, &printed)?;
+                words.push(format!("{:.2}", measured.typical));
+                if round > 0 {
+                    of.typical[place].push(measured.typical);
+                    measured.least.into_iter().for_each(|least| of.least[place].push(least));
+                }
+            }
+            println!("round {round}: {:<24} {} {}", case.name, words.join(" "), case.unit);
+        }
+    }
+    Ok(results)
+}
+
+/// The line of the table that begins with the size. perftest's columns are size, iterations, and
+/// either peak and mean bandwidth or least, largest and median latency; ours are without a peak. Of
+/// ranks name, seconds, repetitions and least seconds.
+fn read(program: Program, case: &Case, printed: &str) -> Result<Measured, LabError> {
+    let name = match (program, case.act) {
+        (Program::Ranks, Act::WriteBandwidth) => format!("bandwidth/{}", case.size),
+        (Program::Ranks, _) => format!("latency/{}", case.size),
+        _ => case.size.to_string(),
+    };
+    let line = printed.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.first() == Some(&name.as_str())).then_some(words)
+    });
+    let number = |column: usize| -> Option<f64> { line.as_ref()?.get(column)?.parse().ok() };
+    // Ranks print seconds.
+    let rate = |seconds: f64| case.size as f64 / seconds / f64::from(1 << 20);
+    let micros = |seconds: f64| seconds * 1e6;
+    let measured = match (case.act, program) {
+        (Act::WriteBandwidth, Program::Perftest) => number(3).zip(Some(None)),
+        (Act::WriteBandwidth, Program::Rlaunch) => number(2).zip(Some(None)),
+        (Act::WriteBandwidth, Program::Ranks) => number(1).map(rate).zip(Some(None)),
+        (_, Program::Ranks) => number(1).map(micros).zip(Some(number(3).map(micros))),
+        (Act::WriteLatency | Act::SendLatency, _) => number(4).zip(Some(number(2))),
+    };
+    let wrong = || LabError::Wrong(format!("{} printed no result:\n{printed}", case.name));
+    let (typical, least) = measured.ok_or_else(wrong)?;
+    Ok(Measured { typical, least })
+}
+
+/// Prints a case; true if its bars are met.
+fn print(case: &Case, of: &Results) -> bool {
+    let [first, own, second] = &of.typical;
+    println!("{}, {}", case.name, case.unit);
+    println!("    perftest {}", first.summary());
+    println!("    rlaunch  {}", own.summary());
+    println!("    perftest {}", second.summary());
+    let (ours, theirs) = (own.ratios_to(first), second.ratios_to(first));
+    let band = theirs.quantile(BAND.0).zip(theirs.quantile(BAND.1));
+    let (Some(median), Some((low, high))) = (ours.median(), band) else { return false };
+    let is_inside = (low..=high).contains(&median);
+    // Less time, or more data, is no failure.
+    let is_better = if case.act == Act::WriteBandwidth { median > high } else { median < low };
+    let verdict = match (is_inside, is_better) {
+        (true, _) => "met",
+        (false, true) => "met: better",
+        (false, false) => "MISSED",
+    };
+    println!(
+        "    rlaunch/perftest {median:.3}, perftest/perftest {low:.3} to {high:.3}: {verdict}"
+    );
+    (is_inside || is_better) & print_least(of)
+}
+
+/// The least latencies of all rounds.
+fn print_least(of: &Results) -> bool {
+    let [first, own, _] = &of.least;
+    let (Some(own), Some(first)) = (own.quantile(0.0), first.quantile(0.0)) else { return true };
+    let ratio = own / first;
+    let verdict = if ratio <= LEAST_BAR { "met" } else { "MISSED" };
+    println!("    least {own:.2} beside {first:.2}: {ratio:.3} (bar {LEAST_BAR:.2}: {verdict})");
+    ratio <= LEAST_BAR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_by_their_columns() {
+        let table = "\
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      1000             101.50             99.25              0.001588
+---------------------------------------------------------------------------------------\n";
+        let read = |program, case: &Case, text| read(program, case, text).unwrap();
+        let measured = Measured { typical: 99.25, least: None };
+        assert_eq!(read(Program::Perftest, &CASES[0], table), measured);
+        assert_eq!(read(Program::Rlaunch, &CASES[0], "65536 1000 99.25\n"), measured);
+        let table = " 2       1000          60.10          900.50      71.20    80.00   9.1  1 2\n";
+        let measured = Measured { typical: 71.2, least: Some(60.1) };
+        assert_eq!(read(Program::Perftest, &CASES[2], table), measured);
+        assert_eq!(read(Program::Rlaunch, &CASES[2], "2 1000 60.10 900.50 71.20 80.00"), measured);
+        let measured = Measured { typical: 512.0, least: None };
+        assert_eq!(read(Program::Ranks, &CASES[3], "bandwidth/1048576 1.953125e-3 6"), measured);
+        let measured = Measured { typical: 250.0, least: Some(125.0) };
+        assert_eq!(read(Program::Ranks, &CASES[4], "latency/8 2.5e-4 1 1.25e-4"), measured);
+        assert!(super::read(Program::Perftest, &CASES[1], "Unable to connect").is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! Linking what ranks load so that hosts with older C libraries than this machine's load it as well:
+//! against a stand-in for the C library, in which every symbol has a version that those have.
+
+use crate::LabError;
+use crate::command::run;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A version of glibc: 2.2.5, or 2.34 and 0.
+type Version = (u32, u32, u32);
+
+/// Of a symbol's versions, the newest that is not newer than this: what came later did so for what
+/// Rust does not use, and the oldest of all have other layouts.
+const TAKEN: Version = (2, 17, 0);
+/// What the oldest hosts have.
+const OLDEST_HOST: Version = (2, 28, 0);
+
+/// Functions that were inline before 2.33.
+const INLINE: &str = "
+struct stat64;
+int __xstat64(int version, const char *path, struct stat64 *into);
+int __fxstat64(int version, int descriptor, struct stat64 *into);
+#if defined(__x86_64__)
+#define VERSION 1
+#else
+#define VERSION 0
+#endif
+#define HIDDEN __attribute__((visibility(\"hidden\")))
+HIDDEN int stat64(const char *path, struct stat64 *into)
+{
+    return __xstat64(VERSION, path, into);
+}
+HIDDEN int fstat64(int descriptor, struct stat64 *into)
+{
+    return __fxstat64(VERSION, descriptor, into);
+}
+";
+
+/// Makes the stand-in in `directory`; gives what rustc is told to link with it.
+pub(super) fn stand_in(directory: &Path) -> Result<Vec<String>, LabError> {
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        let operation = format!("write {}", path.display());
+        fs::create_dir_all(directory)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(LabError::io(operation))?;
+        Ok::<PathBuf, LabError>(path)
+    };
+    let exported = symbols(&find("libc.so.6")?, |section| !["*UND*", "*ABS*"].contains(&section))?;
+    let symbols = chosen(&exported);
+    let (source, map) =
+        (write("libc.s", &assembly(&symbols))?, write("libc.map", &versions(&symbols))?);
+    let library = directory.join("libc.so.6");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-Wl,-soname,libc.so.6", "-o"]).arg(&library).arg(source);
+    cc.arg(format!("-Wl,--version-script={}", map.display()));
+    run("link the stand-in for the C library", &mut cc)?;
+    // Its own script names the loader, which has a few symbols.
+    let own = find("libc.so")?;
+    let own = fs::read_to_string(&own).map_err(LabError::io(format!("read {}", own.display())))?;
+    let loader = own.find("AS_NEEDED").and_then(|at| own[at..].split_once(')'));
+    let loader = loader.map_or(String::new(), |(loader, _)| format!("{loader})"));
+    write("libc.so", &format!("GROUP ( {} {loader} )\n", library.display()))?;
+    let inline = (write("inline.c", INLINE)?, directory.join("inline.o"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-fPIC", "-c", "-o"]).args([&inline.1, &inline.0]);
+    run("compile what was inline", &mut cc)?;
+    // There these are libraries of their own; here they are empty.
+    let apart = "-Wl,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2";
+    let words =
+        [format!("-L{}", directory.display()), inline.1.display().to_string(), apart.into()];
+    Ok(words.into_iter().flat_map(|word| ["-C".into(), format!("link-arg={word}")]).collect())
+}
+
+/// Fails where the library needs more than the oldest hosts have.
+pub(super) fn check(library: &Path) -> Result<(), LabError> {
+    let needed = symbols(library, |section| section == "*UND*")?;
+    let needed = needed.into_iter().max_by_key(|(_, version, _)| *version);
+    match needed.filter(|(_, version, _)| *version > OLDEST_HOST) {
+        None => Ok(()),
+        Some((name, version, _)) => {
+            let (library, version) = (library.display(), shown(version));
+            Err(LabError::Wrong(format!("{library} needs {name} of {version}")))
+        }
+    }
+}
+
+/// Where the compiler has a library.
+fn find(name: &str) -> Result<PathBuf, LabError> {
+    let mut cc = Command::new("cc");
+    let found = run("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
+}
+
+/// A symbol's name and version, and whether it is an object.
+type Symbol = (String, Version, bool);
+
+/// The versioned symbols of a library that are in such sections, as objdump lists them.
+fn symbols(library: &Path, wanted: fn(&str) -> bool) -> Result<Vec<Symbol>, LabError> {
+    let listed = run("list symbols", Command::new("objdump").arg("-T").arg(library))?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    Ok(listed.lines().filter_map(|line| parse(line, wanted)).collect())
+}
+
+/// `000000000009a8a0 g    DF .text  0000000000000123 (GLIBC_2.2.5) pthread_key_create`
+fn parse(line: &str, wanted: fn(&str) -> bool) -> Option<Symbol> {
+    // Flags stand in seven columns, some of them empty.
+    let (_, rest) = line.split_once(' ')?;
+    let (flags, rest) = rest.split_at_checked(7)?;
+    let mut words = rest.split_whitespace();
+    words.next().filter(|section| wanted(section))?;
+    let (version, name) = (words.nth(1)?, words.next()?);
+    let version = version.trim_matches(['(', ')']).strip_prefix("GLIBC_")?;
+    let mut numbers = version.split('.').map(|number| number.parse().ok());
+    let version = (numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0));
+    Some((name.to_owned(), version, flags.ends_with('O')))
+}
+
+fn shown(version: Version) -> String {
+    match version {
+        (major, minor, 0) => format!("GLIBC_{major}.{minor}"),
+        (major, minor, patch) => format!("GLIBC_{major}.{minor}.{patch}"),
+    }
+}
+
+/// Each symbol once. Those that only newer hosts have are not among them.
+fn chosen(symbols: &[Symbol]) -> BTreeMap<&str, (Version, bool)> {
+    let mut chosen: BTreeMap<&str, (Version, bool)> = BTreeMap::new();
+    for (name, version, is_object) in symbols.iter().filter(|(_, v, _)| *v <= OLDEST_HOST) {
+        let best = chosen.entry(name).or_insert((*version, *is_object));
+        let (had, new) = (best.0, *version);
+        let is_better = if had > TAKEN { new < had } else { new > had && new <= TAKEN };
+        if is_better {
+            *best = (new, *is_object);
+        }
+    }
+    chosen
+}
+
+/// The stand-in's symbols, which do nothing: nothing is ever run with it.
+fn assembly(symbols: &BTreeMap<&str, (Version, bool)>) -> String {
+    let mut text = ".text\n".to_owned();
+    for (name, _) in symbols.iter().filter(|(_, (_, is_object))| !is_object) {
+        let _ = writeln!(text, ".globl {name}\n.type {name},%function\n{name}:");
+    }
+    text.push_str("ret\n.bss\n");
+    for (name, _) in symbols.iter().filter(|(_, (_, is_object))| *is_object) {
+        let _ =
+            writeln!(text, ".globl {name}\n.type {name},%object\n.size {name},8\n{name}: .zero 8");
+    }
+    text.push_str(".section .note.GNU-stack,\"\",%progbits\n");
+    text
+}
+
+/// The linker's script that gives them their versions.
+fn versions(symbols: &BTreeMap<&str, (Version, bool)>) -> String {
+    let mut by_version: BTreeMap<Version, Vec<&str>> = BTreeMap::new();
+    for (name, (version, _)) in symbols {
+        by_version.entry(*version).or_default().push(name);
+    }
+    let node = |(version, names): (&Version, &Vec<&str>)| {
+        format!("{} {{ global: {}; }};\n", shown(*version), names.join("; "))
+    };
+    by_version.iter().map(node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symbol_has_a_version_that_old_hosts_have() {
+        let lines = "\
+00000000000861f0 g    DF .text\t0000000000000123  GLIBC_2.34  pthread_key_create
+00000000000861f0 g    DF .text\t0000000000000123 (GLIBC_2.2.5) pthread_key_create
+000000000009a8a0 g   iD  .text\t0000000000000100  GLIBC_2.14  memcpy
+000000000009a8a0 g    DF .text\t0000000000000100 (GLIBC_2.2.5) memcpy
+00000000000d5c20  w   DF .text\t0000000000000010  GLIBC_2.33  stat64
+00000000001d4700 g    DO .bss\t0000000000000008  GLIBC_2.2.5 stderr
+0000000000000000 g    DO *ABS*\t0000000000000000  GLIBC_2.3.4 GLIBC_2.3.4
+0000000000000000      DO *UND*\t0000000000000000  GLIBC_2.2.5 _rtld_global";
+        let wanted = |section: &str| !["*UND*", "*ABS*"].contains(&section);
+        let symbols: Vec<Symbol> = lines.lines().filter_map(|line| parse(line, wanted)).collect();
+        let chosen = super::chosen(&symbols);
+        let expected = [
+            ("memcpy", ((2, 14, 0), false)),
+            ("pthread_key_create", ((2, 2, 5), false)),
+            ("stderr", ((2, 2, 5), true)),
+        ];
+        assert_eq!(chosen.clone().into_iter().collect::<Vec<_>>(), expected);
+        let script = versions(&chosen);
+        assert!(script.starts_with("GLIBC_2.2.5 { global: pthread_key_create; stderr; };\n"));
+        assert!(script.ends_with("GLIBC_2.14 { global: memcpy; };\n"), "{script}");
+    }
+}

@@ -1,0 +1,50 @@
+//! `cargo lab soak comm`: random messages between 8 ranks on two hosts, for an hour.
+//!
+//! Contents, lengths and order are known to both ends, so that a wrong, a lost or an early message
+//! is one that is not what it should be; and every minute all ranks compare what they have in memory
+//! with what it was when their buffers had grown.
+
+use std::path::Path;
+
+use crate::command::show;
+use crate::dist::{self, Profile};
+use crate::{Account, Lab, LabError, Options};
+
+/// Beside the other soaks, which may run meanwhile.
+const NAME: &str = "soakcomm";
+const NET: [u8; 2] = [10, 92];
+const RANKS: &str = "a:4,b:4";
+/// What a round of messages never takes, however busy the machine: who waits so long waits for a
+/// message that was lost.
+const LOST: &str = "120";
+/// What may be left to do after the last second.
+const AFTER: u64 = 180;
+/// Ranks give way to everybody else: an hour is long. Priorities are first those of sessions.
+const LAST: &str = r#"echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 \
+    "$RLAUNCH_PRELOAD_DIR"/comm-suite traffic "$1""#;
+
+/// Sends messages for so many seconds; true, as all else is an error.
+pub fn run(seconds: u64) -> Result<bool, LabError> {
+    dist::build_suite(Profile::Lab)?;
+    let rlaunch = dist::build(Profile::Lab)?;
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, 2) })?;
+    let soaked = soak(&lab, &rlaunch, seconds);
+    Lab::down(NAME)?;
+    soaked?;
+    println!("{seconds} s: nothing was lost, out of order or wrong, and no rank has grown");
+    Ok(true)
+}
+
+fn soak(lab: &Lab, rlaunch: &Path, seconds: u64) -> Result<(), LabError> {
+    // Copies, so that whoever builds meanwhile changes nothing.
+    let dist = lab.install(rlaunch.parent().unwrap_or(rlaunch))?;
+    let mut command = lab.exec_in(Account::Root, Path::new("/"));
+    let limit = (seconds + AFTER).to_string();
+    command.arg(dist.join("rlaunch")).args(["-H", RANKS, "--timeout", &limit]);
+    command.arg("--preload").arg(dist.join("comm-suite"));
+    command.args(["sh", "-c", LAST, "sh", &seconds.to_string()]);
+    command.env("RLAUNCH_COMM_TIMEOUT", LOST);
+    show("send messages", &mut command)
+}

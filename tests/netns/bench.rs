@@ -1,0 +1,88 @@
+//! `rlaunch bench`: what it measures between hosts, prints and refuses.
+
+use crate::running::Outcome;
+use crate::support::{Field, Run};
+use serde_json::Value;
+use std::time::Duration;
+
+fn bench<'a>(field: &'a Field, words: &str) -> Run<'a> {
+    field.rlaunch(&format!("bench {words}")).within(Duration::from_secs(60))
+}
+
+/// The numbers of each line below the head.
+fn rows(ran: &Outcome) -> Vec<Vec<f64>> {
+    let out = ran.succeeded().out().into_owned();
+    let lines = out.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.map(|line| line.split_whitespace().map(|word| word.parse().unwrap()).collect()).collect()
+}
+
+/// Sizes in order, times that can be, and bandwidths that follow from them.
+fn are_sane(ran: &Outcome, sizes: &[f64], factor: f64) {
+    let rows = rows(ran);
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), sizes, "{ran}");
+    for row in rows {
+        let [bytes, _, median, least, most, algbw, busbw] = row[..] else { panic!("{ran}") };
+        assert!(0.0 < least && least <= median && median <= most && most < 10e6, "{ran}");
+        // Printed numbers are rounded.
+        let near = |one: f64, other: f64| (one - other).abs() <= 0.002 + 0.02 * other;
+        assert!(near(algbw, bytes / median / 1e3), "{ran}");
+        assert!(near(busbw, algbw * factor), "{ran}");
+    }
+}
+
+#[test]
+fn messages_are_measured_between_hosts_and_within_one() {
+    let field = Field::new();
+    for (hosts, over) in [("a,b", "a:1,b:1 over TCP"), ("a:2", "a:2 over shared memory")] {
+        let ran = bench(&field, &format!("lat -H {hosts} --sizes 8,64K --iterations 20")).run();
+        are_sane(&ran, &[8.0, 65536.0], 1.0);
+        assert!(ran.out().contains(over), "{ran}");
+        let ran = bench(&field, &format!("bw -H {hosts} --sizes 1K..4K --iterations 20")).run();
+        are_sane(&ran, &[1024.0, 2048.0, 4096.0], 1.0);
+    }
+}
+
+#[test]
+fn collectives_are_measured_with_both_bandwidths() {
+    let field = Field::new();
+    for (what, factor) in [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1.0)] {
+        let line = format!("coll {what} -H a:2,b:2 --sizes 1K,1M --type f64 --iterations 10");
+        let ran = bench(&field, &line).run();
+        are_sane(&ran, &[1024.0, 1_048_576.0], factor);
+        assert!(ran.out().contains("4 ranks on a:2,b:2 over TCP and shared memory"), "{ran}");
+    }
+    bench(&field, "coll barrier -H a:2,b --iterations 10").run().succeeded();
+}
+
+#[test]
+fn it_can_be_read_by_programs() {
+    let field = Field::new();
+    let line =
+        "coll reduce_scatter -H a,b --sizes 64,1K --op max --type i32 --iterations 12 --json";
+    let ran = bench(&field, line).run();
+    let said: Value = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    assert_eq!((&said["bench"], &said["op"]), (&"reduce_scatter".into(), &"max".into()));
+    assert_eq!((&said["ranks"], &said["hosts"][1]["host"]), (&2.into(), &"b".into()));
+    assert_eq!(
+        (&said["rows"][1]["bytes"], &said["rows"][1]["batches"]),
+        (&1024.into(), &12.into())
+    );
+    assert!(said["rows"][0]["median_us"].as_f64().is_some_and(|us| us > 0.0), "{ran}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_in_a_sentence() {
+    let field = Field::new();
+    let refused = [
+        ("lat -H a", "rlaunch bench lat is between 2 ranks, and there is 1"),
+        ("bw -H a,b,c", "rlaunch bench bw is between 2 ranks, and there are 3"),
+        ("coll -H a,b", "rlaunch bench coll needs a collective: all_reduce"),
+        ("lat all_reduce -H a,b", "rlaunch bench lat takes no collective"),
+        ("coll allreduce -H a,b", "invalid value 'allreduce'"),
+        ("lat -H a,b --sizes 9..8", "the first of a range is 1 or more"),
+        ("coll all_reduce -H a,b -np 3", "3 ranks asked, 2 slots"),
+    ];
+    for (line, sentence) in refused {
+        bench(&field, line).run().ended_with(200).says(&[sentence]);
+    }
+}

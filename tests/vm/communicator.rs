@@ -1,0 +1,131 @@
+//! The communicator over real verbs: the suite over soft RoCE, out of band and by the connection
+//! manager, and over Soft-iWARP, among ranks of which some share a host; and what goes wrong.
+
+use crate::background::{Background, until};
+use crate::support::{Field, PATIENT, Ran, Undo};
+use rlaunch_lab::Cut;
+
+/// On the launcher's guest.
+const SUITE: &str = "/share/comm-suite";
+
+/// Each way that queue pairs are made.
+const ROCE: &str = "--hca rxe";
+const ROCE_BY_MANAGER: &str = "--hca rxe --connect rdma_cm";
+const IWARP: &str = "--hca siw";
+
+/// Runs a shell line as each of so many ranks; the suite is `$suite`.
+fn job(field: &Field, (hosts, ranks): (&str, usize), options: &str, line: &str) -> Ran {
+    let words = format!(
+        "-H {hosts} -np {ranks} {PATIENT} --transport rdma {options} --preload {SUITE} sh -c"
+    );
+    let line = format!("suite=\"$RLAUNCH_PRELOAD_DIR\"/comm-suite; {line}");
+    field.rlaunch(&words, &[&line])
+}
+
+/// All cases of a part of the suite hold.
+fn holds(field: &Field, ranks: (&str, usize), options: &str, part: &str) {
+    let ran = job(field, ranks, options, &format!("exec $suite {part}"));
+    let said = ran.succeeded().out.trim_end();
+    assert!(said.ends_with(&format!("cases hold among {} ranks", ranks.1)), "{ran}");
+}
+
+#[test]
+fn cases_hold_over_soft_roce() {
+    let field = Field::new();
+    for ranks in [("n1,n2", 2), ("n1:3,n2:3,n3:2", 8)] {
+        holds(&field, ranks, ROCE, "cover");
+    }
+    holds(&field, ("n1,n2,n3", 3), ROCE, "long");
+}
+
+#[test]
+fn cases_hold_over_soft_roce_by_the_connection_manager() {
+    let field = Field::new();
+    holds(&field, ("n1:2,n2:1,n3:1", 4), ROCE_BY_MANAGER, "cover");
+}
+
+#[test]
+fn cases_hold_over_soft_iwarp() {
+    let field = Field::new();
+    for ranks in [("n1,n2", 2), ("n1:3,n2:3,n3:1", 7)] {
+        holds(&field, ranks, IWARP, "cover");
+    }
+    holds(&field, ("n1,n2,n3", 3), IWARP, "long");
+}
+
+/// Their queue pairs are there while they talk, on every host and one for each peer elsewhere; and
+/// gone afterwards.
+#[test]
+fn ranks_talk_over_queue_pairs_of_their_own() {
+    let field = Field::new();
+    let line = "$suite traffic 3 & \
+                timeout 20 sh -c 'until [ $(rdma resource show qp | grep -c comm-suite) -ge 2 ]; \
+                do sleep 0.1; done'; rdma resource show qp | grep -c 'comm comm-suite'; wait $!";
+    let ran = job(&field, ("n1,n2,n3", 3), ROCE, line);
+    let said = &ran.succeeded().out;
+    assert_eq!(said.lines().filter(|line| *line == "2").count(), 3, "{ran}");
+    assert!(said.contains("rounds of messages among 3 ranks\n"), "{ran}");
+    for guest in ["n1", "n2", "n3"] {
+        assert!(!field.on(guest, "rdma resource show qp").contains("comm-suite"), "{guest}");
+    }
+}
+
+/// A queue pair whose peer is gone says nothing by itself; the agents do.
+#[test]
+fn a_rank_that_is_killed_is_named_by_all_the_others() {
+    let field = Field::new();
+    for options in [ROCE, IWARP] {
+        let options = format!("{options} --kill-after 10");
+        let line = "trap '' TERM; exec $suite lose 1 KILL 1";
+        let ran = job(&field, ("n1,n2,n3", 3), &options, line);
+        assert_eq!(ran.code, Some(137), "{ran}");
+        ran.says("error: all_reduce: rank 1 on n2 is lost: it was killed by signal 9");
+        ran.says("error: rank 1 on n2 (pid ").says("was killed by signal 9 (SIGKILL)");
+    }
+}
+
+/// No agent has a reason to tell of it.
+#[test]
+fn a_rank_that_ends_without_a_goodbye_is_missed() {
+    let field = Field::new();
+    for options in [ROCE, IWARP] {
+        let ran = job(&field, ("n1,n2", 2), options, "exec $suite lose 1 LEAVE 1");
+        assert_eq!(ran.code, Some(1), "{ran}");
+        ran.says("error: all_reduce: rank 1 on n2 is lost: ");
+    }
+}
+
+/// By themselves: nobody watches it for them.
+#[test]
+fn both_ends_of_a_dead_link_name_each_other() {
+    let field = Field::new();
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    let program = r#"sh -c "trap \"\" TERM; exec \$RLAUNCH_PRELOAD_DIR/comm-suite traffic 60""#;
+    let options = format!("{PATIENT} --kill-after 20 --no-watch --transport rdma {ROCE}");
+    let words = format!("-H n1,n2 {options} --preload {SUITE} {program}");
+    let job = Background::start(&field, &words);
+    let talks = || field.tries("n1", "rdma resource show qp | grep -c comm-suite").code == Some(0);
+    until(talks, || format!("they do not talk:\n{}", job.said()));
+    field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
+    // One of them sees it first; the other may hear of that one's end before its own retries are over.
+    job.says("is lost: rxe0: transport retry counter exceeded (status 12)");
+    job.says("rank 1 on n2 is lost: ");
+    job.says("rank 0 on n1 is lost: ");
+    assert_eq!(job.ends(), 1, "{}", job.said());
+}
+
+/// A program of root's that has given up the right to lock as much as it likes.
+#[test]
+fn too_little_locked_memory_is_said_and_nobody_hangs() {
+    let field = Field::new();
+    let line = "ulimit -l 64; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock \
+                $suite cover";
+    let ran = job(&field, ("n1,n2", 2), "--hca rxe --mesh off", line);
+    assert_eq!(ran.code, Some(1), "{ran}");
+    let line = ran.line_with("no RDMA by rxe0/1");
+    for part in ["rank ", "memory may not be locked", "the limit is 64 KiB"] {
+        assert!(line.contains(part), "{part}: {ran}");
+    }
+    ran.says("hint: raise the limit on locked memory (ulimit -l)");
+    ran.says("--transport tcp does without");
+}

@@ -1,0 +1,180 @@
+//! Links, limits and libraries that keep RDMA from working: what is said, and what is used instead.
+
+use crate::support::{ALL, Field, PATIENT, Ran, Undo, list};
+use rlaunch_lab::{Cut, LabError};
+use serde_json::Value;
+
+/// A job on all guests.
+fn job(field: &Field, options: &str) -> Ran {
+    field.rlaunch(&format!("-H {ALL} {PATIENT} {options} hostname"), &[])
+}
+
+/// All ranks have run.
+fn assert_ran(ran: &Ran) -> &Ran {
+    assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
+    ran
+}
+
+/// Pairs of NICs for which the rank table makes an exception.
+fn exceptions(ran: &Ran) -> Vec<Value> {
+    let table: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
+    list(&table["exceptions"]).to_vec()
+}
+
+/// The cable between n1 and n2, which is theirs alone.
+const N1_N2: &str = "no RDMA between n1 rxe0/1 GID 1 192.168.101.2 and n2 rxe0/1 GID 1 \
+                     192.168.101.3 (ranks 0 and 1): ";
+
+#[test]
+fn a_pulled_cable_leaves_two_others() {
+    let field = Field::new();
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Carrier).unwrap();
+    let ran = job(&field, "--hca rxe");
+    assert_ran(&ran).says("mesh: 4/4 paths up, RoCE v2, 2 subnets, proved in ");
+    let line = ran.line_with("no RDMA between n1 and n2: ");
+    assert!(line.ends_with(": TCP is used"), "{line}");
+    job(&field, "--hca rxe --transport rdma").refused().says("no RDMA between n1 and n2: ");
+}
+
+/// Each of three hosts in a line has RDMA to its neighbours alone.
+#[test]
+fn the_ends_of_a_line_of_three_meet_by_tcp() {
+    let field = Field::new();
+    let _heal = Undo(|| field.lab.heal("n2", "eth2"));
+    field.lab.cut("n2", "eth2", Cut::Carrier).unwrap();
+    let words = format!("-H {ALL} {PATIENT} --hca rxe --show mesh true");
+    let ran = field.rlaunch(&words, &[]);
+    ran.succeeded().says("mesh: 4/4 paths up");
+    assert!(ran.line_with("no RDMA between n2 and n3: ").ends_with(": TCP is used"), "{ran}");
+    let ways: Vec<Vec<&str>> = ran.rows().iter().map(|row| row[..3].to_vec()).collect();
+    let [near, far] = ["RoCE v2 oob", "TCP"];
+    assert_eq!(ways, [["0-1", "n1-n2", near], ["0-2", "n1-n3", near], ["1-2", "n2-n3", far]]);
+}
+
+/// Ports are active, and nothing arrives.
+#[test]
+fn a_dead_link_is_found_out() {
+    let field = Field::new();
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
+    let words = format!("-H {ALL} {PATIENT} --hca rxe --show rank-table=json true");
+    let ran = field.rlaunch(&words, &[]);
+    ran.succeeded().says("mesh: 4/6 paths up, RoCE v2, 2 subnets, proved in ");
+    let line = ran.line_with(N1_N2);
+    assert!(line.ends_with(": TCP is used"), "{line}");
+    // The neighbour's hardware address may be known still.
+    assert!([": token: n", ": connect: n"].iter().any(|step| line.contains(step)), "{line}");
+    let exceptions = exceptions(&ran);
+    assert_eq!(exceptions.len(), 1, "{ran}");
+    let nodes = (&exceptions[0]["a"]["node"], &exceptions[0]["b"]["node"]);
+    assert_eq!((nodes.0.as_u64(), nodes.1.as_u64()), (Some(0), Some(1)), "{ran}");
+    assert_eq!(exceptions[0]["reach"], false, "{ran}");
+
+    let ran = job(&field, "--hca rxe --transport rdma");
+    ran.refused().says("mesh: 4/6 paths up").says(N1_N2.trim_end_matches(": "));
+    ran.says("hint: --transport auto uses TCP where RDMA does not work");
+}
+
+#[test]
+fn a_dead_link_of_soft_iwarp_is_found_out() {
+    let field = Field::new();
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
+    let ran = job(&field, "--hca siw");
+    assert_ran(&ran).says("mesh: 4/6 paths up, iWARP by RDMA_CM, 2 subnets, proved in ");
+    let line = ran.line_with(
+        "no RDMA between n1 siw0/1 192.168.101.2 and n2 siw0/1 192.168.101.3 (ranks 0 and 1): ",
+    );
+    assert!(line.contains(": connect: n") && line.ends_with(": TCP is used"), "{line}");
+    ran.says("ping -c 3 -I eth1 192.168.101.");
+}
+
+/// Interfaces carry 4200 bytes, something on the way does not.
+#[test]
+fn large_packets_that_get_lost_are_made_smaller() {
+    let field = Field::new();
+    let rule = "INPUT -i eth1 -p udp --dport 4791 -m length --length 1600:65535 -j DROP";
+    let _open = Undo(|| field.restore("n2", &format!("iptables -D {rule}")));
+    field.on("n2", &format!("iptables -I {rule}"));
+    let words = format!("-H {ALL} {PATIENT} --hca rxe --transport rdma");
+    let ran = field.rlaunch(&format!("{words} --show mesh true"), &[]);
+    ran.succeeded().says("mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in ");
+    let line = ran.line_with("only small packets pass between n1 rxe0/1 ");
+    assert!(line.contains(" (ranks 0 and 1): block: n"), "{line}");
+    assert!(line.ends_with(": MTU 1024 works and is used"), "{line}");
+    ran.says("hint: mtu.path: something between them drops packets of 4096 B");
+    ran.says("set the interfaces (n1 eth1, n2 eth1) to MTU 1500");
+    let mtus: Vec<&str> = ran.rows().iter().map(|row| row[5]).collect();
+    assert_eq!(mtus, ["1024", "4096", "4096"], "{ran}");
+    let ran = field.rlaunch(&format!("{words} --show rank-table=json true"), &[]);
+    let exceptions = exceptions(&ran);
+    assert_eq!(exceptions.len(), 1, "{ran}");
+    assert_eq!((&exceptions[0]["reach"], &exceptions[0]["mtu"]), (&true.into(), &1024.into()));
+}
+
+/// Hides the drivers' half of libibverbs from a guest.
+#[test]
+fn a_host_without_its_provider_is_named() {
+    let field = Field::new();
+    let directory = "/usr/lib/x86_64-linux-gnu/libibverbs";
+    let _back = Undo(|| field.restore("n2", &format!("umount {directory}")));
+    field.on("n2", &format!("mkdir -p /run/empty; mount --bind /run/empty {directory}"));
+    let ran = job(&field, "--hca rxe");
+    assert_ran(&ran).says("mesh: 2/6 paths up, RoCE v2, 1 subnet, proved in ");
+    ran.says(": prepare: n2: no provider for rxe0: TCP is used");
+    ran.says(": prepare: n2: no provider for rxe1: TCP is used");
+    ran.says("hint: install ibverbs-providers");
+}
+
+/// An account of somebody who is not root, on these guests; root of n1 may log in.
+fn account<'a>(
+    field: &'a Field,
+    guests: &'a [&str],
+    bashrc: &str,
+) -> Undo<impl FnMut() -> Result<(), LabError>> {
+    let gone = Undo(move || {
+        guests.iter().try_for_each(|guest| field.restore(guest, "userdel -rf alice 2>&1"))
+    });
+    let line = format!(
+        "useradd -m -s /bin/bash -p '*' alice && install -d -m 700 -o alice ~alice/.ssh && \
+         install -m 600 -o alice ~/.ssh/authorized_keys ~alice/.ssh && \
+         echo '{bashrc}' > ~alice/.bashrc"
+    );
+    for guest in guests {
+        field.on(guest, &line);
+    }
+    gone
+}
+
+/// A job of theirs. She may not enter root's home, where rlaunch is started.
+const ALICE: &str = "-H alice@n1,alice@n2 --wdir / --hca rxe";
+
+#[test]
+fn too_little_locked_memory_is_said_with_what_it_takes() {
+    let field = Field::new();
+    let _gone = account(&field, &["n1", "n2"], "ulimit -l 64");
+    let words = format!("{ALICE} {PATIENT} sh -c");
+    let ran = field.rlaunch(&words, &["whoami; ulimit -l"]);
+    assert_eq!(ran.succeeded().sorted(), ["64", "64", "alice", "alice"], "{ran}");
+    let line = ran.line_with("no RDMA between n1 rxe0/1 ");
+    for part in [": prepare: ", "memory may not be locked", " KiB are needed, the limit is 64 KiB"]
+    {
+        assert!(line.contains(part), "{part}: {ran}");
+    }
+    assert!(line.ends_with(": TCP is used"), "{line}");
+    ran.says("hint: raise the limit on locked memory (ulimit -l)");
+}
+
+#[test]
+fn files_that_may_not_be_opened_are_said() {
+    let field = Field::new();
+    let _gone = account(&field, &["n1", "n2"], "");
+    let files = "/dev/infiniband/uverbs*";
+    let _open = Undo(|| field.restore("n2", &format!("chmod 666 {files}")));
+    field.on("n2", &format!("chmod 600 {files}"));
+    let ran = field.rlaunch(&format!("{ALICE} {PATIENT} hostname"), &[]);
+    assert_eq!(ran.succeeded().sorted(), ["n1", "n2"], "{ran}");
+    let line = ran.line_with("no RDMA on alice@n2: rxe0/1: /dev/infiniband/uverbs");
+    assert!(line.contains(": permission denied, ") && line.ends_with(": TCP is used"), "{line}");
+}

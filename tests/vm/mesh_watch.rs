@@ -1,0 +1,85 @@
+//! Links that die while the job runs are named, and so is their return.
+
+use crate::background::{Background, until};
+use crate::support::{ALL, Field, Undo};
+use rlaunch_lab::Cut;
+
+/// Soft RoCE alone, and a program that runs until the test has seen enough.
+fn job(hca: &str, options: &str) -> String {
+    format!(
+        "-H {ALL} --hca {hca} --mesh-timeout 20 --transport rdma {options} \
+         sh -c \"until test -e /run/enough; do sleep 0.1; done\""
+    )
+}
+
+/// Lets the programs end.
+fn enough(field: &Field) {
+    for guest in ["n1", "n2", "n3"] {
+        field.on(guest, "touch /run/enough");
+    }
+}
+
+/// Guests on which no program ends before [`enough`].
+fn field() -> Field {
+    let field = Field::new();
+    for guest in ["n1", "n2", "n3"] {
+        field.on(guest, "rm -f /run/enough");
+    }
+    field
+}
+
+#[test]
+fn a_cable_that_is_pulled_is_named_and_so_is_its_return() {
+    let field = field();
+    let job = Background::start(&field, &job("rxe", ""));
+    job.says("6/6 paths up");
+    {
+        let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+        field.lab.cut("n1", "eth1", Cut::Carrier).unwrap();
+        job.says("link down: n1 rxe0 ↔ n2 rxe0");
+    }
+    job.says("ranks 0 and 1 use it");
+    job.says("link up: n1 rxe0 ↔ n2 rxe0");
+    enough(&field);
+    assert_eq!(job.ends(), 0, "{}", job.said());
+    assert_eq!(job.said().matches("link down: n").count(), 1, "{}", job.said());
+}
+
+#[test]
+fn a_link_that_only_loses_packets_is_named_whatever_it_speaks() {
+    // Soft-iWARP sends over TCP, whose host may find the peer's unreachable before its beats lack.
+    let (no_answer, no_beat) = ("(no answer: transport retry counter exceeded", "(no beat for");
+    for (hca, hows) in [("rxe", &[no_answer][..]), ("siw", &[no_answer, no_beat])] {
+        let field = field();
+        let job = Background::start(&field, &job(hca, ""));
+        job.says("6/6 paths up");
+        let _heal = Undo(|| field.lab.heal("n2", "eth2"));
+        field.lab.cut("n2", "eth2", Cut::Silent).unwrap();
+        job.says(&format!("link down: n2 {hca}1 ↔ n3 {hca}1"));
+        assert!(hows.iter().any(|how| job.said().contains(how)), "{}", job.said());
+        enough(&field);
+        assert_eq!(job.ends(), 0, "{}", job.said());
+    }
+}
+
+#[test]
+fn a_job_that_cannot_do_without_a_link_ends_with_it() {
+    let field = field();
+    let job = Background::start(&field, &job("rxe", "--abort-on-link-down"));
+    job.says("6/6 paths up");
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Carrier).unwrap();
+    assert_eq!(job.ends(), 205, "{}", job.said());
+    assert!(job.said().contains("error: link down: n1 rxe0 ↔ n2 rxe0"), "{}", job.said());
+}
+
+#[test]
+fn nobody_watches_where_nobody_wants_it() {
+    let field = field();
+    let job = Background::start(&field, &job("rxe", "--no-watch"));
+    job.says("6/6 paths up");
+    let provers = || field.tries("n2", "pgrep -a rlaunch-prover").out;
+    until(|| provers().is_empty(), || format!("left: {}", provers()));
+    enough(&field);
+    assert_eq!(job.ends(), 0, "{}", job.said());
+}

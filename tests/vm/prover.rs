@@ -1,0 +1,35 @@
+//! The prover alone, on real devices: its own tests, run in a guest.
+
+use crate::support::Field;
+
+/// On the launcher's guest.
+const PROVER: &str = "/share/lib/rlaunch/x86_64-unknown-linux-gnu/rlaunch-prover";
+
+/// Runs the prover's test of this name on n1, between these ends.
+fn passes(field: &Field, name: &str, ends: &str, more: &str) {
+    let line = format!(
+        "RLAUNCH_PROVER={PROVER} RLAUNCH_PROVER_ENDS={ends} {more} \
+         timeout 60 /share/two_provers --ignored --exact {name}"
+    );
+    let ran = field.tries("n1", &line);
+    assert!(ran.succeeded().out.contains("1 passed"), "{ran}");
+}
+
+#[test]
+fn two_provers_prove_watch_and_prove_again() {
+    let field = Field::new();
+    passes(&field, "paths_are_proved_watched_and_proved_again", "rxe0:1,rxe0:1", "");
+    let waited = "what_a_peer_cannot_prepare_is_waited_for_by_the_other_end";
+    passes(&field, waited, "rxe0:1,rxe0:1", "");
+}
+
+#[test]
+fn a_stranger_is_not_let_in_by_the_connection_manager() {
+    let field = Field::new();
+    let line =
+        format!("ssh n2 'cat > /run/rlaunch-prover && chmod +x /run/rlaunch-prover' < {PROVER}");
+    field.on("n1", &line);
+    let ends = "siw0@192.168.101.2,siw0@192.168.101.3";
+    let peer = "RLAUNCH_PROVER_PEER='ssh n2 /run/rlaunch-prover'";
+    passes(&field, "who_was_not_told_the_secret_is_not_let_in", ends, peer);
+}

@@ -1,0 +1,27 @@
+//! Guests at one switch: one subnet, one port each.
+
+use crate::support::{ALL, Field, PATIENT};
+
+#[test]
+fn every_pair_meets_in_one_subnet() {
+    let field = Field::new();
+    let ran = field
+        .rlaunch(&format!("-H {ALL} {PATIENT} --hca rxe --transport rdma --show mesh true"), &[]);
+    ran.succeeded().says("mesh: 6/6 paths up, RoCE v2, 1 subnet, proved in");
+    assert_eq!(ran.out.matches("RoCE v2 oob").count(), 3, "{ran}");
+}
+
+/// One port carries the queue pairs of 16 remote ranks for each of 8 own ones, with little memory.
+#[test]
+fn every_pair_of_24_ranks_is_proved() {
+    let field = Field::new();
+    let words = format!("-v -H n1:8,n2:8,n3:8 -np 24 {PATIENT} --hca rxe --mesh full");
+    let ran = field.rlaunch(&format!("{words} --transport rdma true"), &[]);
+    ran.succeeded().says("mesh: 384/384 paths up, RoCE v2, 1 subnet, proved in ");
+    for guest in ALL.split(',') {
+        let begin = format!("mesh: {guest}: 128 queue pairs, ");
+        let cost = ran.line_with(&begin).split_once(&begin).unwrap().1;
+        let bytes = cost.split_once(" and ").unwrap().1.split_once(" B each").unwrap().0;
+        assert!(bytes.parse::<u64>().unwrap() <= 16 << 10, "{cost}");
+    }
+}

@@ -1,0 +1,176 @@
+//! C's buffers as slices, as far as can be seen that they are any.
+
+use crate::errors::Failure;
+use crate::types::{element, is_in_place, rl_type};
+use rlaunch_comm::ElementType;
+use rlaunch_comm::raw::{Given, Kind};
+use std::ffi::c_void;
+use std::slice;
+
+/// So many elements, in bytes.
+pub(crate) fn bytes(element: ElementType, count: usize) -> Result<usize, Failure> {
+    // No memory is longer than that.
+    let bytes = count.checked_mul(element.size()).filter(|bytes| isize::try_from(*bytes).is_ok());
+    bytes.ok_or_else(|| Failure::argument(format!("{count} elements are more than memory has")))
+}
+
+fn check(first: *const c_void, length: usize, name: &str) -> Result<(), Failure> {
+    if first.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    if is_in_place(first) || first.addr().checked_add(length).is_none() {
+        return Err(Failure::argument(format!("{name} is no address of {length} bytes")));
+    }
+    Ok(())
+}
+
+/// Memory to be read.
+///
+/// # Safety
+///
+/// C's promise for `length` bytes at `first`, for as long as `'a`.
+pub(crate) unsafe fn input<'a>(
+    first: *const c_void,
+    length: usize,
+    name: &str,
+) -> Result<&'a [u8], Failure> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    check(first, length, name)?;
+    // SAFETY: the caller vouches for the bytes; they are not NULL and fit an isize.
+    Ok(unsafe { slice::from_raw_parts(first.cast(), length) })
+}
+
+/// Memory to be written.
+///
+/// # Safety
+///
+/// C's promise for `length` bytes at `first`, for as long as `'a`.
+pub(crate) unsafe fn output<'a>(
+    first: *mut c_void,
+    length: usize,
+    name: &str,
+) -> Result<&'a mut [u8], Failure> {
+    if length == 0 {
+        return Ok(&mut []);
+    }
+    check(first, length, name)?;
+    // SAFETY: the caller vouches for the bytes; they are not NULL and fit an isize.
+    Ok(unsafe { slice::from_raw_parts_mut(first.cast(), length) })
+}
+
+/// Two buffers that may be one by mistake: that must be seen before they are slices.
+pub(crate) fn are_apart(
+    (one, length): (*const c_void, usize),
+    (other, other_length): (*const c_void, usize),
+) -> Result<(), Failure> {
+    let (first, second) = (one.addr(), other.addr());
+    let overlap = first < second.saturating_add(other_length)
+        && second < first.saturating_add(length)
+        && length.min(other_length) > 0;
+    match overlap {
+        true => {
+            Err(Failure::argument("input and output overlap\nhint: pass RL_IN_PLACE as the input"))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The buffers of a collective as C gives them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    pub(crate) input: *const c_void,
+    pub(crate) output: *mut c_void,
+    /// Elements of one rank's part.
+    pub(crate) count: usize,
+    pub(crate) element: rl_type,
+}
+
+impl Buffers {
+    /// As the collective takes them, for a rank of so many.
+    ///
+    /// # Safety
+    ///
+    /// C's promise for both, for as long as `'a`.
+    pub(crate) unsafe fn given<'a>(
+        self,
+        kind: Kind,
+        (rank, size): (usize, usize),
+    ) -> Result<(ElementType, Given<'a, u8>), Failure> {
+        let element = element(self.element)?;
+        let part = bytes(element, self.count)?;
+        let all = bytes(element, self.count.saturating_mul(size))?;
+        let in_place = is_in_place(self.input);
+        let (reads, writes) = lengths(kind, kind.root() == Some(rank), in_place, (part, all));
+        if in_place {
+            // SAFETY: the caller's promise.
+            let data = unsafe { output(self.output, writes, "output") }?;
+            return Ok((element, Given::InPlace(data)));
+        }
+        are_apart((self.input, reads), (self.output, writes))?;
+        // SAFETY: the caller's promise.
+        let input = unsafe { input(self.input, reads, "input") }?;
+        // SAFETY: the caller's promise; it does not overlap the input.
+        let output = unsafe { output(self.output, writes, "output") }?;
+        Ok((element, Given::Apart(input, output)))
+    }
+}
+
+/// Of input and output, where a rank's part and all of them have so many bytes.
+fn lengths(
+    kind: Kind,
+    is_root: bool,
+    in_place: bool,
+    (part, all): (usize, usize),
+) -> (usize, usize) {
+    let if_root = |bytes| if is_root { bytes } else { 0 };
+    match (kind, in_place) {
+        (Kind::Barrier, _) => (0, 0),
+        (Kind::Broadcast { .. }, _) => (0, part),
+        (Kind::Reduce { .. }, false) => (part, if_root(part)),
+        (Kind::AllReduce, false) => (part, part),
+        (Kind::Gather { .. }, false) => (part, if_root(all)),
+        (Kind::Scatter { .. }, false) => (if_root(all), part),
+        (Kind::AllGather, false) => (part, all),
+        (Kind::ReduceScatter, false) => (all, part),
+        (Kind::AllToAll, false) => (all, all),
+        (Kind::Reduce { .. } | Kind::AllReduce, true) => (0, part),
+        (Kind::Gather { .. } | Kind::Scatter { .. }, true) => (0, if is_root { all } else { part }),
+        (Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll, true) => (0, all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_no_root_needs_no_more_than_its_part() {
+        let gather = Kind::Gather { root: 0 };
+        assert_eq!(lengths(gather, true, false, (4, 16)), (4, 16));
+        assert_eq!(lengths(gather, false, false, (4, 16)), (4, 0));
+        assert_eq!(lengths(gather, true, true, (4, 16)), (0, 16));
+        assert_eq!(lengths(gather, false, true, (4, 16)), (0, 4));
+        let scatter = Kind::Scatter { root: 0 };
+        assert_eq!(lengths(scatter, false, false, (4, 16)), (0, 4));
+        assert_eq!(lengths(Kind::Reduce { root: 0 }, false, false, (4, 16)), (4, 0));
+    }
+
+    #[test]
+    fn buffers_that_share_a_byte_are_not_apart() {
+        let bytes = [0u8; 8];
+        let at = |offset: usize| bytes[offset..].as_ptr().cast();
+        assert!(are_apart((at(0), 4), (at(4), 4)).is_ok());
+        assert!(are_apart((at(0), 5), (at(4), 4)).is_err());
+        assert!(are_apart((at(4), 4), (at(0), 5)).is_err());
+        assert!(are_apart((at(0), 0), (at(0), 4)).is_ok());
+    }
+
+    #[test]
+    fn counts_that_no_memory_has_are_refused() {
+        assert_eq!(bytes(ElementType::F64, 3).unwrap(), 24);
+        assert!(bytes(ElementType::F64, usize::MAX / 2).is_err());
+        assert!(bytes(ElementType::U8, usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! Names and numbers that C and Rust agree on. C may pass any number, so none of them is an `enum`.
+#![expect(non_camel_case_types, reason = "they are C's")]
+
+use crate::errors::Failure;
+use rlaunch_comm::{ElementType, Op, Received};
+use std::ffi::c_void;
+
+/// How a call ended: RL_OK, or why it failed.
+pub type rl_result = i32;
+
+/// It did what it says.
+pub const RL_OK: rl_result = 0;
+/// An argument that makes no sense, as NULL where something is wanted.
+pub const RL_INVALID: rl_result = 1;
+/// The communicator has no such rank.
+pub const RL_NO_SUCH_RANK: rl_result = 2;
+/// Buffers that do not fit to each other, in this rank or among the ranks.
+pub const RL_LENGTH: rl_result = 3;
+/// A message that is longer than the buffer.
+pub const RL_TRUNCATED: rl_result = 4;
+/// A rank is dead, or the way to it is.
+pub const RL_LOST: rl_result = 16;
+/// A rank has finalized its communicator.
+pub const RL_LEFT: rl_result = 17;
+/// RLAUNCH_COMM_TIMEOUT has passed.
+pub const RL_TIMED_OUT: rl_result = 18;
+/// The job is at its end.
+pub const RL_ABORTED: rl_result = 19;
+/// The request was given up before it was done.
+pub const RL_GIVEN_UP: rl_result = 20;
+/// This process could not join the others.
+pub const RL_START: rl_result = 32;
+/// A mistake in rlaunch itself.
+pub const RL_INTERNAL: rl_result = 64;
+
+/// What elements are.
+pub type rl_type = i32;
+
+/// IEEE 754 half precision.
+pub const RL_F16: rl_type = 0;
+/// The upper half of RL_F32.
+pub const RL_BF16: rl_type = 1;
+/// float
+pub const RL_F32: rl_type = 2;
+/// double
+pub const RL_F64: rl_type = 3;
+/// int32_t
+pub const RL_I32: rl_type = 4;
+/// int64_t
+pub const RL_I64: rl_type = 5;
+/// uint8_t, and plain bytes.
+pub const RL_U8: rl_type = 6;
+/// uint64_t
+pub const RL_U64: rl_type = 7;
+
+/// How elements are reduced to one. Integers wrap around.
+pub type rl_op = i32;
+
+/// a + b
+pub const RL_SUM: rl_op = 0;
+/// a * b
+pub const RL_PROD: rl_op = 1;
+/// The lesser; not a number if either is none.
+pub const RL_MIN: rl_op = 2;
+/// The greater; not a number if either is none.
+pub const RL_MAX: rl_op = 3;
+
+/// What a receive has got.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct rl_received {
+    /// The rank that sent it.
+    pub from: usize,
+    /// How many elements it has.
+    pub length: usize,
+}
+
+impl From<Received> for rl_received {
+    fn from(Received { from, length }: Received) -> rl_received {
+        rl_received { from, length }
+    }
+}
+
+/// C's `RL_IN_PLACE`.
+pub(crate) fn is_in_place(input: *const c_void) -> bool {
+    input.addr() == usize::MAX
+}
+
+pub(crate) fn element(number: rl_type) -> Result<ElementType, Failure> {
+    let known = usize::try_from(number).ok().and_then(|at| ElementType::ALL.get(at));
+    known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_type {number}")))
+}
+
+pub(crate) fn op(number: rl_op) -> Result<Op, Failure> {
+    let known = usize::try_from(number).ok().and_then(|at| Op::ALL.get(at));
+    known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_op {number}")))
+}
+
+/// What a pointer is to, if it is to anything.
+pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
+    pointer.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_and_operations_have_the_numbers_of_the_library() {
+        let types = [RL_F16, RL_BF16, RL_F32, RL_F64, RL_I32, RL_I64, RL_U8, RL_U64];
+        let named: Vec<_> = types.map(|number| element(number).unwrap().name()).into();
+        assert_eq!(named, ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"]);
+        let ops = [RL_SUM, RL_PROD, RL_MIN, RL_MAX].map(|number| op(number).unwrap());
+        assert_eq!(ops, Op::ALL);
+        assert!(element(8).is_err() && element(-1).is_err() && op(4).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! How fast this processor reduces: GB/s of elements reduced, for each type and operation, where
+//! the operands fit into the cache and where they do not; copying beside it. The best of many short
+//! runs, so that other work on the machine shows as little as may be.
+//!
+//!     cargo run --release -p rlaunch-comm --example fold
+
+use rlaunch_comm::reduce::{fold, fold_into};
+use rlaunch_comm::{ElementType, Op};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const SIZES: [usize; 3] = [8, 256 << 10, 16 << 20];
+
+fn main() {
+    println!("GB/s of operands' length; rows: two operands and three, sums; 8 B: ns per call");
+    println!("{:>6} {:>6} {:>10} {:>10} {:>10}", "", "", "8 B [ns]", "256 KiB", "16 MiB");
+    let copy = |out: &mut [u8], a: &[u8], _: &[u8]| out.copy_from_slice(a);
+    print("copy", "", &copy);
+    for element_type in ElementType::ALL {
+        for op in Op::ALL {
+            let two = |out: &mut [u8], a: &[u8], _: &[u8]| {
+                fold(op, element_type, out, a).expect("lengths are equal");
+            };
+            print(element_type.name(), op.name(), &two);
+            let three = |out: &mut [u8], a: &[u8], b: &[u8]| {
+                fold_into(op, element_type, out, a, b).expect("lengths are equal");
+            };
+            print("", "into", &three);
+        }
+    }
+}
+
+/// Reduces the last two to the first, or the second into the first.
+type Reduce<'r> = &'r dyn Fn(&mut [u8], &[u8], &[u8]);
+
+fn print(name: &str, op: &str, run: Reduce<'_>) {
+    let mut columns = Vec::new();
+    for size in SIZES {
+        // Ones and tens, as bytes: no subnormals, no overflow to infinity that lasts.
+        let (mut out, a, b) = (vec![0; size], vec![0x38; size], vec![0x36; size]);
+        let best = (0..40).map(|_| time(|| run(&mut out, black_box(&a), &b))).min();
+        let nanoseconds = best.unwrap_or_default().as_nanos() as f64 / 1e3;
+        columns.push(if size == 8 { nanoseconds } else { size as f64 / nanoseconds });
+        black_box(&out);
+    }
+    println!("{name:>6} {op:>6} {:>10.1} {:>10.1} {:>10.1}", columns[0], columns[1], columns[2]);
+}
+
+/// A thousand runs.
+fn time(mut run: impl FnMut()) -> Duration {
+    let mut runs = 1;
+    loop {
+        let start = Instant::now();
+        for _ in 0..runs {
+            run();
+        }
+        let elapsed = start.elapsed();
+        if elapsed > Duration::from_micros(500) {
+            return elapsed * 1000 / runs;
+        }
+        runs *= 4;
+    }
+}

@@ -1,0 +1,31 @@
+//! Seconds that messages and collectives take: `measure SECONDS BATCHES ACT/BYTES/COUNT...`
+//!
+//! Of each row, rank 0 prints `ACT/BYTES`, the seconds of one act (the median of the batches), how
+//! many repetitions a batch had: at least COUNT, and so many that no batch took less than SECONDS; and
+//! the seconds of one act in the quickest batch.
+
+use std::error::Error;
+use std::time::Duration;
+
+use rlaunch_comm::Communicator;
+use rlaunch_comm::measure::{Measured, Plan, measure};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let mut word = || words.next().ok_or("usage: measure SECONDS BATCHES ACT/BYTES/COUNT...");
+    let at_least = Duration::try_from_secs_f64(word()?.parse()?)?;
+    let batches = word()?.parse()?;
+    let rows: Vec<String> = words.collect();
+    let comm = Communicator::from_env()?;
+    for row in &rows {
+        let mut parts = row.split('/');
+        let mut part = || parts.next().ok_or_else(|| format!("{row}: not ACT/BYTES/COUNT"));
+        let (act, bytes, count) = (part()?.parse()?, part()?.parse()?, part()?.parse()?);
+        let measured = measure(&comm, &Plan { act, bytes, at_least, batches, count })?;
+        if comm.rank() == 0 {
+            let Measured { seconds, least, count } = measured;
+            println!("{act}/{bytes} {seconds:.4e} {count} {least:.4e}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! The communicator for Python.
+//!
+//! Every rank makes its calls on memory that Python's objects lend: arrays, `bytearray`s, numpy's
+//! and torch's. Nothing is copied, and other threads of the interpreter run meanwhile.
+
+mod buffer;
+mod calls;
+mod communicator;
+mod dtype;
+mod error;
+mod interrupt;
+mod request;
+mod shared;
+
+use pyo3::prelude::*;
+
+/// The extension module behind `rlaunch`.
+#[pymodule]
+fn _rlaunch(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("Error", py.get_type::<error::Error>())?;
+    module.add("PeerLost", py.get_type::<error::PeerLost>())?;
+    module.add("TimedOut", py.get_type::<error::TimedOut>())?;
+    module.add_class::<communicator::Communicator>()?;
+    module.add_class::<request::Received>()?;
+    module.add_class::<request::Request>()?;
+    module.add_function(wrap_pyfunction!(communicator::start, module)?)?;
+    module.add_function(wrap_pyfunction!(communicator::forked, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! The module in Python's hands: the tests in Python, in a world of one, on a package that is laid
+//! out as it is shipped.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+/// The library as ranks have it: `librlaunch.so`, and one directory for PYTHONPATH. Without the
+/// extension, or without the other, where that is asked for.
+fn lay_out(site: &Path, extension: bool, shared: bool) {
+    let package = site.join("python/rlaunch");
+    fs::create_dir_all(&package).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/rlaunch");
+    for file in fs::read_dir(source).unwrap() {
+        let file = file.unwrap().path();
+        if file.is_file() {
+            fs::copy(&file, package.join(file.file_name().unwrap())).unwrap();
+        }
+    }
+    if extension {
+        fs::copy(built("_rlaunch"), package.join("_rlaunch.abi3.so")).unwrap();
+    }
+    if shared {
+        fs::copy(built("rlaunch"), site.join("librlaunch.so")).unwrap();
+    }
+}
+
+/// Beside this test, as what it depends on.
+fn built(name: &str) -> PathBuf {
+    let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
+    deps.join(format!("{}{name}{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX))
+}
+
+fn python() -> String {
+    env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned())
+}
+
+fn has_python() -> bool {
+    let program = "import sys; sys.exit(sys.version_info < (3, 8))";
+    let asked = Command::new(python()).args(["-c", program]).stderr(Stdio::null()).status();
+    let has = asked.is_ok_and(|status| status.success());
+    if !has {
+        eprintln!("SKIPPED: there is no Python 3.8 or later; PYTHON may name one");
+    }
+    has
+}
+
+/// An empty directory of this name.
+fn site(name: &str) -> PathBuf {
+    let site = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if site.exists() {
+        fs::remove_dir_all(&site).unwrap();
+    }
+    site
+}
+
+/// By the extension, or by what is asked for.
+fn in_python(site: &Path, by: &str, arguments: &[&str]) -> (bool, String) {
+    let ran = Command::new(python())
+        .args(arguments)
+        .env("PYTHONPATH", site.join("python"))
+        .env("RLAUNCH_PYTHON", by)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        // Cargo names its own libraries there.
+        .env_remove("LD_LIBRARY_PATH")
+        .env_remove("RLAUNCH_SOCKET")
+        .env_remove("RLAUNCH_HOST")
+        .env_remove("WORLD_SIZE")
+        .output()
+        .unwrap();
+    let said = [ran.stdout, ran.stderr].concat();
+    (ran.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn the_tests_pass(by: &str) {
+    if !has_python() {
+        return;
+    }
+    let site = site(&format!("site-tests{by}"));
+    lay_out(&site, true, true);
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let tests = tests.to_str().unwrap();
+    let (passed, said) = in_python(&site, by, &["-m", "unittest", "discover", "-v", "-s", tests]);
+    eprintln!("{said}");
+    assert!(passed);
+    assert!(!said.contains("Ran 0 tests"));
+}
+
+#[test]
+fn the_tests_in_python_pass() {
+    the_tests_pass("");
+}
+
+#[test]
+fn the_tests_in_python_pass_without_the_extension() {
+    the_tests_pass("ctypes");
+}
+
+#[test]
+fn the_examples_say_what_they_should() {
+    if !has_python() {
+        return;
+    }
+    let site = site("site-example");
+    lay_out(&site, true, false);
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples");
+    for (example, expected) in [
+        ("all_reduce", "1 ranks: 1048576 elements, sum 1 everywhere\n"),
+        ("hello", "rank 0 of 1, 0 of 1 on this host\n"),
+    ] {
+        let example = examples.join(example).join("main.py");
+        let (passed, said) = in_python(&site, "", &[example.to_str().unwrap()]);
+        assert_eq!((passed, &*said), (true, expected));
+    }
+}
+
+#[test]
+fn without_either_library_one_sentence_says_why() {
+    if !has_python() {
+        return;
+    }
+    let program = ["-c", "import rlaunch; print(rlaunch.init().size)"];
+    let one = site("site-one");
+    lay_out(&one, false, true);
+    assert_eq!(in_python(&one, "", &program), (true, "1\n".to_owned()));
+    let none = site("site-none");
+    lay_out(&none, false, false);
+    let (passed, said) = in_python(&none, "", &program);
+    assert!(!passed);
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("ImportError: rlaunch works by neither of its libraries: "), "{said}");
+    assert!(last.contains("cannot import name '_rlaunch'"), "{said}");
+    assert!(last.contains("librlaunch.so: cannot open shared object file"), "{said}");
+}

@@ -1,0 +1,159 @@
+//! A collective that is under way: which step of its schedule, and where its elements are.
+
+use super::core::Owner;
+use super::slab::Key;
+use super::stretch::{Fold, Stretch, Target};
+use super::{Engine, Message};
+use crate::element::{ElementType, Op};
+use crate::error::Cause;
+use crate::schedule::{Exchange, Local, Place, Schedule, Span};
+use rlaunch_sys::{Loan, Loans};
+use std::sync::Arc;
+
+/// What a collective is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) schedule: Arc<Schedule>,
+    /// The ranks of the communicator as ranks of the job.
+    pub(crate) ranks: Arc<[usize]>,
+    pub(crate) context: u32,
+    pub(crate) tag: u32,
+    pub(crate) element: ElementType,
+    /// Where there is something to reduce.
+    pub(crate) op: Op,
+    pub(crate) input: Stretch,
+    pub(crate) output: Stretch,
+}
+
+#[derive(Debug)]
+pub(crate) struct Collective {
+    plan: Plan,
+    scratch: Option<Loan>,
+    step: usize,
+    /// Messages of the step that are not done.
+    pub(crate) pending: usize,
+    pub(crate) failed: Option<Cause>,
+    request: Key,
+}
+
+impl Collective {
+    fn stretch(&self, span: Span) -> Option<Stretch> {
+        let size = self.plan.element.size();
+        let whole = match span.place {
+            Place::Input => self.plan.input,
+            Place::Output => self.plan.output,
+            Place::Scratch => Stretch::all(self.scratch?, self.plan.schedule.scratch * size),
+        };
+        Some(whole.part(span.start * size, span.length * size))
+    }
+
+    /// Reduces with what is at `with`, if that is not where the result goes.
+    fn fold(&self, with: Span, into: Span) -> Option<Fold> {
+        let with = if with == into { None } else { Some(self.stretch(with)?) };
+        Some(Fold { op: self.plan.op, element: self.plan.element, with })
+    }
+
+    fn local(&self, local: Local, loans: &Loans) -> Option<()> {
+        let (from, into, fold) = match local {
+            Local::Copy { from, to } => (from, to, None),
+            Local::Fold { from, with, into } => (from, into, self.fold(with, into)),
+        };
+        let (from, into) = (self.stretch(from)?, self.stretch(into)?);
+        let target = Target { into, fold };
+        if from.loan != into.loan {
+            return from.read(loans, |bytes| target.put(loans, 0, bytes))?;
+        }
+        // Two parts of one memory, and perhaps a third: by way of a copy, since it is small.
+        match fold {
+            None => {
+                let ranges = (into.range(), from.range());
+                loans.both(into.loan, ranges, <[u8]>::copy_from_slice)
+            }
+            Some(_) => {
+                let bytes = from.read(loans, <[u8]>::to_vec)?;
+                target.put(loans, 0, &bytes)
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Begins a collective; its request ends when it does.
+    pub(crate) fn begin(&mut self, plan: Plan, request: Key, loans: &Loans) -> Key {
+        let bytes = plan.schedule.scratch * plan.element.size();
+        let scratch = (bytes > 0).then(|| loans.keep(bytes));
+        let collective = Collective { plan, scratch, step: 0, pending: 0, failed: None, request };
+        let key = self.core.collectives.insert(collective);
+        self.run(key, loans);
+        key
+    }
+
+    /// Goes on with a collective whose step is over, as far as it can.
+    pub(crate) fn run(&mut self, key: Key, loans: &Loans) {
+        loop {
+            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            let step = collective.step;
+            if collective.failed.is_some() || step == collective.plan.schedule.steps.len() {
+                return self.end(key, loans);
+            }
+            collective.step += 1;
+            let schedule = collective.plan.schedule.clone();
+            let Some(step) = schedule.steps.get(step) else { return };
+            for local in &step.local {
+                if collective.local(*local, loans).is_none() {
+                    collective.failed = Some(Cause::GivenUp);
+                }
+            }
+            // One more, so that what ends at once does not end the step.
+            collective.pending = step.exchange.len() + 1;
+            for exchange in &step.exchange {
+                self.exchange(key, *exchange, loans);
+            }
+            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            collective.pending -= 1;
+            if collective.pending > 0 {
+                return;
+            }
+        }
+    }
+
+    fn exchange(&mut self, key: Key, exchange: Exchange, loans: &Loans) {
+        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let nothing = collective.plan.input.part(0, 0);
+        let stretch = |span| collective.stretch(span).unwrap_or(nothing);
+        let copied = |into| Target { into, fold: None };
+        let (peer, stretch, target) = match exchange {
+            Exchange::Send { to, span } => (to, Some(stretch(span)), None),
+            Exchange::Signal { to } => (to, Some(nothing), None),
+            Exchange::Receive { from, span } => (from, None, Some(copied(stretch(span)))),
+            Exchange::Await { from } => (from, None, Some(copied(nothing))),
+            Exchange::ReceiveFold { from, with, span } => {
+                let target = Target { into: stretch(span), fold: collective.fold(with, span) };
+                (from, None, Some(target))
+            }
+        };
+        let plan = &collective.plan;
+        let message = Message { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
+        let owner = Owner::Collective(key);
+        if let Some(from) = stretch {
+            self.send(message, from, owner, loans);
+        } else if let Some(target) = target {
+            self.receive(message, target, owner, loans);
+        }
+    }
+
+    /// Forgets a collective.
+    pub(crate) fn drop_collective(&mut self, key: Key, loans: &Loans) -> Option<Collective> {
+        let collective = self.core.collectives.remove(key)?;
+        if let Some(scratch) = collective.scratch {
+            loans.give_up(scratch);
+        }
+        Some(collective)
+    }
+
+    fn end(&mut self, key: Key, loans: &Loans) {
+        let Some(collective) = self.drop_collective(key, loans) else { return };
+        let how = collective.failed.map_or(Ok(Default::default()), Err);
+        self.core.ended(Owner::Request(collective.request), how);
+    }
+}

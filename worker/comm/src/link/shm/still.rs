@@ -1,0 +1,130 @@
+//! A peer that stands still while it writes to this rank's memory.
+//!
+//! Nobody can take back what it was allowed: whenever it goes on, it writes. So a wait for it may only
+//! end when it has written, or is dead. Where waits have a limit, it is made to go on for as long as
+//! that takes; a debugger or a frozen group may hold it all the same, and then it is ended.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A peer that takes longer than this is not only waiting for its turn on a processor.
+const TURN: Duration = Duration::from_millis(100);
+/// How often it is looked at then.
+const LOOK: Duration = Duration::from_millis(1);
+/// A wait that has lasted so long is mentioned.
+const NOTICE: Duration = Duration::from_secs(10);
+/// How long a peer that was made to go on may take for what is left: a copy of a few pages.
+const REST: Duration = Duration::from_secs(1);
+
+/// A wait for it.
+#[derive(Debug)]
+pub(super) struct Still {
+    pid: Pid,
+    begin: Instant,
+    limit: Option<Duration>,
+    is_mentioned: bool,
+    /// It was told to go on, and may have stood still because somebody wanted it.
+    woken: Option<bool>,
+    is_ended: bool,
+}
+
+impl Still {
+    pub(super) fn new(pid: Pid, limit: Option<Duration>) -> Still {
+        let begin = Instant::now();
+        Still { pid, begin, limit, is_mentioned: false, woken: None, is_ended: false }
+    }
+
+    /// Some time has passed, and nothing has happened.
+    pub(super) fn pass(&mut self) {
+        let lasted = self.begin.elapsed();
+        if lasted > TURN {
+            thread::sleep(LOOK);
+        }
+        if lasted > NOTICE && !self.is_mentioned {
+            self.is_mentioned = true;
+            let (seconds, pid) = (lasted.as_secs(), self.pid);
+            eprintln!("rlaunch: waiting {seconds} s for process {pid} to finish a message");
+        }
+        let Some(limit) = self.limit else { return };
+        if lasted > limit && self.woken.is_none() {
+            self.woken = Some(is_stopped(self.pid));
+            let _ = kill(self.pid, Signal::SIGCONT);
+        }
+        if lasted > limit + REST && !self.is_ended {
+            self.is_ended = true;
+            let _ = kill(self.pid, Signal::SIGKILL);
+        }
+    }
+}
+
+/// It is over: who was stopped is stopped again.
+impl Drop for Still {
+    fn drop(&mut self) {
+        if self.woken == Some(true) && !self.is_ended {
+            let _ = kill(self.pid, Signal::SIGSTOP);
+        }
+    }
+}
+
+/// Whether a signal has stopped it.
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Its name may have anything in it.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    struct Peer(Child);
+
+    impl Peer {
+        fn stopped() -> (Peer, Pid) {
+            let child = Command::new("sleep").arg("60").spawn().unwrap();
+            let pid = Pid::from_raw(child.id() as i32);
+            kill(pid, Signal::SIGSTOP).unwrap();
+            wait_for(|| is_stopped(pid));
+            (Peer(child), pid)
+        }
+    }
+
+    impl Drop for Peer {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn wait_for(condition: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !condition() {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            thread::sleep(LOOK);
+        }
+    }
+
+    #[test]
+    fn who_stands_still_is_woken_after_the_limit_and_stopped_again() {
+        let (_peer, pid) = Peer::stopped();
+        let mut still = Still::new(pid, Some(Duration::from_millis(1)));
+        thread::sleep(2 * LOOK);
+        still.pass();
+        wait_for(|| !is_stopped(pid));
+        drop(still);
+        wait_for(|| is_stopped(pid));
+    }
+
+    #[test]
+    fn without_a_limit_it_is_left_alone() {
+        let (_peer, pid) = Peer::stopped();
+        let mut still = Still::new(pid, None);
+        thread::sleep(2 * LOOK);
+        still.pass();
+        drop(still);
+        assert!(is_stopped(pid));
+    }
+}

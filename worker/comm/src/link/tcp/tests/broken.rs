@@ -1,0 +1,150 @@
+//! Ends that dribble, lie, fall silent or die.
+
+use super::*;
+use std::io::Write;
+use std::net::Shutdown;
+use std::thread;
+
+#[test]
+fn a_peer_that_sends_in_fragments_is_understood() {
+    for seed in 1..=8 {
+        let (mut link, mut peer) = bare();
+        let mut random = Random(seed * 0x1234_5677);
+        let mut packets = Vec::new();
+        for tag in 0..40 {
+            let size = [0, 7, 40, 600, 17_000, 70_000][random.below(6)] + random.below(9);
+            packets.push((header(Kind::Eager, tag, size), bytes(tag, size)));
+        }
+        let stream: Vec<u8> =
+            packets.iter().flat_map(|(h, payload)| encoded(*h, payload)).collect();
+        peer.set_nodelay(true).unwrap();
+        let writer = thread::spawn(move || {
+            let mut rest = &stream[..];
+            while !rest.is_empty() {
+                let most = if random.below(20) == 0 { 50_000 } else { 40 };
+                let count = (1 + random.below(most)).min(rest.len());
+                peer.write_all(&rest[..count]).unwrap();
+                rest = &rest[count..];
+            }
+            peer
+        });
+        let mut sink = Recorder::new(if seed % 2 == 0 { usize::MAX } else { 333 });
+        until_came(&mut link, &mut sink, packets.len());
+        assert!(sink.packets == packets, "seed {seed}");
+        drop(writer.join().unwrap());
+        assert!(matches!(until_error(&mut link, &mut sink), LinkError::Gone));
+    }
+}
+
+#[test]
+fn packets_that_no_rlaunch_sends_are_refused() {
+    let good = encoded(header(Kind::Eager, 1, 2), &[1, 2]);
+    for kind in [0, 8, 255] {
+        let (mut link, mut peer) = bare();
+        let mut bad = to_bytes(header(Kind::Eager, 0, 0));
+        bad[4] = kind;
+        peer.write_all(&[&good[..], &bad].concat()).unwrap();
+        let mut sink = Recorder::new(usize::MAX);
+        let error = until_error(&mut link, &mut sink);
+        assert!(matches!(error, LinkError::Garbled(found) if found == kind), "{error:?}");
+        assert_eq!(sink.packets.len(), 1);
+    }
+    let (mut link, mut peer) = bare();
+    let long = header(Kind::Data, 0, link.limits().packet + 1);
+    peer.write_all(&to_bytes(long)).unwrap();
+    let error = until_error(&mut link, &mut Recorder::new(usize::MAX));
+    assert!(matches!(error, LinkError::OutOfTurn(_)), "{error:?}");
+}
+
+#[test]
+fn chunks_that_no_rlaunch_sends_are_refused() {
+    const LONGEST: u64 = 256 << 10;
+    let size = 600_000;
+    let head = |at: u64, length: u64| [at.to_le_bytes(), length.to_le_bytes()].concat();
+    let whole = |at| [head(at, LONGEST), vec![0; LONGEST as usize]].concat();
+    // None, too long, for another place, beyond the packet.
+    let again = [whole(0), head(0, 5)].concat();
+    let beyond = [whole(0), whole(LONGEST), head(2 * LONGEST, LONGEST)].concat();
+    let lengths = [head(0, 0), head(0, u64::MAX), head(0, LONGEST + 1)];
+    for bad in lengths.into_iter().chain([head(9, 5), again, beyond]) {
+        let (one, mut peer) = sockets(false);
+        let (lane, mut peers_lane) = sockets(false);
+        let mut link = TcpLink::new(one, vec![lane]).unwrap();
+        peer.write_all(&to_bytes(header(Kind::Data, 0, size))).unwrap();
+        let writer = thread::spawn(move || {
+            peers_lane.write_all(&bad).unwrap();
+            (peer, peers_lane)
+        });
+        let error = until_error(&mut link, &mut Recorder::new(usize::MAX));
+        assert!(matches!(error, LinkError::OutOfTurn(_)), "{error:?}");
+        drop(writer.join().unwrap());
+    }
+}
+
+#[test]
+fn an_end_without_bye_is_noticed_after_all_that_was_sent() {
+    let whole = encoded(header(Kind::Eager, 1, 100), &bytes(1, 100));
+    let long = encoded(header(Kind::Data, 2, 500_000), &bytes(2, 500_000));
+    for (lasts, cut) in [(&whole, 0), (&whole, 9), (&whole, 50), (&long, 16), (&long, 400_000)] {
+        let (mut link, mut peer) = bare();
+        let stream = [&whole[..], &lasts[..cut]].concat();
+        let writer = thread::spawn(move || peer.write_all(&stream).unwrap());
+        let mut sink = Recorder::new(usize::MAX);
+        assert!(matches!(until_error(&mut link, &mut sink), LinkError::Gone));
+        assert_eq!(sink.packets.len(), 1);
+        assert_eq!(sink.partly.len(), if cut > 16 && lasts == &long { cut - 16 } else { 0 });
+        writer.join().unwrap();
+        assert!(matches!(link.receive(&mut sink), Err(LinkError::Gone)), "it stays so");
+    }
+}
+
+#[test]
+fn an_end_after_bye_is_no_error_and_wakes_nobody() {
+    for lanes in [0, 2] {
+        let (mut one, mut other) = links(lanes, false);
+        assert!(one.send(header(Kind::Bye, 0, 0), &[]).unwrap());
+        drop(one);
+        let mut sink = Recorder::new(usize::MAX);
+        until_came(&mut other, &mut sink, 1);
+        let end = Instant::now() + PATIENCE;
+        while !other.inbound.has_ended() {
+            other.receive(&mut sink).unwrap();
+            assert!(Instant::now() < end);
+        }
+        assert!(!other.receive(&mut sink).unwrap());
+        assert!(!wakes(&mut other, false, 20));
+    }
+}
+
+#[test]
+fn a_peer_that_dies_with_unread_packets_is_gone_for_both_directions() {
+    let (mut link, mut peer) = bare();
+    peer.write_all(&encoded(header(Kind::Eager, 1, 4), &[1, 2, 3, 4])).unwrap();
+    assert!(link.send(header(Kind::Eager, 2, 4), &[4; 4]).unwrap());
+    let waiting = |peer: &TcpStream| peer.peek(&mut [0; 20]).unwrap();
+    assert_eq!(waiting(&peer), 20);
+    // Unread data make this a reset.
+    drop(peer);
+    let mut sink = Recorder::new(usize::MAX);
+    assert!(matches!(until_error(&mut link, &mut sink), LinkError::Gone));
+    assert_eq!(sink.packets.len(), 1);
+    let end = Instant::now() + PATIENCE;
+    let error = loop {
+        match link.send(header(Kind::Eager, 3, 4), &[4; 4]) {
+            Ok(_) => assert!(Instant::now() < end),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, LinkError::Gone), "{error:?}");
+}
+
+#[test]
+fn a_lane_that_ends_is_noticed() {
+    let (one, mut peer) = sockets(false);
+    let (lane, peers_lane) = sockets(false);
+    let mut link = TcpLink::new(one, vec![lane]).unwrap();
+    peer.write_all(&to_bytes(header(Kind::Data, 0, 1 << 20))).unwrap();
+    peers_lane.shutdown(Shutdown::Both).unwrap();
+    let error = until_error(&mut link, &mut Recorder::new(usize::MAX));
+    assert!(matches!(error, LinkError::Gone), "{error:?}");
+}

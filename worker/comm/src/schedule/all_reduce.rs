@@ -1,0 +1,127 @@
+//! What all have, reduced to one, to everyone. Input and Output: `count` elements; in place they
+//! are the same.
+
+use super::blocks::Blocks;
+use super::plan::Plan;
+use super::{Member, Place, Schedule, Span, all_gather, reduce_scatter};
+
+/// Everyone tells everyone, and each reduces in the order of ranks. One round: for few ranks and
+/// few bytes.
+pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
+    let mut plan = Plan::default();
+    let own = Span::first(input(in_place), count);
+    let result = Span::first(Place::Output, count);
+    if me.size == 1 {
+        plan.copy(own, result);
+        return plan.finish();
+    }
+    let blocks = Blocks::equal(count, me.size);
+    plan.scratch(blocks.count());
+    let of = |rank| {
+        if rank == me.rank { own } else { blocks.one(Place::Scratch, rank) }
+    };
+    for steps in 1..me.size {
+        plan.send(me.ahead(steps), own);
+    }
+    for steps in 1..me.size {
+        let from = me.behind(steps);
+        plan.receive(from, of(from));
+    }
+    // The own block of the scratch memory is free for what is on the way.
+    let spare = blocks.one(Place::Scratch, me.rank);
+    let mut sum = of(0);
+    for rank in 1..me.size {
+        let into = if rank == me.size - 1 { result } else { spare };
+        let (from, with) = if sum == into { (of(rank), sum) } else { (sum, of(rank)) };
+        plan.fold(from, with, into);
+        sum = into;
+    }
+    plan.finish()
+}
+
+/// Everything with one rank in each of log₂ size rounds. Ranks beyond a power of two have another
+/// speak for them, which takes two rounds more.
+pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule {
+    let mut plan = Plan::default();
+    let own = Span::first(input(in_place), count);
+    let result = Span::first(Place::Output, count);
+    if me.size == 1 {
+        plan.copy(own, result);
+        return plan.finish();
+    }
+    let rounds = me.size.ilog2();
+    let paired = 2 * (me.size - (1 << rounds));
+    if me.rank < paired && me.rank % 2 == 1 {
+        plan.send(me.rank - 1, own);
+        plan.then();
+        plan.receive(me.rank - 1, result);
+        return plan.finish();
+    }
+    // What is sent must not be written, so rounds write here and there in turn, last the result.
+    let scratch = Span::first(Place::Scratch, count);
+    let written_before = |left: u32| if left.is_multiple_of(2) { result } else { scratch };
+    if rounds > 1 || in_place || me.rank < paired {
+        plan.scratch(count);
+    }
+    let mut sum = own;
+    if me.rank < paired {
+        sum = written_before(rounds);
+        plan.receive_fold(me.rank + 1, own, sum);
+        plan.then();
+    } else if in_place && rounds % 2 == 1 {
+        sum = scratch;
+        plan.copy(own, sum);
+    }
+    // Those who speak for two come first.
+    let speaker = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
+    for round in 0..rounds {
+        let peer = speaker ^ 1 << round;
+        let peer = if peer < paired / 2 { peer * 2 } else { peer + paired / 2 };
+        let into = written_before(rounds - 1 - round);
+        plan.send(peer, sum);
+        plan.receive_fold(peer, sum, into);
+        plan.then();
+        sum = into;
+    }
+    if me.rank < paired {
+        plan.send(me.rank + 1, result);
+    }
+    plan.finish()
+}
+
+/// Everyone reduces a block, and all collect the blocks, both in ⌈log₂ size⌉ rounds.
+pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
+    in_blocks(me, count, in_place, |plan, blocks| {
+        let own = blocks.one(Place::Output, me.rank);
+        reduce_scatter::halve(plan, me, blocks, input(in_place), Place::Output, own);
+        all_gather::double(plan, me, blocks);
+    })
+}
+
+/// The same between neighbours, in 2·(size - 1) rounds.
+pub fn ring(me: Member, count: usize, in_place: bool) -> Schedule {
+    in_blocks(me, count, in_place, |plan, blocks| {
+        reduce_scatter::pass_around(plan, me, blocks, input(in_place), Place::Output);
+        all_gather::pass_around(plan, me, blocks);
+    })
+}
+
+fn in_blocks(
+    me: Member,
+    count: usize,
+    in_place: bool,
+    write: impl FnOnce(&mut Plan, &Blocks),
+) -> Schedule {
+    let mut plan = Plan::default();
+    if me.size == 1 {
+        let own = Span::first(input(in_place), count);
+        plan.copy(own, Span::first(Place::Output, count));
+    } else {
+        write(&mut plan, &Blocks::divide(count, me.size));
+    }
+    plan.finish()
+}
+
+fn input(in_place: bool) -> Place {
+    if in_place { Place::Output } else { Place::Input }
+}

@@ -1,0 +1,277 @@
+//! Runs the schedules of all ranks against each other, with any kind of element.
+//!
+//! Sends wait for their receivers, as they may where messages are long: a step ends when all that
+//! it sends has been received. Whatever a schedule must not do is a panic that names the rank.
+
+use super::{Exchange, Local, Place, Schedule, Span, Step};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// One rank's memory.
+#[derive(Clone, Debug)]
+pub(super) struct Memory<T> {
+    pub(super) input: Vec<T>,
+    pub(super) output: Vec<T>,
+    /// Input is Output.
+    pub(super) in_place: bool,
+    scratch: Vec<T>,
+}
+
+impl<T: Clone + Default> Memory<T> {
+    pub(super) fn apart(input: Vec<T>, output: usize) -> Memory<T> {
+        Memory { input, output: vec![T::default(); output], in_place: false, scratch: Vec::new() }
+    }
+
+    pub(super) fn in_place(both: Vec<T>) -> Memory<T> {
+        Memory { input: Vec::new(), output: both, in_place: true, scratch: Vec::new() }
+    }
+
+    fn place(&mut self, place: Place) -> &mut Vec<T> {
+        match place {
+            Place::Input => {
+                assert!(!self.in_place, "in place there is only an output");
+                &mut self.input
+            }
+            Place::Output => &mut self.output,
+            Place::Scratch => &mut self.scratch,
+        }
+    }
+
+    fn read(&mut self, span: Span) -> Vec<T> {
+        self.place(span.place)[range(span)].to_vec()
+    }
+
+    fn write(&mut self, span: Span, values: &[T]) {
+        assert!(span.place != Place::Input, "the input is written: {span:?}");
+        self.place(span.place)[range(span)].clone_from_slice(values);
+    }
+
+    /// Whether two spans are of the same elements, in part at least.
+    fn overlap(a: Span, b: Span) -> bool {
+        a.place == b.place && a.start.max(b.start) < (a.start + a.length).min(b.start + b.length)
+    }
+}
+
+fn range(span: Span) -> Range<usize> {
+    span.start..span.start + span.length
+}
+
+/// What is on the way from each rank to each.
+struct Channels<T> {
+    size: usize,
+    between: Vec<VecDeque<Vec<T>>>,
+}
+
+impl<T> Channels<T> {
+    fn new(size: usize) -> Channels<T> {
+        Channels { size, between: (0..size * size).map(|_| VecDeque::new()).collect() }
+    }
+
+    fn between(&mut self, from: usize, to: usize) -> &mut VecDeque<Vec<T>> {
+        &mut self.between[from * self.size + to]
+    }
+}
+
+/// Where a rank is.
+struct Progress {
+    step: usize,
+    /// Of the step's exchanges those that are not over. Sends that are on the way are.
+    open: Vec<Exchange>,
+    /// How much of what this step sent has not been received.
+    unreceived: usize,
+    begun: bool,
+}
+
+/// Runs all schedules to their end. `fold` makes one element of two.
+pub(super) fn run<T: Clone + Default>(
+    schedules: &[Schedule],
+    memories: &mut [Memory<T>],
+    fold: impl Fn(&T, &T) -> T,
+) {
+    let mut channels = Channels::new(schedules.len());
+    let mut ranks: Vec<Progress> = Vec::new();
+    for (schedule, memory) in schedules.iter().zip(memories.iter_mut()) {
+        memory.scratch = vec![T::default(); schedule.scratch];
+        ranks.push(Progress { step: 0, open: Vec::new(), unreceived: 0, begun: false });
+    }
+    loop {
+        let mut moved = false;
+        for rank in 0..schedules.len() {
+            moved |= advance(rank, schedules, memories, &mut ranks, &mut channels, &fold);
+        }
+        if !moved {
+            break;
+        }
+    }
+    for (rank, (progress, schedule)) in ranks.iter().zip(schedules).enumerate() {
+        assert_eq!(
+            progress.step,
+            schedule.steps.len(),
+            "rank {rank} waits for ever: {:?}",
+            progress.open
+        );
+    }
+    let left = channels.between.iter().position(|channel| !channel.is_empty());
+    let pair = left.map(|index| (index / channels.size, index % channels.size));
+    assert_eq!(pair, None, "nobody takes what goes from the first to the second");
+}
+
+/// Whether anything happened.
+fn advance<T: Clone + Default>(
+    rank: usize,
+    schedules: &[Schedule],
+    memories: &mut [Memory<T>],
+    ranks: &mut [Progress],
+    channels: &mut Channels<T>,
+    fold: &impl Fn(&T, &T) -> T,
+) -> bool {
+    let Some(step) = schedules[rank].steps.get(ranks[rank].step) else {
+        return false;
+    };
+    let memory = &mut memories[rank];
+    let mut moved = false;
+    if !ranks[rank].begun {
+        check(rank, schedules.len(), step, memory);
+        for local in &step.local {
+            act(*local, memory, fold);
+        }
+        ranks[rank].begun = true;
+        ranks[rank].open.clone_from(&step.exchange);
+        moved = true;
+    }
+    let mut open = Vec::new();
+    // Of two messages from one rank, the first is for the first who receives.
+    let mut waited: Vec<usize> = Vec::new();
+    for exchange in std::mem::take(&mut ranks[rank].open) {
+        let (from, values) = match exchange {
+            Exchange::Send { to, span } => {
+                channels.between(rank, to).push_back(memory.read(span));
+                ranks[rank].unreceived += 1;
+                moved = true;
+                continue;
+            }
+            Exchange::Signal { to } => {
+                channels.between(rank, to).push_back(Vec::new());
+                ranks[rank].unreceived += 1;
+                moved = true;
+                continue;
+            }
+            Exchange::Receive { from, .. }
+            | Exchange::ReceiveFold { from, .. }
+            | Exchange::Await { from } => {
+                let channel = channels.between(from, rank);
+                match channel.pop_front() {
+                    Some(values) if !waited.contains(&from) => (from, values),
+                    other => {
+                        other.into_iter().for_each(|values| channel.push_front(values));
+                        waited.push(from);
+                        open.push(exchange);
+                        continue;
+                    }
+                }
+            }
+        };
+        ranks[from].unreceived -= 1;
+        moved = true;
+        take(rank, exchange, &values, memory, fold);
+    }
+    ranks[rank].open = open;
+    if ranks[rank].open.is_empty() && ranks[rank].unreceived == 0 {
+        ranks[rank].step += 1;
+        ranks[rank].begun = false;
+        moved = true;
+    }
+    moved
+}
+
+fn take<T: Clone + Default>(
+    rank: usize,
+    exchange: Exchange,
+    values: &[T],
+    memory: &mut Memory<T>,
+    fold: &impl Fn(&T, &T) -> T,
+) {
+    match exchange {
+        Exchange::Receive { from, span } => {
+            assert_eq!(span.length, values.len(), "rank {rank} receives from {from}");
+            memory.write(span, values);
+        }
+        Exchange::ReceiveFold { from, with, span } => {
+            assert_eq!(span.length, values.len(), "rank {rank} receives from {from}");
+            let with = memory.read(with);
+            let folded: Vec<T> = values.iter().zip(&with).map(|(a, b)| fold(a, b)).collect();
+            memory.write(span, &folded);
+        }
+        Exchange::Await { from } => {
+            assert!(values.is_empty(), "rank {rank} awaits a signal from {from}");
+        }
+        Exchange::Send { .. } | Exchange::Signal { .. } => {}
+    }
+}
+
+fn act<T: Clone + Default>(local: Local, memory: &mut Memory<T>, fold: &impl Fn(&T, &T) -> T) {
+    match local {
+        Local::Copy { from, to } => {
+            let values = memory.read(from);
+            memory.write(to, &values);
+        }
+        Local::Fold { from, with, into } => {
+            let (from, with) = (memory.read(from), memory.read(with));
+            let folded: Vec<T> = from.iter().zip(&with).map(|(a, b)| fold(a, b)).collect();
+            memory.write(into, &folded);
+        }
+    }
+}
+
+/// What a step must not do.
+fn check<T: Clone + Default>(rank: usize, size: usize, step: &Step, memory: &mut Memory<T>) {
+    assert!(!step.local.is_empty() || !step.exchange.is_empty(), "rank {rank} has an empty step");
+    for local in &step.local {
+        let (reads, write) = match *local {
+            Local::Copy { from, to } => (vec![from], to),
+            Local::Fold { from, with, into } if with == into => (vec![from], into),
+            Local::Fold { from, with, into } => (vec![from, with], into),
+        };
+        for read in reads {
+            assert_eq!(read.length, write.length, "rank {rank}: {local:?}");
+            assert!(!Memory::<T>::overlap(read, write), "rank {rank}: {local:?}");
+        }
+        assert!(write.length > 0, "rank {rank}: {local:?}");
+    }
+    let mut spans: Vec<(Span, bool)> = Vec::new();
+    for exchange in &step.exchange {
+        let (peer, used) = match *exchange {
+            Exchange::Send { to, span } => (to, vec![(span, false)]),
+            Exchange::Receive { from, span } => (from, vec![(span, true)]),
+            Exchange::ReceiveFold { from, with, span } if with == span => {
+                (from, vec![(span, true)])
+            }
+            Exchange::ReceiveFold { from, with, span } => {
+                assert_eq!(with.length, span.length, "rank {rank}: {exchange:?}");
+                (from, vec![(with, false), (span, true)])
+            }
+            Exchange::Signal { to } => (to, Vec::new()),
+            Exchange::Await { from } => (from, Vec::new()),
+        };
+        assert!(peer < size && peer != rank, "rank {rank}: {exchange:?}");
+        for (span, _) in &used {
+            let place = memory.place(span.place).len();
+            assert!(range(*span).end <= place, "rank {rank}: {exchange:?} in {place}");
+            assert!(span.length > 0, "rank {rank}: {exchange:?}");
+        }
+        spans.extend(used);
+    }
+    spans.sort_by_key(|(span, _)| span.start);
+    for (index, (a, a_written)) in spans.iter().enumerate() {
+        for (b, b_written) in &spans[index + 1..] {
+            if b.start >= a.start + a.length {
+                break;
+            }
+            let harmless = !a_written && !b_written;
+            assert!(
+                harmless || !Memory::<T>::overlap(*a, *b),
+                "rank {rank} writes {a:?} and {b:?} at once: {step:?}"
+            );
+        }
+    }
+}

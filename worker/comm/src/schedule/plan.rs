@@ -1,0 +1,143 @@
+//! Writes a schedule down, without what is about nothing.
+
+use super::{Exchange, Local, Place, Schedule, Span, Step};
+
+/// A schedule in the making.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    schedule: Schedule,
+    step: Step,
+}
+
+impl Plan {
+    /// Begins the next step.
+    pub(super) fn then(&mut self) {
+        if !self.step.local.is_empty() || !self.step.exchange.is_empty() {
+            self.schedule.steps.push(std::mem::take(&mut self.step));
+        }
+    }
+
+    /// Reserves scratch memory.
+    pub(super) fn scratch(&mut self, length: usize) -> Span {
+        let span = Span::new(Place::Scratch, self.schedule.scratch, length);
+        self.schedule.scratch += length;
+        span
+    }
+
+    pub(super) fn copy(&mut self, from: Span, to: Span) {
+        debug_assert_eq!(from.length, to.length, "{from:?} {to:?}");
+        if from.length == 0 || from == to {
+            return;
+        }
+        self.before_exchange();
+        // Neighbours that stay neighbours go at once.
+        if let Some(Local::Copy { from: f, to: t }) = self.step.local.last_mut()
+            && follows(*f, from)
+            && follows(*t, to)
+        {
+            f.length += from.length;
+            t.length += to.length;
+            return;
+        }
+        self.step.local.push(Local::Copy { from, to });
+    }
+
+    pub(super) fn fold(&mut self, from: Span, with: Span, into: Span) {
+        if into.length > 0 {
+            self.before_exchange();
+            self.step.local.push(Local::Fold { from, with, into });
+        }
+    }
+
+    pub(super) fn send(&mut self, to: usize, span: Span) {
+        if span.length > 0 {
+            self.step.exchange.push(Exchange::Send { to, span });
+        }
+    }
+
+    pub(super) fn receive(&mut self, from: usize, span: Span) {
+        if span.length > 0 {
+            self.step.exchange.push(Exchange::Receive { from, span });
+        }
+    }
+
+    pub(super) fn receive_fold(&mut self, from: usize, with: Span, span: Span) {
+        debug_assert_eq!(with.length, span.length, "{with:?} {span:?}");
+        if span.length > 0 {
+            let receive = Exchange::ReceiveFold { from, with, span };
+            self.step.exchange.push(receive);
+        }
+    }
+
+    pub(super) fn signal(&mut self, to: usize) {
+        self.step.exchange.push(Exchange::Signal { to });
+    }
+
+    pub(super) fn await_signal(&mut self, from: usize) {
+        self.step.exchange.push(Exchange::Await { from });
+    }
+
+    /// Goes on with a schedule of other ranks and places.
+    pub(super) fn append(
+        &mut self,
+        part: Schedule,
+        rank: impl Fn(usize) -> usize,
+        span: impl Fn(Span) -> Span,
+    ) {
+        self.then();
+        for mut step in part.steps {
+            for local in &mut step.local {
+                *local = translate_local(*local, &span);
+            }
+            for exchange in &mut step.exchange {
+                *exchange = translate_exchange(*exchange, &rank, &span);
+            }
+            self.schedule.steps.push(step);
+        }
+        let scratch = span(Span::new(Place::Scratch, part.scratch, 0)).start;
+        self.schedule.scratch = self.schedule.scratch.max(scratch);
+    }
+
+    pub(super) fn finish(mut self) -> Schedule {
+        self.then();
+        self.schedule
+    }
+
+    /// Local actions come first in a step.
+    fn before_exchange(&mut self) {
+        if !self.step.exchange.is_empty() {
+            self.then();
+        }
+    }
+}
+
+fn follows(first: Span, second: Span) -> bool {
+    first.place == second.place && first.start + first.length == second.start
+}
+
+fn translate_local(local: Local, span: impl Fn(Span) -> Span) -> Local {
+    match local {
+        Local::Copy { from, to } => Local::Copy { from: span(from), to: span(to) },
+        Local::Fold { from, with, into } => {
+            Local::Fold { from: span(from), with: span(with), into: span(into) }
+        }
+    }
+}
+
+fn translate_exchange(
+    exchange: Exchange,
+    rank: impl Fn(usize) -> usize,
+    place: impl Fn(Span) -> Span,
+) -> Exchange {
+    match exchange {
+        Exchange::Send { to, span } => Exchange::Send { to: rank(to), span: place(span) },
+        Exchange::Receive { from, span } => {
+            Exchange::Receive { from: rank(from), span: place(span) }
+        }
+        Exchange::ReceiveFold { from, with, span } => {
+            Exchange::ReceiveFold { from: rank(from), with: place(with), span: place(span) }
+        }
+        Exchange::Signal { to } => Exchange::Signal { to: rank(to) },
+        Exchange::Await { from } => Exchange::Await { from: rank(from) },
+    }
+}

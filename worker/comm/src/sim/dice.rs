@@ -1,0 +1,29 @@
+//! Chance from a seed: SplitMix64 (Steele, Lea, Flood 2014).
+
+/// Numbers that one seed decides.
+#[derive(Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// The same seed, the same numbers.
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `of`, or 0.
+    pub fn below(&mut self, of: usize) -> usize {
+        match of {
+            0 => 0,
+            _ => (self.draw() % of as u64) as usize,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+use super::*;
+use crate::element::Op;
+use crate::error::Cause;
+
+fn settings(seed: u64, ranks: usize) -> Settings {
+    let (per_node, faults, timeout) = (2, Faults::default(), Duration::from_secs(60));
+    Settings { seed, ranks, per_node, faults, timeout }
+}
+
+/// A message of this length that nobody else sends.
+fn message(from: usize, number: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + from * 31 + number * 13) as u8).collect()
+}
+
+const LENGTHS: [usize; 8] = [0, 1, 48, 255, 257, 1024, 3000, 10_001];
+
+#[test]
+fn messages_arrive_whole_and_in_order() {
+    for seed in 0..60 {
+        run(&settings(seed, 2), |comm| {
+            let peer = 1 - comm.rank();
+            for round in 0..2 {
+                for (number, length) in LENGTHS.into_iter().enumerate() {
+                    let mut data = vec![0; length + round];
+                    if comm.rank() == round {
+                        comm.send(&message(peer, number, length), peer, 5).unwrap();
+                    } else {
+                        let received = comm.recv(&mut data, peer, 5).unwrap();
+                        assert_eq!((received.from, received.length), (peer, length), "seed {seed}");
+                        assert_eq!(data[..length], message(comm.rank(), number, length));
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn tags_are_kept_apart_and_anybody_may_be_meant() {
+    for seed in 0..60 {
+        run(&settings(seed, 4), |comm| {
+            if comm.rank() > 0 {
+                comm.send(&message(comm.rank(), 1, 200), 0, 1).unwrap();
+                comm.send(&message(comm.rank(), 2, 100), 0, 2).unwrap();
+                return;
+            }
+            let mut data = vec![0; 2000];
+            for tag in [2, 1] {
+                let mut seen = [false; 4];
+                for _ in 1..4 {
+                    let received = comm.recv_any(&mut data, tag).unwrap();
+                    let expected = message(received.from, tag as usize, received.length);
+                    assert_eq!(data[..received.length], expected, "seed {seed}");
+                    assert!(!std::mem::replace(&mut seen[received.from], true));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn all_may_send_to_all_at_once() {
+    for seed in 0..60 {
+        run(&settings(seed, 4), |comm| {
+            let own: Vec<_> = (0..4).map(|to| message(comm.rank(), to, LENGTHS[to + 4])).collect();
+            let mut theirs: Vec<_> = (0..4).map(|_| vec![0; LENGTHS[comm.rank() + 4]]).collect();
+            comm.scope(|scope| {
+                for (to, data) in own.iter().enumerate() {
+                    let _ = scope.isend(data, to, 0)?;
+                }
+                for (from, data) in theirs.iter_mut().enumerate() {
+                    let _ = scope.irecv(data, from, 0)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+            for (from, data) in theirs.iter().enumerate() {
+                assert_eq!(*data, message(from, comm.rank(), data.len()), "seed {seed}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_too_long_is_said_and_the_next_one_comes() {
+    for (seed, length) in [(1, 100), (2, 5000)] {
+        run(&settings(seed, 2), |comm| {
+            if comm.rank() == 0 {
+                comm.send(&vec![1_u8; length], 1, 0).unwrap();
+                return comm.send(&[2_u8], 1, 0).unwrap();
+            }
+            let error = comm.recv(&mut [0_u8; 10], 0, 0).unwrap_err();
+            let expected = format!(
+                "receive from rank 0 (tag 0): a message of {length} bytes from rank 0 on n0, and room for 10"
+            );
+            assert_eq!(error.to_string(), expected);
+            let mut next = [0_u8];
+            comm.recv(&mut next, 0, 0).unwrap();
+            assert_eq!(next, [2]);
+        });
+    }
+}
+
+/// Short and long, in the caller's frame and not.
+#[test]
+fn ranks_that_call_with_different_counts_are_told() {
+    for (seed, counts) in (0..).zip([[1, 2], [8, 300], [20, 9000], [700, 600], [9000, 9001]]) {
+        let said = run(&settings(seed, 2), |comm| {
+            let mut elements = vec![1_u8; counts[comm.rank()]];
+            comm.all_reduce_in_place(&mut elements, Op::Sum).map_err(|error| error.to_string())
+        });
+        let is_told = |said: &Result<(), String>| {
+            said.as_ref().is_err_and(|error| error.contains("has called it with another count"))
+        };
+        assert!(said.iter().any(is_told), "{counts:?}: {said:?}");
+        assert!(said.iter().all(Result::is_err), "{counts:?}: {said:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_is_named_to_all_who_wait() {
+    for seed in 0..40 {
+        let dies = Some((2, 20 + seed * 3));
+        let faults = Faults { dies, ..Faults::default() };
+        let said = run(&Settings { faults, ..settings(seed, 4) }, |comm| {
+            let (own, mut theirs) = (vec![1_u8; 700], vec![0_u8; 700]);
+            loop {
+                let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
+                if let Err(error) = comm.sendrecv(&own, (right, 0), &mut theirs, (left, 0)) {
+                    return error;
+                }
+            }
+        });
+        for (rank, error) in said.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+            let names = matches!(&error.cause, Cause::Lost { .. } | Cause::Left(_));
+            assert!(names, "seed {seed}: rank {rank}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_takes_too_long_says_for_whom() {
+    let said = run(&settings(3, 2), |comm| {
+        comm.recv(&mut [0_u8], 1 - comm.rank(), 7).unwrap_err().to_string()
+    });
+    assert!(
+        said.contains(
+            &"receive from rank 0 (tag 7): not within 60 s: waiting for rank 0 on n0".to_owned()
+        ),
+        "{said:?}"
+    );
+}
+
+/// Whole numbers, so that sums are exact in whatever order.
+fn numbers(rank: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|at| ((rank * 5 + at * 3) % 11) as f32).collect()
+}
+
+fn sums(size: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|at| (0..size).map(|rank| numbers(rank, count)[at]).sum()).collect()
+}
+
+#[test]
+fn collectives_do_what_they_say() {
+    for ranks in [1, 2, 3, 4, 7, 8] {
+        for (seed, count) in [(1, 0), (2, 1), (3, 7), (4, 3000)] {
+            run(&settings(seed, ranks), |comm| {
+                let (me, size) = (comm.rank(), comm.size());
+                let own = numbers(me, count);
+                let mut sum = vec![0.0; count];
+                comm.all_reduce(&own, &mut sum, Op::Sum).unwrap();
+                assert_eq!(sum, sums(size, count), "{ranks} ranks, {count}");
+                let mut data = own.clone();
+                comm.all_reduce_in_place(&mut data, Op::Sum).unwrap();
+                assert_eq!(data, sum);
+                let mut all = vec![0.0; count * size];
+                comm.all_gather(&own, &mut all).unwrap();
+                let expected: Vec<f32> = (0..size).flat_map(|rank| numbers(rank, count)).collect();
+                assert_eq!(all, expected);
+                let root = size - 1;
+                let mut theirs = if me == root { own.clone() } else { vec![0.0; count] };
+                comm.broadcast(&mut theirs, root).unwrap();
+                assert_eq!(theirs, numbers(root, count));
+                let mut given = vec![0.0; count];
+                comm.scatter(if me == root { &all } else { &[] }, &mut given, root).unwrap();
+                assert_eq!(given, own);
+                let mut exchanged = vec![0.0; count * size];
+                comm.all_to_all(&all, &mut exchanged).unwrap();
+                assert_eq!(exchanged, own.repeat(size));
+                let mut block = vec![0.0; count];
+                comm.reduce_scatter(&all, &mut block, Op::Sum).unwrap();
+                assert_eq!(block, own.iter().map(|x| x * size as f32).collect::<Vec<_>>());
+                let mut reduced = data.clone();
+                comm.reduce_in_place(&mut reduced, Op::Max, root).unwrap();
+                comm.barrier().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_communicator_splits_and_its_parts_do_not_hear_each_other() {
+    for seed in 0..20 {
+        run(&settings(seed, 7), |comm| {
+            let part = comm.split(comm.rank() as u32 % 2, -(comm.rank() as i64)).unwrap();
+            let members: Vec<usize> = (0..7).rev().filter(|r| r % 2 == comm.rank() % 2).collect();
+            assert_eq!(members[part.rank()], comm.rank());
+            let mut ranks = vec![0_u64; part.size()];
+            part.all_gather(&[comm.rank() as u64], &mut ranks).unwrap();
+            assert_eq!(ranks, members.iter().map(|r| *r as u64).collect::<Vec<_>>(), "seed {seed}");
+            let mut all = [0_u64];
+            comm.all_reduce(&[1], &mut all, Op::Sum).unwrap();
+            assert_eq!(all, [7]);
+        });
+    }
+}
+
+#[test]
+fn collectives_go_on_beside_each_other() {
+    for seed in 0..30 {
+        run(&settings(seed, 4), |comm| {
+            let (a, b) = (numbers(comm.rank(), 500), numbers(comm.rank(), 1));
+            let (mut sum_a, mut sum_b) = (vec![0.0; 500], vec![0.0]);
+            comm.scope(|scope| {
+                let first = scope.iall_reduce(&a, &mut sum_a, Op::Sum)?;
+                let second = scope.iall_reduce(&b, &mut sum_b, Op::Sum)?;
+                let third = scope.ibarrier()?;
+                scope.wait(third)?;
+                scope.wait(second)?;
+                scope.wait(first)
+            })
+            .unwrap();
+            assert_eq!((sum_a, sum_b), (sums(4, 500), sums(4, 1)), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn buffers_that_do_not_fit_are_said() {
+    run(&settings(1, 2), |comm| {
+        let error = comm.all_reduce(&[1.0_f32], &mut [0.0; 2], Op::Sum).unwrap_err();
+        assert_eq!(error.to_string(), "all_reduce: output has 2 elements, and should have 1");
+        let error = comm.broadcast(&mut [0_u8], 2).unwrap_err();
+        assert_eq!(error.to_string(), "broadcast: there is no rank 2 among 2");
+    });
+}
+
+#[test]
+fn an_abort_says_why() {
+    run(&settings(1, 1), |comm| {
+        let error = comm.abort("no data");
+        assert_eq!(error.to_string(), "abort: no data");
+    });
+}

@@ -1,0 +1,386 @@
+//! Waiting: what a process does until its messages have come.
+//!
+//! It looks again and again for a while, since most answers are there within a microsecond; then lets
+//! other processes run, in case that it is their turn that it waits for; then sleeps on its links.
+
+use crate::agent::{Agent, Heard};
+use crate::engine::{Came, Engine, Key};
+use crate::error::{Cause, CommError, LinkError, Operation, PeerName};
+use crate::inline;
+use crate::link::Watched;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rlaunch_bootstrap::client::Client;
+use rlaunch_sys::{Desk, Sitting};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A wait that has lasted so long says whom it waits for.
+const NOTICE: Duration = Duration::from_secs(10);
+/// The longest sleep: what is forgotten is found then.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long the last words may take: a peer that does not read them has other worries.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How often a rank looks before it rests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Fruitless looks in a row before it lets others run.
+    pub(crate) looks: u32,
+    /// So often it lets others run before it sleeps.
+    pub(crate) yields: u32,
+}
+
+impl Patience {
+    /// For a rank that shares its CPUs with others, or does not.
+    pub(crate) fn of(ranks: usize, cpus: usize) -> Patience {
+        match ranks <= cpus {
+            // Twice as long as it takes to be woken.
+            true => Patience { looks: 10_000, yields: 100 },
+            // Whoever could answer is not running: yielding is of no use either, since every rank
+            // is a session of its own, and the scheduler's groups do not give way to each other.
+            false => Patience { looks: 50, yields: 0 },
+        }
+    }
+}
+
+/// What a rank does while it waits, and what time it is.
+pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
+    /// Since some moment.
+    fn now(&self) -> Duration;
+    /// Lets others run once.
+    fn pass(&self);
+    /// Sleeps until something happens at the links, `longest` at most. Says whether the agent has
+    /// something to tell.
+    fn sleep(&self, longest: Duration) -> bool;
+    /// Has [`Idle::sleep`] end when this is ready.
+    fn watch(&self, watched: Watched<'_>) -> Result<(), LinkError>;
+    /// The same for the agent's socket.
+    fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
+}
+
+/// What epoll calls the agent; links are 0.
+const AGENT: u64 = 1;
+
+/// The real thing.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    begin: Instant,
+    epoll: Epoll,
+    /// What is watched, and whether for room as well.
+    watched: Mutex<BTreeMap<RawFd, bool>>,
+}
+
+impl Kernel {
+    pub(crate) fn new() -> Result<Kernel, LinkError> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create"))?;
+        Ok(Kernel { begin: Instant::now(), epoll, watched: Mutex::default() })
+    }
+}
+
+fn system(operation: &'static str) -> impl Fn(nix::Error) -> LinkError {
+    move |errno| LinkError::System { operation, source: errno.into() }
+}
+
+impl Idle for Kernel {
+    fn now(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn pass(&self) {
+        std::thread::yield_now();
+    }
+
+    fn sleep(&self, longest: Duration) -> bool {
+        let mut events = [EpollEvent::empty(); 16];
+        let longest =
+            EpollTimeout::try_from(longest.min(LONGEST_SLEEP)).unwrap_or(EpollTimeout::ZERO);
+        // An interrupted sleep is a short one.
+        let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
+        events.iter().take(count).any(|event| event.data() == AGENT)
+    }
+
+    fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, AGENT);
+        self.epoll.add(socket, event).map_err(system("epoll_ctl"))
+    }
+
+    fn watch(&self, watched: Watched<'_>) -> Result<(), LinkError> {
+        let fd = watched.fd.as_raw_fd();
+        let mut known = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, watched.writable);
+        let mut event = EpollEvent::new(flags, 0);
+        match known.insert(fd, watched.writable) {
+            Some(writable) if writable == watched.writable => Ok(()),
+            Some(_) => self.epoll.modify(watched.fd, &mut event).map_err(system("epoll_ctl")),
+            None => self.epoll.add(watched.fd, event).map_err(system("epoll_ctl")),
+        }
+    }
+}
+
+/// The engine of a process, and how it waits.
+#[derive(Debug)]
+pub(crate) struct Station {
+    pub(crate) desk: Desk<Engine>,
+    pub(crate) idle: Arc<dyn Idle>,
+    /// Collectives of so many bytes run in their callers' frames.
+    pub(crate) inline: usize,
+    patience: Patience,
+    /// How long a wait may take; for ever when `None`.
+    timeout: Option<Duration>,
+    /// Asked after each sleep, by a thread that has left the desk: whether the wait is to end.
+    pub(crate) interrupted: OnceLock<fn() -> bool>,
+    /// Where rlaunch started this process.
+    agent: OnceLock<Agent>,
+}
+
+impl Station {
+    pub(crate) fn new(
+        engine: Engine,
+        idle: Arc<dyn Idle>,
+        patience: Patience,
+        timeout: Option<Duration>,
+    ) -> Station {
+        let inline = inline::LONGEST.min(engine.least_eager());
+        let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
+        Station { desk: Desk::new(engine), idle, inline, patience, timeout, interrupted, agent }
+    }
+
+    /// Asks the agent for something, if there is one.
+    pub(crate) fn tell_agent<R>(&self, tells: impl FnOnce(&mut Client) -> R) -> Option<R> {
+        let told = self.agent.get().map(|agent| agent.ask(tells));
+        // What it said meanwhile does not make its socket readable again.
+        self.hear(&mut self.desk.sit());
+        told
+    }
+
+    /// From now on the agent is asked, and listened to.
+    pub(crate) fn listen_to(&self, agent: Agent) -> Result<(), LinkError> {
+        agent.with_fd(|socket| self.idle.watch_agent(socket))?;
+        let _ = self.agent.set(agent);
+        self.hear(&mut self.desk.sit());
+        Ok(())
+    }
+
+    /// Takes in what the agent has said.
+    fn hear(&self, sitting: &mut Sitting<'_, Engine>) {
+        let Some(agent) = self.agent.get() else { return };
+        while let Some(heard) = agent.heard() {
+            let is_last = matches!(heard, Heard::Gone);
+            let (engine, _) = sitting.parts();
+            engine.hear(heard, &agent.nodes);
+            if engine.bystanders > 0 {
+                self.desk.wake_all();
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Why a call failed, as well as anybody knows. Who has lost a rank sees an effect, and maybe
+    /// that of an effect; the launcher is about to tell the cause.
+    #[cold]
+    pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> CommError {
+        let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
+        if let Some(agent) = self.agent.get().filter(|_| lost) {
+            loop {
+                let mut sitting = self.desk.sit();
+                let (engine, _) = sitting.parts();
+                if let Some(verdict) = engine.verdict() {
+                    return CommError { operation, cause: verdict.clone() };
+                }
+                drop(sitting);
+                if !agent.may_explain() {
+                    break;
+                }
+                if let Some(heard) = agent.explanation() {
+                    self.desk.sit().parts().0.hear(heard, &agent.nodes);
+                }
+            }
+        }
+        CommError { operation, cause }
+    }
+
+    /// Goes on with everything until this request has ended.
+    pub(crate) fn wait(&self, sitting: &mut Sitting<'_, Engine>, key: Key) -> Result<Came, Cause> {
+        let mut pause = Pause::default();
+        loop {
+            let (engine, loans) = sitting.parts();
+            let progress = engine.progress(loans);
+            if let Some(ended) = engine.take(key) {
+                if engine.bystanders > 0 {
+                    self.desk.wake_all();
+                }
+                return ended;
+            }
+            if progress {
+                pause.fruitless = 0;
+                continue;
+            }
+            let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
+            if let Err(cause) = self.pause(&mut pause, sitting, missing) {
+                let (engine, loans) = sitting.parts();
+                engine.withdraw(key, loans);
+                return Err(cause);
+            }
+        }
+    }
+
+    /// After a look that found nothing: rests, the longer the more there were. Fails when that takes
+    /// too long; `missing` says what is being done, and whom it waits for.
+    #[inline]
+    pub(crate) fn pause(
+        &self,
+        pause: &mut Pause,
+        sitting: &mut Sitting<'_, Engine>,
+        missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
+    ) -> Result<(), Cause> {
+        pause.fruitless += 1;
+        if pause.fruitless < self.patience.looks {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.rest(pause, sitting, missing)
+    }
+
+    /// Whether the next pause is more than a moment.
+    #[inline]
+    pub(crate) fn is_about_to_rest(&self, pause: &Pause) -> bool {
+        pause.fruitless + 1 >= self.patience.looks
+    }
+
+    fn rest(
+        &self,
+        pause: &mut Pause,
+        sitting: &mut Sitting<'_, Engine>,
+        missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
+    ) -> Result<(), Cause> {
+        let now = self.idle.now();
+        let clock = pause.clock.get_or_insert_with(|| Clock::start(now, self.timeout));
+        match clock.look(now) {
+            Tick::Wait(_) if pause.fruitless < self.patience.looks + self.patience.yields => {
+                sitting.away(|| self.idle.pass());
+            }
+            Tick::Wait(longest) => {
+                self.sleep(sitting, longest);
+                if let Some(interrupted) = self.interrupted.get()
+                    && sitting.away(interrupted)
+                {
+                    return Err(Cause::Interrupted);
+                }
+            }
+            Tick::Notice(after) => {
+                let (operation, missing) = missing(sitting.parts().0);
+                if let Some(operation) = operation {
+                    eprintln!("rlaunch: {}", waiting(operation, after, &missing));
+                }
+            }
+            Tick::Over(after) => {
+                let (_, waiting_for) = missing(sitting.parts().0);
+                return Err(Cause::TimedOut { after, waiting_for });
+            }
+        }
+        Ok(())
+    }
+
+    /// One thread sleeps on the links, the others on it.
+    fn sleep(&self, sitting: &mut Sitting<'_, Engine>, longest: Duration) {
+        let (engine, _) = sitting.parts();
+        if engine.somebody_sleeps {
+            engine.bystanders += 1;
+            sitting.wait(longest.min(LONGEST_SLEEP));
+            sitting.parts().0.bystanders -= 1;
+            return;
+        }
+        if !engine.arm(|watched| self.idle.watch(watched)) {
+            return engine.disarm();
+        }
+        engine.somebody_sleeps = true;
+        let mut has_news = false;
+        sitting.away(|| has_news = self.idle.sleep(longest));
+        let (engine, _) = sitting.parts();
+        engine.somebody_sleeps = false;
+        engine.disarm();
+        if engine.bystanders > 0 {
+            self.desk.wake_all();
+        }
+        if has_news {
+            self.hear(sitting);
+        }
+    }
+}
+
+/// Peers learn that this rank has left, and that they are not to wait for it.
+impl Drop for Station {
+    fn drop(&mut self) {
+        let begin = self.idle.now();
+        let mut sitting = self.desk.sit();
+        let mut is_first = true;
+        loop {
+            let (engine, loans) = sitting.parts();
+            let all = engine.bye(is_first, loans);
+            is_first = false;
+            if all || self.idle.now().saturating_sub(begin) > GOODBYE {
+                return;
+            }
+            engine.progress(loans);
+            sitting.away(|| self.idle.pass());
+        }
+    }
+}
+
+/// How long somebody has waited.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    /// Looks in a row that found nothing.
+    pub(crate) fruitless: u32,
+    clock: Option<Clock>,
+}
+
+/// How long a wait has lasted.
+#[derive(Debug)]
+struct Clock {
+    begin: Duration,
+    noticed: bool,
+    timeout: Option<Duration>,
+}
+
+enum Tick {
+    /// For so long at most.
+    Wait(Duration),
+    /// It is time to say who is missing.
+    Notice(Duration),
+    /// It has taken too long.
+    Over(Duration),
+}
+
+impl Clock {
+    fn start(now: Duration, timeout: Option<Duration>) -> Clock {
+        Clock { begin: now, noticed: false, timeout }
+    }
+
+    fn look(&mut self, now: Duration) -> Tick {
+        let lasted = now.saturating_sub(self.begin);
+        if let Some(timeout) = self.timeout
+            && lasted >= timeout
+        {
+            return Tick::Over(timeout);
+        }
+        if lasted >= NOTICE && !self.noticed {
+            self.noticed = true;
+            return Tick::Notice(lasted);
+        }
+        let to_notice = if self.noticed { Duration::MAX } else { NOTICE - lasted };
+        Tick::Wait(self.timeout.map_or(to_notice, |timeout| to_notice.min(timeout - lasted)))
+    }
+}
+
+fn waiting(operation: Operation, after: Duration, missing: &[PeerName]) -> String {
+    let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let names = if names.is_empty() { "a message".to_owned() } else { names.join(", ") };
+    format!("{operation}: waiting {} s for {names}", after.as_secs())
+}

@@ -1,0 +1,250 @@
+//! What two ranks say to each other on a fresh connection, without a socket.
+//!
+//! ```text
+//! dials                                            accepts
+//!   magic, from, to, socket, nonce   ──────────▶
+//!                                    ◀──────────   nonce, HMAC(key, "accepts", all of the above)
+//!   HMAC(key, "dials", the same)     ──────────▶
+//!                                    ◀──────────   taken
+//! ```
+//!
+//! The key is the accepting rank's, which it has told the ranks of the job and nobody else. Both
+//! nonces are fresh, so nothing that was overheard can be said again. This keeps strangers out; it
+//! does not encrypt what ranks say afterwards, as no message-passing library does.
+
+use hmac::{Hmac, KeyInit, Mac};
+use rlaunch_bootstrap::id::Rank;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use std::{fmt, io};
+
+/// Changes whenever what is said here changes.
+const MAGIC: [u8; 8] = *b"rlrank\0\x01";
+const NONCE: usize = 32;
+const MAC: usize = 32;
+
+/// What the dialling rank says first, in bytes.
+pub(super) const HELLO: usize = MAGIC.len() + 4 + 4 + 2 + NONCE;
+/// What it is answered, in bytes.
+pub(super) const REPLY: usize = NONCE + MAC;
+/// What it says then, in bytes.
+pub(super) const PROOF: usize = MAC;
+/// What it is told last: the connection is in use.
+pub(super) const TAKEN: u8 = 0x2a;
+
+/// What the ranks of a job know of a rank and others do not. It is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key([u8; 32]);
+
+impl Key {
+    /// A new one.
+    pub(super) fn random() -> io::Result<Key> {
+        random().map(Key)
+    }
+
+    /// What nobody can say of these words who has not the key.
+    #[cfg(feature = "rdma")]
+    pub(super) fn proof(&self, words: &[&[u8]]) -> [u8; MAC] {
+        self.mac_of(words).finalize().into_bytes().into()
+    }
+
+    /// Whether that is it.
+    #[cfg(feature = "rdma")]
+    pub(super) fn is_proof(&self, words: &[&[u8]], proof: &[u8]) -> bool {
+        self.mac_of(words).verify_slice(proof).is_ok()
+    }
+
+    #[cfg(feature = "rdma")]
+    fn mac_of(&self, words: &[&[u8]]) -> Hmac<Sha256> {
+        // Shorter keys are filled up with zeros.
+        let mut block = [0; 64];
+        block[..self.0.len()].copy_from_slice(&self.0);
+        words.iter().fold(Hmac::<Sha256>::new(&block.into()), Hmac::chain_update)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+fn random() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(io::Error::from)?;
+    Ok(bytes)
+}
+
+/// Which connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parties {
+    /// Who dials.
+    pub(super) from: Rank,
+    /// Who accepts.
+    pub(super) to: Rank,
+    /// Which of the pair's, from 0.
+    pub(super) socket: u16,
+}
+
+/// The first thing said.
+#[derive(Clone, Debug)]
+pub(super) struct Hello([u8; HELLO]);
+
+impl Hello {
+    /// With a fresh nonce.
+    pub(super) fn new(parties: Parties) -> io::Result<Hello> {
+        let mut bytes = [0; HELLO];
+        let parts: [&[u8]; 5] = [
+            &MAGIC,
+            &parties.from.0.to_le_bytes(),
+            &parties.to.0.to_le_bytes(),
+            &parties.socket.to_le_bytes(),
+            &random()?,
+        ];
+        let mut at = 0;
+        for part in parts {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Ok(Hello(bytes))
+    }
+
+    /// `None` for what no rank says.
+    pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Parties)> {
+        let hello: [u8; HELLO] = bytes.try_into().ok()?;
+        let rest = hello.strip_prefix(&MAGIC)?;
+        let (from, rest) = rest.split_first_chunk()?;
+        let (to, rest) = rest.split_first_chunk()?;
+        let (socket, _) = rest.split_first_chunk()?;
+        let parties = Parties {
+            from: Rank(u32::from_le_bytes(*from)),
+            to: Rank(u32::from_le_bytes(*to)),
+            socket: u16::from_le_bytes(*socket),
+        };
+        Some((Hello(hello), parties))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Who of the two says it; neither can be made to say the other's.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Dials,
+    Accepts,
+}
+
+/// What both ends have said when the proofs are due.
+#[derive(Clone, Debug)]
+pub(super) struct Challenge {
+    hello: Hello,
+    nonce: [u8; NONCE],
+}
+
+impl Challenge {
+    /// The accepting end's answer to a hello, with a fresh nonce.
+    pub(super) fn reply(hello: Hello, own: &Key) -> io::Result<(Challenge, [u8; REPLY])> {
+        let challenge = Challenge { hello, nonce: random()? };
+        let mut reply = [0; REPLY];
+        reply[..NONCE].copy_from_slice(&challenge.nonce);
+        let mac = challenge.mac(own, Role::Accepts)?.finalize().into_bytes();
+        reply[NONCE..].copy_from_slice(&mac);
+        Ok((challenge, reply))
+    }
+
+    /// The dialling end's answer to that; `None` if it is not from who has `key`.
+    pub(super) fn prove(hello: &Hello, reply: &[u8], key: &Key) -> io::Result<Option<[u8; PROOF]>> {
+        let Some((nonce, mac)) = reply.split_first_chunk() else { return Ok(None) };
+        let challenge = Challenge { hello: hello.clone(), nonce: *nonce };
+        if challenge.mac(key, Role::Accepts)?.verify_slice(mac).is_err() {
+            return Ok(None);
+        }
+        Ok(Some(challenge.mac(key, Role::Dials)?.finalize().into_bytes().into()))
+    }
+
+    /// Whether the dialling end has the key, too.
+    pub(super) fn is_met(&self, proof: &[u8], own: &Key) -> bool {
+        self.mac(own, Role::Dials).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
+    }
+
+    fn mac(&self, key: &Key, role: Role) -> io::Result<Hmac<Sha256>> {
+        let mac = Hmac::<Sha256>::new_from_slice(&key.0);
+        let mac = mac.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let role: &[u8] = match role {
+            Role::Dials => b"dials  ",
+            Role::Accepts => b"accepts",
+        };
+        Ok(mac.chain_update(role).chain_update(self.hello.bytes()).chain_update(self.nonce))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTIES: Parties = Parties { from: Rank(3), to: Rank(70_000), socket: 2 };
+
+    #[test]
+    fn two_with_the_key_believe_each_other() {
+        let key = Key::random().unwrap();
+        let hello = Hello::new(PARTIES).unwrap();
+        let (heard, parties) = Hello::read(hello.bytes()).unwrap();
+        assert_eq!(parties, PARTIES);
+        let (challenge, reply) = Challenge::reply(heard, &key).unwrap();
+        let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
+        assert!(challenge.is_met(&proof, &key));
+    }
+
+    #[test]
+    fn nobody_without_the_key_is_believed() {
+        let (key, other) = (Key::random().unwrap(), Key::random().unwrap());
+        let hello = Hello::new(PARTIES).unwrap();
+        let (challenge, reply) = Challenge::reply(hello.clone(), &key).unwrap();
+        assert_eq!(Challenge::prove(&hello, &reply, &other).unwrap(), None);
+        let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
+        assert!(!challenge.is_met(&proof, &other));
+        // What the accepting end itself has said is no proof.
+        assert!(!challenge.is_met(&reply[NONCE..], &key));
+        assert!(!challenge.is_met(&[], &key));
+    }
+
+    #[test]
+    fn what_was_said_once_proves_nothing_later() {
+        let key = Key::random().unwrap();
+        let hello = Hello::new(PARTIES).unwrap();
+        let (_, reply) = Challenge::reply(hello.clone(), &key).unwrap();
+        let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
+        let (again, _) = Challenge::reply(hello, &key).unwrap();
+        assert!(!again.is_met(&proof, &key));
+        let anew = Hello::new(PARTIES).unwrap();
+        assert_eq!(Challenge::prove(&anew, &reply, &key).unwrap(), None);
+    }
+
+    #[test]
+    fn a_proof_for_one_connection_is_none_for_another() {
+        let key = Key::random().unwrap();
+        let hello = Hello::new(PARTIES).unwrap();
+        for at in MAGIC.len()..HELLO {
+            let mut other = hello.clone();
+            other.0[at] ^= 1;
+            let (_, reply) = Challenge::reply(other, &key).unwrap();
+            assert_eq!(Challenge::prove(&hello, &reply, &key).unwrap(), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_hello_is_not_read() {
+        let hello = Hello::new(PARTIES).unwrap();
+        assert!(Hello::read(&hello.bytes()[1..]).is_none());
+        let mut bytes = hello.bytes().to_vec();
+        bytes[0] ^= 1;
+        assert!(Hello::read(&bytes).is_none());
+    }
+
+    #[test]
+    fn a_key_is_not_printed() {
+        assert_eq!(format!("{:?}", Key([77; 32])), "Key(..)");
+    }
+}

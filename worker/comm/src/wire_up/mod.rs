@@ -1,0 +1,38 @@
+//! How the ranks of a job find and trust each other.
+//!
+//! Each rank opens its [`Door`], puts what others need to find it into a [`Contact`], and all
+//! contacts travel in one gather through the agents, encrypted and authenticated between nodes.
+//! Then the pairs that speak TCP meet, all at once ([`meeting`]): one end dials, the other accepts,
+//! and both prove that they have the key that the accepting rank gave to the gather ([`hello`])
+//! before a byte of payload moves. Where one direction is closed, the other is tried. Those that
+//! speak RDMA connect their queue pairs ([`rdma`]), and a second gather says that all have: before,
+//! none may be used.
+
+mod accept;
+mod contact;
+mod dial;
+mod door;
+mod error;
+mod hello;
+mod meeting;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_rdma.rs"]
+mod rdma;
+#[cfg(feature = "rdma")]
+mod rdma;
+mod reception;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub(crate) use contact::{Contact, exchange, ready};
+pub(crate) use door::Door;
+pub use error::{Listener, NoRdma, Unmet, Unreached, WireUpError};
+pub(crate) use meeting::meet;
+pub(crate) use rdma::Fabric;
+pub(crate) use reception::Reception;
+
+/// Whether somebody who knocks has begun as ranks do.
+pub(crate) fn is_hello(bytes: &[u8]) -> bool {
+    hello::Hello::read(bytes).is_some()
+}

@@ -1,0 +1,223 @@
+//! Connections by the connection manager: the lower rank knocks and shows that it has the key of the
+//! higher one, which shows the same in turn.
+//!
+//! Both wait in the kernel for a peer that is not there, so no peer is waited for before another.
+
+use super::super::hello::Key;
+use super::{Begins, Hub, Joined, PortKey, Shape};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_verbs::{
+    Connected, Listener, QueuePair, Request, Route, Settings, Slots, Verb, VerbsError,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Scope};
+use std::time::Instant;
+
+/// Peers that are dialled at once.
+const DIALS: usize = 16;
+
+/// A peer to be connected with.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) peer: Rank,
+    pub(super) from: IpAddr,
+    pub(super) to: SocketAddr,
+    /// The peer's.
+    pub(super) key: Key,
+    pub(super) hub: Arc<Hub>,
+    pub(super) shape: Shape,
+}
+
+/// Who knocks, how and until when.
+#[derive(Debug)]
+pub(super) struct Knock<'a> {
+    pub(super) job: &'a str,
+    pub(super) me: Rank,
+    pub(super) own: &'a Key,
+    pub(super) settings: &'a Settings,
+    pub(super) deadline: Instant,
+}
+
+type Done = (Rank, Result<Joined, VerbsError>);
+
+/// Who says it; neither can be made to say the other's.
+const KNOCKS: &[u8] = b"knocks by RDMA";
+const OPENS: &[u8] = b"opens by RDMA";
+const MAC: usize = 32;
+/// Two ranks and a proof.
+const SAID: usize = 4 + 4 + MAC;
+
+/// What the rank `from` says when it knocks at `to`, whose key this is.
+fn knocks(key: &Key, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
+    let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
+    let mut said = [0; SAID];
+    said[..8].copy_from_slice(ranks.as_flattened());
+    said[8..].copy_from_slice(&key.proof(&[KNOCKS, job.as_bytes(), ranks.as_flattened()]));
+    said
+}
+
+/// What it is answered.
+fn opens(key: &Key, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
+    let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
+    key.proof(&[OPENS, job.as_bytes(), ranks.as_flattened()])
+}
+
+/// Whether that is what was said; devices fill up with zeros.
+fn has_opened(said: &[u8], key: &Key, job: &str, from: Rank, to: Rank) -> bool {
+    let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
+    let words = [OPENS, job.as_bytes(), ranks.as_flattened()];
+    said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
+}
+
+impl Knock<'_> {
+    /// Who knocks at this rank, if it is of this job.
+    fn whose(&self, said: &[u8]) -> Option<Rank> {
+        let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
+        let (from, to) = ranks.split_first_chunk()?;
+        let from = Rank(u32::from_le_bytes(*from));
+        let words = [KNOCKS, self.job.as_bytes(), ranks];
+        (*to == self.me.0.to_le_bytes() && self.own.is_proof(&words, proof)).then_some(from)
+    }
+}
+
+/// Connects with all peers of `jobs`, each by one of the listeners' ports.
+pub(super) fn connect(
+    jobs: Vec<(PortKey, Job)>,
+    listeners: &BTreeMap<PortKey, &Listener>,
+    knock: &Knock<'_>,
+) -> Vec<Done> {
+    let (dials, waits): (Vec<_>, Vec<_>) =
+        jobs.into_iter().partition(|(_, job)| knock.me < job.peer);
+    let mut expected: BTreeMap<PortKey, BTreeMap<Rank, Job>> = BTreeMap::new();
+    for (port, job) in waits {
+        expected.entry(port).or_default().insert(job.peer, job);
+    }
+    let dials: VecDeque<Job> = dials.into_iter().map(|(_, job)| job).collect();
+    let dialling = dials.len().min(DIALS);
+    let dials = Mutex::new(dials);
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        for (port, jobs) in expected {
+            let (listener, tell) = (listeners.get(&port).copied(), tell.clone());
+            if let Some(listener) = listener {
+                scope.spawn(move || listen(scope, listener, jobs, knock, &tell));
+            }
+        }
+        for _ in 0..dialling {
+            let (tell, dials) = (tell.clone(), &dials);
+            scope.spawn(move || {
+                let next = || dials.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                while let Some(job) = next() {
+                    // The other side of the channel is open for longer than this thread lives.
+                    let _ = tell.send((job.peer, dial(job, knock)));
+                }
+            });
+        }
+    });
+    drop(tell);
+    told.into_iter().collect()
+}
+
+fn dial(job: Job, knock: &Knock<'_>) -> Result<Joined, VerbsError> {
+    let (settings, deadline) = (knock.settings, knock.deadline);
+    let route = Route::resolve(job.from, job.to, settings, deadline)?;
+    let saying = knocks(&job.key, knock.job, knock.me, job.peer);
+    let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
+    if !has_opened(pair.said(), &job.key, knock.job, knock.me, job.peer) {
+        let who = format!("{} to {}", job.from, job.to);
+        let event_name = "who answers is not of this job".to_owned();
+        let source = std::io::ErrorKind::PermissionDenied.into();
+        return Err(VerbsError::Event { verb: Verb::Connect, who, event_name, source });
+    }
+    joined(pair, job, Begins::This)
+}
+
+fn joined(pair: QueuePair<Connected>, job: Job, begins: Begins) -> Result<Joined, VerbsError> {
+    let slots = Slots::new(pair, Shape::slot(job.shape.payload))?;
+    Ok(Joined { slots, hub: job.hub, shape: job.shape, begins })
+}
+
+/// Lets those in who are expected and show that they are.
+fn listen<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    listener: &'scope Listener,
+    mut expected: BTreeMap<Rank, Job>,
+    knock: &'scope Knock<'_>,
+    tell: &Sender<Done>,
+) {
+    let failed = |job: &Job| VerbsError::Late { verb: Verb::Accept, who: job.to.to_string() };
+    while !expected.is_empty() {
+        let request = match listener.request(knock.deadline) {
+            Ok(Some(request)) => request,
+            Ok(None) => break,
+            Err(error) => {
+                if let Some((peer, _)) = expected.pop_first() {
+                    let _ = tell.send((peer, Err(error)));
+                }
+                break;
+            }
+        };
+        let job = knock.whose(request.said()).and_then(|peer| expected.remove(&peer));
+        let Some(job) = job else {
+            request.reject();
+            continue;
+        };
+        let tell = tell.clone();
+        // A peer that stops half way does not keep the others out.
+        scope.spawn(move || {
+            // The other side of the channel is open for longer than this thread lives.
+            let _ = tell.send((job.peer, accept(job, request, knock)));
+        });
+    }
+    for (peer, job) in expected {
+        let _ = tell.send((peer, Err(failed(&job))));
+    }
+}
+
+fn accept(job: Job, request: Request, knock: &Knock<'_>) -> Result<Joined, VerbsError> {
+    let saying = opens(knock.own, knock.job, job.peer, knock.me);
+    let pair = request.accept(&job.hub.resources, &saying, knock.settings, knock.deadline)?;
+    joined(pair, job, Begins::Peer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_verbs::MAX_SAID;
+
+    const ME: Rank = Rank(9);
+
+    #[test]
+    fn who_knocks_is_known_by_the_key_of_whom_it_knocks_at() {
+        let own = Key::random().unwrap();
+        let (settings, deadline) = (&Settings::default(), Instant::now());
+        let knock = Knock { job: "job", me: ME, own: &own, settings, deadline };
+        let said = knocks(&own, "job", Rank(3), ME);
+        const { assert!(SAID <= MAX_SAID) };
+        assert_eq!(knock.whose(&said), Some(Rank(3)));
+        let filled = [&said[..], &[0; MAX_SAID - SAID]].concat();
+        assert_eq!(knock.whose(&filled), Some(Rank(3)), "devices fill up with zeros");
+        assert_eq!(knock.whose(&said[..SAID - 1]), None);
+        assert_eq!(knock.whose(&knocks(&own, "another", Rank(3), ME)), None);
+        assert_eq!(knock.whose(&knocks(&own, "job", Rank(3), Rank(8))), None);
+        assert_eq!(knock.whose(&knocks(&Key::random().unwrap(), "job", Rank(3), ME)), None);
+        for at in 0..SAID {
+            let mut other = said;
+            other[at] ^= 1;
+            assert_eq!(knock.whose(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_no_echo() {
+        let own = Key::random().unwrap();
+        let has_opened = |said: &[u8]| has_opened(said, &own, "job", Rank(3), ME);
+        assert!(has_opened(&opens(&own, "job", Rank(3), ME)));
+        assert!(!has_opened(&opens(&own, "job", ME, Rank(3))));
+        assert!(!has_opened(&knocks(&own, "job", Rank(3), ME)[8..]));
+        assert!(!has_opened(&[]));
+    }
+}

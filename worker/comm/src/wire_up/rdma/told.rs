@@ -1,0 +1,162 @@
+//! What a rank tells the others of its queue pairs.
+
+use super::super::WireUpError;
+use super::super::hello::Key;
+use super::Shape;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::Nic;
+use rlaunch_verbs::{Context, Endpoint, Listener, Mtu, VerbsError};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv6Addr;
+
+/// What a rank puts into its contact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    /// Of each queue pair.
+    pub(super) slots: u32,
+    /// The longest that fits into one, in bytes.
+    pub(super) payload: u32,
+    /// Who has it is of this job.
+    pub(super) key: Key,
+    pub(super) ports: Vec<PortTold>,
+    /// Those that are connected out of band, in the order of peers.
+    pub(super) pairs: Vec<PairTold>,
+}
+
+/// A port of the rank's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PortTold {
+    /// Among its node's NICs.
+    pub(super) nic: u32,
+    pub(super) lid: u16,
+    pub(super) gid: Option<Ipv6Addr>,
+    /// In bytes.
+    pub(super) mtu: u32,
+    /// By the connection manager, and then nothing of the above is of use.
+    pub(super) listener: Option<u16>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PairTold {
+    pub(super) peer: u32,
+    pub(super) number: u32,
+    pub(super) first_packet: u32,
+}
+
+/// What is told of a port that was opened.
+pub(super) fn port(
+    index: u32,
+    nic: &Nic,
+    context: &Context,
+    listener: Option<&Listener>,
+) -> Result<PortTold, VerbsError> {
+    let attributes = context.port(nic.port)?;
+    let gid = match (listener, nic.gid_index) {
+        (None, Some(index)) => context.gid(nic.port, index)?.map(|entry| entry.value),
+        _ => None,
+    };
+    let (lid, mtu) = (attributes.lid, attributes.mtu.bytes());
+    Ok(PortTold { nic: index, lid, gid, mtu, listener: listener.map(Listener::port) })
+}
+
+impl Told {
+    pub(super) fn encode(&self) -> Result<Vec<u8>, WireUpError> {
+        postcard::to_stdvec(self).map_err(|_| WireUpError::System {
+            operation: "encode this rank's queue pairs",
+            source: std::io::ErrorKind::InvalidData.into(),
+        })
+    }
+
+    pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Told, WireUpError> {
+        let why = "what it tells of its queue pairs is damaged";
+        postcard::from_bytes(bytes).map_err(|_| WireUpError::Contact { rank, why })
+    }
+
+    /// What both ends make of what each has: this end's longest payload, and its slots.
+    pub(super) fn shape(
+        &self,
+        payload: usize,
+        slots: u32,
+        rank: Rank,
+    ) -> Result<Shape, WireUpError> {
+        let payload = payload.min(self.payload as usize);
+        if self.slots < 2 || payload < super::SHORTEST || !payload.is_multiple_of(64) {
+            let why = "it has no room for what ranks say to each other";
+            return Err(WireUpError::Contact { rank, why });
+        }
+        Ok(Shape { payload, slots: (self.slots, slots) })
+    }
+
+    /// The end of `peer`, who tells this, that is connected with `me` over this NIC of its node.
+    pub(super) fn endpoint(&self, me: Rank, peer: Rank, nic: u32) -> Result<Endpoint, WireUpError> {
+        let pair = self.pairs.iter().find(|pair| pair.peer == me.0);
+        let port = self.ports.iter().find(|port| port.nic == nic && port.listener.is_none());
+        let why = "it has no queue pair for this rank";
+        let (pair, port) = pair.zip(port).ok_or(WireUpError::Contact { rank: peer, why })?;
+        Ok(Endpoint {
+            number: pair.number,
+            first_packet: pair.first_packet,
+            lid: port.lid,
+            gid: port.gid,
+            mtu: Mtu::up_to(port.mtu).unwrap_or(Mtu::B256),
+            memory: None,
+        })
+    }
+
+    /// Where it listens at this NIC of its node.
+    pub(super) fn listener(&self, nic: u32) -> Option<u16> {
+        self.ports.iter().filter(|port| port.nic == nic).find_map(|port| port.listener)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told() -> Told {
+        let gid = Some("::ffff:10.0.0.1".parse().unwrap());
+        let port = |nic, listener| PortTold { nic, lid: 3, gid, mtu: 1024, listener };
+        Told {
+            slots: 32,
+            payload: 4096,
+            key: Key::random().unwrap(),
+            ports: vec![port(0, None), port(1, Some(4711)), port(1, None)],
+            pairs: vec![PairTold { peer: 5, number: 17, first_packet: 99 }],
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_understood() {
+        let told = told();
+        let bytes = told.encode().unwrap();
+        assert_eq!(Told::decode(Rank(1), &bytes).unwrap(), told);
+        let end = told.endpoint(Rank(5), Rank(1), 1).unwrap();
+        assert_eq!((end.number, end.first_packet, end.lid), (17, 99, 3));
+        assert_eq!((end.mtu, end.gid), (Mtu::B1024, told.ports[0].gid));
+        assert_eq!((told.listener(1), told.listener(0)), (Some(4711), None));
+        let error = Told::decode(Rank(1), &bytes[..9]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the contact of rank 1 is no good: what it tells of its queue pairs is damaged"
+        );
+    }
+
+    #[test]
+    fn a_peer_without_a_queue_pair_for_this_rank_is_named() {
+        let error = told().endpoint(Rank(6), Rank(1), 0).unwrap_err().to_string();
+        assert!(error.ends_with("of rank 1 is no good: it has no queue pair for this rank"));
+        assert!(told().endpoint(Rank(5), Rank(1), 2).is_err(), "nor a port");
+    }
+
+    #[test]
+    fn two_ends_agree_on_the_smaller_of_their_slots() {
+        let shape = told().shape(16 << 10, 8, Rank(1)).unwrap();
+        assert_eq!((shape.payload, shape.slots), (4096, (32, 8)));
+        assert_eq!(told().shape(2048, 8, Rank(1)).unwrap().payload, 2048);
+        let few = Told { slots: 1, ..told() };
+        assert!(few.shape(2048, 8, Rank(1)).is_err());
+        let short = Told { payload: 100, ..told() };
+        assert!(short.shape(2048, 8, Rank(1)).is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! Meeting peers when they are needed, in jobs with so many ranks that few pairs ever speak.
+//!
+//! A thread keeps the door: it lets peers in that dial, and dials those that are wanted. It runs as
+//! long as any link waits for its peer.
+
+use super::meeting::Meeting;
+use super::{Contact, Door, WireUpError};
+use crate::error::LinkError;
+use crate::link::tcp::TcpLink;
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::RankTable;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// With nobody to wait for, the thread wakes for nothing else than its peers and this.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Where links get their peers from. The thread ends with it.
+#[derive(Debug)]
+pub(crate) struct Reception {
+    desk: Arc<FrontDesk>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the links share.
+#[derive(Debug)]
+struct FrontDesk {
+    slips: Mutex<Slips>,
+    /// Grows whenever somebody has come, or never will.
+    news: AtomicU32,
+    is_closed: AtomicBool,
+    /// Wakes the thread.
+    bell: EventFd,
+    /// Wakes a rank that sleeps.
+    call: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct Slips {
+    wanted: Vec<Rank>,
+    met: BTreeMap<Rank, Result<TcpLink, LinkError>>,
+    /// Nobody comes any more.
+    broken: Option<Arc<str>>,
+}
+
+impl Reception {
+    /// Keeps `door` for this rank, `me`, and those of `peers`, whose `contacts` it knows. A peer that
+    /// is wanted has `patience` to come.
+    pub(crate) fn open(
+        door: Door,
+        contacts: &[Contact],
+        table: Arc<RankTable>,
+        (me, peers): (Rank, &[Rank]),
+        patience: Duration,
+    ) -> Result<Reception, WireUpError> {
+        let system = |operation| move |errno: Errno| failed(operation, errno);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = || EventFd::from_value_and_flags(0, flags).map_err(system("make an eventfd"));
+        let desk = Arc::new(FrontDesk {
+            slips: Mutex::default(),
+            news: AtomicU32::new(0),
+            is_closed: AtomicBool::new(false),
+            bell: event()?,
+            call: event()?,
+        });
+        let meeting = Meeting::new(door, contacts, &table, (me, peers), |_| None)?;
+        let keeps = Keeper { desk: desk.clone(), meeting, table, patience };
+        let thread = thread::Builder::new().name("rlaunch peers".to_owned());
+        let keeper = without_signals(|| thread.spawn(|| keeps.run()));
+        let keeper = keeper.map_err(|source| WireUpError::System {
+            operation: "start the thread that lets peers in",
+            source,
+        })?;
+        Ok(Reception { desk, keeper: Some(keeper) })
+    }
+
+    /// Whether there are any news since `seen`, which it brings up to date.
+    pub(crate) fn has_news(&self, seen: &mut u32) -> bool {
+        let news = self.desk.news.load(Ordering::Acquire);
+        let is_new = std::mem::replace(seen, news) != news;
+        if is_new {
+            // Others see by their own `seen` that there are news, and it rang before that.
+            let _ = self.desk.call.read();
+        }
+        is_new
+    }
+
+    /// Has a peer dialled.
+    pub(crate) fn want(&self, peer: Rank) {
+        self.desk.lock().wanted.push(peer);
+        ring(&self.desk.bell);
+    }
+
+    /// The link to a peer, if it has come.
+    pub(crate) fn take(&self, peer: Rank) -> Result<Option<TcpLink>, LinkError> {
+        let mut slips = self.desk.lock();
+        match slips.met.remove(&peer).transpose()? {
+            Some(link) => Ok(Some(link)),
+            None => match &slips.broken {
+                Some(why) => Err(LinkError::Unmet(why.clone())),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Readable when there are news that nobody has looked at.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.desk.call.as_fd()
+    }
+}
+
+impl Drop for Reception {
+    fn drop(&mut self) {
+        self.desk.is_closed.store(true, Ordering::Release);
+        ring(&self.desk.bell);
+        // It has nothing to say: a panic in it is a bug that was printed.
+        drop(self.keeper.take().map(JoinHandle::join));
+    }
+}
+
+impl FrontDesk {
+    fn lock(&self) -> MutexGuard<'_, Slips> {
+        self.slips.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread.
+struct Keeper {
+    desk: Arc<FrontDesk>,
+    meeting: Meeting,
+    table: Arc<RankTable>,
+    patience: Duration,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        let mut waits: BTreeMap<Rank, Instant> = BTreeMap::new();
+        while !self.desk.is_closed.load(Ordering::Acquire) {
+            let now = Instant::now();
+            for rank in std::mem::take(&mut self.desk.lock().wanted) {
+                waits.entry(rank).or_insert_with(|| {
+                    self.meeting.want(rank);
+                    now + self.patience
+                });
+            }
+            let end = waits.values().copied().fold(now + IDLE, Instant::min);
+            if let Err(error) = self.meeting.step(end, Some(self.desk.bell.as_fd())) {
+                self.desk.lock().broken = Some(sentence(&error).into());
+                return self.tell();
+            }
+            let _ = self.desk.bell.read();
+            let mut any = false;
+            for (rank, link) in self.meeting.met() {
+                waits.remove(&rank);
+                let link = link.map_err(|error| LinkError::Unmet(sentence(&error).into()));
+                self.desk.lock().met.insert(rank, link);
+                any = true;
+            }
+            let now = Instant::now();
+            for (rank, _) in waits.extract_if(.., |_, end| *end <= now) {
+                let error = self.meeting.give_up(rank, &self.table, self.patience);
+                let error = error.map(|error| LinkError::Unmet(sentence(&error).into()));
+                self.desk.lock().met.extend(error.map(|error| (rank, Err(error))));
+                any = true;
+            }
+            if any {
+                self.tell();
+            }
+        }
+    }
+
+    fn tell(&self) {
+        // In this order: who sees the news makes it quiet.
+        ring(&self.desk.call);
+        self.desk.news.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Makes it readable; it does not matter how often that was done.
+fn ring(bell: &EventFd) {
+    let _ = bell.write(1);
+}
+
+fn failed(operation: &'static str, errno: Errno) -> WireUpError {
+    WireUpError::System { operation, source: errno.into() }
+}
+
+/// With what to do about it, since nothing else says that here.
+fn sentence(error: &WireUpError) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
+    format!("{error}{}{}", cause.unwrap_or_default(), hint.unwrap_or_default())
+}
+
+/// A thread that `starts` here gets none of the program's signals.
+fn without_signals<R>(starts: impl FnOnce() -> R) -> R {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let started = starts();
+    // The same call as above with what that one has returned: it cannot fail.
+    let _ = before.map(|before| before.thread_set_mask());
+    started
+}

@@ -1,0 +1,72 @@
+//! Messages of fixed length over a socket that blocks nobody.
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, send, socket,
+};
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+
+/// The longest message.
+const LONGEST: usize = 64;
+
+/// One end of a fresh connection.
+#[derive(Debug)]
+pub(super) struct Wire {
+    socket: TcpStream,
+    buffer: [u8; LONGEST],
+    filled: usize,
+}
+
+impl Wire {
+    /// `socket` does not block.
+    pub(super) fn new(socket: TcpStream) -> Wire {
+        Wire { socket, buffer: [0; LONGEST], filled: 0 }
+    }
+
+    /// Begins to connect; the socket is writable once that has ended.
+    pub(super) fn dial(to: SocketAddr) -> io::Result<Wire> {
+        let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
+        socket.set_nodelay(true)?;
+        match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(Wire::new(socket)),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    pub(super) fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+
+    /// There is always room: nothing else is on the way.
+    pub(super) fn say(&self, bytes: &[u8]) -> io::Result<()> {
+        let sent = send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)?;
+        if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// A message of `length` bytes, at most [`LONGEST`], once all of it has come, and not a byte of
+    /// what follows.
+    pub(super) fn hear(&mut self, length: usize) -> io::Result<Option<&[u8]>> {
+        let wanted = self.buffer.get_mut(self.filled..length).unwrap_or_default();
+        match self.socket.read(wanted) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.filled += count,
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(None),
+                _ => return Err(error),
+            },
+        }
+        if self.filled < length {
+            return Ok(None);
+        }
+        self.filled = 0;
+        Ok(Some(&self.buffer[..length]))
+    }
+}

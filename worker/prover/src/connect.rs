@@ -1,0 +1,255 @@
+//! Connects queue pairs with their peers: by what both have told of theirs, or by the connection
+//! manager, where the end that dials knocks and the other one knows it by a secret.
+//!
+//! Both wait in the kernel for a peer that is not there, so paths to different peers do not wait
+//! for one another, and a peer that has kept one path waiting is not waited for again.
+
+use crate::end::End;
+use crate::fault;
+use crate::link::{Link, Remote};
+use crate::workers;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::mesh::{self, EndTold, Fault, Path, PathTold, Round, Step};
+use rlaunch_verbs::{
+    Connected, Endpoint, Listener, Mtu, Prepared, QueuePair, Request, Route, Settings, VerbsError,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+/// Peers that are connected with at once.
+const PEERS: usize = 16;
+/// Whoever takes longer to fail has waited for somebody.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A path to be connected.
+pub(crate) struct Job {
+    /// Of the path, in its round.
+    pub(crate) index: usize,
+    pub(crate) path: Path,
+    pub(crate) place: usize,
+    pub(crate) pair: Option<QueuePair<Prepared>>,
+    pub(crate) secret: u32,
+    pub(crate) end: Arc<End>,
+    pub(crate) end_told: EndTold,
+    pub(crate) path_told: PathTold,
+}
+
+/// How it went, by [`Job::index`].
+type Done = (usize, Result<Link, Fault>);
+
+/// How all of a round are connected.
+#[derive(Clone, Copy)]
+struct Manner {
+    settings: mesh::Settings,
+    within: Duration,
+    deadline: Instant,
+}
+
+/// Connects all of them. `listeners` are those of the ends that the connection manager serves.
+pub(crate) fn all(
+    jobs: Vec<Job>,
+    listeners: Vec<(Arc<End>, &Listener)>,
+    round: &Round,
+) -> Vec<Done> {
+    let within = Duration::from_millis(round.limits.connect_ms.into());
+    let manner = Manner { settings: round.settings, within, deadline: Instant::now() + within };
+    let waits = |job: &Job| job.end.local.manager.is_some() && !job.path.dials;
+    let (waiting, dialling): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(waits);
+    let mut waiting = by_end(waiting);
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        for (end, listener) in listeners {
+            let expected = waiting.remove(&(Arc::as_ptr(&end) as usize)).unwrap_or_default();
+            let tell = tell.clone();
+            scope.spawn(move || listen(scope, listener, expected, manner, &tell));
+        }
+        let done = workers::each(by_peer(dialling), PEERS, |jobs| dial_peer(jobs, manner));
+        for one in done.into_iter().flatten() {
+            // The other side of the channel is open until the end of this function.
+            let _ = tell.send(one);
+        }
+    });
+    drop(tell);
+    told.into_iter().collect()
+}
+
+fn by_end(jobs: Vec<Job>) -> HashMap<usize, HashMap<u32, Job>> {
+    let mut ends: HashMap<usize, HashMap<u32, Job>> = HashMap::new();
+    for job in jobs {
+        ends.entry(Arc::as_ptr(&job.end) as usize).or_default().insert(job.path.id, job);
+    }
+    ends
+}
+
+/// Those of one port to one peer, in as many parts as keep all processors busy.
+fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
+    let mut peers: BTreeMap<(u32, NodeId), Vec<Job>> = BTreeMap::new();
+    for job in jobs {
+        peers.entry((job.path.end, job.path.peer)).or_default().push(job);
+    }
+    let parts = workers::busy().div_ceil(peers.len().max(1));
+    let mut divided = Vec::new();
+    for mut jobs in peers.into_values() {
+        let part = jobs.len().div_ceil(parts).max(1);
+        while jobs.len() > part {
+            divided.push(jobs.split_off(jobs.len() - part));
+        }
+        divided.push(jobs);
+    }
+    divided
+}
+
+/// Connects with one peer, path by path, as long as that does not keep this end waiting.
+fn dial_peer(jobs: Vec<Job>, manner: Manner) -> Vec<Done> {
+    let mut gone: Option<Fault> = None;
+    let connect = |job: Job| {
+        let index = job.index;
+        if let Some(fault) = &gone {
+            return (index, Err(fault.clone()));
+        }
+        let begin = Instant::now();
+        let connected = dial(job, manner);
+        if let Err(fault) = &connected
+            && begin.elapsed() > PATIENCE
+        {
+            gone = Some(fault.clone());
+        }
+        (index, connected)
+    };
+    jobs.into_iter().map(connect).collect()
+}
+
+fn dial(mut job: Job, manner: Manner) -> Result<Link, Fault> {
+    if Instant::now() >= manner.deadline {
+        let cause = format!("no time was left to connect within {}", manner.within());
+        return Err(Fault { step: Step::Connect, cause, hint: None, waited: false });
+    }
+    let connected = match job.pair.take() {
+        Some(pair) => out_of_band(&job, pair, manner),
+        None => by_manager(&job, manner).map(|pair| (pair, None)),
+    };
+    let (pair, mtu) = connected.map_err(|error| fault::of(Step::Connect, &error))?;
+    Ok(job.linked(pair, mtu))
+}
+
+fn out_of_band(
+    job: &Job,
+    pair: QueuePair<Prepared>,
+    manner: Manner,
+) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
+    let (end, path) = (&job.end_told, &job.path_told);
+    let theirs = Mtu::up_to(end.mtu).unwrap_or(Mtu::B256);
+    let most = job.path.mtu.and_then(Mtu::up_to).unwrap_or(theirs);
+    let mtu = most.min(theirs).min(pair.endpoint().mtu);
+    let peer = Endpoint {
+        number: path.number,
+        first_packet: path.first_packet,
+        lid: end.lid,
+        gid: end.gid,
+        mtu: theirs,
+        memory: None,
+    };
+    let pair = pair.connect(&peer, &manner.settings(mtu))?;
+    Ok((pair, Some(mtu.bytes())))
+}
+
+fn by_manager(job: &Job, manner: Manner) -> Result<QueuePair<Connected>, VerbsError> {
+    let from = job.end.local.manager.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let address = job.end_told.gid.map_or(from, |address| match address.to_ipv4_mapped() {
+        Some(v4) => v4.into(),
+        None => address.into(),
+    });
+    let to = SocketAddr::new(address, job.end_told.listener.unwrap_or(0));
+    let settings = manner.settings(Mtu::B4096);
+    let route = Route::resolve(from, to, &settings, manner.deadline)?;
+    let saying = said(job.path.id, job.path_told.first_packet);
+    route.connect(&job.end.resources, &saying, &settings, manner.deadline)
+}
+
+/// Lets those in who show that they were told of it.
+fn listen<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    listener: &'scope Listener,
+    mut expected: HashMap<u32, Job>,
+    manner: Manner,
+    tell: &Sender<Done>,
+) {
+    while !expected.is_empty() {
+        let request = match listener.request(manner.deadline) {
+            Ok(Some(request)) => request,
+            Ok(None) => break,
+            Err(error) => {
+                return refuse_all(expected, &fault::of(Step::Connect, &error), tell);
+            }
+        };
+        let Some(job) = whose(request.said(), &mut expected) else {
+            request.reject();
+            continue;
+        };
+        let tell = tell.clone();
+        // A peer that stops half way does not keep the others out.
+        scope.spawn(move || {
+            // The other side of the channel is open for longer than this thread lives.
+            let _ = tell.send((job.index, accept(job, request, manner)));
+        });
+    }
+    let cause = format!("the peer did not connect within {}", manner.within());
+    refuse_all(expected, &fault::waited(Step::Connect, cause), tell);
+}
+
+fn refuse_all(jobs: HashMap<u32, Job>, fault: &Fault, tell: &Sender<Done>) {
+    for job in jobs.into_values() {
+        // The other side of the channel is open for longer than this thread lives.
+        let _ = tell.send((job.index, Err(fault.clone())));
+    }
+}
+
+fn accept(job: Job, request: Request, manner: Manner) -> Result<Link, Fault> {
+    let settings = manner.settings(Mtu::B4096);
+    let pair = request
+        .accept(&job.end.resources, &[], &settings, manner.deadline)
+        .map_err(|error| fault::of(Step::Connect, &error))?;
+    Ok(job.linked(pair, None))
+}
+
+/// What a peer shows when it knocks: the path, and the secret of the end that it knocks at.
+fn said(path: u32, secret: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&path.to_le_bytes());
+    bytes[4..].copy_from_slice(&secret.to_le_bytes());
+    bytes
+}
+
+/// The path whose peer says this, which is expected no more then.
+fn whose(words: &[u8], expected: &mut HashMap<u32, Job>) -> Option<Job> {
+    // Devices fill up with zeros.
+    let words = words.first_chunk::<8>()?;
+    let path = u32::from_le_bytes(*words.first_chunk()?);
+    if *words != said(path, expected.get(&path)?.secret) {
+        return None;
+    }
+    expected.remove(&path)
+}
+
+impl Job {
+    fn linked(self, pair: QueuePair<Connected>, mtu: Option<u32>) -> Link {
+        let remote = Remote::told(&self.end_told, &self.path_told);
+        Link::new(pair, (self.path, self.place), self.end, remote, mtu)
+    }
+}
+
+impl Manner {
+    fn settings(self, mtu: Mtu) -> Settings {
+        let mesh::Settings { traffic_class, service_level, timeout, retries } = self.settings;
+        Settings { mtu, timeout, retries, service_level, traffic_class }
+    }
+
+    /// `1.5 s`.
+    fn within(self) -> String {
+        format!("{:.1} s", self.within.as_secs_f64())
+    }
+}

@@ -1,0 +1,276 @@
+//! Two provers and what goes between them: the agents' part is played by this file.
+//!
+//! Without a device it shows what is said then. With one, guests of the lab run it
+//! (`tests/vm/prover.rs`):
+//!
+//! ```text
+//! RLAUNCH_PROVER_ENDS=rxe0:1,rxe0:1 two_provers --ignored paths_are
+//! RLAUNCH_PROVER_PEER='ssh n2 /run/rlaunch-prover' \
+//!     RLAUNCH_PROVER_ENDS=siw0@192.168.101.2,siw0@192.168.101.3 two_provers --ignored who_was
+//! ```
+//!
+//! An end is `DEVICE:GID_INDEX`, or `DEVICE@ADDRESS` for the connection manager. `RLAUNCH_PROVER_PATHS`
+//! says how many paths there are, 8 if it is not set; `RLAUNCH_PROVER` is another prover than the one
+//! that was built.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::mesh::{
+    Cost, Endpoints, FromProver, Limits, LocalEnd, Outcome, Path, Round, Settings, Step, ToProver,
+    Watched,
+};
+use rlaunch_bootstrap::wire::{FrameReader, encode};
+use std::env;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Prover {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    frames: Receiver<FromProver>,
+}
+
+impl Prover {
+    fn start(node: u32) -> Prover {
+        let built = env!("CARGO_BIN_EXE_rlaunch-prover").to_owned();
+        let own = env::var("RLAUNCH_PROVER").unwrap_or(built);
+        let command = match env::var("RLAUNCH_PROVER_PEER") {
+            Ok(peer) if node == 1 => peer,
+            _ => own,
+        };
+        let mut words = command.split_whitespace();
+        let mut child = Command::new(words.next().unwrap())
+            .args(words)
+            .arg(node.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let (tell, frames) = channel();
+        thread::spawn(move || {
+            let (mut reader, mut chunk) = (FrameReader::default(), [0; 4096]);
+            while let Ok(length @ 1..) = output.read(&mut chunk) {
+                reader.push(&chunk[..length]);
+                while let Some(frame) = reader.next_frame().unwrap() {
+                    let _ = tell.send(frame);
+                }
+            }
+        });
+        Prover { stdin: child.stdin.take(), child, frames }
+    }
+
+    fn tell(&mut self, frame: &ToProver) {
+        self.stdin.as_mut().unwrap().write_all(&encode(frame).unwrap()).unwrap();
+    }
+
+    fn hear(&self) -> FromProver {
+        self.frames.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn end(mut self) -> Option<i32> {
+        drop(self.stdin.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
+/// Plays both agents for one round.
+fn prove(provers: &mut [Prover; 2], rounds: [Round; 2]) -> [(Vec<Outcome>, Cost); 2] {
+    prove_telling(provers, rounds, |_| {})
+}
+
+/// The same with something else told than was said.
+fn prove_telling(
+    provers: &mut [Prover; 2],
+    rounds: [Round; 2],
+    change: impl Fn(&mut Endpoints),
+) -> [(Vec<Outcome>, Cost); 2] {
+    let begin = Instant::now();
+    let mut told = Vec::new();
+    for (prover, round) in provers.iter_mut().zip(rounds) {
+        prover.tell(&ToProver::Prove(round));
+    }
+    for prover in &*provers {
+        let FromProver::Prepared(parts) = prover.hear() else { panic!("prepared") };
+        for part in parts {
+            let mut endpoints = Endpoints::decode(&part).unwrap();
+            change(&mut endpoints);
+            told.push(endpoints.encode().unwrap());
+        }
+    }
+    let prepared = begin.elapsed();
+    for prover in &mut *provers {
+        prover.tell(&ToProver::Connect(told.clone()));
+    }
+    for prover in &*provers {
+        assert_eq!(prover.hear(), FromProver::Connected);
+    }
+    let connected = begin.elapsed();
+    for prover in &mut *provers {
+        prover.tell(&ToProver::Go);
+    }
+    let ended = provers.each_ref().map(|prover| {
+        loop {
+            match prover.hear() {
+                FromProver::Proved { outcomes, cost } => return (outcomes, cost),
+                FromProver::Watching(news) => println!("meanwhile: {news:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    println!("prepared {prepared:?}, connected {connected:?}, proved {:?}", begin.elapsed());
+    ended
+}
+
+fn rounds(ends: &[LocalEnd; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
+    [(0, 1), (1, 0)].map(|(node, peer)| Round {
+        number: 0,
+        ends: vec![ends[node as usize].clone()],
+        paths: ids
+            .clone()
+            .map(|id| Path { id, end: 0, peer: NodeId(peer), dials: id % 2 == node, mtu: None })
+            .collect(),
+        settings: Settings::default(),
+        limits: Limits::within(Duration::from_secs(5), Duration::from_secs(5)),
+        through_launcher: false,
+    })
+}
+
+fn end(word: &str) -> LocalEnd {
+    if let Some((device, address)) = word.split_once('@') {
+        let manager = Some(address.parse().unwrap());
+        return LocalEnd { device: device.to_owned(), port: 1, gid_index: None, manager };
+    }
+    let (device, index) = word.split_once(':').unwrap();
+    let gid_index = Some(index.parse().unwrap());
+    LocalEnd { device: device.to_owned(), port: 1, gid_index, manager: None }
+}
+
+fn ends_of_this_machine() -> [LocalEnd; 2] {
+    let words = env::var("RLAUNCH_PROVER_ENDS").expect("RLAUNCH_PROVER_ENDS=rxe0:1,rxe0:1");
+    let (one, other) = words.split_once(',').unwrap();
+    [end(one), end(other)]
+}
+
+fn paths() -> u32 {
+    env::var("RLAUNCH_PROVER_PATHS").map_or(8, |count| count.parse().unwrap())
+}
+
+fn report(outcomes: &[Outcome], cost: &Cost) {
+    let mut trips: Vec<u32> = Vec::new();
+    for outcome in outcomes {
+        match &outcome.result {
+            Ok(proved) => trips.push(proved.round_trip_ns),
+            Err(fault) => println!("{}: {fault:?}", outcome.id),
+        }
+    }
+    trips.sort_unstable();
+    let each = cost.memory / u64::from(cost.queue_pairs.max(1));
+    println!(
+        "{} of {} carry, round trips {:?} to {:?} ns, {cost:?}: {each} bytes per queue pair",
+        trips.len(),
+        outcomes.len(),
+        trips.first(),
+        trips.last()
+    );
+}
+
+#[test]
+fn without_a_device_every_path_says_so() {
+    let mut provers = [Prover::start(0), Prover::start(1)];
+    let ended = prove(&mut provers, rounds(&[end("none0:1"), end("none1@192.0.2.1")], 0..3));
+    for (outcomes, cost) in ended {
+        assert_eq!((outcomes.len(), cost.queue_pairs), (3, 0));
+        for outcome in outcomes {
+            let fault = outcome.result.unwrap_err();
+            assert_eq!((fault.step, fault.waited), (Step::Prepare, false), "{fault:?}");
+            assert!(!fault.cause.is_empty());
+        }
+    }
+    for mut prover in provers {
+        prover.tell(&ToProver::Watch { ids: Vec::new(), beat_ms: 2000 });
+        assert_eq!(prover.end(), Some(0), "it ends with its stdin");
+    }
+}
+
+#[test]
+fn a_frame_out_of_order_ends_it() {
+    for frame in [ToProver::Go, ToProver::Connect(Vec::new())] {
+        let mut prover = Prover::start(0);
+        prover.tell(&frame);
+        assert_eq!(prover.child.wait().unwrap().code(), Some(1));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: guests run it in stage vm"]
+fn paths_are_proved_watched_and_proved_again() {
+    let ends = ends_of_this_machine();
+    let mut provers = [Prover::start(0), Prover::start(1)];
+    for (outcomes, cost) in prove(&mut provers, rounds(&ends, 0..paths())) {
+        report(&outcomes, &cost);
+        assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
+    }
+    for prover in &mut provers {
+        prover.tell(&ToProver::Watch { ids: vec![0], beat_ms: 500 });
+    }
+    for (outcomes, cost) in prove(&mut provers, rounds(&ends, 1000..1001)) {
+        report(&outcomes, &cost);
+        assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
+    }
+    for prover in &mut provers {
+        prover.tell(&ToProver::Watch { ids: vec![0, 1000], beat_ms: 500 });
+    }
+    let quiet = provers[0].frames.recv_timeout(Duration::from_secs(4));
+    assert!(quiet.is_err(), "nothing becomes of paths that carry: {quiet:?}");
+    let [one, other] = provers;
+    let begin = Instant::now();
+    assert_eq!(other.end(), Some(0));
+    let mut gone = Vec::new();
+    while gone.len() < 2 {
+        let FromProver::Watching(Watched::Down { id, how }) = one.hear() else { panic!("down") };
+        println!("{:?} after its peer: path {id}: {how}", begin.elapsed());
+        gone.push(id);
+    }
+    gone.sort_unstable();
+    assert_eq!(gone, [0, 1000]);
+    assert_eq!(one.end(), Some(0));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: guests run it in stage vm"]
+fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
+    let [mine, _] = ends_of_this_machine();
+    let mut provers = [Prover::start(0), Prover::start(1)];
+    let [(here, _), _] = prove(&mut provers, rounds(&[mine, end("none0:1")], 0..2));
+    for outcome in here {
+        let fault = outcome.result.unwrap_err();
+        assert_eq!((fault.step, fault.waited), (Step::Exchange, true), "{fault:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs RDMA devices of two hosts: guests run it in stage vm"]
+fn who_was_not_told_the_secret_is_not_let_in() {
+    let mut provers = [Prover::start(0), Prover::start(1)];
+    let lie = |told: &mut Endpoints| told.paths.iter_mut().for_each(|path| path.first_packet ^= 1);
+    for (outcomes, cost) in prove_telling(&mut provers, rounds(&ends_of_this_machine(), 0..2), lie)
+    {
+        report(&outcomes, &cost);
+        for outcome in outcomes {
+            assert_eq!(outcome.result.unwrap_err().step, Step::Connect);
+        }
+    }
+}
+
+#[test]
+fn what_is_told_is_read_by_others() {
+    let told = Endpoints { node: NodeId(1), ends: Vec::new(), paths: Vec::new() };
+    assert_eq!(Endpoints::decode(&told.encode().unwrap()).unwrap(), told);
+}

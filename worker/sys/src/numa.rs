@@ -1,0 +1,37 @@
+//! Where memory comes from.
+
+use std::io;
+
+/// Makes this thread, and what it executes, take memory of a NUMA node as long as there is any
+/// (`MPOL_PREFERRED`). Fails with `ENOSYS` or `EPERM` where that is not allowed, and with `EINVAL`
+/// for a node that the machine has not.
+pub fn prefer_memory_of(node: u32) -> io::Result<()> {
+    const BITS: u32 = libc::c_ulong::BITS;
+    /// As many as a kernel can be built for, MAX_NUMNODES.
+    const NODES: u32 = 1024;
+    if node >= NODES {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut mask: [libc::c_ulong; (NODES / BITS) as usize] = [0; (NODES / BITS) as usize];
+    mask[(node / BITS) as usize] = 1 << (node % BITS);
+    // One more than the bits there are: the kernel takes the number for a length and subtracts.
+    let length = libc::c_ulong::from(NODES) + 1;
+    let policy = libc::c_long::from(libc::MPOL_PREFERRED);
+    // SAFETY: set_mempolicy(2) reads `length` - 1 bits at `mask`, which is that long and lives
+    // until the call returns; it changes nothing that this process could observe in memory.
+    match unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, mask.as_ptr(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_no_machine_has_is_refused() {
+        let error = prefer_memory_of(4096).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+}

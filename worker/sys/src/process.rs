@@ -1,0 +1,88 @@
+//! Processes.
+
+use std::io;
+
+/// Which side of a [`fork`] this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// The process that called, with the child's process id.
+    Parent(i32),
+    /// The new process.
+    Child,
+}
+
+/// Splits the process in two. Fails with `EBUSY` when the process has more than one thread: the
+/// child would hold locks whose owners do not exist in it.
+pub fn fork() -> io::Result<Fork> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    // SAFETY: fork(2) has no requirement on memory; in a process of one thread, which the line
+    // above established and only this thread could change, the child may go on as the parent may.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid)),
+    }
+}
+
+/// Lets the descendants of a process read this process's memory where the Yama module keeps that
+/// to a process's ancestors (`PR_SET_PTRACER`; Ubuntu, Debian): the ranks of a job are siblings, so
+/// each names the agent. Says whether Yama is there at all.
+pub fn let_descendants_read(ancestor: u32) -> io::Result<bool> {
+    // SAFETY: prctl(2) with PR_SET_PTRACER takes a number and touches no memory.
+    match unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(ancestor), 0, 0, 0) } {
+        0 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            // Without Yama, the call does not know the option; with it, there is no such process.
+            error if error.raw_os_error() == Some(libc::EINVAL) && !yama() => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+/// Copies bytes from an address of this process to one of another (process_vm_writev(2)); how many,
+/// which are fewer where memory ends. Fails with `EFAULT` where there is none, and with `EPERM`
+/// where this process may not.
+pub fn write_to_process(pid: i32, source: u64, target: u64, length: usize) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: source as usize as *mut _, iov_len: length };
+    let remote = libc::iovec { iov_base: target as usize as *mut _, iov_len: length };
+    // SAFETY: the call reads this process's memory, wherever that is mapped, and fails where it
+    // is not; it changes none of it. The two descriptions live until it returns.
+    match unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        written => Ok(written as usize),
+    }
+}
+
+fn yama() -> bool {
+    std::path::Path::new("/proc/sys/kernel/yama").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_is_refused() {
+        // The test harness has a main thread and this one.
+        let error = fork().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_not_copied() {
+        let me = std::process::id() as i32;
+        let (from, to) = ([7_u8; 16], [0_u8; 16]);
+        let (source, target) = (from.as_ptr().addr() as u64, to.as_ptr().addr() as u64);
+        for (source, target) in [(8, target), (source, 8)] {
+            let error = write_to_process(me, source, target, 16).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        }
+    }
+
+    #[test]
+    fn the_parent_of_this_process_may_be_named_as_the_ancestor() {
+        assert_eq!(let_descendants_read(std::os::unix::process::parent_id()).unwrap(), yama());
+    }
+}

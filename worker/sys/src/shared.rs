@@ -1,0 +1,360 @@
+//! Memory that processes share.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+/// A mapping of memory that other processes have mapped, too.
+///
+/// Its bytes have no owner the compiler knows of. Who may write which of them when is agreed
+/// between the processes through its words ([`SharedMemory::word`]): bytes are handed over by
+/// storing a word with `Release` and loading it with `Acquire`. A peer that breaks the agreement
+/// makes bytes change while they are read; they are any bytes then, so what reads them checks
+/// what they say once it has copied it out, and takes no bytes for anything but numbers.
+#[derive(Debug)]
+pub struct SharedMemory {
+    base: NonNull<u8>,
+    length: usize,
+    file: File,
+}
+
+// SAFETY: the mapping is the process's, not a thread's: it may be used and unmapped by any.
+unsafe impl Send for SharedMemory {}
+// SAFETY: words are atomics; bytes are handed from one side to the other as the type says,
+// whether the sides are processes or threads.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Where named memory is.
+    pub const DIRECTORY: &str = "/dev/shm";
+
+    /// Maps the memory of this name, which whoever comes first makes, full of zeros. It takes no
+    /// pages yet, see [`SharedMemory::reserve`].
+    ///
+    /// Fails with `InvalidInput` for a name that is none, with `PermissionDenied` where what is
+    /// there is not this user's alone, and with `InvalidData` where it is not a file or has
+    /// another length.
+    pub fn open(name: &str, length: usize) -> io::Result<SharedMemory> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            // A FIFO of that name does not hold us up; the standard library adds O_CLOEXEC.
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(SharedMemory::path(name)?)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(refused(io::ErrorKind::InvalidData, "it is not a file"));
+        }
+        // SAFETY: geteuid(2) takes nothing and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        if metadata.uid() != user || metadata.mode() & 0o077 != 0 {
+            let reason = "it is open to other users or belongs to one";
+            return Err(refused(io::ErrorKind::PermissionDenied, reason));
+        }
+        match metadata.len() {
+            0 => file.set_len(length as u64)?,
+            found if found == length as u64 => {}
+            _ => return Err(refused(io::ErrorKind::InvalidData, "it has another length")),
+        }
+        SharedMemory::map(file, length)
+    }
+
+    /// Memory without a name, mapped twice: what two processes would have, within one.
+    pub fn pair(length: usize) -> io::Result<(SharedMemory, SharedMemory)> {
+        // SAFETY: memfd_create(2) reads a string that ends with a zero, as a C literal does.
+        let fd = unsafe { libc::memfd_create(c"rlaunch".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call above has made it, and nobody else knows it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(length as u64)?;
+        let other = file.try_clone()?;
+        Ok((SharedMemory::map(file, length)?, SharedMemory::map(other, length)?))
+    }
+
+    /// Takes the name away. Those who have mapped the memory keep it.
+    pub fn unlink(name: &str) -> io::Result<()> {
+        std::fs::remove_file(SharedMemory::path(name)?)
+    }
+
+    fn path(name: &str) -> io::Result<PathBuf> {
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+            return Err(refused(io::ErrorKind::InvalidInput, "a name without / or leading dot"));
+        }
+        Ok(PathBuf::from(SharedMemory::DIRECTORY).join(name))
+    }
+
+    fn map(file: File, length: usize) -> io::Result<SharedMemory> {
+        if length == 0 || length > isize::MAX as usize {
+            return Err(refused(io::ErrorKind::InvalidInput, "a length of a mapping"));
+        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, where the kernel finds room, of a file that is open for both.
+        let base = unsafe {
+            libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedMemory { base, length, file })
+    }
+
+    /// In bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Takes pages for these bytes, near this thread. Fails with `StorageFull` where there are none
+    /// left; touching bytes that nobody has reserved could kill the process then (`SIGBUS`).
+    ///
+    /// # Panics
+    /// If the bytes are not in the mapping.
+    pub fn reserve(&self, bytes: Range<usize>) -> io::Result<()> {
+        self.bytes(bytes.start, bytes.len());
+        let (offset, length) = (bytes.start as libc::off_t, bytes.len() as libc::off_t);
+        loop {
+            // SAFETY: fallocate(2) takes numbers and touches no memory of this process.
+            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, offset, length) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Has pages at hand, which are reserved: otherwise each is brought in when it is first touched,
+    /// which only takes longer then.
+    ///
+    /// # Panics
+    /// If the bytes are not in the mapping.
+    pub fn bring_in(&self, bytes: Range<usize>) {
+        let at = self.bytes(bytes.start, bytes.len());
+        // SAFETY: sysconf(3) takes a number; this one is known everywhere.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let before = at.addr() % page;
+        let first = at.wrapping_sub(before);
+        // A kernel that cannot do it (before 5.14) is not worth an error.
+        // SAFETY: the call changes no bytes, and the range, begun at its page, is in the mapping.
+        unsafe { libc::madvise(first.cast(), bytes.len() + before, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// The word at this offset.
+    ///
+    /// # Panics
+    /// If the offset is not a multiple of 8, or not in the mapping.
+    #[inline(always)]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "a word at {offset}");
+        let at = self.bytes(offset, 8).cast();
+        // SAFETY: the lines above have checked that it lies in the mapping, which begins at a page
+        // and lives as long as `self`, and is aligned. All processes use words atomically.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit in the mapping.
+    #[inline(always)]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.bytes(offset, bytes.len());
+        // SAFETY: `to` is the start of as many bytes of the mapping, which no slice overlaps that
+        // someone could hold: such a slice is handed out by `with` alone, and for bytes that are
+        // the reader's at that time.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If there are not that many in the mapping.
+    #[inline(always)]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.bytes(offset, bytes.len());
+        // SAFETY: `from` is the start of as many bytes of the mapping; `bytes` is memory of this
+        // process that nothing else refers to.
+        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Looks at bytes where they are. They are the caller's until it returns: it has been told so
+    /// by a word, and hands them back by another after that.
+    ///
+    /// # Panics
+    /// If they are not in the mapping.
+    #[inline(always)]
+    pub fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
+        let from = self.bytes(offset, length);
+        // SAFETY: `from` is the start of as many initialised bytes of the mapping, which outlives
+        // the slice; they are the reader's, so nobody writes them, and every byte is a valid u8.
+        look(unsafe { slice::from_raw_parts(from, length) })
+    }
+
+    #[inline(always)]
+    fn bytes(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(
+            offset <= self.length && length <= self.length - offset,
+            "{length} bytes at {offset}"
+        );
+        // SAFETY: the line above has checked that it lies in the mapping, or at its end.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and whatever borrowed from it is gone.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+fn refused(kind: io::ErrorKind, reason: &'static str) -> io::Error {
+    io::Error::new(kind, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::Ordering;
+
+    /// A name of this test's own, gone when the test is over.
+    struct Name(String);
+
+    impl Name {
+        fn of(test: &str) -> Name {
+            Name(format!("rlaunch-sys-{test}-{}", std::process::id()))
+        }
+
+        fn path(&self) -> PathBuf {
+            SharedMemory::path(&self.0).unwrap()
+        }
+    }
+
+    impl Drop for Name {
+        fn drop(&mut self) {
+            let _ = SharedMemory::unlink(&self.0);
+        }
+    }
+
+    #[test]
+    fn whoever_comes_second_sees_what_the_first_wrote() {
+        let name = Name::of("second");
+        let first = SharedMemory::open(&name.0, 10_000).unwrap();
+        first.word(8).store(7, Ordering::Release);
+        first.write(9_990, b"0123456789");
+        let second = SharedMemory::open(&name.0, 10_000).unwrap();
+        assert_eq!(second.word(8).load(Ordering::Acquire), 7);
+        let mut bytes = [0; 10];
+        second.read(9_990, &mut bytes);
+        assert_eq!(&bytes, b"0123456789");
+        assert_eq!(second.with(9_995, 5, <[u8]>::to_vec), b"56789");
+        assert_eq!(name.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn both_mappings_of_a_pair_are_one_memory() {
+        let (first, second) = SharedMemory::pair(4096).unwrap();
+        first.word(4088).store(1, Ordering::Release);
+        assert_eq!(second.word(4088).load(Ordering::Acquire), 1);
+    }
+
+    #[test]
+    fn memory_outlives_its_name() {
+        let name = Name::of("name");
+        let first = SharedMemory::open(&name.0, 4096).unwrap();
+        SharedMemory::unlink(&name.0).unwrap();
+        assert!(!name.path().exists());
+        first.word(0).store(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn pages_are_taken_only_for_what_is_reserved() {
+        let name = Name::of("pages");
+        let memory = SharedMemory::open(&name.0, 1 << 20).unwrap();
+        memory.reserve(4096 * 3 + 100..4096 * 5).unwrap();
+        assert_eq!(name.path().metadata().unwrap().blocks() * 512, 4096 * 2);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_an_error() {
+        let name = Name::of("room");
+        let memory = SharedMemory::open(&name.0, 1 << 45).unwrap();
+        let error = memory.reserve(0..1 << 45).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn a_file_of_another_length_is_refused() {
+        let name = Name::of("length");
+        std::fs::write(name.path(), b"short").unwrap();
+        std::fs::set_permissions(name.path(), PermissionsExt::from_mode(0o600)).unwrap();
+        let error = SharedMemory::open(&name.0, 4096).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_is_refused() {
+        let name = Name::of("mode");
+        std::fs::write(name.path(), b"").unwrap();
+        std::fs::set_permissions(name.path(), PermissionsExt::from_mode(0o660)).unwrap();
+        let error = SharedMemory::open(&name.0, 4096).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let name = Name::of("link");
+        symlink("/dev/zero", name.path()).unwrap();
+        let error = SharedMemory::open(&name.0, 4096).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+    }
+
+    #[test]
+    fn a_name_that_leaves_the_directory_is_refused() {
+        for name in ["", "..", "../etc/passwd", "a/b", "a\0b"] {
+            let error = SharedMemory::open(name, 4096).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 4096")]
+    fn a_word_behind_the_end_is_not_given() {
+        let (memory, _) = SharedMemory::pair(4096).unwrap();
+        memory.word(4096);
+    }
+
+    #[test]
+    #[should_panic(expected = "a word at 4")]
+    fn half_a_word_is_not_given() {
+        let (memory, _) = SharedMemory::pair(4096).unwrap();
+        memory.word(4);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 4095")]
+    fn bytes_behind_the_end_are_not_given() {
+        let (memory, _) = SharedMemory::pair(4096).unwrap();
+        memory.with(4095, 2, |_| ());
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes at 18446744073709551615")]
+    fn an_offset_that_overflows_is_no_way_in() {
+        let (memory, _) = SharedMemory::pair(4096).unwrap();
+        memory.write(usize::MAX, b"ab");
+    }
+}

@@ -1,0 +1,247 @@
+//! Connections by the RDMA connection manager, which finds addresses and routes by IP and moves
+//! queue pairs through their states itself (rdma_cm(7)). iWARP knows no other way.
+//!
+//! The end that connects sends first: iWARP's handshake counts on it.
+
+mod id;
+mod raw;
+
+pub(crate) use id::Id;
+
+use crate::device::Context;
+use crate::error::{Verb, VerbsError};
+use crate::queue_pair::{Connected, QueuePair, READS, Settings};
+use crate::resources::Resources;
+use raw::Raw;
+use rdma_sys::{rdma_cm_event_type as event_type, rdma_conn_param};
+use std::ffi::CStr;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr::null;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How many bytes of its own an end can say with the connection: what InfiniBand leaves of a
+/// request's private data, the least of all that there is.
+pub const MAX_SAID: usize = 56;
+
+/// Waits for peers at an address.
+#[derive(Debug)]
+pub struct Listener {
+    id: Id,
+    context: Arc<Context>,
+}
+
+impl Listener {
+    /// Listens at an address of an RDMA device; port 0 takes any that is free. `backlog` peers may
+    /// knock at once: iWARP resets those beyond it.
+    pub fn bind(address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
+        let id = Id::create(address.to_string())?;
+        let mut raw = Raw::of(address);
+        // SAFETY: the id is alive; the address lives until the call returns.
+        let code = unsafe { rdma_sys::rdma_bind_addr(id.as_ptr(), raw.as_ptr()) };
+        id.check(Verb::BindAddr, code)?;
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        // SAFETY: the id is alive and bound.
+        let code = unsafe { rdma_sys::rdma_listen(id.as_ptr(), backlog) };
+        id.check(Verb::Listen, code)?;
+        let context = id.context()?;
+        Ok(Listener { id, context })
+    }
+
+    /// The device: what peers are served by has to be made of it.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.id.port()
+    }
+
+    /// The next peer that knocks; `None` when none did before the deadline.
+    pub fn request(&self, deadline: Instant) -> Result<Option<Request>, VerbsError> {
+        let wanted = event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+        let Some(event) = self.id.next(wanted, Verb::Accept, deadline)? else { return Ok(None) };
+        let Some(id) = event.id else {
+            return Err(VerbsError::code(Verb::Accept, self.id.who(), libc::EINVAL));
+        };
+        Ok(Some(Request { id: Id::adopt(id, self.id.who())?, said: event.said }))
+    }
+}
+
+/// A peer that wants to connect. It is rejected when this is dropped: the kernel does that with ids
+/// that are destroyed before they were answered.
+#[derive(Debug)]
+pub struct Request {
+    id: Id,
+    said: Vec<u8>,
+}
+
+impl Request {
+    /// What the peer says of itself, at most [`MAX_SAID`] bytes. InfiniBand and RoCE fill up with
+    /// zeros, so its length is no part of it.
+    pub fn said(&self) -> &[u8] {
+        &self.said
+    }
+
+    /// Connects, saying something in turn, at most [`MAX_SAID`] bytes. The peer sends first.
+    pub fn accept(
+        self,
+        with: &Resources,
+        saying: &[u8],
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<QueuePair<Connected>, VerbsError> {
+        let Request { id, said } = self;
+        let mut parameters = parameters(saying, settings, Verb::Accept, id.who())?;
+        id.set_service(settings)?;
+        let inline = id.make_pair(with)?;
+        // SAFETY: the id is alive and has a pair; the parameters, and what they lead to, live until
+        // the call returns.
+        let code = unsafe { rdma_sys::rdma_accept(id.as_ptr(), &raw mut parameters) };
+        id.check(Verb::Accept, code)?;
+        id.expect(event_type::RDMA_CM_EVENT_ESTABLISHED, Verb::Accept, deadline)?;
+        id.into_pair(with, inline, said)
+    }
+
+    /// Sends the peer away.
+    pub fn reject(self) {
+        // SAFETY: the id is alive; nothing is said.
+        let code = unsafe { rdma_sys::rdma_reject(self.id.as_ptr(), null(), 0) };
+        if code != 0 {
+            // The peer has gone itself.
+            tracing::debug!(who = self.id.who(), "rdma_reject failed");
+        }
+    }
+}
+
+/// The way to a peer that listens, found.
+#[derive(Debug)]
+pub struct Route {
+    id: Id,
+    context: Arc<Context>,
+}
+
+impl Route {
+    /// Finds the way from an address of an RDMA device to a listener.
+    pub fn resolve(
+        from: IpAddr,
+        to: SocketAddr,
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<Route, VerbsError> {
+        let id = Id::create(format!("{from} to {to}"))?;
+        id.set_service(settings)?;
+        let (mut source, mut target) = (Raw::of(SocketAddr::new(from, 0)), Raw::of(to));
+        let patience = milliseconds(deadline, Verb::ResolveAddr, id.who())?;
+        // SAFETY: the id is alive; both addresses live until the call returns.
+        let code = unsafe {
+            rdma_sys::rdma_resolve_addr(id.as_ptr(), source.as_ptr(), target.as_ptr(), patience)
+        };
+        id.check(Verb::ResolveAddr, code)?;
+        id.expect(event_type::RDMA_CM_EVENT_ADDR_RESOLVED, Verb::ResolveAddr, deadline)?;
+        let patience = milliseconds(deadline, Verb::ResolveRoute, id.who())?;
+        // SAFETY: the id is alive and its address is resolved.
+        let code = unsafe { rdma_sys::rdma_resolve_route(id.as_ptr(), patience) };
+        id.check(Verb::ResolveRoute, code)?;
+        id.expect(event_type::RDMA_CM_EVENT_ROUTE_RESOLVED, Verb::ResolveRoute, deadline)?;
+        let context = id.context()?;
+        Ok(Route { id, context })
+    }
+
+    /// The device: what the peer is reached by has to be made of it.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Connects, saying something, at most [`MAX_SAID`] bytes. This end sends first.
+    pub fn connect(
+        self,
+        with: &Resources,
+        saying: &[u8],
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<QueuePair<Connected>, VerbsError> {
+        let Route { id, context: _context } = self;
+        let mut parameters = parameters(saying, settings, Verb::Connect, id.who())?;
+        let inline = id.make_pair(with)?;
+        // SAFETY: the id is alive, has a pair and a route; the parameters, and what they lead to,
+        // live until the call returns.
+        let code = unsafe { rdma_sys::rdma_connect(id.as_ptr(), &raw mut parameters) };
+        id.check(Verb::Connect, code)?;
+        let established = event_type::RDMA_CM_EVENT_ESTABLISHED;
+        let event = id.expect(established, Verb::Connect, deadline)?;
+        id.into_pair(with, inline, event.said)
+    }
+}
+
+/// Until the deadline, at least one: the kernel calls none an invalid argument.
+fn milliseconds(deadline: Instant, verb: Verb, who: &str) -> Result<i32, VerbsError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    match i32::try_from(left.as_millis()).unwrap_or(i32::MAX) {
+        0 => Err(VerbsError::Late { verb, who: who.to_owned() }),
+        left => Ok(left),
+    }
+}
+
+/// With a pointer to what is said, which has to live as long as they are used.
+fn parameters(
+    saying: &[u8],
+    settings: &Settings,
+    verb: Verb,
+    who: &str,
+) -> Result<rdma_conn_param, VerbsError> {
+    let length = saying.len();
+    let short = u8::try_from(length).ok().filter(|_| length <= MAX_SAID);
+    let Some(private_data_len) = short else {
+        return Err(VerbsError::TooLong { verb, who: who.to_owned(), length });
+    };
+    Ok(rdma_conn_param {
+        private_data: saying.as_ptr().cast(),
+        private_data_len,
+        responder_resources: READS,
+        initiator_depth: READS,
+        flow_control: 0,
+        retry_count: settings.retries,
+        rnr_retry_count: settings.retries,
+        srq: 0,
+        qp_num: 0,
+    })
+}
+
+/// `RDMA_CM_EVENT_REJECTED`
+fn name_of(event: event_type::Type) -> String {
+    // SAFETY: any number is allowed: those that are not known have a text as well.
+    let text = unsafe { rdma_sys::rdma_event_str(event) };
+    if text.is_null() {
+        return format!("event {event}");
+    }
+    // SAFETY: a constant string that ends with a zero.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_too_long_to_be_said_is_an_error() {
+        let settings = Settings::default();
+        let of = |length| parameters(&vec![7; length], &settings, Verb::Connect, "a to b");
+        assert_eq!(of(MAX_SAID).unwrap().private_data_len, 56);
+        let error = of(MAX_SAID + 1).err().unwrap();
+        let said = "a to b: rdma_connect: 57 bytes of private data, and 56 is the most";
+        assert_eq!(error.to_string(), said);
+        assert!(of(256).is_err(), "a length that would be 0 as a byte");
+    }
+
+    #[test]
+    fn what_has_no_time_left_is_not_begun() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let left = |deadline| milliseconds(deadline, Verb::ResolveRoute, "a to b");
+        assert!((1..=60_000).contains(&left(now + 60 * second).unwrap()));
+        let error = left(now).unwrap_err();
+        assert_eq!(error.to_string(), "a to b: rdma_resolve_route: no answer in time");
+    }
+}
