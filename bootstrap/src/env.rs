@@ -1,5 +1,7 @@
 //! Every environment variable a rank can rely on, and which of the launching shell's go with it.
 
+pub mod horovod;
+
 /// The process's number in the job, `0..WORLD_SIZE`.
 pub const RANK: &str = "RANK";
 /// How many ranks the job has.
@@ -134,7 +136,9 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "PALS_",
         "TORCHELASTIC_",
     ];
-    EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
+    EXACT.contains(&name)
+        || horovod::OF_LAUNCH.contains(&name)
+        || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Names whose value only means something on the node that set it, so the launching shell's are
@@ -196,10 +200,12 @@ mod tests {
     #[test]
     fn other_launches_are_known_by_name() {
         for name in ["PMI_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "RANK"]
+            .into_iter()
+            .chain(["HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_PORT"])
         {
             assert!(is_foreign_launch(name), "{name}");
         }
-        for name in ["OMPI_MCA_btl", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"] {
+        for name in ["OMPI_MCA_btl", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"] {
             assert!(!is_foreign_launch(name), "{name}");
         }
     }

@@ -9,7 +9,7 @@ use crate::oob::OobPlan;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Everything an agent needs to prepare and start its ranks. Travels inside the control channel,
@@ -131,6 +131,15 @@ pub struct RankSetup {
     pub memory_node: Option<u32>,
     /// Variables that it gets unless the user or the host has set them.
     pub defaults: Vec<(String, String)>,
+}
+
+/// A store by which Horovod's ranks meet, on the node of rank 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HorovodStore {
+    /// Where it listens: an address of the node, and a port that its agent holds.
+    pub address: SocketAddr,
+    /// Who may ask: the addresses of the job's nodes.
+    pub peers: Vec<IpAddr>,
 }
 
 /// The first non-option argument of an interpreter, when the launcher's directory has that file.

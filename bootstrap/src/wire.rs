@@ -41,7 +41,7 @@
 use crate::client::news::News;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
-use crate::job::{ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
+use crate::job::{ExitStatus, HorovodStore, Job, NodeFacts, Notice, Problem, RankSetup};
 use crate::library::LibraryPlace;
 use crate::mesh::{Cost, Outcome, ProverFile, Round, Watched};
 use crate::oob::{EdgeReport, ParentPeer};
@@ -53,7 +53,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -128,6 +128,8 @@ pub enum ToAgent {
         env: Vec<(String, String)>,
         /// What each rank of the node is given, by local rank.
         ranks: Vec<RankSetup>,
+        /// To the node of rank 0: serve this.
+        horovod: Option<HorovodStore>,
     },
     /// This many more bytes of output may be sent.
     Credit(u32),

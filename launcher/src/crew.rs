@@ -7,6 +7,7 @@ use crate::channel::AgentChannel;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::held_ports::Held;
+use crate::horovod::Meeting;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
@@ -388,9 +389,12 @@ impl Crew {
         let (address, port) = joined.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
         let env = rank_env::of_master(address, port, &job.explicit);
+        let facts: Vec<&NodeFacts> = self.nodes.iter().map(|node| &node.facts).collect();
         for (node, setups) in self.nodes.iter().zip(&joined.setups) {
             let ranks = setups.iter().map(Setup::told).collect();
-            node.commands.tell(&ToAgent::Start { env: env.clone(), ranks });
+            let horovod = joined.horovod.filter(|_| node.id == NodeId(0));
+            let horovod = horovod.map(|store| Meeting::plan(store, &facts));
+            node.commands.tell(&ToAgent::Start { env: env.clone(), ranks, horovod });
         }
     }
 
@@ -479,7 +483,7 @@ fn node_job(
         wants_cores: matches!(job.options.bind, Bind::Core(_)),
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
         library,
-        held_ports: Held::of(&job.options, &map.nodes[node.id.index()]).count(),
+        held_ports: Held::of(&job.options, map, &map.nodes[node.id.index()]).count(),
         oob: OobPlan {
             secret: job.secret.clone(),
             nodes: shape.nodes(),

@@ -4,6 +4,7 @@
 use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
 use crate::events::{Events, Record};
 use crate::exit::Exit;
+use crate::horovod;
 use crate::hosts::{self, Host, HostsError};
 use crate::oob;
 use crate::placement::Bind;
@@ -175,9 +176,9 @@ impl JobSpec {
             script,
             wdir: args.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
             argv: args.program,
+            options: options(args.placing, args.network, &env)?,
             env,
             explicit,
-            options: options(args.placing, args.network)?,
             preload: preloads(&args.preload)?,
             singleton: args.singleton.into(),
             tag_output: args.tag_output,
@@ -196,7 +197,11 @@ impl JobSpec {
 }
 
 /// What was asked for of ranks' places and networks.
-fn options(placing: PlacingArgs, network: NetworkArgs) -> Result<Options, JobError> {
+fn options(
+    placing: PlacingArgs,
+    network: NetworkArgs,
+    env: &[EnvVar],
+) -> Result<Options, JobError> {
     let bind = match (placing.bind, placing.cpus_per_rank) {
         (bind, None) => bind.unwrap_or_default(),
         (None | Some(Bind::Core(_)), each) => Bind::Core(each),
@@ -221,6 +226,7 @@ fn options(placing: PlacingArgs, network: NetworkArgs) -> Result<Options, JobErr
         nccl_net_plugin: network.nccl_net_plugin,
         nccl_verify: network.nccl_verify,
         env_styles: network.env_style,
+        horovod: !network.no_horovod && horovod::is_left_to_us(env),
         traffic_class: network.mesh.traffic_class,
         service_level: network.mesh.service_level,
         init_timeout: network.init_timeout,

@@ -18,6 +18,7 @@ mod first_failure;
 #[cfg(test)]
 mod goldens;
 mod held_ports;
+mod horovod;
 mod hosts;
 mod job;
 mod log;

@@ -4,6 +4,7 @@
 use crate::crew::{Crew, Prepared};
 use crate::exit::Exit;
 use crate::held_ports::Held;
+use crate::horovod::Meeting;
 use crate::job::JobSpec;
 use crate::map::RankMap;
 use crate::mesh::{self, Mesh, Offer};
@@ -27,7 +28,7 @@ use rlaunch_bootstrap::tree::server::{Input, Output, Server};
 use rlaunch_bootstrap::tree::shape::Shape;
 use rlaunch_bootstrap::wire::{FromAgent, ToAgent};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub(crate) struct Joined {
     pub(crate) relay: Relay,
     /// Where rank 0 listens.
     pub(crate) master: (IpAddr, u16),
+    /// Where rank 0's agent lets Horovod's ranks meet.
+    pub(crate) horovod: Option<SocketAddr>,
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
     /// By node and local rank.
@@ -118,7 +121,7 @@ impl Crew {
         reach::check(job, map, &prepared.inventories, &plan, &network)?;
         setup::log_crowded(map, &prepared.inventories);
         let (mesh, decided) = gathering.prove(self, &known, &mut plan).await?;
-        let Decided { table, setups } = decided;
+        let Decided { table, setups, horovod } = decided;
         mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
         gathering.hand_out(self, &table).await?;
         let hosts = self.nodes.iter().zip(&addresses);
@@ -127,7 +130,7 @@ impl Crew {
         let master = (addresses[0], Held::master(&prepared.ports));
         let path = |place: &Option<LibraryPlace>| place.as_ref().map(|place| place.path.clone());
         let libraries = prepared.libraries.iter().map(path).collect();
-        Ok(Joined { relay: gathering.relay, master, table, mesh, setups, libraries })
+        Ok(Joined { relay: gathering.relay, master, horovod, table, mesh, setups, libraries })
     }
 
     /// Tells every node where its parent in the tree is.
@@ -189,7 +192,9 @@ impl<'a> Known<'a> {
         let facts: Vec<&NodeFacts> = facts.iter().collect();
         let table = table::build(&job.options, &seen, &facts, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        Ok(Decided { table, setups })
+        let horovod = Meeting::of(&job.options, &seen, &prepared.ports);
+        let horovod = horovod.map(|meeting| meeting.store);
+        Ok(Decided { table, setups, horovod })
     }
 }
 
@@ -198,6 +203,8 @@ pub(crate) struct Decided {
     pub(crate) table: RankTable,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
+    /// Where rank 0's agent lets Horovod's ranks meet.
+    pub(crate) horovod: Option<SocketAddr>,
 }
 
 /// What the nodes have answered in a round.
@@ -418,7 +425,7 @@ fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, O
 fn failed_way(
     child: &str,
     parent: &str,
-    remote: std::net::SocketAddr,
+    remote: SocketAddr,
     outcome: &AttemptOutcome,
 ) -> String {
     match outcome {
@@ -430,7 +437,7 @@ fn failed_way(
 }
 
 /// The firewall rule that would help.
-fn let_in(on: &str, at: std::net::SocketAddr, who: &str, from: IpAddr) -> String {
+fn let_in(on: &str, at: SocketAddr, who: &str, from: IpAddr) -> String {
     let family = if from.is_ipv4() { "ip" } else { "ip6" };
     let port = at.port();
     format!(

@@ -4,6 +4,7 @@
 use crate::env_style::{self, EnvStyle, Place};
 use crate::exit::Exit;
 use crate::held_ports::Held;
+use crate::horovod::Meeting;
 use crate::map::RankMap;
 use crate::mesh::MeshOptions;
 use crate::nccl::{self, Fabric, Network};
@@ -12,7 +13,6 @@ use crate::report::Failed;
 use crate::selection::{self, Plan, PortWishes, Reachable};
 use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::{Gpu, GpuVendor, Inventory};
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
@@ -31,6 +31,7 @@ const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: String,
+    /// Empty where none is needed.
     pub(crate) reason: String,
 }
 
@@ -78,6 +79,8 @@ pub(crate) struct Options {
     /// To say which network NCCL has used.
     pub(crate) nccl_verify: bool,
     pub(crate) env_styles: Vec<EnvStyle>,
+    /// Horovod's ranks are told where they meet.
+    pub(crate) horovod: bool,
     pub(crate) mesh: MeshOptions,
     /// Of RoCE's packets: the TOS byte of IP.
     pub(crate) traffic_class: Option<u8>,
@@ -133,8 +136,9 @@ pub(crate) fn decide(
     ports: &[Vec<u16>],
 ) -> Result<Vec<Vec<Setup>>, Failed> {
     let options = wishes.options;
-    let held: Vec<Held> = seen.map.nodes.iter().map(|node| Held::of(options, node)).collect();
+    let held: Vec<Held> = seen.map.nodes.iter().map(|node| Held::of(options, seen.map, node)).collect();
     let servers = servers(seen, &held, ports);
+    let meeting = Meeting::of(options, seen, ports);
     let nodes = seen.map.nodes.iter().zip(seen.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
         let placements = placement::place(inventory, mapped.ranks.len(), &options.bind)
@@ -144,7 +148,10 @@ pub(crate) fn decide(
         let ranks = mapped.ranks.iter().zip(placements).enumerate();
         let setups = ranks.map(|(local_rank, (&rank, placement))| {
             let place = Place { rank, node, local_rank };
-            of_rank(wishes, seen, place, placement, &of_node, &servers)
+            let mut setup = of_rank(wishes, seen, place, placement, &of_node, &servers);
+            let horovod = meeting.as_ref().map(|meeting| meeting.variables(seen, place));
+            setup.defaults.extend(horovod.into_iter().flatten());
+            setup
         });
         Ok(setups.collect())
     });
@@ -317,8 +324,8 @@ fn threads(inventory: &Inventory, ranks: usize) -> Variable {
 /// The interface by which other nodes reach this one; names differ from host to host. NCCL takes
 /// `=` for an exact name, where it would take `eth1` for the beginning of `eth10` as well.
 fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
-    let has_it = |netdev: &&_| has_address(netdev, address);
-    let Some(netdev) = inventory.netdevs.iter().find(has_it) else { return Vec::new() };
+    let netdev = inventory.netdev_of(address).filter(|_| !address.is_loopback());
+    let Some(netdev) = netdev else { return Vec::new() };
     let reason = format!("{address} of {} is how other nodes reach this one", netdev.name);
     let mut set = vec![
         Variable::new("NCCL_SOCKET_IFNAME", format!("={}", netdev.name), &reason),
@@ -329,10 +336,6 @@ fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
         set.push(Variable::new("NCCL_SOCKET_FAMILY", "AF_INET6", &reason));
     }
     set
-}
-
-fn has_address(netdev: &Netdev, address: IpAddr) -> bool {
-    !address.is_loopback() && netdev.addresses.iter().any(|(own, _)| *own == address)
 }
 
 #[cfg(test)]

@@ -145,7 +145,8 @@ fn env(
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
     for (rank, host, setup) in ranks(map, setups) {
-        for Variable { name, value, reason } in &setup.defaults {
+        let explained = setup.defaults.iter().filter(|default| !default.reason.is_empty());
+        for Variable { name, value, reason } in explained {
             let (value, why) = match yours(name) {
                 Some(var) => (var.value.to_string_lossy().into_owned(), "(yours)".to_owned()),
                 None => (value.clone(), reason.clone()),
@@ -192,7 +193,7 @@ fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
 
 /// Whether this is for libraries that rlaunch would tell something as well.
 fn is_of_libraries(name: &OsStr) -> bool {
-    const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "TP_SOCKET_", "OMP_NUM_"];
+    const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "HOROVOD_", "TP_SOCKET_", "OMP_NUM_"];
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 

@@ -72,15 +72,18 @@ fn every_rank_knows_its_place() {
 #[test]
 fn ports_come_from_the_range_and_taken_ones_are_left_alone() {
     let field = Field::new();
-    // Rank 0's host takes two: MASTER_PORT, and one on which other agents find its own.
+    // Rank 0's host takes three: MASTER_PORT, one for Horovod's ranks to meet, and one on which
+    // other agents find its own.
     let run = || field.rlaunch("--tag-output --port-range 23000-23002 -H a,b");
     let first = environments(run(), 2);
-    let port: u16 = first[0]["MASTER_PORT"].parse().unwrap();
-    assert!((23000..=23002).contains(&port), "{port}");
-    // Somebody on a listens on one of the three; wherever a job begins, it gets the others.
+    let port = |name: &str| first[0][name].parse::<u16>().unwrap();
+    let ports = [port("MASTER_PORT"), port("HOROVOD_GLOO_RENDEZVOUS_PORT")];
+    assert!(ports.iter().all(|port| (23000..=23002).contains(port)), "{ports:?}");
+    assert_ne!(ports[0], ports[1]);
+    // Somebody on a listens on one of the three; wherever a job of two begins, it gets the others.
     let _listener = listener(&field, "a", 23000);
     for _ in 0..4 {
-        let run = field.rlaunch("--port-range 23000-23002 -H a,b printenv MASTER_PORT");
+        let run = field.rlaunch("--port-range 23000-23002 --no-horovod -H a,b printenv MASTER_PORT");
         let ran = run.spawn().finish_first();
         let out = ran.succeeded().out();
         assert!(["23001\n23001\n", "23002\n23002\n"].contains(&&*out), "{ran}");

@@ -17,6 +17,7 @@ mod environment;
 mod example;
 mod failing;
 mod hello;
+mod horovod;
 mod keys;
 mod library;
 mod local;

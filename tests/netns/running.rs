@@ -47,6 +47,11 @@ impl<'a> Running<'a> {
         kill(self.pid(), signal).unwrap();
     }
 
+    /// What has come on stdout so far.
+    pub(crate) fn out(&self) -> String {
+        self.stdout.text()
+    }
+
     /// Waits until `count` whole lines have come on stdout.
     pub(crate) fn wait_for_lines(&mut self, count: usize) {
         self.wait_for(&format!("{count} lines"), |running| running.stdout.lines() >= count);

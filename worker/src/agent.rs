@@ -5,6 +5,7 @@ use crate::channel::Channel;
 use crate::child;
 use crate::facts;
 use crate::frames::Arrival;
+use crate::horovod::Door;
 use crate::library::OfRanks;
 use crate::mesh::Mesh;
 use crate::oob::tree::{News, Tree};
@@ -51,6 +52,9 @@ async fn life(workspace: &Workspace) -> io::Result<()> {
     let Some(mut tree) = joined else { return Ok(()) };
     let start = agent.await_start(&mut tree, (&mut mesh, &mut library), workspace).await;
     let Some(setup) = start else { return Ok(()) };
+    let Some(_horovod) = agent.serve_horovod(&setup, &mut prepared).await else {
+        return Ok(());
+    };
     library.announce(&job, &mut prepared.env);
     agent.channel.outbox.grant(job.output_window);
     let mut ranks =
@@ -294,7 +298,9 @@ impl Agent {
             }
             tokio::select! {
                 message = self.message() => match message? {
-                    ToAgent::Start { env, ranks } => start = Some(Setup { env, ranks }),
+                    ToAgent::Start { env, ranks, horovod } => {
+                        start = Some(Setup { env, ranks, horovod });
+                    }
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
                     other => self.early_message(&mut early, other),
@@ -303,6 +309,20 @@ impl Agent {
                 heard = mesh.next() => mesh.on_heard(heard),
             }
         }
+    }
+
+    /// Opens the store by which Horovod's ranks meet, where it is this node's. Without it they
+    /// would wait for each other in vain, so the job does not go on.
+    async fn serve_horovod(&mut self, setup: &Setup, prepared: &mut Prepared) -> Option<Door> {
+        let Some(plan) = &setup.horovod else { return Some(Door::absent()) };
+        let opened = Door::open(plan, &mut prepared.held_ports);
+        if let Err(error) = &opened {
+            let operation = format!("serve Horovod at {}", plan.address);
+            self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
+            // Stays until the launcher has read it and ends the channel.
+            while self.message().await.is_some() {}
+        }
+        opened.ok()
     }
 
     /// The rank table is for the ranks to read.

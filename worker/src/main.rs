@@ -13,6 +13,7 @@ mod exec_rank;
 mod facts;
 mod frames;
 mod guardian;
+mod horovod;
 mod inventory;
 mod library;
 mod mesh;

@@ -12,7 +12,7 @@ use crate::singleton;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::job::{ExitStatus, Job, RankSetup, RankSpec, Singleton};
+use rlaunch_bootstrap::job::{ExitStatus, HorovodStore, Job, RankSetup, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -71,6 +71,8 @@ pub(crate) struct Setup {
     pub(crate) env: Vec<(String, String)>,
     /// By local rank.
     pub(crate) ranks: Vec<RankSetup>,
+    /// Where Horovod's ranks meet, if it is here.
+    pub(crate) horovod: Option<HorovodStore>,
 }
 
 /// What became of a rank.

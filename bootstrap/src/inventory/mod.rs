@@ -17,6 +17,7 @@ use net::{Netdev, Route};
 use pci::PciDevice;
 use rdma::RdmaDevice;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Everything that is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,14 @@ pub struct Inventory {
     pub routes: Vec<Route>,
     /// What runs there.
     pub system: System,
+}
+
+impl Inventory {
+    /// The network interface that has this address.
+    pub fn netdev_of(&self, address: IpAddr) -> Option<&Netdev> {
+        let has_it = |netdev: &&Netdev| netdev.addresses.iter().any(|(own, _)| *own == address);
+        self.netdevs.iter().find(has_it)
+    }
 }
 
 /// Processors of a node.

@@ -65,6 +65,11 @@ pub(crate) struct NetworkArgs {
     )]
     pub(crate) env_style: Vec<EnvStyle>,
 
+    /// Do not serve the store by which Horovod's ranks meet, and set none of its variables.
+    /// Otherwise programs that use Horovod start as they are, without horovodrun
+    #[arg(long, help_heading = "The program")]
+    pub(crate) no_horovod: bool,
+
     /// How long a communicator of rlaunch's waits for all ranks to ask for it, in seconds; 300
     /// without. Sets RLAUNCH_INIT_TIMEOUT
     #[arg(

@@ -3,7 +3,7 @@
 use crate::{parts, whole};
 use rlaunch_bootstrap::client::news::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::RankSetup;
+use rlaunch_bootstrap::job::{HorovodStore, RankSetup};
 use rlaunch_bootstrap::library::LibraryPlace;
 use rlaunch_bootstrap::wire::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
@@ -73,11 +73,15 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
     let cpus = Some([0, 1].into_iter().collect());
     let setup = RankSetup { cpus, memory_node: Some(0), defaults: vec![] };
     let relayed = ToAgent::Relay { from: NodeId(3), data: vec![1; 40] };
+    let horovod = Some(HorovodStore {
+        address: ([10, 0, 0, 1], 21_002).into(),
+        peers: vec![[10, 0, 0, 2].into()],
+    });
     let end = ToAgent::End { now: true };
     vec![
         stream(&[ToAgent::Join { parent: None }, ToAgent::Table(vec![7; 30]), relayed]),
         stream(&[
-            ToAgent::Start { env, ranks: vec![setup] },
+            ToAgent::Start { env, ranks: vec![setup], horovod },
             ToAgent::Credit(9),
             ToAgent::Signal(15),
             ToAgent::News(News::NodeLost { node: NodeId(2), how: "silence".into() }),

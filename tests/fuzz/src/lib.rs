@@ -6,6 +6,7 @@
 mod client;
 mod comm;
 mod frames;
+mod horovod;
 mod library;
 mod mesh;
 mod secure;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sealed", run: secure::sealed, seeds: secure::sealed_seeds },
     Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
     Target { name: "wire-up", run: comm::wire_up, seeds: comm::wire_up_seeds },
+    Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
 ];
 

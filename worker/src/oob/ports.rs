@@ -90,7 +90,7 @@ pub(crate) fn listen(
 #[derive(Debug)]
 pub(crate) struct HeldPort {
     pub(crate) port: u16,
-    _held: Vec<TcpSocket>,
+    held: Vec<TcpSocket>,
 }
 
 impl HeldPort {
@@ -104,7 +104,7 @@ impl HeldPort {
             let held: io::Result<Vec<TcpSocket>> =
                 addresses.iter().map(|&address| bind(address, port)).collect();
             match held {
-                Ok(held) => return Ok(HeldPort { port, _held: held }),
+                Ok(held) => return Ok(HeldPort { port, held }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => {
                     let operation = format!("bind port {port}");
@@ -113,6 +113,18 @@ impl HeldPort {
             }
         }
         Err(Problem::NoPort { range })
+    }
+
+    /// Listens on the one of its addresses that this is.
+    pub(crate) fn listen(self, address: IpAddr) -> io::Result<TcpListener> {
+        let is_it = |socket: &TcpSocket| socket.local_addr().is_ok_and(|own| own.ip() == address);
+        match self.held.into_iter().find(is_it) {
+            Some(socket) => socket.listen(BACKLOG),
+            None => Err(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                format!("port {} is not held on {address}", self.port),
+            )),
+        }
     }
 }
 
@@ -166,6 +178,17 @@ mod tests {
         let held = HeldPort::take(RANGE, JobId(13), &[HERE]).unwrap();
         let one = PortRange { first: held.port, last: held.port };
         assert_eq!(listen(&[HERE], one, JobId(13), 0).unwrap_err(), Problem::NoPort { range: one });
+    }
+
+    #[tokio::test]
+    async fn a_held_port_can_be_listened_on_by_its_holder() {
+        let other = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
+        let held = HeldPort::take(RANGE, JobId(14), &[HERE, other]).unwrap();
+        let address = SocketAddr::new(other, held.port);
+        let listener = held.listen(other).unwrap();
+        assert_eq!(listener.local_addr().unwrap(), address);
+        let held = HeldPort::take(RANGE, JobId(15), &[HERE]).unwrap();
+        assert!(held.listen(other).is_err());
     }
 
     #[tokio::test]

@@ -1,0 +1,32 @@
+//! What ranks ask of the store by which Horovod's ranks meet.
+
+use crate::{parts, whole};
+use rlaunch_horovod::{Answer, MAX_HEAD, MAX_VALUE, Method, RequestReader, Store};
+
+/// However a request is cut, it is the same request; what was put is what is found.
+pub(crate) fn requests(data: &[u8]) {
+    let stream = data.get(1..).unwrap_or_default();
+    let at_once = RequestReader::default().push(stream);
+    let mut reader = RequestReader::default();
+    let in_parts = parts(data).find_map(|part| reader.push(part).transpose()).transpose();
+    assert_eq!(in_parts, at_once);
+    let Ok(Some(request)) = at_once else { return };
+    assert!(request.value.len() <= MAX_VALUE);
+    assert!(request.scope.len() + request.key.len() < MAX_HEAD);
+    let mut store = Store::default();
+    let answer = store.answer(request.clone());
+    let found = store.answer(rlaunch_horovod::Request { method: Method::Get, ..request.clone() });
+    match request.method {
+        Method::Put => assert_eq!(found, Answer::Done(request.value)),
+        Method::Get => assert_eq!(answer, Answer::NotFound),
+        Method::Delete => assert_eq!(found, Answer::NotFound),
+    }
+    assert!(answer.to_bytes().starts_with(b"HTTP/1.1 "));
+}
+
+pub(crate) fn requests_seeds() -> Vec<Vec<u8>> {
+    let put = "PUT /global/0 HTTP/1.1\r\nHost: 10.0.0.1:21002\r\nContent-Length: 4\r\n\r\n1234";
+    let get = "GET /local_a/12 HTTP/1.1\r\nHost: 10.0.0.1:21002\r\n\r\n";
+    let delete = "DELETE /cross_0/1 HTTP/1.1\r\nContent-Length: 0\r\n\r\n";
+    [put, get, delete].map(|request| whole(request.bytes())).to_vec()
+}

@@ -1,0 +1,160 @@
+//! How Horovod's ranks meet: the store that rank 0's agent serves, asked as Horovod's own client
+//! asks it, and the variables that lead there.
+
+use crate::support::{Field, Run};
+use rlaunch_lab::Account;
+
+/// Meets as `horovod/common/gloo` does, by what is in the environment alone: three contexts, in
+/// each of which every rank leaves its address, reads those of the others, calls them, and is done.
+/// Twice, since ranks may shut down and begin anew.
+const CLIENT: &str = r#"
+import http.client, os, socket, sys, threading, time
+E = {name[8:]: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+assert E["CONTROLLER"] == E["CPU_OPERATIONS"] == "gloo", E
+host, port = E["GLOO_RENDEZVOUS_ADDR"], int(E["GLOO_RENDEZVOUS_PORT"])
+deadline = time.monotonic() + 15
+
+def ask(method, path, body=None):
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    value = answer.read()
+    assert answer.status in (200, 404), (method, path, answer.status)
+    return value if answer.status == 200 else None
+
+def wait(path):
+    while (value := ask("GET", path)) is None:
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
+    return value
+
+def meet(scope, rank, size):
+    lines = socket.create_server(("", 0), backlog=64)
+    own = os.environ["RLAUNCH_HOST"], E["RANK"], lines.getsockname()[1]
+    ask("PUT", f"/{scope}/rank_{rank}", E["HOSTNAME"])
+    ask("PUT", f"/{scope}/{rank}", ":".join(map(str, own)))
+    found = [wait(f"/{scope}/{other}").decode().split(":") for other in range(size)]
+    for there, _, its_port in found:
+        # Everybody who is named listens now, not in an earlier round.
+        address = sys.argv[1 + "ab".index(there)]
+        socket.create_connection((address, int(its_port)), timeout=5).close()
+    for _ in range(size):
+        lines.settimeout(10)
+        lines.accept()[0].close()
+    ask("DELETE", f"/{scope}/{rank}")
+    return [int(number) for _, number, _ in found]
+
+for turn in range(2):
+    met = [meet("global", E["RANK"], int(E["SIZE"])),
+           meet("local_" + E["HOSTNAME"], E["LOCAL_RANK"], int(E["LOCAL_SIZE"])),
+           meet("cross_" + E["LOCAL_RANK"], E["CROSS_RANK"], int(E["CROSS_SIZE"]))]
+print("rank", E["RANK"], "met", *met)
+"#;
+
+fn clients<'a>(field: &'a Field, words: &str, path: &str) -> Run<'a> {
+    let addresses = ["a", "b"].map(|host| field.lab.address(host).unwrap().to_string());
+    field.rlaunch(words).args(["python3", path]).args(addresses)
+}
+
+#[test]
+fn four_ranks_meet_as_horovod_does() {
+    let field = Field::new();
+    let path = "/tmp/horovod/client.py";
+    let _files = field.files(&["a", "b"], path, CLIENT, 0o644);
+    let ran = clients(&field, "-H a:2,b:2", path).run();
+    let expected = [
+        "rank 0 met [0, 1, 2, 3] [0, 1] [0, 2]",
+        "rank 1 met [0, 1, 2, 3] [0, 1] [1, 3]",
+        "rank 2 met [0, 1, 2, 3] [2, 3] [0, 2]",
+        "rank 3 met [0, 1, 2, 3] [2, 3] [1, 3]",
+    ];
+    assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
+    // Where a host has more ranks than the other, the last has nobody to cross to.
+    let ran = clients(&field, "-H a:2,b", path).run();
+    let expected = [
+        "rank 0 met [0, 1, 2] [0, 1] [0, 2]",
+        "rank 1 met [0, 1, 2] [0, 1] [1]",
+        "rank 2 met [0, 1, 2] [2] [0, 2]",
+    ];
+    assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
+}
+
+/// Says what it gets from the store at the address and port it is given.
+const STRANGER: &str = r#"
+import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=5)
+try:
+    connection.request("GET", "/global/0")
+    print(connection.getresponse().status)
+except ConnectionError:
+    print("refused")
+"#;
+
+#[test]
+fn only_hosts_of_the_job_are_let_in_and_only_as_long_as_it_runs() {
+    let field = Field::new();
+    let script = "test $RANK = 0 && echo $HOROVOD_GLOO_RENDEZVOUS_ADDR \
+                  $HOROVOD_GLOO_RENDEZVOUS_PORT; until [ -e /tmp/go ]; do sleep 0.05; done; \
+                  rlaunch barrier; rm /tmp/go";
+    let mut running = field.rlaunch("-H a,b").sh(script).spawn();
+    running.wait_for_text("\n", 1);
+    let said = running.out();
+    let (address, port) = said.trim().split_once(' ').unwrap();
+    assert_eq!(address, field.lab.address("a").unwrap().to_string());
+    let ask = |host: &str| {
+        let mut command = field.lab.on(host, Account::Root).unwrap();
+        let output = command.args(["python3", "-c", STRANGER, address, port]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(ask("a"), "404\n");
+    assert_eq!(ask("b"), "404\n");
+    assert_eq!(ask("c"), "refused\n", "c is not of the job");
+    for host in ["a", "b"] {
+        field.on(host, "touch /tmp/go");
+    }
+    running.finish().succeeded();
+    assert_eq!(ask("b"), "refused\n", "the job is over");
+}
+
+/// How many of the set each rank has.
+const COUNT: &str = "env | grep -c ^HOROVOD_ || true";
+
+#[test]
+fn all_is_set_or_nothing() {
+    let field = Field::new();
+    let counted = |words: &str, env: &[(&str, &str)]| {
+        let run = field.rlaunch(words).sh(COUNT);
+        let run = env.iter().fold(run, |run, (name, value)| run.env(name, value));
+        run.run().succeeded().sorted()
+    };
+    assert_eq!(counted("-H a,b", &[]), ["13", "13"]);
+    assert_eq!(counted("-H a:2", &[]), ["13", "13"]);
+    assert_eq!(counted("-np 2", &[]), ["13", "13"]);
+    assert_eq!(counted("-H a", &[]), ["0"], "nobody to meet");
+    assert_eq!(counted("-H a,b --no-horovod", &[]), ["0", "0"]);
+    // What another launch has left in the shell means nothing here.
+    let outer = [("HOROVOD_RANK", "7"), ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "203.0.113.9")];
+    assert_eq!(counted("-H a,b", &outer), ["13", "13"]);
+    assert_eq!(counted("-H a,b --no-horovod", &outer), ["0", "0"]);
+    // Whoever has another way has that one alone.
+    assert_eq!(counted("-H a,b", &[("HOROVOD_CONTROLLER", "mpi")]), ["1", "1"]);
+    assert_eq!(counted("-H a,b -x HOROVOD_SIZE=2", &[]), ["1", "1"]);
+    assert_eq!(counted("-H a,b", &[("HOROVOD_CYCLE_TIME", "0.1")]), ["14", "14"]);
+}
+
+#[test]
+fn what_is_set_is_explained() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b --show env true").run();
+    let out = ran.succeeded().out();
+    let row = |name: &str| out.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(row("HOROVOD_CONTROLLER=gloo").ends_with("without MPI"), "{ran}");
+    let address = field.lab.address("a").unwrap();
+    let wanted = format!("HOROVOD_GLOO_RENDEZVOUS_ADDR={address}");
+    assert!(row(&wanted).ends_with("where the agent on a lets Horovod's ranks meet"), "{ran}");
+    let ran = field.rlaunch("-H a,b --show env true").env("HOROVOD_CONTROLLER", "mpi").run();
+    let out = ran.succeeded().out();
+    let yours = |line: &str| line.contains("HOROVOD_CONTROLLER=mpi") && line.ends_with("(yours)");
+    assert!(out.lines().any(yours) && !out.contains("RENDEZVOUS"), "{ran}");
+}

@@ -1,0 +1,214 @@
+//! One request, out of a stream that is cut in any way.
+
+/// The longest head, in bytes: Horovod's has four short lines.
+pub const MAX_HEAD: usize = 8 << 10;
+/// The longest value, in bytes. A rank's addresses take 150 bytes for each other rank.
+pub const MAX_VALUE: usize = 1 << 20;
+/// The most header lines.
+const MAX_HEADERS: usize = 32;
+
+/// What is to be done with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Read it.
+    Get,
+    /// Keep a value under it.
+    Put,
+    /// Remove it, or say that the rank of this number has met the others.
+    Delete,
+}
+
+/// A request that is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What to do.
+    pub method: Method,
+    /// `global`, `local_a`, `cross_0`.
+    pub scope: String,
+    /// A rank's number, mostly.
+    pub key: String,
+    /// What is put.
+    pub value: Vec<u8>,
+}
+
+/// Why a request is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not HTTP, or nothing below a scope.
+    #[error("not a request for /SCOPE/KEY")]
+    Malformed,
+    /// Another method, or a body whose length is not said beforehand.
+    #[error("GET, PUT and DELETE are served, with a Content-Length")]
+    NotServed,
+    /// The head is longer than [`MAX_HEAD`].
+    #[error("a head of more than {MAX_HEAD} bytes")]
+    LongHead,
+    /// The value is longer than [`MAX_VALUE`].
+    #[error("a value of more than {MAX_VALUE} bytes")]
+    LongValue,
+    /// The store holds [`crate::MAX_STORED`] already.
+    #[error("the store is full")]
+    Full,
+}
+
+impl Refusal {
+    pub(crate) fn status(self) -> &'static str {
+        match self {
+            Refusal::Malformed => "400 Bad Request",
+            Refusal::NotServed => "501 Not Implemented",
+            Refusal::LongHead => "431 Request Header Fields Too Large",
+            Refusal::LongValue => "413 Content Too Large",
+            Refusal::Full => "507 Insufficient Storage",
+        }
+    }
+}
+
+/// A head that was read, and how long the value behind it is.
+#[derive(Debug)]
+struct Head {
+    method: Method,
+    scope: String,
+    key: String,
+    value_length: usize,
+}
+
+/// Collects a request. What follows it in the stream is ignored: a connection has one.
+#[derive(Debug, Default)]
+pub struct RequestReader {
+    buffer: Vec<u8>,
+    head: Option<Head>,
+}
+
+impl RequestReader {
+    /// Adds what was read; the request once all of it is here. Not to be called again after that,
+    /// nor after a refusal.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Request>, Refusal> {
+        self.buffer.extend_from_slice(bytes);
+        let head = match self.head.take() {
+            Some(head) => head,
+            None => {
+                let Some((head, length)) = read_head(&self.buffer)? else { return Ok(None) };
+                self.buffer.drain(..length);
+                head
+            }
+        };
+        if self.buffer.len() < head.value_length {
+            self.head = Some(head);
+            return Ok(None);
+        }
+        self.buffer.truncate(head.value_length);
+        let Head { method, scope, key, .. } = head;
+        Ok(Some(Request { method, scope, key, value: std::mem::take(&mut self.buffer) }))
+    }
+}
+
+/// The head and its length in bytes, once it is complete.
+fn read_head(buffer: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let seen = &buffer[..buffer.len().min(MAX_HEAD)];
+    let length = match request.parse(seen) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if buffer.len() < MAX_HEAD => return Ok(None),
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Err(Refusal::LongHead);
+        }
+        Err(_) => return Err(Refusal::Malformed),
+    };
+    let method = match request.method {
+        Some("GET") => Method::Get,
+        Some("PUT") => Method::Put,
+        Some("DELETE") => Method::Delete,
+        _ => return Err(Refusal::NotServed),
+    };
+    let path = request.path.and_then(|path| path.strip_prefix('/')).unwrap_or_default();
+    let (scope, key) = path.split_once('/').ok_or(Refusal::Malformed)?;
+    if scope.is_empty() || key.is_empty() {
+        return Err(Refusal::Malformed);
+    }
+    let value_length = value_length(request.headers)?;
+    let (scope, key) = (scope.to_owned(), key.to_owned());
+    Ok(Some((Head { method, scope, key, value_length }, length)))
+}
+
+fn value_length(headers: &[httparse::Header<'_>]) -> Result<usize, Refusal> {
+    let is = |header: &httparse::Header<'_>, name| header.name.eq_ignore_ascii_case(name);
+    if headers.iter().any(|header| is(header, "Transfer-Encoding")) {
+        return Err(Refusal::NotServed);
+    }
+    let mut lengths = headers.iter().filter(|header| is(header, "Content-Length"));
+    let (first, second) = (lengths.next(), lengths.next());
+    let Some(first) = first else { return Ok(0) };
+    let digits = std::str::from_utf8(first.value).unwrap_or_default().trim();
+    if second.is_some() || digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
+        return Err(Refusal::Malformed);
+    }
+    // More digits than fit are more bytes than are taken.
+    let length = digits.parse().unwrap_or(usize::MAX);
+    if length > MAX_VALUE { Err(Refusal::LongValue) } else { Ok(length) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Option<Request>, Refusal> {
+        RequestReader::default().push(text.as_bytes())
+    }
+
+    fn request(method: Method, scope: &str, key: &str, value: &[u8]) -> Request {
+        Request { method, scope: scope.into(), key: key.into(), value: value.to_vec() }
+    }
+
+    const PUT: &str = "PUT /local_a/12 HTTP/1.1\r\nHost: 10.1.0.1:21003\r\nContent-Length: 4\r\n\r\n";
+
+    #[test]
+    fn a_request_is_read_however_it_is_cut() {
+        let whole = format!("{PUT}a\r\nb");
+        let wanted = request(Method::Put, "local_a", "12", b"a\r\nb");
+        for size in 1..=whole.len() {
+            let mut reader = RequestReader::default();
+            let mut read: Vec<_> =
+                whole.as_bytes().chunks(size).map(|part| reader.push(part)).collect();
+            assert_eq!(read.pop(), Some(Ok(Some(wanted.clone()))), "parts of {size}");
+            assert!(read.iter().all(|early| *early == Ok(None)), "parts of {size}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn what_follows_is_no_part_of_it() {
+        let read = read(&format!("{PUT}1234GET /x/y HTTP/1.1\r\n\r\n")).unwrap();
+        assert_eq!(read, Some(request(Method::Put, "local_a", "12", b"1234")));
+    }
+
+    #[test]
+    fn keys_are_taken_as_they_are() {
+        let read = read("GET /cross_0/a%20b/c HTTP/1.0\r\n\r\n").unwrap();
+        assert_eq!(read, Some(request(Method::Get, "cross_0", "a%20b/c", b"")));
+    }
+
+    #[test]
+    fn other_requests_are_refused_at_once() {
+        let put = |header: &str| format!("PUT /s/k HTTP/1.1\r\n{header}\r\n\r\n");
+        let long = format!("GET /s/k HTTP/1.1\r\nX: {}", "x".repeat(MAX_HEAD));
+        let many = format!("GET /s/k HTTP/1.1\r\n{}", "X: y\r\n".repeat(MAX_HEADERS + 1));
+        let cases = [
+            ("\x16\x03\x01\x02\x00", Refusal::Malformed),
+            ("GET / HTTP/1.1\r\n\r\n", Refusal::Malformed),
+            ("GET /scope HTTP/1.1\r\n\r\n", Refusal::Malformed),
+            ("GET /scope/ HTTP/1.1\r\n\r\n", Refusal::Malformed),
+            ("GET //key HTTP/1.1\r\n\r\n", Refusal::Malformed),
+            ("POST /s/k HTTP/1.1\r\n\r\n", Refusal::NotServed),
+            (&put("Transfer-Encoding: chunked"), Refusal::NotServed),
+            (&put("Content-Length: -1"), Refusal::Malformed),
+            (&put("Content-Length: 1\r\nContent-Length: 2"), Refusal::Malformed),
+            (&put("Content-Length: 1048577"), Refusal::LongValue),
+            (&put("Content-Length: 99999999999999999999999"), Refusal::LongValue),
+            (&long, Refusal::LongHead),
+            (&many, Refusal::LongHead),
+        ];
+        for (text, refusal) in cases {
+            assert_eq!(read(text), Err(refusal), "{text}");
+        }
+    }
+}
