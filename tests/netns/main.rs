@@ -6,6 +6,8 @@
     reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
 )]
 
+#[path = "../guide.rs"]
+mod guide;
 mod running;
 mod support;
 
@@ -16,6 +18,7 @@ mod ending;
 mod environment;
 mod example;
 mod failing;
+mod guides;
 mod hello;
 mod horovod;
 mod keys;

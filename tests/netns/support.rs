@@ -82,6 +82,16 @@ impl Field {
         text(&output.stdout)
     }
 
+    /// Runs a shell line on the launch node, in a directory and as a test's rlaunch would be, and
+    /// gives what it printed on stdout, whatever its exit code.
+    pub(crate) fn shell(&self, line: &str, directory: &Path) -> String {
+        let mut command = self.lab.exec_in(Account::Root, directory);
+        command.args(["sh", "-c", line]).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
+        command.env("HOME", Account::Root.home()).env("USER", "root").env("LOGNAME", "root");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Writes the same file on every one of `hosts`, to be removed when the guard goes, with its
     /// directory if that is below `/tmp` and holds nothing else.
     pub(crate) fn files(&self, hosts: &[&str], path: &str, text: &str, mode: u32) -> impl Drop {

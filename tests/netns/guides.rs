@@ -1,0 +1,105 @@
+//! The guides: the one whose machines are recorded is followed here, and all of them can be read.
+
+use crate::guide::{self, Step};
+use crate::support::{Field, launch_directory};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+#[path = "../../worker/fixtures/tree.rs"]
+mod tree;
+
+/// The first of the two computers; the other differs in its addresses.
+const PC1: &str = include_str!("../../worker/fixtures/connectx3.tree");
+const PC2_HAS: [(&str, &str); 6] = [
+    ("192.168.1.11/24", "192.168.1.12/24"),
+    ("10.99.0.1/30", "10.99.0.2/30"),
+    ("192.168.100.1/24", "192.168.100.2/24"),
+    ("0012:345", "0012:346"),
+    ("12:34:5", "12:34:6"),
+    ("\nlid = 0x1", "\nlid = 0x2"),
+];
+
+/// What `rlaunch capture -H pc1,pc2 -o pair.tar` would have written there.
+fn record(directory: &Path) {
+    let machines = tempfile::tempdir().unwrap();
+    let pc2 = PC2_HAS.iter().fold(PC1.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from} is not recorded");
+        text.replace(from, to)
+    });
+    for (name, text) in [("pc1", PC1), ("pc2", &pc2)] {
+        tree::lay_out_below(&machines.path().join(name), text).unwrap();
+    }
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(machines.path()).arg("-cf").arg(directory.join("pair.tar"));
+    assert!(tar.args(["pc1", "pc2"]).status().unwrap().success());
+}
+
+#[test]
+fn two_small_computers_with_connectx3() {
+    let field = Field::new();
+    let directory = launch_directory();
+    record(directory.path());
+    guide::follow("connectx3", field.rlaunch.to_str().unwrap(), |line| {
+        field.shell(line, directory.path())
+    });
+}
+
+#[test]
+fn guides_speak_of_nothing_that_is_not_run() {
+    let guides = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/guides");
+    for name in ["connectx3", "triangle", "erdma"] {
+        let text = fs::read_to_string(guides.join(name).join("README.md")).unwrap();
+        let run = guide::steps(&text).len();
+        let mentioned = text.lines().filter(|line| line.starts_with("    $ rlaunch ")).count();
+        assert_eq!(run, mentioned, "{name}: a block begins with something else");
+    }
+}
+
+const GUIDE: &str = "\
+# A guide
+
+    # For the reader:
+    $ rlaunch of another block
+    and what it prints
+
+Text.
+
+    $ rlaunch one | sort
+    first
+      second
+    $ rlaunch two
+
+    $ rlaunch three
+    …
+";
+
+#[test]
+fn commands_are_found() {
+    let step = |line, command: &str, printed: &[&str]| Step {
+        line,
+        command: command.into(),
+        printed: printed.iter().map(|&line| line.into()).collect(),
+    };
+    let wanted = [
+        step(9, "rlaunch one | sort", &["first", "  second"]),
+        step(12, "rlaunch two", &[]),
+        step(14, "rlaunch three", &["…"]),
+    ];
+    assert_eq!(guide::steps(GUIDE), wanted);
+}
+
+#[test]
+fn what_is_left_open_may_be_anything() {
+    let is = |said: &str, found: &str| {
+        let (said, found): (Vec<&str>, Vec<&str>) = (said.lines().collect(), found.lines().collect());
+        guide::is_as_said(&said, &found)
+    };
+    assert!(is("a  b", "a b"));
+    assert!(!is("a b", "a b c") && !is("a b c", "a b") && !is("", "a") && !is("a", ""));
+    assert!(is("proved in … ms", "proved in 597 ms") && !is("proved in … ms", "proved in 597 s"));
+    assert!(is("… up …, …", "6/6 paths up, RoCE v2, 3 subnets") && !is("…up …, …", "6 up"));
+    assert!(!is("aa…aa", "aaa"), "nothing is counted twice");
+    assert!(is("a\n…\nd", "a\nb\nc\nd") && is("a\n…\nd", "a\nd") && is("…", ""));
+    assert!(!is("a\n…\nd", "a\nb") && !is("a\n…\nd", "b\nd"));
+}
