@@ -205,7 +205,9 @@ mod tests {
         {
             assert!(is_foreign_launch(name), "{name}");
         }
-        for name in ["OMPI_MCA_btl", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"] {
+        for name in
+            ["OMPI_MCA_btl", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"]
+        {
             assert!(!is_foreign_launch(name), "{name}");
         }
     }

@@ -19,8 +19,11 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Hosts `a`, `b` and so on, with so many ranks each.
 fn map_of(machines: &[Inventory], ranks: usize) -> RankMap {
-    let hosts: Vec<String> =
-        NAMES.iter().zip(machines).map(|(name, _)| format!("{name}:{ranks}")).collect();
+    map_of_named(&NAMES[..machines.len()], ranks)
+}
+
+fn map_of_named(names: &[&str], ranks: usize) -> RankMap {
+    let hosts: Vec<String> = names.iter().map(|name| format!("{name}:{ranks}")).collect();
     let hosts = crate::hosts::parse(&[hosts.join(",")]).unwrap();
     RankMap::by_slot(&hosts, None, false).unwrap()
 }
@@ -38,38 +41,53 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
     table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap()
 }
 
-/// All that is decided for such a job, for people.
-fn job(machines: &[Inventory], ranks: usize) -> String {
-    let map = map_of(machines, ranks);
+/// What follows from such a job, with `then` to see it.
+fn decided<T>(
+    map: &RankMap,
+    machines: &[Inventory],
+    then: impl FnOnce(&[Vec<Setup>], &RankTable, &Wishes<'_>, &Fabric<'_>) -> T,
+) -> T {
     let addresses: Vec<IpAddr> = machines.iter().map(management).collect();
     let (options, plan) = (Options::default(), Plan::of(machines, &PortWishes::default()));
     let inventories = machines;
-    let seen = Seen { id: JobId(7), map: &map, inventories, plan: &plan, addresses: &addresses };
+    let seen = Seen { id: JobId(7), map, inventories, plan: &plan, addresses: &addresses };
     let ports: Vec<Vec<u16>> = (0..machines.len())
         .map(|node| vec![21_000, 21_001][usize::from(node > 0)..].to_vec())
         .collect();
     let wishes = Wishes { options: &options, env: &[] };
-    let fabric = Fabric::of(&map, inventories, &plan, &options);
+    let fabric = Fabric::of(map, inventories, &plan, &options);
     let setups = setup::decide(&wishes, &seen, &fabric, &ports).unwrap();
     let table = table::build(&options, &seen, &vec![&facts(); machines.len()], &setups).unwrap();
-    let mut text = show::placement(&map, &setups, &table);
-    text += "\n";
-    text += &mesh::for_people(&table, &mesh::Mesh::default());
-    let mut told: Vec<(&str, String)> = Vec::new();
-    for (name, setups) in NAMES.iter().zip(&setups) {
-        let env = env(&setups[0]);
-        // What is the same as on the host before is not repeated.
-        if told.last().is_none_or(|(_, last)| *last != env) {
-            let _ = write!(text, "\nfirst rank of {name}\n{env}");
+    then(&setups, &table, &wishes, &fabric)
+}
+
+/// Where the ranks of a job run and how they reach each other, for people.
+fn placed(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
+    let mesh = mesh::for_people(table, &mesh::Mesh::default());
+    format!("{}\n{mesh}", show::placement(map, setups, table))
+}
+
+/// All that is decided for such a job, for people.
+fn job(machines: &[Inventory], ranks: usize) -> String {
+    let map = map_of(machines, ranks);
+    decided(&map, machines, |setups, table, wishes, fabric| {
+        let mut text = placed(&map, setups, table);
+        let mut told: Vec<(&str, String)> = Vec::new();
+        for (name, setups) in NAMES.iter().zip(setups) {
+            let env = env(&setups[0]);
+            // What is the same as on the host before is not repeated.
+            if told.last().is_none_or(|(_, last)| *last != env) {
+                let _ = write!(text, "\nfirst rank of {name}\n{env}");
+            }
+            told.push((name, env));
         }
-        told.push((name, env));
-    }
-    let said = setup::slow_network(&wishes, &map, machines, &fabric.network);
-    if let Some((line, hint)) = said {
-        let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
-        let _ = write!(text, "\n{line}\n{hint}");
-    }
-    text.trim_end().to_owned() + "\n"
+        let said = setup::slow_network(wishes, &map, machines, &fabric.network);
+        if let Some((line, hint)) = said {
+            let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+            let _ = write!(text, "\n{line}\n{hint}");
+        }
+        text.trim_end().to_owned() + "\n"
+    })
 }
 
 /// The first address that is one's own.
@@ -165,4 +183,37 @@ pub(crate) fn triangle() -> [Inventory; 3] {
     let iceberg = readdressed([192, 168, 100, 3], [192, 168, 102, 2]);
     let carpathia = readdressed([192, 168, 102, 3], [192, 168, 101, 3]);
     [titanic, iceberg, carpathia]
+}
+
+/// The pair of `examples/guides/connectx3`, which differ in their addresses.
+fn pair() -> [Inventory; 2] {
+    let pc1 = inventory("connectx3");
+    let mut pc2 = pc1.clone();
+    for address in pc2.netdevs.iter_mut().flat_map(|netdev| &mut netdev.addresses) {
+        address.0 = match address.0 {
+            IpAddr::V4(v4) if !v4.is_loopback() => IpAddr::from((u32::from(v4) + 1).to_be_bytes()),
+            address => address,
+        };
+    }
+    [pc1, pc2]
+}
+
+/// What that guide shows of a job is what is decided for it.
+#[test]
+fn a_guide_shows_what_is_decided() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/guides/connectx3/README.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let machines = pair();
+    let map = map_of_named(&["pc1", "pc2"], 1);
+    let (placed, env) = decided(&map, &machines, |setups, table, _, _| {
+        (placed(&map, setups, table), setups[0][0].defaults.clone())
+    });
+    let tables = placed.split("\n\n").map(str::trim_end);
+    for line in tables.flat_map(str::lines) {
+        assert!(guide.contains(&format!("    {line}\n")), "not in the guide: {line}");
+    }
+    for setup::Variable { name, value, .. } in env.iter().filter(|v| v.name.starts_with("NCCL_IB"))
+    {
+        assert!(guide.contains(&format!("{name}={value}")), "not in the guide: {name}={value}");
+    }
 }

@@ -50,9 +50,8 @@ impl Meeting {
         let port = held.store(ports.first()?)?;
         let address = seen.addresses.first().filter(|address| address.is_ipv4())?;
         let nodes = seen.inventories.iter().zip(seen.addresses);
-        let interfaces = nodes.map(|(inventory, &address)| {
-            Some(inventory.netdev_of(address)?.name.clone())
-        });
+        let interfaces =
+            nodes.map(|(inventory, &address)| Some(inventory.netdev_of(address)?.name.clone()));
         Some(Meeting {
             store: SocketAddr::new(*address, port),
             interfaces: interfaces.collect::<Option<_>>()?,

@@ -422,12 +422,7 @@ fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, O
 }
 
 /// `b cannot reach a at 10.1.0.1:21007 (no answer)`
-fn failed_way(
-    child: &str,
-    parent: &str,
-    remote: SocketAddr,
-    outcome: &AttemptOutcome,
-) -> String {
+fn failed_way(child: &str, parent: &str, remote: SocketAddr, outcome: &AttemptOutcome) -> String {
     match outcome {
         AttemptOutcome::NoWayBack(listener) => {
             format!("{parent} cannot reach {child} at {listener} (no answer)")

@@ -136,7 +136,8 @@ pub(crate) fn decide(
     ports: &[Vec<u16>],
 ) -> Result<Vec<Vec<Setup>>, Failed> {
     let options = wishes.options;
-    let held: Vec<Held> = seen.map.nodes.iter().map(|node| Held::of(options, seen.map, node)).collect();
+    let held: Vec<Held> =
+        seen.map.nodes.iter().map(|node| Held::of(options, seen.map, node)).collect();
     let servers = servers(seen, &held, ports);
     let meeting = Meeting::of(options, seen, ports);
     let nodes = seen.map.nodes.iter().zip(seen.inventories).enumerate();

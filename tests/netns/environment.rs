@@ -83,7 +83,8 @@ fn ports_come_from_the_range_and_taken_ones_are_left_alone() {
     // Somebody on a listens on one of the three; wherever a job of two begins, it gets the others.
     let _listener = listener(&field, "a", 23000);
     for _ in 0..4 {
-        let run = field.rlaunch("--port-range 23000-23002 --no-horovod -H a,b printenv MASTER_PORT");
+        let run =
+            field.rlaunch("--port-range 23000-23002 --no-horovod -H a,b printenv MASTER_PORT");
         let ran = run.spawn().finish_first();
         let out = ran.succeeded().out();
         assert!(["23001\n23001\n", "23002\n23002\n"].contains(&&*out), "{ran}");

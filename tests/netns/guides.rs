@@ -92,7 +92,8 @@ fn commands_are_found() {
 #[test]
 fn what_is_left_open_may_be_anything() {
     let is = |said: &str, found: &str| {
-        let (said, found): (Vec<&str>, Vec<&str>) = (said.lines().collect(), found.lines().collect());
+        let (said, found): (Vec<&str>, Vec<&str>) =
+            (said.lines().collect(), found.lines().collect());
         guide::is_as_said(&said, &found)
     };
     assert!(is("a  b", "a b"));

@@ -160,7 +160,8 @@ mod tests {
         Request { method, scope: scope.into(), key: key.into(), value: value.to_vec() }
     }
 
-    const PUT: &str = "PUT /local_a/12 HTTP/1.1\r\nHost: 10.1.0.1:21003\r\nContent-Length: 4\r\n\r\n";
+    const PUT: &str =
+        "PUT /local_a/12 HTTP/1.1\r\nHost: 10.1.0.1:21003\r\nContent-Length: 4\r\n\r\n";
 
     #[test]
     fn a_request_is_read_however_it_is_cut() {

@@ -37,7 +37,7 @@ impl Store {
             Method::Get => self.get(&scope, &key),
             Method::Put => self.put(scope, key, value),
             Method::Delete => {
-                self.delete(scope, key);
+                self.delete(&scope, key);
                 Answer::Done(Vec::new())
             }
         }
@@ -65,19 +65,19 @@ impl Store {
         Answer::Done(Vec::new())
     }
 
-    fn delete(&mut self, name: String, key: String) {
-        let Some(scope) = self.scopes.get_mut(&name) else { return };
+    fn delete(&mut self, name: &str, key: String) {
+        let Some(scope) = self.scopes.get_mut(name) else { return };
         let Some(value) = scope.values.get(&key) else { return };
         if is_rank(&key) {
             scope.done.insert(key);
         } else {
-            self.stored -= size(&name, &key, value.len());
+            self.stored -= size(name, &key, value.len());
             scope.values.remove(&key);
         }
         if scope.is_over() {
-            let left = scope.values.iter().map(|(key, value)| size(&name, key, value.len()));
+            let left = scope.values.iter().map(|(key, value)| size(name, key, value.len()));
             self.stored -= left.sum::<usize>();
-            self.scopes.remove(&name);
+            self.scopes.remove(name);
         }
     }
 }
