@@ -67,7 +67,7 @@ pub(crate) fn steps(text: &str) -> Vec<Step> {
 pub(crate) fn is_as_said(said: &[&str], found: &[&str]) -> bool {
     match (said.split_first(), found.split_first()) {
         (None, None) => true,
-        (Some((&"…", rest)), _) => {
+        (Some((line, rest)), _) if line.trim() == "…" => {
             (0..=found.len()).any(|skipped| is_as_said(rest, &found[skipped..]))
         }
         (Some((line, said)), Some((other, found))) => {

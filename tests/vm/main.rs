@@ -8,15 +8,12 @@
 )]
 
 mod background;
-#[path = "../guide.rs"]
-mod guide;
 mod support;
 mod tools;
 
 mod communicator;
 mod counts;
 mod guests;
-mod guides;
 mod launching;
 mod mesh;
 mod mesh_faults;

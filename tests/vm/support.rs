@@ -55,11 +55,6 @@ impl Field {
         Ran::of(self.lab.run(guest, &["sh", "-c", line]).unwrap())
     }
 
-    /// What a shell line that may take as long as rlaunch prints on stdout, whatever its exit code.
-    pub(crate) fn shell(&self, guest: &str, line: &str) -> String {
-        Ran::of(self.lab.run_within(guest, &["sh", "-c", line], BOUND).unwrap()).out
-    }
-
     /// Puts a guest back as it was, by a shell line.
     pub(crate) fn restore(&self, guest: &str, line: &str) -> Result<(), LabError> {
         self.lab.checked(guest, &["sh", "-c", line]).map(drop)
