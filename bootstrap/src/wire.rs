@@ -53,7 +53,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -73,7 +73,8 @@ pub const MAX_NOISE: usize = 256 << 10;
 /// Both ends say something at least this often.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// Silence for this long means the other end is gone: three missed beats.
+/// Silence for this long means the other end is gone, where the user has not said otherwise: three
+/// missed beats.
 pub const BEATS_LOST: Duration = Duration::from_secs(6);
 
 /// From the launcher to an agent.
