@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Everything an agent needs to prepare and start its ranks. Travels inside the control channel,
 /// never on a command line.
@@ -36,6 +37,8 @@ pub struct Job {
     pub preload: Vec<PreloadFile>,
     /// How long ranks may take between TERM and KILL, in milliseconds.
     pub kill_after_ms: u32,
+    /// An end of a connection that is silent for this long is gone, in milliseconds.
+    pub silence_ms: u32,
     /// Bytes of output the agent may send before the launcher grants more.
     pub output_window: u32,
     /// How many ranks the job has on all nodes.
@@ -55,6 +58,13 @@ pub struct Job {
     pub oob: OobPlan,
     /// By which this node's ranks show that they belong to the job.
     pub token: Token,
+}
+
+impl Job {
+    /// How long an end of a connection may be silent before it is given up.
+    pub fn silence(&self) -> Duration {
+        Duration::from_millis(self.silence_ms.into())
+    }
 }
 
 /// What happens when several ranks run MPI and nobody serves it, so that each would take itself for

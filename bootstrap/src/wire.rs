@@ -73,7 +73,8 @@ pub const MAX_NOISE: usize = 256 << 10;
 /// Both ends say something at least this often.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// Silence for this long means the other end is gone: three missed beats.
+/// Silence for this long means the other end is gone, where the user has not said otherwise: three
+/// missed beats.
 pub const BEATS_LOST: Duration = Duration::from_secs(6);
 
 /// From the launcher to an agent.

@@ -124,6 +124,14 @@ pub(crate) struct Args {
     )]
     pub(crate) kill_after: std::time::Duration,
 
+    /// Give up a host that is silent for so long, in seconds: more where machines are slow or stop
+    /// for a while, as when they are migrated
+    #[arg(
+        long, value_name = "SECONDS", default_value = "6", help_heading = "The end",
+        value_parser = values::parse_silence
+    )]
+    pub(crate) node_timeout: std::time::Duration,
+
     /// End the job after this many seconds, with exit code 124
     #[arg(
         long, value_name = "SECONDS", help_heading = "The end", value_parser = values::parse_timeout

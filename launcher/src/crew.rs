@@ -79,6 +79,7 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writ
         commands,
         events: events_in.clone(),
         output: output.clone(),
+        silence: job.node_timeout,
         here: here.clone(),
     });
     let seats = seats.collect();
@@ -477,6 +478,7 @@ fn node_job(
         script: job.script.clone(),
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
+        silence_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
         output_window: output::window(map.nodes.len()),
         world_size: map.world_size,
         singleton: job.singleton,

@@ -229,6 +229,12 @@ pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -
     class.chain(level).collect()
 }
 
+/// What makes NCCL take a rank for one that is alone on its host, and so on its GPU: it refuses ranks
+/// of which both the host's hash and the GPU are the same (src/init.cc).
+pub(crate) fn own_host(host: &str, rank: Rank) -> Variable {
+    Variable::new("NCCL_HOSTID", format!("{host}-{rank}"), "--nccl-share-gpu")
+}
+
 /// What NCCL has to log for [`Log`].
 pub(crate) fn for_verify() -> Vec<Variable> {
     let set = |name, value| Variable::new(name, value, "--nccl-verify");

@@ -20,6 +20,9 @@ pub(crate) fn check(
     plan: &Plan,
     network: &Network,
 ) -> Result<(), Failed> {
+    if job.options.nccl_share_gpu {
+        report::say("ranks share GPUs: their data goes by the network, and times mean nothing");
+    }
     if map.nodes.len() < 2 || job.options.transport == Transport::Tcp {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use crate::output::Output;
 use crate::ssh::Connection;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::wire::{self, BEAT, BEATS_LOST, FrameReader, FromAgent, ToAgent, WireError};
+use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at};
@@ -83,6 +83,8 @@ pub(crate) struct Seat {
     pub(crate) commands: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) output: Output,
+    /// How long the agent may be silent.
+    pub(crate) silence: Duration,
     /// Held until the channel is closed.
     pub(crate) here: mpsc::Sender<()>,
 }
@@ -102,6 +104,7 @@ pub(crate) async fn serve(
         frames: greeted.frames,
         events: seat.events,
         output: seat.output,
+        silence: seat.silence,
         last_words: Vec::new(),
         done: false,
         heard: Instant::now(),
@@ -154,6 +157,7 @@ struct Session {
     frames: FrameReader,
     events: mpsc::UnboundedSender<Event>,
     output: Output,
+    silence: Duration,
     last_words: Vec<u8>,
     done: bool,
     heard: Instant,
@@ -167,7 +171,7 @@ impl Session {
             if let Err(error) = self.take_frames() {
                 return error.to_string();
             }
-            let left = BEATS_LOST.saturating_sub(self.heard.elapsed());
+            let left = self.silence.saturating_sub(self.heard.elapsed());
             match tokio::time::timeout(left, reader.next()).await {
                 Ok(None) => return "the connection ended".to_owned(),
                 Ok(Some(Incoming::Data(bytes))) => {
@@ -175,12 +179,12 @@ impl Session {
                     self.frames.push(&bytes);
                 }
                 Ok(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
-                Err(_) if self.heard.elapsed() > BEATS_LOST + OVERSLEPT => {
+                Err(_) if self.heard.elapsed() > self.silence + OVERSLEPT => {
                     self.heard = Instant::now();
                 }
                 Err(_) => {
                     self.silent = true;
-                    return format!("nothing heard for {} s", BEATS_LOST.as_secs());
+                    return format!("nothing heard for {} s", self.silence.as_secs());
                 }
             }
         }

@@ -78,6 +78,8 @@ pub(crate) struct Options {
     pub(crate) nccl_net_plugin: Option<PathBuf>,
     /// To say which network NCCL has used.
     pub(crate) nccl_verify: bool,
+    /// Ranks on one GPU are hosts of their own for NCCL.
+    pub(crate) nccl_share_gpu: bool,
     pub(crate) env_styles: Vec<EnvStyle>,
     /// Horovod's ranks are told where they meet.
     pub(crate) horovod: bool,
@@ -232,6 +234,9 @@ fn of_rank(
     let mut defaults = of_node.to_vec();
     if let (true, Some(gpu), Some(index)) = (wishes.options.gpu_mask, gpu, placement.gpu) {
         defaults.extend(masked(inventory, gpu, index));
+    }
+    if wishes.options.nccl_share_gpu {
+        defaults.push(nccl::own_host(&seen.map.nodes[place.node].host.name, place.rank));
     }
     for &style in &wishes.options.env_styles {
         defaults.extend(env_style::variables(style, seen, place, servers));

@@ -125,6 +125,21 @@ fn a_host_that_falls_silent() {
     field.lab.sshd("b").unwrap().kill_sessions().unwrap();
 }
 
+/// Longer than hosts may be without being asked.
+#[test]
+fn a_host_may_be_silent_for_as_long_as_was_said() {
+    let field = Field::new();
+    let _restore = Undo(|| field.lab.heal("b"));
+    let run = field.rlaunch(JOB).args(["--node-timeout", "40"]).sh("echo up; sleep 12");
+    let mut running = run.within(Duration::from_secs(60)).spawn();
+    running.wait_for_lines(3);
+    let cut = Instant::now();
+    field.lab.cut("b", Cut::Silent).unwrap();
+    field.wait_for("a long silence", || cut.elapsed() > Duration::from_secs(8));
+    field.lab.heal("b").unwrap();
+    running.finish().succeeded();
+}
+
 /// rlaunch, agent and guardian die at once: nobody is left who could clear up, but a second
 /// rlaunch can.
 #[test]

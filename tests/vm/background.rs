@@ -1,6 +1,6 @@
 //! A job that runs while its test does something to it.
 
-use crate::support::Field;
+use crate::support::{Field, SILENCE};
 use std::time::{Duration, Instant};
 
 /// What takes longer than this on an emulated computer hangs.
@@ -15,7 +15,7 @@ impl<'a> Background<'a> {
     /// Starts rlaunch with these words, which a shell on n1 reads.
     pub(crate) fn start(field: &'a Field, words: &str) -> Background<'a> {
         let line = format!(
-            "rm -f /run/job.*; setsid sh -c '{} {words} > /run/job.out 2> /run/job.err; \
+            "rm -f /run/job.*; setsid sh -c '{} {SILENCE} {words} > /run/job.out 2> /run/job.err; \
              echo $? > /run/job.rc' < /dev/null > /dev/null 2>&1 &",
             field.rlaunch
         );
@@ -48,10 +48,15 @@ impl Drop for Background<'_> {
     }
 }
 
+/// Between two looks. A look is a shell in a guest, and takes what the job there would use of its
+/// one emulated processor: a job that is looked at all the time loses its beats.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// Waits for a condition.
 pub(crate) fn until(condition: impl Fn() -> bool, otherwise: impl Fn() -> String) {
     let deadline = Instant::now() + BOUND;
     while !condition() {
         assert!(Instant::now() < deadline, "{}", otherwise());
+        std::thread::sleep(PAUSE);
     }
 }

@@ -1,5 +1,6 @@
 //! The communicator over real verbs: the suite over soft RoCE, out of band and by the connection
-//! manager, and over Soft-iWARP, among ranks of which some share a host; and what goes wrong.
+//! manager, and over Soft-iWARP, among ranks of which some share a host; and what goes wrong. Jobs
+//! over a device share its cases, so that every choice meets every other and every job.
 
 use crate::background::{Background, until};
 use crate::support::{Field, PATIENT, Ran, Undo};
@@ -32,24 +33,22 @@ fn holds(field: &Field, ranks: (&str, usize), options: &str, part: &str) {
 #[test]
 fn cases_hold_over_soft_roce() {
     let field = Field::new();
-    for ranks in [("n1,n2", 2), ("n1:3,n2:3,n3:2", 8)] {
-        holds(&field, ranks, ROCE, "cover");
-    }
+    holds(&field, ("n1,n2", 2), ROCE, "cover 1/3");
+    holds(&field, ("n1:3,n2:3,n3:2", 8), ROCE, "cover 2/3");
     holds(&field, ("n1,n2,n3", 3), ROCE, "long");
 }
 
 #[test]
 fn cases_hold_over_soft_roce_by_the_connection_manager() {
     let field = Field::new();
-    holds(&field, ("n1:2,n2:1,n3:1", 4), ROCE_BY_MANAGER, "cover");
+    holds(&field, ("n1:2,n2:1,n3:1", 4), ROCE_BY_MANAGER, "cover 3/3");
 }
 
 #[test]
 fn cases_hold_over_soft_iwarp() {
     let field = Field::new();
-    for ranks in [("n1,n2", 2), ("n1:3,n2:3,n3:1", 7)] {
-        holds(&field, ranks, IWARP, "cover");
-    }
+    holds(&field, ("n1,n2", 2), IWARP, "cover 1/2");
+    holds(&field, ("n1:3,n2:3,n3:1", 7), IWARP, "cover 2/2");
     holds(&field, ("n1,n2,n3", 3), IWARP, "long");
 }
 

@@ -20,6 +20,9 @@ pub(crate) const ALL: &str = "n1,n2,n3";
 /// second, and soft RoCE answers by it. The limits of all steps grow with the whole.
 pub(crate) const PATIENT: &str = "--mesh-timeout 20 --rdma-retries 4";
 
+/// The same of agents, which answer by that processor, too.
+pub(crate) const SILENCE: &str = "--node-timeout 20";
+
 /// How long a guest's kernel may take to put an address into a GID table.
 const NOTICED: Duration = Duration::from_secs(15);
 
@@ -35,8 +38,13 @@ impl Field {
         Field { lab, rlaunch }
     }
 
-    /// Runs rlaunch on n1 with `words`, given as on a command line without quotes, and `more`.
+    /// Runs a job from n1, as [`Field::verb`] does.
     pub(crate) fn rlaunch(&self, words: &str, more: &[&str]) -> Ran {
+        self.verb(&format!("{SILENCE} {words}"), more)
+    }
+
+    /// Runs rlaunch on n1 with `words`, given as on a command line without quotes, and `more`.
+    fn verb(&self, words: &str, more: &[&str]) -> Ran {
         let mut line = vec![self.rlaunch.as_str()];
         line.extend(words.split_whitespace());
         line.extend(more);
@@ -81,7 +89,7 @@ impl Field {
 
     /// The inventories of `hosts`, as rlaunch sees them from n1, with the guests' names.
     pub(crate) fn inventories(&self, hosts: &str) -> Vec<(String, Value)> {
-        let ran = self.rlaunch(&format!("topo -H {hosts} --json"), &[]);
+        let ran = self.verb(&format!("topo -H {hosts} --json"), &[]);
         let nodes: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
         let node = |node: &Value| (text(&node["host"]), node["inventory"].clone());
         let nodes: Vec<_> = list(&nodes).iter().map(node).collect();

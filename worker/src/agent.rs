@@ -77,8 +77,8 @@ pub(crate) enum Input {
     Message(ToAgent),
     /// The channel ended.
     LauncherGone(String),
-    /// The launcher has been silent for too long: nobody can tell whether it lives.
-    LauncherSilent,
+    /// The launcher has been silent for so long that nobody can tell whether it lives.
+    LauncherSilent(Duration),
     /// A child ended.
     Children,
     /// This agent was told to end by a signal.
@@ -92,6 +92,8 @@ struct Agent {
     interrupts: [SignalStream; 3],
     beat: Interval,
     heard: Instant,
+    /// How long the launcher may be silent.
+    silence: Duration,
     suspended: bool,
     /// Every node's ranks are being ended, so nobody needs this one's place in the tree.
     job_is_ending: bool,
@@ -113,6 +115,7 @@ impl Agent {
             hello_at: std::time::Instant::now(),
             beat,
             heard: Instant::now(),
+            silence: BEATS_LOST,
             suspended: false,
             job_is_ending: false,
         })
@@ -152,9 +155,9 @@ impl Agent {
                 _ = hangup.recv() => return Input::Interrupted,
                 _ = self.beat.tick() => {
                     self.channel.outbox.send(&FromAgent::Beat);
-                    if !self.suspended && self.heard.elapsed() > BEATS_LOST {
+                    if !self.suspended && self.heard.elapsed() > self.silence {
                         self.heard = Instant::now();
-                        return Input::LauncherSilent;
+                        return Input::LauncherSilent(self.silence);
                     }
                 }
             }
@@ -167,7 +170,7 @@ impl Agent {
             match self.next().await {
                 Input::Message(ToAgent::End { .. })
                 | Input::LauncherGone(_)
-                | Input::LauncherSilent
+                | Input::LauncherSilent(_)
                 | Input::Interrupted => return None,
                 Input::Message(message) => return Some(message),
                 // The prover, when there is nothing to prove any more.
@@ -179,6 +182,7 @@ impl Agent {
     async fn receive_job(&mut self) -> Option<Job> {
         loop {
             if let ToAgent::Job(job) = self.message().await? {
+                self.silence = job.silence();
                 return Some(*job);
             }
         }
@@ -398,7 +402,7 @@ impl Agent {
             Input::Message(ToAgent::End { .. })
                 | Input::Interrupted
                 | Input::LauncherGone(_)
-                | Input::LauncherSilent
+                | Input::LauncherSilent(_)
         );
         let outbox = &self.channel.outbox;
         match input {
@@ -418,8 +422,8 @@ impl Agent {
                 outbox.discard_output();
                 ranks.end(false);
             }
-            Input::LauncherSilent => {
-                let silent = Duration::as_secs(&BEATS_LOST);
+            Input::LauncherSilent(silence) => {
+                let silent = silence.as_secs();
                 complain!("rlaunch-worker: nothing from the launcher for {silent} s");
                 outbox.discard_output();
                 ranks.end(true);
@@ -436,8 +440,8 @@ fn ending(input: &Input) -> Option<String> {
     match input {
         Input::Interrupted => Some("the agent was told to end".to_owned()),
         Input::LauncherGone(how) => Some(format!("the launcher is gone: {how}")),
-        Input::LauncherSilent => {
-            Some(format!("nothing from the launcher for {} s", BEATS_LOST.as_secs()))
+        Input::LauncherSilent(silence) => {
+            Some(format!("nothing from the launcher for {} s", silence.as_secs()))
         }
         Input::Message(_) | Input::Children => None,
     }

@@ -58,6 +58,12 @@ pub(crate) struct NetworkArgs {
     #[arg(long, help_heading = "Network of ranks")]
     pub(crate) nccl_verify: bool,
 
+    /// Let several ranks use one GPU, which NCCL takes for a mistake: each is told to be a host of its
+    /// own (NCCL_HOSTID). To see that a program works, not how fast it is: all data goes by the
+    /// network
+    #[arg(long, help_heading = "Network of ranks")]
+    pub(crate) nccl_share_gpu: bool,
+
     /// Set another launcher's variables as well, for programs that know nothing else
     #[arg(
         long, value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,

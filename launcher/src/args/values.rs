@@ -1,6 +1,7 @@
 //! What options' values mean.
 
 use rlaunch_bootstrap::job::PortRange;
+use rlaunch_bootstrap::wire::BEAT;
 
 pub(super) fn parse_job(text: &str) -> Result<String, String> {
     let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -16,6 +17,12 @@ pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     let duration = std::time::Duration::try_from_secs_f64(seconds);
     duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
+}
+
+/// Silence of less than two beats says nothing.
+pub(super) fn parse_silence(text: &str) -> Result<std::time::Duration, String> {
+    let silence = parse_seconds(text).ok().filter(|&silence| silence >= BEAT * 2);
+    silence.ok_or_else(|| format!("{} to 3600 seconds", BEAT.as_secs() * 2))
 }
 
 pub(super) fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {

@@ -144,6 +144,16 @@ fn a_masked_rank_sees_its_gpu_alone() {
 }
 
 #[test]
+fn ranks_that_share_a_gpu_are_hosts_of_their_own() {
+    let options = Options { nccl_share_gpu: true, ..Options::default() };
+    let decided = setups("pc:2", &[inventory("connectx3")], &options, &[]);
+    for (rank, setup) in decided[0].iter().enumerate() {
+        let wanted = format!("NCCL_HOSTID=pc-{rank}");
+        assert!(text(setup).contains(&wanted), "{wanted}: {:?}", text(setup));
+    }
+}
+
+#[test]
 fn ranks_that_share_a_switch_begin_with_nics_of_their_own() {
     let nodes = [inventory("dgx"), inventory("dgx")];
     let decided = setups("a:8,b:8", &nodes, &Options::default(), &[]);

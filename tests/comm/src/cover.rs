@@ -2,38 +2,50 @@
 
 use crate::case::{COUNTS, Case, Collective};
 use rlaunch_comm::{ElementType, Op};
-use std::collections::HashSet;
 
-/// How many choices there are of each kind.
-const CHOICES: [usize; 6] =
-    [Collective::ALL.len(), ElementType::ALL.len(), Op::ALL.len(), COUNTS.len(), 2, 2];
+/// How many kinds of choices there are.
+const KINDS: usize = 7;
 
-type Row = [usize; 6];
+/// A choice of each kind; that of the last is the job that runs the case.
+type Row = [usize; KINDS];
+
+/// Choices of all kinds, numbered in a row, as bits.
+type Set = u64;
 
 /// Cases of which one has each pair of choices: in place or not, waited for at once or later, and
 /// whatever [`all`](crate::all) has.
 pub fn cover() -> Vec<Case> {
-    let mut missing: HashSet<(usize, usize, usize, usize)> = HashSet::new();
-    for row in rows() {
-        missing.extend(pairs(row));
+    cover_by(1).concat()
+}
+
+/// The same by so many jobs, which may differ in their ranks: the job is one more choice, so that
+/// each has every choice, and all together have every pair.
+pub fn cover_by(jobs: usize) -> Vec<Vec<Case>> {
+    let (collectives, elements) = (Collective::ALL.len(), ElementType::ALL.len());
+    let choices = [collectives, elements, Op::ALL.len(), COUNTS.len(), 2, 2, jobs];
+    let rows: Vec<(Row, Set)> = rows(choices).map(|row| (row, set_of(choices, row))).collect();
+    // By choice: which others have not been together with it yet.
+    let mut missing: Vec<Set> = vec![0; choices.iter().sum()];
+    for (_, set) in &rows {
+        members(*set).for_each(|choice| missing[choice] |= set & !(1 << choice));
     }
-    let mut cases = Vec::new();
-    while !missing.is_empty() {
+    let mut cases = vec![Vec::new(); jobs];
+    while missing.iter().any(|others| *others != 0) {
+        let gain = |set: Set| -> u32 {
+            members(set).map(|choice| (missing[choice] & set).count_ones()).sum()
+        };
         // Greedy: the row that has most of what is missing, the first of equals.
-        let gain = |row: &Row| pairs(*row).filter(|pair| missing.contains(pair)).count();
-        let Some(best) = rows().rev().max_by_key(gain) else { break };
-        for pair in pairs(best) {
-            missing.remove(&pair);
-        }
-        cases.push(case(best));
+        let Some((row, set)) = rows.iter().rev().max_by_key(|(_, set)| gain(*set)) else { break };
+        members(*set).for_each(|choice| missing[choice] &= !set);
+        cases[row[KINDS - 1]].push(case(*row));
     }
     cases
 }
 
-fn rows() -> impl DoubleEndedIterator<Item = Row> {
-    let all: usize = CHOICES.iter().product();
-    (0..all).map(|mut number| {
-        CHOICES.map(|choices| {
+fn rows(choices: Row) -> impl Iterator<Item = Row> {
+    let all: usize = choices.iter().product();
+    (0..all).map(move |mut number| {
+        choices.map(|choices| {
             let choice = number % choices;
             number /= choices;
             choice
@@ -41,11 +53,25 @@ fn rows() -> impl DoubleEndedIterator<Item = Row> {
     })
 }
 
-fn pairs(row: Row) -> impl Iterator<Item = (usize, usize, usize, usize)> {
-    (0..row.len()).flat_map(move |a| (0..a).map(move |b| (a, row[a], b, row[b])))
+fn set_of(choices: Row, row: Row) -> Set {
+    let mut first = 0;
+    let mut set = 0;
+    for (choices, choice) in choices.into_iter().zip(row) {
+        set |= 1 << (first + choice);
+        first += choices;
+    }
+    set
 }
 
-fn case([collective, element, op, count, in_place, later]: Row) -> Case {
+fn members(mut set: Set) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (set != 0).then(|| set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(lowest)
+    })
+}
+
+fn case([collective, element, op, count, in_place, later, _]: Row) -> Case {
     Case {
         collective: Collective::ALL[collective],
         element: ElementType::ALL[element],
@@ -62,14 +88,21 @@ mod tests {
 
     #[test]
     fn few_cases_have_every_pair_of_choices() {
-        let cases = cover();
-        assert!(cases.len() <= 80, "{}", cases.len());
-        for collective in Collective::ALL {
-            for element in ElementType::ALL {
-                let has = |case: &&Case| case.collective == collective && case.element == element;
-                assert!(cases.iter().any(|case| has(&case)), "{collective:?} {element}");
+        for jobs in [1, 2, 3] {
+            let by_job = cover_by(jobs);
+            let cases = by_job.concat();
+            assert!(cases.len() <= 80, "{}", cases.len());
+            for collective in Collective::ALL {
+                for element in ElementType::ALL {
+                    let has =
+                        |case: &&Case| case.collective == collective && case.element == element;
+                    assert!(cases.iter().any(|case| has(&case)), "{collective:?} {element}");
+                }
+                assert!(cases.iter().any(|case| case.collective == collective && case.later));
+                for cases in &by_job {
+                    assert!(cases.iter().any(|case| case.collective == collective));
+                }
             }
-            assert!(cases.iter().any(|case| case.collective == collective && case.later));
         }
     }
 }

@@ -8,6 +8,6 @@ mod traffic;
 mod value;
 
 pub use case::{Case, Collective, Op, all};
-pub use cover::cover;
+pub use cover::{cover, cover_by};
 pub use run::{long, run};
 pub use traffic::{Progress, traffic};

@@ -5,7 +5,7 @@ use rlaunch_comm_suite as suite;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-const USAGE: &str = "comm-suite all | cover | long | stream MESSAGES | traffic SECONDS | \
+const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES | traffic SECONDS | \
                      lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort";
 /// So many calls hold before a rank is lost.
 const CALLS: usize = 50;
@@ -39,6 +39,7 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
     let said = match words {
         ["all"] => cases(suite::all()),
         ["cover"] => cases(suite::cover()),
+        ["cover", part] => cases(share(part).ok_or(USAGE)?),
         ["long"] => Ok(format!("{} cases hold among {size} ranks", suite::long(&comm)?)),
         ["traffic", seconds] => {
             let seconds = seconds.parse().map_err(|_| USAGE)?;
@@ -58,6 +59,14 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
     }?;
     comm.barrier().map_err(|error| error.to_string())?;
     Ok((me == 0).then_some(said))
+}
+
+/// The cases of one of several jobs, as `1/3`.
+fn share(part: &str) -> Option<Vec<suite::Case>> {
+    let (part, parts) = part.split_once('/')?;
+    let (part, parts): (usize, usize) = (part.parse().ok()?, parts.parse().ok()?);
+    let mut shares = suite::cover_by(Some(parts).filter(|parts| (1..=8).contains(parts))?);
+    (1..=parts).contains(&part).then(|| shares.swap_remove(part - 1))
 }
 
 /// Long messages from rank 0 to rank 1.

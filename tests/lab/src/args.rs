@@ -246,6 +246,9 @@ pub(crate) enum Bench {
         /// How many rounds, after one to warm up.
         #[arg(long, default_value_t = 15)]
         rounds: usize,
+        /// Only rows whose names contain this, as "message" or "write latency".
+        #[arg(long)]
+        row: Option<String>,
     },
     /// Start `hostname` on three guests with the mesh of RDMA and without it, in turn.
     Mesh {

@@ -93,8 +93,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Bench(Bench::Inventory { rounds }) => {
             return Ok(exit_code(inventory::run(&inventory::Plan { rounds: *rounds })?));
         }
-        Verb::Bench(Bench::Verbs { rounds }) => {
-            return Ok(exit_code(verbs::run(&verbs::Plan { rounds: *rounds })?));
+        Verb::Bench(Bench::Verbs { rounds, row }) => {
+            let plan = verbs::Plan { rounds: *rounds, row: row.clone() };
+            return Ok(exit_code(verbs::run(&plan)?));
         }
         Verb::Bench(Bench::Mesh { rounds }) => {
             return Ok(exit_code(mesh::run(&mesh::Plan { rounds: *rounds })?));

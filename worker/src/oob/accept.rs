@@ -127,7 +127,7 @@ async fn receive(
         dialling.backs.arrived(&nonce);
         return Ok(None);
     }
-    tune(&tcp)?;
+    tune(&tcp, dialling.silence)?;
     greet(tcp, &begin, children, dialling).await
 }
 

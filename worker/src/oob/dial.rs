@@ -28,6 +28,8 @@ pub(crate) struct Dialling {
     /// Own listeners.
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) backs: Backs,
+    /// How long a neighbour may be silent.
+    pub(crate) silence: Duration,
 }
 
 /// How the way to the parent ended.
@@ -117,7 +119,7 @@ impl Dialling {
         remote: SocketAddr,
     ) -> Result<Talk, TalkError> {
         let mut tcp = ports::dialling(local)?.connect(remote).await?;
-        tune(&tcp)?;
+        tune(&tcp, self.silence)?;
         let parties = Parties { job: self.job, from: self.me, to: parent };
         let (mut dialler, first) = Dialler::start(&self.secret, parties)?;
         tcp.write_all(&first).await?;

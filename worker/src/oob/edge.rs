@@ -7,10 +7,10 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::secure::{MAX_PLAIN, SecureError, SecureStream};
 use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::tree::link::{Frame, Head};
-use rlaunch_bootstrap::wire::BEATS_LOST;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -45,10 +45,12 @@ impl Proved {
         Ok(Proved { peer, local, remote, tcp, stream, rest })
     }
 
-    /// Starts to carry frames. What comes goes to `arrivals`, marked with the peer.
+    /// Starts to carry frames, until the peer has been silent for so long. What comes goes to
+    /// `arrivals`, marked with the peer.
     pub(crate) fn carry(
         self,
         payload_limit: usize,
+        silence: Duration,
         arrivals: mpsc::UnboundedSender<(NodeId, FromEdge)>,
     ) -> Edge {
         let (reading, writing) = self.tcp.into_split();
@@ -56,7 +58,7 @@ impl Proved {
         let (frames, queue) = mpsc::unbounded_channel();
         let mut decoder = Decoder::new(payload_limit);
         decoder.push(&self.rest);
-        let incoming = Incoming { reading, stream: stream.clone(), decoder };
+        let incoming = Incoming { reading, stream: stream.clone(), decoder, silence };
         let peer = self.peer;
         let mut reader = JoinSet::new();
         reader.spawn(async move {
@@ -99,6 +101,7 @@ struct Incoming {
     reading: OwnedReadHalf,
     stream: Arc<Mutex<SecureStream>>,
     decoder: Decoder<Head>,
+    silence: Duration,
 }
 
 impl Incoming {
@@ -123,9 +126,9 @@ impl Incoming {
                     Err(error) => return error.to_string(),
                 }
             }
-            let read = tokio::time::timeout(BEATS_LOST, self.reading.read(&mut buffer)).await;
+            let read = tokio::time::timeout(self.silence, self.reading.read(&mut buffer)).await;
             let length = match read {
-                Err(_) => return format!("nothing heard for {} s", BEATS_LOST.as_secs()),
+                Err(_) => return format!("nothing heard for {} s", self.silence.as_secs()),
                 Ok(Ok(0)) => return "the connection ended".to_owned(),
                 Ok(Ok(length)) => length,
                 Ok(Err(error)) => return error.to_string(),
@@ -177,9 +180,9 @@ fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result
 }
 
 /// Small frames go at once, and a peer that is gone is noticed as early as by its silence.
-pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
+pub(super) fn tune(tcp: &TcpStream, silence: Duration) -> io::Result<()> {
     tcp.set_nodelay(true)?;
-    let patience = u32::try_from(BEATS_LOST.as_millis()).unwrap_or(u32::MAX);
+    let patience = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
     setsockopt(tcp, sockopt::TcpUserTimeout, &patience)?;
     Ok(())
 }

@@ -49,6 +49,7 @@ impl Member {
             me,
             listeners: listeners.iter().map(|l| l.local_addr().unwrap()).collect(),
             backs: Backs::default(),
+            silence: EDGE_TIMEOUT,
         };
         let (sender, proved) = mpsc::unbounded_channel();
         let mut doors = JoinSet::new();
@@ -107,8 +108,8 @@ async fn three_nodes_join_and_frames_go_both_ways() {
 
         let (to_child, mut from_parent) = mpsc::unbounded_channel();
         let (to_parent, mut from_child) = mpsc::unbounded_channel();
-        let mine = mine.carry(1 << 20, to_child);
-        let parents = parents.carry(1 << 20, to_parent);
+        let mine = mine.carry(1 << 20, EDGE_TIMEOUT, to_child);
+        let parents = parents.carry(1 << 20, EDGE_TIMEOUT, to_parent);
         mine.send(Head::Leaving.into());
         parents.send(Head::Leaving.into());
         for (arrivals, peer) in [(&mut from_parent, ROOT), (&mut from_child, id)] {

@@ -55,6 +55,7 @@ pub(crate) struct Tree {
     me: NodeId,
     neighbours: BTreeMap<NodeId, Neighbour>,
     payload_limit: usize,
+    silence: Duration,
     outbox: Outbox,
     services: Services,
     from_edges: mpsc::UnboundedReceiver<(NodeId, FromEdge)>,
@@ -99,6 +100,7 @@ impl Tree {
             me: job.node,
             listeners: listeners.iter().filter_map(|l| l.local_addr().ok()).collect(),
             backs: Backs::default(),
+            silence: job.silence(),
         };
         let expected: Vec<NodeId> = shape.children(job.node).collect();
         let mut doors = JoinSet::new();
@@ -113,6 +115,7 @@ impl Tree {
             me: job.node,
             neighbours: neighbours.map(|id| (id, fresh())).collect(),
             payload_limit: payload_limit(job.world_size),
+            silence: job.silence(),
             outbox: outbox.clone(),
             services,
             from_edges,
@@ -291,7 +294,7 @@ impl Tree {
         let peer = proved.peer;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if matches!(neighbour.carrier, Carrier::Awaited) {
-            let edge = proved.carry(self.payload_limit, self.to_self.clone());
+            let edge = proved.carry(self.payload_limit, self.silence, self.to_self.clone());
             neighbour.carrier = Carrier::Tcp(edge);
             neighbour.link.carrier_up();
         }
@@ -305,7 +308,7 @@ impl Tree {
         self.outbox.send(&FromAgent::Edge(EdgeReport { edge: addresses, failed }));
         match (edge, self.neighbours.get_mut(&parent)) {
             (Some(proved), Some(neighbour)) => {
-                let edge = proved.carry(self.payload_limit, self.to_self.clone());
+                let edge = proved.carry(self.payload_limit, self.silence, self.to_self.clone());
                 neighbour.carrier = Carrier::Tcp(edge);
                 neighbour.link.carrier_up();
             }

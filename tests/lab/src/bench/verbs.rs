@@ -23,6 +23,8 @@ const LEAST_BAR: f64 = 1.10;
 pub struct Plan {
     /// How often perftest, rlaunch, perftest, after a round to warm up.
     pub rounds: usize,
+    /// Only rows whose names contain this.
+    pub row: Option<String>,
 }
 
 /// A row of the report.
@@ -105,6 +107,12 @@ struct Results {
 
 /// Measures and prints; true if the bars are met.
 pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    let wanted = |case: &&Case| plan.row.as_ref().is_none_or(|row| case.name.contains(row));
+    let cases: Vec<Case> = CASES.iter().filter(wanted).copied().collect();
+    if cases.is_empty() {
+        let names = CASES.map(|case| format!("`{}`", case.name)).join(", ");
+        return Err(LabError::Usage(format!("no row has this name; there are {names}")));
+    }
     dist::build(Profile::Release)?;
     dist::build_examples(Profile::Release)?;
     dist::build_measure(Profile::Release)?;
@@ -114,19 +122,19 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
     VmLab::down(LAB)?;
     let share = Some(dist::directory(Profile::Release)?);
     let lab = VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) })?;
-    let results = measure(&lab, plan.rounds);
+    let results = measure(&lab, &cases, plan.rounds);
     VmLab::down(LAB)?;
     let results = results?;
     println!("\n{} rounds of perftest, rlaunch, perftest, median (min–max)", plan.rounds);
-    let met: Vec<bool> = CASES.iter().zip(&results).map(|(case, of)| print(case, of)).collect();
+    let met: Vec<bool> = cases.iter().zip(&results).map(|(case, of)| print(case, of)).collect();
     Ok(met.iter().all(|met| *met))
 }
 
-fn measure(lab: &VmLab, rounds: usize) -> Result<Vec<Results>, LabError> {
+fn measure(lab: &VmLab, cases: &[Case], rounds: usize) -> Result<Vec<Results>, LabError> {
     let mut pair = Pair::of(lab)?;
-    let mut results: Vec<Results> = CASES.iter().map(|_| Results::default()).collect();
+    let mut results: Vec<Results> = cases.iter().map(|_| Results::default()).collect();
     for round in 0..=rounds {
-        for (case, of) in CASES.iter().zip(&mut results) {
+        for (case, of) in cases.iter().zip(&mut results) {
             let mut words = Vec::new();
             for (place, program) in case.order().into_iter().enumerate() {
                 let amount = (case.size, case.iterations);
