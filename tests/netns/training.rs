@@ -42,9 +42,10 @@ fn number(ran: &Outcome, before: &str) -> f64 {
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Prints a line also of a test that passes.
+/// Prints a line also of a test that passes, whose `println!` would be kept back.
 fn tell(line: &str) {
-    writeln!(std::io::stdout(), "{line}").unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").unwrap();
 }
 
 fn relative(one: f64, other: f64) -> f64 {
