@@ -87,7 +87,7 @@ fn torch_trains_by_rlaunch_as_by_gloo() {
     let project = project(&TRAIN);
     // Rounding grows in a deep network from step to step, so that this one has the longer numbers.
     let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2";
-    for model in ["--model tiny", deep] {
+    for model in ["--model tiny --norm group", deep] {
         let by = |backend| {
             let words = format!("{model} --backend {backend} --rate 0.01 --steps 20");
             let ran = train(&field, &project, &words);
