@@ -1,7 +1,7 @@
 //! What ranks link and import, on hosts where nothing is installed.
 
 use crate::support::{Field, Undo, launch_directory};
-use rlaunch_lab::Account;
+use rlaunch_lab::{Account, python};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -271,10 +271,11 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.int64):
 print('as it should be')
 ";
 
-// As with numpy.
+// As with numpy, for which it has a Python of its own.
 #[test]
 fn torch_tensors_are_reduced_in_place() {
     let field = Field::new();
-    let ran = field.rlaunch("-H a:2,b python3 -c").args([TORCH]).run();
+    let run = field.rlaunch("-H a:2,b").args([python::PROGRAM, "-c", TORCH]);
+    let ran = run.within(Duration::from_secs(60)).run();
     assert_eq!(ran.succeeded().out(), "as it should be\n".repeat(3), "{ran}");
 }

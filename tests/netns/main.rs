@@ -36,4 +36,5 @@ mod services;
 mod singleton;
 mod teardown;
 mod topo;
+mod training;
 mod unreachable;

@@ -1,5 +1,5 @@
 //! The library for ranks, which lies where agents lie: `librlaunch.so`, and in `python/rlaunch` the
-//! package for Python. Either may be missing, or both.
+//! package for Python, with what tells torch of it. Either may be missing, or both.
 //!
 //! Every node is told its name, which is found while hosts are being reached. Who lacks it is sent
 //! it while all join the tree.
@@ -23,6 +23,9 @@ use tokio::task::JoinHandle;
 pub(crate) const SHARED: &str = "librlaunch.so";
 /// The package, below the library's directory.
 const PACKAGE: &str = "rlaunch";
+/// What tells torch of the package's backend, beside it.
+const ENTRY_POINT: [&str; 3] =
+    ["rlaunch_torch.py", "rlaunch.dist-info/METADATA", "rlaunch.dist-info/entry_points.txt"];
 /// What of a package travels; not what Python leaves there.
 const OF_PACKAGES: &[&str] = &["py", "pyi", "so", "typed"];
 
@@ -165,6 +168,8 @@ fn files_in(directory: &Path, arch: &str) -> Vec<String> {
             files.push(format!("{package}/{}", entry.file_name().to_string_lossy()));
         }
     }
+    let beside = ENTRY_POINT.map(|file| format!("{PYTHON}/{file}"));
+    files.extend(beside.into_iter().filter(|file| directory.join(file).is_file()));
     files.sort_unstable();
     files
 }
@@ -200,6 +205,10 @@ mod tests {
         std::fs::write(package.join("__init__.py"), "x = 1\n").unwrap();
         std::fs::write(package.join("_rlaunch.abi3.so"), "for no machine").unwrap();
         std::fs::write(package.join("__init__.py.orig"), "x = 0\n").unwrap();
+        let info = directory.join("python/rlaunch.dist-info");
+        std::fs::create_dir(&info).unwrap();
+        std::fs::write(info.join("METADATA"), "Name: rlaunch\n").unwrap();
+        std::fs::write(info.join("RECORD"), "").unwrap();
     }
 
     #[test]
@@ -208,7 +217,9 @@ mod tests {
         lay_out(directory.path());
         let given = directory.path().join("rlaunch-worker");
         let found = find(Some(&given), std::env::consts::ARCH, false).unwrap();
-        assert_eq!(found.files, ["librlaunch.so", "python/rlaunch/__init__.py"]);
+        let files =
+            ["librlaunch.so", "python/rlaunch.dist-info/METADATA", "python/rlaunch/__init__.py"];
+        assert_eq!(found.files, files);
         let packed = found.pack().unwrap();
         let mut bytes = Vec::new();
         ZlibDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();

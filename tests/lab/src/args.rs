@@ -45,6 +45,7 @@ Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
   cargo lab bench rendezvous          how quickly their ranks find each other
   cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
+  cargo lab bench train               a training by torch, beside its own backend
   cargo lab bench inventory           how quickly an agent sees what a server has
   cargo lab bench failure             how quickly and cleanly they end when something fails
   cargo lab bench verbs               RDMA writes, beside perftest
@@ -234,6 +235,15 @@ pub(crate) enum Bench {
         /// the kernel.
         #[arg(long)]
         variants: bool,
+    },
+    /// Train a network by torch on three hosts, over rlaunch's backend and over gloo in turn.
+    Train {
+        /// How often over each, after once to warm up.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+        /// How many steps each time.
+        #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..))]
+        steps: u64,
     },
     /// Read what a large server has.
     Inventory {

@@ -40,7 +40,9 @@ const SHARED: &str = "librlaunch.so";
 /// What ranks import, as cargo calls it.
 const MODULE: &str = "lib_rlaunch.so";
 /// The sources of what ranks import, from the workspace.
-const PACKAGE: &str = "worker/comm/python/python/rlaunch";
+const PACKAGE: &str = "worker/comm/python/python";
+/// What Python leaves beside sources.
+const COMPILED: &str = "__pycache__";
 
 /// Builds launcher, agent and the library for ranks; gives the path of the launcher in its distribution.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
@@ -75,14 +77,19 @@ fn build_library(profile: Profile, target: &Path, agents: &Path) -> Result<(), L
         [SHARED, MODULE].iter().try_for_each(|name| glibc::check(&built.join(name)))?;
     }
     place(&built.join(SHARED), &agents.join(SHARED))?;
-    let package = agents.join("python/rlaunch");
-    place(&built.join(MODULE), &package.join("_rlaunch.abi3.so"))?;
-    let sources = workspace().join(PACKAGE);
-    let read = LabError::io(format!("read {}", sources.display()));
-    let entries: Vec<_> = fs::read_dir(&sources).and_then(Iterator::collect).map_err(read)?;
-    let files = entries.iter().map(fs::DirEntry::path).filter(|path| path.is_file());
-    files.into_iter().try_for_each(|source| {
-        place(&source, &package.join(source.file_name().unwrap_or_default()))
+    let packages = agents.join("python");
+    place(&built.join(MODULE), &packages.join("rlaunch/_rlaunch.abi3.so"))?;
+    place_sources(&workspace().join(PACKAGE), &packages)
+}
+
+/// Copies the files of a directory and of those below it.
+fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
+    let read = LabError::io(format!("read {}", from.display()));
+    let entries: Vec<_> = fs::read_dir(from).and_then(Iterator::collect).map_err(read)?;
+    let sources = entries.iter().filter(|entry| entry.file_name() != COMPILED);
+    sources.into_iter().try_for_each(|entry| {
+        let (source, copy) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() { place_sources(&source, &copy) } else { place(&source, &copy) }
     })
 }
 

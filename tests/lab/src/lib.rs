@@ -26,6 +26,7 @@ pub mod demo;
 pub mod dist;
 pub mod fuzz;
 pub mod ledger;
+pub mod python;
 pub mod setup;
 pub mod sim;
 pub mod soak;

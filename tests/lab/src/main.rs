@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 
 use args::{Args, Bench, Soak, Verb};
-use rlaunch_lab::bench::{comm, failure, inventory, launch, mesh, rendezvous, verbs};
+use rlaunch_lab::bench::{comm, failure, inventory, launch, mesh, rendezvous, train, verbs};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
 use rlaunch_lab::{
@@ -89,6 +89,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             let (row, only) = (row.clone(), *only);
             let plan = comm::Plan { rounds: *rounds, row, only, variants: *variants };
             return Ok(exit_code(comm::run(&plan)?));
+        }
+        Verb::Bench(Bench::Train { rounds, steps }) => {
+            return Ok(exit_code(train::run(&train::Plan { rounds: *rounds, steps: *steps })?));
         }
         Verb::Bench(Bench::Inventory { rounds }) => {
             return Ok(exit_code(inventory::run(&inventory::Plan { rounds: *rounds })?));

@@ -35,6 +35,7 @@ const PEERS: &[Need] = &[
     Need { program: "mpirun.openmpi", package: "openmpi-bin" },
     // What Python programs of ranks hand to the communicator, and what compiles those in C.
     Need { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
+    Need { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" },
     Need { program: "cc", package: "gcc" },
 ];
 

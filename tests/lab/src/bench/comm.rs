@@ -8,7 +8,6 @@
 //! bar in milliseconds.
 
 mod init;
-mod report;
 mod row;
 mod setting;
 
@@ -19,11 +18,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::launchers::{Field, Launcher};
+use super::rounds::Rounds;
 use crate::command::{run as run_command, show};
 use crate::dist::{self, Profile};
 use crate::setup::{self, Extent};
 use crate::{Lab, LabError, Options};
-use report::Rounds;
 use row::{Measured, Row};
 pub use setting::Link;
 use setting::{Contender, Setting};
@@ -239,7 +238,8 @@ fn print(
     names.iter().for_each(|name| print!("{name:>28}"));
     println!("  ratio of times, its 90 % interval");
     for (row, of_row) in rows.iter().zip(rounds) {
-        of_row.print(*row, &names, setting.has_bar);
+        let name = (&*row.to_string(), row.unit());
+        of_row.print(name, |seconds| row.shown(seconds), &names, setting.has_bar);
     }
     let held = rounds.iter().map(|of_row| of_row.verdict().is_some_and(|of| of.holds()));
     if setting.has_bar { held.collect() } else { Vec::new() }

@@ -8,6 +8,8 @@ pub mod launch;
 mod launchers;
 pub mod mesh;
 pub mod rendezvous;
+mod rounds;
+pub mod train;
 pub mod verbs;
 
 /// Measured values of one kind, one per round.

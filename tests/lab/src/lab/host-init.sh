@@ -1,10 +1,10 @@
 # pid 1 of a lab host. Mounts what is the host's own, shuts off the rest, starts the sshd and
 # then reaps orphans until the host is crashed or the lab goes down.
 #
-# host-init.sh NAME FILES HOMES ETC ROOT_HOME CGROUP KEEPER [HIDDEN...]
+# host-init.sh NAME FILES HOMES ETC ROOT_HOME CGROUP KEEPER PYTHON [HIDDEN...]
 set -eu
-name=$1 files=$2 homes=$3 etc=$4 root_home=$5 cgroup=$6 keeper=$7
-shift 7
+name=$1 files=$2 homes=$3 etc=$4 root_home=$5 cgroup=$6 keeper=$7 python=$8
+shift 8
 
 # What the machine has mounted: read-only further down, except for what is replaced here.
 before=$(while read -r _ _ _ _ at _; do echo "$at"; done </proc/self/mountinfo)
@@ -20,6 +20,12 @@ for file in hosts passwd group shadow nsswitch.conf resolv.conf; do
     [ ! -f "/etc/$file" ] || mount --bind "$etc/$file" "/etc/$file"
 done
 [ ! -f /etc/hostname ] || mount --bind "$files/hostname" /etc/hostname
+if [ -n "$python" ]; then
+    # It may lie in one of the homes that are replaced now.
+    mkdir -p "$files/python"
+    mount --bind "$python" "$files/python"
+    mount -o remount,bind,ro "$files/python"
+fi
 mount --bind "$homes/root" "$root_home"
 mount --bind "$homes/home" /home
 for directory in "$@"; do
@@ -29,14 +35,19 @@ for directory in /tmp /var/tmp /dev/shm; do
     mount -t tmpfs -o mode=1777 "$name" "$directory"
 done
 
-# The lab's own files are under /run: of these a host keeps only what its sshd reads.
-mkdir /tmp/.sshd
+# The lab's own files are under /run: of these a host keeps only what its sshd reads, and Python.
+mkdir /tmp/.sshd /tmp/.python
 mount --bind "$files/sshd" /tmp/.sshd
+[ -z "$python" ] || mount --bind -o ro "$files/python" /tmp/.python
 mount -t tmpfs -o mode=755 "$name" /run
 mkdir -p /run/sshd /run/rlaunch-lab
 mkdir -m 1777 /run/lock
 mount --move /tmp/.sshd /run/rlaunch-lab
-rmdir /tmp/.sshd
+if [ -n "$python" ]; then
+    mkdir /run/rlaunch-python
+    mount --move /tmp/.python /run/rlaunch-python
+fi
+rmdir /tmp/.sshd /tmp/.python
 
 for at in $before; do
     case $at in

@@ -37,6 +37,7 @@ pub(super) fn start_host(paths: &Paths, record: &Record, host: &str) -> Result<(
     words.push(Account::Root.home());
     words.push(cgroup_argument(record));
     words.push(KEEPER.into());
+    words.push(record.python.clone().unwrap_or_default());
     words.extend(record.hidden.iter().cloned());
     let flags = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"];
     spawn(paths, record, host, &flags, &words)

@@ -28,7 +28,7 @@ pub use processes::Process;
 pub use sshd::Sshd;
 
 use crate::command::wait_until;
-use crate::{LabError, dist, setup};
+use crate::{LabError, dist, python, setup};
 use state::{Paths, ProcessId, Record};
 
 /// The first two octets of a lab's addresses when nobody says otherwise.
@@ -337,6 +337,7 @@ fn create(paths: &Paths, options: &Options) -> Result<Record, LabError> {
         shared_home: options.shared_home,
         cgroup: cgroup::create(&paths.name),
         hidden: dist::build_directories(),
+        python: python::find(),
     };
     accounts::write_common(paths)?;
     accounts::write_names(paths, record.net, options.hosts)?;

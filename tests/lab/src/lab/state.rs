@@ -98,6 +98,8 @@ pub(crate) struct Record {
     pub(crate) cgroup: Option<PathBuf>,
     /// Directories that hosts must not see.
     pub(crate) hidden: Vec<PathBuf>,
+    /// The Python with torch that hosts see, if there was one.
+    pub(crate) python: Option<PathBuf>,
 }
 
 impl Record {

@@ -14,7 +14,7 @@ use crate::dist::{self, Profile};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
 use crate::vm::VmLab;
-use crate::{Lab, LabError, Options, fuzz, sim, soak};
+use crate::{Lab, LabError, Options, fuzz, python, sim, soak};
 
 /// How `cargo lab test` tells the tests of rlaunch which lab is theirs.
 const LAB_VARIABLE: &str = "RLAUNCH_LAB";
@@ -53,9 +53,11 @@ const STAGES: &[Stage] = &[
     Stage { name: "unit", minutes: 3, run: unit },
     Stage { name: "sim", minutes: 4, run: simulate },
     Stage { name: "fuzz", minutes: 3, run: fuzz },
-    Stage { name: "netns", minutes: 15, run: netns },
+    Stage { name: NETNS, minutes: 15, run: netns },
     Stage { name: vm::NAME, minutes: 13, run: vm::test },
 ];
+
+const NETNS: &str = "netns";
 
 /// What clippy looks at. It passes over targets with `test = false`, so these are named.
 const LINTED: &[&[&str]] = &[
@@ -74,6 +76,15 @@ pub struct Plan {
     pub filter: Option<String>,
 }
 
+impl Plan {
+    /// Whether a Python with torch is worth being built; one that is there is used anyway.
+    fn wants_torch(&self) -> bool {
+        let about =
+            |filter: &String| ["torch", "training"].iter().any(|name| filter.contains(name));
+        self.filter.as_ref().is_none_or(about)
+    }
+}
+
 /// What a test of rlaunch runs with.
 #[derive(Debug)]
 pub struct UnderTest {
@@ -90,7 +101,7 @@ impl UnderTest {
             (Ok(name), Some(rlaunch)) => {
                 Ok(UnderTest { lab: Lab::attach(&name)?, rlaunch: rlaunch.into() })
             }
-            _ => Err(not_set("netns")),
+            _ => Err(not_set(NETNS)),
         }
     }
 }
@@ -131,13 +142,18 @@ pub fn test(plan: &Plan) -> bool {
     let mut ledger = Ledger::default();
     let wanted = |stage: &&Stage| plan.stage.as_ref().is_none_or(|name| name == stage.name);
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
-    let with_guests = stages.iter().any(|stage| stage.name == vm::NAME);
-    // Ends with this run at the latest.
-    let mut image = None;
+    let has = |name| stages.iter().any(|stage| stage.name == name);
+    let (with_guests, with_torch) = (has(vm::NAME), has(NETNS) && plan.wants_torch());
+    // They end with this run at the latest.
+    let (mut image, mut python) = (None, None);
     for stage in stages {
-        // The first stage installs packages, of which the image needs some as well.
-        if with_guests && image.is_none() && stage.name != STAGES[0].name {
+        // The first stage installs packages, of which these need some as well.
+        let is_set_up = stage.name != STAGES[0].name;
+        if with_guests && image.is_none() && is_set_up {
             image = vm::start_image();
+        }
+        if with_torch && python.is_none() && is_set_up {
+            python = python::build_beside();
         }
         let budget = Duration::from_secs(60 * stage.minutes);
         println!("\n== {} (budget {} min)", stage.name, stage.minutes);
@@ -223,10 +239,12 @@ fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     dist::build_bench(Profile::Lab)?;
     let own = run::root_tests("rlaunch-lab", "lab", plan, &[]);
     let mut tally = own.unwrap_or_else(|error| run::failed("the lab's own tests", &error));
+    // Hosts see it from their start.
+    let torch = if plan.wants_torch() { python::build().err() } else { None };
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(TEST_LAB)?;
     let lab = Lab::up(&Options { net: TEST_NET, ..Options::new(TEST_LAB, TEST_HOSTS) })?;
-    let tests = in_lab(&lab, &launcher, plan);
+    let tests = in_lab(&lab, &launcher, plan, torch);
     let down = Lab::down(TEST_LAB);
     tally.add(tests?);
     down?;
@@ -249,30 +267,37 @@ fn soak(launcher: &Path) -> Tally {
     tally
 }
 
-fn in_lab(lab: &Lab, launcher: &Path, plan: &Plan) -> Result<Tally, LabError> {
+/// `torch` is why there is no Python with torch, where one was wanted.
+fn in_lab(
+    lab: &Lab,
+    launcher: &Path,
+    plan: &Plan,
+    torch: Option<LabError>,
+) -> Result<Tally, LabError> {
     let launcher = lab.install(launcher.parent().unwrap_or(launcher))?.join("rlaunch");
     let environment = [(LAB_VARIABLE, TEST_LAB.into()), (LAUNCHER_VARIABLE, launcher)];
     let program = run::test_program("rlaunch-tests", "netns")?;
-    let lacking = MODULES.iter().filter(|(module, _)| !has_module(module));
-    let lacking: Vec<_> = lacking.collect();
-    let left_out: Vec<&str> = lacking.iter().map(|(_, test)| *test).collect();
+    let mut lacking = Vec::new();
+    if !has_numpy() {
+        lacking.push((NUMPY, format!("{} has no numpy", python::BASE)));
+    }
+    if python::find().is_none() {
+        let why = torch.map_or("it was not asked for".into(), |error| error.to_string());
+        lacking.push((TORCH, format!("no Python with torch: {why}")));
+    }
+    let left_out: Vec<&str> = lacking.iter().map(|(tests, _)| *tests).collect();
     let mut tally = run::program_without(&program, plan, &left_out, &environment)?;
-    for (module, test) in lacking {
-        tally.add(Tally::skip(format!("{test}: {PYTHON} has no {module}")));
+    for (tests, why) in lacking {
+        tally.add(Tally::skip(format!("{tests}…: {why}")));
     }
     Ok(tally)
 }
 
-/// The Python that hosts have.
-const PYTHON: &str = "/usr/bin/python3";
+/// How the names begin of tests that need numpy, and of those that need torch.
+const NUMPY: &str = "numpy_";
+const TORCH: &str = "torch_";
 
-/// Python's modules that tests need, and the tests that do.
-const MODULES: [(&str, &str); 2] = [
-    ("numpy", "numpy_arrays_are_reduced_in_place"),
-    ("torch", "torch_tensors_are_reduced_in_place"),
-];
-
-fn has_module(module: &str) -> bool {
-    let program = format!("import importlib.util as u, sys; sys.exit(not u.find_spec('{module}'))");
-    Command::new(PYTHON).args(["-c", &program]).status().is_ok_and(|status| status.success())
+fn has_numpy() -> bool {
+    let program = "import importlib.util as u, sys; sys.exit(not u.find_spec('numpy'))";
+    Command::new(python::BASE).args(["-c", program]).status().is_ok_and(|status| status.success())
 }

@@ -1,7 +1,7 @@
-//! What the rounds of a row say, and whether the row holds.
+//! What the rounds of a row say, and whether the row holds: whether rlaunch is as quick as the better
+//! of its peers.
 
-use super::row::Row;
-use crate::bench::Series;
+use super::Series;
 
 /// Where the median ratio has to lie.
 const MEDIAN_BAR: f64 = 1.10;
@@ -51,13 +51,19 @@ impl Rounds {
         Some(Verdict { better, median: ratios.median()?, lower: lower_end(&ratios) })
     }
 
-    /// Prints the row.
-    pub(super) fn print(&self, row: Row, names: &[&str], has_bar: bool) {
+    /// Prints the row under its name, with seconds as `shown` has them in `unit`.
+    pub(super) fn print(
+        &self,
+        (name, unit): (&str, &str),
+        shown: impl Fn(f64) -> f64,
+        names: &[&str],
+        has_bar: bool,
+    ) {
         let shown = |series: &Series| {
-            let shown = Series(series.0.iter().map(|time| row.shown(*time)).collect());
+            let shown = Series(series.0.iter().map(|time| shown(*time)).collect());
             shown.summary_to(if shown.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
         };
-        print!("{:<20}{:<5}", row.to_string(), row.unit());
+        print!("{name:<20}{unit:<5}");
         self.0.iter().map(shown).for_each(|one| print!("{one:>28}"));
         let Some(verdict) = self.verdict() else { return println!() };
         let lower = verdict.lower.map_or("–".into(), |lower| format!("{lower:.3}"));

@@ -1,0 +1,1 @@
+../resnet/nets.py

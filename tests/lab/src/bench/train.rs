@@ -1,0 +1,127 @@
+//! `cargo lab bench train`: a training by torch on three hosts, over rlaunch's backend and over gloo
+//! in turn, started by rlaunch in the same way.
+//!
+//! A network holds if the time of an image over rlaunch, divided by that over gloo in the same round,
+//! has a median of at most 1.10, and that median's 90 % interval begins at 1.0 or below.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::launchers::{Field, Launcher};
+use super::rounds::Rounds;
+use crate::command::run as run_command;
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Lab, LabError, Options, python};
+
+const NAME: &str = "benchtrain";
+const NET: [u8; 2] = [10, 98];
+const HOSTS: usize = 3;
+/// Where hosts find the script.
+const ON_HOST: &str = "/tmp/train";
+/// The script and what it imports, below `examples/`.
+const FILES: [&str; 2] = ["torch_ddp/train.py", "resnet/nets.py"];
+const IDLE: Duration = Duration::from_secs(30);
+/// After how many seconds a training is given up.
+const LIMIT: &str = "300";
+/// Whose backends are compared, rlaunch's first.
+const BACKENDS: [&str; 2] = ["rlaunch", "gloo"];
+/// What is trained: how many numbers travel in each step differs by a factor of 500.
+const MODELS: [&[&str]; 2] = [&["--model", "tiny"], &["--model", "resnet18", "--batch-size", "4"]];
+/// What stands before the images of a second.
+const RATE: &str = "total images/sec:";
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How often each backend is measured, after once to warm up.
+    pub rounds: usize,
+    /// Steps of a training.
+    pub steps: u64,
+}
+
+/// Measures and prints; true if every network holds.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    setup::install(Extent::Peers)?;
+    python::build()?;
+    let rlaunch = dist::build(Profile::Release)?;
+    println!("starting {HOSTS} hosts");
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
+    let field = Field { hosts: lab.hosts(), lab, rlaunch };
+    let placed = FILES.iter().try_for_each(|file| place(&field, file));
+    let measured = placed.and_then(|()| {
+        let one = |model: &&[&str]| Ok((model.join(" "), measure(&field, model, plan)?));
+        MODELS.iter().map(one).collect::<Result<Vec<_>, LabError>>()
+    });
+    Lab::down(NAME)?;
+    let measured = measured?;
+    println!("\n{:<25}{:>28}{:>28}", "images per second", BACKENDS[0], BACKENDS[1]);
+    for (name, rounds) in &measured {
+        rounds.print((name, ""), |seconds| 1.0 / seconds, &BACKENDS, true);
+    }
+    let holds = |rounds: &Rounds| rounds.verdict().is_some_and(|verdict| verdict.holds());
+    Ok(measured.iter().all(|(_, rounds)| holds(rounds)))
+}
+
+fn place(field: &Field, file: &str) -> Result<(), LabError> {
+    let from = dist::workspace().join("examples").join(file);
+    let bytes = fs::read(&from).map_err(LabError::io(format!("read {}", from.display())))?;
+    let to = Path::new(ON_HOST).join(from.file_name().unwrap_or_default());
+    field.hosts.iter().try_for_each(|host| field.lab.write_file(host, &to, &bytes, 0o644))
+}
+
+/// A round to warm up, then the timed ones; who begins changes from round to round.
+fn measure(field: &Field, model: &[&str], plan: &Plan) -> Result<Rounds, LabError> {
+    let mut rounds = Rounds::new(BACKENDS.len());
+    for round in 0..=plan.rounds {
+        for turn in 0..BACKENDS.len() {
+            let index = (round + turn) % BACKENDS.len();
+            let rate = train(field, model, BACKENDS[index], plan.steps)?;
+            println!("round {round}: {:<8} {rate:.1} images/sec", BACKENDS[index]);
+            if round > 0 {
+                rounds.0[index].push(1.0 / rate);
+            }
+        }
+    }
+    Ok(rounds)
+}
+
+/// Trains once; images per second on all hosts.
+fn train(field: &Field, model: &[&str], backend: &str, steps: u64) -> Result<f64, LabError> {
+    let (script, steps) = (format!("{ON_HOST}/train.py"), steps.to_string());
+    let words = [python::PROGRAM, &script, "--backend", backend, "--steps", &steps];
+    let words = [words.as_slice(), model].concat();
+    let options = ["--timeout", LIMIT];
+    let mut command = Launcher::Rlaunch.command_with(&options, field, 1, &words);
+    let output = run_command(&format!("train over {backend}"), &mut command)?;
+    field.lab.wait_until_idle(IDLE)?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let rate = rate(&printed);
+    rate.ok_or_else(|| {
+        LabError::Wrong(format!("no `{RATE}` in what {backend} printed:\n{printed}"))
+    })
+}
+
+/// Images per second, as the script prints them at its end.
+fn rate(printed: &str) -> Option<f64> {
+    let rate: f64 =
+        printed.lines().find_map(|line| line.strip_prefix(RATE))?.trim().parse().ok()?;
+    // Anything else would make a ratio of nothing.
+    (rate.is_finite() && rate > 0.0).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_all_ranks() {
+        assert_eq!(rate("step 5 loss 2.1\ntotal images/sec: 107.5\n"), Some(107.5));
+        for line in ["", "images/sec: 3", "total images/sec:", "total images/sec: 0.0"] {
+            assert_eq!(rate(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Training on several hosts, as the examples do it: by numpy, and by torch over its own backend and
+//! over rlaunch's.
+
+use crate::running::Outcome;
+use crate::support::{Field, launch_directory};
+use rlaunch_lab::python;
+use std::fs;
+use std::io::Write;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What three ranks of torch may take on two busy cores.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const NETS: (&str, &str) = ("nets.py", include_str!("../../examples/resnet/nets.py"));
+const RESNET: [(&str, &str); 4] = [
+    ("resnet.py", include_str!("../../examples/resnet/resnet.py")),
+    ("by_numpy.py", include_str!("../../examples/resnet/by_numpy.py")),
+    ("by_torch.py", include_str!("../../examples/resnet/by_torch.py")),
+    NETS,
+];
+const TRAIN: [(&str, &str); 2] =
+    [("train.py", include_str!("../../examples/torch_ddp/train.py")), NETS];
+/// Every collective among several ranks.
+const COLLECTIVES: &str = include_str!("../../worker/comm/python/tests/torch_ranks.py");
+
+/// A directory that only the launching machine has, and the options that take its files to hosts.
+fn project(files: &[(&str, &str)]) -> (TempDir, String) {
+    let directory = launch_directory();
+    let mut options = String::new();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+        options += &format!(" --preload {name}");
+    }
+    (directory, options)
+}
+
+/// The number behind the last `before` of what was printed.
+fn number(ran: &Outcome, before: &str) -> f64 {
+    let out = ran.succeeded().out();
+    let rest = out.rsplit_once(before).unwrap_or_else(|| panic!("no `{before}` in\n{ran}")).1;
+    rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Prints a line also of a test that passes, whose `println!` would be kept back.
+fn tell(line: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").unwrap();
+}
+
+fn relative(one: f64, other: f64) -> f64 {
+    (one - other).abs() / other.abs()
+}
+
+#[test]
+fn numpy_ranks_train_as_one_process_with_all_images_does() {
+    let field = Field::new();
+    let (directory, preload) = project(&RESNET);
+    let mut alone = None;
+    for (hosts, ranks) in [("a", 1), ("a,b", 2), ("a:2,b,c", 4)] {
+        let options = "--backend numpy --norm group --dtype float64 --steps 10 --warmup 2";
+        let batch = 16 / ranks;
+        let script = format!("python3 resnet.py {options} --batch-size {batch}");
+        let run = field.rlaunch(&format!("-H {hosts} -np {ranks}{preload} {script}"));
+        let ran = run.in_directory(directory.path()).within(PATIENCE).run();
+        let (loss, total) =
+            (number(&ran, "loss of the last step:"), number(&ran, "total images/sec:"));
+        let (of_one, total_of_one) = *alone.get_or_insert((loss, total));
+        assert!((loss - of_one).abs() < 1e-6, "{loss} and not {of_one}: {ran}");
+        let efficiency = total / total_of_one / f64::from(ranks);
+        tell(&format!(
+            "numpy, ranks: {ranks}, images/sec: {total:.1}, efficiency: {efficiency:.2}"
+        ));
+    }
+}
+
+/// Trains over three hosts by a backend.
+fn train(field: &Field, (directory, preload): &(TempDir, String), words: &str) -> Outcome {
+    let script = format!("{} train.py {words}", python::PROGRAM);
+    let run = field.rlaunch(&format!("-H a,b,c -np 3{preload} {script}"));
+    run.in_directory(directory.path()).within(PATIENCE).run()
+}
+
+#[test]
+fn torch_trains_by_rlaunch_as_by_gloo() {
+    let field = Field::new();
+    let project = project(&TRAIN);
+    // Rounding grows in a deep network from step to step, so that this one has the longer numbers.
+    let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2";
+    for model in ["--model tiny --norm group", deep] {
+        let by = |backend| {
+            let words = format!("{model} --backend {backend} --rate 0.01 --steps 20");
+            let ran = train(&field, &project, &words);
+            (number(&ran, "step 20 loss"), number(&ran, "total images/sec:"))
+        };
+        let ((gloo, gloo_rate), (own, own_rate)) = (by("gloo"), by("rlaunch"));
+        assert!(relative(own, gloo) < 1e-4, "{model}: {own} and not {gloo}");
+        let ratio = own_rate / gloo_rate;
+        tell(&format!(
+            "torch {model}: images/sec {own_rate:.1}, {ratio:.2} of gloo's {gloo_rate:.1}"
+        ));
+    }
+}
+
+#[test]
+fn torch_training_goes_on_from_a_checkpoint() {
+    let field = Field::new();
+    let project = project(&TRAIN);
+    let _file = field.scratch(&["a"], "/tmp/kept");
+    field.on("a", "mkdir /tmp/kept");
+    let whole = train(&field, &project, "--backend rlaunch --steps 8");
+    let words = "--backend rlaunch --checkpoint /tmp/kept/state.pt --save-every 4 --steps";
+    let first = train(&field, &project, &format!("{words} 4"));
+    assert!(first.succeeded().out().contains("step 4 loss"), "{first}");
+    let second = train(&field, &project, &format!("{words} 8"));
+    assert!(second.succeeded().out().contains("going on after step 4"), "{second}");
+    let (whole, parts) = (number(&whole, "step 8 loss"), number(&second, "step 8 loss"));
+    assert!(relative(parts, whole) < 1e-6, "{parts} and not {whole}");
+}
+
+#[test]
+fn torch_resnet_trains_as_one_process_with_all_images_does() {
+    let field = Field::new();
+    let (directory, preload) = project(&RESNET);
+    let mut losses = Vec::new();
+    for (hosts, batch) in [("a", 4), ("a,b", 2)] {
+        let options = "--backend rlaunch --model tiny --norm group --dtype float64 --warmup 1";
+        let script = format!("{} resnet.py {options}", python::PROGRAM);
+        let line = format!("-H {hosts}{preload} {script} --steps 5 --batch-size {batch}");
+        let run = field.rlaunch(&line);
+        let ran = run.in_directory(directory.path()).within(PATIENCE).run();
+        losses.push(number(&ran, "loss of the last step:"));
+    }
+    assert!((losses[0] - losses[1]).abs() < 1e-6, "{losses:?}");
+}
+
+#[test]
+fn torch_collectives_do_what_they_are_called() {
+    let field = Field::new();
+    let run = field.rlaunch("-H a:2,b").args([python::PROGRAM, "-c", COLLECTIVES]);
+    let ran = run.within(PATIENCE).run();
+    assert_eq!(ran.succeeded().out(), "as it should be\n".repeat(3), "{ran}");
+}
+
+/// Rank 1 leaves the others alone with their gradients.
+const LEFT_ALONE: &str = r#"
+import torch, torch.distributed as dist
+dist.init_process_group("rlaunch")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+store = dist.PrefixStore("test", dist.distributed_c10d._get_default_store())
+if dist.get_rank() == 1:
+    store.wait(["over"])
+else:
+    try:
+        net(torch.ones(2, 4)).sum().backward()
+    except RuntimeError as error:
+        print(error)
+    store.set("over", "")
+"#;
+
+#[test]
+fn torch_gradients_that_do_not_come_say_whose() {
+    let field = Field::new();
+    let run = field.rlaunch("-H a,b").args([python::PROGRAM, "-c", LEFT_ALONE]);
+    let ran = run.env("RLAUNCH_COMM_TIMEOUT", "4").within(PATIENCE).run();
+    let out = ran.succeeded().out();
+    assert!(out.contains("all_reduce: ") && out.contains("rank 1 on b"), "{ran}");
+}

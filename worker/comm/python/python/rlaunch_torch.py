@@ -1,0 +1,16 @@
+"""Tells torch of the backend ``rlaunch``: torch calls ``register`` whenever it is imported, which
+has to be quick therefore, and must not fail."""
+
+
+def register():
+    """Makes ``torch.distributed.init_process_group("rlaunch")`` work."""
+    import torch.distributed as dist
+
+    if dist.is_available() and not hasattr(dist.Backend, "RLAUNCH"):
+        dist.Backend.register_backend("rlaunch", _create, devices=["cpu"])
+
+
+def _create(*arguments):
+    from rlaunch.torch import create
+
+    return create(*arguments)
