@@ -8,12 +8,15 @@
 )]
 
 mod background;
+#[path = "../guide.rs"]
+mod guide;
 mod support;
 mod tools;
 
 mod communicator;
 mod counts;
 mod guests;
+mod guides;
 mod launching;
 mod mesh;
 mod mesh_faults;

@@ -51,6 +51,11 @@ impl Field {
         Ran::of(self.lab.run_within("n1", &line, BOUND).unwrap())
     }
 
+    /// Runs a shell line on n1, and gives what it printed on stdout, whatever its exit code.
+    pub(crate) fn shell(&self, line: &str) -> String {
+        Ran::of(self.lab.run_within("n1", &["sh", "-c", line], BOUND).unwrap()).out
+    }
+
     /// What a tool of the guest prints, given as a shell line. Its failure is the test's.
     pub(crate) fn on(&self, guest: &str, line: &str) -> String {
         let ran = self.tries(guest, line);
