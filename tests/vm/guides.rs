@@ -14,13 +14,16 @@ fn erdma() {
     follow("erdma");
 }
 
+/// Agents meet where they do when nobody is late: after 200 ms without an answer on the ordinary
+/// network they try the cables, too.
+const ORDINARY: &str = "--oob-if eth0";
+
 /// Jobs, whose words begin with an option, have the patience that emulated computers need.
 fn follow(name: &str) {
     let field = Field::new();
-    let rlaunch = &field.rlaunch;
-    let patiently = format!(
-        r#"patiently() {{ case $1 in -*) set -- {SILENCE} {PATIENT} "$@" ;; esac; {rlaunch} "$@"; }}"#
-    );
+    let rlaunch = format!("{} \"$@\"", field.rlaunch);
+    let jobs = format!("set -- {SILENCE} {PATIENT} {ORDINARY} \"$@\"");
+    let patiently = format!("patiently() {{ case $1 in -*) {jobs} ;; esac; {rlaunch}; }}");
     guide::follow(name, "patiently", |line| {
         let printed = field.shell(&format!("{patiently}\n{line}"));
         let lines = printed.lines().filter(|line| !is_progress(line));
