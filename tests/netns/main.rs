@@ -32,6 +32,7 @@ mod output;
 mod placement;
 mod rank_table;
 mod rekey;
+mod report;
 mod services;
 mod singleton;
 mod teardown;

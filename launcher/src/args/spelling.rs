@@ -4,14 +4,22 @@ use super::Args;
 use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
 
-/// Turns mpirun's spelling into clap's before the program begins: `-np 4` is `--np 4`, and the
-/// verb `run` as the first word is dropped.
-pub(super) fn respell(typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
-    let mut command = Args::command();
+/// Turns mpirun's spelling into clap's, for a job; the verb `run` as the first word is dropped.
+pub(super) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    if typed.get(1).is_some_and(|verb| verb == "run") {
+        typed.remove(1);
+    }
+    respell_for(Args::command(), typed)
+}
+
+/// The same for any command that ends in a program: before that begins, `-np 4` is `--np 4`.
+pub(super) fn respell_for(
+    mut command: clap::Command,
+    typed: Vec<OsString>,
+) -> Result<Vec<OsString>, clap::Error> {
     command.build();
-    let mut words = typed.into_iter().peekable();
+    let mut words = typed.into_iter();
     let mut spelled: Vec<OsString> = words.next().into_iter().collect();
-    words.next_if(|word| word == "run");
     while let Some(word) = words.next() {
         let text = word.to_string_lossy().into_owned();
         if !text.starts_with('-') || text == "--" {
