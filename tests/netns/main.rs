@@ -18,6 +18,7 @@ mod ending;
 mod environment;
 mod example;
 mod failing;
+mod gpu;
 mod guides;
 mod hello;
 mod horovod;

@@ -113,9 +113,9 @@ fn the_newest_fifty_are_kept_and_no_record_is_none() {
     assert!(!state.0.path().join("rlaunch").exists());
     state.rlaunch(&field, "-H a true").run().succeeded();
     let job = state.records()[0].clone();
-    (0..60).for_each(|old| {
-        drop(fs::copy(&job, state.jobs().join(format!("{old:032x}.json"))).unwrap())
-    });
+    for old in 0..60 {
+        fs::copy(&job, state.jobs().join(format!("{old:032x}.json"))).unwrap();
+    }
     state.rlaunch(&field, "-H a true").run().succeeded();
     let records = state.records();
     assert_eq!(records.len(), 50);

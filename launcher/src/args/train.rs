@@ -140,17 +140,11 @@ fn of_each_job(options: &[OsString]) -> Vec<OsString> {
         match word.to_str() {
             Some("--np" | "-n") => drop(words.next()),
             Some("--json" | "--") => {}
-            Some(text) if text.starts_with("--np=") || is_short_np(text) => {}
+            Some(text) if text.starts_with("--np=") => {}
             _ => kept.push(word.clone()),
         }
     }
     kept
-}
-
-/// `-n4,8`.
-fn is_short_np(text: &str) -> bool {
-    text.strip_prefix("-n")
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '='))
 }
 
 #[cfg(test)]

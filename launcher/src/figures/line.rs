@@ -25,7 +25,7 @@ fn tagged(line: &str) -> Option<Tagged<'_>> {
         }
     }
     let text = rest.strip_prefix(' ').or(rest.is_empty().then_some(rest))?;
-    let is_host = !second.is_empty() && !second.contains(char::is_whitespace);
+    let is_host = !second.is_empty() && !second.contains(|c: char| c == ',' || c.is_whitespace());
     is_host.then_some(Tagged { rank: Some(first), host: Some(second), text })
 }
 

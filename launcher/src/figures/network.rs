@@ -106,7 +106,8 @@ fn rank_of(words: &str) -> Option<u32> {
 fn failed_pair(line: &str) -> Option<FailedPair> {
     let (_, details) = line.split_once("ibv_modify_qp failed")?;
     let gid = |name| {
-        let (_, gid) = details.split_once(name)?;
+        // `local GID index 3` comes before it.
+        let (_, gid) = details.rsplit_once(name)?;
         gid.split([',', ' ']).find(|word| !word.is_empty()).map(str::to_owned)
     };
     Some(FailedPair { local: gid("local GID ")?, remote: gid("remote GID ")? })
