@@ -58,6 +58,9 @@ pub const RLAUNCH_RANK_TABLE: &str = "RLAUNCH_RANK_TABLE";
 pub const RLAUNCH_COMM_TIMEOUT: &str = "RLAUNCH_COMM_TIMEOUT";
 /// Set by the user: how long a communicator waits for all ranks to ask for it, in seconds; 300.
 pub const RLAUNCH_INIT_TIMEOUT: &str = "RLAUNCH_INIT_TIMEOUT";
+/// Set by the user: 0 lets waits of a communicator sleep almost at once, as where a program's own
+/// threads compute meanwhile; 1 lets them look for a while first, whoever shares the processors.
+pub const RLAUNCH_SPIN: &str = "RLAUNCH_SPIN";
 /// In jobs of more ranks than this, ranks of different nodes are connected over TCP when they first
 /// speak; 256 when unset.
 pub const RLAUNCH_EAGER_RANKS: &str = "RLAUNCH_EAGER_RANKS";

@@ -46,10 +46,16 @@ def save(path, step, net, optimizer):
     os.replace(new, path)
 
 
+def own_gpu():
+    """One for each rank of a host; by turns where there are fewer."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
 def train(args):
     rank, size = dist.get_rank(), dist.get_world_size()
     on_gpu = args.backend == "nccl"
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    device = own_gpu() if on_gpu else torch.device("cpu")
     torch.manual_seed(0)
     net = build(args.model, args.norm, CLASSES).to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=args.rate, momentum=0.9)

@@ -3,12 +3,14 @@
 mod bench;
 mod network;
 mod spelling;
+mod train;
 mod values;
 mod verbs;
 
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use network::NetworkArgs;
-pub(crate) use verbs::{CaptureArgs, ReapArgs, TopoArgs};
+pub(crate) use train::TrainArgs;
+pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, TopoArgs};
 
 use crate::oob::Network;
 use crate::placement::Bind;
@@ -37,7 +39,9 @@ Examples:
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
   rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
   rlaunch capture -H a,b -o x.tar               the same to be seen elsewhere
+  rlaunch report last                           was it fast; see rlaunch report --help
   rlaunch bench lat -H a,b                      how quick messages are; see rlaunch bench --help
+  rlaunch bench train -H a,b --np 1,2 ./train   how a program scales
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
@@ -142,6 +146,11 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "The end")]
     pub(crate) continue_on_error: bool,
 
+    /// Leave no record. Otherwise a job leaves one for `rlaunch report`, with what its ranks printed,
+    /// below ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch)
+    #[arg(long, help_heading = "Output")]
+    pub(crate) no_record: bool,
+
     /// Explain before the ranks start: placement (who runs where, and why), env (variables that
     /// rlaunch sets, and why), mesh (by what ranks of different hosts reach each other), rank-table;
     /// the last two also =json. Repeats add up
@@ -183,6 +192,14 @@ pub(crate) struct Args {
         required = true
     )]
     pub(crate) program: Vec<OsString>,
+
+    /// The command line all this was read from.
+    #[arg(skip)]
+    pub(crate) typed: Vec<OsString>,
+
+    /// Whether stdout is wanted for something else than ranks' output.
+    #[arg(skip)]
+    pub(crate) aside: bool,
 }
 
 /// `--singleton`.
@@ -204,7 +221,7 @@ impl From<SingletonArg> for Singleton {
 }
 
 /// Where ranks run on their hosts.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PlacingArgs {
     /// Bind ranks: numa (default: to the processors near their GPU or NIC, shared), gpu (to those
     /// near their GPU), core (to their own), cpulist:0-3,8 (to these) or none. Never to what the
@@ -225,7 +242,7 @@ pub(crate) struct PlacingArgs {
 }
 
 /// Hosts and the way to them.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ReachArgs {
     /// The SSH port of hosts for which ~/.ssh/config names none
     #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
@@ -251,6 +268,8 @@ pub(crate) enum Invocation {
     Topo(TopoArgs),
     Capture(CaptureArgs),
     Bench(Box<BenchArgs>),
+    Train(Box<TrainArgs>),
+    Report(ReportArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -271,8 +290,16 @@ impl Invocation {
             typed.remove(1);
             return Ok(Invocation::Capture(CaptureArgs::try_parse_from(typed)?));
         }
+        if typed.get(1).is_some_and(|verb| verb == "report") {
+            typed.remove(1);
+            return Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?));
+        }
         if typed.get(1).is_some_and(|verb| verb == "bench") {
             typed.remove(1);
+            if typed.get(1).is_some_and(|what| what == "train") {
+                typed.remove(1);
+                return Ok(Invocation::Train(Box::new(TrainArgs::parse(typed)?)));
+            }
             // `-np`, as for a job.
             let typed =
                 typed.into_iter().map(|word| if word == "-np" { "-n".into() } else { word });
@@ -282,7 +309,8 @@ impl Invocation {
         if typed.get(1).is_some_and(is_of_rank) {
             return Ok(Invocation::OfRank(typed.split_off(1)));
         }
-        Ok(Invocation::Run(Box::new(Args::try_parse_from(spelling::respell(typed)?)?)))
+        let args = Args::try_parse_from(spelling::respell(typed.clone())?)?;
+        Ok(Invocation::Run(Box::new(Args { typed, ..args })))
     }
 }
 

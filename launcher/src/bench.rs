@@ -1,5 +1,7 @@
 //! `rlaunch bench`: a job of a program that comes with rlaunch.
 
+pub(crate) mod train;
+
 use crate::agent::store;
 use crate::args::{Args, BenchArgs, BenchWhat};
 use crate::exit::Exit;
@@ -13,7 +15,8 @@ pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {
         .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
     let what = args.what;
     let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    Ok((args, what))
+    let typed = std::env::args_os().collect();
+    Ok((Args { typed, ..args }, what))
 }
 
 /// Whether so many ranks can measure it.

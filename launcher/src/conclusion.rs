@@ -70,10 +70,13 @@ impl Conclusion<'_> {
         ranks.sort_unstable();
         crew.dismiss().await;
         let impatient = matches!(reason, Some(Reason::User(_) | Reason::ReaderGone));
-        let written = match impatient {
+        let mut written = match impatient {
             true => tokio::time::timeout(LAST_WRITE, writer.finish()).await.unwrap_or_default(),
             false => writer.finish().await,
         };
+        if let (Some(recorder), Some(kept)) = (&job.recorder, written.kept.take()) {
+            recorder.printed(kept);
+        }
         let blamed = culprit.map(|(failure, others, host)| blame(failure, others, &host, &written));
         let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
         let failed = match reason {

@@ -16,6 +16,7 @@ use crate::oob;
 use crate::output;
 use crate::placement::Bind;
 use crate::rank_env;
+use crate::record::Kept;
 use crate::refusal;
 use crate::rendezvous::Joined;
 use crate::report::{self, Failed};
@@ -72,7 +73,14 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writ
     let tag = |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
     let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
     let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
-    let setup = output::Setup { tags, credit: commands.clone(), ranks: map.world_size, nccl };
+    let setup = output::Setup {
+        tags,
+        credit: commands.clone(),
+        ranks: map.world_size,
+        nccl,
+        kept: job.recorder.is_some().then(Kept::default),
+        aside: job.aside,
+    };
     let (output, writer) = output::start(setup);
     let seats = map.nodes.iter().zip(receivers).map(|(node, commands)| Seat {
         node: node.id,

@@ -9,6 +9,7 @@ use crate::hosts::{self, Host, HostsError};
 use crate::oob;
 use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
+use crate::record::Recorder;
 use crate::selection::PortWishes;
 use crate::setup::{Options, Transport, Wishes};
 use crate::show::Show;
@@ -38,6 +39,8 @@ pub(crate) struct JobSpec {
     pub(crate) ranks: Option<u32>,
     pub(crate) oversubscribe: bool,
     pub(crate) argv: Vec<OsString>,
+    /// The whole command line of rlaunch.
+    pub(crate) typed: Vec<OsString>,
     pub(crate) wdir: WorkingDir,
     pub(crate) env: Vec<EnvVar>,
     /// Names that `-x` set: rlaunch's own values do not replace them.
@@ -64,6 +67,10 @@ pub(crate) struct JobSpec {
     pub(crate) show: Vec<Show>,
     pub(crate) reach: Reach,
     pub(crate) events: Events,
+    /// `None` where no record is wanted.
+    pub(crate) recorder: Option<Recorder>,
+    /// What ranks print to stdout goes to stderr.
+    pub(crate) aside: bool,
 }
 
 /// How hosts are reached and where the agent is kept.
@@ -179,6 +186,7 @@ impl JobSpec {
             wdir: args.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
             argv: args.program,
             options: options(args.placing, args.network, &env)?,
+            typed: args.typed,
             env,
             explicit,
             preload: preloads(&args.preload)?,
@@ -195,6 +203,8 @@ impl JobSpec {
             token: Token(random()?),
             show: args.show,
             reach: Reach::from_args(args.reach)?,
+            recorder: (!args.no_record).then(Recorder::new),
+            aside: args.aside,
         })
     }
 }

@@ -14,6 +14,7 @@ mod crew;
 mod env_style;
 mod events;
 mod exit;
+mod figures;
 mod first_failure;
 #[cfg(test)]
 mod goldens;
@@ -31,6 +32,7 @@ mod placement;
 mod rank_env;
 mod reach;
 mod reap;
+mod record;
 #[cfg(test)]
 mod recorded;
 mod refusal;
@@ -44,6 +46,7 @@ mod signals;
 mod ssh;
 mod table;
 mod topo;
+mod verdict;
 mod waiting;
 mod watch;
 
@@ -54,7 +57,8 @@ use exit::Exit;
 use job::JobSpec;
 use map::RankMap;
 use mesh::LinkWatch;
-use rendezvous::Relay;
+use record::JobRecord;
+use rendezvous::{Joined, Relay};
 use report::Failed;
 use rlaunch_bootstrap::client::command;
 use signals::Signals;
@@ -87,6 +91,8 @@ fn main() -> ExitCode {
         Invocation::Topo(args) => runtime.block_on(topo::topo(args)),
         Invocation::Capture(args) => runtime.block_on(capture::capture(args)),
         Invocation::Bench(args) => runtime.block_on(measure(*args)),
+        Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
+        Invocation::Report(args) => verdict::report(&args),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {
@@ -125,9 +131,19 @@ fn specify(args: Args) -> Result<JobSpec, Failed> {
 }
 
 async fn live(job: JobSpec) -> Result<Exit, Failed> {
-    let ended = run(&job).instrument(tracing::info_span!("job", id = %job.id)).await;
-    job.events.emit(&Record::job_ended(&ended));
+    let (ended, _record) = live_recorded(&job).await;
     ended
+}
+
+/// The same; with what it leaves, unless it is to leave nothing.
+async fn live_recorded(job: &JobSpec) -> (Result<Exit, Failed>, Option<JobRecord>) {
+    let ended = run(job).instrument(tracing::info_span!("job", id = %job.id)).await;
+    job.events.emit(&Record::job_ended(&ended));
+    let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(job, &ended));
+    if let Some(record) = &record {
+        record::store::keep_or_warn(record);
+    }
+    (ended, record)
 }
 
 /// From a job to how it ended.
@@ -166,7 +182,11 @@ async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<(Relay, L
     show::print(job, map, &joined).await;
     crew.start(job, &joined);
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
-    Ok((joined.relay, links))
+    let Joined { relay, table, setups, libraries, .. } = joined;
+    if let Some(recorder) = &job.recorder {
+        recorder.decided(table, setups, libraries);
+    }
+    Ok((relay, links))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

@@ -6,7 +6,8 @@
 mod log;
 mod version;
 
-pub(crate) use log::Log;
+pub(crate) use log::{Log, Use};
+pub(crate) use version::Version;
 
 use crate::exit::Exit;
 use crate::map::RankMap;
@@ -18,7 +19,6 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::table::Transport as Speaks;
-use version::Version;
 
 /// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \

@@ -13,6 +13,7 @@ use crate::nccl::Log;
 use crate::output::pen::Pen;
 use crate::output::sink::Sink;
 use crate::output::tail::Tails;
+use crate::record::Kept;
 use crate::session::Commands;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::wire::{Stream, ToAgent};
@@ -61,6 +62,8 @@ pub(crate) struct Written {
     pub(crate) tails: Tails,
     /// What NCCL has said, when that was wanted.
     pub(crate) nccl: Option<Log>,
+    /// What is recorded of it, when that was wanted.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// The writing thread, seen from the launcher.
@@ -78,6 +81,10 @@ pub(crate) struct Setup {
     pub(crate) ranks: u32,
     /// Reads what NCCL logs.
     pub(crate) nccl: Option<Log>,
+    /// Keeps what is recorded.
+    pub(crate) kept: Option<Kept>,
+    /// Ranks' stdout goes to stderr as well: this process's stdout is for something else.
+    pub(crate) aside: bool,
 }
 
 /// Starts the thread.
@@ -114,6 +121,7 @@ struct Thread {
     pen: Pen,
     tails: Tails,
     nccl: Option<Log>,
+    kept: Option<Kept>,
     credit: Vec<Account>,
     gone: Option<oneshot::Sender<()>>,
 }
@@ -133,10 +141,11 @@ impl Thread {
         // are shown at once.
         let show_unfinished = setup.ranks == 1 || std::io::stdout().is_terminal();
         Thread {
-            sink: Sink::new(setup.tags),
+            sink: Sink::new(setup.tags, setup.aside),
             pen: Pen::new(show_unfinished),
             tails: Tails::default(),
             nccl: setup.nccl,
+            kept: setup.kept,
             credit: setup.credit.into_iter().map(account).collect(),
             gone: Some(gone),
         }
@@ -161,7 +170,7 @@ impl Thread {
             }
             self.write_ready();
             if last {
-                return Written { tails: self.tails, nccl: self.nccl };
+                return Written { tails: self.tails, nccl: self.nccl, kept: self.kept };
             }
         }
     }
@@ -173,6 +182,10 @@ impl Thread {
                 None => Cow::Borrowed(&piece.data[..]),
             };
             let written = self.sink.write(piece.source, &data);
+            drop(data);
+            if let Some(kept) = &mut self.kept {
+                kept.add(piece.source, piece.data);
+            }
             if written.is_err() {
                 // Everything that follows is taken and dropped, so that the ranks can end.
                 if let Some(gone) = self.gone.take() {

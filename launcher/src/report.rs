@@ -6,8 +6,8 @@ pub(crate) use rlaunch_bootstrap::chain;
 use std::io::Write;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
-const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-const HINT: Style = AnsiColor::Cyan.on_default().bold();
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+pub(crate) const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
 /// Why a job could not run, or how it failed.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
 use crate::mesh;
+use crate::record::RankPlace;
 use crate::rendezvous::Joined;
 use crate::setup::{Setup, Variable};
 use crate::table;
@@ -70,7 +71,14 @@ impl Show {
     fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
             Show::Placement => placement(map, &joined.setups, &joined.table),
-            Show::Env => env(job, map, &joined.setups, &joined.libraries),
+            Show::Env => {
+                let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
+                let told = told(job, map, &joined.setups, &joined.libraries);
+                rows.extend(told.into_iter().map(|(rank, host, variable, why)| {
+                    vec![rank.to_string(), host.to_string(), variable, why]
+                }));
+                columns::lay_out(&rows)
+            }
             Show::RankTable(Form::Text) => table::for_people(&joined.table),
             Show::RankTable(Form::Json) => json(&joined.table),
             Show::Mesh(Form::Text) => mesh::for_people(&joined.table, &joined.mesh),
@@ -102,18 +110,32 @@ fn ranks<'a>(
 /// Where ranks run and what is near, as far as devices are known.
 pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
     let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
-    for (rank, host, Setup { placement, gpu, .. }) in ranks(map, setups) {
-        rows.push(vec![
-            rank.to_string(),
-            host.to_string(),
-            placement.cpus.as_ref().map_or("all".to_owned(), ToString::to_string),
-            placement.numa_node.map(|node| node.to_string()).unwrap_or_default(),
-            gpu.clone().unwrap_or_default(),
-            nearest_nics(table, rank),
-            placement.reason.clone(),
-        ]);
-    }
+    rows.extend(places(map, setups, table).into_iter().map(|place| {
+        vec![
+            place.rank.to_string(),
+            place.host,
+            place.cpus.unwrap_or_else(|| "all".to_owned()),
+            place.numa_node.map(|node| node.to_string()).unwrap_or_default(),
+            place.gpu.unwrap_or_default(),
+            place.nics,
+            place.why,
+        ]
+    }));
     columns::lay_out(&rows)
+}
+
+/// The same as data, by rank.
+pub(crate) fn places(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> Vec<RankPlace> {
+    let place = |(rank, host, setup): (Rank, &Host, &Setup)| RankPlace {
+        rank: rank.0,
+        host: host.to_string(),
+        cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
+        numa_node: setup.placement.numa_node,
+        gpu: setup.gpu.clone(),
+        nics: nearest_nics(table, rank),
+        why: setup.placement.reason.clone(),
+    };
+    ranks(map, setups).map(place).collect()
 }
 
 /// `mlx5_0,mlx5_1 PIX`: the rank's nearest NICs and how near, as `nvidia-smi topo -m` has it.
@@ -133,41 +155,43 @@ fn nearest_nics(table: &RankTable, rank: Rank) -> String {
     if is_somewhere { format!("{names} {}", first.distance) } else { names }
 }
 
+/// A variable of a rank: rank, host, `NAME=VALUE`, why.
+pub(crate) type ToldRow<'a> = (u32, &'a Host, String, String);
+
 /// What each rank gets unless it is set, and why; what the launching shell or `-x` sets instead is
-/// marked. Of what a host sets by itself nothing is known here.
-fn env(
+/// marked. Of what a host sets by itself nothing is known here. No secret is among the values.
+pub(crate) fn told<'a>(
     job: &JobSpec,
-    map: &RankMap,
-    setups: &[Vec<Setup>],
+    map: &'a RankMap,
+    setups: &'a [Vec<Setup>],
     libraries: &[Option<PathBuf>],
-) -> String {
+) -> Vec<ToldRow<'a>> {
     let yours = |name: &str| job.env.iter().find(|var| var.name == name);
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
-    let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
+    let mut rows = Vec::new();
     for (rank, host, setup) in ranks(map, setups) {
         let explained = setup.defaults.iter().filter(|default| !default.reason.is_empty());
+        let mut tell = |variable, why| rows.push((rank.0, host, variable, why));
         for Variable { name, value, reason } in explained {
             let (value, why) = match yours(name) {
                 Some(var) => (var.value.to_string_lossy().into_owned(), "(yours)".to_owned()),
                 None => (value.clone(), reason.clone()),
             };
-            let variable = format!("{name}={value}");
-            rows.push(vec![rank.to_string(), host.to_string(), variable, why]);
+            tell(format!("{name}={}", shown(name, &value)), why);
         }
         let of_library = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
         for [variable, why] in of_library.into_iter().flatten() {
-            rows.push(vec![rank.to_string(), host.to_string(), variable, why]);
+            tell(variable, why);
         }
         let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
         for var in job.env.iter().filter(|var| is_of_libraries(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {
-                let variable = format!("{name}={}", shown(&name, &value));
-                rows.push(vec![rank.to_string(), host.to_string(), variable, "(yours)".into()]);
+                tell(format!("{name}={}", shown(&name, &value)), "(yours)".into());
             }
         }
     }
-    columns::lay_out(&rows)
+    rows
 }
 
 /// By what a rank finds its library, and why; `given` is what the user has set of it.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// What three ranks of torch may take on two busy cores.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 const NETS: (&str, &str) = ("nets.py", include_str!("../../examples/resnet/nets.py"));
 const RESNET: [(&str, &str); 4] = [
@@ -19,13 +19,13 @@ const RESNET: [(&str, &str); 4] = [
     ("by_torch.py", include_str!("../../examples/resnet/by_torch.py")),
     NETS,
 ];
-const TRAIN: [(&str, &str); 2] =
+pub(crate) const TRAIN: [(&str, &str); 2] =
     [("train.py", include_str!("../../examples/torch_ddp/train.py")), NETS];
 /// Every collective among several ranks.
 const COLLECTIVES: &str = include_str!("../../worker/comm/python/tests/torch_ranks.py");
 
 /// A directory that only the launching machine has, and the options that take its files to hosts.
-fn project(files: &[(&str, &str)]) -> (TempDir, String) {
+pub(crate) fn project(files: &[(&str, &str)]) -> (TempDir, String) {
     let directory = launch_directory();
     let mut options = String::new();
     for (name, text) in files {

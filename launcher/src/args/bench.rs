@@ -19,7 +19,8 @@ const LARGEST: usize = 1 << 30;
 #[command(
     name = "rlaunch bench",
     max_term_width = 100,
-    override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]",
+    override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]\n       \
+                      rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
     after_help = "\
 Examples:
   rlaunch bench lat -H a,b                       one way of a ping-pong, 8 bytes to 4 MiB
@@ -27,6 +28,7 @@ Examples:
   rlaunch bench bw -H a,b --transport tcp        many messages at once, over TCP
   rlaunch bench coll all_reduce -H a:4,b:4       8 ranks on two hosts, 8 bytes to 16 MiB
   rlaunch bench coll all_gather -H a,b --sizes 1K,1M --type u8 --json
+  rlaunch bench train -H a,b --np 1,2 ./train    how a program scales; see bench train --help
 
 Columns:
   bytes      of each message, of each rank's vector (all_reduce, reduce, broadcast), or of all

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How ranks of different hosts reach each other.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct NetworkArgs {
     /// auto: by RDMA where it connects two hosts, by TCP otherwise, which is said; rdma: TCP is an
     /// error; tcp: RDMA is left alone
@@ -89,7 +89,7 @@ pub(crate) struct NetworkArgs {
 }
 
 /// Proving RDMA, and watching it.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MeshArgs {
     /// What of RDMA is proved before the program starts, by a few bytes and a block each way. auto:
     /// each pair of ranks in jobs of up to 64, each pair of ports in larger ones; full: each pair of

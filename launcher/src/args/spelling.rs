@@ -3,15 +3,25 @@
 use super::Args;
 use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
-/// Turns mpirun's spelling into clap's before the program begins: `-np 4` is `--np 4`, and the
-/// verb `run` as the first word is dropped.
-pub(super) fn respell(typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
-    let mut command = Args::command();
+/// Turns mpirun's spelling into clap's, for a job; the verb `run` as the first word is dropped.
+pub(super) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    if typed.get(1).is_some_and(|verb| verb == "run") {
+        typed.remove(1);
+    }
+    respell_for(Args::command(), typed)
+}
+
+/// The same for any command that ends in a program: before that begins, `-np 4` is `--np 4`, and
+/// `-n4`, which clap would take for the program, is `-n 4`.
+pub(super) fn respell_for(
+    mut command: clap::Command,
+    typed: Vec<OsString>,
+) -> Result<Vec<OsString>, clap::Error> {
     command.build();
-    let mut words = typed.into_iter().peekable();
+    let mut words = typed.into_iter();
     let mut spelled: Vec<OsString> = words.next().into_iter().collect();
-    words.next_if(|word| word == "run");
     while let Some(word) = words.next() {
         let text = word.to_string_lossy().into_owned();
         if !text.starts_with('-') || text == "--" {
@@ -23,10 +33,17 @@ pub(super) fn respell(typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error
         if !is_option(&command, &word) {
             return Err(unknown(&command, &text));
         }
-        let value_follows = takes_next_word(&command, &word);
-        spelled.push(word);
-        if value_follows {
-            spelled.extend(words.next());
+        match value_of(&command, &word) {
+            Value::None => spelled.push(word),
+            Value::Next => {
+                spelled.push(word);
+                spelled.extend(words.next());
+            }
+            Value::From(start) => {
+                let (letters, value) = word.as_bytes().split_at(start);
+                let value = value.strip_prefix(b"=").unwrap_or(value);
+                spelled.extend([letters, value].map(|part| OsStr::from_bytes(part).to_owned()));
+            }
         }
     }
     spelled.extend(words);
@@ -69,20 +86,32 @@ fn unknown(command: &clap::Command, word: &str) -> clap::Error {
     command.clone().error(clap::error::ErrorKind::UnknownArgument, message)
 }
 
-/// Whether this option's value is the next word.
-fn takes_next_word(command: &clap::Command, word: &OsStr) -> bool {
+/// Where an option has its value.
+enum Value {
+    /// It takes none, or it is behind `--long=`.
+    None,
+    Next,
+    /// In the same word, from this byte on.
+    From(usize),
+}
+
+fn value_of(command: &clap::Command, word: &OsStr) -> Value {
     let text = word.to_string_lossy();
     let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
     if let Some(long) = text.strip_prefix("--") {
-        return long_option(command, long).is_some_and(takes_value);
+        let follows = long_option(command, long).is_some_and(takes_value);
+        return if follows { Value::Next } else { Value::None };
     }
     // In `-vn 4` the last letter takes the value; in `-n4` the value has begun.
-    let mut letters = text.chars().skip(1);
-    while let Some(letter) = letters.next() {
-        let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter));
-        if arg.is_some_and(takes_value) {
-            return letters.next().is_none();
-        }
+    let letters = word.as_bytes();
+    let of_value = |letter: &u8| {
+        let short = Some(char::from(*letter));
+        command.get_arguments().find(|arg| arg.get_short() == short).is_some_and(takes_value)
+    };
+    match letters.iter().skip(1).position(of_value) {
+        None => Value::None,
+        // One to skip, and one that was found.
+        Some(at) if at + 2 == letters.len() => Value::Next,
+        Some(at) => Value::From(at + 2),
     }
-    false
 }

@@ -28,6 +28,11 @@ fn values_are_not_taken_for_programs() {
     assert_eq!(args.program, ["run", "-np"]);
     assert_eq!(args.ranks, Some(2));
     assert_eq!(parse("run -np 2 -- -odd").program, ["-odd"]);
+    for line in ["-n4 -Ha,b hostname", "-vn4 -H=a,b hostname", "-n=4 -Ha -Hb hostname"] {
+        let args = parse(line);
+        assert_eq!((args.ranks, args.hosts.join(",")), (Some(4), "a,b".to_owned()), "{line}");
+        assert_eq!(args.program, ["hostname"], "{line}");
+    }
 }
 
 #[test]

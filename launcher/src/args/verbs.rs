@@ -2,6 +2,7 @@
 
 use super::{ReachArgs, values};
 use clap::Parser;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// End whatever a job left on its hosts, when its agents could not: `rlaunch reap JOB -H a,b`.
@@ -97,4 +98,33 @@ pub(crate) struct CaptureArgs {
 
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
+}
+
+/// Say whether a run was fast, whether its figures add up, and which network it used.
+///
+/// It reads what tf_cnn_benchmarks, Horovod's synthetic benchmarks and nccl-tests print, and what
+/// NCCL logs (NCCL_DEBUG=INFO), with `--tag-output` of rlaunch or Open MPI or without: images/sec of
+/// each rank (the mean of the last 5 values, +/- their standard deviation) and of all, tables of
+/// bandwidths, the network of each rank. What does not fit is a warning. Several runs of different
+/// sizes are compared; of a job on record also with a smaller one of the same program.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch report",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch report last                  the last job, from its record
+  rlaunch report 0199f3a2c4d1          another, by its id or how that begins
+  rlaunch report train.log             what any launcher's job has printed
+  rlaunch report np1.log np4.log       two runs beside each other
+  mpirun … | rlaunch report -          as it comes from a program"
+)]
+pub(crate) struct ReportArgs {
+    /// Files with output, `-` for standard input, `last` for the last job, or a job's id
+    #[arg(value_name = "FILE|JOB|last|-", required = true)]
+    pub(crate) sources: Vec<OsString>,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }

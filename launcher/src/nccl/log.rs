@@ -1,7 +1,8 @@
-//! What NCCL logs about its network (NCCL_DEBUG=INFO), read for `--nccl-verify`: which network each
-//! rank really used.
+//! What NCCL logs about its network (NCCL_DEBUG=INFO), read for `--nccl-verify` and for `rlaunch
+//! report`: which network each rank really used.
 
 use rlaunch_bootstrap::id::Rank;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -17,12 +18,14 @@ pub(crate) struct Log {
 }
 
 /// What one rank uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Use {
     /// `IB`, `Socket`, or a plugin's name; `None` until NCCL has said.
     network: Option<String>,
     /// `rocep26s0:1 RoCE`.
     ports: Vec<String>,
+    /// The interface by which its processes find each other, `eth0`.
+    out_of_band: Option<String>,
     /// NICs read and write the GPU's memory.
     direct: bool,
 }
@@ -33,11 +36,23 @@ impl Use {
         self.network.as_deref().is_some_and(|network| network != "Socket")
     }
 
-    fn read(&mut self, words: &str) {
+    /// Whether NCCL has said which network that is.
+    pub(crate) fn is_known(&self) -> bool {
+        self.network.is_some()
+    }
+
+    /// The interface by which processes find each other.
+    pub(crate) fn out_of_band(&self) -> Option<&str> {
+        self.out_of_band.as_deref()
+    }
+
+    /// Reads a line, from behind `NCCL INFO` on.
+    pub(crate) fn read(&mut self, words: &str) {
         if let Some(network) = words.strip_prefix("Using network ") {
             self.network = Some(network.trim().to_owned());
         } else if let Some(ports) = words.strip_prefix("NET/IB : Using ") {
             self.ports = ports_of(ports);
+            self.out_of_band = interface_of(ports);
         } else if words.contains("GPU Direct RDMA Enabled") || words.contains("/GDRDMA") {
             self.direct = true;
         }
@@ -53,6 +68,12 @@ fn ports_of(text: &str) -> Vec<String> {
         is_port.then(|| port.replace('/', " "))
     });
     numbered.collect()
+}
+
+/// `eth0` of `…; OOB eth0:10.0.0.1<0>`.
+fn interface_of(text: &str) -> Option<String> {
+    let (_, address) = text.split_once("; OOB ")?;
+    address.split_once(':').map(|(name, _)| name.to_owned())
 }
 
 /// `IB rocep26s0:1 RoCE, GPUDirect`, `TCP: RDMA is not used`.
@@ -123,6 +144,7 @@ b:17:28 [0] NCCL INFO Using network Socket
         let mixed = format!("step 1\n{SOCKET}step 2\n");
         assert_eq!(log.take(Rank(1), mixed.as_bytes()), b"step 1\nstep 2\n");
         assert_eq!(log.of(Rank(0)).to_string(), "IB rocep26s0:1 RoCE");
+        assert_eq!(log.of(Rank(0)).out_of_band(), Some("eth0"));
         assert!(log.of(Rank(0)).is_rdma() && !log.of(Rank(1)).is_rdma());
         assert_eq!(log.of(Rank(1)).to_string(), "TCP (Socket): RDMA is not used");
         assert!(!log.of(Rank(2)).is_rdma());

@@ -22,11 +22,12 @@ struct Tags {
 }
 
 impl Sink {
-    pub(crate) fn new(tags: Option<Vec<String>>) -> Sink {
+    /// With `aside`, both go to stderr.
+    pub(crate) fn new(tags: Option<Vec<String>>, aside: bool) -> Sink {
         // Duplicates, because the standard handles buffer by line.
         let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().ok().map(File::from);
         Sink {
-            stdout: own(io::stdout().as_fd()),
+            stdout: if aside { own(io::stderr().as_fd()) } else { own(io::stdout().as_fd()) },
             stderr: own(io::stderr().as_fd()),
             tags: tags.map(|by_rank| Tags { by_rank, unfinished: vec![], line: vec![] }),
         }

@@ -113,7 +113,7 @@ impl Communicator {
 fn alone() -> Result<Communicator, StartError> {
     let names = [PeerName { rank: 0, host: "".into() }];
     let engine = Engine::new(0, vec![Box::new(OwnLink::default())], names.into());
-    let station = Station::new(engine, Arc::new(Kernel::new()?), Patience::of(1, 1), None);
+    let station = Station::new(engine, Arc::new(Kernel::new()?), Patience::of(false), None);
     Ok(Communicator::new(Arc::new(station), Group::world(0, [0].into())))
 }
 
@@ -159,7 +159,7 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     }
     let nodes: Vec<NodeId> = table.ranks().iter().map(|row| row.node).collect();
     let engine = Engine::new(me.index(), links, names);
-    let patience = Patience::of(locals.len(), cpus);
+    let patience = Patience::of(!spins()?.unwrap_or(locals.len() <= cpus));
     let station = Station::new(engine, Arc::new(Kernel::new()?), patience, timeout);
     let group = Group::world(me.index(), nodes.iter().map(|node| node.0).collect());
     station.listen_to(Agent::new(client, nodes))?;
@@ -223,6 +223,15 @@ fn init_timeout() -> Result<Duration, StartError> {
     };
     let timeout = variable(env::RLAUNCH_INIT_TIMEOUT, "number of seconds above 0", seconds)?;
     Ok(timeout.unwrap_or(INIT_TIMEOUT))
+}
+
+fn spins() -> Result<Option<bool>, StartError> {
+    let spins = |value: &str| match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    };
+    variable(env::RLAUNCH_SPIN, "0 or 1", spins)
 }
 
 fn eager_ranks() -> Result<u32, StartError> {

@@ -35,13 +35,13 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// For a rank that shares its CPUs with others, or does not.
-    pub(crate) fn of(ranks: usize, cpus: usize) -> Patience {
-        match ranks <= cpus {
-            // Twice as long as it takes to be woken.
-            true => Patience { looks: 10_000, yields: 100 },
+    pub(crate) fn of(shares: bool) -> Patience {
+        match shares {
             // Whoever could answer is not running: yielding is of no use either, since every rank
             // is a session of its own, and the scheduler's groups do not give way to each other.
-            false => Patience { looks: 50, yields: 0 },
+            true => Patience { looks: 50, yields: 0 },
+            // Twice as long as it takes to be woken.
+            false => Patience { looks: 10_000, yields: 100 },
         }
     }
 }

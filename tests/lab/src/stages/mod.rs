@@ -7,7 +7,7 @@ mod vm;
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::dist::{self, Profile};
@@ -285,6 +285,9 @@ fn in_lab(
         let why = torch.map_or("it was not asked for".into(), |error| error.to_string());
         lacking.push((TORCH, format!("no Python with torch: {why}")));
     }
+    if !has_gpu() {
+        lacking.push((GPU, "this machine has no GPU of NVIDIA's".to_owned()));
+    }
     let left_out: Vec<&str> = lacking.iter().map(|(tests, _)| *tests).collect();
     let mut tally = run::program_without(&program, plan, &left_out, &environment)?;
     for (tests, why) in lacking {
@@ -293,9 +296,15 @@ fn in_lab(
     Ok(tally)
 }
 
-/// How the names begin of tests that need numpy, and of those that need torch.
+/// What the names have of tests that need numpy, torch, or a GPU and torch mostly.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
+const GPU: &str = "gpu::";
+
+fn has_gpu() -> bool {
+    let look = Command::new("nvidia-smi").arg("-L").stdout(Stdio::null()).status();
+    look.is_ok_and(|status| status.success())
+}
 
 fn has_numpy() -> bool {
     let program = "import importlib.util as u, sys; sys.exit(not u.find_spec('numpy'))";

@@ -34,6 +34,8 @@ _FOREVER = timedelta(0)
 
 def create(_store, rank, size, timeout):
     """A process group of all ranks, as torch asks for one."""
+    # While one thread waits here, others compute.
+    os.environ.setdefault("RLAUNCH_SPIN", "0")
     os.environ.setdefault("RLAUNCH_COMM_TIMEOUT", str(timeout.total_seconds()))
     world = rlaunch.init()
     if size != world.size:

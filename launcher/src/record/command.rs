@@ -1,0 +1,61 @@
+//! Command lines as they may be kept.
+
+use rlaunch_bootstrap::env::{is_secret, shown};
+use std::ffi::OsString;
+
+/// Words without the values of what is called a secret: `-x API_KEY=…`, `--env=API_KEY=…`,
+/// `--token=…`, and the word behind `--token`.
+pub(crate) fn without_secrets(words: &[OsString]) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::with_capacity(words.len());
+    let mut is_value = false;
+    for word in words {
+        let word = word.to_string_lossy();
+        let names_secret = word.starts_with("--") && !word.contains('=') && is_secret(&word);
+        kept.push(match is_value && !word.starts_with('-') {
+            true => shown(kept.last().map_or("", String::as_str), &word),
+            false => without_secret(&word),
+        });
+        is_value = names_secret;
+    }
+    kept
+}
+
+/// What follows the `=` behind a secret's name is left out.
+fn without_secret(word: &str) -> String {
+    let mut start = 0;
+    for (at, _) in word.match_indices('=') {
+        let name = &word[start..at];
+        if is_secret(name) {
+            return format!("{}{}", &word[..=at], shown(name, &word[at + 1..]));
+        }
+        start = at + 1;
+    }
+    word.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(line: &str) -> String {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        without_secrets(&words).join(" ")
+    }
+
+    #[test]
+    fn values_of_secrets_are_left_out() {
+        let hidden = "(set, 3 chars)";
+        assert_eq!(kept("-x HF_TOKEN=a=b p"), format!("-x HF_TOKEN={hidden} p"));
+        assert_eq!(kept("-xHF_TOKEN=a=b p"), format!("-xHF_TOKEN={hidden} p"));
+        assert_eq!(kept("--env=API_KEY=abc p"), format!("--env=API_KEY={hidden} p"));
+        assert_eq!(kept("p --api-key abc --lr 1"), format!("p --api-key {hidden} --lr 1"));
+        assert_eq!(kept("p --api-key=abc"), format!("p --api-key={hidden}"));
+    }
+
+    #[test]
+    fn all_else_stays() {
+        for line in ["rlaunch -H a:2,b -x A=1 p --lr=0.1", "p --token --lr 1", "-x HF_TOKEN p"] {
+            assert_eq!(kept(line), line);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What a job leaves behind when it is over, and what is said of it: records, `rlaunch report`,
+//! `rlaunch bench train`.
+
+use crate::output::flood;
+use crate::support::{Field, Run, launch_directory};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A rank of a benchmark: `$RATE` images/sec each, and of all.
+const BENCHMARK: &str = "for step in 10 20 30; do \
+    echo \"$step images/sec: $RATE +/- 0.1 (jitter = 0.1) 7.5\"; done; \
+    echo \"total images/sec: $((RATE * WORLD_SIZE))\"";
+
+/// Where the launching machine keeps records.
+struct State(TempDir);
+
+impl State {
+    fn new() -> State {
+        State(launch_directory())
+    }
+
+    fn rlaunch<'a>(&self, field: &'a Field, words: &str) -> Run<'a> {
+        field.rlaunch(words).env("XDG_STATE_HOME", self.0.path().to_str().unwrap())
+    }
+
+    fn jobs(&self) -> PathBuf {
+        self.0.path().join("rlaunch/jobs")
+    }
+
+    /// Oldest first.
+    fn records(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.jobs()).map(|entries| entries.flatten().collect());
+        let entries: Vec<fs::DirEntry> = entries.unwrap_or_default();
+        let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
+        paths.sort();
+        paths
+    }
+
+    fn last(&self) -> Value {
+        let text = fs::read(self.records().last().unwrap()).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_job_leaves_a_record_for_its_user_alone() {
+    let (field, state) = (Field::new(), State::new());
+    let secrets = "-H a:2,b -x HF_TOKEN=hunter2 -x NCCL_KEY=hunter2";
+    let ran = state.rlaunch(&field, secrets).sh("echo line of $RANK; exit $RANK").run();
+    assert_ne!(ran.code, 0, "{ran}");
+    let [path] = &state.records()[..] else { panic!("{:?}", state.records()) };
+    assert_eq!((mode(path), mode(&state.jobs())), (0o600, 0o700));
+    let text = fs::read_to_string(path).unwrap();
+    assert!(!text.contains("hunter2"), "{text}");
+    let record = state.last();
+    assert_eq!(record["hosts"][1], serde_json::json!({ "host": "b", "ranks": [2] }), "{text}");
+    let argv = record["argv"].as_array().unwrap();
+    assert!(argv.contains(&"HF_TOKEN=(set, 7 chars)".into()), "{text}");
+    assert_eq!(record["program"][0], "sh");
+    assert_eq!(record["placement"].as_array().unwrap().len(), 3, "{text}");
+    let environment = record["environment"].as_array().unwrap();
+    let told = environment.iter().find(|told| told["variable"] == "NCCL_IB_DISABLE=1").unwrap();
+    assert_eq!(told["ranks"], serde_json::json!([0, 1, 2]));
+    assert!(told["why"].as_str().unwrap().contains("no RDMA device"), "{told}");
+    assert_eq!(
+        (&record["end"]["exit_code"], &record["end"]["spoke"]),
+        (&ran.code.into(), &"rank".into())
+    );
+    let pieces = record["output"]["first"].as_array().unwrap();
+    let of_rank_0 = pieces.iter().any(|p| p["rank"] == 0 && p["text"] == "line of 0\n");
+    assert!(of_rank_0, "{text}");
+    assert!(record["seconds"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn a_job_that_did_not_come_about_leaves_one_as_well() {
+    let (field, state) = (Field::new(), State::new());
+    let ran = state.rlaunch(&field, "-H a,b no-such-program").run();
+    ran.refused(127, &["no-such-program is not on a, b"]);
+    let record = state.last();
+    assert_eq!(
+        (&record["end"]["exit_code"], &record["end"]["spoke"]),
+        (&127.into(), &"launcher".into())
+    );
+    assert_eq!(record["placement"], serde_json::json!([]));
+}
+
+#[test]
+fn a_record_is_bounded() {
+    let (field, state) = (Field::new(), State::new());
+    let ran = state.rlaunch(&field, "-H a,b,c").sh(&flood(50_000)).run();
+    ran.succeeded();
+    let size = fs::metadata(&state.records()[0]).unwrap().len();
+    assert!((1 << 19..3 << 20).contains(&size), "{size}");
+    let output = &state.last()["output"];
+    assert!(output["left_out_bytes"].as_u64().unwrap() > 10 << 20);
+    let last = output["last"].as_array().unwrap().last().unwrap();
+    assert!(last["text"].as_str().unwrap().contains(" 00050000 "), "{last}");
+}
+
+#[test]
+fn the_newest_fifty_are_kept_and_no_record_is_none() {
+    let (field, state) = (Field::new(), State::new());
+    state.rlaunch(&field, "-H a --no-record true").run().succeeded();
+    assert!(!state.0.path().join("rlaunch").exists());
+    state.rlaunch(&field, "-H a true").run().succeeded();
+    let job = state.records()[0].clone();
+    for old in 0..60 {
+        fs::copy(&job, state.jobs().join(format!("{old:032x}.json"))).unwrap();
+    }
+    state.rlaunch(&field, "-H a true").run().succeeded();
+    let records = state.records();
+    assert_eq!(records.len(), 50);
+    assert!(records.contains(&job) && records[0].ends_with(format!("{:032x}.json", 12)));
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_a_warning() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a hostname").env("XDG_STATE_HOME", "/proc/none").run();
+    assert_eq!(ran.succeeded().out(), "a\n", "{ran}");
+    let err = ran.err();
+    assert!(
+        err.contains("warning: cannot write the job's record to /proc/none/rlaunch/jobs/"),
+        "{ran}"
+    );
+    assert!(err.contains("--no-record"), "{ran}");
+}
+
+#[test]
+fn the_last_job_is_reported() {
+    let (field, state) = (Field::new(), State::new());
+    let run = |words: &str, script: &str| {
+        state.rlaunch(&field, words).env("RATE", "100").sh(script).run().succeeded();
+    };
+    run("-H a:2,b", BENCHMARK);
+    let said = state.rlaunch(&field, "report last").run();
+    let out = said.succeeded().out();
+    for line in ["2     b     30    100.0", "ranks sum to 300.0; total printed: 300 (3 times"] {
+        assert!(out.contains(line), "{said}");
+    }
+    assert!(out.contains("scaling: no smaller run"), "{said}");
+    // A smaller run of the same program is on record from now on; the job is known by its id.
+    let job = state.last()["job"].as_str().unwrap().to_owned();
+    run("-H a", BENCHMARK);
+    let said = state.rlaunch(&field, "report").args([&job]).run();
+    assert!(said.succeeded().out().contains("3      300.0       100.0     100.0 %"), "{said}");
+    // What NCCL has said is in the record although nobody saw it.
+    run("-H a --nccl-verify", "echo a:1:2 [0] NCCL INFO Using network Socket");
+    let said = state.rlaunch(&field, "report last --json").run();
+    let said: Value = serde_json::from_str(&said.succeeded().out()).unwrap();
+    assert_eq!(said["reports"][0]["networks"][0]["rdma"], false, "{said}");
+}
+
+#[test]
+fn what_has_no_figures_is_refused() {
+    let (field, state) = (Field::new(), State::new());
+    state.rlaunch(&field, "report last").run().refused(203, &["no job has left a record in /"]);
+    state.rlaunch(&field, "-H a true").run().succeeded();
+    let refused = [
+        ("last", "no figures in job "),
+        ("none.log", "cannot read none.log"),
+        ("aaaaaaaa", "no record of a job that begins with aaaaaaaa"),
+    ];
+    for (given, sentence) in refused {
+        state.rlaunch(&field, &format!("report {given}")).run().refused(203, &[sentence]);
+    }
+    state.rlaunch(&field, "report").run().ended_with(200).says(&["FILE|JOB|last|-"]);
+}
+
+#[test]
+fn a_program_is_measured_with_several_numbers_of_ranks() {
+    let (field, state) = (Field::new(), State::new());
+    // The more ranks, the slower each.
+    let script = format!("RATE=$((104 - WORLD_SIZE * 4)); {BENCHMARK}");
+    let train = |options: &str| {
+        let run = state.rlaunch(&field, &format!("bench train -H a:2,b,c {options}"));
+        run.within(Duration::from_secs(30)).sh(&script).run()
+    };
+    let ran = train("-np 4,1,2");
+    let out = ran.succeeded().out();
+    for row in ["1      100.0       100.0     100.0 %", "2      192.0       96.0      96.0 %"] {
+        assert!(out.contains(row), "{ran}");
+    }
+    assert!(out.contains("4      352.0       88.0      88.0 %"), "{ran}");
+    assert!(out.contains("rlaunch -H a:2,b,c --np 4 sh -c 'RATE="), "{ran}");
+    assert_eq!(state.records().len(), 3);
+    let ran = train("--np 1,2 --json");
+    let said: Value = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    assert_eq!(said["scaling"]["runs"][1]["efficiency"], 0.96, "{said}");
+    assert!(ran.err().contains("30 images/sec: 96"), "{ran}");
+}
+
+#[test]
+fn a_measurement_without_figures_or_with_a_failed_job_ends() {
+    let (field, state) = (Field::new(), State::new());
+    let train = |script: &str| {
+        let run = state.rlaunch(&field, "bench train -H a,b --np 1,2");
+        run.within(Duration::from_secs(30)).sh(script).run()
+    };
+    train("true").ended_with(203).says(&["no images/sec in what rlaunch -H a,b --np 1 sh -c true"]);
+    let ran = train(&format!("RATE=1; {BENCHMARK}; test $WORLD_SIZE = 1 || exit 7"));
+    ran.ended_with(7);
+    assert!(ran.out().contains("1      1.0         1.0       100.0 %"), "{ran}");
+}
