@@ -1,7 +1,7 @@
 //! The guides whose machines the guests can stand for are followed here.
 
 use crate::guide;
-use crate::support::{Field, PATIENT, SILENCE};
+use crate::support::{Field, ORDINARY, PATIENT, SILENCE};
 
 #[test]
 fn triangle() {
@@ -13,10 +13,6 @@ fn triangle() {
 fn erdma() {
     follow("erdma");
 }
-
-/// Agents meet where they do when nobody is late: after 200 ms without an answer on the ordinary
-/// network they try the cables, too.
-const ORDINARY: &str = "--oob-if eth0";
 
 /// Jobs, whose words begin with an option, have the patience that emulated computers need.
 fn follow(name: &str) {

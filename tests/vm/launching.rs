@@ -1,6 +1,6 @@
 //! Jobs on the guests: the agent travels there by itself.
 
-use crate::support::{ALL, Field, PATIENT};
+use crate::support::{ALL, Field, ORDINARY, PATIENT};
 use std::collections::BTreeSet;
 
 #[test]
@@ -48,7 +48,7 @@ fn is_told(seen: &str, row: &[&str]) -> bool {
 #[test]
 fn ranks_are_told_what_was_shown_and_by_which_ports_to_meet() {
     let field = Field::new();
-    let words = format!("-H {ALL} {PATIENT} --show env -np 3 sh -c");
+    let words = format!("-H {ALL} {PATIENT} {ORDINARY} --show env -np 3 sh -c");
     let ran = field.rlaunch(&words, &[ENVIRONMENT]);
     let rows = rows(&ran.succeeded().out);
     for row in &rows {

@@ -23,6 +23,10 @@ pub(crate) const PATIENT: &str = "--mesh-timeout 20 --rdma-retries 4";
 /// The same of agents, which answer by that processor, too.
 pub(crate) const SILENCE: &str = "--node-timeout 20";
 
+/// Agents meet where they do when nobody is late: after 200 ms without an answer on the ordinary
+/// network they try the cables, too.
+pub(crate) const ORDINARY: &str = "--oob-if eth0";
+
 /// How long a guest's kernel may take to put an address into a GID table.
 const NOTICED: Duration = Duration::from_secs(15);
 
