@@ -107,10 +107,10 @@ def main():
     args = parser.parse_args()
     torch.set_default_dtype(getattr(torch, args.dtype))
     dist.init_process_group(args.backend)
-    try:
-        train(args)
-    finally:
-        dist.destroy_process_group()
+    train(args)
+    # Gloo may abort in a rank whose peers are gone already.
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
