@@ -79,4 +79,6 @@ class Training:
         return values.item() / self.size
 
     def close(self):
+        # Gloo may abort in a rank whose peers are gone already.
+        dist.barrier()
         dist.destroy_process_group()
