@@ -109,7 +109,7 @@ impl Subject {
         let (median, least, most) = (us(0.5), us(0.0), us(0.99));
         let (bytes, elements, algbw) = (row.bytes, row.elements, row.algbw());
         format!(
-            "{bytes:>12} {elements:>10} {median:>13.2} {least:>13.2} {most:>13.2} {algbw:>11.3} \
+            "{bytes:>12} {elements:>10} {median:>13.3} {least:>13.3} {most:>13.3} {algbw:>11.3} \
              {bus:>11.3}"
         )
     }
