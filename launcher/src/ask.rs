@@ -4,12 +4,12 @@
 use crate::agent::deliver::Delivery;
 use crate::agent::store::Store;
 use crate::args::ReachArgs;
-use crate::channel::{AgentChannel, Incoming};
+use crate::channel::Incoming;
 use crate::exit::Exit;
 use crate::hosts::{self, Host};
 use crate::job::Reach;
 use crate::report::{self, Failed};
-use crate::ssh::Ssh;
+use crate::route::{RemoteCommand, Routes};
 use crate::waiting::Roster;
 use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
 use serde::de::DeserializeOwned;
@@ -43,7 +43,8 @@ pub(crate) async fn every_host(
     let reach = Reach::from_args(reach).map_err(|error| usage(&error))?;
     let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
     let roster = Roster::new(hosts.iter().map(Host::to_string), "connecting");
-    let way = Arc::new(Way { ssh: Ssh::of(&reach)?, delivery, roster, words: words.to_owned() });
+    let way =
+        Arc::new(Way { routes: Routes::of(&reach)?, delivery, roster, words: words.to_owned() });
     let mut tasks = JoinSet::new();
     for (index, host) in hosts.into_iter().enumerate() {
         let way = way.clone();
@@ -70,7 +71,7 @@ pub(crate) async fn this_machine(reach: &ReachArgs, words: &[OsString]) -> Answe
 
 /// What every host's way shares.
 struct Way {
-    ssh: Ssh,
+    routes: Routes,
     delivery: Delivery,
     roster: Roster,
     words: String,
@@ -87,11 +88,11 @@ impl Way {
 
     async fn answer(&self, host: &Host) -> Result<Vec<u8>, String> {
         let text = |error: &dyn std::error::Error| report::chain(error);
-        let connection = self.ssh.connect(host).await.map_err(|error| text(&error))?;
+        let route = self.routes.to(host).await.map_err(|error| text(&error))?;
         self.roster.set(&host.to_string(), "ssh authenticated, no answer");
-        let agent = self.delivery.place(&connection).await.map_err(|error| text(&error))?;
-        let channel = connection.exec(&format!("exec {agent} {}", self.words)).await;
-        let mut channel = AgentChannel::over_ssh(channel.map_err(|error| text(&error))?);
+        let agent = self.delivery.place(&route).await.map_err(|error| text(&error))?;
+        let command = RemoteCommand::Become(&agent, &self.words);
+        let mut channel = route.exec(&command).await.map_err(|error| text(&error))?;
         let mut answer = Vec::new();
         while let Some(incoming) = channel.next().await {
             if let Incoming::Data(bytes) = incoming {
@@ -101,7 +102,7 @@ impl Way {
                 return Err(format!("more than {} MiB of an answer", LONGEST >> 20));
             }
         }
-        connection.close().await;
+        route.close().await;
         Ok(answer)
     }
 }

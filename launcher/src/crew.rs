@@ -20,10 +20,9 @@ use crate::record::Kept;
 use crate::refusal;
 use crate::rendezvous::Joined;
 use crate::report::{self, Failed};
+use crate::route::{RouteError, Routes};
 use crate::session::{self, Commands, Event, Seat, What};
 use crate::setup::Setup;
-use crate::ssh::Ssh;
-use crate::ssh::error::SshError;
 use crate::waiting::Roster;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
@@ -133,7 +132,7 @@ struct Arrived {
 #[derive(Debug, thiserror::Error)]
 enum NodeError {
     #[error(transparent)]
-    Ssh(#[from] SshError),
+    Route(#[from] RouteError),
     #[error(transparent)]
     Deliver(#[from] DeliverError),
     #[error("cannot start the agent on this machine")]
@@ -143,14 +142,15 @@ enum NodeError {
 impl NodeError {
     fn exit(&self) -> Exit {
         match self {
-            NodeError::Ssh(_) | NodeError::Deliver(DeliverError::Ssh(_)) => Exit::HOST,
+            NodeError::Route(_)
+            | NodeError::Deliver(DeliverError::Route(_) | DeliverError::Broken(_)) => Exit::HOST,
             NodeError::Deliver(_) | NodeError::Local(_) => Exit::AGENT,
         }
     }
 
     fn hint(&self, host: &str) -> Option<String> {
         match self {
-            NodeError::Ssh(error) => error.hint(host),
+            NodeError::Route(error) => error.hint(host),
             NodeError::Deliver(error) => error.hint(host),
             NodeError::Local(_) => None,
         }
@@ -165,13 +165,14 @@ impl Gathering {
         let store = Store::new(job.reach.agent.clone());
         let delivery = Delivery::new(store, job.reach.agent_dir.clone())
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
-        let ssh = match job.local {
+        let routes = match job.local {
             true => None,
-            false => Some(Ssh::of(&job.reach)?),
+            false => Some(Routes::of(&job.reach)?),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let roster = Roster::new(names, "connecting");
-        let way = Arc::new(Way { ssh, delivery, roster, job: job.id, events: job.events.clone() });
+        let way =
+            Arc::new(Way { routes, delivery, roster, job: job.id, events: job.events.clone() });
 
         let mut tasks = JoinSet::new();
         for (seat, mapped) in self.seats.into_iter().zip(&map.nodes) {
@@ -186,7 +187,7 @@ impl Gathering {
 /// What every host's way in shares.
 struct Way {
     /// `None` for this machine.
-    ssh: Option<Ssh>,
+    routes: Option<Routes>,
     delivery: Delivery,
     roster: Roster,
     job: JobId,
@@ -202,17 +203,17 @@ impl Way {
     }
 
     async fn start(&self, host: &Host, seat: Seat) -> Result<Arrived, NodeError> {
-        let (greeted, connection) = match &self.ssh {
+        let (greeted, route) = match &self.routes {
             None => {
                 let path = &self.delivery.native().path;
                 let channel = AgentChannel::local(path).map_err(NodeError::Local)?;
                 (deliver::greet(channel, path.display().to_string(), None).await?, None)
             }
-            Some(ssh) => {
-                let connection = ssh.connect(host).await?;
+            Some(routes) => {
+                let route = routes.to(host).await?;
                 self.roster.set(&host.to_string(), "ssh authenticated, agent not started");
                 self.events.emit(&Record::HostReached { host: &host.to_string() });
-                (self.delivery.start(&connection).await?, Some(connection))
+                (self.delivery.start(&route).await?, Some(route))
             }
         };
         let (facts, sent) = (greeted.facts.clone(), greeted.sent);
@@ -223,7 +224,7 @@ impl Way {
             sent_bytes: sent.unwrap_or(0),
         });
         tracing::debug!(%host, hostname = %facts.hostname, pid = facts.pid, "agent started");
-        let session = session::serve(greeted, connection, seat, self.job);
+        let session = session::serve(greeted, route, seat, self.job);
         let session = tokio::spawn(session.in_current_span());
         Ok(Arrived { facts, hello_at: Instant::now(), sent, session })
     }

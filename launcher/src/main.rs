@@ -38,6 +38,7 @@ mod recorded;
 mod refusal;
 mod rendezvous;
 mod report;
+mod route;
 mod selection;
 mod session;
 mod setup;

@@ -2,9 +2,9 @@
 //! on either side is noticed.
 
 use crate::agent::deliver::Greeted;
-use crate::channel::{AgentChannel, Incoming, Reader, Writer};
+use crate::channel::{Incoming, Reader, Writer};
 use crate::output::Output;
-use crate::ssh::Connection;
+use crate::route::{RemoteCommand, Route};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
@@ -89,15 +89,11 @@ pub(crate) struct Seat {
     pub(crate) here: mpsc::Sender<()>,
 }
 
-/// Serves an agent that has spoken, until its channel ends. The connection is held open for it.
-pub(crate) async fn serve(
-    greeted: Greeted,
-    connection: Option<Connection>,
-    seat: Seat,
-    job: JobId,
-) {
+/// Serves an agent that has spoken, until its channel ends. Its route is held open for it.
+pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, job: JobId) {
     let _here = seat.here;
-    let reap_command = format!("exec {} reap {job}", greeted.agent);
+    let reap = format!("reap {job}");
+    let reap = RemoteCommand::Become(&greeted.agent, &reap);
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {
         node: seat.node,
@@ -121,23 +117,23 @@ pub(crate) async fn serve(
     writer.abort();
     if !session.done {
         // A host that fell silent answers on no channel.
-        let reachable = connection.as_ref().filter(|_| !session.silent);
-        let reaped = reap(reachable, &reap_command).await;
+        let reachable = route.as_ref().filter(|_| !session.silent);
+        let reaped = clean_up(reachable, &reap).await;
         session.report(What::Reaped(reaped));
     }
-    if let Some(connection) = connection {
-        connection.close().await;
+    if let Some(route) = route {
+        route.close().await;
     }
     reader.reap().await;
 }
 
 /// The agent is gone and the host may not be: a second channel ends what it left.
-async fn reap(connection: Option<&Connection>, command: &str) -> Reaped {
-    let Some(connection) = connection.filter(|connection| connection.is_open()) else {
+async fn clean_up(route: Option<&Route>, command: &RemoteCommand<'_>) -> Reaped {
+    let Some(route) = route.filter(|route| route.is_open()) else {
         return Reaped::Unreachable;
     };
     let reaping = async {
-        let mut channel = AgentChannel::over_ssh(connection.exec(command).await.ok()?);
+        let mut channel = route.exec(command).await.ok()?;
         let mut words = String::new();
         while let Some(incoming) = channel.next().await {
             if let Incoming::Data(bytes) = incoming {

@@ -5,8 +5,7 @@
 
 use super::store::{AGENT, AgentFile, Store, StoreError};
 use crate::channel::{AgentChannel, Incoming, Reader};
-use crate::ssh::Connection;
-use crate::ssh::error::SshError;
+use crate::route::{RemoteCommand, Route, RouteError};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::wire::{FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, WireError};
 use std::io;
@@ -28,9 +27,11 @@ const MAX_ANSWER: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeliverError {
     #[error(transparent)]
-    Ssh(#[from] SshError),
+    Route(#[from] RouteError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("the connection broke while the agent was sent")]
+    Broken(#[source] io::Error),
     #[error("the host runs {system}, and the agent needs Linux")]
     System { system: String },
     #[error("cannot keep the agent there: {cause}")]
@@ -56,7 +57,7 @@ impl DeliverError {
     /// What the user can do.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
-            DeliverError::Ssh(error) => error.hint(host),
+            DeliverError::Route(error) => error.hint(host),
             DeliverError::Store(error) => error.hint(),
             DeliverError::Install { .. } => Some(
                 "--agent-dir DIR names another directory on the hosts, one that can be written \
@@ -70,7 +71,7 @@ impl DeliverError {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
             DeliverError::Version { .. } => Some("--agent names an agent of another build".into()),
-            DeliverError::System { .. } | DeliverError::Wire(_) => None,
+            DeliverError::System { .. } | DeliverError::Wire(_) | DeliverError::Broken(_) => None,
         }
     }
 }
@@ -111,23 +112,23 @@ impl Delivery {
     }
 
     /// Starts the agent on a host that was reached, sending it first if need be.
-    pub(crate) async fn start(&self, connection: &Connection) -> Result<Greeted, DeliverError> {
-        match self.execute(connection, &self.native, None).await {
+    pub(crate) async fn start(&self, route: &Route) -> Result<Greeted, DeliverError> {
+        match self.execute(route, &self.native, None).await {
             Err(DeliverError::NoStart(_)) => {}
             started => return started,
         }
         let mut mine = None;
-        self.first.get_or_init(async || mine = Some(self.install(connection).await)).await;
+        self.first.get_or_init(async || mine = Some(self.install(route).await)).await;
         let (file, sent) = match mine {
             Some(installed) => installed?,
-            None => self.install(connection).await?,
+            None => self.install(route).await?,
         };
-        self.execute(connection, &file, sent).await
+        self.execute(route, &file, sent).await
     }
 
     /// Makes sure that the agent is on a host, and returns its path as a shell there reads it.
-    pub(crate) async fn place(&self, connection: &Connection) -> Result<String, DeliverError> {
-        let (file, _) = self.install(connection).await?;
+    pub(crate) async fn place(&self, route: &Route) -> Result<String, DeliverError> {
+        let (file, _) = self.install(route).await?;
         Ok(self.path_of(&file))
     }
 
@@ -138,21 +139,21 @@ impl Delivery {
     /// One command that names the agent and becomes it.
     async fn execute(
         &self,
-        connection: &Connection,
+        route: &Route,
         file: &AgentFile,
         sent: Option<usize>,
     ) -> Result<Greeted, DeliverError> {
         let agent = self.path_of(file);
-        let channel = connection.exec(&format!("exec {agent} agent")).await?;
-        greet(AgentChannel::over_ssh(channel), agent, sent).await
+        let channel = route.exec(&RemoteCommand::Become(&agent, "agent")).await?;
+        greet(channel, agent, sent).await
     }
 
     /// Takes the right agent to the host, unless it is there by now.
     async fn install(
         &self,
-        connection: &Connection,
+        route: &Route,
     ) -> Result<(Arc<AgentFile>, Option<usize>), DeliverError> {
-        let installing = self.install_over(connection);
+        let installing = self.install_over(route);
         let late = |_| DeliverError::Install {
             cause: format!("not done within {} s", INSTALL_TIMEOUT.as_secs()),
         };
@@ -161,10 +162,10 @@ impl Delivery {
 
     async fn install_over(
         &self,
-        connection: &Connection,
+        route: &Route,
     ) -> Result<(Arc<AgentFile>, Option<usize>), DeliverError> {
-        let command = format!("exec sh -c '{}' sh {}", one_line(INSTALL), self.directory);
-        let channel = AgentChannel::over_ssh(connection.exec(&command).await?);
+        let (script, words) = (one_line(INSTALL), [self.directory.as_str()]);
+        let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
         let AgentChannel { reader, mut writer } = channel;
         let mut answers = Answers { reader, text: String::new() };
         let file = match self.file_for(answers.next().await?) {
@@ -178,7 +179,7 @@ impl Delivery {
             }
         };
         let size = file.size;
-        let lost = |error: io::Error| DeliverError::Ssh(SshError::Socket(error));
+        let lost = |error: io::Error| DeliverError::Broken(error);
         writer.send(format!("{} {size}\n", file.hash).into()).await.map_err(lost)?;
         let mut sent = None;
         let mut answer = answers.next().await?;
