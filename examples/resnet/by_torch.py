@@ -79,6 +79,6 @@ class Training:
         return values.item() / self.size
 
     def close(self):
-        # Gloo may abort in a rank whose peers are gone already.
+        # Gloo aborts if Python ends before gloo's threads have let go of the last tensors.
         dist.barrier()
         dist.destroy_process_group()

@@ -108,7 +108,7 @@ def main():
     torch.set_default_dtype(getattr(torch, args.dtype))
     dist.init_process_group(args.backend)
     train(args)
-    # Gloo may abort in a rank whose peers are gone already.
+    # Gloo aborts if Python ends before gloo's threads have let go of the last tensors.
     dist.barrier()
     dist.destroy_process_group()
 

@@ -21,6 +21,9 @@ const RESNET: [(&str, &str); 4] = [
 ];
 pub(crate) const TRAIN: [(&str, &str); 2] =
     [("train.py", include_str!("../../examples/torch_ddp/train.py")), NETS];
+/// What a rank says whose gloo was still letting go of tensors while Python ended: torch's own race
+/// (pytorch#179291), after the training.
+const GLOO_ABORTED: &str = "terminate called without an active exception";
 /// Every collective among several ranks.
 const COLLECTIVES: &str = include_str!("../../worker/comm/python/tests/torch_ranks.py");
 
@@ -90,7 +93,11 @@ fn torch_trains_by_rlaunch_as_by_gloo() {
     for model in ["--model tiny --norm group", deep] {
         let by = |backend| {
             let words = format!("{model} --backend {backend} --rate 0.01 --steps 20");
-            let ran = train(&field, &project, &words);
+            let mut ran = train(&field, &project, &words);
+            if backend == "gloo" && ran.err().contains(GLOO_ABORTED) {
+                tell("gloo aborted while it ended; once more");
+                ran = train(&field, &project, &words);
+            }
             (number(&ran, "step 20 loss"), number(&ran, "total images/sec:"))
         };
         let ((gloo, gloo_rate), (own, own_rate)) = (by("gloo"), by("rlaunch"));
