@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) enum SshError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("{}: {chain}", if *circle { "its jump hosts lead in a circle" } else { "more than 8 jump hosts" })]
+    #[error("{}: {chain}", chain_fault(*circle))]
     JumpChain { chain: String, circle: bool },
     #[error("through jump host {jump}")]
     Through { jump: String, source: Arc<SshError> },
@@ -44,10 +44,7 @@ pub(crate) enum SshError {
     Socket(#[source] io::Error),
     #[error("{what} within {} s", timeout.as_secs())]
     Timeout { what: &'static str, timeout: Duration },
-    #[error(
-        "the server at {place} drops connections ({})",
-        if said.is_empty() { "MaxStartups" } else { said.as_str() }
-    )]
+    #[error("the server at {place} drops connections ({})", reason_to_drop(said))]
     Dropped { place: String, said: String },
     #[error("the SSH handshake with {place} failed")]
     Handshake { place: String, source: Box<russh::Error> },
@@ -83,6 +80,15 @@ pub(crate) struct HostKeyChange {
     pub(crate) recorded: String,
     /// Fingerprint of the key that the host shows.
     pub(crate) shown: String,
+}
+
+fn chain_fault(circle: bool) -> &'static str {
+    if circle { "its jump hosts lead in a circle" } else { "more than 8 jump hosts" }
+}
+
+/// Older servers say nothing, and then there is one usual reason.
+fn reason_to_drop(said: &str) -> &str {
+    if said.is_empty() { "MaxStartups" } else { said }
 }
 
 fn tried_list(tried: &[String]) -> String {

@@ -131,7 +131,7 @@ impl Ssh {
     /// Logs in to each of `jumps` through the one before it, where nobody has yet; gives the last.
     async fn through(&self, jumps: &[Hop]) -> Result<Option<Arc<Jump>>, SshError> {
         let mut via = None;
-        let tell_nobody = |_| ();
+        let tell_nobody = |_: &'static str| ();
         for (index, hop) in jumps.iter().enumerate() {
             let logging_in = self.log_in(hop, via, &tell_nobody);
             via = Some(self.jumps.get(&jumps[..=index], logging_in).await?);

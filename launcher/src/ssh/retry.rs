@@ -130,11 +130,11 @@ impl Attempts {
     }
 
     fn conclude(&mut self, error: SshError, trouble: Option<Trouble>) -> SshError {
-        let earlier = self.earlier.take();
-        let last = match (earlier, &error) {
-            // An attempt that was cut short says less than the one before it.
-            (Some(earlier), SshError::Timeout { .. }) => earlier,
-            (Some(_), _) if trouble.is_some() => error,
+        let cut_short = matches!(error, SshError::Timeout { .. });
+        let last = match self.earlier.take() {
+            // It says less than the one before it.
+            Some(earlier) if cut_short => earlier,
+            Some(_) if trouble.is_some() => error,
             _ => return error,
         };
         let seconds = self.started.elapsed().as_secs();
