@@ -88,7 +88,7 @@ impl Way {
 
     async fn answer(&self, host: &Host) -> Result<Vec<u8>, String> {
         let text = |error: &dyn std::error::Error| report::chain(error);
-        let route = self.routes.to(host).await.map_err(|error| text(&error))?;
+        let route = self.routes.to(host, &self.roster).await.map_err(|error| text(&error))?;
         self.roster.set(&host.to_string(), "ssh authenticated, no answer");
         let agent = self.delivery.place(&route).await.map_err(|error| text(&error))?;
         let command = RemoteCommand::Become(&agent, &self.words);

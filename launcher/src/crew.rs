@@ -210,7 +210,7 @@ impl Way {
                 (deliver::greet(channel, path.display().to_string(), None).await?, None)
             }
             Some(routes) => {
-                let route = routes.to(host).await?;
+                let route = routes.to(host, &self.roster).await?;
                 self.roster.set(&host.to_string(), "ssh authenticated, agent not started");
                 self.events.emit(&Record::HostReached { host: &host.to_string() });
                 (self.delivery.start(&route).await?, Some(route))

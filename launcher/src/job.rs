@@ -80,15 +80,21 @@ pub(crate) struct Reach {
     pub(crate) ssh_config: Option<PathBuf>,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
+    /// Handshakes at one time.
+    pub(crate) fanout: usize,
+    /// Hosts may not be there yet: a name that nobody knows and a port where nobody listens are
+    /// tried again for a while.
+    pub(crate) patient: bool,
 }
 
 impl Reach {
     pub(crate) fn from_args(args: ReachArgs) -> Result<Reach, JobError> {
-        let ReachArgs { port, ssh_config, agent, agent_dir } = args;
+        let ReachArgs { port, ssh_config, agent, agent_dir, ssh_fanout } = args;
         if let Some(directory) = &agent_dir {
             crate::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
         }
-        Ok(Reach { port, ssh_config, agent, agent_dir })
+        let fanout = usize::from(ssh_fanout);
+        Ok(Reach { port, ssh_config, agent, agent_dir, fanout, patient: false })
     }
 }
 

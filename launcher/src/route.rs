@@ -6,6 +6,7 @@ use crate::job::Reach;
 use crate::report::Failed;
 use crate::ssh::error::SshError;
 use crate::ssh::{Connection, Ssh};
+use crate::waiting::Roster;
 
 /// By what hosts are reached; one serves all of a job.
 pub(crate) enum Routes {
@@ -60,10 +61,11 @@ impl Routes {
         Ok(Routes::Ssh(Ssh::of(reach)?))
     }
 
-    /// Reaches a host.
-    pub(crate) async fn to(&self, host: &Host) -> Result<Route, RouteError> {
+    /// Reaches a host; `roster` is told what it waits for.
+    pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
+        let tell = |stage| roster.set(&host.to_string(), stage);
         match self {
-            Routes::Ssh(ssh) => Ok(Route::Ssh(ssh.connect(host).await?)),
+            Routes::Ssh(ssh) => Ok(Route::Ssh(ssh.connect(host, &tell).await?)),
         }
     }
 }

@@ -22,6 +22,7 @@ mod gpu;
 mod guides;
 mod hello;
 mod horovod;
+mod jump;
 mod keys;
 mod library;
 mod local;

@@ -5,6 +5,7 @@ use super::known_hosts::KnownHostsError;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One host's failure on the way to a login. The host itself is named by whoever reports it.
@@ -12,20 +13,41 @@ use std::time::Duration;
 pub(crate) enum SshError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("its configuration asks for a proxy, which rlaunch cannot use yet")]
-    Proxy,
+    #[error("{}: {chain}", chain_fault(*circle))]
+    JumpChain { chain: String, circle: bool },
+    #[error("through jump host {jump}")]
+    Through { jump: String, source: Arc<SshError> },
+    #[error("jump host {jump} cannot connect to {place}")]
+    Forward { jump: String, place: String, source: Box<russh::Error> },
+    #[error("jump host {jump} does not forward connections")]
+    NoForwarding { jump: String },
+    #[error("cannot start its ProxyCommand `{command}`")]
+    ProxyStart { command: String, source: io::Error },
+    #[error("its ProxyCommand `{command}` {how}")]
+    ProxyCommand { command: String, how: String },
+    #[error("tried {attempts} times in {seconds} s")]
+    Repeated {
+        attempts: u32,
+        seconds: u64,
+        #[source]
+        last: Box<SshError>,
+    },
     #[error("cannot look up `{name}`")]
     LookUp { name: String, source: io::Error },
     #[error("`{name}` has no address of the wanted family")]
     NoAddress { name: String },
     #[error("cannot connect to {address}")]
     Connect { address: SocketAddr, source: io::Error },
+    #[error("cannot connect from BindAddress {name}")]
+    Bind { name: String, source: io::Error },
     #[error("cannot set up the TCP connection")]
     Socket(#[source] io::Error),
     #[error("{what} within {} s", timeout.as_secs())]
     Timeout { what: &'static str, timeout: Duration },
-    #[error("the SSH handshake with {address} failed")]
-    Handshake { address: SocketAddr, source: Box<russh::Error> },
+    #[error("the server at {place} drops connections ({})", reason_to_drop(said))]
+    Dropped { place: String, said: String },
+    #[error("the SSH handshake with {place} failed")]
+    Handshake { place: String, source: Box<russh::Error> },
     #[error("no known algorithm among `{list}`")]
     Algorithms { keyword: &'static str, list: String },
     #[error(transparent)]
@@ -43,8 +65,8 @@ pub(crate) enum SshError {
     Refused { user: String, tried: Vec<String>, methods: String },
     #[error("the login as {user} broke off")]
     Login { user: String, source: Box<russh::Error> },
-    #[error("{address} takes no command")]
-    Channel { address: SocketAddr, source: Box<russh::Error> },
+    #[error("{place} takes no command")]
+    Channel { place: String, source: Box<russh::Error> },
 }
 
 /// A host that shows another key than the recorded one.
@@ -58,6 +80,15 @@ pub(crate) struct HostKeyChange {
     pub(crate) recorded: String,
     /// Fingerprint of the key that the host shows.
     pub(crate) shown: String,
+}
+
+fn chain_fault(circle: bool) -> &'static str {
+    if circle { "its jump hosts lead in a circle" } else { "more than 8 jump hosts" }
+}
+
+/// Older servers say nothing, and then there is one usual reason.
+fn reason_to_drop(said: &str) -> &str {
+    if said.is_empty() { "MaxStartups" } else { said }
 }
 
 fn tried_list(tried: &[String]) -> String {
@@ -78,6 +109,19 @@ impl SshError {
                 "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
             ),
             SshError::Connect { address, source } => Some(connect_hint(address, source)),
+            SshError::Through { jump, source } => source.hint(jump),
+            SshError::Repeated { last, .. } => last.hint(host),
+            SshError::Dropped { .. } => Some(
+                "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the server's \
+                 sshd_config allows more"
+                    .into(),
+            ),
+            SshError::JumpChain { .. }
+            | SshError::Forward { .. }
+            | SshError::NoForwarding { .. }
+            | SshError::ProxyStart { .. }
+            | SshError::ProxyCommand { .. }
+            | SshError::Bind { .. } => self.way_hint(),
             SshError::Timeout { .. } => Some(format!(
                 "a firewall may drop the packets, or the host be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
@@ -94,7 +138,7 @@ impl SshError {
                 change.name,
                 change.file.display()
             )),
-            SshError::HostKeyRevoked { .. } | SshError::Proxy => None,
+            SshError::HostKeyRevoked { .. } => None,
             SshError::HostKeyUnknown { .. } => Some(format!(
                 "connect once by hand (`ssh {host}`) and compare the key, or set \
                  StrictHostKeyChecking accept-new"
@@ -106,6 +150,34 @@ impl SshError {
             SshError::Login { .. } | SshError::Channel { .. } => {
                 Some("the host's sshd log says why (MaxAuthTries, MaxSessions, the account)".into())
             }
+        }
+    }
+}
+
+impl SshError {
+    /// What the user can do about the way to a host.
+    fn way_hint(&self) -> Option<String> {
+        match self {
+            SshError::JumpChain { .. } => Some(
+                "`ProxyJump none` in ~/.ssh/config, in the Host block of the jump host that is \
+                 reached directly, ends the chain"
+                    .into(),
+            ),
+            SshError::Forward { jump, place, .. } => Some(format!(
+                "names are looked up on the jump host: `ssh -W {place} {jump}` shows a line that \
+                 begins with SSH- where an sshd listens"
+            )),
+            SshError::NoForwarding { jump } => Some(format!(
+                "`AllowTcpForwarding yes` in {jump}'s sshd_config allows it; no-port-forwarding \
+                 in authorized_keys forbids it for one key"
+            )),
+            SshError::ProxyStart { .. } | SshError::ProxyCommand { .. } => {
+                Some("run the command by hand: it must print a line that begins with SSH-".into())
+            }
+            SshError::Bind { .. } => {
+                Some("`ip addr` lists the addresses that this machine has".into())
+            }
+            _ => None,
         }
     }
 }

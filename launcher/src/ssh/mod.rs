@@ -1,38 +1,54 @@
 //! SSH as people have it set up: their configuration, their keys, their known hosts.
 //!
-//! One [`Ssh`] serves all hosts of a job, so files are read once and keys are unlocked once.
+//! One [`Ssh`] serves all hosts of a job, so files are read once, keys are unlocked once and jump
+//! hosts are logged in to once.
 
 pub(crate) mod algorithms;
 pub(crate) mod auth;
 pub(crate) mod config;
+mod dial;
 pub(crate) mod error;
 pub(crate) mod host_key;
+mod jump;
 pub(crate) mod known_hosts;
+mod proxy;
+mod retry;
+mod stream;
 
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::Reach;
 use crate::report::Failed;
 use auth::KeyRing;
-use config::{AddressFamily, ConfigError, HostConfig, Proxy, SshConfig};
+use config::{ConfigError, HostConfig, Proxy, SshConfig};
 use error::SshError;
 use host_key::{Client, HostKeys};
+use jump::{Hop, Jump, Jumps, SSH_PORT};
+use proxy::ProxyCommand;
+use retry::{Attempts, Rules};
 use russh::client::{self, Handle, Msg};
 use russh::{Channel, Disconnect};
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use stream::{Overheard, Stream};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 /// How long a host may take to answer, prove itself and let us in, unless its configuration says
 /// otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often an idle connection is proved to live.
+/// The least of it for hosts that may not be there yet.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often an idle connection is proved to live, and how many proofs may be missing, unless the
+/// host's configuration says otherwise.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// Handshakes at one time. More would only make each of them slower.
-const FANOUT: usize = 128;
+const KEEPALIVES: usize = 3;
+/// What a connection through others may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Told what a host is being waited for, where that is more than an answer.
+pub(crate) type Tell<'a> = &'a (dyn Fn(&'static str) + Sync);
 
 /// What all connections share.
 pub(crate) struct Ssh {
@@ -40,137 +56,241 @@ pub(crate) struct Ssh {
     config: SshConfig,
     /// From `--port`.
     port: Option<u16>,
+    /// Hosts may not be there yet.
+    patient: bool,
     keys: KeyRing,
     host_keys: HostKeys,
     fanout: Semaphore,
+    jumps: Jumps,
 }
 
 /// A host that let us in.
 pub(crate) struct Connection {
     handle: Handle<Client>,
     /// Where it was reached, `192.0.2.7:22`.
-    address: SocketAddr,
+    place: String,
+    /// What its bytes go through is open for as long as it is.
+    via: Option<Arc<Jump>>,
+    proxy: Option<ProxyCommand>,
 }
 
+/// The bytes to a host before anything was said.
+struct Line {
+    stream: Box<dyn Stream>,
+    place: String,
+    proxy: Option<ProxyCommand>,
+}
+
+/// One of the handshakes that may go on here, and through the jump host if there is one.
+type Turn<'a> = (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>);
+
 impl Ssh {
-    /// [`Ssh::load`] by what the command line says.
+    /// Reads the configuration, by what the command line says.
     pub(crate) fn of(reach: &Reach) -> Result<Ssh, Failed> {
-        Ssh::load(reach.ssh_config.as_deref(), reach.port)
-            .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
+        Ssh::load(reach).map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
     }
 
-    /// Reads the configuration: `file`, else the user's and the system's.
-    fn load(file: Option<&Path>, port: Option<u16>) -> Result<Ssh, ConfigError> {
+    fn load(reach: &Reach) -> Result<Ssh, ConfigError> {
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
-        let paths = file.map_or_else(|| SshConfig::default_paths(&home), |f| vec![f.to_owned()]);
+        let paths = match &reach.ssh_config {
+            Some(file) => vec![file.clone()],
+            None => SshConfig::default_paths(&home),
+        };
         Ok(Ssh {
             config: SshConfig::load(&paths)?,
             home,
-            port,
+            port: reach.port,
+            patient: reach.patient,
             keys: KeyRing::default(),
             host_keys: HostKeys::default(),
-            fanout: Semaphore::new(FANOUT),
+            fanout: Semaphore::new(reach.fanout),
+            jumps: Jumps::default(),
         })
     }
 
-    /// Reaches a host, checks that it is who it was before, and logs in.
-    pub(crate) async fn connect(&self, host: &Host) -> Result<Connection, SshError> {
+    /// Reaches a host, directly or as its configuration says, checks that it is who it was before,
+    /// and logs in.
+    pub(crate) async fn connect(
+        &self,
+        host: &Host,
+        tell: Tell<'_>,
+    ) -> Result<Connection, SshError> {
         let config = self.config.resolve_as(&host.name, host.user.as_deref(), None)?;
-        if config.proxy != Proxy::Direct {
-            return Err(SshError::Proxy);
+        let port = config.port.or(self.port).unwrap_or(SSH_PORT);
+        let target = Hop { name: host.name.clone(), config, port };
+        let jumps = jump::jumps_before(&self.config, &target)?;
+        if jumps.is_empty() {
+            return self.log_in(&target, None, tell).await;
         }
-        let timeout = config.connect_timeout.filter(|t| !t.is_zero()).unwrap_or(CONNECT_TIMEOUT);
-        // Closed never happens: the semaphore lives as long as `self`.
-        let _turn = self.fanout.acquire().await;
-        let deadline = tokio::time::Instant::now() + timeout;
-        let within = |what: &'static str| move |_| SshError::Timeout { what, timeout };
+        tell("its jump host is not reached");
+        let via = self.through(&jumps).await?;
+        tell("connecting");
+        self.log_in(&target, via, tell).await
+    }
 
-        let dialling = self.dial(&config);
-        let (stream, address) = tokio::time::timeout_at(deadline, dialling)
-            .await
-            .map_err(within("no answer to the TCP connection"))??;
-        let handshake = self.handshake(&config, stream, address);
-        let mut handle = tokio::time::timeout_at(deadline, handshake)
-            .await
-            .map_err(within("the TCP port answers, but the SSH handshake does not end"))??;
-        let user = config.user.clone().unwrap_or_else(|| self.keys.local_user());
-        let login = self.keys.log_in(&mut handle, &user, &config, &self.home);
+    /// Logs in to each of `jumps` through the one before it, where nobody has yet; gives the last.
+    async fn through(&self, jumps: &[Hop]) -> Result<Option<Arc<Jump>>, SshError> {
+        let mut via = None;
+        let tell_nobody = |_: &'static str| ();
+        for (index, hop) in jumps.iter().enumerate() {
+            let logging_in = self.log_in(hop, via, &tell_nobody);
+            via = Some(self.jumps.get(&jumps[..=index], logging_in).await?);
+        }
+        Ok(via)
+    }
+
+    /// Logs in to a host, with as many attempts to connect as make sense until its deadline, which
+    /// does not run while it waits for its turn.
+    async fn log_in(
+        &self,
+        hop: &Hop,
+        via: Option<Arc<Jump>>,
+        tell: Tell<'_>,
+    ) -> Result<Connection, SshError> {
+        let timeout = self.timeout_of(&hop.config);
+        let mut deadline = Instant::now() + timeout;
+        let mut attempts = Attempts::new(Rules::of(&hop.config, self.patient));
+        let within = |what: &'static str| move |_| SshError::Timeout { what, timeout };
+        let (mut connection, _turn) = loop {
+            let queued = Instant::now();
+            let turn = self.turn(via.as_deref()).await;
+            deadline += queued.elapsed();
+            let attempt = self.attempt(hop, via.clone(), deadline, timeout);
+            let error = match attempt.await {
+                Ok(connection) => break (connection, turn),
+                Err(error) => error,
+            };
+            // Others go on meanwhile.
+            drop(turn);
+            let left = deadline.saturating_duration_since(Instant::now());
+            let again = attempts.failed(error, left)?;
+            tell(again.stage);
+            tracing::debug!(host = %hop.name, pause = ?again.pause, "{}", again.stage);
+            tokio::time::sleep(again.pause).await;
+        };
+        let user = hop.config.user.clone().unwrap_or_else(|| self.keys.local_user());
+        let login = self.keys.log_in(&mut connection.handle, &user, &hop.config, &self.home);
         tokio::time::timeout_at(deadline, login)
             .await
             .map_err(within("the login does not end"))??;
-        tracing::debug!(%host, %address, %user, "logged in");
-        Ok(Connection { handle, address })
+        tracing::debug!(host = %hop.name, place = %connection.place, %user, "logged in");
+        Ok(connection)
     }
 
-    async fn dial(&self, config: &HostConfig) -> Result<(TcpStream, SocketAddr), SshError> {
-        let port = config.port.or(self.port).unwrap_or(22);
-        let addresses = look_up(config, port).await?;
-        let mut refused = None;
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
-                    // Before the first byte: Nagle's algorithm would hold back parts of the
-                    // handshake for 40 ms, twice.
-                    stream.set_nodelay(true).map_err(SshError::Socket)?;
-                    return Ok((stream, address));
-                }
-                Err(source) => refused = Some(SshError::Connect { address, source }),
+    fn timeout_of(&self, config: &HostConfig) -> Duration {
+        let configured = config.connect_timeout.filter(|timeout| !timeout.is_zero());
+        let least = if self.patient { PATIENCE } else { Duration::ZERO };
+        configured.unwrap_or(CONNECT_TIMEOUT).max(least)
+    }
+
+    async fn turn<'a>(&'a self, via: Option<&'a Jump>) -> Turn<'a> {
+        let through = match via {
+            Some(jump) => jump.turn().await,
+            None => None,
+        };
+        // It is never closed.
+        (through, self.fanout.acquire().await.ok())
+    }
+
+    /// Connects once, up to the end of the handshake.
+    async fn attempt(
+        &self,
+        hop: &Hop,
+        via: Option<Arc<Jump>>,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Connection, SshError> {
+        let within = |what: &'static str| move |_| SshError::Timeout { what, timeout };
+        let (no_line, no_handshake) = match (&via, &hop.config.proxy) {
+            (Some(_), _) => (
+                "no answer through its jump host",
+                "the jump host is connected to it, but the SSH handshake does not end",
+            ),
+            (None, Proxy::Command(_)) => (
+                "its ProxyCommand does not start",
+                "its ProxyCommand runs, but the SSH handshake does not end",
+            ),
+            _ => (
+                "no answer to the TCP connection",
+                "the TCP port answers, but the SSH handshake does not end",
+            ),
+        };
+        let opening = self.open(hop, via.as_deref());
+        let line = tokio::time::timeout_at(deadline, opening).await.map_err(within(no_line))??;
+        let handshake = self.handshake(hop, line);
+        let mut connection =
+            tokio::time::timeout_at(deadline, handshake).await.map_err(within(no_handshake))??;
+        connection.via = via;
+        Ok(connection)
+    }
+
+    /// The bytes to a host: through a jump host, by a command, or by TCP.
+    async fn open(&self, hop: &Hop, via: Option<&Jump>) -> Result<Line, SshError> {
+        let place = hop.place();
+        match (via, &hop.config.proxy) {
+            (Some(jump), _) => Ok(Line { stream: jump.stream_to(hop).await?, place, proxy: None }),
+            (None, Proxy::Command(command)) => {
+                let (pipes, proxy) = proxy::start(command)?;
+                Ok(Line { stream: Box::new(pipes), place, proxy: Some(proxy) })
+            }
+            (None, Proxy::Direct | Proxy::Jump(_)) => {
+                let (stream, address) = dial::dial(&hop.config, hop.port).await?;
+                Ok(Line { stream: Box::new(stream), place: address.to_string(), proxy: None })
             }
         }
-        Err(refused.unwrap_or(SshError::NoAddress { name: config.hostname.clone() }))
     }
 
-    async fn handshake(
-        &self,
-        config: &HostConfig,
-        stream: TcpStream,
-        address: SocketAddr,
-    ) -> Result<Handle<Client>, SshError> {
-        let (checker, verdict) = self.host_keys.checker(config, address.port())?;
-        let mut preferred = algorithms::preferred(config)?;
+    async fn handshake(&self, hop: &Hop, line: Line) -> Result<Connection, SshError> {
+        let Line { stream, place, proxy } = line;
+        let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
+        let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
+        let (keepalive_interval, keepalive_max) = keepalive(&hop.config);
         let client_config = client::Config {
             preferred,
-            limits: algorithms::rekey_limits(&config.rekey_limit),
-            keepalive_interval: Some(KEEPALIVE),
+            limits: algorithms::rekey_limits(&hop.config.rekey_limit),
+            keepalive_interval,
+            keepalive_max,
             nodelay: true,
             ..client::Config::default()
         };
+        let (stream, greeting) = Overheard::new(stream);
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
-        connected.map_err(|source| {
-            // The verdict on the host's key says more than "unknown key".
-            verdict.take().unwrap_or(SshError::Handshake { address, source: Box::new(source) })
-        })
+        let source = match connected {
+            Ok(handle) => return Ok(Connection { handle, place, via: None, proxy }),
+            Err(source) => source,
+        };
+        // The verdict on the host's key says more than "unknown key".
+        if let Some(verdict) = verdict.take() {
+            return Err(verdict);
+        }
+        let hung_up = matches!(source, russh::Error::Disconnect | russh::Error::IO(_));
+        if !hung_up || greeting.has_version() {
+            return Err(SshError::Handshake { place, source: Box::new(source) });
+        }
+        if let Some(proxy) = proxy
+            && let Some(error) = proxy.failure().await
+        {
+            return Err(error);
+        }
+        Err(SshError::Dropped { place, said: greeting.words() })
     }
 }
 
-/// The addresses of a host, in the system's order of preference.
-async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshError> {
-    let name = &config.hostname;
-    let wanted = |address: &SocketAddr| match config.address_family {
-        AddressFamily::Any => true,
-        AddressFamily::Inet => address.is_ipv4(),
-        AddressFamily::Inet6 => address.is_ipv6(),
-    };
-    let addresses: Vec<SocketAddr> = match name.parse::<IpAddr>() {
-        Ok(literal) => vec![SocketAddr::new(literal, port)],
-        Err(_) => tokio::net::lookup_host((name.as_str(), port))
-            .await
-            .map_err(|source| SshError::LookUp { name: name.clone(), source })?
-            .filter(wanted)
-            .collect(),
-    };
-    if addresses.is_empty() {
-        return Err(SshError::NoAddress { name: name.clone() });
-    }
-    Ok(addresses)
+/// How often an idle connection is proved to live, and how many proofs may be missing; zero of them
+/// is no limit, as in ssh_config(5).
+fn keepalive(config: &HostConfig) -> (Option<Duration>, usize) {
+    let interval = config.server_alive_interval.unwrap_or(KEEPALIVE);
+    let count = config.server_alive_count_max.map(|count| usize::try_from(count).ok());
+    let count = count.map_or(KEEPALIVES, |count| count.unwrap_or(usize::MAX));
+    (Some(interval).filter(|interval| !interval.is_zero()), count)
 }
 
 impl Connection {
     /// Runs `command` in the user's login shell.
     pub(crate) async fn exec(&self, command: &str) -> Result<Channel<Msg>, SshError> {
         let refused =
-            |source| SshError::Channel { address: self.address, source: Box::new(source) };
+            |source| SshError::Channel { place: self.place.clone(), source: Box::new(source) };
         let channel = self.handle.channel_open_session().await.map_err(refused)?;
         channel.exec(true, command).await.map_err(refused)?;
         Ok(channel)
@@ -183,6 +303,39 @@ impl Connection {
 
     /// Says good-bye; a connection that is dropped is closed as well, without a word.
     pub(crate) async fn close(self) {
-        let _ = self.handle.disconnect(Disconnect::ByApplication, "", "").await;
+        let Connection { handle, via, proxy, .. } = self;
+        let _ = handle.disconnect(Disconnect::ByApplication, "", "").await;
+        if via.is_none() && proxy.is_none() {
+            return;
+        }
+        // What carries the good-bye stays until it is on its way.
+        let closing = async {
+            let _ = handle.await;
+            if let Some(proxy) = proxy {
+                proxy.end().await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+        drop(via);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn keepalive_of(text: &str) -> (Option<u64>, usize) {
+        let files = SshConfig::parse(text, Path::new("/config")).unwrap();
+        let (interval, count) = keepalive(&files.resolve("h").unwrap());
+        (interval.map(|interval| interval.as_secs()), count)
+    }
+
+    #[test]
+    fn keepalives_are_those_of_the_configuration() {
+        assert_eq!(keepalive_of(""), (Some(15), 3));
+        assert_eq!(keepalive_of("ServerAliveInterval 30"), (Some(30), 3));
+        assert_eq!(keepalive_of("ServerAliveInterval 1m\nServerAliveCountMax 7"), (Some(60), 7));
+        assert_eq!(keepalive_of("ServerAliveInterval 0\nServerAliveCountMax 0"), (None, 0));
     }
 }
