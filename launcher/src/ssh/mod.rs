@@ -4,19 +4,24 @@
 
 pub(crate) mod algorithms;
 pub(crate) mod auth;
+mod certificate;
 pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod host_key;
+mod identities;
+mod key_ring;
+mod keys;
 pub(crate) mod known_hosts;
+pub(crate) mod passphrase;
 
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::Reach;
 use crate::report::Failed;
-use auth::KeyRing;
 use config::{AddressFamily, ConfigError, HostConfig, Proxy, SshConfig};
 use error::SshError;
 use host_key::{Client, HostKeys};
+use key_ring::KeyRing;
 use russh::client::{self, Handle, Msg};
 use russh::{Channel, Disconnect};
 use std::net::{IpAddr, SocketAddr};
@@ -95,7 +100,8 @@ impl Ssh {
             .map_err(within("the TCP port answers, but the SSH handshake does not end"))??;
         let user = config.user.clone().unwrap_or_else(|| self.keys.local_user());
         let login = self.keys.log_in(&mut handle, &user, &config, &self.home);
-        tokio::time::timeout_at(deadline, login)
+        self.keys
+            .within(timeout, deadline, login)
             .await
             .map_err(within("the login does not end"))??;
         tracing::debug!(%host, %address, %user, "logged in");
@@ -129,6 +135,7 @@ impl Ssh {
         let (checker, verdict) = self.host_keys.checker(config, address.port())?;
         let mut preferred = algorithms::preferred(config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
+        preferred.host_key_certificates = checker.certificates(config).into();
         let client_config = client::Config {
             preferred,
             limits: algorithms::rekey_limits(&config.rekey_limit),
