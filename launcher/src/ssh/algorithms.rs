@@ -187,8 +187,8 @@ impl Names {
         let certificates = certificates.iter().map(Algorithm::to_certificate_type);
         let plain = preferred.key.iter().map(|a| a.as_str().to_owned());
         let accepted = Accepted::by(config.pubkey_accepted_algorithms.as_deref());
-        let known = || HOST_KEYS.iter().chain([&RSA_BY_SHA1]);
-        let for_users = known().map(Algorithm::to_certificate_type);
+        let known = || HOST_KEYS.iter().cloned().chain([RSA_BY_SHA1]);
+        let for_users = known().map(|a| a.to_certificate_type());
         let for_users = for_users.chain(known().map(|a| a.as_str().to_owned()));
         Ok(Names {
             kex: kex.map(AsRef::as_ref).collect::<Vec<&str>>().join(","),

@@ -21,6 +21,9 @@ use tokio::net::UnixStream;
 
 type Agent = AgentClient<UnixStream>;
 
+/// Why a key is not offered that could be.
+const UNWANTED: &str = "not among PubkeyAcceptedAlgorithms";
+
 /// One login in progress.
 struct Attempt<'a> {
     ring: &'a KeyRing,
@@ -211,7 +214,6 @@ impl Attempt<'_> {
                 accepted.allows(algorithm.as_str())
             }
         };
-        const UNWANTED: &str = "not among PubkeyAcceptedAlgorithms";
         if !matches!(key.algorithm(), Algorithm::Rsa { .. }) {
             return Ok(if allows(&key.algorithm()) { Ok(None) } else { Err(UNWANTED) });
         }

@@ -245,7 +245,8 @@ impl Legacy {
         let mut text = Zeroizing::new(String::new());
         let body = Zeroizing::new(BASE64.encode(&plain));
         let label = &self.label;
-        write!(text, "-----BEGIN {label}-----\n{}\n-----END {label}-----\n", body.as_str()).ok()?;
+        write!(*text, "-----BEGIN {label}-----\n{}\n-----END {label}-----\n", body.as_str())
+            .ok()?;
         Some(text)
     }
 
@@ -257,7 +258,7 @@ impl Legacy {
         let mut last = Zeroizing::new(Vec::new());
         while key.len() < key_length {
             let mut hash = md5::Context::new();
-            hash.consume(&last);
+            hash.consume(&last[..]);
             hash.consume(passphrase.as_bytes());
             hash.consume(&self.iv[..8]);
             *last = hash.finalize().0.to_vec();
@@ -265,7 +266,7 @@ impl Legacy {
         }
         let cipher = C::new_from_slices(&key[..key_length], &self.iv).ok()?;
         let mut bytes = Zeroizing::new(self.encrypted.clone());
-        let length = cipher.decrypt_padded::<Pkcs7>(&mut bytes).ok()?.len();
+        let length = cipher.decrypt_padded::<Pkcs7>(&mut bytes[..]).ok()?.len();
         bytes.truncate(length);
         Some(bytes)
     }

@@ -263,12 +263,14 @@ impl KnownHosts {
     pub(crate) fn has_authority(&self, names: &[&str], port: u16) -> bool {
         let (full, plain) = (written_names(names, port), written_names(names, DEFAULT_PORT));
         let is_for = |e: &Entry| holds_any(e, &full) || holds_any(e, &plain);
-        self.entries.iter().any(|e| e.marker == Some(Marker::CertAuthority) && is_for(e))
+        let authority = Some(Marker::CertAuthority);
+        self.entries.iter().any(|e| e.marker == authority && is_for(e))
     }
 
     fn marked(&self, marker: Marker, names: &[&str], port: u16, key: &KeyData) -> Option<&Entry> {
         let (full, plain) = (written_names(names, port), written_names(names, DEFAULT_PORT));
-        let marked = self.entries.iter().filter(|e| e.marker == Some(marker));
+        let marker = Some(marker);
+        let marked = self.entries.iter().filter(|e| e.marker == marker);
         let mut marked = marked.filter(|e| e.key.key_data() == key);
         marked.find(|e| holds_any(e, &full) || holds_any(e, &plain))
     }

@@ -17,7 +17,7 @@ pub(crate) mod passphrase;
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::Reach;
-use crate::report::Failed;
+use crate::report::{self, Failed};
 use config::{AddressFamily, ConfigError, HostConfig, Proxy, SshConfig};
 use error::SshError;
 use host_key::{Client, HostKeys};
@@ -68,8 +68,12 @@ impl Ssh {
     fn load(file: Option<&Path>, port: Option<u16>) -> Result<Ssh, ConfigError> {
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         let paths = file.map_or_else(|| SshConfig::default_paths(&home), |f| vec![f.to_owned()]);
+        let config = SshConfig::load(&paths)?;
+        if file.is_none() {
+            config.refused_by_ssh(&home).iter().for_each(|line| report::warn(line));
+        }
         Ok(Ssh {
-            config: SshConfig::load(&paths)?,
+            config,
             home,
             port,
             keys: KeyRing::default(),

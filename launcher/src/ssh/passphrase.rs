@@ -29,6 +29,11 @@ pub(crate) fn restore_terminal() {
     }
 }
 
+/// Whether someone is being asked, so that nothing is printed meanwhile.
+pub(crate) fn is_asking() -> bool {
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
 /// The terminal that someone sits at.
 pub(crate) struct Terminal {
     tty: AsyncFd<File>,
