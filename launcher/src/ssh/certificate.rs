@@ -111,7 +111,9 @@ mod tests {
             Builder::new([7; 16].to_vec(), key.public_key(), 1_000_000, 2_000_000).unwrap();
         builder.cert_type(kind).unwrap();
         builder.key_id("test").unwrap();
-        principals.iter().for_each(|p| drop(builder.valid_principal(*p).unwrap()));
+        for principal in principals {
+            builder.valid_principal(*principal).unwrap();
+        }
         if principals.is_empty() {
             builder.all_principals_valid().unwrap();
         }

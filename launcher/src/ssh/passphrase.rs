@@ -3,15 +3,17 @@
 //! Keys are read one by one, and so are those that would be signals: the terminal is put back first,
 //! then the signal is raised.
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, PipeReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Mutex, PoisonError};
-use tokio::io::unix::AsyncFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 /// The longest passphrase, in bytes; more is ignored.
@@ -36,7 +38,7 @@ pub(crate) fn is_asking() -> bool {
 
 /// The terminal that someone sits at.
 pub(crate) struct Terminal {
-    tty: AsyncFd<File>,
+    tty: Arc<File>,
 }
 
 impl Terminal {
@@ -51,49 +53,65 @@ impl Terminal {
         if tcgetpgrp(&tty).ok()? != getpgrp() {
             return None;
         }
-        Some(Terminal { tty: AsyncFd::new(tty).ok()? })
+        Some(Terminal { tty: Arc::new(tty) })
     }
 
     /// What is typed after `prompt`; `None` when nothing is wanted, or nobody is there any more.
     pub(crate) async fn ask(&self, prompt: &str) -> Option<Zeroizing<String>> {
-        loop {
-            let silence = Silence::begin(self.tty.get_ref())?;
-            self.say(prompt);
-            let typed = self.line().await;
-            drop(silence);
-            self.say("\n");
-            match typed {
-                Typed::Line(text) => return Some(text),
-                Typed::Nothing => return None,
-                Typed::Signal(signal) => {
-                    let _ = raise(signal);
-                    // Whoever stopped us is asked again when we go on.
-                    if signal != Signal::SIGTSTP {
-                        return None;
-                    }
+        // The pipe closes when nobody waits for the answer any more.
+        let (unwanted, _wanted) = io::pipe().ok()?;
+        let (tty, prompt) = (self.tty.clone(), prompt.to_owned());
+        let asking = tokio::task::spawn_blocking(move || question(&tty, &prompt, &unwanted));
+        asking.await.ok().flatten()
+    }
+}
+
+fn question(tty: &File, prompt: &str, unwanted: &PipeReader) -> Option<Zeroizing<String>> {
+    let say = |mut tty: &File, text: &str| drop(tty.write_all(text.as_bytes()));
+    loop {
+        let silence = Silence::begin(tty)?;
+        say(tty, prompt);
+        let typed = line(tty, unwanted);
+        drop(silence);
+        say(tty, "\n");
+        match typed {
+            Typed::Line(text) => return Some(text),
+            Typed::Nothing => return None,
+            Typed::Signal(signal) => {
+                let _ = raise(signal);
+                // Whoever stopped us is asked again when we go on.
+                if signal != Signal::SIGTSTP {
+                    return None;
                 }
             }
         }
     }
+}
 
-    fn say(&self, text: &str) {
-        let _ = self.tty.get_ref().write_all(text.as_bytes());
-    }
-
-    async fn line(&self) -> Typed {
-        let mut line = Zeroizing::new(Vec::with_capacity(LONGEST));
-        loop {
-            let Ok(mut ready) = self.tty.readable().await else { return Typed::Nothing };
-            let mut bytes = Zeroizing::new([0; 64]);
-            let count = match ready.try_io(|tty| tty.get_ref().read(&mut bytes[..])) {
-                Ok(Ok(count @ 1..)) => count,
-                Ok(_) => return Typed::Nothing,
-                Err(_nothing_yet) => continue,
-            };
-            for &byte in &bytes[..count] {
-                if let Some(typed) = edit(&mut line, byte) {
-                    return typed;
-                }
+fn line(mut tty: &File, unwanted: &PipeReader) -> Typed {
+    let mut line = Zeroizing::new(Vec::with_capacity(LONGEST));
+    loop {
+        let mut ready = [
+            PollFd::new(tty.as_fd(), PollFlags::POLLIN),
+            PollFd::new(unwanted.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(_) => return Typed::Nothing,
+        }
+        if ready[1].any() != Some(false) {
+            return Typed::Nothing;
+        }
+        let mut bytes = Zeroizing::new([0; 64]);
+        let count = match tty.read(&mut bytes[..]) {
+            Ok(count @ 1..) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Ok(_) | Err(_) => return Typed::Nothing,
+        };
+        for &byte in &bytes[..count] {
+            if let Some(typed) = edit(&mut line, byte) {
+                return typed;
             }
         }
     }

@@ -89,6 +89,8 @@ fn theirs(file: &Path, alias: &str, text: &str, words: &[String]) -> Vec<String>
         let (key, value) = line.split_once(' ')?;
         let value = match (key, value) {
             ("stricthostkeychecking", "ask") => "accept-new".to_owned(),
+            // Both mean as long as the system takes.
+            ("connecttimeout", "none") if text.contains("ConnectTimeout none") => "0".to_owned(),
             _ => value.replace(&account, "~").replace('~', &home),
         };
         words.iter().any(|word| word == key).then(|| (key.to_owned(), value))
