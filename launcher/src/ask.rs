@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::hosts::{self, Host};
 use crate::job::Reach;
 use crate::report::{self, Failed};
-use crate::route::{RemoteCommand, Routes};
+use crate::route::{RemoteCommand, Route, Routes};
 use crate::waiting::Roster;
 use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
 use serde::de::DeserializeOwned;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long one host may take, from the login to its answer.
+/// How long one host may take after the login until its answer is there.
 const HOST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest answer, in bytes.
 const LONGEST: usize = 16 << 20;
@@ -79,16 +79,19 @@ struct Way {
 
 impl Way {
     async fn answer_of(&self, host: &Host) -> Answer {
-        let answer = tokio::time::timeout(HOST_TIMEOUT, self.answer(host)).await;
+        // A login has a deadline of its own, which waits for a passphrase to be typed.
+        let answer = match self.routes.to(host, &self.roster).await {
+            Ok(route) => tokio::time::timeout(HOST_TIMEOUT, self.answer(host, route)).await,
+            Err(error) => Ok(Err(report::chain(&error))),
+        };
         self.roster.arrived(&host.to_string());
         let late = |_| Err(format!("no answer within {} s", HOST_TIMEOUT.as_secs()));
         let failed = |cause| Failed::new(Exit::HOST, format!("{host}: {cause}"));
         answer.unwrap_or_else(late).map_err(failed)
     }
 
-    async fn answer(&self, host: &Host) -> Result<Vec<u8>, String> {
+    async fn answer(&self, host: &Host, route: Route) -> Result<Vec<u8>, String> {
         let text = |error: &dyn std::error::Error| report::chain(error);
-        let route = self.routes.to(host, &self.roster).await.map_err(|error| text(&error))?;
         self.roster.set(&host.to_string(), "ssh authenticated, no answer");
         let agent = self.delivery.place(&route).await.map_err(|error| text(&error))?;
         let command = RemoteCommand::Become(&agent, &self.words);

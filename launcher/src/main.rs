@@ -45,6 +45,7 @@ mod setup;
 mod show;
 mod signals;
 mod ssh;
+mod ssh_config;
 mod table;
 mod topo;
 mod verdict;
@@ -94,12 +95,14 @@ fn main() -> ExitCode {
         Invocation::Bench(args) => runtime.block_on(measure(*args)),
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
         Invocation::Report(args) => verdict::report(&args),
+        Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {
         failed.print();
         failed.exit
     });
+    ssh::passphrase::restore_terminal();
     // Whatever still looks up a name or writes to a stopped terminal is not waited for.
     runtime.shutdown_background();
     exit.into()

@@ -1,5 +1,6 @@
 //! Who is being waited for, so that a wait of more than a second says so.
 
+use crate::ssh::passphrase;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,7 @@ impl Roster {
             let left = Duration::from_secs(second).saturating_sub(started.elapsed());
             match tokio::time::timeout(left, &mut work).await {
                 Ok(done) => return done,
+                Err(_) if passphrase::is_asking() => {}
                 Err(_) => crate::report::say(&format!(
                     "waiting {} s for: {}",
                     started.elapsed().as_secs(),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdin, Command};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,6 +37,17 @@ impl<'a> Running<'a> {
         let stdout = Collected::from(child.stdout.take().unwrap());
         let stderr = Collected::from(child.stderr.take().unwrap());
         Running { field, child, started, bound, stdout, stderr, directories }
+    }
+
+    /// The same for a command whose stdin is a pipe, by which keys are typed. Whoever types must
+    /// wait for what they answer.
+    pub(crate) fn with_keyboard(
+        field: &'a Field,
+        command: &mut Command,
+        bound: Duration,
+    ) -> (ChildStdin, Running<'a>) {
+        let mut running = Running::start(field, command, bound);
+        (running.child.stdin.take().unwrap(), running)
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -234,11 +245,11 @@ impl Outcome {
         self.says(texts)
     }
 
-    /// A hint contains `text`.
+    /// A hint contains `text`, in its sentence or in the lines to paste below it.
     pub(crate) fn hints(&self, text: &str) -> &Outcome {
         let err = self.err();
-        let mut hints = err.lines().filter(|line| line.starts_with("hint: "));
-        assert!(hints.any(|hint| hint.contains(text)), "no hint with `{text}`:\n{self}");
+        let mut lines = err.lines().skip_while(|line| !line.starts_with("hint: "));
+        assert!(lines.any(|line| line.contains(text)), "no hint with `{text}`:\n{self}");
         self
     }
 

@@ -67,6 +67,14 @@ impl DeliverError {
             DeliverError::NoStart(words) if words.contains("GLIBC") => {
                 Some("build the agent with `cargo agent`: it needs no libc on the host".into())
             }
+            DeliverError::Shell(words) | DeliverError::NoStart(words)
+                if words.contains("account is currently not available") =>
+            {
+                Some(format!(
+                    "the account has no login shell; on {host}:\n  sudo chsh -s /bin/bash ACCOUNT\n\
+                     or take another account: -H ACCOUNT@{host}"
+                ))
+            }
             DeliverError::Silent(_) | DeliverError::NoStart(_) | DeliverError::Shell(_) => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }

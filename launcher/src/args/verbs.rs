@@ -128,3 +128,38 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// Show what SSH's configuration says about hosts, as rlaunch understands it.
+///
+/// The form is that of `ssh -G`: a keyword and its value, but only of the words that rlaunch follows;
+/// others are ignored, in blocks that match as well. Nobody is connected to. A comment names the
+/// files that were read and what in them is not followed (`Match exec`).
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch ssh-config",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch ssh-config a                          how a would be reached, and with which keys
+  rlaunch ssh-config root@a b                   the same as root, and for b
+  diff <(rlaunch ssh-config a | sort) <(ssh -G a | sort)    what rlaunch would do otherwise
+
+Words that are followed: Host, Match (host, originalhost, user, localuser, all), Include, HostName,
+User, Port, AddressFamily, BindAddress, ProxyJump, ProxyCommand, ConnectTimeout, ConnectionAttempts,
+ServerAliveInterval, ServerAliveCountMax, RekeyLimit, IdentityFile, CertificateFile, IdentityAgent,
+IdentitiesOnly, StrictHostKeyChecking, UserKnownHostsFile, GlobalKnownHostsFile, HostKeyAlias,
+KexAlgorithms, Ciphers, HostKeyAlgorithms, PubkeyAcceptedAlgorithms."
+)]
+pub(crate) struct SshConfigArgs {
+    /// The hosts, as ssh would be given them or as for a job
+    #[arg(value_name = "HOST", required = true)]
+    pub(crate) hosts: Vec<String>,
+
+    /// The SSH port of hosts for which the configuration names none
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
+    /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ssh_config: Option<PathBuf>,
+}

@@ -7,9 +7,9 @@
 //! P-256 takes OpenSSL 0.1 ms. Ciphers: authenticated ones, AES-GCM first, because processors have
 //! instructions for it.
 
-use super::config::{HostConfig, RekeyLimit};
+use super::config::{HostConfig, RekeyLimit, matches_list};
 use super::error::SshError;
-use russh::keys::Algorithm;
+use russh::keys::{Algorithm, EcdsaCurve, HashAlg};
 use russh::{Limits, Preferred, cipher, kex};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -39,6 +39,17 @@ const CIPHERS: &[cipher::Name] = &[
     cipher::AES_128_CTR,
 ];
 
+/// Keys by which hosts prove themselves. SHA-1 is for those who ask for it.
+const HOST_KEYS: &[Algorithm] = &[
+    Algorithm::Ed25519,
+    Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
+    Algorithm::Ecdsa { curve: EcdsaCurve::NistP384 },
+    Algorithm::Ecdsa { curve: EcdsaCurve::NistP521 },
+    Algorithm::Rsa { hash: Some(HashAlg::Sha512) },
+    Algorithm::Rsa { hash: Some(HashAlg::Sha256) },
+];
+const RSA_BY_SHA1: Algorithm = Algorithm::Rsa { hash: None };
+
 /// The most data a key may protect, by RFC 4253 section 9; also what the library allows.
 const REKEY_BYTES: u64 = 1 << 30;
 const REKEY_AFTER: Duration = Duration::from_secs(3600);
@@ -54,7 +65,7 @@ pub(crate) fn preferred(config: &HostConfig) -> Result<Preferred, SshError> {
         Some(list) => choose("Ciphers", list, CIPHERS)?,
     };
     let key = match &config.host_key_algorithms {
-        None => Preferred::DEFAULT.key,
+        None => Cow::Borrowed(HOST_KEYS),
         Some(list) => Cow::Owned(choose_host_keys(list)?),
     };
     Ok(Preferred {
@@ -71,11 +82,8 @@ fn choose<N>(keyword: &'static str, list: &str, default: &[N]) -> Result<Vec<N>,
 where
     N: Copy + PartialEq + AsRef<str> + for<'a> TryFrom<&'a str>,
 {
-    let (how, names) = match list.split_at_checked(1) {
-        Some((how @ ("+" | "-" | "^"), names)) => (how, names),
-        _ => ("", list),
-    };
-    let matched = |name: &N| super::config::matches_list(names, name.as_ref());
+    let (how, names) = split(list);
+    let matched = |name: &N| matches_list(names, name.as_ref());
     let named: Vec<N> = names.split(',').filter_map(|name| N::try_from(name.trim()).ok()).collect();
     let is_rest = |name: &N| !matched(name) && !named.contains(name);
     let rest: Vec<N> = default.iter().copied().filter(is_rest).collect();
@@ -91,24 +99,104 @@ where
     Ok(chosen)
 }
 
+/// What a list does with the default, and its names.
+fn split(list: &str) -> (&str, &str) {
+    match list.split_at_checked(1) {
+        Some((how @ ("+" | "-" | "^"), names)) => (how, names),
+        _ => ("", list),
+    }
+}
+
 fn choose_host_keys(list: &str) -> Result<Vec<Algorithm>, SshError> {
-    let names = list.trim_start_matches(['+', '^']);
-    let named = |a: &Algorithm| super::config::matches_list(names, a.as_str());
-    let default = Preferred::DEFAULT.key;
-    let chosen: Vec<Algorithm> = if let Some(removed) = list.strip_prefix('-') {
-        let kept = |a: &&Algorithm| !super::config::matches_list(removed, a.as_str());
-        default.iter().filter(kept).cloned().collect()
-    } else if names.len() < list.len() {
-        let (first, rest): (Vec<_>, Vec<_>) = default.iter().cloned().partition(named);
-        first.into_iter().chain(rest).collect()
-    } else {
-        default.iter().filter(|a| named(a)).cloned().collect()
+    let (how, names) = split(list);
+    let all = || HOST_KEYS.iter().cloned().chain([RSA_BY_SHA1]);
+    let fits = |pattern: &str, a: &Algorithm| matches_list(pattern, a.as_str());
+    // In the order of the list.
+    let mut named: Vec<Algorithm> = Vec::new();
+    for pattern in names.split(',') {
+        let new = all().filter(|a| fits(pattern.trim(), a) && !named.contains(a));
+        let new: Vec<Algorithm> = new.collect();
+        named.extend(new);
+    }
+    let rest: Vec<Algorithm> = HOST_KEYS.iter().filter(|a| !named.contains(a)).cloned().collect();
+    let chosen: Vec<Algorithm> = match how {
+        "+" => [rest, named].concat(),
+        "^" => [named, rest].concat(),
+        "-" => rest,
+        _ => named,
     };
-    if chosen.is_empty() {
+    if chosen.is_empty() && certificates(Some(list)).is_empty() {
         let keyword = "HostKeyAlgorithms";
         return Err(SshError::Algorithms { keyword, list: list.to_owned() });
     }
     Ok(chosen)
+}
+
+/// The host keys that may come with a certificate.
+pub(crate) fn host_certificates(config: &HostConfig) -> Vec<Algorithm> {
+    certificates(config.host_key_algorithms.as_deref())
+}
+
+fn certificates(list: Option<&str>) -> Vec<Algorithm> {
+    let accepted = Accepted::by(list);
+    let allowed = HOST_KEYS.iter().filter(|a| accepted.allows(&a.to_certificate_type()));
+    allowed.cloned().collect()
+}
+
+/// Which keys, and which signatures by them, may be used to log in: `PubkeyAcceptedAlgorithms`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accepted<'a>(Option<&'a str>);
+
+impl<'a> Accepted<'a> {
+    /// By a list as configured; by default everything but SHA-1 and DSA.
+    pub(crate) fn by(list: Option<&'a str>) -> Accepted<'a> {
+        Accepted(list)
+    }
+
+    /// Whether an algorithm may be used: `rsa-sha2-512`, `ssh-ed25519-cert-v01@openssh.com`.
+    pub(crate) fn allows(self, name: &str) -> bool {
+        let is_default = !matches!(
+            name,
+            "ssh-rsa" | "ssh-rsa-cert-v01@openssh.com" | "ssh-dss" | "ssh-dss-cert-v01@openssh.com"
+        );
+        let Some(list) = self.0 else { return is_default };
+        let (how, names) = split(list);
+        let named = matches_list(names, name);
+        match how {
+            "+" | "^" => is_default || named,
+            "-" => is_default && !named,
+            _ => named,
+        }
+    }
+}
+
+/// What a host is offered, each as a list of names.
+pub(crate) struct Names {
+    pub(crate) kex: String,
+    pub(crate) ciphers: String,
+    pub(crate) host_keys: String,
+    pub(crate) public_keys: String,
+}
+
+impl Names {
+    /// For a host with this configuration.
+    pub(crate) fn of(config: &HostConfig) -> Result<Names, SshError> {
+        let preferred = preferred(config)?;
+        let kex = preferred.kex.iter().filter(|name| !KEX_EXTENSIONS.contains(name));
+        let certificates = host_certificates(config);
+        let certificates = certificates.iter().map(Algorithm::to_certificate_type);
+        let plain = preferred.key.iter().map(|a| a.as_str().to_owned());
+        let accepted = Accepted::by(config.pubkey_accepted_algorithms.as_deref());
+        let known = || HOST_KEYS.iter().cloned().chain([RSA_BY_SHA1]);
+        let for_users = known().map(|a| a.to_certificate_type());
+        let for_users = for_users.chain(known().map(|a| a.as_str().to_owned()));
+        Ok(Names {
+            kex: kex.map(AsRef::as_ref).collect::<Vec<&str>>().join(","),
+            ciphers: preferred.cipher.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(","),
+            host_keys: certificates.chain(plain).collect::<Vec<_>>().join(","),
+            public_keys: for_users.filter(|n| accepted.allows(n)).collect::<Vec<_>>().join(","),
+        })
+    }
 }
 
 /// When keys are exchanged anew.
@@ -147,5 +235,45 @@ mod tests {
         assert!(!kex_of("-mlkem*").unwrap().contains(&"mlkem768x25519-sha256".to_owned()));
         assert_eq!(kex_of("+diffie-hellman-group14-sha1").unwrap().len(), KEX.len() + 1);
         assert_eq!(kex_of("nonsense"), None);
+    }
+
+    fn host_keys_of(list: &str) -> Vec<String> {
+        let chosen = choose_host_keys(list).unwrap();
+        chosen.iter().map(|a| a.as_str().to_owned()).collect()
+    }
+
+    #[test]
+    fn host_keys_by_sha1_are_for_those_who_ask() {
+        let default = preferred(&HostConfig::default()).unwrap().key;
+        assert!(!default.contains(&RSA_BY_SHA1));
+        assert_eq!(host_keys_of("+ssh-rsa").last().unwrap(), "ssh-rsa");
+        assert_eq!(host_keys_of("^ssh-rsa")[0], "ssh-rsa");
+        assert_eq!(host_keys_of("rsa-sha2-256,ssh-ed25519"), ["rsa-sha2-256", "ssh-ed25519"]);
+        assert!(!host_keys_of("-ecdsa*").iter().any(|name| name.starts_with("ecdsa")));
+        assert!(host_keys_of("ssh-ed25519-cert-v01@openssh.com").is_empty());
+        assert!(choose_host_keys("nonsense").is_err());
+        let only = Some("ssh-ed25519-cert-v01@openssh.com");
+        assert_eq!(certificates(only), [Algorithm::Ed25519]);
+        assert_eq!(certificates(Some("ssh-ed25519")), []);
+        assert_eq!(certificates(None).len(), HOST_KEYS.len());
+    }
+
+    #[test]
+    fn accepted_signatures() {
+        let table = [
+            (None, "ssh-ed25519", true),
+            (None, "rsa-sha2-512-cert-v01@openssh.com", true),
+            (None, "ssh-rsa", false),
+            (Some("+ssh-rsa"), "ssh-rsa", true),
+            (Some("+ssh-rsa"), "ssh-ed25519", true),
+            (Some("-rsa-*"), "rsa-sha2-256", false),
+            (Some("-rsa-*"), "ssh-rsa", false),
+            (Some("^ssh-rsa"), "ssh-ed25519", true),
+            (Some("ecdsa-*,ssh-rsa"), "ssh-ed25519", false),
+            (Some("ecdsa-*,ssh-rsa"), "ecdsa-sha2-nistp521", true),
+        ];
+        for (list, name, allowed) in table {
+            assert_eq!(Accepted::by(list).allows(name), allowed, "{list:?} {name}");
+        }
     }
 }

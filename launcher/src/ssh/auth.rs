@@ -1,54 +1,41 @@
-//! Logging in: keys of the agent first, then keys from files, each read once for all hosts.
+//! Logging in: one proof after the other, until the host takes one.
 
+use super::algorithms::Accepted;
+use super::certificate;
 use super::config::{HostConfig, IdentityAgent};
-use super::error::SshError;
+use super::error::{Refused, SshError};
 use super::host_key::Client;
-use nix::unistd::{Uid, User};
+use super::identities::{Candidate, Identities, Place, Proof};
+use super::key_ring::KeyRing;
+use super::keys::KeyError;
 use russh::client::{AuthResult, Handle};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
-use russh::keys::{HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, load_secret_key};
-use std::collections::HashMap;
+use russh::keys::ssh_encoding::Encode;
+use russh::keys::ssh_key::private::KeypairData;
+use russh::keys::ssh_key::{Signature, public::KeyData};
+use russh::keys::{Algorithm, Certificate, HashAlg, PrivateKey, PublicKey, signature};
+use russh::{AgentAuthError, MethodKind, MethodSet, SendError, Signer};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UnixStream;
 
-/// A key file as far as it could be used.
-type LoadedKey = Result<Arc<PrivateKey>, Unusable>;
+type Agent = AgentClient<UnixStream>;
 
-/// Why a key file does not count.
-#[derive(Clone, Debug)]
-enum Unusable {
-    Missing,
-    Encrypted,
-    Broken(String),
-}
-
-/// The keys of all hosts.
-#[derive(Default)]
-pub(crate) struct KeyRing {
-    files: Mutex<HashMap<PathBuf, LoadedKey>>,
-}
+/// Why a key is not offered that could be.
+const UNWANTED: &str = "not among PubkeyAcceptedAlgorithms";
 
 /// One login in progress.
 struct Attempt<'a> {
+    ring: &'a KeyRing,
     handle: &'a mut Handle<Client>,
-    user: &'a str,
-    /// What was tried, for the message.
-    tried: Vec<String>,
-    offered: Vec<PublicKey>,
-    methods: String,
-    /// The signature hash this server takes from RSA keys, asked for once.
-    rsa_hash: Option<Option<HashAlg>>,
+    accepted: Accepted<'a>,
+    refused: Refused,
+    /// The strongest hash that the server takes from RSA keys, asked for once; `Some(None)` when
+    /// it does not say.
+    rsa_hash: Option<Option<Option<HashAlg>>>,
 }
 
 impl KeyRing {
-    /// Who we are here, which is who we are there unless something says otherwise.
-    pub(crate) fn local_user(&self) -> String {
-        let name = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.name);
-        name.or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned())
-    }
-
     /// Logs in as `user`, or says what was tried.
     pub(crate) async fn log_in(
         &self,
@@ -57,158 +44,261 @@ impl KeyRing {
         config: &HostConfig,
         home: &Path,
     ) -> Result<(), SshError> {
-        let mut attempt = Attempt {
-            handle,
-            user,
-            tried: Vec::new(),
-            offered: Vec::new(),
-            methods: String::new(),
-            rsa_hash: None,
+        let mut agent = connect(&config.identity_agent, handle).await;
+        let held = match &mut agent {
+            Some(agent) => agent.request_identities().await.unwrap_or_default(),
+            None => Vec::new(),
         };
-        let files = config.identity_files_or_default(home);
-        let only = config.identities_only.then(|| self.public_keys(&files));
-        if attempt.with_agent(&config.identity_agent, only.as_deref()).await? {
-            return Ok(());
-        }
-        for file in files {
-            let key = self.load(&file);
-            if attempt.with_file(&file, key, config.identity_files.contains(&file)).await? {
-                return Ok(());
+        let candidates = Identities::read(self, config, home).in_order(&held);
+        let accepted = Accepted::by(config.pubkey_accepted_algorithms.as_deref());
+        let refused = Refused { user: user.to_owned(), ..Refused::default() };
+        let mut attempt = Attempt { ring: self, handle, accepted, refused, rsa_hash: None };
+        for candidate in candidates {
+            match candidate {
+                Candidate::Useless(why) => attempt.refused.tried.push(why),
+                Candidate::Offer { proof, place, name } => {
+                    if attempt.offer(&proof, &place, &name, agent.as_mut()).await? {
+                        return Ok(());
+                    }
+                    if attempt.refused.takes_no_keys() {
+                        break;
+                    }
+                }
             }
         }
-        let Attempt { tried, methods, .. } = attempt;
-        Err(SshError::Refused { user: user.to_owned(), tried, methods })
-    }
-
-    fn load(&self, file: &Path) -> LoadedKey {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.entry(file.to_owned()).or_insert_with(|| load(file)).clone()
-    }
-
-    /// The public halves of identity files, from the `.pub` beside them where there is one.
-    fn public_keys(&self, files: &[PathBuf]) -> Vec<PublicKey> {
-        let public = |file: &PathBuf| {
-            let mut beside = file.clone().into_os_string();
-            beside.push(".pub");
-            let beside = russh::keys::load_public_key(PathBuf::from(beside)).ok();
-            beside.or_else(|| self.load(file).ok().map(|key| key.public_key().clone()))
-        };
-        files.iter().filter_map(public).collect()
+        attempt.give_up().await
     }
 }
 
-fn load(file: &Path) -> LoadedKey {
-    match load_secret_key(file, None) {
-        Ok(key) => Ok(Arc::new(key)),
-        Err(russh::keys::Error::KeyIsEncrypted) => Err(Unusable::Encrypted),
-        Err(russh::keys::Error::IO(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Unusable::Missing)
-        }
-        Err(error) => Err(Unusable::Broken(error.to_string())),
+/// The agent, if there is one that answers. It is told whom this is about: it may hold keys that are
+/// for some hosts alone.
+async fn connect(agent: &IdentityAgent, handle: &Handle<Client>) -> Option<Agent> {
+    let socket = match agent {
+        IdentityAgent::None => None,
+        IdentityAgent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
+        IdentityAgent::Socket(path) => Some(path.clone()),
+    }?;
+    let Ok(mut agent) = AgentClient::<UnixStream>::connect_uds(&socket).await else {
+        tracing::debug!(socket = %socket.display(), "no agent answers");
+        return None;
+    };
+    if let Some(binding) = handle.agent_session_binding() {
+        // Agents that know nothing of it say so, and hold no such keys.
+        let _ = agent.bind_session(binding, false).await;
     }
+    Some(agent)
 }
 
 impl Attempt<'_> {
-    /// Offers what the agent holds. An agent that is not there, or does not answer, holds nothing.
-    async fn with_agent(
+    /// Offers one proof; whether it let us in.
+    async fn offer(
         &mut self,
-        agent: &IdentityAgent,
-        only: Option<&[PublicKey]>,
+        proof: &Proof,
+        place: &Place,
+        name: &str,
+        agent: Option<&mut Agent>,
     ) -> Result<bool, SshError> {
-        let socket = match agent {
-            IdentityAgent::None => None,
-            IdentityAgent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
-            IdentityAgent::Socket(path) => Some(path.clone()),
-        };
-        let Some(socket) = socket else { return Ok(false) };
-        let Ok(mut agent) = AgentClient::<UnixStream>::connect_uds(&socket).await else {
-            tracing::debug!(socket = %socket.display(), "no agent answers");
-            return Ok(false);
-        };
-        for identity in agent.request_identities().await.unwrap_or_default() {
-            let AgentIdentity::PublicKey { key, comment } = identity else { continue };
-            if only.is_some_and(|only| !only.iter().any(|o| o.key_data() == key.key_data())) {
-                continue;
+        let key = match (proof, place) {
+            (Proof::Key(key), _) => key.clone(),
+            (Proof::Certificate(certificate), _) => {
+                PublicKey::new(certificate.public_key().clone(), "")
             }
-            let hash = self.hash_for(&key).await?;
-            let user = self.user;
-            let signed =
-                self.handle.authenticate_publickey_with(user, key.clone(), hash, &mut agent).await;
-            match signed {
-                Ok(result) => {
-                    if self.took(result) {
-                        return Ok(true);
-                    }
-                    self.tried.push(format!("{comment} (agent)"));
-                }
-                Err(error) => self.tried.push(format!("{comment} (agent: {error})")),
+            (Proof::Sealed, Place::Agent) => return Ok(false),
+            (Proof::Sealed, Place::File(file)) => match self.ring.private(file).await {
+                Ok(key) => key.public_key().clone(),
+                Err(why) => return Ok(self.useless(name, &why)),
+            },
+        };
+        let is_certificate = matches!(proof, Proof::Certificate(_));
+        let hash = match self.signature_hash(key.key_data(), is_certificate).await? {
+            Ok(hash) => hash,
+            Err(why) => return Ok(self.useless(name, why)),
+        };
+        let mut holder = match (place, agent) {
+            (Place::Agent, Some(agent)) => Holder::Agent(agent),
+            (Place::Agent, None) => return Ok(false),
+            (Place::File(file), _) => {
+                self.refused.key.get_or_insert_with(|| file.clone());
+                Holder::File(self.ring, file)
             }
-            self.offered.push(key);
+        };
+        self.refused.offered += 1;
+        let (handle, user) = (&mut *self.handle, self.refused.user.clone());
+        let answer = match proof {
+            Proof::Certificate(certificate) => {
+                let certificate = Certificate::clone(certificate);
+                handle.authenticate_certificate_with(user, certificate, hash, &mut holder).await
+            }
+            Proof::Key(_) | Proof::Sealed => {
+                handle.authenticate_publickey_with(user, key, hash, &mut holder).await
+            }
+        };
+        match answer {
+            Ok(AuthResult::Success) => Ok(true),
+            Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
+                self.failed(proof, name, &remaining_methods, partial_success)
+            }
+            Err(SignError::Gone(_)) => Err(self.hung_up(name)),
+            Err(why) => Ok(self.useless(name, &why)),
         }
-        Ok(false)
     }
 
-    async fn with_file(
+    fn useless(&mut self, name: &str, why: impl std::fmt::Display) -> bool {
+        self.refused.tried.push(format!("{name} ({why})"));
+        false
+    }
+
+    fn failed(
         &mut self,
-        file: &Path,
-        key: LoadedKey,
-        configured: bool,
+        proof: &Proof,
+        name: &str,
+        remaining: &MethodSet,
+        partly: bool,
     ) -> Result<bool, SshError> {
-        let shown = file.display();
-        let key = match key {
-            Ok(key) => key,
-            Err(Unusable::Missing) => {
-                if configured {
-                    self.tried.push(format!("{shown} (not there)"));
+        // A server always names a way to go on, unless it has gone itself.
+        if remaining.is_empty() {
+            return Err(self.hung_up(name));
+        }
+        self.refused.methods = methods(remaining);
+        let wanted = || format!("accepted, but the host wants {} too", self.refused.ways());
+        let shortcoming = match proof {
+            _ if partly => Some(wanted()),
+            Proof::Certificate(certificate) => {
+                certificate::shortcoming(certificate, &self.refused.user, certificate::now())
+            }
+            Proof::Key(_) | Proof::Sealed => None,
+        };
+        match shortcoming {
+            Some(why) => Ok(self.useless(name, why)),
+            None => {
+                self.refused.tried.push(name.to_owned());
+                Ok(false)
+            }
+        }
+    }
+
+    fn hung_up(&mut self, name: &str) -> SshError {
+        self.refused.tried.push(name.to_owned());
+        SshError::HungUp(std::mem::take(&mut self.refused).into())
+    }
+
+    /// Nothing is left to offer. What the host would take instead is asked for if it is not known.
+    async fn give_up(mut self) -> Result<(), SshError> {
+        if self.refused.methods.is_empty() {
+            let user = self.refused.user.clone();
+            match self.handle.authenticate_none(user).await.map_err(|e| self.broke(e))? {
+                AuthResult::Success => return Ok(()),
+                AuthResult::Failure { remaining_methods, .. } => {
+                    self.refused.methods = methods(&remaining_methods);
                 }
-                return Ok(false);
             }
-            Err(Unusable::Encrypted) => {
-                self.tried.push(format!("{shown} (needs a passphrase: ssh-add it first)"));
-                return Ok(false);
-            }
-            Err(Unusable::Broken(why)) => {
-                self.tried.push(format!("{shown} (unreadable: {why})"));
-                return Ok(false);
+        }
+        Err(SshError::Refused(self.refused.into()))
+    }
+
+    fn broke(&self, source: russh::Error) -> SshError {
+        SshError::Login { user: self.refused.user.clone(), source: Box::new(source) }
+    }
+
+    /// The hash to sign with, which only RSA keys have a choice of; or why this key cannot be used.
+    async fn signature_hash(
+        &mut self,
+        key: &KeyData,
+        is_certificate: bool,
+    ) -> Result<Result<Option<HashAlg>, &'static str>, SshError> {
+        let accepted = self.accepted;
+        let allows = |algorithm: &Algorithm| {
+            if is_certificate {
+                accepted.allows(&algorithm.to_certificate_type())
+            } else {
+                accepted.allows(algorithm.as_str())
             }
         };
-        if self.offered.iter().any(|o| o.key_data() == key.public_key().key_data()) {
-            return Ok(false);
+        if !matches!(key.algorithm(), Algorithm::Rsa { .. }) {
+            return Ok(if allows(&key.algorithm()) { Ok(None) } else { Err(UNWANTED) });
         }
-        let hash = self.hash_for(key.public_key()).await?;
-        let key = PrivateKeyWithHashAlg::new(key, hash);
-        let result = self.handle.authenticate_publickey(self.user, key).await;
-        let broke =
-            |source| SshError::Login { user: self.user.to_owned(), source: Box::new(source) };
-        let result = result.map_err(broke)?;
-        if self.took(result) {
-            return Ok(true);
-        }
-        self.tried.push(shown.to_string());
-        Ok(false)
+        let strongest = match self.rsa_hash {
+            Some(known) => known,
+            None => {
+                let asked = self.handle.best_supported_rsa_hash().await;
+                *self.rsa_hash.insert(asked.map_err(|error| self.broke(error))?)
+            }
+        };
+        let strength = |hash| match hash {
+            Some(HashAlg::Sha512) => 2,
+            Some(_) => 1,
+            None => 0,
+        };
+        let taken = |hash| strongest.is_none_or(|strongest| strength(hash) <= strength(strongest));
+        let hashes = [Some(HashAlg::Sha512), Some(HashAlg::Sha256), None];
+        let usable =
+            |hash: &Option<HashAlg>| taken(*hash) && allows(&Algorithm::Rsa { hash: *hash });
+        let why = match strongest {
+            Some(None) => {
+                "the host takes RSA keys by SHA-1 alone: PubkeyAcceptedAlgorithms +ssh-rsa"
+            }
+            _ => UNWANTED,
+        };
+        Ok(hashes.into_iter().find(usable).ok_or(why))
     }
+}
 
-    async fn hash_for(&mut self, key: &PublicKey) -> Result<Option<HashAlg>, SshError> {
-        if !key.algorithm().is_rsa() {
-            return Ok(None);
-        }
-        if let Some(hash) = self.rsa_hash {
-            return Ok(hash);
-        }
-        let broke =
-            |source| SshError::Login { user: self.user.to_owned(), source: Box::new(source) };
-        let hash = self.handle.best_supported_rsa_hash().await.map_err(broke)?.flatten();
-        self.rsa_hash = Some(hash);
-        Ok(hash)
-    }
+fn methods(set: &MethodSet) -> Vec<&'static str> {
+    set.iter().map(<&'static str>::from).filter(|m| *m != <&str>::from(&MethodKind::None)).collect()
+}
 
-    fn took(&mut self, result: AuthResult) -> bool {
-        match result {
-            AuthResult::Success => true,
-            AuthResult::Failure { remaining_methods, .. } => {
-                self.methods = format!("{remaining_methods:?}");
-                false
+/// Whoever holds the private half of a key; asked only when the host has said that it takes it.
+enum Holder<'a> {
+    Agent(&'a mut Agent),
+    File(&'a KeyRing, &'a Path),
+}
+
+/// Why nothing was signed.
+#[derive(Debug, thiserror::Error)]
+enum SignError {
+    #[error("the connection is gone")]
+    Gone(#[from] SendError),
+    #[error("the agent does not sign: {0}")]
+    Agent(AgentAuthError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("cannot sign with it: {0}")]
+    Sign(String),
+}
+
+impl Signer for Holder<'_> {
+    type Error = SignError;
+
+    async fn auth_sign(
+        &mut self,
+        key: &AgentIdentity,
+        hash: Option<HashAlg>,
+        to_sign: Vec<u8>,
+    ) -> Result<Vec<u8>, SignError> {
+        match self {
+            Holder::Agent(agent) => {
+                agent.auth_sign(key, hash, to_sign).await.map_err(SignError::Agent)
+            }
+            Holder::File(ring, file) => {
+                let private = ring.private(file).await?;
+                signed(&private, hash, to_sign).map_err(|error| SignError::Sign(error.to_string()))
             }
         }
     }
+}
+
+/// A message with its signature behind it.
+fn signed(
+    key: &PrivateKey,
+    hash: Option<HashAlg>,
+    mut message: Vec<u8>,
+) -> Result<Vec<u8>, signature::Error> {
+    use signature::Signer as _;
+    let signature: Signature = match key.key_data() {
+        KeypairData::Rsa(pair) => (pair, hash).try_sign(&message)?,
+        pair => pair.try_sign(&message)?,
+    };
+    let encoded = signature.encode_vec().and_then(|bytes| bytes.encode(&mut message));
+    encoded.map_err(|_| signature::Error::new())?;
+    Ok(message)
 }

@@ -4,7 +4,9 @@
 mod file;
 mod line;
 mod pattern;
+mod permissions;
 mod scope;
+mod show;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use file::{Criterion, Item, Subject};
+use file::{Criterion, Item, Sources, Subject};
 use line::Line;
 use scope::{Local, Scope, lower};
 use values::{
@@ -204,7 +206,7 @@ impl HostConfig {
             "stricthostkeychecking" => self.strict_host_key_checking = parse_strict(&line.one()?)?,
             "userknownhostsfile" => self.user_known_hosts_files = scope.paths(&line.args()?)?,
             "globalknownhostsfile" => self.global_known_hosts_files = scope.paths(&line.args()?)?,
-            "hostkeyalias" => self.host_key_alias = Some(line.one()?),
+            "hostkeyalias" => self.host_key_alias = Some(lower(&line.one()?)),
             "kexalgorithms" => self.kex_algorithms = Some(line.one()?),
             "ciphers" => self.ciphers = Some(line.one()?),
             "hostkeyalgorithms" => self.host_key_algorithms = Some(line.one()?),
@@ -228,6 +230,7 @@ fn push_new(files: &mut Vec<PathBuf>, file: PathBuf) {
 pub(crate) struct SshConfig {
     files: Vec<Vec<Item>>,
     local: Local,
+    sources: Sources,
 }
 
 impl SshConfig {
@@ -238,22 +241,51 @@ impl SshConfig {
 
     /// Reads `paths`, the most important first; a file that does not exist says nothing.
     pub(crate) fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {
-        let mut config = Self { files: Vec::new(), local: Local::current() };
+        let mut config = Self::empty();
         for path in paths {
             if let Some(text) = file::read(path)? {
-                config.files.extend(Self::parse(&text, path)?.files);
+                config.add(&text, path)?;
             }
         }
         Ok(config)
     }
 
     /// Takes `text` as the content of `path`; what it includes is read.
+    #[cfg(test)]
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let local = Local::current();
-        let items = file::parse(text, path, &local.home, 0)?;
-        let config = Self { files: vec![items], local };
-        config.files.iter().try_for_each(|items| config.check(items))?;
+        let mut config = Self::empty();
+        config.add(text, path)?;
         Ok(config)
+    }
+
+    /// What holds where nothing is configured.
+    pub(crate) fn empty() -> Self {
+        Self { files: Vec::new(), local: Local::current(), sources: Sources::default() }
+    }
+
+    /// Adds `text`, the content of `path`, and what it includes, behind what there is already.
+    pub(crate) fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
+        let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
+        self.check(&items)?;
+        self.files.push(items);
+        Ok(())
+    }
+
+    /// The files that were read, included ones as well.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.sources.files
+    }
+
+    /// What of them is not followed.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.sources.notes
+    }
+
+    /// Those of the files that `ssh` would refuse for who owns them or may write to them, each with
+    /// what to do about it. Here they count all the same: their reader is not in their power.
+    pub(crate) fn refused_by_ssh(&self, home: &Path) -> Vec<String> {
+        let own = self.sources.files.iter().filter(|file| file.starts_with(home));
+        own.filter_map(|file| permissions::refused(file)).collect()
     }
 
     /// Finds bad values now, in blocks that match no host of this run as well.

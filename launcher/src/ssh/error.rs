@@ -61,8 +61,12 @@ pub(crate) enum SshError {
     HostKeyRevoked { file: PathBuf, line: usize },
     #[error("its host key {shown} is not known, and StrictHostKeyChecking is on")]
     HostKeyUnknown { shown: String },
-    #[error("{user} may not log in: {}", tried_list(tried))]
-    Refused { user: String, tried: Vec<String>, methods: String },
+    #[error("its host certificate {why}")]
+    HostCertificate { why: String, key_id: String },
+    #[error("{} may not log in: {}", .0.user, .0.why())]
+    Refused(Box<Refused>),
+    #[error("it closed the connection after {} of {}'s keys: {}", .0.offered, .0.user, .0.list())]
+    HungUp(Box<Refused>),
     #[error("the login as {user} broke off")]
     Login { user: String, source: Box<russh::Error> },
     #[error("{place} takes no command")]
@@ -91,11 +95,63 @@ fn reason_to_drop(said: &str) -> &str {
     if said.is_empty() { "MaxStartups" } else { said }
 }
 
-fn tried_list(tried: &[String]) -> String {
-    if tried.is_empty() {
-        "there is no key to try".to_owned()
-    } else {
-        format!("tried {}", tried.join(", "))
+/// A login that nothing opened.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    pub(crate) user: String,
+    /// What was tried, and what was of no use and why.
+    pub(crate) tried: Vec<String>,
+    /// How many proofs the host was shown.
+    pub(crate) offered: usize,
+    /// By what the host would let someone in; empty where it has not said.
+    pub(crate) methods: Vec<&'static str>,
+    /// The first key file that was tried.
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl Refused {
+    /// No key opens this host, whichever it is.
+    pub(crate) fn takes_no_keys(&self) -> bool {
+        !self.methods.is_empty() && !self.methods.contains(&"publickey")
+    }
+
+    /// `password and keyboard-interactive`.
+    pub(crate) fn ways(&self) -> String {
+        self.methods.join(" and ")
+    }
+
+    fn list(&self) -> String {
+        if self.tried.is_empty() {
+            "there is no key to try".to_owned()
+        } else {
+            format!("tried {}", self.tried.join(", "))
+        }
+    }
+
+    fn why(&self) -> String {
+        if self.takes_no_keys() {
+            return format!("the host takes no keys, only {}; {}", self.ways(), self.list());
+        }
+        self.list()
+    }
+
+    fn hint(&self, host: &str) -> String {
+        let user = &self.user;
+        if self.takes_no_keys() {
+            return format!(
+                "rlaunch never types passwords; let sshd on {host} take keys as well:\n  \
+                 echo PubkeyAuthentication yes | sudo tee /etc/ssh/sshd_config.d/10-keys.conf\n  \
+                 sudo systemctl reload ssh || sudo systemctl reload sshd\n\
+                 then, here: rlaunch ssh-setup -H {user}@{host}"
+            );
+        }
+        let key =
+            self.key.as_ref().map_or_else(String::new, |key| format!("-i {}.pub ", key.display()));
+        format!(
+            "install a key there, by its password:\n  ssh-copy-id {key}{user}@{host}\n\
+             if it is there already, sshd refuses it while others may write to it; on {host}:\n  \
+             chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys"
+        )
     }
 }
 
@@ -133,19 +189,30 @@ impl SshError {
                 Some(format!("correct {keyword} in ~/.ssh/config"))
             }
             SshError::HostKeyChanged(change) => Some(format!(
-                "if the host was reinstalled: ssh-keygen -R {} -f {}; if not, someone may be in \
-                 between",
+                "find out why first: someone may be in between; if the host was reinstalled:\n  \
+                 ssh-keygen -R {} -f {}",
                 change.name,
                 change.file.display()
             )),
-            SshError::HostKeyRevoked { .. } => None,
+            SshError::HostKeyRevoked { .. } => Some(format!(
+                "whoever has this key is not to be trusted; on {host}, a new one:\n  \
+                 sudo rm /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub; sudo ssh-keygen -A"
+            )),
             SshError::HostKeyUnknown { .. } => Some(format!(
-                "connect once by hand (`ssh {host}`) and compare the key, or set \
+                "connect once by hand and compare the key, which records it: ssh {host}\n\
+                 or let new hosts pass, in ~/.ssh/config:\n  Host {host}\n    \
                  StrictHostKeyChecking accept-new"
             )),
-            SshError::Refused { user, .. } => Some(format!(
-                "`ssh-copy-id {user}@{host}` installs your key there; IdentityFile in \
-                 ~/.ssh/config names another one"
+            SshError::HostCertificate { key_id, .. } => Some(format!(
+                "its authority has to sign a new one (its id is {key_id:?}); on {host}:\n  \
+                 ssh-keygen -L -f /etc/ssh/ssh_host_ed25519_key-cert.pub"
+            )),
+            SshError::Refused(refused) => Some(refused.hint(host)),
+            SshError::HungUp(refused) => Some(format!(
+                "sshd lets {} try so many keys and no more (MaxAuthTries); name the right one in \
+                 ~/.ssh/config:\n  Host {host}\n    IdentityFile ~/.ssh/id_ed25519\n    \
+                 IdentitiesOnly yes",
+                refused.user
             )),
             SshError::Login { .. } | SshError::Channel { .. } => {
                 Some("the host's sshd log says why (MaxAuthTries, MaxSessions, the account)".into())

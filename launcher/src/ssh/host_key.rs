@@ -1,10 +1,12 @@
 //! Is this host who it was before?
 
+use super::algorithms;
+use super::certificate;
 use super::config::{HostConfig, StrictHostKeyChecking};
 use super::error::{HostKeyChange, SshError};
 use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
 use russh::client;
-use russh::keys::{Algorithm, PublicKey, PublicKeyOrCertificate};
+use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,6 +101,35 @@ impl Client {
         first.into_iter().chain(rest).collect()
     }
 
+    /// The algorithms for which a certificate is wanted: none, unless some authority may vouch for
+    /// this host.
+    pub(crate) fn certificates(&self, config: &HostConfig) -> Vec<Algorithm> {
+        if self.known.has_authority(&[&self.name], self.port) {
+            algorithms::host_certificates(config)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// One that no known authority has signed is as good as the key in it.
+    fn judge_certificate(&self, shown: &Certificate) -> Result<(), SshError> {
+        let key = PublicKey::new(shown.public_key().clone(), "");
+        let names = [self.name.as_str()];
+        match self.known.check_authority(&names, self.port, shown.signature_key()) {
+            Verdict::Revoked { file, line } => Err(SshError::HostKeyRevoked { file, line }),
+            Verdict::Known => {
+                if let Verdict::Revoked { file, line } = self.known.check(&names, self.port, &key) {
+                    return Err(SshError::HostKeyRevoked { file, line });
+                }
+                let name = self.name.to_ascii_lowercase();
+                certificate::check_host(shown, &name, certificate::now()).map_err(|why| {
+                    SshError::HostCertificate { why, key_id: shown.key_id().to_owned() }
+                })
+            }
+            Verdict::Unknown | Verdict::Changed { .. } => self.judge(&key),
+        }
+    }
+
     fn judge(&self, key: &PublicKey) -> Result<(), SshError> {
         let shown = fingerprint(key.key_data());
         match self.known.check(&[&self.name], self.port, key) {
@@ -132,10 +163,7 @@ impl client::Handler for Client {
     ) -> Result<bool, russh::Error> {
         let verdict = match shown {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.judge(key),
-            // Host certificates are never asked for, so a server has no reason to show one.
-            PublicKeyOrCertificate::Certificate(_) => {
-                Err(SshError::HostKeyUnknown { shown: "(a certificate)".to_owned() })
-            }
+            PublicKeyOrCertificate::Certificate(certificate) => self.judge_certificate(certificate),
         };
         Ok(verdict.map_err(|error| self.refusal.set(error)).is_ok())
     }

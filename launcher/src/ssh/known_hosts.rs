@@ -16,6 +16,8 @@ use super::config::wildcard;
 
 /// The port whose entries do not mention it.
 const DEFAULT_PORT: u16 = 22;
+/// The longest line that is taken for an entry, in bytes; keys are decoded by recursion.
+const LONGEST_LINE: usize = 32 << 10;
 
 /// Why known host keys cannot be read or added to.
 #[derive(Debug, Error)]
@@ -155,13 +157,18 @@ impl KnownHosts {
         Ok(known)
     }
 
-    fn add(&mut self, text: &str, file: &Path) {
+    /// Adds `text`, the content of `file`.
+    pub(crate) fn add(&mut self, text: &str, file: &Path) {
         let file = Arc::from(file);
         for (text, line) in text.lines().map(str::trim).zip(1..) {
             if text.is_empty() || text.starts_with('#') {
                 continue;
             }
-            match Entry::parse(text, &file, line) {
+            let entry = match text.len() {
+                ..=LONGEST_LINE => Entry::parse(text, &file, line),
+                longer => Err(format!("{longer} bytes are too many for a line")),
+            };
+            match entry {
                 Ok(entry) => self.entries.push(entry),
                 Err(reason) => self.warnings.push(format!("{}:{line}: {reason}", file.display())),
             }
@@ -180,9 +187,7 @@ impl KnownHosts {
         let plain = written_names(names, DEFAULT_PORT);
         let is_key = |entry: &&Entry| entry.key.key_data() == key.key_data();
 
-        let revoked = self.entries.iter().filter(|e| e.marker == Some(Marker::Revoked));
-        let mut revoked = revoked.filter(is_key);
-        if let Some(entry) = revoked.find(|e| holds_any(e, &full) || holds_any(e, &plain)) {
+        if let Some(entry) = self.marked(Marker::Revoked, names, port, key.key_data()) {
             return Verdict::Revoked { file: entry.file.to_path_buf(), line: entry.line };
         }
         let recorded: Vec<&Entry> = self.plain_entries(&full).collect();
@@ -240,6 +245,34 @@ impl KnownHosts {
             .to_openssh()
             .map_err(|source| KnownHostsError::Encode { name: name.into(), source })?;
         append_line(file, name, &format!("{} {}\n", written_name(name, port), key.trim_end()))
+    }
+
+    /// What the files say about the authority that has signed a host's certificate: known where it
+    /// may vouch for this host, else unknown, or revoked.
+    pub(crate) fn check_authority(&self, names: &[&str], port: u16, key: &KeyData) -> Verdict {
+        if let Some(entry) = self.marked(Marker::Revoked, names, port, key) {
+            return Verdict::Revoked { file: entry.file.to_path_buf(), line: entry.line };
+        }
+        match self.marked(Marker::CertAuthority, names, port, key) {
+            Some(_) => Verdict::Known,
+            None => Verdict::Unknown,
+        }
+    }
+
+    /// Whether any authority may vouch for a host.
+    pub(crate) fn has_authority(&self, names: &[&str], port: u16) -> bool {
+        let (full, plain) = (written_names(names, port), written_names(names, DEFAULT_PORT));
+        let is_for = |e: &Entry| holds_any(e, &full) || holds_any(e, &plain);
+        let authority = Some(Marker::CertAuthority);
+        self.entries.iter().any(|e| e.marker == authority && is_for(e))
+    }
+
+    fn marked(&self, marker: Marker, names: &[&str], port: u16, key: &KeyData) -> Option<&Entry> {
+        let (full, plain) = (written_names(names, port), written_names(names, DEFAULT_PORT));
+        let marker = Some(marker);
+        let marked = self.entries.iter().filter(|e| e.marker == marker);
+        let mut marked = marked.filter(|e| e.key.key_data() == key);
+        marked.find(|e| holds_any(e, &full) || holds_any(e, &plain))
     }
 
     /// The entries for one of `names` that say whose a key is.
@@ -367,6 +400,22 @@ mod tests {
         for (names, port, shown, verdict) in table {
             assert_eq!(known.check(names, port, &key(shown)), verdict, "{names:?} {port}");
         }
+    }
+
+    #[test]
+    fn authorities_vouch_for_the_hosts_they_are_for() {
+        let known = known(&format!("@cert-authority *.ex,[q]:9 {A}\n@revoked * {B}\nx.ex {ECDSA}"));
+        let ask = |name, port, by| {
+            let verdict = known.check_authority(&[name], port, key(by).key_data());
+            (known.has_authority(&[name], port), verdict)
+        };
+        assert_eq!(ask("n.ex", 22, A), (true, Verdict::Known));
+        assert_eq!(ask("N.ex", 2222, A), (true, Verdict::Known));
+        assert_eq!(ask("q", 9, A), (true, Verdict::Known));
+        assert_eq!(ask("q", 22, A), (false, Verdict::Unknown));
+        assert_eq!(ask("x.ex", 22, ECDSA), (true, Verdict::Unknown));
+        let revoked = Verdict::Revoked { file: "/kh".into(), line: 2 };
+        assert_eq!(ask("n.ex", 22, B), (true, revoked));
     }
 
     #[test]

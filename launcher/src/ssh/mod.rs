@@ -5,12 +5,17 @@
 
 pub(crate) mod algorithms;
 pub(crate) mod auth;
+mod certificate;
 pub(crate) mod config;
 mod dial;
 pub(crate) mod error;
 pub(crate) mod host_key;
+mod identities;
 mod jump;
+mod key_ring;
+mod keys;
 pub(crate) mod known_hosts;
+pub(crate) mod passphrase;
 mod proxy;
 mod retry;
 mod stream;
@@ -18,12 +23,12 @@ mod stream;
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::Reach;
-use crate::report::Failed;
-use auth::KeyRing;
+use crate::report::{self, Failed};
 use config::{ConfigError, HostConfig, Proxy, SshConfig};
 use error::SshError;
 use host_key::{Client, HostKeys};
 use jump::{Hop, Jump, Jumps, SSH_PORT};
+use key_ring::KeyRing;
 use proxy::ProxyCommand;
 use retry::{Attempts, Rules};
 use russh::client::{self, Handle, Msg};
@@ -96,8 +101,12 @@ impl Ssh {
             Some(file) => vec![file.clone()],
             None => SshConfig::default_paths(&home),
         };
+        let config = SshConfig::load(&paths)?;
+        if reach.ssh_config.is_none() {
+            config.refused_by_ssh(&home).iter().for_each(|line| report::warn(line));
+        }
         Ok(Ssh {
-            config: SshConfig::load(&paths)?,
+            config,
             home,
             port: reach.port,
             patient: reach.patient,
@@ -170,7 +179,8 @@ impl Ssh {
         };
         let user = hop.config.user.clone().unwrap_or_else(|| self.keys.local_user());
         let login = self.keys.log_in(&mut connection.handle, &user, &hop.config, &self.home);
-        tokio::time::timeout_at(deadline, login)
+        self.keys
+            .within(timeout, deadline, login)
             .await
             .map_err(within("the login does not end"))??;
         tracing::debug!(host = %hop.name, place = %connection.place, %user, "logged in");
@@ -245,6 +255,7 @@ impl Ssh {
         let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
         let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
+        preferred.host_key_certificates = checker.certificates(&hop.config).into();
         let (keepalive_interval, keepalive_max) = keepalive(&hop.config);
         let client_config = client::Config {
             preferred,

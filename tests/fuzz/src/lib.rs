@@ -10,8 +10,19 @@ mod horovod;
 mod library;
 mod mesh;
 mod secure;
+mod ssh;
 mod table;
 mod tree;
+
+/// The launcher is a program and no library, so what it reads is taken by its path.
+#[path = "../../../launcher/src/ssh"]
+#[expect(dead_code, reason = "of these modules only what reads files is run")]
+mod files {
+    pub(crate) mod certificate;
+    pub(crate) mod config;
+    pub(crate) mod keys;
+    pub(crate) mod known_hosts;
+}
 
 /// Something that takes any bytes.
 #[derive(Clone, Copy)]
@@ -30,6 +41,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "from-agent", run: frames::from_agent, seeds: frames::from_agent_seeds },
     Target { name: "to-prover", run: mesh::to_prover, seeds: mesh::to_prover_seeds },
     Target { name: "endpoints", run: mesh::endpoints, seeds: mesh::endpoints_seeds },
+    Target { name: "ssh-config", run: ssh::config, seeds: ssh::config_seeds },
+    Target { name: "known-hosts", run: ssh::known_hosts, seeds: ssh::known_hosts_seeds },
+    Target { name: "key-file", run: ssh::key_file, seeds: ssh::key_file_seeds },
+    Target { name: "certificate", run: ssh::certificate, seeds: ssh::certificate_seeds },
     Target { name: "hello", run: frames::hello, seeds: frames::hello_seeds },
     Target { name: "edge", run: tree::edge, seeds: tree::edge_seeds },
     Target { name: "node", run: tree::node, seeds: tree::node_seeds },
@@ -60,33 +75,4 @@ fn parts(data: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// A stream in one part, as [`parts`] reads it.
 fn whole(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     std::iter::once(0).chain(bytes).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::path::Path;
-
-    #[test]
-    fn every_seed_and_every_find_is_handled() {
-        for target in TARGETS {
-            let seeds = (target.seeds)();
-            assert!(!seeds.is_empty(), "{} has no seed", target.name);
-            for seed in seeds {
-                (target.run)(&seed);
-                // Half a message, and one with a bit turned at every place.
-                (target.run)(&seed[..seed.len() / 2]);
-                for at in 0..seed.len().min(200) {
-                    let mut changed = seed.clone();
-                    changed[at] ^= 1 << (at % 8);
-                    (target.run)(&changed);
-                }
-            }
-            let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
-            for file in fs::read_dir(corpus).into_iter().flatten() {
-                (target.run)(&fs::read(file.unwrap().path()).unwrap());
-            }
-        }
-    }
 }

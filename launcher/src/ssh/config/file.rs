@@ -1,7 +1,7 @@
 //! A configuration file as blocks and lines, with what it includes.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +12,10 @@ use super::scope::tilde;
 
 /// Files within files, as deep as OpenSSH allows.
 const MAX_DEPTH: usize = 16;
+/// The longest file, in bytes.
+const LONGEST: u64 = 4 << 20;
+/// Files in all: a file that includes itself twice would otherwise be read 2^16 times.
+const MAX_FILES: usize = 4096;
 
 /// A parsed file: what the lines between two blocks say holds when the first of them matches.
 #[derive(Debug)]
@@ -38,6 +42,24 @@ pub(super) enum Subject {
     LocalUser,
     /// Anything else, `exec` for one: such a block never matches.
     Unsupported,
+}
+
+/// What was read, beside what it says.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    /// The files that exist, in the order in which they were read.
+    pub(super) files: Vec<PathBuf>,
+    /// What is not followed, for whoever asks: `/home/me/.ssh/config:7: ...`.
+    pub(super) notes: Vec<String>,
+}
+
+impl Sources {
+    fn note_unsupported(&mut self, line: &Line, criteria: &[Criterion]) {
+        if criteria.iter().any(|criterion| criterion.subject == Subject::Unsupported) {
+            let place = format!("{}:{}", line.path.display(), line.number);
+            self.notes.push(format!("{place}: rlaunch takes `match {}` as never met", line.rest));
+        }
+    }
 }
 
 fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
@@ -75,7 +97,15 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
 
 /// The content of `path`, or nothing where there is no such file.
 pub(super) fn read(path: &Path) -> Result<Option<String>, ConfigError> {
-    match fs::read(path) {
+    let read = || {
+        let mut bytes = Vec::new();
+        let count = File::open(path)?.take(LONGEST + 1).read_to_end(&mut bytes)?;
+        if count as u64 > LONGEST {
+            return Err(io::Error::other(format!("longer than {} MiB", LONGEST >> 20)));
+        }
+        Ok(bytes)
+    };
+    match read() {
         // A comment in some older encoding must not spoil the file.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
@@ -83,36 +113,68 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
+/// Parses `text`, the content of `path`, and what it includes.
 pub(super) fn parse(
     text: &str,
     path: &Path,
     home: &Path,
-    depth: usize,
+    sources: &mut Sources,
 ) -> Result<Vec<Item>, ConfigError> {
-    let path = Arc::from(path);
-    let lines = text.lines().zip(1..).filter_map(|(text, n)| Line::parse(text, &path, n));
-    lines.map(|line| item(line, home, depth)).collect()
+    Reading { home, sources, depth: 0 }.file(text, path)
 }
 
-fn item(line: Line, home: &Path, depth: usize) -> Result<Item, ConfigError> {
-    let fail = |reason| line.error(reason);
-    match line.key.as_str() {
-        "host" => line.args().map(Item::Host).map_err(fail),
-        "match" => line.args().and_then(parse_match).map(Item::Match).map_err(fail),
-        "include" if depth == MAX_DEPTH => {
-            Err(line.error(format!("files include each other more than {MAX_DEPTH} deep")))
+/// Files that are being read, one within the other.
+struct Reading<'a> {
+    home: &'a Path,
+    sources: &'a mut Sources,
+    depth: usize,
+}
+
+impl Reading<'_> {
+    fn file(&mut self, text: &str, path: &Path) -> Result<Vec<Item>, ConfigError> {
+        if self.sources.files.len() == MAX_FILES {
+            let (path, keyword) = (path.to_owned(), "include".to_owned());
+            let reason = format!("more than {MAX_FILES} files");
+            return Err(ConfigError::Value { path, line: 1, keyword, reason });
         }
-        "include" => {
-            let mut items = Vec::new();
-            // A pattern may find directories; they hold no lines.
-            for path in included(&line, home).map_err(fail)?.into_iter().filter(|p| !p.is_dir()) {
-                if let Some(text) = read(&path)? {
-                    items.push(Item::Include(parse(&text, &path, home, depth + 1)?));
-                }
+        self.sources.files.push(path.to_owned());
+        let path = Arc::from(path);
+        let lines = text.lines().zip(1..).filter_map(|(text, n)| Line::parse(text, &path, n));
+        lines.map(|line| self.item(line)).collect()
+    }
+
+    fn item(&mut self, line: Line) -> Result<Item, ConfigError> {
+        let fail = |reason| line.error(reason);
+        match line.key.as_str() {
+            "host" => line.args().map(Item::Host).map_err(fail),
+            "match" => {
+                let criteria = line.args().and_then(parse_match).map_err(fail)?;
+                self.sources.note_unsupported(&line, &criteria);
+                Ok(Item::Match(criteria))
             }
-            Ok(Item::Include(items))
+            "include" if self.depth == MAX_DEPTH => {
+                Err(fail(format!("files include each other more than {MAX_DEPTH} deep")))
+            }
+            "include" => {
+                let paths = included(&line, self.home).map_err(fail)?;
+                self.depth += 1;
+                let items = self.files(&paths);
+                self.depth -= 1;
+                Ok(Item::Include(items?))
+            }
+            _ => Ok(Item::Set(line)),
         }
-        _ => Ok(Item::Set(line)),
+    }
+
+    fn files(&mut self, paths: &[PathBuf]) -> Result<Vec<Item>, ConfigError> {
+        let mut items = Vec::new();
+        // A pattern may find directories; they hold no lines.
+        for path in paths.iter().filter(|path| !path.is_dir()) {
+            if let Some(text) = read(path)? {
+                items.push(Item::Include(self.file(&text, path)?));
+            }
+        }
+        Ok(items)
     }
 }
 

@@ -4,8 +4,9 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User, gethostname};
+use ring::digest;
 
-use super::{HostConfig, IdentityAgent};
+use super::{HostConfig, IdentityAgent, Proxy};
 
 /// This machine and user, for `~` and the tokens that speak of them.
 #[derive(Clone, Debug)]
@@ -51,8 +52,21 @@ impl Scope<'_> {
             'i' => self.local.uid.clone(),
             'l' => self.local.hostname.clone(),
             'L' => self.local.hostname.split('.').next().unwrap_or_default().to_owned(),
+            'j' => match &target.proxy {
+                Proxy::Jump(hops) => hops.last().map_or_else(String::new, |hop| hop.host.clone()),
+                Proxy::Direct | Proxy::Command(_) => String::new(),
+            },
+            'C' => self.connection_hash(target)?,
             _ => return None,
         })
+    }
+
+    /// %C: SHA-1 of `%l%h%p%r%j`, which names a connection in few letters.
+    fn connection_hash(&self, target: &HostConfig) -> Option<String> {
+        let parts: Option<String> =
+            ['l', 'h', 'p', 'r', 'j'].into_iter().map(|token| self.token(token, target)).collect();
+        let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, parts?.as_bytes());
+        Some(hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Replaces those tokens that `allowed` names, and `${VARIABLE}` where it contains `$`.
@@ -92,7 +106,7 @@ impl Scope<'_> {
     }
 
     pub(super) fn path(&self, text: &str) -> Result<PathBuf, String> {
-        let expanded = self.expand(text, "hnkpruidlL$")?;
+        let expanded = self.expand(text, "ChijkLlnprud$")?;
         tilde(&expanded, &self.local.home)
     }
 

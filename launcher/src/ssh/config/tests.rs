@@ -1,9 +1,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::*;
+
+mod against_ssh;
 
 fn resolve(text: &str, alias: &str) -> HostConfig {
     let config = SshConfig::parse(text, Path::new("/test/config")).unwrap();
@@ -103,12 +104,12 @@ fn typed_values() {
 #[test]
 fn tokens_follow_the_final_host() {
     let Local { home, user, uid, hostname } = local();
-    let text = "IdentityFile ~/k/%n-%h-%p-%r-%%\nIdentityFile %d/%u.%i.%l.%L\n\
+    let text = "ProxyJump u@gate:7,last\nIdentityFile ~/k/%n-%h-%p-%r-%%-%j\nIdentityFile %d/%u.%i.%l.%L\n\
         IdentityFile ${HOME}/$x\nIdentityAgent %k.sock\nHostName %h.cluster\nPort 2022\nUser me";
     let host = resolve(text, "Node");
     let short = hostname.split('.').next().unwrap();
     let expected = vec![
-        home.join("k/Node-node.cluster-2022-me-%"),
+        home.join("k/Node-node.cluster-2022-me-%-last"),
         home.join(format!("{user}.{uid}.{hostname}.{short}")),
         PathBuf::from(std::env::var("HOME").unwrap()).join("$x"),
     ];
@@ -116,7 +117,7 @@ fn tokens_follow_the_final_host() {
     assert_eq!(host.identity_agent, IdentityAgent::Socket("Node.sock".into()));
     let config = SshConfig::parse(text, Path::new("c")).unwrap();
     let host = config.resolve_as("Node", Some("cli"), Some(9)).unwrap();
-    assert_eq!(host.identity_files[0], home.join("k/Node-node.cluster-9-cli-%"));
+    assert_eq!(host.identity_files[0], home.join("k/Node-node.cluster-9-cli-%-last"));
     assert_eq!((host.user.as_deref(), host.port), (Some("cli"), Some(9)));
 }
 
@@ -207,89 +208,39 @@ fn bad_values_name_their_line() {
     assert!(SshConfig::parse("Host other\nPort x", Path::new("c")).is_err());
 }
 
-/// What the real `ssh -G` prints about some keywords, in the form that `ours` has.
-fn theirs(file: &Path, alias: &str) -> Vec<String> {
-    let output = Command::new("ssh")
-        .args(["-G", "-F"])
-        .args([file.as_os_str(), alias.as_ref()])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let wanted = ["hostname", "user", "port", "identityfile", "userknownhostsfile"];
-    let wanted = [&wanted[..], &["stricthostkeychecking", "connecttimeout"]].concat();
-    let home = local().home.display().to_string();
-    // `ssh` goes by the password file, not by HOME; and it would ask where we accept.
-    let account = nix::unistd::User::from_uid(nix::unistd::Uid::current()).unwrap().unwrap();
-    let lines = text.lines().filter(|line| {
-        let (key, value) = line.split_once(' ').unwrap_or_default();
-        wanted.contains(&key) && !value.starts_with("~/.ssh/id_")
-    });
-    let mut lines: Vec<_> = lines
-        .map(|line| match line {
-            "stricthostkeychecking ask" => "stricthostkeychecking accept-new".into(),
-            "connecttimeout 0" => "connecttimeout none".into(),
-            line => line.replace(&account.dir.display().to_string(), "~").replace('~', &home),
-        })
-        .collect();
-    lines.sort();
-    lines
-}
-
-fn ours(file: &Path, alias: &str) -> Vec<String> {
-    let host = SshConfig::load(&[file.to_owned()]).unwrap().resolve(alias).unwrap();
-    let files: Vec<_> =
-        host.user_known_hosts_files.iter().map(|file| file.display().to_string()).collect();
-    let timeout = host.connect_timeout.map_or(0, |time| time.as_secs());
-    let timeout = if timeout == 0 { "none".into() } else { timeout.to_string() };
-    let strict = match host.strict_host_key_checking {
-        StrictHostKeyChecking::Yes => "true",
-        StrictHostKeyChecking::No => "false",
-        StrictHostKeyChecking::AcceptNew => "accept-new",
-    };
-    let mut lines = vec![
-        format!("hostname {}", host.hostname),
-        format!("user {}", host.user.unwrap_or_else(|| local().user)),
-        format!("port {}", host.port.unwrap_or(22)),
-        format!("userknownhostsfile {}", files.join(" ")),
-        format!("stricthostkeychecking {strict}"),
-        format!("connecttimeout {timeout}"),
-    ];
-    lines.extend(host.identity_files.iter().map(|file| format!("identityfile {}", file.display())));
-    lines.sort();
-    lines
+#[test]
+fn connections_have_short_names() {
+    let config = "IdentityAgent /run/%C.sock\nHostName h\nPort 2022\nUser me";
+    let IdentityAgent::Socket(socket) = resolve(config, "n").identity_agent else { panic!() };
+    let plain = format!("{}h2022me", local().hostname);
+    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, plain.as_bytes());
+    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(socket, PathBuf::from(format!("/run/{hash}.sock")));
 }
 
 #[test]
-fn agrees_with_the_real_ssh() {
-    if Command::new("ssh").arg("-V").output().is_err() {
-        println!("skipped: no ssh");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let part = dir.path().join("part");
-    fs::write(&part, "Host b\n Port 77\n User part\nHost *\n ConnectTimeout 8").unwrap();
-    let include = format!("Host a b\nInclude {}\nPort 1\nHost *\nPort 2", part.display());
-    let table = [
-        "",
-        "Host a\nPort 1\nHost b\nPort 2\nHost *\nPort=3\nUser = u",
-        "Host * !b\nHostName %h.%%X\nUser x\nHost ?\nUser y",
-        "identityfile ~/k1\nIDENTITYFILE \"/k 2\"\nIdentityFile ~/k1\nHost b\nIdentityFile /k3",
-        "UserKnownHostsFile ~/a /b\nHost *\nUserKnownHostsFile /c",
-        "Match originalhost b\nHostName Z\nMatch host z\nPort 9\nMatch !host z user root\nPort 8",
-        "StrictHostKeyChecking off\nConnectTimeout 1h1m30\nStrictHostKeyChecking yes",
-        "Host b\nStrictHostKeyChecking yes\nConnectTimeout 0\nHost *\nConnectTimeout none",
-        "Match all\n\tUser a#b # c\nPort 022\nHost \"a\" 'b'\nStrictHostKeyChecking accept-new",
-        "User 'a \\'b\"'\nUserKnownHostsFile /a\\ b\r\nHost A\nPort 5",
-        "Match host=a,!b,c\nPort 4\nMatch host *\nPort 6\n  User  \"two words\"  # x",
-        &include,
-    ];
-    let file = dir.path().join("config");
-    for text in table {
-        fs::write(&file, text).unwrap();
-        for alias in ["a", "b", "A"] {
-            assert_eq!(ours(&file, alias), theirs(&file, alias), "{alias} in\n{text}");
-        }
-    }
+fn what_was_read_and_what_is_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (main, part) = (directory.path().join("main"), directory.path().join("part"));
+    fs::write(&part, "Match exec \"test -f /x\" user me\n Port 2").unwrap();
+    fs::write(&main, format!("Include {}\nMatch final\n Port 3", part.display())).unwrap();
+    let config = SshConfig::load(&[main.clone(), "/missing".into()]).unwrap();
+    assert_eq!(config.files(), [main.clone(), part.clone()]);
+    let notes = config.notes();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].starts_with(&format!("{}:1: ", part.display())), "{notes:?}");
+    assert!(notes[0].contains("`match exec \"test -f /x\" user me`"), "{notes:?}");
+    assert!(notes[1].starts_with(&format!("{}:2: ", main.display())), "{notes:?}");
+    assert_eq!(config.resolve("a").unwrap().port, None);
+}
+
+#[test]
+fn endless_files_are_refused() {
+    let error = SshConfig::load(&["/dev/zero".into()]).unwrap_err();
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("4 MiB"), "{error}");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("twice");
+    let itself = file.display();
+    fs::write(&file, format!("Include {itself} {itself}")).unwrap();
+    assert!(SshConfig::load(&[file]).is_err());
 }
