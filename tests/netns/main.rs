@@ -11,6 +11,7 @@ mod guide;
 mod running;
 mod support;
 
+mod aarch64;
 mod bench;
 mod communicator;
 mod delivery;
@@ -36,6 +37,8 @@ mod rank_table;
 mod rekey;
 mod report;
 mod services;
+mod shells;
+mod shipped;
 mod singleton;
 mod teardown;
 mod topo;

@@ -47,9 +47,13 @@ impl Field {
 
     /// The agent as it comes with the launcher.
     pub(crate) fn agent(&self) -> PathBuf {
-        let triples = self.rlaunch.with_file_name("lib").join("rlaunch");
-        let triple = std::fs::read_dir(triples).unwrap().next().unwrap().unwrap();
-        triple.path().join("rlaunch-worker")
+        self.shipped(std::env::consts::ARCH).join("rlaunch-worker")
+    }
+
+    /// Where the launcher has what hosts of an architecture are sent.
+    pub(crate) fn shipped(&self, arch: &str) -> PathBuf {
+        let all = self.rlaunch.with_file_name("lib").join("rlaunch");
+        all.join(format!("{arch}-unknown-linux-gnu"))
     }
 
     /// Where `account` keeps agents on `host`, seen from outside.
@@ -94,7 +98,13 @@ impl Field {
 
     /// Writes the same file on every one of `hosts`, to be removed when the guard goes, with its
     /// directory if that is below `/tmp` and holds nothing else.
-    pub(crate) fn files(&self, hosts: &[&str], path: &str, text: &str, mode: u32) -> impl Drop {
+    pub(crate) fn files(
+        &self,
+        hosts: &[&str],
+        path: &str,
+        text: &str,
+        mode: u32,
+    ) -> impl Drop + use<> {
         for host in hosts {
             self.lab.write_file(host, Path::new(path), text.as_bytes(), mode).unwrap();
         }
@@ -113,13 +123,25 @@ impl Field {
     }
 
     /// Removes a directory of `hosts` when the guard goes, whoever makes it until then.
-    pub(crate) fn scratch(&self, hosts: &[&str], path: &str) -> impl Drop {
+    pub(crate) fn scratch(&self, hosts: &[&str], path: &str) -> impl Drop + use<> {
         let outside = hosts.iter().map(|host| self.lab.path(host, Path::new(path)).unwrap());
         let outside: Vec<PathBuf> = outside.collect();
         Undo(move || {
             let mut left = outside.iter().filter(|path| path.exists());
             left.try_for_each(std::fs::remove_dir_all)
         })
+    }
+
+    /// Lets root's login shell on a host believe that it is on a machine of this name.
+    pub(crate) fn machine(&self, host: &str, name: &str) -> (impl Drop + use<>, impl Drop + use<>) {
+        let script =
+            format!("#!/bin/sh\n[ \"$1\" != -m ] || exec echo {name}\nexec /bin/uname \"$@\"\n");
+        let bashrc = Account::Root.home().join(".bashrc");
+        let first = "PATH=/tmp/machine:$PATH\n";
+        (
+            self.files(&[host], "/tmp/machine/uname", &script, 0o755),
+            self.files(&[host], bashrc.to_str().unwrap(), first, 0o644),
+        )
     }
 
     /// What jobs have left in the hosts' `/tmp`.

@@ -66,9 +66,16 @@ impl Libraries {
             let found = native.await.ok().flatten();
             self.found.insert(std::env::consts::ARCH.to_owned(), found);
         }
-        let (given, is_local) = (self.given.as_deref(), self.is_local);
-        let look = || find(given, arch, is_local);
-        let found = self.found.entry(arch.to_owned()).or_insert_with(look).as_ref()?;
+        if !self.found.contains_key(arch) {
+            let found = find(self.given.as_deref(), arch, self.is_local);
+            if found.is_none() && self.found.values().any(Option::is_some) {
+                report::say(&format!(
+                    "no library for ranks on {arch}: `import rlaunch` and {SHARED} are missing there"
+                ));
+            }
+            self.found.insert(arch.to_owned(), found);
+        }
+        let (found, is_local) = (self.found.get(arch)?.as_ref()?, self.is_local);
         Some(match is_local {
             true => Library::At(found.directory.clone()),
             false => Library::Named(found.name),

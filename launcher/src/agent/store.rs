@@ -42,10 +42,15 @@ impl StoreError {
     /// What the user can do.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            StoreError::Missing { arch, .. } => Some(format!(
-                "build it with `cargo agent` on {arch}, then name it by --agent or put it at \
-                 lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
-            )),
+            StoreError::Missing { arch, .. } => {
+                // There is an alias for that, which any machine can follow.
+                let is_built_elsewhere = arch == "aarch64" && std::env::consts::ARCH != "aarch64";
+                let how = if is_built_elsewhere { "-aarch64`" } else { &format!("` on {arch}") };
+                Some(format!(
+                    "build it with `cargo agent{how}, then name it by --agent or put it at \
+                     lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
+                ))
+            }
             StoreError::NoProver { .. } => Some(
                 "build it with `cargo prover` and put it beside the agent, or give --mesh off"
                     .to_owned(),

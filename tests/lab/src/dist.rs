@@ -2,9 +2,11 @@
 //! `dist-PROFILE/lib/rlaunch/TRIPLE` what travels to hosts: `rlaunch-worker`, `rlaunch-prover`,
 //! `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`.
 
+pub mod aarch64;
 mod glibc;
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +17,7 @@ use serde::Deserialize;
 
 use crate::command::{run, show};
 use crate::{LabError, setup};
+use glibc::{Kind, StandIns};
 
 /// How to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,7 +38,9 @@ impl Profile {
     }
 }
 
-/// What ranks link, as it is shipped.
+/// The agent, as it is shipped.
+const AGENT: &str = "rlaunch-worker";
+/// What ranks link, likewise.
 const SHARED: &str = "librlaunch.so";
 /// What ranks import, as cargo calls it.
 const MODULE: &str = "lib_rlaunch.so";
@@ -47,38 +52,57 @@ const COMPILED: &str = "__pycache__";
 /// Builds launcher, agent and the library for ranks; gives the path of the launcher in its distribution.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     let name = profile.name();
-    show("build the launcher", cargo().args(["build", "-p", "rlaunch", "--profile", name]))?;
-    show("build the agent", &mut agent(profile))?;
     let target = target_directory()?;
+    let linking = linking(&target)?;
+    let mut launcher = cargo();
+    launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name, "--"]);
+    show("build the launcher", launcher.args(linking.words(Kind::Program)))?;
+    show("build the agent", &mut agent(profile))?;
     let agent_directory = agent_directory(profile);
     let dist = dist_in(&target, profile);
     let launcher = dist.join("rlaunch");
-    place(&target.join(name).join("rlaunch"), &launcher)?;
+    place_checked(&target.join(name).join("rlaunch"), &launcher)?;
     let agents = dist.join("lib/rlaunch").join(host_triple()?);
-    place(&target.join(agent_directory).join("rlaunch-worker"), &agents.join("rlaunch-worker"))?;
-    build_library(profile, &target, &agents)?;
+    place(&target.join(agent_directory).join(AGENT), &agents.join(AGENT))?;
+    build_library(profile, &target, &agents, &linking)?;
     Ok(launcher)
 }
 
+/// What links programs and libraries so that older hosts load them. Elsewhere than with glibc they
+/// are for hosts like this machine alone.
+fn linking(target: &Path) -> Result<StandIns, LabError> {
+    match host_triple()?.ends_with("-gnu") {
+        true => StandIns::make(&target.join("glibc")),
+        false => Ok(StandIns::default()),
+    }
+}
+
+/// Copies what was linked so, unless it needs more than older hosts have.
+fn place_checked(from: &Path, to: &Path) -> Result<(), LabError> {
+    if host_triple()?.ends_with("-gnu") {
+        glibc::check(from)?;
+    }
+    place(from, to)
+}
+
 /// Puts what ranks link and import beside the agent.
-fn build_library(profile: Profile, target: &Path, agents: &Path) -> Result<(), LabError> {
+fn build_library(
+    profile: Profile,
+    target: &Path,
+    agents: &Path,
+    linking: &StandIns,
+) -> Result<(), LabError> {
     let built = target.join(match profile {
         Profile::Lab => "lab",
         Profile::Release => "library",
     });
-    let linking = match profile {
-        Profile::Lab => Vec::new(),
-        Profile::Release => glibc::stand_in(&target.join("glibc"))?,
-    };
+    let linking = linking.words(Kind::Library);
     for (alias, package) in [("librlaunch", "rlaunch-capi"), ("pymodule", "rlaunch-python")] {
         show("build what ranks load", &mut library(profile, (alias, package), &linking))?;
     }
-    if profile == Profile::Release {
-        [SHARED, MODULE].iter().try_for_each(|name| glibc::check(&built.join(name)))?;
-    }
-    place(&built.join(SHARED), &agents.join(SHARED))?;
+    place_checked(&built.join(SHARED), &agents.join(SHARED))?;
     let packages = agents.join("python");
-    place(&built.join(MODULE), &packages.join("rlaunch/_rlaunch.abi3.so"))?;
+    place_checked(&built.join(MODULE), &packages.join("rlaunch/_rlaunch.abi3.so"))?;
     place_sources(&workspace().join(PACKAGE), &packages)
 }
 
@@ -123,10 +147,12 @@ fn library(profile: Profile, (alias, package): (&str, &str), linking: &[String])
 /// Puts the prover beside the agent, for hosts that have verbs. It needs what [`build`] does not:
 /// cmake and libclang.
 pub fn build_prover(profile: Profile) -> Result<(), LabError> {
-    show("build the prover", &mut prover(profile))?;
-    let built = target_directory()?.join(agent_directory(profile)).join("rlaunch-prover");
-    let agents = directory(profile)?.join("lib/rlaunch").join(host_triple()?);
-    place(&built, &agents.join("rlaunch-prover"))
+    let target = target_directory()?;
+    let linking = linking(&target)?;
+    show("build the prover", &mut prover(profile, &linking.words(Kind::Program)))?;
+    let built = target.join(agent_directory(profile)).join("rlaunch-prover");
+    let agents = dist_in(&target, profile).join("lib/rlaunch").join(host_triple()?);
+    place_checked(&built, &agents.join("rlaunch-prover"))
 }
 
 /// Puts the verbs' examples beside the launcher, for guests that have verbs.
@@ -152,9 +178,13 @@ pub fn build_suite(profile: Profile) -> Result<(), LabError> {
 /// Puts what `rlaunch bench` runs beside the agent.
 pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     let (name, program) = (profile.name(), "rlaunch-bench");
-    show("build the bench", cargo().args(["build", "-p", program, "--profile", name]))?;
-    let built = target_directory()?.join(name).join(program);
-    place(&built, &directory(profile)?.join("lib/rlaunch").join(host_triple()?).join(program))
+    let target = target_directory()?;
+    let linking = linking(&target)?;
+    let mut bench = cargo();
+    bench.args(["rustc", "-p", program, "--bin", program, "--profile", name, "--"]);
+    show("build the bench", bench.args(linking.words(Kind::Program)))?;
+    let agents = dist_in(&target, profile).join("lib/rlaunch").join(host_triple()?);
+    place_checked(&target.join(name).join(program), &agents.join(program))
 }
 
 /// Puts what measures a communicator beside the launcher, as a program of ranks.
@@ -185,7 +215,7 @@ fn agent(profile: Profile) -> Command {
     match profile {
         Profile::Release => command.arg("agent"),
         Profile::Lab => command
-            .args(["rustc", "-p", "rlaunch-worker", "--bin", "rlaunch-worker"])
+            .args(["rustc", "-p", AGENT, "--bin", AGENT])
             .args(["--profile", "lab", "--", "-C", "target-feature=+crt-static"])
             .args(["-C", "relocation-model=static"])
             // Small as the shipped one, since it travels to hosts whose disks are small.
@@ -195,14 +225,15 @@ fn agent(profile: Profile) -> Command {
 }
 
 /// The prover is dynamic: it loads rdma-core when it needs it.
-fn prover(profile: Profile) -> Command {
+fn prover(profile: Profile, linking: &[String]) -> Command {
     let mut command = cargo();
     match profile {
-        Profile::Release => command.arg("prover"),
+        Profile::Release => command.args(["prover", "--"]),
         Profile::Lab => command
             .args(["rustc", "-p", "rlaunch-prover", "--bin", "rlaunch-prover"])
             .args(["--profile", "lab", "--", "-C", "strip=symbols"]),
     };
+    command.args(linking);
     command
 }
 
@@ -223,7 +254,11 @@ pub fn workspace() -> PathBuf {
 /// A cargo for the workspace. Under sudo it runs as the account that called sudo, so that what it
 /// builds stays that account's.
 pub fn cargo() -> Command {
-    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    of_toolchain(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// A program of the Rust toolchain, likewise.
+fn of_toolchain(program: OsString) -> Command {
     let mut command = match (env::var("SUDO_UID"), env::var("SUDO_GID")) {
         (Ok(uid), Ok(gid)) if geteuid().is_root() && uid != "0" => {
             let mut command = Command::new("setpriv");

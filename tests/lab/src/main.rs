@@ -68,6 +68,7 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Boot(of) => Lab::attach(name)?.boot(&of.host)?,
         Verb::Setup => {
             setup::install(Extent::Peers)?;
+            dist::aarch64::prepare()?;
             println!("everything the lab and its benches need is installed");
         }
         Verb::Demo { keep } => demo::run(*keep)?,
@@ -129,6 +130,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             let launcher = dist::build(*profile)?;
             dist::build_bench(*profile)?;
             dist::build_prover(*profile)?;
+            if let Some(why) = dist::aarch64::build(*profile)? {
+                println!("no agent for aarch64: {why}");
+            }
             println!("{}", launcher.display());
         }
     }

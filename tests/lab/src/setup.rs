@@ -37,6 +37,12 @@ const PEERS: &[Need] = &[
     Need { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
     Need { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" },
     Need { program: "cc", package: "gcc" },
+    // Login shells that people have.
+    Need { program: "fish", package: "fish" },
+    Need { program: "zsh", package: "zsh" },
+    Need { program: "csh", package: "tcsh" },
+    // What runs programs of aarch64.
+    Need { program: "qemu-aarch64", package: "qemu-user" },
 ];
 
 /// What compiles programs against the peers' libraries.

@@ -1,5 +1,6 @@
-//! Linking what ranks load so that hosts with older C libraries than this machine's load it as well:
-//! against a stand-in for the C library, in which every symbol has a version that those have.
+//! Linking what travels so that hosts with older C libraries than this machine's load it as well:
+//! against stand-ins for the C library and its mathematics, in which every symbol has a version that
+//! those have.
 
 use crate::LabError;
 use crate::command::run;
@@ -18,11 +19,16 @@ const TAKEN: Version = (2, 17, 0);
 /// What the oldest hosts have.
 const OLDEST_HOST: Version = (2, 28, 0);
 
+/// What stand-ins are made for, as their programs ask for them.
+const LIBRARIES: [&str; 2] = ["libc.so.6", "libm.so.6"];
+
 /// Functions that were inline before 2.33.
 const INLINE: &str = "
 struct stat64;
 int __xstat64(int version, const char *path, struct stat64 *into);
+int __lxstat64(int version, const char *path, struct stat64 *into);
 int __fxstat64(int version, int descriptor, struct stat64 *into);
+int __fxstatat64(int version, int at, const char *path, struct stat64 *into, int flags);
 #if defined(__x86_64__)
 #define VERSION 1
 #else
@@ -33,57 +39,136 @@ HIDDEN int stat64(const char *path, struct stat64 *into)
 {
     return __xstat64(VERSION, path, into);
 }
+HIDDEN int lstat64(const char *path, struct stat64 *into)
+{
+    return __lxstat64(VERSION, path, into);
+}
 HIDDEN int fstat64(int descriptor, struct stat64 *into)
 {
     return __fxstat64(VERSION, descriptor, into);
 }
+HIDDEN int fstatat64(int at, const char *path, struct stat64 *into, int flags)
+{
+    return __fxstatat64(VERSION, at, path, into, flags);
+}
 ";
 
-/// Makes the stand-in in `directory`; gives what rustc is told to link with it.
-pub(super) fn stand_in(directory: &Path) -> Result<Vec<String>, LabError> {
-    let write = |name: &str, text: &str| {
-        let path = directory.join(name);
-        let operation = format!("write {}", path.display());
-        fs::create_dir_all(directory)
-            .and_then(|()| fs::write(&path, text))
-            .map_err(LabError::io(operation))?;
-        Ok::<PathBuf, LabError>(path)
-    };
-    let exported = symbols(&find("libc.so.6")?, |section| !["*UND*", "*ABS*"].contains(&section))?;
-    let symbols = chosen(&exported);
-    let (source, map) =
-        (write("libc.s", &assembly(&symbols))?, write("libc.map", &versions(&symbols))?);
-    let library = directory.join("libc.so.6");
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-nostdlib", "-Wl,-soname,libc.so.6", "-o"]).arg(&library).arg(source);
-    cc.arg(format!("-Wl,--version-script={}", map.display()));
-    run("link the stand-in for the C library", &mut cc)?;
-    // Its own script names the loader, which has a few symbols.
-    let own = find("libc.so")?;
-    let own = fs::read_to_string(&own).map_err(LabError::io(format!("read {}", own.display())))?;
-    let loader = own.find("AS_NEEDED").and_then(|at| own[at..].split_once(')'));
-    let loader = loader.map_or(String::new(), |(loader, _)| format!("{loader})"));
-    write("libc.so", &format!("GROUP ( {} {loader} )\n", library.display()))?;
-    let inline = (write("inline.c", INLINE)?, directory.join("inline.o"));
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-fPIC", "-c", "-o"]).args([&inline.1, &inline.0]);
-    run("compile what was inline", &mut cc)?;
-    // There these are libraries of their own; here they are empty.
-    let apart = "-Wl,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2";
-    let words =
-        [format!("-L{}", directory.display()), inline.1.display().to_string(), apart.into()];
-    Ok(words.into_iter().flat_map(|word| ["-C".into(), format!("link-arg={word}")]).collect())
+/// Before 2.34 it was the program that ran its own constructors, by a function that it handed to
+/// the C library; newer ones still call such a function in place of their own.
+const START: &str = "
+#include <stddef.h>
+#define HIDDEN __attribute__((visibility(\"hidden\")))
+typedef void constructor(int count, char **words, char **environment);
+extern constructor *__init_array_start[] HIDDEN, *__init_array_end[] HIDDEN;
+void _init(void) HIDDEN;
+int __real___libc_start_main(int (*main)(int, char **, char **), int count, char **words,
+    constructor *init, void (*fini)(void), void (*loader)(void), void *stack);
+static void construct(int count, char **words, char **environment)
+{
+    size_t at, all = (size_t)(__init_array_end - __init_array_start);
+    _init();
+    for (at = 0; at < all; at++)
+        __init_array_start[at](count, words, environment);
+}
+HIDDEN int __wrap___libc_start_main(int (*main)(int, char **, char **), int count, char **words,
+    constructor *init, void (*fini)(void), void (*loader)(void), void *stack)
+{
+    return __real___libc_start_main(main, count, words, init ? init : construct, fini, loader, stack);
+}
+";
+
+/// What is linked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// What other programs load.
+    Library,
+    /// What is executed.
+    Program,
 }
 
-/// Fails where the library needs more than the oldest hosts have.
-pub(super) fn check(library: &Path) -> Result<(), LabError> {
-    let needed = symbols(library, |section| section == "*UND*")?;
+/// The stand-ins, as rustc is told of them.
+#[derive(Debug, Default)]
+pub(super) struct StandIns {
+    /// For all.
+    words: Vec<String>,
+    /// For programs beside those.
+    start: Vec<String>,
+}
+
+impl StandIns {
+    /// Makes them in `directory`.
+    pub(super) fn make(directory: &Path) -> Result<StandIns, LabError> {
+        for library in LIBRARIES {
+            stand_in(directory, library)?;
+        }
+        // Their own script names the loader, which has a few symbols.
+        let own = find("libc.so")?;
+        let own =
+            fs::read_to_string(&own).map_err(LabError::io(format!("read {}", own.display())))?;
+        let loader = own.find("AS_NEEDED").and_then(|at| own[at..].split_once(')'));
+        let loader = loader.map_or(String::new(), |(loader, _)| format!("{loader})"));
+        let [c, mathematics] = LIBRARIES.map(|library| directory.join(library));
+        write(directory, "libc.so", &format!("GROUP ( {} {loader} )\n", c.display()))?;
+        write(directory, "libm.so", &format!("GROUP ( {} )\n", mathematics.display()))?;
+        // There these are libraries of their own; here they are empty.
+        let apart = "-Wl,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--as-needed";
+        let inline = compile(directory, "inline", INLINE)?;
+        let words = [format!("-L{}", directory.display()), inline, apart.into()];
+        // This machine's libgcc_s wants more of the C library; the host's own will not.
+        let options = "-Wl,--wrap=__libc_start_main,--allow-shlib-undefined";
+        let start = [compile(directory, "start", START)?, options.into()];
+        Ok(StandIns { words: words.into(), start: start.into() })
+    }
+
+    /// What rustc is told to link with them.
+    pub(super) fn words(&self, kind: Kind) -> Vec<String> {
+        let start = self.start.iter().filter(|_| kind == Kind::Program);
+        let words = self.words.iter().chain(start);
+        words.flat_map(|word| ["-C".into(), format!("link-arg={word}")]).collect()
+    }
+}
+
+/// Makes one of them.
+fn stand_in(directory: &Path, library: &str) -> Result<(), LabError> {
+    let exported = symbols(&find(library)?, |section| !["*UND*", "*ABS*"].contains(&section))?;
+    let symbols = chosen(&exported);
+    let source = write(directory, &format!("{library}.s"), &assembly(&symbols))?;
+    let map = write(directory, &format!("{library}.map"), &versions(&symbols))?;
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", &format!("-Wl,-soname,{library}"), "-o"]);
+    cc.arg(directory.join(library)).arg(source);
+    cc.arg(format!("-Wl,--version-script={}", map.display()));
+    run(&format!("link the stand-in for {library}"), &mut cc).map(drop)
+}
+
+/// Compiles a source of this name; gives the object.
+fn compile(directory: &Path, name: &str, text: &str) -> Result<String, LabError> {
+    let source = write(directory, &format!("{name}.c"), text)?;
+    let object = source.with_extension("o");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-fPIC", "-c", "-o"]).args([&object, &source]);
+    run(&format!("compile {}", source.display()), &mut cc)?;
+    Ok(object.display().to_string())
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> {
+    let path = directory.join(name);
+    let operation = format!("write {}", path.display());
+    fs::create_dir_all(directory)
+        .and_then(|()| fs::write(&path, text))
+        .map_err(LabError::io(operation))?;
+    Ok(path)
+}
+
+/// Fails where a library or program needs more than the oldest hosts have.
+pub(super) fn check(built: &Path) -> Result<(), LabError> {
+    let needed = symbols(built, |section| section == "*UND*")?;
     let needed = needed.into_iter().max_by_key(|(_, version, _)| *version);
     match needed.filter(|(_, version, _)| *version > OLDEST_HOST) {
         None => Ok(()),
         Some((name, version, _)) => {
-            let (library, version) = (library.display(), shown(version));
-            Err(LabError::Wrong(format!("{library} needs {name} of {version}")))
+            let (built, version, oldest) = (built.display(), shown(version), shown(OLDEST_HOST));
+            Err(LabError::Wrong(format!("{built} needs {name} of {version}, hosts have {oldest}")))
         }
     }
 }

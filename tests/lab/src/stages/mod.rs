@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::dist::{self, Profile};
+use crate::dist::{self, Profile, aarch64};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
 use crate::vm::VmLab;
@@ -82,6 +82,11 @@ impl Plan {
         let about =
             |filter: &String| ["torch", "training"].iter().any(|name| filter.contains(name));
         self.filter.as_ref().is_none_or(about)
+    }
+
+    /// Whether the agent for aarch64 is worth being built.
+    fn wants_aarch64(&self) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.contains("aarch64"))
     }
 }
 
@@ -170,6 +175,10 @@ pub fn test(plan: &Plan) -> bool {
 
 fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     setup::install(Extent::Peers)?;
+    if let Err(error) = aarch64::prepare() {
+        // What needs it is listed as skipped.
+        run::report("adding Rust's target for aarch64", &error);
+    }
     println!("everything the lab needs is installed");
     Ok(Tally::check(true))
 }
@@ -191,6 +200,11 @@ fn build(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     tally.add(match dist::build(Profile::Lab) {
         Ok(_) => Tally::check(true),
         Err(error) => run::failed("the build", &error),
+    });
+    tally.add(match aarch64::build(Profile::Lab) {
+        Ok(None) => Tally::check(true),
+        Ok(Some(why)) => Tally::skip(format!("the agent for aarch64: {why}")),
+        Err(error) => run::failed("the build for aarch64", &error),
     });
     let tests = ["test", "--workspace", "--profile", "lab", "--no-run"];
     tally.add(run::check(dist::cargo().args(tests)));
@@ -239,12 +253,18 @@ fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     dist::build_bench(Profile::Lab)?;
     let own = run::root_tests("rlaunch-lab", "lab", plan, &[]);
     let mut tally = own.unwrap_or_else(|error| run::failed("the lab's own tests", &error));
+    let mut lacking = Vec::new();
+    if plan.wants_aarch64() {
+        let why = aarch64::build(Profile::Lab).unwrap_or_else(|error| Some(error.to_string()));
+        lacking.extend(why.or_else(aarch64::cannot_run).map(|why| (AARCH64, why)));
+    }
     // Hosts see it from their start.
     let torch = if plan.wants_torch() { python::build().err() } else { None };
+    lacking.extend(lacked(torch));
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(TEST_LAB)?;
     let lab = Lab::up(&Options { net: TEST_NET, ..Options::new(TEST_LAB, TEST_HOSTS) })?;
-    let tests = in_lab(&lab, &launcher, plan, torch);
+    let tests = in_lab(&lab, &launcher, plan, lacking);
     let down = Lab::down(TEST_LAB);
     tally.add(tests?);
     down?;
@@ -267,16 +287,28 @@ fn soak(launcher: &Path) -> Tally {
     tally
 }
 
-/// `torch` is why there is no Python with torch, where one was wanted.
+/// Runs the tests in their lab, without those for which something is lacking: of each kind what
+/// names have in common, and why.
 fn in_lab(
     lab: &Lab,
     launcher: &Path,
     plan: &Plan,
-    torch: Option<LabError>,
+    lacking: Vec<(&'static str, String)>,
 ) -> Result<Tally, LabError> {
     let launcher = lab.install(launcher.parent().unwrap_or(launcher))?.join("rlaunch");
     let environment = [(LAB_VARIABLE, TEST_LAB.into()), (LAUNCHER_VARIABLE, launcher)];
     let program = run::test_program("rlaunch-tests", "netns")?;
+    let left_out: Vec<&str> = lacking.iter().map(|(tests, _)| *tests).collect();
+    let mut tally = run::program_without(&program, plan, &left_out, &environment)?;
+    for (tests, why) in lacking {
+        tally.add(Tally::skip(format!("{tests}…: {why}")));
+    }
+    Ok(tally)
+}
+
+/// What this machine lacks for some tests; `torch` is why there is no Python with torch, where one
+/// was wanted.
+fn lacked(torch: Option<LabError>) -> Vec<(&'static str, String)> {
     let mut lacking = Vec::new();
     if !has_numpy() {
         lacking.push((NUMPY, format!("{} has no numpy", python::BASE)));
@@ -288,18 +320,21 @@ fn in_lab(
     if !has_gpu() {
         lacking.push((GPU, "this machine has no GPU of NVIDIA's".to_owned()));
     }
-    let left_out: Vec<&str> = lacking.iter().map(|(tests, _)| *tests).collect();
-    let mut tally = run::program_without(&program, plan, &left_out, &environment)?;
-    for (tests, why) in lacking {
-        tally.add(Tally::skip(format!("{tests}…: {why}")));
+    let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
+    if !shells.is_empty() {
+        lacking.push((SHELLS, format!("not installed: {}", shells.join(", "))));
     }
-    Ok(tally)
+    lacking
 }
 
-/// What the names have of tests that need numpy, torch, or a GPU and torch mostly.
+/// What the names have of tests that need numpy, torch, a GPU and torch mostly, hosts of another
+/// architecture, or all these login shells.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
 const GPU: &str = "gpu::";
+const AARCH64: &str = "aarch64::";
+const SHELLS: &str = "shells::";
+const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "csh"];
 
 fn has_gpu() -> bool {
     let look = Command::new("nvidia-smi").arg("-L").stdout(Stdio::null()).status();

@@ -1,0 +1,99 @@
+//! Whatever login shell an account has, and whatever that does before what it is told.
+
+use crate::support::{Field, Undo};
+use rlaunch_lab::{Account, command};
+use std::time::Duration;
+
+/// A shell for each host; what it reads first, below root's home, prints.
+const SHELLS: [(&str, &str, &str); 4] = [
+    ("a", "/bin/dash", ".profile"),
+    ("b", "/usr/bin/zsh", ".zshenv"),
+    ("c", "/usr/bin/fish", ".config/fish/config.fish"),
+    ("d", "/bin/csh", ".cshrc"),
+];
+/// What hosts may take to stay silent for good, and some more.
+const SILENCE: Duration = Duration::from_secs(40);
+
+/// Gives root of a host another login shell, until the guard goes.
+fn login_shell<'a>(field: &'a Field, host: &'a str, shell: &str) -> impl Drop + 'a {
+    let line = format!(
+        "sed 's|^\\(root:.*:\\)[^:]*$|\\1{shell}|' /etc/passwd >/tmp/.passwd &&
+         chmod 644 /tmp/.passwd && mount --bind /tmp/.passwd /etc/passwd"
+    );
+    field.on(host, &line);
+    Undo(move || {
+        let mut undo = field.lab.on(host, Account::Root)?;
+        let line = "umount /etc/passwd && rm /tmp/.passwd";
+        command::run("restore the login shell", undo.args(["sh", "-c", line])).map(drop)
+    })
+}
+
+/// A file of root on a host, until the guard goes.
+fn of_root(field: &Field, host: &str, name: &str, text: &str) -> impl Drop + use<> {
+    let path = Account::Root.home().join(name);
+    field.files(&[host], path.to_str().unwrap(), text, 0o644)
+}
+
+#[test]
+fn a_host_for_each_login_shell() {
+    let field = Field::new();
+    let home = Account::Root.home();
+    // Fish keeps what nobody asked it to.
+    let kept = [".config/fish", ".local/share/fish"].map(|name| home.join(name));
+    let _kept = kept.map(|path| field.scratch(&["c"], path.to_str().unwrap()));
+    let _shells = SHELLS.map(|(host, shell, first)| {
+        let talks = of_root(&field, host, first, "echo Welcome\n");
+        (login_shell(&field, host, shell), talks)
+    });
+    let hosts = SHELLS.map(|(host, ..)| host);
+    field.forget_agents(&hosts, Account::Root);
+    for (host, shell, _) in SHELLS {
+        let said = field.shell(&format!("ssh {host} 'echo $SHELL'"), "/".as_ref());
+        assert!(said.trim_end().ends_with(shell), "{host}: {said}");
+    }
+    // What each of these shells would change, if it came by.
+    let words = ["two  words", "it's \"$HOME\" !1 `id` \\n ~ * ; # {a,b}", ""];
+    let script = r#"printf '%s|' $(hostname) $# "$1" "$2" "$3" "$WORDS"; echo"#;
+    let cold = field.rlaunch("-H a,b,c,d").env("WORDS", words[1]).sh(script).args(["sh"]);
+    let cold = cold.args(words).run();
+    let rest = format!("3|{}|{}|{}|{}|", words[0], words[1], words[2], words[1]);
+    let expected = hosts.map(|host| format!("{host}|{rest}"));
+    assert_eq!(cold.succeeded().sorted(), expected, "{cold}");
+    cold.says(&["agent sent to a, b, c, d ("]).keeps_quiet_about(&["Welcome"]);
+    let warm = field.rlaunch("-H a,b,c,d hostname").run();
+    assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
+    assert!(warm.stderr.is_empty(), "{warm}");
+    // Those that are no Bourne shells say otherwise how a program ended.
+    for (rank, host, code) in [(2, "c", 42), (3, "d", 43)] {
+        let script = format!("test $RANK != {rank} || exit {code}; exec sleep 100");
+        let ran = field.rlaunch("-H a,b,c,d").sh(&script).run();
+        ran.ended_with(code).says(&[&format!("rank {rank} on {host}")]);
+    }
+}
+
+#[test]
+fn an_account_that_may_not_log_in() {
+    let field = Field::new();
+    let _shell = login_shell(&field, "b", "/usr/sbin/nologin");
+    let ran = field.rlaunch("-H a,b,c hostname").run();
+    assert!(matches!(ran.code, 201 | 202), "{ran}");
+    ran.refused(ran.code, &["b: ", "This account is currently not available"]);
+    ran.keeps_quiet_about(&["a: ", "c: "]);
+}
+
+/// The first is merely slow. The others never come to what they are told: one shell ends, the other
+/// becomes one that reads commands, of which there are none.
+#[test]
+fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
+    let field = Field::new();
+    field.warm("a,b,c", Account::Root);
+    let _slow = of_root(&field, "a", ".bashrc", "sleep 1; echo Welcome\n");
+    let _ends = of_root(&field, "b", ".bashrc", "exit 3\n");
+    let _becomes = of_root(&field, "c", ".bashrc", "exec dash\n");
+    let slow = field.rlaunch("-H a,d hostname").run();
+    assert_eq!(slow.succeeded().sorted(), ["a", "d"], "{slow}");
+    slow.keeps_quiet_about(&["Welcome", "sent to a"]);
+    let ran = field.rlaunch("-H b,c,d hostname").within(SILENCE).run();
+    ran.refused(202, &["2 of 3 hosts", "  b: ", "  c: "]).hints("echo hello");
+    ran.keeps_quiet_about(&["  d: "]);
+}

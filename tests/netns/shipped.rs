@@ -1,0 +1,97 @@
+//! What is shipped: it loads on hosts with old C libraries, and where nothing fits a host, a
+//! sentence says what to add.
+
+use crate::support::Field;
+use rlaunch_lab::Account;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The oldest version of glibc that hosts may have.
+const OLDEST: (u32, u32) = (2, 28);
+/// What glibc is made of, and what every host has beside it.
+const OF_HOSTS: [&str; 6] =
+    ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux"];
+
+/// Executables and libraries below a directory.
+fn binaries(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(binaries(&path));
+        } else if fs::read(&path).unwrap().starts_with(b"\x7fELF") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// What `readelf` prints of a file.
+fn readelf(what: &str, file: &Path) -> String {
+    let mut readelf = Command::new("readelf");
+    let output = readelf.args(["--wide", what]).arg(file).env("LC_ALL", "C").output().unwrap();
+    assert!(output.status.success(), "{}: {output:?}", file.display());
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The libraries that a file names.
+fn needed(file: &Path) -> Vec<String> {
+    let text = readelf("--dynamic", file);
+    let lines = text.lines().filter(|line| line.contains("(NEEDED)"));
+    lines.map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned()).collect()
+}
+
+/// The newest version of glibc of which a file wants a symbol; none wants nothing.
+fn glibc(file: &Path) -> Option<(u32, u32)> {
+    let text = readelf("--version-info", file);
+    let needs = text.split("Version needs section").nth(1)?;
+    let words = needs.split_whitespace().filter_map(|word| word.strip_prefix("GLIBC_"));
+    let numbers = words.map(|version| {
+        let mut numbers = version.split('.').map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    });
+    numbers.max()
+}
+
+#[test]
+fn what_is_shipped_loads_with_glibc_2_28() {
+    let field = Field::new();
+    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for arch in ["x86_64", "aarch64"] {
+        let directory = field.shipped(arch);
+        let found = if directory.exists() { binaries(&directory) } else { Vec::new() };
+        for file in found {
+            let name = file.file_name().unwrap().to_string_lossy().into_owned();
+            files.insert(format!("{name} {arch}"), file);
+        }
+    }
+    let own = std::env::consts::ARCH;
+    for name in ["rlaunch-worker", "rlaunch-bench", "librlaunch.so", "_rlaunch.abi3.so"] {
+        let known = files.contains_key(&format!("{name} {own}"));
+        assert!(known, "no {name}: {files:#?}");
+    }
+    files.insert("rlaunch".into(), field.rlaunch.clone());
+    for (name, file) in files {
+        let (needed, newest) = (needed(&file), glibc(&file));
+        if name.starts_with("rlaunch-worker") {
+            assert!(needed.is_empty() && newest.is_none(), "{name}: {needed:?} {newest:?}");
+            continue;
+        }
+        let foreign = |library: &&String| !OF_HOSTS.iter().any(|known| library.starts_with(known));
+        assert_eq!(needed.iter().find(foreign), None, "{name}: {needed:?}");
+        // One that wants nothing was not read well.
+        assert!(newest.is_some_and(|newest| newest <= OLDEST), "{name}: {newest:?}");
+    }
+}
+
+#[test]
+fn a_host_that_no_agent_fits() {
+    let field = Field::new();
+    field.forget_agents(&["b"], Account::Root);
+    let _machine = field.machine("b", "riscv64");
+    let ran = field.rlaunch("-H a,b hostname").run();
+    ran.refused(202, &["b: no agent for riscv64 among "]);
+    ran.hints("lib/rlaunch/riscv64-unknown-linux-gnu/rlaunch-worker");
+}
