@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     handle: Handle<Client>,
     /// Where it was reached, `192.0.2.7:22`.
     address: SocketAddr,
+    /// From where.
+    local: Option<IpAddr>,
 }
 
 impl Ssh {
@@ -89,6 +91,7 @@ impl Ssh {
         let (stream, address) = tokio::time::timeout_at(deadline, dialling)
             .await
             .map_err(within("no answer to the TCP connection"))??;
+        let local = stream.local_addr().ok().map(|local| local.ip());
         let handshake = self.handshake(&config, stream, address);
         let mut handle = tokio::time::timeout_at(deadline, handshake)
             .await
@@ -99,7 +102,7 @@ impl Ssh {
             .await
             .map_err(within("the login does not end"))??;
         tracing::debug!(%host, %address, %user, "logged in");
-        Ok(Connection { handle, address })
+        Ok(Connection { handle, address, local })
     }
 
     async fn dial(&self, config: &HostConfig) -> Result<(TcpStream, SocketAddr), SshError> {
@@ -174,6 +177,11 @@ impl Connection {
         let channel = self.handle.channel_open_session().await.map_err(refused)?;
         channel.exec(true, command).await.map_err(refused)?;
         Ok(channel)
+    }
+
+    /// This machine's address and the host's.
+    pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        Some((self.local?, self.address.ip()))
     }
 
     /// Whether the connection still stands, as far as is known.
