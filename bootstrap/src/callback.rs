@@ -312,7 +312,9 @@ pub enum Announcement {
 const MARK: &str = "rlaunch-callback ";
 const FAILED: &str = "failed ";
 /// The longest line that can be one, in bytes.
-const LONGEST_LINE: usize = 1024;
+const LONGEST_LINE: usize = 4096;
+/// How much of a failure is kept, in characters.
+const LONGEST_WHY: usize = 900;
 
 impl fmt::Display for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -328,8 +330,8 @@ impl Announcement {
     pub fn parse(line: &str) -> Option<Announcement> {
         let words = line.trim_end().strip_prefix(MARK)?;
         if let Some(why) = words.strip_prefix(FAILED) {
-            let why = why.chars().filter(|c| !c.is_control()).collect();
-            return Some(Announcement::Failed(why));
+            let why: String = why.chars().filter(|c| !c.is_control()).take(LONGEST_WHY).collect();
+            return Some(Announcement::Failed(why.trim().to_owned()));
         }
         let (version, key) = words.split_once(' ')?;
         Some(Announcement::Calls { version: version.parse().ok()?, key: key.parse().ok()? })
@@ -506,7 +508,7 @@ mod tests {
         let calls = Announcement::Calls { version: 7, key };
         let failed = Announcement::Failed("10.0.0.1:21003 (no answer)".into());
         let banner = "entering container\r\nno rlaunch-callback 7 here\n".to_owned();
-        let text = format!("{banner}{}{calls}\r\n{failed}\n", "x".repeat(3000) + "\n");
+        let text = format!("{banner}{}{calls}\r\n{failed}\n", "x".repeat(5000) + "\n");
         for cut in [1, 2, 7, 100, text.len()] {
             let mut scanner = AnnouncementScanner::default();
             let parts = text.as_bytes().chunks(cut);

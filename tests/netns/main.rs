@@ -12,6 +12,7 @@ mod running;
 mod support;
 
 mod bench;
+mod callback;
 mod communicator;
 mod delivery;
 mod ending;
