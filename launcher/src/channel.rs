@@ -153,8 +153,8 @@ impl CallReader {
             tokio::select! {
                 read = read_packets(self.tcp.as_mut(), &mut self.received), if self.tcp.is_some() => {
                     let received = self.received.split();
-                    let opened = || self.conversation.open(&received, &mut self.heard).is_ok();
-                    if read == 0 || !opened() {
+                    let opened = self.conversation.open(&received, &mut self.heard);
+                    if read == 0 || opened.is_err() {
                         self.hang_up();
                     }
                 }
