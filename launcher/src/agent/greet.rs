@@ -1,7 +1,7 @@
 //! An agent's first words: its hello, or that it has to call because its shell gives it no stdin.
 
 use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
-use crate::callback::{Callbacks, Called, Expected};
+use crate::callback::{Callbacks, Called};
 use crate::channel::{AgentChannel, Incoming};
 use rlaunch_bootstrap::callback::{Announcement, AnnouncementScanner};
 use rlaunch_bootstrap::id::NodeId;
