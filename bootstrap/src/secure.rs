@@ -229,7 +229,7 @@ pub struct SecureStream {
 
 impl SecureStream {
     /// `rest` is what came behind the handshake.
-    fn new(noise: HandshakeState, rest: &[u8]) -> Result<SecureStream, SecureError> {
+    pub(crate) fn new(noise: HandshakeState, rest: &[u8]) -> Result<SecureStream, SecureError> {
         let noise = noise.into_transport_mode().map_err(SecureError::Noise)?;
         Ok(SecureStream { noise: Box::new(noise), received: rest.to_vec() })
     }

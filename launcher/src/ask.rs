@@ -4,13 +4,16 @@
 use crate::agent::deliver::Delivery;
 use crate::agent::store::Store;
 use crate::args::ReachArgs;
+use crate::callback::Callbacks;
 use crate::channel::Incoming;
 use crate::exit::Exit;
 use crate::hosts::{self, Host};
 use crate::job::Reach;
+use crate::oob::Choice;
 use crate::report::{self, Failed};
 use crate::route::{RemoteCommand, Route, Routes};
 use crate::waiting::Roster;
+use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
@@ -23,6 +26,9 @@ use tokio::task::JoinSet;
 const HOST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest answer, in bytes.
 const LONGEST: usize = 16 << 20;
+
+/// Where hosts without stdin get their agent: what a job's `--port-range` is without one.
+const CALLBACK_PORTS: PortRange = PortRange { first: 21000, last: 21511 };
 
 /// What an agent printed, or why there is nothing.
 pub(crate) type Answer = Result<Vec<u8>, Failed>;
@@ -56,7 +62,8 @@ pub(crate) async fn every_host(
 }
 
 fn delivery(agent: Option<PathBuf>, directory: Option<String>) -> Result<Delivery, Failed> {
-    Delivery::new(Store::new(agent), directory)
+    let callbacks = Callbacks::new(Choice::default(), CALLBACK_PORTS);
+    Delivery::new(Store::new(agent), directory, callbacks)
         .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
 }
 

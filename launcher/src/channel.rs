@@ -1,12 +1,18 @@
-//! The byte stream to an agent: an SSH channel, or the pipes of a process on this machine.
+//! The byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a
+//! connection that the agent has made because neither carries anything to it.
 
+use crate::callback::Called;
 use bytes::{Bytes, BytesMut};
+use nix::sys::socket::{Shutdown, shutdown};
+use rlaunch_bootstrap::callback::Conversation;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 /// What arrives from the other end.
@@ -27,6 +33,20 @@ pub(crate) struct AgentChannel {
 pub(crate) enum Reader {
     Ssh(ChannelReadHalf),
     Local(Box<LocalAgent>),
+    Call(Box<CallReader>),
+}
+
+/// An agent that has called, and the command that started it, which still says how it fares.
+pub(crate) struct CallReader {
+    /// `None` once it has ended.
+    tcp: Option<OwnedReadHalf>,
+    conversation: Conversation,
+    /// Of a packet that is not whole yet, or that is not opened.
+    received: BytesMut,
+    /// What it has said and nobody has taken.
+    heard: Vec<u8>,
+    command: Reader,
+    command_ended: bool,
 }
 
 /// A process on this machine.
@@ -40,6 +60,15 @@ pub(crate) struct LocalAgent {
 pub(crate) enum Writer {
     Ssh(ChannelWriteHalf<Msg>),
     Local(Option<ChildStdin>),
+    Call(Box<CallWriter>),
+}
+
+/// The way to an agent that has called.
+pub(crate) struct CallWriter {
+    tcp: OwnedWriteHalf,
+    conversation: Conversation,
+    /// Leads nowhere, and is held open as long as the agent runs.
+    command: Writer,
 }
 
 impl AgentChannel {
@@ -68,6 +97,25 @@ impl AgentChannel {
         })
     }
 
+    /// The same agent by the connection that it has made.
+    pub(crate) fn over_call(self, called: Called) -> AgentChannel {
+        let Called { tcp, conversation, heard } = called;
+        let (reading, writing) = tcp.into_split();
+        let reader = CallReader {
+            tcp: Some(reading),
+            conversation: conversation.clone(),
+            received: BytesMut::new(),
+            heard,
+            command: self.reader,
+            command_ended: false,
+        };
+        let writer = CallWriter { tcp: writing, conversation, command: self.writer };
+        AgentChannel {
+            reader: Reader::Call(Box::new(reader)),
+            writer: Writer::Call(Box::new(writer)),
+        }
+    }
+
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         self.reader.next().await
     }
@@ -79,14 +127,64 @@ impl Reader {
         match self {
             Reader::Ssh(channel) => next_of_ssh(channel).await,
             Reader::Local(agent) => next_of_child(&mut agent.stdout, &mut agent.stderr).await,
+            // In a box, as it reads of another reader, too.
+            Reader::Call(call) => Box::pin(call.next()).await,
         }
     }
 
     /// Waits until a local agent is gone; a remote one went with its channel.
     pub(crate) async fn reap(self) {
-        if let Reader::Local(mut agent) = self {
-            let _ = agent.child.wait().await;
+        match self {
+            Reader::Ssh(_) => {}
+            Reader::Local(mut agent) => drop(agent.child.wait().await),
+            Reader::Call(call) => Box::pin(call.command.reap()).await,
         }
+    }
+}
+
+impl CallReader {
+    /// As [`Reader::next`]: it has ended when the connection has, and the command that started the
+    /// agent, which ends when the agent is gone.
+    async fn next(&mut self) -> Option<Incoming> {
+        loop {
+            if !self.heard.is_empty() {
+                return Some(Incoming::Data(std::mem::take(&mut self.heard).into()));
+            }
+            tokio::select! {
+                read = read_packets(self.tcp.as_mut(), &mut self.received), if self.tcp.is_some() => {
+                    let received = self.received.split();
+                    let opened = self.conversation.open(&received, &mut self.heard);
+                    if read == 0 || opened.is_err() {
+                        self.hang_up();
+                    }
+                }
+                said = self.command.next(), if !self.command_ended => match said {
+                    Some(Incoming::Diagnostics(words)) => {
+                        return Some(Incoming::Diagnostics(words));
+                    }
+                    // What ranks print does not come this way.
+                    Some(Incoming::Data(_)) => {}
+                    None => self.command_ended = true,
+                },
+                else => return None,
+            }
+        }
+    }
+
+    /// The agent waits for this before it leaves: all that it said has been heard.
+    fn hang_up(&mut self) {
+        if let Some(tcp) = self.tcp.take() {
+            let _ = shutdown(tcp.as_ref().as_raw_fd(), Shutdown::Both);
+        }
+    }
+}
+
+/// How many bytes came; 0 at the end. Safe to cancel.
+async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) -> usize {
+    buffer.reserve(64 << 10);
+    match tcp {
+        Some(tcp) => tcp.read_buf(buffer).await.unwrap_or(0),
+        None => 0,
     }
 }
 
@@ -136,6 +234,10 @@ impl Writer {
             Writer::Ssh(channel) => channel.data_bytes(bytes).await.map_err(io::Error::other),
             Writer::Local(Some(stdin)) => stdin.write_all(&bytes).await,
             Writer::Local(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            Writer::Call(call) => {
+                let sealed = call.conversation.seal(&bytes).map_err(io::Error::other)?;
+                call.tcp.write_all(&sealed).await
+            }
         }
     }
 
@@ -145,6 +247,11 @@ impl Writer {
             Writer::Local(stdin) => {
                 *stdin = None;
                 Ok(())
+            }
+            Writer::Call(call) => {
+                let ended = call.tcp.shutdown().await;
+                let _ = Box::pin(call.command.end()).await;
+                ended
             }
         }
     }

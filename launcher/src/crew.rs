@@ -1,8 +1,10 @@
 //! All nodes of the job together: reached at once, prepared together, started together.
 
-use crate::agent::deliver::{self, DeliverError, Delivery};
+use crate::agent::deliver::{DeliverError, Delivery};
+use crate::agent::greet;
 use crate::agent::library::Libraries;
 use crate::agent::store::Store;
+use crate::callback::Callbacks;
 use crate::channel::AgentChannel;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
@@ -142,8 +144,8 @@ enum NodeError {
 impl NodeError {
     fn exit(&self) -> Exit {
         match self {
-            NodeError::Route(_)
-            | NodeError::Deliver(DeliverError::Route(_) | DeliverError::Broken(_)) => Exit::HOST,
+            NodeError::Route(_) | NodeError::Deliver(DeliverError::Route(_)) => Exit::HOST,
+            NodeError::Deliver(DeliverError::NoCallback { .. }) => Exit::RENDEZVOUS,
             NodeError::Deliver(_) | NodeError::Local(_) => Exit::AGENT,
         }
     }
@@ -163,7 +165,8 @@ impl Gathering {
     pub(crate) async fn reach(self, job: &JobSpec, map: &RankMap) -> Result<Crew, Failed> {
         let libraries = Libraries::look(job.reach.agent.clone(), job.local);
         let store = Store::new(job.reach.agent.clone());
-        let delivery = Delivery::new(store, job.reach.agent_dir.clone())
+        let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
+        let delivery = Delivery::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
         let routes = match job.local {
             true => None,
@@ -207,13 +210,13 @@ impl Way {
             None => {
                 let path = &self.delivery.native().path;
                 let channel = AgentChannel::local(path).map_err(NodeError::Local)?;
-                (deliver::greet(channel, path.display().to_string(), None).await?, None)
+                (greet::greet_here(channel, path.display().to_string()).await?, None)
             }
             Some(routes) => {
                 let route = routes.to(host, &self.roster).await?;
                 self.roster.set(&host.to_string(), "ssh authenticated, agent not started");
                 self.events.emit(&Record::HostReached { host: &host.to_string() });
-                (self.delivery.start(&route).await?, Some(route))
+                (self.delivery.start(&route, seat.node).await?, Some(route))
             }
         };
         let (facts, sent) = (greeted.facts.clone(), greeted.sent);

@@ -6,6 +6,7 @@ mod agent;
 mod args;
 mod ask;
 mod bench;
+mod callback;
 mod capture;
 mod channel;
 mod columns;

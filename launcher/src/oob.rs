@@ -52,7 +52,8 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    fn allows(&self, address: &InterfaceAddress) -> bool {
+    /// Whether this address is among what the user wants.
+    pub(crate) fn allows(&self, address: &InterfaceAddress) -> bool {
         let interface = self.interfaces.is_empty() || self.interfaces.contains(&address.interface);
         let network = self.networks.is_empty()
             || self.networks.iter().any(|network| network.contains(address.address));

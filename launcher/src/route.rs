@@ -7,6 +7,7 @@ use crate::report::Failed;
 use crate::ssh::error::SshError;
 use crate::ssh::{Connection, Ssh};
 use crate::waiting::Roster;
+use std::net::IpAddr;
 
 /// By what hosts are reached; one serves all of a job.
 pub(crate) enum Routes {
@@ -80,6 +81,13 @@ impl Route {
             Route::Ssh(connection) => {
                 Ok(AgentChannel::over_ssh(connection.exec(&command.line()).await?))
             }
+        }
+    }
+
+    /// This machine's address and the host's, where the way is a direct connection between them.
+    pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        match self {
+            Route::Ssh(connection) => connection.addresses(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A node's life, seen from the launcher: its agent's frames come in, commands go out, and silence
 //! on either side is noticed.
 
-use crate::agent::deliver::Greeted;
+use crate::agent::greet::Greeted;
 use crate::channel::{Incoming, Reader, Writer};
 use crate::output::Output;
 use crate::route::{RemoteCommand, Route};

@@ -145,15 +145,30 @@ fn a_full_disk() {
     assert_eq!(left, "", "half a copy is left");
 }
 
+/// What is kept elsewhere is found there the next time.
+fn reached_all_the_same(field: &Field, account: Account) {
+    let run = || field.rlaunch("-H a,b,c hostname").account(account).run();
+    let cold = run();
+    answered_everywhere(&cold);
+    cold.says(&["agent sent to ", "b"]);
+    let warm = run();
+    answered_everywhere(&warm);
+    assert!(warm.stderr.is_empty(), "{warm}");
+}
+
 #[test]
 fn a_home_that_nothing_executes_from() {
     let field = Field::new();
     let _mount = mount(&field, "b", "noexec");
-    let _elsewhere = field.scratch(&ABC, "/tmp/agents");
-    let ran = field.rlaunch("-H a,b,c hostname").run();
+    let _elsewhere = field.scratch(&["b"], "/tmp/.rlaunch-0");
+    reached_all_the_same(&field, Account::Root);
+    // A directory that the user has named is the only one.
+    let named = Account::Root.home().join(".cache/agents");
+    let _named = field.scratch(&ABC, named.to_str().unwrap());
+    let ran = field.rlaunch("--agent-dir ~/.cache/agents -H a,b,c hostname").run();
     ran.refused(202, &["b: cannot keep the agent there", "cannot execute"]).hints("--agent-dir");
-    let elsewhere = field.rlaunch("--agent-dir /tmp/agents -H a,b,c hostname").run();
-    answered_everywhere(&elsewhere);
+    let _agents = field.scratch(&ABC, "/tmp/agents");
+    answered_everywhere(&field.rlaunch("--agent-dir /tmp/agents -H a,b,c hostname").run());
 }
 
 #[test]
@@ -167,9 +182,18 @@ fn a_home_that_cannot_be_written() {
     }
     set(0o555).unwrap();
     let _restore = Undo(|| set(0o700));
-    let _elsewhere = field.scratch(&ABC, "/tmp/agents-of-user");
+    let elsewhere = format!("/tmp/.rlaunch-{}", Account::User.id());
+    let _elsewhere = field.scratch(&["b"], &elsewhere);
+    // What somebody else has put into the way is left alone.
+    field.on("b", &format!("ln -s /var/tmp {elsewhere}"));
+    let second = elsewhere.replace("/tmp", "/var/tmp");
+    let _second = field.scratch(&["b"], &second);
+    reached_all_the_same(&field, Account::User);
+    let kept = field.on("b", &format!("stat -c %a:%U {second}; ls /var/tmp -A; rm {elsewhere}"));
+    assert_eq!(kept, format!("700:user\n{}\n", second.trim_start_matches("/var/tmp/")));
+    let _agents = field.scratch(&ABC, "/tmp/agents-of-user");
     let run = |words| field.rlaunch(words).account(Account::User).run();
-    let ran = run("-H a,b,c hostname");
+    let ran = run("--agent-dir ~/.cache/agents -H b hostname");
     ran.refused(202, &["b: cannot keep the agent there", "Permission denied"]);
     ran.hints("--agent-dir");
     let elsewhere = run("--agent-dir /tmp/agents-of-user -H a,b,c hostname");

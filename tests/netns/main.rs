@@ -13,6 +13,7 @@ mod support;
 
 mod aarch64;
 mod bench;
+mod callback;
 mod communicator;
 mod delivery;
 mod ending;

@@ -1,7 +1,8 @@
 //! The life of an agent: say hello, take the job, prepare, join the tree, start the ranks, see them
 //! end, leave.
 
-use crate::channel::Channel;
+use crate::callback::Launcher;
+use crate::channel::{Channel, Way};
 use crate::child;
 use crate::facts;
 use crate::frames::Arrival;
@@ -27,9 +28,10 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// Runs the agent on its channel. Success means that the job ended here in order, whatever its
 /// ranks returned.
-pub(crate) fn run(workspace: &Workspace) -> ExitCode {
+pub(crate) fn run(workspace: &Workspace, launcher: Option<Launcher>) -> ExitCode {
+    let way = Way::find(launcher);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace)));
+    let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace, way)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -39,8 +41,8 @@ pub(crate) fn run(workspace: &Workspace) -> ExitCode {
     }
 }
 
-async fn life(workspace: &Workspace) -> io::Result<()> {
-    let mut agent = Agent::start()?;
+async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
+    let mut agent = Agent::start(way).await?;
     agent.hello();
     let Some(job) = agent.receive_job().await else { return Ok(()) };
     let mut library = OfRanks::of(&job);
@@ -100,18 +102,21 @@ struct Agent {
 }
 
 impl Agent {
-    fn start() -> io::Result<Agent> {
+    async fn start(way: Way) -> io::Result<Agent> {
+        // Before any child exists, so that no end is missed.
+        let children = signal(SignalKind::child())?;
+        let interrupts = [
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+        ];
+        let channel = Channel::open(way).await?;
         let mut beat = interval_at(Instant::now() + BEAT, BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Agent {
-            // Before any child exists, so that no end is missed.
-            children: signal(SignalKind::child())?,
-            interrupts: [
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::hangup())?,
-            ],
-            channel: Channel::open()?,
+            children,
+            interrupts,
+            channel,
             hello_at: std::time::Instant::now(),
             beat,
             heard: Instant::now(),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Runs `agent` in a child process and clears up behind it.
-pub(crate) fn guard(agent: fn(&Workspace) -> ExitCode) -> ExitCode {
+pub(crate) fn guard(agent: impl FnOnce(&Workspace) -> ExitCode) -> ExitCode {
     let workspace = Workspace::choose();
     let watched = watched_signals();
     // Blocked before the fork, so that none is lost; the child unblocks them again.

@@ -1,11 +1,13 @@
 //! The agent: one process per node that starts, watches and ends the ranks of one job.
 //!
 //! It is not meant to be typed. The launcher starts it as `rlaunch-worker agent` at the end of an
-//! SSH channel; everything else it needs arrives through that channel.
+//! SSH channel; everything else it needs arrives through that channel, or through a connection that it
+//! makes itself where the channel carries nothing to it.
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
+mod callback;
 mod channel;
 mod child;
 mod elf;
@@ -43,6 +45,7 @@ const USAGE: &str = "\
 rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`, not by hand.
 
   rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
+    --callback ADDRESS,… KEY NODE  or, where stdin gives nothing, over TCP to that launcher
   rlaunch-worker reap JOB|all      end what a job left behind on this host
   rlaunch-worker inventory [DIR]   what this host has, or what a copy of its files in DIR says
   rlaunch-worker capture           the files that say so
@@ -60,7 +63,10 @@ fn main() -> ExitCode {
         return command::run(args);
     }
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
-        Some("agent") => guardian::guard(agent::run),
+        Some("agent") => match callback::Launcher::parse(args) {
+            Ok(launcher) => guardian::guard(|workspace| agent::run(workspace, launcher)),
+            Err(()) => usage(),
+        },
         Some("reap") => reap::reap(args.next()),
         Some("inventory") => inventory::print(args.next()),
         Some("capture") => inventory::capture(),
@@ -70,9 +76,11 @@ fn main() -> ExitCode {
             tell!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
-        _ => {
-            complain!("{USAGE}");
-            ExitCode::from(2)
-        }
+        _ => usage(),
     }
+}
+
+fn usage() -> ExitCode {
+    complain!("{USAGE}");
+    ExitCode::from(2)
 }

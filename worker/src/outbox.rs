@@ -3,6 +3,7 @@
 use crate::say::complain;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::wire::{self, FromAgent, Stream};
+use std::io;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -77,15 +78,35 @@ pub(crate) struct Queue {
     output: mpsc::UnboundedReceiver<Vec<u8>>,
 }
 
+/// Where bytes go.
+pub(crate) trait Sink: Send + 'static {
+    /// Writes all of them.
+    fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Lets the other end know that this is all.
+    fn end(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+impl Sink for pipe::Sender {
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await
+    }
+
+    /// It ends when it is closed.
+    async fn end(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Writes until every [`Outbox`] is gone and the queue is empty, or the channel breaks.
-pub(crate) async fn write_all(mut queue: Queue, mut channel: pipe::Sender) -> std::io::Result<()> {
+pub(crate) async fn write_all(mut queue: Queue, mut channel: impl Sink) -> io::Result<()> {
     loop {
         let frame = tokio::select! {
             biased;
             Some(frame) = queue.control.recv() => frame,
             Some(frame) = queue.output.recv() => frame,
-            else => return Ok(()),
+            else => return channel.end().await,
         };
-        channel.write_all(&frame).await?;
+        channel.write(&frame).await?;
     }
 }

@@ -1,27 +1,25 @@
 //! Starting the agent on a host, and taking it there first when it is not there yet.
 //!
 //! A warm start is one command that names the agent by its hash and executes it. When nothing
-//! speaks, the agent is taken to the host by [`INSTALL`] and started again.
+//! speaks, the agent is taken to the host, see [`super::install`], and started again.
 
-use super::store::{AGENT, AgentFile, Store, StoreError};
-use crate::channel::{AgentChannel, Incoming, Reader};
+use super::greet::{Calling, Greeted, greet};
+use super::install::{Installer, Placed, cached};
+use super::store::{AgentFile, Store, StoreError};
+use crate::callback::Callbacks;
 use crate::route::{RemoteCommand, Route, RouteError};
-use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::wire::{FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, WireError};
-use std::io;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::job::PortRange;
+use rlaunch_bootstrap::wire::{PROTOCOL_VERSION, WireError};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-const INSTALL: &str = include_str!("install.sh");
 /// How long an agent may take to speak once its command was accepted.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long the agent may take to travel.
-const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a shell that is sent nothing may take to end.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// The installer says little; a shell that says more is not running it.
-const MAX_ANSWER: usize = 64 << 10;
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
+/// A host says little before its agent does; a shell that says more is not running it.
+pub(super) const MAX_ANSWER: usize = 64 << 10;
 
 /// Why no agent runs on a host.
 #[derive(Debug, thiserror::Error)]
@@ -30,12 +28,14 @@ pub(crate) enum DeliverError {
     Route(#[from] RouteError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the connection broke while the agent was sent")]
-    Broken(#[source] io::Error),
     #[error("the host runs {system}, and the agent needs Linux")]
     System { system: String },
     #[error("cannot keep the agent there: {cause}")]
     Install { cause: String },
+    #[error("its shell gives no stdin, and there is no other way to take the agent there: {cause}")]
+    NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
+    #[error("cannot reach the launcher at {tried}, and its shell gives no stdin")]
+    NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
     #[error("the agent is there and does not speak within {} s{}", HELLO_TIMEOUT.as_secs(), said(.0))]
     Silent(String),
     #[error("the agent is there and does not start{}", said(.0))]
@@ -64,6 +64,15 @@ impl DeliverError {
                  and executed from"
                     .into(),
             ),
+            DeliverError::NoFetch { from, ports, .. } => Some(format!(
+                "put rlaunch-worker of this build into its image, on PATH, or name it there by \
+                 --agent; or {}",
+                let_in(host, *from, *ports)
+            )),
+            DeliverError::NoCallback { from, ports, .. } => Some(format!(
+                "{}; or give its shell stdin (docker exec -i)",
+                let_in(host, *from, *ports)
+            )),
             DeliverError::NoStart(words) if words.contains("GLIBC") => {
                 Some("build the agent with `cargo agent`: it needs no libc on the host".into())
             }
@@ -79,9 +88,26 @@ impl DeliverError {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
             DeliverError::Version { .. } => Some("--agent names an agent of another build".into()),
-            DeliverError::System { .. } | DeliverError::Wire(_) | DeliverError::Broken(_) => None,
+            DeliverError::System { .. } | DeliverError::Wire(_) => None,
         }
     }
+}
+
+/// The firewall rules that would help, and what else chooses addresses and ports. Without a host it
+/// is about any.
+fn let_in(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
+    let PortRange { first, last } = ports;
+    let from = from.filter(|_| !host.is_empty());
+    let (source, any) = match from {
+        Some(IpAddr::V4(address)) => (format!("ip saddr {address} "), address.to_string()),
+        Some(IpAddr::V6(address)) => (format!("ip6 saddr {address} "), address.to_string()),
+        None => (String::new(), "any".to_owned()),
+    };
+    format!(
+        "let it in here: `nft insert rule inet filter input {source}tcp dport {first}-{last} \
+         accept`, or `ufw allow from {any} to any port {first}:{last} proto tcp`; --port-range \
+         and --oob-if choose other ports and interfaces"
+    )
 }
 
 /// What all hosts' deliveries share.
@@ -90,28 +116,26 @@ pub(crate) struct Delivery {
     native: Arc<AgentFile>,
     /// The cache on the hosts, as a shell there reads it.
     directory: String,
+    /// The user has named it, so no other will do.
+    is_named: bool,
+    /// Where agents without stdin call.
+    callbacks: Callbacks,
     /// The first host that lacks the agent gets it before the others ask again: hosts that share a
     /// home then find it there.
     first: OnceCell<()>,
 }
 
-/// A host whose agent has spoken.
-pub(crate) struct Greeted {
-    pub(crate) channel: AgentChannel,
-    pub(crate) frames: FrameReader,
-    pub(crate) facts: NodeFacts,
-    /// The agent's path, as a shell on the host reads it.
-    pub(crate) agent: String,
-    /// Bytes that travelled when the agent had to be sent.
-    pub(crate) sent: Option<usize>,
-}
-
 impl Delivery {
     /// `directory` must be safe in a shell: see [`check_directory`].
-    pub(crate) fn new(store: Store, directory: Option<String>) -> Result<Delivery, StoreError> {
+    pub(crate) fn new(
+        store: Store,
+        directory: Option<String>,
+        callbacks: Callbacks,
+    ) -> Result<Delivery, StoreError> {
         let native = store.native()?;
+        let is_named = directory.is_some();
         let directory = directory.unwrap_or_else(|| "~/.cache/rlaunch".to_owned());
-        Ok(Delivery { store, native, directory, first: OnceCell::new() })
+        Ok(Delivery { store, native, directory, is_named, callbacks, first: OnceCell::new() })
     }
 
     /// The agent for this machine itself.
@@ -119,207 +143,52 @@ impl Delivery {
         &self.native
     }
 
-    /// Starts the agent on a host that was reached, sending it first if need be.
-    pub(crate) async fn start(&self, route: &Route) -> Result<Greeted, DeliverError> {
-        match self.execute(route, &self.native, None).await {
+    /// Starts the agent of `node` on a host that was reached, taking it there first if need be.
+    pub(crate) async fn start(&self, route: &Route, node: NodeId) -> Result<Greeted, DeliverError> {
+        let path = cached(&self.directory, &self.native);
+        match self.execute(route, node, Placed { path, sent: None }).await {
             Err(DeliverError::NoStart(_)) => {}
             started => return started,
         }
         let mut mine = None;
         self.first.get_or_init(async || mine = Some(self.install(route).await)).await;
-        let (file, sent) = match mine {
+        let placed = match mine {
             Some(installed) => installed?,
             None => self.install(route).await?,
         };
-        self.execute(route, &file, sent).await
+        self.execute(route, node, placed).await
     }
 
     /// Makes sure that the agent is on a host, and returns its path as a shell there reads it.
     pub(crate) async fn place(&self, route: &Route) -> Result<String, DeliverError> {
-        let (file, _) = self.install(route).await?;
-        Ok(self.path_of(&file))
-    }
-
-    fn path_of(&self, file: &AgentFile) -> String {
-        format!("{}/{}/{AGENT}", self.directory, file.hash)
+        Ok(self.install(route).await?.path)
     }
 
     /// One command that names the agent and becomes it.
     async fn execute(
         &self,
         route: &Route,
-        file: &AgentFile,
-        sent: Option<usize>,
+        node: NodeId,
+        agent: Placed,
     ) -> Result<Greeted, DeliverError> {
-        let agent = self.path_of(file);
-        let channel = route.exec(&RemoteCommand::Become(&agent, "agent")).await?;
-        greet(channel, agent, sent).await
+        let addresses = route.addresses();
+        let words = self.callbacks.words(node, addresses.map(|(local, _)| local));
+        let from = addresses.map(|(_, host)| host);
+        let calling = words.is_some().then_some(Calling { callbacks: &self.callbacks, node, from });
+        let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
+        let channel = route.exec(&RemoteCommand::Become(&agent.path, &words)).await?;
+        greet(channel, (agent.path, agent.sent), calling).await
     }
 
-    /// Takes the right agent to the host, unless it is there by now.
-    async fn install(
-        &self,
-        route: &Route,
-    ) -> Result<(Arc<AgentFile>, Option<usize>), DeliverError> {
-        let installing = self.install_over(route);
-        let late = |_| DeliverError::Install {
-            cause: format!("not done within {} s", INSTALL_TIMEOUT.as_secs()),
+    async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {
+        let installer = Installer {
+            store: &self.store,
+            directory: &self.directory,
+            or_another: !self.is_named,
+            callbacks: &self.callbacks,
         };
-        tokio::time::timeout(INSTALL_TIMEOUT, installing).await.map_err(late)?
+        installer.install(route).await
     }
-
-    async fn install_over(
-        &self,
-        route: &Route,
-    ) -> Result<(Arc<AgentFile>, Option<usize>), DeliverError> {
-        let (script, words) = (one_line(INSTALL), [self.directory.as_str()]);
-        let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
-        let AgentChannel { reader, mut writer } = channel;
-        let mut answers = Answers { reader, text: String::new() };
-        let file = match self.file_for(answers.next().await?) {
-            Ok(file) => file,
-            Err(error) => {
-                // Its shell ends with its input, and is gone before rlaunch is.
-                let ends =
-                    async { while writer.end().await.is_ok() && answers.next().await.is_ok() {} };
-                let _ = tokio::time::timeout(FAREWELL, ends).await;
-                return Err(error);
-            }
-        };
-        let size = file.size;
-        let lost = |error: io::Error| DeliverError::Broken(error);
-        writer.send(format!("{} {size}\n", file.hash).into()).await.map_err(lost)?;
-        let mut sent = None;
-        let mut answer = answers.next().await?;
-        loop {
-            match answer.split_once(' ').unwrap_or((&answer, "")) {
-                ("present" | "installed", _) => return Ok((file, sent)),
-                ("want", how) => {
-                    let payload = file.payload(how == "gzip")?;
-                    sent = Some(payload.len());
-                    let sending = async {
-                        writer.send(payload).await?;
-                        writer.end().await
-                    };
-                    // A host that gives up, its disk being full, takes no more of it.
-                    answer = tokio::select! {
-                        early = answers.next() => early?,
-                        _ = sending => answers.next().await?,
-                    };
-                }
-                ("failed", cause) => {
-                    return Err(DeliverError::Install { cause: cause.to_owned() });
-                }
-                _ => return Err(DeliverError::Shell(answer)),
-            }
-        }
-    }
-}
-
-impl Delivery {
-    /// The agent for a host that introduced itself as `host SYSTEM MACHINE`.
-    fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeliverError> {
-        match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
-            ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
-            ["host", system, ..] => Err(DeliverError::System { system: system.to_owned() }),
-            _ => Err(DeliverError::Shell(answer)),
-        }
-    }
-}
-
-/// Waits for the agent's first words.
-pub(crate) async fn greet(
-    mut channel: AgentChannel,
-    agent: String,
-    sent: Option<usize>,
-) -> Result<Greeted, DeliverError> {
-    let mut scanner = HelloScanner::default();
-    let mut diagnostics = Vec::new();
-    let hello = first_frame(&mut channel, &mut scanner, &mut diagnostics);
-    let hello = tokio::time::timeout(HELLO_TIMEOUT, hello).await;
-    let words = || format!("{} {}", scanner.noise(), String::from_utf8_lossy(&diagnostics));
-    let (frames, version, facts) = match hello {
-        Err(_) => return Err(DeliverError::Silent(words())),
-        Ok(Ok(None)) => return Err(DeliverError::NoStart(words())),
-        Ok(found) => match found? {
-            Some(hello) => hello,
-            None => return Err(DeliverError::NoStart(words())),
-        },
-    };
-    if version != PROTOCOL_VERSION {
-        return Err(DeliverError::Version { theirs: version });
-    }
-    Ok(Greeted { channel, frames, facts, agent, sent })
-}
-
-/// The hello; `None` when the channel ends without one.
-async fn first_frame(
-    channel: &mut AgentChannel,
-    scanner: &mut HelloScanner,
-    diagnostics: &mut Vec<u8>,
-) -> Result<Option<(FrameReader, u16, NodeFacts)>, DeliverError> {
-    let mut frames = FrameReader::default();
-    let mut speaking = false;
-    while let Some(incoming) = channel.next().await {
-        match incoming {
-            Incoming::Data(bytes) if speaking => frames.push(&bytes),
-            Incoming::Data(bytes) => {
-                if let Some(rest) = scanner.push(&bytes)? {
-                    speaking = true;
-                    frames.push(&rest);
-                }
-            }
-            Incoming::Diagnostics(bytes) => {
-                let room = MAX_ANSWER.saturating_sub(diagnostics.len());
-                diagnostics.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            }
-        }
-        if let Some(FromAgent::Hello { version, facts }) = frames.next_frame()? {
-            return Ok(Some((frames, version, facts)));
-        }
-    }
-    Ok(None)
-}
-
-/// The installer's lines, without whatever else the shell prints.
-struct Answers {
-    reader: Reader,
-    text: String,
-}
-
-impl Answers {
-    /// The next answer. Safe to cancel.
-    async fn next(&mut self) -> Result<String, DeliverError> {
-        const MARK: &str = "rlaunch-install ";
-        loop {
-            while let Some((line, rest)) = self.text.split_once('\n') {
-                let answer = line.trim_end().split_once(MARK).map(|(_, answer)| answer.to_owned());
-                let line_was_noise = answer.is_none();
-                let rest = rest.to_owned();
-                if line_was_noise {
-                    tracing::debug!("before the installer: {line}");
-                }
-                self.text = rest;
-                if let Some(answer) = answer {
-                    return Ok(answer);
-                }
-            }
-            match self.reader.next().await {
-                Some(Incoming::Data(bytes) | Incoming::Diagnostics(bytes))
-                    if self.text.len() < MAX_ANSWER =>
-                {
-                    self.text.push_str(&String::from_utf8_lossy(&bytes));
-                }
-                _ => return Err(DeliverError::Shell(std::mem::take(&mut self.text))),
-            }
-        }
-    }
-}
-
-/// The script without its comments, as one line.
-fn one_line(script: &str) -> String {
-    let commands = script.lines().filter(|line| !line.starts_with('#'));
-    commands.collect::<Vec<_>>().join(" ")
 }
 
 /// `--agent-dir` stands in commands that many kinds of shell read, so it may hold only what none
@@ -341,13 +210,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_installer_passes_through_any_shell() {
-        let script = one_line(INSTALL);
-        assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
-        assert!(script.len() < 3000, "{}", script.len());
-        for line in INSTALL.lines().filter(|line| !line.starts_with('#')) {
-            assert!(line.ends_with(';'), "{line}");
-        }
+    fn a_firewall_is_opened_for_this_host_alone() {
+        let from = "10.1.0.2".parse().ok();
+        let ports = PortRange { first: 21000, last: 21511 };
+        let error =
+            DeliverError::NoCallback { tried: "10.1.0.1:21003 (no answer)".into(), from, ports };
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot reach the launcher at 10.1.0.1:21003 (no answer)")
+        );
+        let hint = error.hint("b").unwrap();
+        let rule =
+            "nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21000-21511 accept";
+        assert!(hint.contains(rule), "{hint}");
+        assert!(
+            hint.contains("ufw allow from 10.1.0.2 to any port 21000:21511 proto tcp"),
+            "{hint}"
+        );
+        assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
+        // Hints of several hosts are one.
+        let other = DeliverError::NoCallback { tried: String::new(), from: None, ports };
+        assert_eq!(error.hint(""), other.hint(""));
     }
 
     #[test]

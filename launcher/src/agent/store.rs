@@ -70,7 +70,9 @@ impl StoreError {
 /// One build of the agent.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
-    /// What the hosts' caches call it.
+    /// In hexadecimal digits.
+    pub(crate) sha256: String,
+    /// The first of them: what the hosts' caches call it.
     pub(crate) hash: String,
     /// In bytes.
     pub(crate) size: u64,
@@ -109,6 +111,11 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(given: Option<PathBuf>) -> Store {
         Store { given, found: Mutex::default() }
+    }
+
+    /// What `--agent` names.
+    pub(crate) fn given(&self) -> Option<&Path> {
+        self.given.as_deref()
     }
 
     /// The agent for hosts like this machine.
@@ -223,12 +230,12 @@ fn read(path: &Path) -> Result<AgentFile, StoreError> {
         hasher.update(&part[..read]);
         size += read as u64;
     }
-    let hash = hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+    let sha256 = hasher.finalize().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     });
-    let hash = hash[..HASH_DIGITS].to_owned();
-    Ok(AgentFile { path: path.to_owned(), hash, size, compressed: OnceLock::new() })
+    let hash = sha256[..HASH_DIGITS].to_owned();
+    Ok(AgentFile { path: path.to_owned(), sha256, hash, size, compressed: OnceLock::new() })
 }
 
 /// The architecture of an ELF executable; the inner error says what the file is instead.

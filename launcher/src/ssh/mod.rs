@@ -74,6 +74,8 @@ pub(crate) struct Connection {
     handle: Handle<Client>,
     /// Where it was reached, `192.0.2.7:22`.
     place: String,
+    /// From where, if it was reached directly.
+    local: Option<IpAddr>,
     /// What its bytes go through is open for as long as it is.
     via: Option<Arc<Jump>>,
     proxy: Option<ProxyCommand>,
@@ -83,6 +85,7 @@ pub(crate) struct Connection {
 struct Line {
     stream: Box<dyn Stream>,
     place: String,
+    local: Option<IpAddr>,
     proxy: Option<ProxyCommand>,
 }
 
@@ -238,20 +241,24 @@ impl Ssh {
     async fn open(&self, hop: &Hop, via: Option<&Jump>) -> Result<Line, SshError> {
         let place = hop.place();
         match (via, &hop.config.proxy) {
-            (Some(jump), _) => Ok(Line { stream: jump.stream_to(hop).await?, place, proxy: None }),
+            (Some(jump), _) => {
+                Ok(Line { stream: jump.stream_to(hop).await?, place, local: None, proxy: None })
+            }
             (None, Proxy::Command(command)) => {
                 let (pipes, proxy) = proxy::start(command)?;
-                Ok(Line { stream: Box::new(pipes), place, proxy: Some(proxy) })
+                Ok(Line { stream: Box::new(pipes), place, local: None, proxy: Some(proxy) })
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
                 let (stream, address) = dial::dial(&hop.config, hop.port).await?;
-                Ok(Line { stream: Box::new(stream), place: address.to_string(), proxy: None })
+                let local = stream.local_addr().ok().map(|local| local.ip());
+                let place = address.to_string();
+                Ok(Line { stream: Box::new(stream), place, local, proxy: None })
             }
         }
     }
 
     async fn handshake(&self, hop: &Hop, line: Line) -> Result<Connection, SshError> {
-        let Line { stream, place, proxy } = line;
+        let Line { stream, place, local, proxy } = line;
         let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
         let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
@@ -268,7 +275,7 @@ impl Ssh {
         let (stream, greeting) = Overheard::new(stream);
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         let source = match connected {
-            Ok(handle) => return Ok(Connection { handle, place, via: None, proxy }),
+            Ok(handle) => return Ok(Connection { handle, place, local, via: None, proxy }),
             Err(source) => source,
         };
         // The verdict on the host's key says more than "unknown key".
@@ -305,6 +312,11 @@ impl Connection {
         let channel = self.handle.channel_open_session().await.map_err(refused)?;
         channel.exec(true, command).await.map_err(refused)?;
         Ok(channel)
+    }
+
+    /// This machine's address and the host's.
+    pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        Some((self.local?, self.address.ip()))
     }
 
     /// Whether the connection still stands, as far as is known.

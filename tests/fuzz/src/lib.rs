@@ -3,6 +3,7 @@
 //! A target takes any bytes and panics only when the code under test is wrong. Its seeds are real
 //! messages; `corpus/TARGET/` holds inputs that once found something new or something wrong.
 
+mod callback;
 mod client;
 mod comm;
 mod frames;
@@ -55,6 +56,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "library", run: library::archive, seeds: library::archive_seeds },
     Target { name: "handshake", run: secure::handshake, seeds: secure::handshake_seeds },
     Target { name: "sealed", run: secure::sealed, seeds: secure::sealed_seeds },
+    Target { name: "callback", run: callback::opening, seeds: callback::opening_seeds },
+    Target {
+        name: "announcement",
+        run: callback::announcement,
+        seeds: callback::announcement_seeds,
+    },
     Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
     Target { name: "wire-up", run: comm::wire_up, seeds: comm::wire_up_seeds },
     Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },

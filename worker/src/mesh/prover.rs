@@ -51,7 +51,7 @@ impl Prover {
         let (words, last_words) = oneshot::channel();
         let (answer, answers) = mpsc::channel(16);
         tokio::spawn(write_all(queue, pipe::Sender::from_owned_fd(stdin)?));
-        tokio::spawn(frames::read_all(pipe::Receiver::from_owned_fd(stdout)?, answer));
+        tokio::spawn(frames::read_all(pipe::Receiver::from_owned_fd(stdout)?, Vec::new(), answer));
         tokio::spawn(keep_last_line(pipe::Receiver::from_owned_fd(stderr)?, words));
         let pid = Pid::from_raw(child.id().cast_signed());
         Ok(Prover { pid, commands: Some(commands), answers, last_words, gone: None })

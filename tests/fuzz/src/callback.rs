@@ -1,0 +1,70 @@
+//! What strangers can say to a launcher's port, and what a host can print in place of a hello.
+
+use crate::{parts, whole};
+use rlaunch_bootstrap::callback::{
+    Announcement, AnnouncementScanner, Caller, MAX_OPENING, Opening, OwnKey, PublicKey,
+};
+use rlaunch_bootstrap::id::NodeId;
+use std::sync::LazyLock;
+
+static LAUNCHER: LazyLock<Option<OwnKey>> = LazyLock::new(|| OwnKey::generate().ok());
+static AGENT: LazyLock<Option<OwnKey>> = LazyLock::new(|| OwnKey::generate().ok());
+
+/// Whatever comes first is read alike however it is cut, never at length, and nobody without the
+/// announced key is answered.
+pub(crate) fn opening(data: &[u8]) {
+    let mut said = Vec::new();
+    for part in parts(data) {
+        said.extend_from_slice(part);
+        match Opening::read(&said) {
+            Ok(None) => assert!(said.len() < MAX_OPENING),
+            Ok(Some(Opening::Call(call))) => {
+                let (Some(launcher), Some(agent)) = (&*LAUNCHER, &*AGENT) else { return };
+                assert!(call.answer(launcher, &agent.public()).is_err(), "a stranger is answered");
+                return;
+            }
+            Ok(Some(Opening::Fetch(fetch))) => {
+                assert!(fetch.digest.len() == 64 && fetch.digest.is_ascii());
+                return;
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// What is found can be said again; nothing is found across what is no line.
+pub(crate) fn announcement(data: &[u8]) {
+    let mut scanner = AnnouncementScanner::default();
+    for announced in parts(data).flat_map(|part| scanner.push(part)) {
+        let said = format!("{announced}\n");
+        let again = AnnouncementScanner::default().push(said.as_bytes());
+        // One without reasons is said with a space that is no part of it.
+        if announced != Announcement::Failed(String::new()) {
+            assert_eq!(again, [announced]);
+        }
+    }
+}
+
+pub(crate) fn opening_seeds() -> Vec<Vec<u8>> {
+    let other = OwnKey::generate().ok();
+    let launcher = LAUNCHER.as_ref().map(OwnKey::public);
+    let first = other.zip(launcher).and_then(|(own, launcher)| {
+        Caller::start(&own, &launcher, NodeId(2)).ok().map(|(_, first)| first)
+    });
+    let digest = "0123456789abcdef".repeat(4);
+    vec![
+        whole(first.unwrap_or_default()),
+        whole(format!("FETCH {digest}\n").into_bytes()),
+        whole(format!("GET /{digest} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes()),
+    ]
+}
+
+pub(crate) fn announcement_seeds() -> Vec<Vec<u8>> {
+    let key: Option<PublicKey> = "0f".repeat(32).parse().ok();
+    let calls = key.map(|key| Announcement::Calls { version: 7, key }.to_string());
+    let failed = Announcement::Failed("10.0.0.1:21003 (no answer)".to_owned());
+    vec![
+        whole(format!("entering\r\n{}\r\n", calls.unwrap_or_default()).into_bytes()),
+        whole(format!("{failed}\nnoise").into_bytes()),
+    ]
+}

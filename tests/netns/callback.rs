@@ -1,0 +1,219 @@
+//! Hosts behind a forced command that gives no stdin and prints a banner, as `docker exec` without
+//! `-i` does: their agents call the launcher, and get there by whatever the host has.
+
+use crate::support::{Field, Undo};
+use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+const ABC: [&str; 3] = ["a", "b", "c"];
+/// The directory of the forced command.
+const FORCED: &str = "/tmp/forced";
+const KEYS: &str = "/run/rlaunch-lab/authorized_keys";
+/// What every host has in `tools`, beside what it gets the agent with.
+const TOOLS: &str = "sh uname id mkdir rmdir chmod mv rm wc ls tail cp cat";
+
+/// Lets every login on `hosts` run `lines`, and nothing else, until the guard goes.
+fn forced_command<'a>(field: &'a Field, hosts: &'a [&'a str], lines: &str) -> impl Drop + 'a {
+    let script = format!("{FORCED}/shell.sh");
+    let scratch = field.scratch(hosts, FORCED);
+    let mut keys = Vec::new();
+    for host in hosts {
+        let text = format!("#!/bin/sh\n{lines}\n");
+        field.lab.write_file(host, Path::new(&script), text.as_bytes(), 0o755).unwrap();
+        let path = field.lab.path(host, Path::new(KEYS)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("command=\"{script}\" {text}")).unwrap();
+        keys.push((path, text));
+    }
+    Undo(move || {
+        // Goes after the keys are as they were.
+        let _scratch = &scratch;
+        keys.iter().try_for_each(|(path, text)| fs::write(path, text))
+    })
+}
+
+/// A container's shell that knows the programs of `path` and is given `stdin`.
+fn shell(path: &str, stdin: &str) -> String {
+    format!(
+        "echo entering container; PATH={path}; export PATH\n\
+         exec sh -c \"$SSH_ORIGINAL_COMMAND\" {stdin}"
+    )
+}
+
+/// One without `-i`.
+fn no_stdin() -> String {
+    shell(crate::support::PATH, "</dev/null")
+}
+
+/// Nothing but these programs is on the PATH of a host's shell.
+fn tools<'a>(field: &'a Field, host: &'a str, programs: &str) -> impl Drop + 'a {
+    let line = format!(
+        "mkdir -p /tmp/tools; for p in {TOOLS} {programs}; do ln -sf $(PATH={} command -v $p) \
+         /tmp/tools/$p || exit 1; done",
+        crate::support::PATH
+    );
+    field.on(host, &line);
+    Undo(move || {
+        field.on(host, "rm -r /tmp/tools");
+        Ok::<(), String>(())
+    })
+}
+
+#[test]
+fn a_job_runs_where_the_shell_gives_no_stdin() {
+    let field = Field::new();
+    field.warm("a,b,c", Account::Root);
+    let _forced = forced_command(&field, &["a", "b"], &no_stdin());
+    let ran = field.rlaunch("-H a,b,c -np 3 hostname").run();
+    assert_eq!(ran.succeeded().sorted(), ABC, "{ran}");
+    assert!(ran.stderr.is_empty(), "{ran}");
+    ran.took_less_than(3);
+    // Stdin that is open and says nothing is none, either.
+    let pipe = format!("{FORCED}/pipe");
+    let silent = shell(crate::support::PATH, &format!("<>{pipe}"));
+    let silent = format!("[ -e {pipe} ] || mkfifo {pipe}\n{silent}");
+    let _silent = forced_command(&field, &["c"], &silent);
+    let script = "rlaunch barrier x && echo $RANK $WORLD_SIZE $LOCAL_RANK $MASTER_PORT && \
+                  head -c 3000000 /dev/zero | tr '\\0' x";
+    let ran = field.rlaunch("-H a:2,c -np 3").sh(script).run();
+    let out = ran.succeeded().out();
+    assert_eq!(out.matches('x').count(), 9_000_000, "{ran}");
+    let mut places: Vec<String> = out.replace('x', "").lines().map(str::to_owned).collect();
+    places.retain(|line| !line.is_empty());
+    places.sort_unstable();
+    let (first, port) = places[0].rsplit_once(' ').unwrap();
+    assert_eq!(first, "0 3 0", "{ran}");
+    assert_eq!(places[1..], [format!("1 3 1 {port}"), format!("2 3 0 {port}")], "{ran}");
+    let failing = field.rlaunch("-H a,b -np 2").sh("exit $((RANK * 7))").run();
+    failing.ended_with(7).says(&["rank 1 on b"]);
+}
+
+#[test]
+fn a_host_without_stdin_gets_its_agent_by_what_it_has() {
+    let field = Field::new();
+    let hosts = ["a", "b", "c", "d", "e", "f"];
+    field.forget_agents(&hosts, Account::Root);
+    // How each gets it, and checks it. The last has it.
+    let ways = ["bash sha256sum", "python3", "perl", "curl openssl", "wget sha256sum", ""];
+    let _tools: Vec<_> = hosts.iter().zip(ways).map(|(h, way)| tools(&field, h, way)).collect();
+    let agent = fs::read(field.agent()).unwrap();
+    field.lab.write_file("f", Path::new("/tmp/tools/rlaunch-worker"), &agent, 0o755).unwrap();
+    let _forced = forced_command(&field, &hosts, &shell("/tmp/tools", "</dev/null"));
+    let run = || field.rlaunch("-H a,b,c,d,e,f -np 6 /bin/hostname").run();
+    let cold = run();
+    assert_eq!(cold.succeeded().sorted(), hosts, "{cold}");
+    cold.says(&["agent sent to a, b, c, d, e ("]);
+    for host in hosts {
+        let cache = field.cache(host, Account::Root);
+        let build = fs::read_dir(cache).unwrap().next().unwrap().unwrap().path();
+        assert!(fs::read(build.join("rlaunch-worker")).unwrap() == agent, "{host}");
+    }
+    let warm = run();
+    assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
+    assert!(warm.stderr.is_empty(), "{warm}");
+    // Questions that need no job go the same way.
+    let topo = field.rlaunch("topo -H a,f").run();
+    topo.succeeded().keeps_quiet_about(&["error"]);
+}
+
+#[test]
+fn a_launcher_that_cannot_be_called_says_which_port_to_open() {
+    let field = Field::new();
+    field.warm("b,c", Account::Root);
+    let _forced = forced_command(&field, &["b", "c"], &no_stdin());
+    let [b, c] = ["b", "c"].map(|host| field.lab.address(host).unwrap());
+    let filter = format!(
+        "nft add table inet t; nft add chain inet t c '{{ type filter hook input priority 0; }}'; \
+         nft add rule inet t c ip saddr {b} tcp dport 21000-21511 drop; \
+         nft add rule inet t c ip saddr {c} tcp dport 21000-21511 reject with tcp reset"
+    );
+    field.shell(&filter, Path::new("/"));
+    let _open = Undo(|| {
+        field.shell("nft delete table inet t", Path::new("/"));
+        Ok::<(), String>(())
+    });
+    let ran = field.rlaunch("-H b,c hostname").run();
+    ran.refused(204, &["  b: cannot reach the launcher at ", " (no answer), and its shell gives"]);
+    ran.says(&["  c: cannot reach the launcher at ", ":21", " (refused)"]);
+    let rule =
+        format!("nft insert rule inet filter input ip saddr {b} tcp dport 21000-21511 accept");
+    ran.hints(&rule).hints(&format!("ufw allow from {b} to any port 21000:21511 proto tcp"));
+    ran.hints("--port-range").hints("--oob-if").took_less_than(10);
+    // Nor can it get the agent.
+    field.forget_agents(&["c"], Account::Root);
+    let ran = field.rlaunch("-H c hostname").run();
+    ran.refused(202, &["c: its shell gives no stdin", "no rlaunch-worker of this build on PATH"]);
+    ran.says(&["bash ", "python3 ", "refused"]).hints("put rlaunch-worker of this build into");
+    ran.hints("ufw allow from");
+}
+
+#[test]
+fn a_killed_launcher_takes_those_along_who_have_called() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let _forced = forced_command(&field, &["a", "b"], &no_stdin());
+    let run = field.rlaunch("--kill-after 1 -H a:2,b:2").sh("echo up; setsid sleep 1000 & wait");
+    let mut running = run.spawn();
+    running.wait_for_text("up\n", 4);
+    running.signal(Signal::SIGKILL);
+    running.finish_first().ended_with(-9);
+    field.wait_for("the agents and their ranks to end", || field.started().is_empty());
+    field.clear_job_directories();
+}
+
+/// Starts a shell line on a host, as root and without SSH.
+fn start(field: &Field, host: &str, line: &str) -> Child {
+    let mut command = field.lab.on(host, Account::Root).unwrap();
+    let command = command.args(["bash", "-c", line]).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Whoever has seen the whole command line, and is quicker than the agent.
+#[test]
+fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    // The command is there to be read, and begins when it has been.
+    let lines = format!(
+        "echo \"$SSH_ORIGINAL_COMMAND\" >{FORCED}/read; mv {FORCED}/read {FORCED}/command\n\
+         until [ -e {FORCED}/go ]; do sleep 0.02; done\n{}",
+        no_stdin()
+    );
+    let _forced = forced_command(&field, &["b"], &lines);
+    let running = field.rlaunch("-H a,b -np 2 hostname").spawn();
+    let path = field.lab.path("b", Path::new(&format!("{FORCED}/command"))).unwrap();
+    field.wait_for("the command line", || path.exists());
+    let command = fs::read_to_string(&path).unwrap();
+    let command = command.trim().strip_prefix("exec ").unwrap();
+    let words = command.split_once("--callback ").unwrap().1;
+    let address = words.split([' ', ',']).next().unwrap();
+    let (ip, port) = address.rsplit_once(':').unwrap();
+    let dial = |words: &str| format!("exec 3<>/dev/tcp/{ip}/{port}; {words}; cat <&3");
+    let mut hostile = vec![
+        // The agent itself, by everything that is known.
+        start(&field, "b", &format!("{command} </dev/null")),
+        start(&field, "b", &dial("printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3")),
+        start(&field, "b", &dial("head -c 100000 /dev/zero >&3")),
+        start(&field, "b", &dial("printf rlaunch-call >&3")),
+    ];
+    // More that say nothing than may wait.
+    let flood = format!("for i in $(seq 280); do exec {{n}}<>/dev/tcp/{ip}/{port}; done; cat <&$n");
+    hostile.push(start(&field, "b", &flood));
+    let status = hostile[1].wait().unwrap();
+    assert!(status.code().is_some(), "{status}");
+    fs::write(path.with_file_name("go"), "").unwrap();
+    let ran = running.finish_first();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    ran.took_less_than(10);
+    let heard = hostile
+        .into_iter()
+        .map(|child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap());
+    let heard: Vec<String> = heard.collect();
+    let failed = format!("rlaunch-callback failed {address} (somebody else answered: the ");
+    assert!(heard[0].contains(&failed), "{heard:?}");
+    assert!(heard[1..].iter().all(String::is_empty), "{heard:?}");
+    field.wait_for("the strangers to end", || field.started().is_empty());
+}
