@@ -33,6 +33,7 @@ use proxy::ProxyCommand;
 use retry::{Attempts, Rules};
 use russh::client::{self, Handle, Msg};
 use russh::{Channel, Disconnect};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +75,8 @@ pub(crate) struct Connection {
     handle: Handle<Client>,
     /// Where it was reached, `192.0.2.7:22`.
     place: String,
-    /// From where, if it was reached directly.
-    local: Option<IpAddr>,
+    /// This machine's address and the host's, where one leads to the other.
+    addresses: Option<(IpAddr, IpAddr)>,
     /// What its bytes go through is open for as long as it is.
     via: Option<Arc<Jump>>,
     proxy: Option<ProxyCommand>,
@@ -85,7 +86,7 @@ pub(crate) struct Connection {
 struct Line {
     stream: Box<dyn Stream>,
     place: String,
-    local: Option<IpAddr>,
+    addresses: Option<(IpAddr, IpAddr)>,
     proxy: Option<ProxyCommand>,
 }
 
@@ -242,23 +243,24 @@ impl Ssh {
         let place = hop.place();
         match (via, &hop.config.proxy) {
             (Some(jump), _) => {
-                Ok(Line { stream: jump.stream_to(hop).await?, place, local: None, proxy: None })
+                Ok(Line { stream: jump.stream_to(hop).await?, place, addresses: None, proxy: None })
             }
             (None, Proxy::Command(command)) => {
                 let (pipes, proxy) = proxy::start(command)?;
-                Ok(Line { stream: Box::new(pipes), place, local: None, proxy: Some(proxy) })
+                Ok(Line { stream: Box::new(pipes), place, addresses: None, proxy: Some(proxy) })
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
                 let (stream, address) = dial::dial(&hop.config, hop.port).await?;
-                let local = stream.local_addr().ok().map(|local| local.ip());
+                let own = stream.local_addr().ok();
+                let addresses = own.map(|own| (own.ip(), address.ip()));
                 let place = address.to_string();
-                Ok(Line { stream: Box::new(stream), place, local, proxy: None })
+                Ok(Line { stream: Box::new(stream), place, addresses, proxy: None })
             }
         }
     }
 
     async fn handshake(&self, hop: &Hop, line: Line) -> Result<Connection, SshError> {
-        let Line { stream, place, local, proxy } = line;
+        let Line { stream, place, addresses, proxy } = line;
         let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
         let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
@@ -275,7 +277,7 @@ impl Ssh {
         let (stream, greeting) = Overheard::new(stream);
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         let source = match connected {
-            Ok(handle) => return Ok(Connection { handle, place, local, via: None, proxy }),
+            Ok(handle) => return Ok(Connection { handle, place, addresses, via: None, proxy }),
             Err(source) => source,
         };
         // The verdict on the host's key says more than "unknown key".
@@ -316,7 +318,7 @@ impl Connection {
 
     /// This machine's address and the host's.
     pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        Some((self.local?, self.address.ip()))
+        self.addresses
     }
 
     /// Whether the connection still stands, as far as is known.
