@@ -6,6 +6,7 @@ use crate::support::{BOUND, Field, Undo, launch_directory};
 use rlaunch_lab::{Account, LabError};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -142,22 +143,15 @@ fn keys_of_every_kind_and_format_open_hosts() {
     assert_eq!(ran.succeeded().sorted(), ["a", "b", "c", "d", "e", "f", "g", "h"], "{ran}");
 
     // What is not allowed, or not safe, is not used, and said.
-    fs::set_permissions(
-        directory.path().join("id_rsa_b"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o644),
-    )
-    .unwrap();
-    let strict =
-        config.replace("PubkeyAcceptedAlgorithms rsa", "PubkeyAcceptedAlgorithms ssh-ed25519#");
-    fs::write(&path, strict).unwrap();
+    let exposed = directory.path().join("id_rsa_b");
+    fs::set_permissions(&exposed, PermissionsExt::from_mode(0o644)).unwrap();
+    let (any, only) =
+        ("PubkeyAcceptedAlgorithms rsa-sha2-256", "PubkeyAcceptedAlgorithms ssh-ed25519");
+    fs::write(&path, config.replace(any, only)).unwrap();
     let run = field.rlaunch("-H kb,kh --ssh-config").args([path.as_os_str()]).args(["hostname"]);
-    run.run().refused(
-        201,
-        &[
-            "id_rsa_b (not used, others may read it: chmod 600 /",
-            "id_rsa_h (not among PubkeyAcceptedAlgorithms)",
-        ],
-    );
+    let ran = run.run();
+    ran.refused(201, &["id_rsa_b (not used, others may read it: chmod 600 /"]);
+    ran.says(&["id_rsa_h (not among PubkeyAcceptedAlgorithms)"]);
 }
 
 #[test]
