@@ -28,6 +28,7 @@ use proxy::ProxyCommand;
 use retry::{Attempts, Rules};
 use russh::client::{self, Handle, Msg};
 use russh::{Channel, Disconnect};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// host's configuration says otherwise.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: usize = 3;
+/// Handshakes at one time, unless the user says otherwise. More would only make each of them slower.
+const FANOUT: u16 = 128;
 /// What a connection through others may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -69,6 +72,8 @@ pub(crate) struct Connection {
     handle: Handle<Client>,
     /// Where it was reached, `192.0.2.7:22`.
     place: String,
+    /// This machine's address and the host's, where TCP leads straight from one to the other.
+    ends: Option<(IpAddr, IpAddr)>,
     /// What its bytes go through is open for as long as it is.
     via: Option<Arc<Jump>>,
     proxy: Option<ProxyCommand>,
@@ -78,6 +83,7 @@ pub(crate) struct Connection {
 struct Line {
     stream: Box<dyn Stream>,
     place: String,
+    ends: Option<(IpAddr, IpAddr)>,
     proxy: Option<ProxyCommand>,
 }
 
@@ -103,7 +109,7 @@ impl Ssh {
             patient: reach.patient,
             keys: KeyRing::default(),
             host_keys: HostKeys::default(),
-            fanout: Semaphore::new(reach.fanout),
+            fanout: Semaphore::new(reach.fanout.unwrap_or(FANOUT).into()),
             jumps: Jumps::default(),
         })
     }
@@ -173,7 +179,8 @@ impl Ssh {
         tokio::time::timeout_at(deadline, login)
             .await
             .map_err(within("the login does not end"))??;
-        tracing::debug!(host = %hop.name, place = %connection.place, %user, "logged in");
+        let Connection { place, ends, .. } = &connection;
+        tracing::debug!(host = %hop.name, %place, ?ends, %user, "logged in");
         Ok(connection)
     }
 
@@ -227,21 +234,25 @@ impl Ssh {
     /// The bytes to a host: through a jump host, by a command, or by TCP.
     async fn open(&self, hop: &Hop, via: Option<&Jump>) -> Result<Line, SshError> {
         let place = hop.place();
-        match (via, &hop.config.proxy) {
-            (Some(jump), _) => Ok(Line { stream: jump.stream_to(hop).await?, place, proxy: None }),
+        let (stream, proxy): (Box<dyn Stream>, _) = match (via, &hop.config.proxy) {
+            (Some(jump), _) => (jump.stream_to(hop).await?, None),
             (None, Proxy::Command(command)) => {
                 let (pipes, proxy) = proxy::start(command)?;
-                Ok(Line { stream: Box::new(pipes), place, proxy: Some(proxy) })
+                (Box::new(pipes), Some(proxy))
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
                 let (stream, address) = dial::dial(&hop.config, hop.port).await?;
-                Ok(Line { stream: Box::new(stream), place: address.to_string(), proxy: None })
+                let local = stream.local_addr().ok().map(|local| local.ip());
+                let ends = local.map(|local| (local, address.ip()));
+                let place = address.to_string();
+                return Ok(Line { stream: Box::new(stream), place, ends, proxy: None });
             }
-        }
+        };
+        Ok(Line { stream, place, ends: None, proxy })
     }
 
     async fn handshake(&self, hop: &Hop, line: Line) -> Result<Connection, SshError> {
-        let Line { stream, place, proxy } = line;
+        let Line { stream, place, ends, proxy } = line;
         let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
         let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
@@ -257,7 +268,7 @@ impl Ssh {
         let (stream, greeting) = Overheard::new(stream);
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         let source = match connected {
-            Ok(handle) => return Ok(Connection { handle, place, via: None, proxy }),
+            Ok(handle) => return Ok(Connection { handle, place, ends, via: None, proxy }),
             Err(source) => source,
         };
         // The verdict on the host's key says more than "unknown key".
