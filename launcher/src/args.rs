@@ -261,13 +261,13 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "DIR", help_heading = "Reaching hosts")]
     pub(crate) agent_dir: Option<String>,
 
-    /// How many hosts are logged in to at one time; fewer where a jump host or an sshd behind many
-    /// names turns logins away (MaxStartups)
+    /// How many hosts are logged in to at one time, in place of 128; fewer where an sshd turns
+    /// logins away (MaxStartups). Through one jump host it is 8 at most
     #[arg(
-        long, value_name = "N", default_value = "128", help_heading = "Reaching hosts",
+        long, value_name = "N", help_heading = "Reaching hosts",
         value_parser = clap::value_parser!(u16).range(1..=4096)
     )]
-    pub(crate) ssh_fanout: u16,
+    pub(crate) ssh_fanout: Option<u16>,
 }
 
 /// What rlaunch is asked to do. The verb is the first word; without one it is to run a job.

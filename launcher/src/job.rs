@@ -80,8 +80,8 @@ pub(crate) struct Reach {
     pub(crate) ssh_config: Option<PathBuf>,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
-    /// Handshakes at one time.
-    pub(crate) fanout: usize,
+    /// Handshakes at one time, where the user says so.
+    pub(crate) fanout: Option<u16>,
     /// Hosts may not be there yet: a name that nobody knows and a port where nobody listens are
     /// tried again for a while.
     pub(crate) patient: bool,
@@ -93,8 +93,8 @@ impl Reach {
         if let Some(directory) = &agent_dir {
             crate::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
         }
-        let fanout = usize::from(ssh_fanout);
-        Ok(Reach { port, ssh_config, agent, agent_dir, fanout, patient: false })
+        let (fanout, patient) = (ssh_fanout, false);
+        Ok(Reach { port, ssh_config, agent, agent_dir, fanout, patient })
     }
 }
 

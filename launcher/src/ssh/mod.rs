@@ -50,6 +50,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// host's configuration says otherwise.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: usize = 3;
+/// Handshakes at one time, unless the user says otherwise. More would only make each of them slower.
+const FANOUT: u16 = 128;
 /// What a connection through others may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -75,8 +77,8 @@ pub(crate) struct Connection {
     handle: Handle<Client>,
     /// Where it was reached, `192.0.2.7:22`.
     place: String,
-    /// This machine's address and the host's, where one leads to the other.
-    addresses: Option<(IpAddr, IpAddr)>,
+    /// This machine's address and the host's, where TCP leads straight from one to the other.
+    ends: Option<(IpAddr, IpAddr)>,
     /// What its bytes go through is open for as long as it is.
     via: Option<Arc<Jump>>,
     proxy: Option<ProxyCommand>,
@@ -86,7 +88,7 @@ pub(crate) struct Connection {
 struct Line {
     stream: Box<dyn Stream>,
     place: String,
-    addresses: Option<(IpAddr, IpAddr)>,
+    ends: Option<(IpAddr, IpAddr)>,
     proxy: Option<ProxyCommand>,
 }
 
@@ -116,7 +118,7 @@ impl Ssh {
             patient: reach.patient,
             keys: KeyRing::default(),
             host_keys: HostKeys::default(),
-            fanout: Semaphore::new(reach.fanout),
+            fanout: Semaphore::new(reach.fanout.unwrap_or(FANOUT).into()),
             jumps: Jumps::default(),
         })
     }
@@ -187,7 +189,8 @@ impl Ssh {
             .within(timeout, deadline, login)
             .await
             .map_err(within("the login does not end"))??;
-        tracing::debug!(host = %hop.name, place = %connection.place, %user, "logged in");
+        let Connection { place, ends, .. } = &connection;
+        tracing::debug!(host = %hop.name, %place, ?ends, %user, "logged in");
         Ok(connection)
     }
 
@@ -241,26 +244,25 @@ impl Ssh {
     /// The bytes to a host: through a jump host, by a command, or by TCP.
     async fn open(&self, hop: &Hop, via: Option<&Jump>) -> Result<Line, SshError> {
         let place = hop.place();
-        match (via, &hop.config.proxy) {
-            (Some(jump), _) => {
-                Ok(Line { stream: jump.stream_to(hop).await?, place, addresses: None, proxy: None })
-            }
+        let (stream, proxy): (Box<dyn Stream>, _) = match (via, &hop.config.proxy) {
+            (Some(jump), _) => (jump.stream_to(hop).await?, None),
             (None, Proxy::Command(command)) => {
                 let (pipes, proxy) = proxy::start(command)?;
-                Ok(Line { stream: Box::new(pipes), place, addresses: None, proxy: Some(proxy) })
+                (Box::new(pipes), Some(proxy))
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
                 let (stream, address) = dial::dial(&hop.config, hop.port).await?;
-                let own = stream.local_addr().ok();
-                let addresses = own.map(|own| (own.ip(), address.ip()));
+                let local = stream.local_addr().ok().map(|local| local.ip());
+                let ends = local.map(|local| (local, address.ip()));
                 let place = address.to_string();
-                Ok(Line { stream: Box::new(stream), place, addresses, proxy: None })
+                return Ok(Line { stream: Box::new(stream), place, ends, proxy: None });
             }
-        }
+        };
+        Ok(Line { stream, place, ends: None, proxy })
     }
 
     async fn handshake(&self, hop: &Hop, line: Line) -> Result<Connection, SshError> {
-        let Line { stream, place, addresses, proxy } = line;
+        let Line { stream, place, ends, proxy } = line;
         let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
         let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
@@ -277,7 +279,7 @@ impl Ssh {
         let (stream, greeting) = Overheard::new(stream);
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         let source = match connected {
-            Ok(handle) => return Ok(Connection { handle, place, addresses, via: None, proxy }),
+            Ok(handle) => return Ok(Connection { handle, place, ends, via: None, proxy }),
             Err(source) => source,
         };
         // The verdict on the host's key says more than "unknown key".
@@ -318,7 +320,7 @@ impl Connection {
 
     /// This machine's address and the host's.
     pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        self.addresses
+        self.ends
     }
 
     /// Whether the connection still stands, as far as is known.
