@@ -77,7 +77,7 @@ fn an_account_that_may_not_log_in() {
     let _shell = login_shell(&field, "b", "/usr/sbin/nologin");
     let ran = field.rlaunch("-H a,b,c hostname").run();
     assert!(matches!(ran.code, 201 | 202), "{ran}");
-    ran.refused(ran.code, &["b: ", "This account is currently not available"]);
+    ran.refused(ran.code, &["b: "]).took_less_than(5);
     ran.keeps_quiet_about(&["a: ", "c: "]);
 }
 

@@ -14,14 +14,14 @@ const OLDEST: (u32, u32) = (2, 28);
 const OF_HOSTS: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux"];
 
-/// Executables and libraries below a directory.
+/// Executables and libraries below a directory; other names of them come about when they are used.
 fn binaries(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(binaries(&path));
-        } else if fs::read(&path).unwrap().starts_with(b"\x7fELF") {
+        } else if !path.is_symlink() && fs::read(&path).unwrap().starts_with(b"\x7fELF") {
             found.push(path);
         }
     }

@@ -280,6 +280,20 @@ mod tests {
     }
 
     #[test]
+    fn who_lacks_an_agent_is_told_how_to_build_it() {
+        let hint = |arch: &str| {
+            let missing = StoreError::Missing { arch: arch.to_owned(), looked: Vec::new() };
+            missing.hint().unwrap()
+        };
+        assert!(hint("riscv64").contains("`cargo agent` on riscv64, "), "{}", hint("riscv64"));
+        let elsewhere =
+            if cfg!(target_arch = "aarch64") { "` on aarch64, " } else { "-aarch64`, " };
+        let expected = format!("`cargo agent{elsewhere}");
+        assert!(hint("aarch64").contains(&expected), "{}", hint("aarch64"));
+        assert!(hint("aarch64").contains("lib/rlaunch/aarch64-unknown-linux-gnu/rlaunch-worker"));
+    }
+
+    #[test]
     fn the_payload_unpacks_to_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
