@@ -34,6 +34,7 @@ mod placement;
 mod rank_table;
 mod rekey;
 mod report;
+mod rsh;
 mod services;
 mod singleton;
 mod teardown;

@@ -5,7 +5,7 @@
 
 use super::store::{AGENT, AgentFile, Store, StoreError};
 use crate::channel::{AgentChannel, Incoming, Reader};
-use crate::route::{RemoteCommand, Route, RouteError};
+use crate::route::{self, RemoteCommand, Route, RouteError};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::wire::{FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, WireError};
 use std::io;
@@ -49,11 +49,21 @@ pub(crate) enum DeliverError {
 }
 
 fn said(words: &str) -> String {
-    let words = words.trim();
+    let words = route::last_words(words);
     if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
 }
 
 impl DeliverError {
+    /// What came back in place of an agent's words, when something may have.
+    pub(crate) fn said(&self) -> Option<&str> {
+        match self {
+            DeliverError::Silent(words)
+            | DeliverError::NoStart(words)
+            | DeliverError::Shell(words) => Some(words),
+            _ => None,
+        }
+    }
+
     /// What the user can do.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
@@ -167,7 +177,7 @@ impl Delivery {
         let (script, words) = (one_line(INSTALL), [self.directory.as_str()]);
         let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
         let AgentChannel { reader, mut writer } = channel;
-        let mut answers = Answers { reader, text: String::new() };
+        let mut answers = Answers { reader, text: String::new(), noise: String::new() };
         let file = match self.file_for(answers.next().await?) {
             Ok(file) => file,
             Err(error) => {
@@ -277,6 +287,8 @@ async fn first_frame(
 struct Answers {
     reader: Reader,
     text: String,
+    /// Lines that were none of the installer's: they say why, when it does not answer.
+    noise: String,
 }
 
 impl Answers {
@@ -290,6 +302,11 @@ impl Answers {
                 let rest = rest.to_owned();
                 if line_was_noise {
                     tracing::debug!("before the installer: {line}");
+                    self.noise.push_str(line);
+                    self.noise.push('\n');
+                    if self.noise.len() > 2 * MAX_ANSWER {
+                        self.noise.drain(..self.noise.ceil_char_boundary(MAX_ANSWER));
+                    }
                 }
                 self.text = rest;
                 if let Some(answer) = answer {
@@ -302,7 +319,10 @@ impl Answers {
                 {
                     self.text.push_str(&String::from_utf8_lossy(&bytes));
                 }
-                _ => return Err(DeliverError::Shell(std::mem::take(&mut self.text))),
+                _ => {
+                    let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
+                    return Err(DeliverError::Shell(words));
+                }
             }
         }
     }

@@ -5,6 +5,7 @@
 # quote, no backslash, no exclamation mark, and every line is a whole command. Words of other
 # programs are said unquoted, so that what they say is one line.
 d=$1;
+case $d in "~/"*) d="$HOME/${d#??}";; esac;
 set -f;
 say() { echo "rlaunch-install $*"; };
 fail() { rm -f "$t"; say failed $*; exit 0; };
