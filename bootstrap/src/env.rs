@@ -131,6 +131,8 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "PMIX_",
         "OMPI_COMM_WORLD_",
         "OMPI_MCA_orte_",
+        "OMPI_MCA_plm_",
+        "PRTE_MCA_",
         "OMPI_MCA_ess_",
         "OMPI_MCA_pmix",
         "SLURM_",
@@ -164,6 +166,7 @@ pub fn is_node_own(name: &str) -> bool {
         "LINES",
         "COLUMNS",
         "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
     ];
     const PREFIX: &[&str] = &["XDG_", "DBUS_", "SSH_", "KUBERNETES_"];
     EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))

@@ -12,8 +12,10 @@ pub(crate) use network::NetworkArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArgs};
 
+use crate::map::MapBy;
 use crate::oob::Network;
 use crate::placement::Bind;
+use crate::route::Container;
 use crate::show::Show;
 use clap::{ArgAction, Parser};
 use rlaunch_bootstrap::client::command;
@@ -67,6 +69,20 @@ pub(crate) struct Args {
     /// Allow more ranks than slots
     #[arg(long, help_heading = "Hosts and ranks")]
     pub(crate) oversubscribe: bool,
+
+    /// Ranks fill the slots of one host after the other, or take one of each host in turn
+    #[arg(
+        long,
+        value_name = "slot|node",
+        default_value = "slot",
+        hide_possible_values = true,
+        help_heading = "Hosts and ranks"
+    )]
+    pub(crate) map_by: MapBy,
+
+    /// As root, too, which needs no leave here: for command lines that mpirun has had.
+    #[arg(long = "allow-run-as-root", hide = true)]
+    pub(crate) _root: bool,
 
     /// Give every rank this variable: NAME=VALUE, or NAME to take its value from here. The rest of
     /// this shell's environment goes along, but for what belongs to one host or another launch
@@ -243,11 +259,30 @@ pub(crate) struct PlacingArgs {
 }
 
 /// Hosts and the way to them.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ReachArgs {
     /// The SSH port of hosts for which ~/.ssh/config names none
     #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
     pub(crate) port: Option<u16>,
+
+    /// Reach hosts by this command and not by SSH of rlaunch's own, as mpirun's remote shell agents
+    /// are called: `CMD HOST LINE`, where LINE is for a shell on HOST; a {host} in CMD takes the
+    /// host's place: 'ssh -p 2222', 'kubectl exec -i {host} -- sh -c'
+    #[arg(
+        long, value_name = "CMD", conflicts_with_all = ["port", "ssh_config"],
+        help_heading = "Reaching hosts"
+    )]
+    pub(crate) rsh: Option<String>,
+
+    /// Run in the container of this name on every host: docker:NAME, podman:NAME, nerdctl:NAME or
+    /// toolbox:NAME, which runs already; forced:NAME when the login itself leads into it; other:NAME
+    #[arg(long, value_name = "KIND:NAME", help_heading = "Reaching hosts")]
+    pub(crate) container: Option<Container>,
+
+    /// The command on the hosts that enters the container, with {name} for its name:
+    /// 'sudo docker exec -i {name}'
+    #[arg(long, value_name = "CMD", help_heading = "Reaching hosts")]
+    pub(crate) container_exec: Option<String>,
 
     /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]

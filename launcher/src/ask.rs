@@ -40,13 +40,18 @@ pub(crate) async fn every_host(
     words: &str,
 ) -> Result<Vec<(Host, Answer)>, Failed> {
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
-    let hosts = hosts::parse(hosts).map_err(|error| usage(&error))?;
-    if hosts::are_local(&hosts) {
-        let host = hosts.into_iter().next().unwrap_or_else(Host::this_machine);
-        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
-        return Ok(vec![(host, this_machine(&reach, &words).await)]);
+    let mut hosts = hosts::parse(hosts).map_err(|error| usage(&error))?;
+    let given = reach.clone();
+    let mut reach = Reach::from_args(reach).map_err(|error| usage(&error).hint(error.hint()))?;
+    let is_local = reach.settle(&hosts);
+    if hosts.is_empty() {
+        hosts.push(Host::this_machine());
     }
-    let reach = Reach::from_args(reach).map_err(|error| usage(&error))?;
+    if is_local {
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let host = hosts.swap_remove(0);
+        return Ok(vec![(host, this_machine(&given, &words).await)]);
+    }
     let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
     let roster = Roster::new(hosts.iter().map(Host::to_string), "connecting");
     let way =
@@ -99,8 +104,9 @@ impl Way {
 
     async fn answer(&self, host: &Host, route: Route) -> Result<Vec<u8>, String> {
         let text = |error: &dyn std::error::Error| report::chain(error);
-        self.roster.set(&host.to_string(), "ssh authenticated, no answer");
-        let agent = self.delivery.place(&route).await.map_err(|error| text(&error))?;
+        self.roster.set(&host.to_string(), route.stage());
+        let placed = self.delivery.place(&route).await;
+        let agent = placed.map_err(|error| text(&route.explain(error)))?;
         let command = RemoteCommand::Become(&agent, &self.words);
         let mut channel = route.exec(&command).await.map_err(|error| text(&error))?;
         let mut answer = Vec::new();

@@ -6,7 +6,6 @@ use crate::agent::store;
 use crate::args::{Args, BenchArgs, BenchWhat};
 use crate::exit::Exit;
 use crate::job::JobSpec;
-use crate::map::RankMap;
 use crate::report::Failed;
 
 /// What is to be run, and what is measured.
@@ -21,8 +20,7 @@ pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {
 
 /// Whether so many ranks can measure it.
 pub(crate) fn check(job: &JobSpec, what: BenchWhat) -> Result<(), Failed> {
-    let map = RankMap::by_slot(&job.hosts, job.ranks, job.oversubscribe)
-        .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let checked = BenchArgs::check_ranks(what, map.world_size);
     checked.map_err(|error| {
         let hint = "-H a,b for two hosts, -H a:2 for two ranks of one, or -np 2";

@@ -3,17 +3,26 @@
 
 use crate::callback::Called;
 use bytes::{Bytes, BytesMut};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::Pid;
 use rlaunch_bootstrap::callback::Conversation;
+use rlaunch_bootstrap::job::ExitStatus;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+/// How long a process may take to say its last words, and to be gone, once it answers no more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What arrives from the other end.
 #[derive(Debug)]
@@ -31,7 +40,7 @@ pub(crate) struct AgentChannel {
 
 /// The incoming direction.
 pub(crate) enum Reader {
-    Ssh(ChannelReadHalf),
+    Ssh(ChannelReadHalf, Ending),
     Local(Box<LocalAgent>),
     Call(Box<CallReader>),
 }
@@ -49,11 +58,13 @@ pub(crate) struct CallReader {
     command_ended: bool,
 }
 
-/// A process on this machine.
+/// A process on this machine: an agent, or what leads to one.
 pub(crate) struct LocalAgent {
     child: Child,
-    stdout: ChildStdout,
+    stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
+    /// Of what leads to an agent elsewhere.
+    ending: Option<Ending>,
 }
 
 /// The outgoing direction.
@@ -71,16 +82,42 @@ pub(crate) struct CallWriter {
     command: Writer,
 }
 
+/// How the command at the other end ended, once that is known. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ending(Arc<Mutex<Option<ExitStatus>>>);
+
+impl Ending {
+    pub(crate) fn get(&self) -> Option<ExitStatus> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, status: ExitStatus) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+}
+
 impl AgentChannel {
-    pub(crate) fn over_ssh(channel: Channel<Msg>) -> AgentChannel {
+    /// Over an SSH channel whose command was accepted.
+    pub(crate) fn over_ssh(channel: Channel<Msg>, ending: Ending) -> AgentChannel {
         let (reader, writer) = channel.split();
-        AgentChannel { reader: Reader::Ssh(reader), writer: Writer::Ssh(writer) }
+        AgentChannel { reader: Reader::Ssh(reader, ending), writer: Writer::Ssh(writer) }
     }
 
     /// Starts the agent at `path` on this machine.
     pub(crate) fn local(path: &Path) -> io::Result<AgentChannel> {
-        let mut child = Command::new(path)
-            .arg("agent")
+        let mut command = Command::new(path);
+        command.arg("agent");
+        AgentChannel::start(command, None)
+    }
+
+    /// Starts a command of this machine that leads to an agent. It ends, with its process group,
+    /// when nobody reads it any more.
+    pub(crate) fn over_child(command: Command, ending: Ending) -> io::Result<AgentChannel> {
+        AgentChannel::start(command, Some(ending))
+    }
+
+    fn start(mut command: Command, ending: Option<Ending>) -> io::Result<AgentChannel> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -89,10 +126,10 @@ impl AgentChannel {
             .spawn()?;
         let missing = || io::Error::other("no pipe to the agent");
         let stdin = child.stdin.take().ok_or_else(missing)?;
-        let stdout = child.stdout.take().ok_or_else(missing)?;
+        let stdout = Some(child.stdout.take().ok_or_else(missing)?);
         let stderr = child.stderr.take();
         Ok(AgentChannel {
-            reader: Reader::Local(Box::new(LocalAgent { child, stdout, stderr })),
+            reader: Reader::Local(Box::new(LocalAgent { child, stdout, stderr, ending })),
             writer: Writer::Local(Some(stdin)),
         })
     }
@@ -125,8 +162,8 @@ impl Reader {
     /// The next bytes; `None` at the end of the channel. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         match self {
-            Reader::Ssh(channel) => next_of_ssh(channel).await,
-            Reader::Local(agent) => next_of_child(&mut agent.stdout, &mut agent.stderr).await,
+            Reader::Ssh(channel, ending) => next_of_ssh(channel, ending).await,
+            Reader::Local(agent) => agent.next().await,
             // In a box, as it reads of another reader, too.
             Reader::Call(call) => Box::pin(call.next()).await,
         }
@@ -135,8 +172,12 @@ impl Reader {
     /// Waits until a local agent is gone; a remote one went with its channel.
     pub(crate) async fn reap(self) {
         match self {
-            Reader::Ssh(_) => {}
-            Reader::Local(mut agent) => drop(agent.child.wait().await),
+            Reader::Ssh(..) => {}
+            Reader::Local(mut agent) => match agent.ending {
+                None => drop(agent.child.wait().await),
+                // One that lingers is ended when it is dropped.
+                Some(_) => drop(tokio::time::timeout(LAST_WORDS, agent.child.wait()).await),
+            },
             Reader::Call(call) => Box::pin(call.command.reap()).await,
         }
     }
@@ -188,34 +229,64 @@ async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) ->
     }
 }
 
-async fn next_of_ssh(channel: &mut ChannelReadHalf) -> Option<Incoming> {
+async fn next_of_ssh(channel: &mut ChannelReadHalf, ending: &Ending) -> Option<Incoming> {
     loop {
         match channel.wait().await? {
             ChannelMsg::Data { data } => return Some(Incoming::Data(data)),
             ChannelMsg::ExtendedData { data, .. } => return Some(Incoming::Diagnostics(data)),
+            ChannelMsg::ExitStatus { exit_status } => {
+                ending.set(ExitStatus::Code(exit_status.cast_signed()));
+            }
             ChannelMsg::Close => return None,
             _ => {}
         }
     }
 }
 
-async fn next_of_child(
-    stdout: &mut ChildStdout,
-    stderr: &mut Option<ChildStderr>,
-) -> Option<Incoming> {
-    loop {
-        let mut data = BytesMut::with_capacity(64 << 10);
-        let mut words = BytesMut::with_capacity(4 << 10);
-        tokio::select! {
-            read = stdout.read_buf(&mut data) => {
-                return (read.unwrap_or(0) > 0).then(|| Incoming::Data(data.freeze()));
-            }
-            read = read_some(stderr, &mut words) => {
-                if read > 0 {
-                    return Some(Incoming::Diagnostics(words.freeze()));
+impl LocalAgent {
+    async fn next(&mut self) -> Option<Incoming> {
+        while let Some(stdout) = &mut self.stdout {
+            let mut data = BytesMut::with_capacity(64 << 10);
+            let mut words = BytesMut::with_capacity(4 << 10);
+            tokio::select! {
+                read = stdout.read_buf(&mut data) => {
+                    if read.unwrap_or(0) > 0 {
+                        return Some(Incoming::Data(data.freeze()));
+                    }
+                    self.stdout = None;
                 }
-                *stderr = None;
+                read = read_some(&mut self.stderr, &mut words) => {
+                    if read > 0 {
+                        return Some(Incoming::Diagnostics(words.freeze()));
+                    }
+                    self.stderr = None;
+                }
             }
+        }
+        let ending = self.ending.clone()?;
+        // Why it ended may be said a moment after the end of what it answers.
+        while self.stderr.is_some() {
+            let mut words = BytesMut::with_capacity(4 << 10);
+            let read = read_some(&mut self.stderr, &mut words);
+            if tokio::time::timeout(LAST_WORDS, read).await.unwrap_or(0) > 0 {
+                return Some(Incoming::Diagnostics(words.freeze()));
+            }
+            self.stderr = None;
+        }
+        if let Ok(Ok(status)) = tokio::time::timeout(LAST_WORDS, self.child.wait()).await {
+            let by_signal = status.signal().map(ExitStatus::Signal);
+            ending.set(by_signal.unwrap_or(ExitStatus::Code(status.code().unwrap_or(-1))));
+        }
+        None
+    }
+}
+
+impl Drop for LocalAgent {
+    fn drop(&mut self) {
+        // Known until it was waited for, so the number is still its own.
+        let group = self.child.id().filter(|_| self.ending.is_some());
+        if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::held_ports::Held;
 use crate::horovod::Meeting;
 use crate::hosts::Host;
 use crate::job::JobSpec;
+use crate::landing;
 use crate::map::{MappedNode, RankMap};
 use crate::nccl::Log;
 use crate::oob;
@@ -214,9 +215,10 @@ impl Way {
             }
             Some(routes) => {
                 let route = routes.to(host, &self.roster).await?;
-                self.roster.set(&host.to_string(), "ssh authenticated, agent not started");
+                self.roster.set(&host.to_string(), route.stage());
                 self.events.emit(&Record::HostReached { host: &host.to_string() });
-                (self.delivery.start(&route, seat.node).await?, Some(route))
+                let greeted = self.delivery.start(&route, seat.node).await;
+                (greeted.map_err(|error| route.explain(error))?, Some(route))
             }
         };
         let (facts, sent) = (greeted.facts.clone(), greeted.sent);
@@ -325,7 +327,13 @@ impl Crew {
             let missing = roster.missing();
             Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
         })??;
-        self.judge(&answers, candidates)
+        let prepared = self.judge(&answers, candidates)?;
+        let hosts = self.nodes.iter().map(|node| &node.host);
+        let landed: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
+        let container = job.reach.container.as_ref();
+        landing::check(container, &landed)?;
+        landing::tell(container, &landed, self.nodes.iter().map(|node| node.facts.uid));
+        Ok(prepared)
     }
 
     /// One answer from every node.

@@ -32,7 +32,7 @@ impl fmt::Display for Host {
 /// An entry of `-H` that names no host.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostsError {
-    #[error("an empty host in `-H {0}`")]
+    #[error("an empty host in `{0}`")]
     Empty(String),
     #[error("`{entry}`: `{slots}` is no number of slots")]
     Slots { entry: String, slots: String },
@@ -45,18 +45,27 @@ pub(crate) fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
     let mut hosts: Vec<Host> = Vec::new();
     for list in lists {
         for entry in list.split(',').map(str::trim) {
-            let host = parse_entry(entry, list)?;
-            let known = hosts.iter_mut().find(|h| h.name == host.name && h.user == host.user);
-            match known {
-                Some(known) => known.slots = known.slots.saturating_add(host.slots),
-                None => hosts.push(host),
-            }
+            let host = parse_entry(entry).map_err(|error| match error {
+                HostsError::Empty(_) => HostsError::Empty(format!("-H {list}")),
+                other => other,
+            })?;
+            add(&mut hosts, host);
         }
     }
     Ok(hosts)
 }
 
-fn parse_entry(entry: &str, list: &str) -> Result<Host, HostsError> {
+/// One more mention of a host.
+pub(crate) fn add(hosts: &mut Vec<Host>, host: Host) {
+    let known = hosts.iter_mut().find(|h| h.name == host.name && h.user == host.user);
+    match known {
+        Some(known) => known.slots = known.slots.saturating_add(host.slots),
+        None => hosts.push(host),
+    }
+}
+
+/// `name`, `name:2`, `user@name`, `[fd00::2]:2`.
+pub(crate) fn parse_entry(entry: &str) -> Result<Host, HostsError> {
     let (user, rest) = match entry.rsplit_once('@') {
         Some((user, rest)) => (Some(user.to_owned()), rest),
         None => (None, entry),
@@ -64,18 +73,27 @@ fn parse_entry(entry: &str, list: &str) -> Result<Host, HostsError> {
     let (name, slots) = split_slots(rest);
     let slots = match slots {
         None => 1,
-        Some(slots) => slots.parse().ok().filter(|&n| n > 0).ok_or_else(|| HostsError::Slots {
-            entry: entry.to_owned(),
-            slots: slots.to_owned(),
-        })?,
+        Some(slots) => parse_slots(entry, slots)?,
     };
     if name.is_empty() || user.as_deref() == Some("") {
-        return Err(HostsError::Empty(list.to_owned()));
+        return Err(HostsError::Empty(entry.to_owned()));
     }
-    if name.starts_with('-') || name.contains(char::is_whitespace) || name.contains('/') {
+    // Either may become a word of a command line.
+    if user.as_deref().is_some_and(is_no_word) || is_no_word(name) {
         return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
     }
     Ok(Host { name: name.to_owned(), user, slots })
+}
+
+fn is_no_word(name: &str) -> bool {
+    name.starts_with('-') || name.contains(char::is_whitespace) || name.contains('/')
+}
+
+/// How many ranks the host of `entry` takes: one or more.
+pub(crate) fn parse_slots(entry: &str, slots: &str) -> Result<u32, HostsError> {
+    let number = slots.parse().ok().filter(|&n| n > 0);
+    let none = || HostsError::Slots { entry: entry.to_owned(), slots: slots.to_owned() };
+    number.ok_or_else(none)
 }
 
 /// `a:2`, `[fd00::2]:2`; more than one colon without brackets is an IPv6 address.
@@ -125,11 +143,12 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        assert_eq!(parsed("a,,b"), Err(HostsError::Empty("a,,b".into())));
-        assert_eq!(parsed(""), Err(HostsError::Empty(String::new())));
+        assert_eq!(parsed("a,,b"), Err(HostsError::Empty("-H a,,b".into())));
+        assert_eq!(parsed(""), Err(HostsError::Empty("-H ".into())));
         assert!(matches!(parsed("a:0"), Err(HostsError::Slots { .. })));
         assert!(matches!(parsed("a:two"), Err(HostsError::Slots { .. })));
         assert!(matches!(parsed("-oProxyCommand=x"), Err(HostsError::Name { .. })));
+        assert!(matches!(parsed("-oProxyCommand=x@a"), Err(HostsError::Name { .. })));
         assert!(matches!(parsed("[fd00::2]4"), Err(HostsError::Slots { .. }) | Ok(_)));
     }
 }

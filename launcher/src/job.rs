@@ -6,10 +6,14 @@ use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::horovod;
 use crate::hosts::{self, Host, HostsError};
+use crate::map::{MapBy, RankMap, TooFewSlots};
+use crate::mpijob::{MpiJob, MpiJobError};
 use crate::oob;
 use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
 use crate::record::Recorder;
+use crate::report;
+use crate::route::{BadContainer, Container, Rsh, RshError};
 use crate::selection::PortWishes;
 use crate::setup::{Options, Transport, Wishes};
 use crate::show::Show;
@@ -34,9 +38,10 @@ pub(crate) struct JobSpec {
     pub(crate) id: JobId,
     /// In the order given; only this machine when none were.
     pub(crate) hosts: Vec<Host>,
-    /// Run on this machine, without SSH.
+    /// Run on this machine, without SSH or a container.
     pub(crate) local: bool,
     pub(crate) ranks: Option<u32>,
+    pub(crate) map_by: MapBy,
     pub(crate) oversubscribe: bool,
     pub(crate) argv: Vec<OsString>,
     /// The whole command line of rlaunch.
@@ -74,10 +79,15 @@ pub(crate) struct JobSpec {
 }
 
 /// How hosts are reached and where the agent is kept.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reach {
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
+    /// The command that leads to the hosts, in place of SSH.
+    pub(crate) rsh: Option<Rsh>,
+    pub(crate) container: Option<Container>,
+    /// The only host is this machine, where a container is to be entered.
+    pub(crate) here: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
     /// Handshakes at one time, where the user says so.
@@ -89,12 +99,30 @@ pub(crate) struct Reach {
 
 impl Reach {
     pub(crate) fn from_args(args: ReachArgs) -> Result<Reach, JobError> {
-        let ReachArgs { port, ssh_config, agent, agent_dir, ssh_fanout } = args;
+        let ReachArgs {
+            port,
+            ssh_config,
+            rsh,
+            container,
+            container_exec,
+            agent,
+            agent_dir,
+            ssh_fanout: fanout,
+        } = args;
         if let Some(directory) = &agent_dir {
             crate::agent::deliver::check_directory(directory).map_err(JobError::AgentDir)?;
         }
-        let (fanout, patient) = (ssh_fanout, false);
-        Ok(Reach { port, ssh_config, agent, agent_dir, fanout, patient })
+        let rsh = rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?;
+        let container = Container::from_args(container, container_exec)?;
+        let (here, patient) = (false, false);
+        Ok(Reach { port, ssh_config, rsh, container, here, patient, agent, agent_dir, fanout })
+    }
+
+    /// Whether these hosts mean this machine, with nothing on the way.
+    pub(crate) fn settle(&mut self, hosts: &[Host]) -> bool {
+        let is_local = hosts::are_local(hosts);
+        self.here = is_local && self.container.is_some();
+        is_local && !self.here
     }
 }
 
@@ -112,6 +140,12 @@ pub(crate) enum JobError {
     Hosts(#[from] HostsError),
     #[error(transparent)]
     Env(#[from] EnvError),
+    #[error(transparent)]
+    MpiJob(#[from] MpiJobError),
+    #[error(transparent)]
+    Rsh(#[from] RshError),
+    #[error(transparent)]
+    Container(#[from] BadContainer),
     #[error("cannot tell the working directory")]
     WorkingDir(#[source] io::Error),
     #[error("cannot preload {}", path.display())]
@@ -144,6 +178,8 @@ impl JobError {
         match self {
             JobError::Hosts(_) => Some("-H takes names like a,b:2,user@c".into()),
             JobError::Env(error) => error.hint(),
+            JobError::MpiJob(error) => Some(error.hint()),
+            JobError::Rsh(error) => error.hint(),
             _ => None,
         }
     }
@@ -153,7 +189,13 @@ impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
         let mut hosts = hosts::parse(&args.hosts)?;
-        let local = hosts::are_local(&hosts);
+        let mut reach = Reach::from_args(args.reach)?;
+        if args.hosts.is_empty()
+            && let Some(given) = MpiJob::from_environment(|name| std::env::var_os(name))
+        {
+            hosts = hosts_of(&given, &mut reach)?;
+        }
+        let local = reach.settle(&hosts);
         if hosts.is_empty() {
             let slots = args.ranks.unwrap_or(1);
             hosts.push(Host { slots, ..Host::this_machine() });
@@ -187,6 +229,7 @@ impl JobSpec {
             local,
             hosts,
             ranks: args.ranks,
+            map_by: args.map_by,
             oversubscribe: args.oversubscribe,
             script,
             wdir: args.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
@@ -208,11 +251,22 @@ impl JobSpec {
             secret: Secret::from_bytes(random()?),
             token: Token(random()?),
             show: args.show,
-            reach: Reach::from_args(args.reach)?,
+            reach,
             recorder: (!args.no_record).then(Recorder::new),
             aside: args.aside,
         })
     }
+}
+
+/// The hosts that the environment names, and the way that it names to them where none was typed.
+fn hosts_of(given: &MpiJob, reach: &mut Reach) -> Result<Vec<Host>, JobError> {
+    let hosts = given.hosts()?;
+    report::say(&given.origin(&hosts));
+    reach.patient = true;
+    if reach.rsh.is_none() {
+        reach.rsh = given.rsh()?;
+    }
+    Ok(hosts)
 }
 
 /// What was asked for of ranks' places and networks.
@@ -258,6 +312,11 @@ impl JobSpec {
     /// Whether the user has set a variable.
     pub(crate) fn asks_for(&self, name: &str) -> bool {
         self.env.iter().any(|var| var.name == name)
+    }
+
+    /// Where every rank runs.
+    pub(crate) fn map_ranks(&self) -> Result<RankMap, TooFewSlots> {
+        RankMap::by(self.map_by, &self.hosts, self.ranks, self.oversubscribe)
     }
 
     /// What setting ranks up needs of it.

@@ -21,11 +21,14 @@ mod first_failure;
 mod goldens;
 mod held_ports;
 mod horovod;
+mod hostfile;
 mod hosts;
 mod job;
+mod landing;
 mod log;
 mod map;
 mod mesh;
+mod mpijob;
 mod nccl;
 mod oob;
 mod output;
@@ -153,8 +156,7 @@ async fn live_recorded(job: &JobSpec) -> (Result<Exit, Failed>, Option<JobRecord
 
 /// From a job to how it ended.
 async fn run(job: &JobSpec) -> Result<Exit, Failed> {
-    let map = RankMap::by_slot(&job.hosts, job.ranks, job.oversubscribe)
-        .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     map.warn_of_unused();
     job.events.emit(&Record::job_started(job, &map));
     let mut signals = Signals::install()

@@ -1,8 +1,18 @@
-//! Ranks onto nodes, by slot: the first host's slots first.
+//! Ranks onto nodes: by slot, the first host's slots first, or by node, one for each host in turn.
 
 use crate::hosts::Host;
 use crate::report;
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
+
+/// The order in which ranks fill the hosts' slots, as `--map-by` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MapBy {
+    /// All of a host's, then those of the next.
+    #[default]
+    Slot,
+    /// One of each host, then one more.
+    Node,
+}
 
 /// A host taken into the job and the ranks it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,9 +66,20 @@ impl TooFewSlots {
 }
 
 impl RankMap {
-    /// Fills the slots in the order of the hosts; `ranks` defaults to all of them. What is beyond
-    /// the slots, where that is allowed, is dealt out evenly.
+    /// [`RankMap::by`] slot.
+    #[cfg(test)]
     pub(crate) fn by_slot(
+        hosts: &[Host],
+        ranks: Option<u32>,
+        oversubscribe: bool,
+    ) -> Result<RankMap, TooFewSlots> {
+        RankMap::by(MapBy::Slot, hosts, ranks, oversubscribe)
+    }
+
+    /// Fills the slots in this order; `ranks` defaults to all of them. What is beyond the slots,
+    /// where that is allowed, is dealt out evenly.
+    pub(crate) fn by(
+        order: MapBy,
         hosts: &[Host],
         ranks: Option<u32>,
         oversubscribe: bool,
@@ -68,23 +89,27 @@ impl RankMap {
         if u64::from(world_size) > slots && (!oversubscribe || hosts.is_empty()) {
             return Err(TooFewSlots { ranks: world_size, hosts: hosts.to_vec() });
         }
-        let counts = counts(hosts, world_size);
+        let ranks = match order {
+            MapBy::Slot => in_a_row(&counts(hosts, world_size)),
+            MapBy::Node => in_turn(hosts, world_size),
+        };
         let mut map = RankMap { nodes: vec![], world_size, unused: vec![], by_rank: vec![] };
-        for (host, count) in hosts.iter().zip(counts) {
-            map.add(host, count);
+        map.by_rank.resize(world_size as usize, (NodeId(0), LocalRank(0)));
+        for (host, ranks) in hosts.iter().zip(ranks) {
+            map.add(host, ranks);
         }
         Ok(map)
     }
 
-    fn add(&mut self, host: &Host, count: u32) {
-        if count == 0 {
+    fn add(&mut self, host: &Host, ranks: Vec<Rank>) {
+        if ranks.is_empty() {
             self.unused.push(host.clone());
             return;
         }
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
-        let first = u32::try_from(self.by_rank.len()).unwrap_or(u32::MAX);
-        let ranks = (first..first + count).map(Rank).collect();
-        self.by_rank.extend((0..count).map(|local| (id, LocalRank(local))));
+        for (local, rank) in (0..).map(LocalRank).zip(&ranks) {
+            self.by_rank[rank.index()] = (id, local);
+        }
         self.nodes.push(MappedNode { id, host: host.clone(), ranks });
     }
 
@@ -121,6 +146,34 @@ fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     counts
 }
 
+/// Each host's ranks, one host's after the other's.
+fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
+    let mut next = 0;
+    let of_host = |&count: &u32| {
+        let first = next;
+        next += count;
+        (first..next).map(Rank).collect()
+    };
+    counts.iter().map(of_host).collect()
+}
+
+/// Each host's ranks, dealt to every host in turn while it has a slot, and to all of them beyond.
+fn in_turn(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
+    let most = hosts.iter().map(|host| host.slots).max().unwrap_or(0);
+    let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); hosts.len()];
+    let (mut next, mut round) = (0, 0);
+    while next < world_size && !hosts.is_empty() {
+        for (host, ranks) in hosts.iter().zip(&mut ranks) {
+            if next < world_size && (round < host.slots || round >= most) {
+                ranks.push(Rank(next));
+                next += 1;
+            }
+        }
+        round += 1;
+    }
+    ranks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +199,22 @@ mod tests {
         assert_eq!(map("a:2,b", Some(3), false), counts(&[("a", 2), ("b", 1)]));
         assert_eq!(map("a:2,b", None, false), counts(&[("a", 2), ("b", 1)]));
         assert_eq!(map("a,b,c", Some(2), false), counts(&[("a", 1), ("b", 1)]));
+    }
+
+    #[test]
+    fn by_node_each_host_takes_one_in_turn() {
+        let deal = |list: &str, ranks, over| {
+            let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
+            let map = RankMap::by(MapBy::Node, &hosts, ranks, over).unwrap();
+            for node in &map.nodes {
+                assert!(node.ranks.iter().all(|&rank| map.node_of(rank) == Some(node)));
+            }
+            let of_node = |node: &MappedNode| node.ranks.iter().map(|r| r.0).collect::<Vec<_>>();
+            map.nodes.iter().map(of_node).collect::<Vec<_>>()
+        };
+        assert_eq!(deal("a:8,b:8", Some(2), false), [[0], [1]]);
+        assert_eq!(deal("a:3,b:1,c:2", None, false), [vec![0, 3, 5], vec![1], vec![2, 4]]);
+        assert_eq!(deal("a,b:2", Some(5), true), [vec![0, 3], vec![1, 2, 4]]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ pub(crate) use kept::{Kept, KeptOutput};
 
 use crate::exit::Exit;
 use crate::job::JobSpec;
-use crate::map::RankMap;
 use crate::report::Failed;
 use crate::setup::Setup;
 use crate::show::{self, ToldRow};
@@ -142,7 +141,7 @@ impl Recorder {
 
     /// The record of a job that has ended so; `None` if its ranks fit no hosts.
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
-        let map = RankMap::by_slot(&job.hosts, job.ranks, job.oversubscribe).ok()?;
+        let map = job.map_ranks().ok()?;
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (placement, environment) = match self.decided.get() {
             None => (Vec::new(), Vec::new()),

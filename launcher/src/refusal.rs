@@ -7,7 +7,9 @@ use crate::report::{self, Failed};
 use rlaunch_bootstrap::job::{Notice, Problem};
 
 /// Groups equal findings and keeps their order.
-fn by_finding<'a, T: PartialEq>(found: &[(&'a Host, &'a T)]) -> Vec<(&'a T, Vec<&'a Host>)> {
+pub(crate) fn by_finding<'a, T: PartialEq>(
+    found: &[(&'a Host, &'a T)],
+) -> Vec<(&'a T, Vec<&'a Host>)> {
     let mut groups: Vec<(&T, Vec<&Host>)> = Vec::new();
     for &(host, finding) in found {
         match groups.iter_mut().find(|(known, _)| *known == finding) {

@@ -10,6 +10,7 @@ use crate::capture;
 use crate::columns::{self, row};
 use crate::exit::Exit;
 use crate::hosts::Host;
+use crate::landing;
 use crate::report::Failed;
 use crate::selection::{self, Addressing};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
@@ -140,6 +141,7 @@ fn system(inventory: &Inventory) -> Vec<String> {
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();
     let mut lines = Vec::new();
+    lines.extend(system.container.map(|kind| format!("this is a {kind} container")));
     if !versions.is_empty() {
         lines.push(format!("versions: {}", versions.join(", ")));
     }
@@ -154,6 +156,9 @@ fn system(inventory: &Inventory) -> Vec<String> {
             "an IOMMU is at work: what NICs and GPUs send each other may go through it".into(),
         );
     }
+    // Whose limits these are is not known, and root's own are none on a host.
+    let lacks = landing::of(inventory, false, 0);
+    lines.extend(lacks.iter().map(|lack| format!("{lack}: {}", lack.cure())));
     lines
 }
 

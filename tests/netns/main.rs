@@ -37,6 +37,7 @@ mod placement;
 mod rank_table;
 mod rekey;
 mod report;
+mod rsh;
 mod services;
 mod shells;
 mod shipped;

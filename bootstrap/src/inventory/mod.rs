@@ -17,6 +17,7 @@ use net::{Netdev, Route};
 use pci::PciDevice;
 use rdma::RdmaDevice;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
 
 /// Everything that is known of a node.
@@ -137,6 +138,34 @@ pub struct System {
     pub iommu: bool,
     /// The NCCL that the job's program would load.
     pub nccl: Option<Library>,
+    /// The container that this is, where it shows.
+    #[serde(default)]
+    pub container: Option<ContainerKind>,
+    /// What libibverbs finds to drive RDMA devices by, in order of their names: `mlx5`, `rxe`.
+    #[serde(default)]
+    pub providers: Vec<String>,
+}
+
+/// What has made a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainerKind {
+    /// Docker (`/.dockerenv`).
+    Docker,
+    /// Podman, and toolbox by it (`/run/.containerenv`).
+    Podman,
+    /// Kubernetes, whatever it runs its pods by.
+    Kubernetes,
+}
+
+impl fmt::Display for ContainerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ContainerKind::Docker => "docker",
+            ContainerKind::Podman => "podman",
+            ContainerKind::Kubernetes => "kubernetes",
+        })
+    }
 }
 
 /// A library and its version.

@@ -7,7 +7,7 @@ use super::greet::{Calling, Greeted, greet};
 use super::install::{Installer, Placed, cached};
 use super::store::{AgentFile, Store, StoreError};
 use crate::callback::Callbacks;
-use crate::route::{RemoteCommand, Route, RouteError};
+use crate::route::{self, RemoteCommand, Route, RouteError};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::wire::{PROTOCOL_VERSION, WireError};
@@ -49,11 +49,21 @@ pub(crate) enum DeliverError {
 }
 
 fn said(words: &str) -> String {
-    let words = words.trim();
+    let words = route::last_words(words);
     if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
 }
 
 impl DeliverError {
+    /// What came back in place of an agent's words, when something may have.
+    pub(crate) fn said(&self) -> Option<&str> {
+        match self {
+            DeliverError::Silent(words)
+            | DeliverError::NoStart(words)
+            | DeliverError::Shell(words) => Some(words),
+            _ => None,
+        }
+    }
+
     /// What the user can do.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {

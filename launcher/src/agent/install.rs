@@ -68,7 +68,7 @@ impl Installer<'_> {
         let (script, words) = (script(INSTALL), [self.directory, self.scope()]);
         let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
         let AgentChannel { reader, mut writer } = channel;
-        let mut answers = Answers { reader, text: String::new() };
+        let mut answers = Answers::of(reader);
         let file = match self.file_for(answers.next().await?) {
             Ok(file) => file,
             Err(error) => {
@@ -134,7 +134,7 @@ impl Installer<'_> {
         let (size, given) = (file.size.to_string(), self.on_host());
         let words = [self.directory, self.scope(), &file.hash, &file.sha256, &size, given, &at];
         let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
-        let mut answers = Answers { reader: channel.reader, text: String::new() };
+        let mut answers = Answers::of(channel.reader);
         let answer = answers.next().await?;
         match answer.split_once(' ').unwrap_or((&answer, "")) {
             ("present", place) => Ok(Placed { path: self.path_of(file, place), sent: None }),
@@ -192,9 +192,15 @@ pub(super) fn cached(directory: &str, file: &AgentFile) -> String {
 struct Answers {
     reader: Reader,
     text: String,
+    /// Lines that were none of the installer's: they say why, when it does not answer.
+    noise: String,
 }
 
 impl Answers {
+    fn of(reader: Reader) -> Answers {
+        Answers { reader, text: String::new(), noise: String::new() }
+    }
+
     /// The next answer. Safe to cancel.
     async fn next(&mut self) -> Result<String, DeliverError> {
         const MARK: &str = "rlaunch-install ";
@@ -205,6 +211,11 @@ impl Answers {
                 let rest = rest.to_owned();
                 if line_was_noise {
                     tracing::debug!("before the installer: {line}");
+                    self.noise.push_str(line);
+                    self.noise.push('\n');
+                    if self.noise.len() > 2 * MAX_ANSWER {
+                        self.noise.drain(..self.noise.ceil_char_boundary(MAX_ANSWER));
+                    }
                 }
                 self.text = rest;
                 if let Some(answer) = answer {
@@ -217,7 +228,10 @@ impl Answers {
                 {
                     self.text.push_str(&String::from_utf8_lossy(&bytes));
                 }
-                _ => return Err(DeliverError::Shell(std::mem::take(&mut self.text))),
+                _ => {
+                    let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
+                    return Err(DeliverError::Shell(words));
+                }
             }
         }
     }

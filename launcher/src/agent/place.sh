@@ -6,7 +6,7 @@
 # quote, no backslash, no exclamation mark, and every line is a whole command. Words of other
 # programs are said unquoted, so that what they say is one line. What could be executed is known by
 # a text without a first line of its own, which sh(1) runs itself if the kernel lets it.
-d=$1; b=$1; k=$2;
+d=$1; case $d in "~/"*) d="$HOME/${d#??}";; esac; b=$d; k=$2;
 set -f;
 say() { echo "rlaunch-install $*"; };
 fail() { rm -f "$t"; say failed $*; exit 0; };

@@ -18,7 +18,7 @@ mod tests;
 pub(crate) use root::Root;
 
 use crate::say::complain;
-use rlaunch_bootstrap::inventory::{Cpus, Inventory};
+use rlaunch_bootstrap::inventory::{Cpus, Inventory, Limits, System};
 use rlaunch_bootstrap::wire::{HELLO_MAGIC, encode};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -62,6 +62,13 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
         }
         false => (net::addressed(root), Vec::new()),
     };
+    let (container, has_rdma) = (system::container(root), rdma::is_there(root));
+    let system = if has_rdma { system::of_rdma(root) } else { System::default() };
+    // They matter to RDMA, and are what containers are short of.
+    let limits = match container.is_some() || has_rdma {
+        true => system::limits(root),
+        false => Limits::default(),
+    };
     let cpus = cpu::read(root);
     let cores = with_cores.then(|| cpu::cores(root, &cpus.online)).flatten().unwrap_or_default();
     Inventory {
@@ -71,7 +78,8 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
         rdma: rdma::read(root, &netdevs),
         netdevs,
         routes,
-        ..Inventory::default()
+        limits,
+        system: System { container, ..system },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Root;
 use nix::sys::statvfs::statvfs;
-use rlaunch_bootstrap::inventory::{Limits, System};
+use rlaunch_bootstrap::inventory::{ContainerKind, Limits, System};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Bytes of `/dev/shm`.
@@ -37,6 +37,8 @@ pub(super) fn read(root: &Root) -> System {
         libraries: libraries(root),
         peer_memory: PEER_MEMORY.iter().any(|path| root.exists(path)),
         nccl: None,
+        container: container(root),
+        providers: providers(root),
     }
 }
 
@@ -50,6 +52,38 @@ fn libraries(root: &Root) -> Vec<(String, String)> {
         Some(((*name).to_owned(), found?))
     };
     LIBRARIES.iter().filter_map(version).collect()
+}
+
+/// What is known of the software that RDMA needs, and nothing else.
+pub(super) fn of_rdma(root: &Root) -> System {
+    System { libraries: libraries(root), providers: providers(root), ..System::default() }
+}
+
+/// Files of this name in libibverbs' directory: `libmlx5-rdmav34.so`.
+fn providers(root: &Root) -> Vec<String> {
+    let files = LIBRARY_DIRECTORIES.iter().flat_map(|directory| {
+        let directory = format!("{directory}/libibverbs");
+        root.names(&directory)
+    });
+    let name = |file: String| {
+        let (name, _version) = file.strip_prefix("lib")?.split_once("-rdmav")?;
+        Some(name.to_owned())
+    };
+    let mut names: Vec<String> = files.filter_map(name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The container that this is, by what its maker leaves in it.
+pub(super) fn container(root: &Root) -> Option<ContainerKind> {
+    const SIGNS: &[(&str, ContainerKind)] = &[
+        ("/run/secrets/kubernetes.io", ContainerKind::Kubernetes),
+        ("/var/run/secrets/kubernetes.io", ContainerKind::Kubernetes),
+        ("/run/.containerenv", ContainerKind::Podman),
+        ("/.dockerenv", ContainerKind::Docker),
+    ];
+    SIGNS.iter().find(|(path, _)| root.exists(path)).map(|(_, kind)| *kind)
 }
 
 pub(super) fn limits(root: &Root) -> Limits {

@@ -1,0 +1,153 @@
+//! A hostfile, as mpirun and mpiexec read it: a host on each line, with how many ranks it takes.
+//!
+//! `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4`; what follows `#` is a comment. A
+//! host without a number has one slot, and repeats add up, as with `-H`.
+
+use crate::hosts::{self, Host};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The longest file, in bytes: more than that is no list of hosts.
+const LONGEST: u64 = 4 << 20;
+/// Words before `=` that say how many ranks a host takes.
+const SLOTS: &[&str] = &["slots", "count", "cpu", "cpus"];
+/// Words before `=` whose values change nothing here.
+const IGNORED: &[&str] = &["max_slots", "max-slots", "ifname", "binding"];
+
+/// A hostfile that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HostfileError {
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: {what}", path.display())]
+    Line { path: PathBuf, line: usize, what: String },
+    #[error("{} names no host", path.display())]
+    Empty { path: PathBuf },
+}
+
+/// The hosts of a file, in the order of their first mention; at least one.
+pub(crate) fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
+    let failed = |source| HostfileError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(failed(io::Error::other(format!("more than {} MiB", LONGEST >> 20))));
+    }
+    let hosts = parse(&String::from_utf8_lossy(&bytes))
+        .map_err(|(line, what)| HostfileError::Line { path: path.to_owned(), line, what })?;
+    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
+}
+
+/// The hosts in a text, or the number of a line and what is wrong with it.
+fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
+    let mut hosts = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
+        if let Some(host) = parse_line(line).map_err(|what| (number, what))? {
+            hosts::add(&mut hosts, host);
+        }
+    }
+    Ok(hosts)
+}
+
+/// `None` for a line that names nothing.
+fn parse_line(line: &str) -> Result<Option<Host>, String> {
+    // `slots = 4` is `slots=4`.
+    let spaced = line.replace('=', " = ");
+    let mut words = spaced.split_whitespace();
+    let Some(entry) = words.next() else { return Ok(None) };
+    let mut host = hosts::parse_entry(entry).map_err(|error| error.to_string())?;
+    while let Some(name) = words.next() {
+        let value = words.next().filter(|&word| word == "=").and_then(|_| words.next());
+        let value = value.ok_or_else(|| format!("`{name}` is not understood"))?;
+        if SLOTS.contains(&name) {
+            host.slots = hosts::parse_slots(entry, value).map_err(|error| error.to_string())?;
+        } else if name == "user" {
+            let named = hosts::parse_entry(&format!("{value}@host"));
+            host.user = named.map_err(|error| error.to_string())?.user;
+        } else if !IGNORED.contains(&name) {
+            return Err(format!("`{name}=` is not known"));
+        }
+    }
+    Ok(Some(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn listed(text: &str) -> Result<Vec<String>, (usize, String)> {
+        let hosts = parse(text)?;
+        Ok(hosts.iter().map(|host| format!("{host} {}", host.slots)).collect())
+    }
+
+    #[test]
+    fn files_of_mpi_operator_and_of_people() {
+        let open_mpi = "rl-worker-0.rl.default.svc slots=8\nrl-worker-1.rl.default.svc slots=8\n";
+        let expected = ["rl-worker-0.rl.default.svc 8", "rl-worker-1.rl.default.svc 8"];
+        assert_eq!(listed(open_mpi).unwrap(), expected);
+        assert_eq!(
+            listed("rl-worker-0:2\nrl-worker-1:2").unwrap(),
+            ["rl-worker-0 2", "rl-worker-1 2"]
+        );
+        let people = "# two of them\r\n\r\n  a slots = 4 max_slots=8 # fast\r\n\tme@b\na\n\
+                      [fd00::2]:3\nc user=you count=2\n";
+        let expected = ["a 5", "me@b 1", "fd00::2 3", "you@c 2"];
+        assert_eq!(listed(people).unwrap(), expected);
+        assert_eq!(listed("# nobody\n\n").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn mistakes_are_named_by_their_lines() {
+        let error = |text: &str| listed(text).unwrap_err();
+        assert_eq!(error("a\nb slots=many"), (2, "`b`: `many` is no number of slots".into()));
+        assert_eq!(error("a\n\nb slots"), (3, "`slots` is not understood".into()));
+        assert_eq!(error("a slots=0").0, 1);
+        assert_eq!(error("a port=22"), (1, "`port=` is not known".into()));
+        assert_eq!(error("-oProxyCommand=x").0, 1);
+        assert_eq!(error("a b").0, 1);
+    }
+
+    #[test]
+    fn a_file_is_read_with_its_name_in_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hostfile");
+        assert!(matches!(read(&path), Err(HostfileError::Read { .. })));
+        std::fs::write(&path, "a\nb x\n").unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.ends_with("hostfile:2: `x` is not understood"), "{error}");
+        std::fs::write(&path, "#\n").unwrap();
+        assert!(matches!(read(&path), Err(HostfileError::Empty { .. })));
+        std::fs::write(&path, "a\n".repeat(2 << 20) + "b").unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("cannot read"));
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_hosts_or_an_error(text in "[a-c@:=#\\[\\] \n0-9slot_-]{0,80}|.{0,40}") {
+            match parse(&text) {
+                Ok(hosts) => {
+                    for host in &hosts {
+                        prop_assert!(host.slots > 0 && !host.name.is_empty());
+                        prop_assert!(!host.name.contains(char::is_whitespace));
+                        prop_assert!(!host.name.starts_with('-'));
+                    }
+                }
+                Err((line, _)) => prop_assert!(line >= 1 && line <= text.lines().count()),
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(named in prop::collection::btree_map(
+            "[a-z][a-z0-9.-]{0,12}", 1..100u32, 1..6,
+        )) {
+            let expected: Vec<String> = named.iter().map(|(n, s)| format!("{n} {s}")).collect();
+            let by_word = named.iter().map(|(n, s)| format!("{n} slots={s}\n")).collect::<String>();
+            let by_colon = named.iter().map(|(n, s)| format!("{n}:{s}\n")).collect::<String>();
+            prop_assert_eq!(listed(&by_word).unwrap(), expected.clone());
+            prop_assert_eq!(listed(&by_colon).unwrap(), expected);
+        }
+    }
+}

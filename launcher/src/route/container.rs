@@ -1,0 +1,321 @@
+//! `--container`: a container of one name on every host, and how commands get into it.
+
+use rlaunch_bootstrap::job::ExitStatus;
+use std::str::FromStr;
+
+/// Stands for the container's name in a command that enters it.
+const NAME: &str = "{name}";
+
+/// A container that runs on every host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Container {
+    engine: Engine,
+    name: String,
+    /// The command that enters it, when the user has said so.
+    enter: Option<String>,
+}
+
+/// What runs containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Engine {
+    Docker,
+    Podman,
+    Nerdctl,
+    Toolbox,
+    /// The login itself leads into the container, by a forced command of the host's sshd.
+    Forced,
+    /// Any other, by a command of the user's.
+    Other,
+}
+
+const ENGINES: &[(&str, Engine)] = &[
+    ("docker", Engine::Docker),
+    ("podman", Engine::Podman),
+    ("nerdctl", Engine::Nerdctl),
+    ("toolbox", Engine::Toolbox),
+    ("forced", Engine::Forced),
+    ("other", Engine::Other),
+];
+
+/// Options that name no container.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadContainer {
+    #[error("--container other:{0} needs --container-exec, the command that enters it")]
+    NoCommand(String),
+    #[error("--container forced:{0} is entered by the login: --container-exec has no use")]
+    Forced(String),
+    #[error("--container-exec is for --container")]
+    NoContainer,
+    #[error(
+        "--container-exec `{0}`: words of letters, digits and /._-+@=,:% for any shell, and {NAME}"
+    )]
+    Command(String),
+}
+
+/// Why a container is not entered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContainerError {
+    #[error("{tool} refuses: permission denied on its socket")]
+    Socket { tool: &'static str },
+    #[error("{tool} cannot reach its daemon there")]
+    Daemon { tool: &'static str },
+    #[error("there is no container {name}")]
+    Unknown { tool: &'static str, name: String },
+    #[error("the container {name} does not run")]
+    Stopped { tool: &'static str, name: String },
+    #[error("{tool} is not installed there, or not on the PATH of a login without a terminal")]
+    NoTool { tool: String },
+    #[error("the container {name} has no `sh`")]
+    NoShell { name: String },
+    #[error(
+        "the login ends on the host and not in the container {name}: there is neither /.dockerenv \
+         nor /run/.containerenv"
+    )]
+    Landing { name: String, forced: bool },
+}
+
+impl ContainerError {
+    /// What the user can do.
+    pub(crate) fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            ContainerError::Socket { tool } => Some(format!(
+                "on {host}: sudo usermod -aG {tool} $USER; or --container-exec 'sudo {tool} exec \
+                 -i {NAME}'"
+            )),
+            ContainerError::Daemon { tool } => {
+                Some(format!("on {host}: sudo systemctl start {tool}"))
+            }
+            ContainerError::Unknown { tool, .. } => Some(format!(
+                "`{tool} ps -a` on {host} lists them; root's own are seen by `sudo {tool} ps -a` \
+                 and entered by --container-exec 'sudo {tool} exec -i {NAME}'"
+            )),
+            ContainerError::Stopped { tool, name } => {
+                Some(format!("on {host}: {tool} start {name}"))
+            }
+            ContainerError::NoTool { tool } => Some(format!(
+                "`ssh {host} command -v {tool}` should print its path; --container-exec can name \
+                 the path"
+            )),
+            ContainerError::NoShell { .. } => Some("its image needs a shell".into()),
+            ContainerError::Landing { name, forced: true } => Some(format!(
+                "before the key in ~/.ssh/authorized_keys of {host}: command=\"docker exec {name} \
+                 /bin/sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\",no-port-forwarding,no-agent-forwarding,\
+                 no-X11-forwarding"
+            )),
+            ContainerError::Landing { .. } => None,
+        }
+    }
+}
+
+impl FromStr for Container {
+    type Err = String;
+
+    /// `KIND:NAME`. The name goes through shells, so it is as the engines' own rule has it.
+    fn from_str(text: &str) -> Result<Container, String> {
+        let (kind, name) = text.split_once(':').ok_or("KIND:NAME, as in docker:mpi")?;
+        let engine = ENGINES.iter().find(|(known, _)| *known == kind);
+        let (_, engine) = engine.ok_or_else(|| {
+            let kinds: Vec<&str> = ENGINES.iter().map(|(kind, _)| *kind).collect();
+            format!("a KIND among {}", kinds.join(", "))
+        })?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+            return Err("a NAME of letters, digits and _.-".to_owned());
+        }
+        Ok(Container { engine: *engine, name: name.to_owned(), enter: None })
+    }
+}
+
+impl Container {
+    /// From `--container` and `--container-exec`.
+    pub(crate) fn from_args(
+        container: Option<Container>,
+        enter: Option<String>,
+    ) -> Result<Option<Container>, BadContainer> {
+        let Some(container) = container else {
+            return if enter.is_none() { Ok(None) } else { Err(BadContainer::NoContainer) };
+        };
+        let name = container.name.clone();
+        match (container.engine, &enter) {
+            (Engine::Other, None) => return Err(BadContainer::NoCommand(name)),
+            (Engine::Forced, Some(_)) => return Err(BadContainer::Forced(name)),
+            (_, Some(command)) => check_command(command)?,
+            (_, None) => {}
+        }
+        Ok(Some(Container { enter, ..container }))
+    }
+
+    /// The command that enters it, for a shell on the host; `None` where the login does that.
+    pub(crate) fn enter(&self) -> Option<String> {
+        let name = &self.name;
+        match (&self.enter, self.engine) {
+            (Some(command), _) => Some(command.replace(NAME, name)),
+            (None, Engine::Toolbox) => Some(format!("toolbox run -c {name}")),
+            (None, Engine::Forced | Engine::Other) => None,
+            (None, _) => Some(format!("{} exec -i {name}", self.tool())),
+        }
+    }
+
+    /// The engine's command.
+    fn tool(&self) -> &'static str {
+        match self.engine {
+            Engine::Podman => "podman",
+            Engine::Nerdctl => "nerdctl",
+            Engine::Toolbox => "toolbox",
+            Engine::Docker | Engine::Forced | Engine::Other => "docker",
+        }
+    }
+
+    /// What a way that ended without an agent has said of its container, if it did.
+    pub(crate) fn explain(&self, ended: Option<ExitStatus>, said: &str) -> Option<ContainerError> {
+        let enter = self.enter()?;
+        let (tool, name) = (self.tool(), self.name.clone());
+        let said = said.to_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        // What is missing is the first word, which may be sudo.
+        let first = enter.split(' ').next().unwrap_or_default().to_owned();
+        let missing = has(&[": not found", "command not found", "unknown command"]);
+        let inside = has(&["oci runtime", "executable file not found", "exec failed"]);
+        if has(&["permission denied"]) && has(&[".sock", "daemon socket"]) {
+            Some(ContainerError::Socket { tool })
+        } else if has(&["cannot connect to the docker daemon", "is the docker daemon running"]) {
+            Some(ContainerError::Daemon { tool })
+        } else if has(&["no such container", "no container with name", "no such object"])
+            || said.contains(&format!("container {} not found", name.to_lowercase()))
+        {
+            Some(ContainerError::Unknown { tool, name })
+        } else if has(&["is not running", "container state improper", "is paused", "is stopped"]) {
+            Some(ContainerError::Stopped { tool, name })
+        } else if inside && has(&["\"sh\"", "`sh`", "not found", "no such file"]) {
+            Some(ContainerError::NoShell { name })
+        } else if missing && said.contains(&first) && ended != Some(ExitStatus::Code(0)) {
+            Some(ContainerError::NoTool { tool: first })
+        } else {
+            None
+        }
+    }
+
+    /// Whether an agent in it would know that it is in a container; of other engines' there may be
+    /// no sign.
+    fn shows(&self) -> bool {
+        let own = self.enter.is_none();
+        own && matches!(
+            self.engine,
+            Engine::Docker | Engine::Podman | Engine::Toolbox | Engine::Forced
+        )
+    }
+
+    /// An error where an agent is on the host itself.
+    pub(crate) fn check_landing(&self, is_in_container: bool) -> Result<(), ContainerError> {
+        if is_in_container || !self.shows() {
+            return Ok(());
+        }
+        let forced = self.engine == Engine::Forced;
+        Err(ContainerError::Landing { name: self.name.clone(), forced })
+    }
+}
+
+/// A command that every kind of shell reads the same.
+fn check_command(command: &str) -> Result<(), BadContainer> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
+    let bare = command.replace(NAME, "");
+    let usable = !command.trim().is_empty() && bare.chars().all(plain);
+    if usable { Ok(()) } else { Err(BadContainer::Command(command.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(text: &str, enter: Option<&str>) -> Container {
+        let enter = enter.map(str::to_owned);
+        Container::from_args(Some(text.parse().unwrap()), enter).unwrap().unwrap()
+    }
+
+    #[test]
+    fn each_engine_is_entered_by_its_own_command() {
+        let enters = |text, own| container(text, own).enter().unwrap_or_default();
+        assert_eq!(enters("docker:mpi", None), "docker exec -i mpi");
+        assert_eq!(enters("podman:mpi-1", None), "podman exec -i mpi-1");
+        assert_eq!(enters("nerdctl:a.b", None), "nerdctl exec -i a.b");
+        assert_eq!(enters("toolbox:dev_1", None), "toolbox run -c dev_1");
+        assert_eq!(enters("forced:mpi", None), "");
+        let sudo = "sudo docker exec -i {name}";
+        assert_eq!(enters("docker:mpi", Some(sudo)), "sudo docker exec -i mpi");
+        assert_eq!(enters("other:x", Some("enroot exec {name}")), "enroot exec x");
+    }
+
+    #[test]
+    fn nothing_gets_into_a_shell_by_a_name() {
+        for bad in ["docker", "lxc:a", "docker:", "docker:a;b", "docker:$(id)", "docker:-a"] {
+            assert!(bad.parse::<Container>().is_err(), "{bad}");
+        }
+        let from = |text: &str, enter: Option<&str>| {
+            Container::from_args(text.parse().ok(), enter.map(str::to_owned))
+        };
+        assert_eq!(from("other:x", None), Err(BadContainer::NoCommand("x".into())));
+        assert_eq!(from("", Some("x")), Err(BadContainer::NoContainer));
+        assert!(matches!(from("forced:x", Some("x")), Err(BadContainer::Forced(_))));
+        for bad in ["", "a; b", "a `b`", "a 'b'", "a $b", "a {other}", "a\nb"] {
+            assert!(matches!(from("docker:x", Some(bad)), Err(BadContainer::Command(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_engines_say_becomes_a_sentence() {
+        let error = |text, code, said| {
+            let found: Option<ContainerError> =
+                container(text, None).explain(Some(ExitStatus::Code(code)), said);
+            found.map(|error| format!("{error} | {}", error.hint("b").unwrap_or_default()))
+        };
+        let expect = |text, code, said, words: &[&str]| {
+            let found = error(text, code, said).unwrap_or_default();
+            assert!(words.iter().all(|word| found.contains(word)), "{said}: {found}");
+        };
+        let socket = "Got permission denied while trying to connect to the Docker daemon socket at \
+                      unix:///var/run/docker.sock: Get \"http://…/json\": dial unix \
+                      /var/run/docker.sock: connect: permission denied";
+        let group = "on b: sudo usermod -aG docker $USER";
+        expect("docker:mpi", 1, socket, &["docker refuses", group]);
+        let daemon = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the \
+                      docker daemon running?";
+        expect("docker:mpi", 1, daemon, &["systemctl start docker"]);
+        let unknown = ["docker ps -a", "no container mpi"];
+        expect("docker:mpi", 1, "Error response from daemon: No such container: mpi", &unknown);
+        let podman = "Error: no container with name or ID \"mpi\" found: no such container";
+        expect("podman:mpi", 125, podman, &["`podman ps -a` on b"]);
+        let toolbox = "Error: container mpi not found";
+        expect("toolbox:mpi", 1, toolbox, &["there is no container mpi"]);
+        let stopped = "Error response from daemon: container 3f2a is not running";
+        expect("docker:mpi", 1, stopped, &["the container mpi does not run", "docker start mpi"]);
+        let improper = "Error: can only create exec sessions on running containers: container \
+                        state improper";
+        expect("podman:mpi", 255, improper, &["on b: podman start mpi"]);
+        let no_shell = "OCI runtime exec failed: exec failed: unable to start container process: \
+                        exec: \"sh\": executable file not found in $PATH: unknown";
+        expect("docker:mpi", 127, no_shell, &["the container mpi has no `sh`"]);
+        for said in [
+            "bash: line 1: exec: docker: not found",
+            "zsh:1: command not found: docker",
+            "docker: Command not found.",
+            "fish: Unknown command: docker",
+        ] {
+            expect("docker:mpi", 127, said, &["docker is not installed there"]);
+        }
+        assert_eq!(error("docker:mpi", 1, "Welcome to b"), None);
+        assert_eq!(error("forced:mpi", 127, "docker: not found"), None);
+    }
+
+    #[test]
+    fn whoever_lands_on_the_host_is_told_what_leads_further() {
+        let error = container("forced:mpi", None).check_landing(false).unwrap_err();
+        assert!(error.to_string().contains("not in the container mpi"), "{error}");
+        let hint = error.hint("c").unwrap();
+        assert!(hint.contains("authorized_keys of c: command=\"docker exec mpi"), "{hint}");
+        assert!(hint.contains("no-port-forwarding"), "{hint}");
+        for (text, lands) in [("docker:mpi", false), ("nerdctl:mpi", true)] {
+            assert_eq!(container(text, None).check_landing(false).is_ok(), lands, "{text}");
+            assert!(container(text, None).check_landing(true).is_ok(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The way to a host: what runs a command there, or in a container there, and carries its bytes.
+//!
+//! Hosts are reached by SSH in process ([`crate::ssh`]), or by a command of the user's ([`rsh`]). On
+//! either way a [`container`] may be entered on the host.
+
+mod command;
+mod container;
+mod rsh;
+
+pub(crate) use command::RemoteCommand;
+pub(crate) use container::{BadContainer, Container, ContainerError};
+pub(crate) use rsh::{Rsh, RshError, last_words};
+
+use crate::agent::deliver::DeliverError;
+use crate::channel::{AgentChannel, Ending};
+use crate::hosts::Host;
+use crate::job::Reach;
+use crate::report::Failed;
+use crate::ssh::error::SshError;
+use crate::ssh::{Connection, Ssh};
+use crate::waiting::Roster;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+/// By what hosts are reached; one serves all of a job.
+pub(crate) struct Routes {
+    by: By,
+    container: Option<Container>,
+}
+
+enum By {
+    Ssh(Box<Ssh>),
+    Rsh(Rsh),
+}
+
+/// A host that was reached, as far as can be known: commands can be run there.
+pub(crate) struct Route {
+    to: To,
+    container: Option<Container>,
+    /// Of the last command.
+    ending: Mutex<Ending>,
+}
+
+enum To {
+    Ssh(Connection),
+    Rsh(Rsh, Host),
+}
+
+/// Why a host is not reached, or runs no command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RouteError {
+    #[error(transparent)]
+    Ssh(#[from] SshError),
+    #[error(transparent)]
+    Rsh(#[from] RshError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+}
+
+impl RouteError {
+    /// What the user can do.
+    pub(crate) fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            RouteError::Ssh(error) => error.hint(host),
+            RouteError::Rsh(error) => error.hint(),
+            RouteError::Container(error) => error.hint(host),
+        }
+    }
+}
+
+impl Routes {
+    /// By what the command line says.
+    pub(crate) fn of(reach: &Reach) -> Result<Routes, Failed> {
+        let by = match &reach.rsh {
+            _ if reach.here => By::Rsh(Rsh::here()),
+            Some(rsh) => By::Rsh(rsh.clone()),
+            None => By::Ssh(Box::new(Ssh::of(reach)?)),
+        };
+        Ok(Routes { by, container: reach.container.clone() })
+    }
+
+    /// Reaches a host; `roster` is told what it waits for. A command that leads there is only
+    /// started when it has something to run.
+    pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
+        let tell = |stage| roster.set(&host.to_string(), stage);
+        let to = match &self.by {
+            By::Ssh(ssh) => To::Ssh(ssh.connect(host, &tell).await?),
+            By::Rsh(rsh) => To::Rsh(rsh.clone(), host.clone()),
+        };
+        Ok(Route { to, container: self.container.clone(), ending: Mutex::default() })
+    }
+}
+
+impl Route {
+    /// Runs a command on the host, and in its container where there is one.
+    pub(crate) async fn exec(
+        &self,
+        command: &RemoteCommand<'_>,
+    ) -> Result<AgentChannel, RouteError> {
+        let enter = self.container.as_ref().and_then(Container::enter);
+        let line = enter.map_or_else(|| command.line(), |enter| command.line_behind(&enter));
+        let ending = Ending::default();
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = ending.clone();
+        match &self.to {
+            To::Ssh(connection) => {
+                Ok(AgentChannel::over_ssh(connection.exec(&line).await?, ending))
+            }
+            To::Rsh(rsh, host) => Ok(rsh.exec(host, &line, ending)?),
+        }
+    }
+
+    /// This machine's address and the host's, where the way is a direct connection between them.
+    pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        match &self.to {
+            To::Ssh(connection) => connection.addresses(),
+            To::Rsh(..) => None,
+        }
+    }
+
+    /// How far it leads, for those who wait for what is at its end.
+    pub(crate) fn stage(&self) -> &'static str {
+        match self.to {
+            To::Ssh(_) => "ssh authenticated, agent not started",
+            To::Rsh(..) => "its command started, no agent yet",
+        }
+    }
+
+    /// Why no agent has spoken, where the way to it knows more than its end.
+    pub(crate) fn explain(&self, error: DeliverError) -> DeliverError {
+        let Some(said) = error.said() else { return error };
+        let ended = self.ending.lock().unwrap_or_else(PoisonError::into_inner).get();
+        let by_container = self.container.as_ref().and_then(|c| c.explain(ended, said));
+        if let Some(known) = by_container {
+            return DeliverError::Route(known.into());
+        }
+        match (&self.to, &error) {
+            (To::Rsh(rsh, host), DeliverError::Shell(said)) => {
+                DeliverError::Route(rsh.no_agent(host, ended, said).into())
+            }
+            _ => error,
+        }
+    }
+
+    /// Whether it still stands, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        match &self.to {
+            To::Ssh(connection) => connection.is_open(),
+            To::Rsh(..) => true,
+        }
+    }
+
+    /// Says good-bye.
+    pub(crate) async fn close(self) {
+        match self.to {
+            To::Ssh(connection) => connection.close().await,
+            // Each of its commands has ended by itself.
+            To::Rsh(..) => {}
+        }
+    }
+}
