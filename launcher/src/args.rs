@@ -2,6 +2,7 @@
 
 mod bench;
 mod network;
+mod setup;
 mod spelling;
 mod train;
 mod values;
@@ -9,6 +10,7 @@ mod verbs;
 
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use network::NetworkArgs;
+pub(crate) use setup::SetupArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, TopoArgs};
 
@@ -43,6 +45,7 @@ Examples:
   rlaunch bench lat -H a,b                      how quick messages are; see rlaunch bench --help
   rlaunch bench train -H a,b --np 1,2 ./train   how a program scales
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
+  rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
 The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
@@ -270,6 +273,7 @@ pub(crate) enum Invocation {
     Bench(Box<BenchArgs>),
     Train(Box<TrainArgs>),
     Report(ReportArgs),
+    SshSetup(SetupArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -293,6 +297,10 @@ impl Invocation {
         if typed.get(1).is_some_and(|verb| verb == "report") {
             typed.remove(1);
             return Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?));
+        }
+        if typed.get(1).is_some_and(|verb| verb == "ssh-setup") {
+            typed.remove(1);
+            return Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?));
         }
         if typed.get(1).is_some_and(|verb| verb == "bench") {
             typed.remove(1);

@@ -74,7 +74,7 @@ pub(crate) struct JobSpec {
 }
 
 /// How hosts are reached and where the agent is kept.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reach {
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,

@@ -45,6 +45,7 @@ mod setup;
 mod show;
 mod signals;
 mod ssh;
+mod ssh_setup;
 mod table;
 mod topo;
 mod verdict;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         Invocation::Bench(args) => runtime.block_on(measure(*args)),
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
         Invocation::Report(args) => verdict::report(&args),
+        Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {

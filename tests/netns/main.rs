@@ -36,6 +36,7 @@ mod rekey;
 mod report;
 mod services;
 mod singleton;
+mod ssh_setup;
 mod teardown;
 mod topo;
 mod training;

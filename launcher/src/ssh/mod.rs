@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod host_key;
 pub(crate) mod known_hosts;
+pub(crate) mod password;
 
 use crate::exit::Exit;
 use crate::hosts::Host;
