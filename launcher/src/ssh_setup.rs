@@ -153,7 +153,7 @@ impl Setup {
             .filter_map(|(way, found)| Some((way.as_ref(), found.as_ref().ok()?)));
         let name = self.inside.as_ref().map(|inside| inside.container.name.as_str());
         let plan = survey::plan(&here, hosts, name);
-        if plan.is_empty() {
+        if plan.is_empty() && found.iter().all(Result::is_ok) {
             report::say("there is nothing to do");
         }
         // A reader that has gone does not need it.
