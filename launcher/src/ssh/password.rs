@@ -72,12 +72,11 @@ impl Ssh {
             let ended = client::connect_stream(Arc::new(client_config), stream, seen.clone()).await;
             match (seen.take(), ended) {
                 (Some(Shown::Key(key)), _) => judge(config, address.port(), *key),
-                // Certificates are for those who know the authority: the login judges them.
-                (Some(Shown::Certificate), _) => Ok(None),
                 (None, Err(source)) => {
                     Err(SshError::Handshake { address, source: Box::new(source) })
                 }
-                (None, Ok(_)) => Ok(None),
+                // Certificates are for those who know the authority: the login judges them.
+                (Some(Shown::Certificate), _) | (None, Ok(_)) => Ok(None),
             }
         };
         let late =

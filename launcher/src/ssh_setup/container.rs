@@ -257,7 +257,7 @@ Host b
         let ours = SshConfig::parse(&text.replace("  Include /x/config\n", ""), file).unwrap();
         for (name, theirs) in ["a", "b", "c"].iter().zip(resolved(&["a", "b", "c"])) {
             let found = ours.resolve(name).unwrap();
-            assert_eq!(found.identity_files, [key.clone()], "{text}");
+            assert_eq!(found.identity_files, std::slice::from_ref(&key), "{text}");
             assert!(found.identities_only, "{text}");
             let identity_agent = theirs.identity_agent.clone();
             let as_theirs = HostConfig {

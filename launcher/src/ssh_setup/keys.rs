@@ -95,7 +95,7 @@ fn new() -> Result<PrivateKey, SetupError> {
 
 /// From the file beside it where there is one: the key itself may want a passphrase.
 fn public_half(path: &Path) -> Result<PublicKey, SetupError> {
-    if let Ok(public) = PublicKey::read_openssh_file(&public_path(path)) {
+    if let Ok(public) = PublicKey::read_openssh_file(public_path(path)) {
         return Ok(public);
     }
     match russh::keys::load_secret_key(path, None) {
