@@ -2,6 +2,7 @@
 
 mod bench;
 mod network;
+mod setup;
 mod spelling;
 mod train;
 mod values;
@@ -9,6 +10,7 @@ mod verbs;
 
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use network::NetworkArgs;
+pub(crate) use setup::SetupArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArgs};
 
@@ -46,6 +48,7 @@ Examples:
   rlaunch bench train -H a,b --np 1,2 ./train   how a program scales
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
   rlaunch ssh-config a                          what ~/.ssh/config says about a host
+  rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
 The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
@@ -315,6 +318,7 @@ pub(crate) enum Invocation {
     Train(Box<TrainArgs>),
     Report(ReportArgs),
     SshConfig(SshConfigArgs),
+    SshSetup(SetupArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -342,6 +346,10 @@ impl Invocation {
         if typed.get(1).is_some_and(|verb| verb == "ssh-config") {
             typed.remove(1);
             return Ok(Invocation::SshConfig(SshConfigArgs::try_parse_from(typed)?));
+        }
+        if typed.get(1).is_some_and(|verb| verb == "ssh-setup") {
+            typed.remove(1);
+            return Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?));
         }
         if typed.get(1).is_some_and(|verb| verb == "bench") {
             typed.remove(1);

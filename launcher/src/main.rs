@@ -50,6 +50,7 @@ mod show;
 mod signals;
 mod ssh;
 mod ssh_config;
+mod ssh_setup;
 mod table;
 mod topo;
 mod verdict;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
         Invocation::Report(args) => verdict::report(&args),
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
+        Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {

@@ -42,6 +42,7 @@ mod services;
 mod shells;
 mod shipped;
 mod singleton;
+mod ssh_setup;
 mod teardown;
 mod topo;
 mod training;

@@ -16,6 +16,7 @@ mod key_ring;
 mod keys;
 pub(crate) mod known_hosts;
 pub(crate) mod passphrase;
+pub(crate) mod password;
 mod proxy;
 mod retry;
 mod stream;

@@ -1,0 +1,290 @@
+//! The way into a container by SSH: a key of its own, which sshd answers with one command.
+
+use super::shell::quote;
+use crate::ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
+use std::fmt::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A container that has the same name on every host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Container {
+    pub(crate) engine: Engine,
+    pub(crate) name: String,
+}
+
+/// The program that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Docker,
+    Podman,
+    Nerdctl,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Docker => "docker",
+            Engine::Podman => "podman",
+            Engine::Nerdctl => "nerdctl",
+        })
+    }
+}
+
+impl FromStr for Container {
+    type Err = String;
+
+    /// `NAME` or `KIND:NAME`. The name stands in file names and in commands, so it may hold only
+    /// what engines allow in names themselves.
+    fn from_str(text: &str) -> Result<Container, String> {
+        let (engine, name) = match text.split_once(':') {
+            None => (Engine::Docker, text),
+            Some(("docker", name)) => (Engine::Docker, name),
+            Some(("podman", name)) => (Engine::Podman, name),
+            Some(("nerdctl", name)) => (Engine::Nerdctl, name),
+            Some((kind, _)) => return Err(format!("`{kind}` is none of docker, podman, nerdctl")),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+            return Err("a container's name has letters, digits and _.- only".to_owned());
+        }
+        Ok(Container { engine, name: name.to_owned() })
+    }
+}
+
+impl Container {
+    /// The command's file on the hosts, from their home directories.
+    pub(crate) fn script_path(&self) -> String {
+        format!(".ssh/rlaunch-{}.sh", self.name)
+    }
+
+    /// What that file holds.
+    pub(crate) fn script(&self) -> String {
+        let Container { engine, name } = self;
+        format!(
+            "#!/bin/sh\n\
+             # Written by rlaunch ssh-setup. sshd runs it for logins by the key of container {name}.\n\
+             if [ -n \"$SSH_ORIGINAL_COMMAND\" ]; then\n    \
+                 exec {engine} exec -i {name} /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n\
+             fi\n\
+             exec {engine} exec -it {name} /bin/sh"
+        )
+    }
+
+    /// The line for authorized_keys that gives the key `public` this command and nothing else.
+    pub(crate) fn authorized_line(&self, public: &str) -> String {
+        let only = "no-port-forwarding,no-agent-forwarding,no-X11-forwarding";
+        format!("command=\"sh ~/{}\",{only} {public}", self.script_path())
+    }
+}
+
+/// One host of the configuration that leads into the container.
+pub(crate) struct Entry<'a> {
+    /// As the user calls it.
+    pub(crate) alias: &'a str,
+    pub(crate) config: &'a HostConfig,
+}
+
+/// The configuration for `--ssh-config`: every host by `key`, reached as `entries` say. Hosts that
+/// `before`, its present text, has and `entries` do not are kept. `sources` are the files that know
+/// more of jump hosts.
+pub(crate) fn configuration(
+    container: &Container,
+    key: &Path,
+    entries: &[Entry<'_>],
+    before: &str,
+    (home, sources): (&Path, &[PathBuf]),
+) -> String {
+    let shown = |path: &Path| words(&tilde(path, home));
+    let mut hops = Vec::new();
+    let mut blocks = Vec::new();
+    for block in before.split("\n\n").filter(|block| block.starts_with("Host ")) {
+        let (first, rest) = block.split_once('\n').unwrap_or((block, ""));
+        let name = first.trim_start_matches("Host ");
+        if rest.contains("Include ") {
+            hops.extend(name.split(' ').map(str::to_owned));
+        } else if name != "*" && !name.starts_with("* ") && !entries.iter().any(|e| e.alias == name)
+        {
+            blocks.push(block.trim_end().to_owned());
+        }
+    }
+    for Entry { alias, config } in entries {
+        let lines = host_lines(alias, config, home);
+        if !lines.is_empty() {
+            blocks.push(format!("Host {alias}\n{}", lines.trim_end()));
+        }
+        if let Proxy::Jump(jumps) = &config.proxy {
+            hops.extend(jumps.iter().map(|hop| hop.host.clone()));
+        }
+    }
+    blocks.sort();
+    hops.sort();
+    hops.dedup();
+    let mut text = format!(
+        "# Written by rlaunch ssh-setup: hosts by the key that leads into the container {name}.\n\
+         #   rlaunch --ssh-config ~/.ssh/rlaunch-{name} -H HOST,... PROGRAM\n",
+        name = container.name
+    );
+    let others: String = hops.iter().map(|hop| format!(" !{hop}")).collect();
+    let _ = write!(
+        text,
+        "\nHost *{others}\n  IdentityFile {}\n  IdentitiesOnly yes\n  IdentityAgent none\n",
+        shown(key)
+    );
+    for block in blocks {
+        let _ = write!(text, "\n{block}\n");
+    }
+    if !hops.is_empty() {
+        let _ = write!(text, "\nHost {}\n", hops.join(" "));
+        for source in sources {
+            let _ = writeln!(text, "  Include {}", shown(source));
+        }
+    }
+    text
+}
+
+/// What of a host's configuration says where it is, and who it is.
+fn host_lines(alias: &str, config: &HostConfig, home: &Path) -> String {
+    let mut text = String::new();
+    let mut line = |keyword: &str, value: &str| {
+        let _ = writeln!(text, "  {keyword} {value}");
+    };
+    if config.hostname != alias {
+        line("HostName", &config.hostname);
+    }
+    if let Some(user) = &config.user {
+        line("User", &words(user));
+    }
+    if let Some(port) = config.port {
+        line("Port", &port.to_string());
+    }
+    if let Some(name) = &config.host_key_alias {
+        line("HostKeyAlias", name);
+    }
+    if config.strict_host_key_checking == StrictHostKeyChecking::No {
+        line("StrictHostKeyChecking", "no");
+    }
+    let known: Vec<String> =
+        config.user_known_hosts_files.iter().map(|file| words(&tilde(file, home))).collect();
+    if known != ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"] {
+        line("UserKnownHostsFile", &known.join(" "));
+    }
+    match &config.proxy {
+        Proxy::Direct => {}
+        Proxy::Command(command) => line("ProxyCommand", &command.replace('%', "%%")),
+        Proxy::Jump(hops) => {
+            let hop = |hop: &crate::ssh::config::JumpHop| {
+                let user = hop.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+                let port = hop.port.map(|port| format!(":{port}")).unwrap_or_default();
+                let host = if hop.host.contains(':') {
+                    format!("[{}]", hop.host)
+                } else {
+                    hop.host.clone()
+                };
+                format!("{user}{host}{port}")
+            };
+            line("ProxyJump", &hops.iter().map(hop).collect::<Vec<_>>().join(","));
+        }
+    }
+    text
+}
+
+/// A value as ssh_config reads it back.
+fn words(value: &str) -> String {
+    let value = value.replace('%', "%%");
+    if value.contains(' ') { format!("\"{value}\"") } else { value }
+}
+
+/// `~/…` for what is below the home directory.
+pub(crate) fn tilde(path: &Path, home: &Path) -> String {
+    match path.strip_prefix(home) {
+        Ok(below) => format!("~/{}", below.display()),
+        Err(_) => path.display().to_string(),
+    }
+}
+
+/// The line of the container's key, to be pasted on a host.
+pub(crate) fn pasteable(line: &str) -> String {
+    format!("echo {} >> ~/.ssh/authorized_keys", quote(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssh::config::SshConfig;
+
+    fn container(text: &str) -> Container {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn names_of_containers() {
+        assert_eq!(container("mpicont").engine, Engine::Docker);
+        assert_eq!(container("podman:a_b.c-1").name, "a_b.c-1");
+        for bad in ["", "-x", "a b", "a;b", "a'b", "lxc:a", "docker:", "a:b:c", "../a"] {
+            assert!(bad.parse::<Container>().is_err(), "{bad}");
+        }
+    }
+
+    const CONFIG: &str = "\
+Host a
+  HostName 10.0.0.1
+  User nvidia
+  Port 2222
+Host b
+  ProxyJump root@gate:23
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+";
+
+    /// What the written configuration says of a host is what the user's says, but for the key.
+    #[test]
+    fn hosts_are_where_they_were() {
+        let (home, file) = (std::env::home_dir().unwrap(), Path::new("/x/config"));
+        let theirs = SshConfig::parse(CONFIG, file).unwrap();
+        let resolved = |names: &[&str]| -> Vec<HostConfig> {
+            names.iter().map(|name| theirs.resolve(name).unwrap()).collect()
+        };
+        let key = home.join(".ssh/id_ed25519_mpicont");
+        let write = |names: &[&str], before: &str| {
+            let configs = resolved(names);
+            let entries = names.iter().zip(&configs).map(|(alias, config)| Entry { alias, config });
+            let entries: Vec<Entry<'_>> = entries.collect();
+            let sources = [file.to_owned()];
+            configuration(&container("mpicont"), &key, &entries, before, (&home, &sources))
+        };
+        let text = write(&["a", "b", "c"], "");
+        let ours = SshConfig::parse(&text.replace("  Include /x/config\n", ""), file).unwrap();
+        for (name, theirs) in ["a", "b", "c"].iter().zip(resolved(&["a", "b", "c"])) {
+            let found = ours.resolve(name).unwrap();
+            assert_eq!(found.identity_files, std::slice::from_ref(&key), "{text}");
+            assert!(found.identities_only, "{text}");
+            let identity_agent = theirs.identity_agent.clone();
+            let as_theirs = HostConfig {
+                identity_files: Vec::new(),
+                identities_only: false,
+                identity_agent,
+                ..found
+            };
+            assert_eq!(as_theirs, theirs, "{name}: {text}");
+        }
+        assert!(ours.resolve("gate").unwrap().identity_files.is_empty(), "{text}");
+        assert!(text.ends_with("\nHost gate\n  Include /x/config\n"), "{text}");
+        // One host after the other comes to the same, in whatever order.
+        let one_by_one = write(&["a"], &write(&["c"], &write(&["b"], "")));
+        assert_eq!(one_by_one, text);
+        assert_eq!(write(&["a", "b", "c"], &text), text);
+    }
+
+    #[test]
+    fn the_command_is_the_only_thing_a_key_may_do() {
+        let line = container("podman:job").authorized_line("ssh-ed25519 AAAA me@here");
+        assert_eq!(
+            line,
+            "command=\"sh ~/.ssh/rlaunch-job.sh\",no-port-forwarding,no-agent-forwarding,\
+             no-X11-forwarding ssh-ed25519 AAAA me@here"
+        );
+        let script = container("podman:job").script();
+        assert!(script.contains("\n    exec podman exec -i job /bin/sh -c \"$SSH_ORI"), "{script}");
+    }
+}
