@@ -120,7 +120,6 @@ fn an_mpijob_of_v1alpha1_runs_as_it_is() {
 }
 
 #[test]
-#[ignore = "an agent that is given no stdin has to call back"]
 fn an_mpijob_of_v1alpha1_runs_without_stdin() {
     let field = Field::new();
     let directory = launch_directory();
@@ -175,7 +174,6 @@ fn an_mpijob_of_v2beta1_runs_as_it_is() {
 }
 
 #[test]
-#[ignore = "the way by SSH has to try again"]
 fn pods_whose_names_come_late_are_waited_for() {
     let field = Field::new();
     let directory = launch_directory();

@@ -128,13 +128,12 @@ enum Typed {
 /// Takes one key.
 fn edit(line: &mut Zeroizing<Vec<u8>>, key: u8) -> Option<Typed> {
     match key {
-        b'\n' | b'\r' => return Some(finished(line)),
         0x03 => return Some(Typed::Signal(Signal::SIGINT)),
         0x1a => return Some(Typed::Signal(Signal::SIGTSTP)),
         0x1c => return Some(Typed::Signal(Signal::SIGQUIT)),
         // Control-D ends what there is.
         0x04 if line.is_empty() => return Some(Typed::Nothing),
-        0x04 => return Some(finished(line)),
+        b'\n' | b'\r' | 0x04 => return Some(finished(line)),
         // Control-U takes everything back, backspace one character, which may be several bytes.
         0x15 => line.clear(),
         0x7f | 0x08 => while line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},

@@ -34,7 +34,7 @@ pub(crate) enum Entry {
 
 /// What a host says to a password.
 pub(crate) enum Tried {
-    Open(Connection),
+    Open(Box<Connection>),
     Wrong,
 }
 
@@ -130,7 +130,7 @@ impl Ssh {
             timeout: PASSWORD_TIMEOUT,
         };
         Ok(match timeout(PASSWORD_TIMEOUT, login).await.map_err(late)?.map_err(broke(&user))? {
-            true => Tried::Open(connection),
+            true => Tried::Open(Box::new(connection)),
             false => Tried::Wrong,
         })
     }

@@ -65,7 +65,7 @@ async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Op
         };
         match ssh.enter_by_password(&way.config, &password).await {
             Ok(Tried::Open(connection)) => {
-                entered[at] = Some(Ok(connection));
+                entered[at] = Some(Ok(*connection));
                 return try_on(ssh, ways, &others, &password, entered).await;
             }
             Ok(Tried::Wrong) => report::say(&format!("{} does not take it", way.name)),
@@ -92,7 +92,7 @@ async fn try_on(
     let tried = at_once("logging in", tries.collect()).await;
     for (&other, tried) in others.iter().zip(tried) {
         entered[other] = match tried {
-            Ok(Tried::Open(connection)) => Some(Ok(connection)),
+            Ok(Tried::Open(connection)) => Some(Ok(*connection)),
             Ok(Tried::Wrong) => None,
             Err(error) => Some(Err(error.into())),
         };
