@@ -54,9 +54,8 @@ fn first_words(patience: Duration) -> Option<Vec<u8>> {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)], left) {
-            Ok(0) => return None,
             Err(Errno::EINTR) => {}
-            Err(_) => return None,
+            Ok(0) | Err(_) => return None,
             Ok(_) => break,
         }
     }
