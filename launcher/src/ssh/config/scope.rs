@@ -72,7 +72,9 @@ impl Scope<'_> {
     /// Replaces those tokens that `allowed` names, and `${VARIABLE}` where it contains `$`.
     pub(super) fn expand(&self, text: &str, allowed: &str) -> Result<String, String> {
         let Some(target) = self.target else {
-            return Ok("1".into()); // Stands for whatever a token may become, a port included.
+            // "1" stands for whatever a token may become, a port included.
+            let known = !text.contains(['%', '$']);
+            return Ok(if known { text.to_owned() } else { "1".into() });
         };
         let (mut out, mut rest) = (String::new(), text);
         while let Some(at) = rest.find(['%', '$']) {
