@@ -1,6 +1,7 @@
 //! Hosts that are not reached by SSH of rlaunch's own, and containers on them: by commands of the
 //! launch node, as mpirun's remote shell agents are called, and by stand-ins for engines on hosts.
 
+use crate::guide;
 use crate::support::{Field, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
@@ -189,13 +190,44 @@ fn pods_whose_names_come_late_are_waited_for() {
     let run = field.rlaunch("-np 2 --ssh-config").args([&config, "hostname"]);
     let run = run.env("OMPI_MCA_orte_default_hostfile", hostfile.to_str().unwrap());
     let mut running = run.spawn();
-    running.wait_for_stderr("rl-worker-1 (connecting)", 1);
+    running.wait_for_stderr("rl-worker-1 (DNS does not know it yet)", 1);
     for (host, pod) in [("a", "rl-worker-0"), ("b", "rl-worker-1")] {
         let line = format!("echo {} {pod} >>/etc/hosts", field.lab.address(host).unwrap());
         field.shell(&line, Path::new("/"));
     }
     let ran = running.finish();
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+}
+
+/// What stands in for `kubectl exec`: pods are hosts, and stdin is lost.
+const KUBECTL: &str = "#!/bin/sh
+set -x
+pod=$1
+shift
+case $pod in rl-worker-0) host=a ;; *) host=b ;; esac
+exec ssh -n $host \"hostname $pod; $*\"
+";
+
+#[test]
+fn the_guide_on_mpijobs() {
+    let field = Field::new();
+    let directory = launch_directory();
+    // Nothing is said of what travels.
+    field.warm("a,b", Account::Root);
+    let _names = Undo(|| {
+        ["a", "b"].iter().for_each(|host| drop(field.on(host, &format!("hostname {host}"))));
+        Ok::<(), std::io::Error>(())
+    });
+    let kubexec = script(directory.path(), "kubexec.sh", KUBECTL);
+    let hostfile = directory.path().join("hostfile");
+    fs::write(&hostfile, "rl-worker-0 slots=8\nrl-worker-1 slots=8\n").unwrap();
+    let environment = format!(
+        "export OMPI_MCA_plm_rsh_agent={kubexec} OMPI_MCA_orte_default_hostfile={}",
+        hostfile.display()
+    );
+    guide::follow("mpijob", field.rlaunch.to_str().unwrap(), |line| {
+        field.shell(&format!("{environment}\n{line}"), Path::new("/"))
+    });
 }
 
 /// Stands in for an engine: it has a running container `mpi`, with a root of its own as far as

@@ -14,11 +14,15 @@ const OLDEST: (u32, u32) = (2, 28);
 const OF_HOSTS: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux"];
 
-/// Executables and libraries below a directory; other names of them come about when they are used.
+/// Executables and libraries below a directory, but for what agents leave in `bin` when they run from
+/// there: themselves by another name.
 fn binaries(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
+        if path.ends_with("bin") {
+            continue;
+        }
         if path.is_dir() {
             found.extend(binaries(&path));
         } else if !path.is_symlink() && fs::read(&path).unwrap().starts_with(b"\x7fELF") {

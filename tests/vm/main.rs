@@ -14,6 +14,7 @@ mod support;
 mod tools;
 
 mod communicator;
+mod containers;
 mod counts;
 mod guests;
 mod guides;

@@ -1,0 +1,61 @@
+//! Jobs in containers, by a real podman on the guests.
+
+use crate::support::{Field, Undo};
+use rlaunch_lab::command::wait_until;
+use std::time::Duration;
+
+/// A container whose root is the guest's own programs: no image has to come from anywhere. Podman
+/// keeps what it knows in memory, as its storage does not lie on the guest's root.
+const START: &str = "mountpoint -q /var/lib/containers || mount -t tmpfs none /var/lib/containers
+    mkdir -p /inside && mountpoint -q /inside || mount -t tmpfs none /inside
+    cd /inside && mkdir -p usr etc proc sys dev tmp run root
+    for name in bin sbin lib lib64; do ln -sfn usr/$name $name; done
+    for name in usr etc; do mountpoint -q $name || mount --bind /$name $name; done
+    podman run -d --name $NAME --cgroups=disabled --network=host --uts=host $FLAGS \\
+        --rootfs /inside sleep infinity";
+
+/// Starts a container on a guest.
+fn start(field: &Field, guest: &str, name: &str, flags: &str) {
+    field.on(guest, &format!("NAME={name}; FLAGS='{flags}'; {START}"));
+}
+
+#[test]
+fn a_job_in_podmans_containers_is_told_what_they_lack() {
+    let field = Field::new();
+    let guests = ["n1", "n2"];
+    let _gone = Undo(|| {
+        guests.iter().try_for_each(|guest| {
+            let line = "podman rm -f -t 0 -a >/dev/null; umount -R -l /inside /var/lib/containers";
+            field.restore(guest, line)
+        })
+    });
+    for guest in guests {
+        start(&field, guest, "whole", "--ulimit memlock=-1:-1 --device=/dev/infiniband");
+    }
+    start(&field, "n1", "bare", "--ulimit memlock=65536:65536");
+    let inside = "test -e /run/.containerenv && hostname";
+    let job = "-H n1,n2 --container podman:whole --transport tcp -np 2 sh -c";
+    let whole = field.rlaunch(job, &[inside]);
+    assert_eq!(whole.succeeded().sorted(), ["n1", "n2"], "{whole}");
+    whole.does_not_say("/dev/infiniband").does_not_say("memlock");
+    let bare = field.rlaunch("-H n1 --container podman:bare sh -c", &[inside]);
+    assert_eq!(bare.succeeded().out, "n1\n", "{bare}");
+    bare.says("its file in /dev/infiniband is not in this podman container");
+    bare.says("hint: podman run needs --device=/dev/infiniband");
+    let stopped = field.rlaunch("-H n1 --container podman:nobody hostname", &[]);
+    assert_eq!(stopped.code, Some(201), "{stopped}");
+    stopped.says("there is no container nobody").says("podman ps -a");
+    // Whoever kills rlaunch at once leaves nothing inside, though podman's own server runs it.
+    let job = "--node-timeout 20 -H n1 --container podman:whole sleep 4242";
+    let line = format!("{} {job} </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
+    let rlaunch = field.on("n1", &line);
+    let count = |pattern: &str| {
+        let found = field.tries("n1", &format!("pgrep -c -f '^{pattern}'"));
+        found.out.trim() != "0"
+    };
+    let patience = Duration::from_secs(60);
+    wait_until(patience, "the rank to run", || Ok(count("sleep 4242"))).unwrap();
+    field.on("n1", &format!("kill -9 {rlaunch}"));
+    let gone = || Ok(!count("sleep 4242") && !count("[^ ]*rlaunch-worker"));
+    wait_until(patience, "the rank and its agent to be gone", gone).unwrap();
+}
