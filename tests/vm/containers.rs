@@ -11,33 +11,71 @@ const START: &str = "mountpoint -q /var/lib/containers || mount -t tmpfs none /v
     cd /inside && mkdir -p usr etc proc sys dev tmp run root
     for name in bin sbin lib lib64; do ln -sfn usr/$name $name; done
     for name in usr etc; do mountpoint -q $name || mount --bind /$name $name; done
-    podman run -d --name $NAME --cgroups=disabled --network=host --uts=host $FLAGS \\
+    podman run -d --name $NAME --cgroups=disabled --uts=host $FLAGS \\
         --rootfs /inside sleep infinity";
+
+/// What containers need for RDMA, flag by flag.
+const NETWORK: &str = "--network=host";
+const MEMORY: &str = "--ulimit memlock=-1:-1";
+const SHARED: &str = "--shm-size=256m";
+const DEVICE: &str = "--device=/dev/infiniband";
 
 /// Starts a container on a guest.
 fn start(field: &Field, guest: &str, name: &str, flags: &str) {
     field.on(guest, &format!("NAME={name}; FLAGS='{flags}'; {START}"));
 }
 
-#[test]
-fn a_job_in_podmans_containers_is_told_what_they_lack() {
-    let field = Field::new();
-    let guests = ["n1", "n2"];
-    let _gone = Undo(|| {
+/// Takes every container down.
+fn clear<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
+    Undo(move || {
         guests.iter().try_for_each(|guest| {
             let line = "podman rm -f -t 0 -a >/dev/null; umount -R -l /inside /var/lib/containers";
             field.restore(guest, line)
         })
-    });
+    })
+}
+
+#[test]
+fn each_lack_is_said_with_the_flag_that_gives_it() {
+    let field = Field::new();
+    let guests = ["n1", "n2", "n3"];
+    let _gone = clear(&field, &guests);
+    let little = "--ulimit memlock=65536:65536";
+    let without_provider = "--tmpfs /usr/lib/x86_64-linux-gnu/libibverbs";
+    let all = format!("{NETWORK} {MEMORY} {SHARED} {DEVICE}");
+    start(&field, "n1", "few", &format!("{NETWORK} {little} {SHARED} {DEVICE}"));
+    start(&field, "n2", "few", &format!("{NETWORK} {MEMORY} --shm-size=64m {DEVICE}"));
+    start(&field, "n3", "few", &format!("--network=none {MEMORY} {SHARED} {DEVICE}"));
+    let job = "-H n1,n2,n3 --container podman:few --transport tcp -np 3 true";
+    let ran = field.rlaunch(job, &[]);
+    ran.succeeded();
+    ran.says("n1: this podman container may lock 64 KiB of memory");
+    ran.says("hint: podman run needs --ulimit memlock=-1");
+    ran.says("n2: /dev/shm of this podman container has 64 MiB");
+    ran.says("hint: podman run needs --ipc=host or --shm-size=1g");
+    ran.says("n3: this podman container has a network of its own");
+    ran.says("hint: podman run needs --net=host");
+    start(&field, "n1", "image", &format!("{all} {without_provider}"));
+    let ran = field.rlaunch("-H n1 --container podman:image --transport tcp true", &[]);
+    ran.succeeded();
+    ran.says("libibverbs of this podman container has no");
+    ran.says("hint: into the image: apt-get install libibverbs1 ibverbs-providers");
+}
+
+#[test]
+fn a_job_in_podmans_containers_is_told_what_they_lack() {
+    let field = Field::new();
+    let guests = ["n1", "n2"];
+    let _gone = clear(&field, &guests);
     for guest in guests {
-        start(&field, guest, "whole", "--ulimit memlock=-1:-1 --device=/dev/infiniband");
+        start(&field, guest, "whole", &format!("{NETWORK} {MEMORY} {SHARED} {DEVICE}"));
     }
-    start(&field, "n1", "bare", "--ulimit memlock=65536:65536");
+    start(&field, "n1", "bare", &format!("{NETWORK} {MEMORY} {SHARED}"));
     let inside = "test -e /run/.containerenv && hostname";
     let job = "-H n1,n2 --container podman:whole --transport tcp -np 2 sh -c";
     let whole = field.rlaunch(job, &[inside]);
     assert_eq!(whole.succeeded().sorted(), ["n1", "n2"], "{whole}");
-    whole.does_not_say("/dev/infiniband").does_not_say("memlock");
+    whole.does_not_say("podman run needs").does_not_say("into the image");
     let bare = field.rlaunch("-H n1 --container podman:bare sh -c", &[inside]);
     assert_eq!(bare.succeeded().out, "n1\n", "{bare}");
     bare.says("its file in /dev/infiniband is not in this podman container");

@@ -36,9 +36,11 @@ pub fn silence(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     // SAFETY: every field is an integer, so that the zeroes it began with are valid, as is whatever
     // the kernel has written.
     let info = unsafe { info.assume_init() };
-    let is_asked =
-        (info.tcpi_unacked > 0 && info.tcpi_retransmits >= REPEATS) || info.tcpi_probes >= REPEATS;
     let since = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
+    // A kernel that throws data away for want of room says so each time, and is asked again later
+    // and later: what counts is whether it has answered what was sent last.
+    let unanswered = info.tcpi_unacked > 0 && since > info.tcpi_last_data_sent;
+    let is_asked = (unanswered && info.tcpi_retransmits >= REPEATS) || info.tcpi_probes >= REPEATS;
     Ok(is_asked.then(|| Duration::from_millis(since.into())))
 }
 
