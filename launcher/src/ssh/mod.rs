@@ -51,7 +51,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// host's configuration says otherwise.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: usize = 3;
-/// Handshakes at one time, unless the user says otherwise. More would only make each of them slower.
+/// Handshakes at one time, unless the user says otherwise. From 16 on more make nothing quicker: 64
+/// hosts on two processors took 1.06 to 1.12 s with 16 to 128 of them, and 1.17 s with 8. Hosts
+/// that are far away gain by more.
 const FANOUT: u16 = 128;
 /// What a connection through others may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
