@@ -188,16 +188,16 @@ impl JobError {
 impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
-        let mut hosts = hosts::parse(&args.hosts)?;
+        let mut hosts = hosts::parse(&args.hosts.hosts)?;
         let mut reach = Reach::from_args(args.reach)?;
-        if args.hosts.is_empty()
+        if args.hosts.hosts.is_empty()
             && let Some(given) = MpiJob::from_environment(|name| std::env::var_os(name))
         {
             hosts = hosts_of(&given, &mut reach)?;
         }
         let local = reach.settle(&hosts);
         if hosts.is_empty() {
-            let slots = args.ranks.unwrap_or(1);
+            let slots = args.hosts.ranks.unwrap_or(1);
             hosts.push(Host { slots, ..Host::this_machine() });
         }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
@@ -206,7 +206,7 @@ impl JobSpec {
             variable.push(path);
             variable
         });
-        let asked: Vec<OsString> = plugin.chain(args.env).collect();
+        let asked: Vec<OsString> = plugin.chain(args.program.env).collect();
         let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &asked)?;
         let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
         if args.network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
@@ -217,42 +217,42 @@ impl JobSpec {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
         }
-        let script = script_of(&args.program).and_then(|path| check(path, &here));
-        mention_files(&args.program, script.as_ref(), &here);
+        let script = script_of(&args.argv).and_then(|path| check(path, &here));
+        mention_files(&args.argv, script.as_ref(), &here);
         let id = JobId(uuid::Uuid::now_v7().as_u128());
-        let events = Events::open(args.events.as_deref(), id).map_err(|source| {
-            JobError::Events { target: args.events.clone().unwrap_or_default(), source }
+        let events = Events::open(args.output.events.as_deref(), id).map_err(|source| {
+            JobError::Events { target: args.output.events.clone().unwrap_or_default(), source }
         })?;
         Ok(JobSpec {
             id,
             events,
             local,
             hosts,
-            ranks: args.ranks,
-            map_by: args.map_by,
-            oversubscribe: args.oversubscribe,
+            ranks: args.hosts.ranks,
+            map_by: args.hosts.map_by,
+            oversubscribe: args.hosts.oversubscribe,
             script,
-            wdir: args.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
-            argv: args.program,
+            wdir: args.program.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
+            argv: args.argv,
             options: options(args.placing, args.network, &env)?,
             typed: args.typed,
             env,
             explicit,
-            preload: preloads(&args.preload)?,
-            singleton: args.singleton.into(),
-            tag_output: args.tag_output,
-            kill_after: args.kill_after,
-            node_timeout: args.node_timeout,
-            timeout: args.timeout,
-            continue_on_error: args.continue_on_error,
-            port_range: args.port_range,
-            oob: oob::Choice { interfaces: args.oob_if, networks: args.oob_net },
-            radix: args.radix,
+            preload: preloads(&args.program.preload)?,
+            singleton: args.program.singleton.into(),
+            tag_output: args.output.tag_output,
+            kill_after: args.end.kill_after,
+            node_timeout: args.end.node_timeout,
+            timeout: args.end.timeout,
+            continue_on_error: args.end.continue_on_error,
+            port_range: args.between.port_range,
+            oob: oob::Choice { interfaces: args.between.oob_if, networks: args.between.oob_net },
+            radix: args.between.radix,
             secret: Secret::from_bytes(random()?),
             token: Token(random()?),
-            show: args.show,
+            show: args.output.show,
             reach,
-            recorder: (!args.no_record).then(Recorder::new),
+            recorder: (!args.output.no_record).then(Recorder::new),
             aside: args.aside,
         })
     }

@@ -83,7 +83,8 @@ fn main() -> ExitCode {
         }
     };
     if let Invocation::Run(args) = &invocation {
-        log::to_stderr(args.verbose, args.log_level, args.log_json);
+        let output = &args.output;
+        log::to_stderr(output.verbose, output.log_level, output.log_json);
     }
     let runtime = match runtime() {
         Ok(runtime) => runtime,

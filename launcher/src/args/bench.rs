@@ -1,6 +1,6 @@
 //! What was typed after `rlaunch bench`.
 
-use super::{Args, NetworkArgs, PlacingArgs, ReachArgs, values};
+use super::{Args, HostArgs, NetworkArgs, PlacingArgs, ReachArgs, values};
 use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fmt;
@@ -214,8 +214,9 @@ impl BenchArgs {
         words.push(form.into());
         let args = Args::try_parse_from(words)?;
         let (hosts, ranks, oversubscribe) = (self.hosts, self.ranks, self.oversubscribe);
+        let hosts = HostArgs { hosts, ranks, oversubscribe, ..args.hosts };
         let (placing, network, reach) = (self.placing, self.network, self.reach);
-        Ok(Args { hosts, ranks, oversubscribe, placing, network, reach, ..args })
+        Ok(Args { hosts, placing, network, reach, ..args })
     }
 
     /// How many ranks it takes, where that is not up to the user.
@@ -234,7 +235,7 @@ mod tests {
     fn words(line: &str) -> Result<String, BenchError> {
         let words = ["rlaunch bench"].into_iter().chain(line.split(' '));
         let args = BenchArgs::try_parse_from(words)?.into_job(Path::new("/x/rlaunch-bench"))?;
-        let words = args.program.iter().map(|word| word.to_string_lossy().into_owned());
+        let words = args.argv.iter().map(|word| word.to_string_lossy().into_owned());
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 

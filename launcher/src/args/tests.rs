@@ -16,22 +16,26 @@ fn the_definition_is_sound() {
 #[test]
 fn mpiruns_spelling_ends_where_the_program_begins() {
     let args = parse("-H a,b,c -np 3 python train.py -np 7 --tag-output");
-    assert_eq!(args.hosts, ["a,b,c"]);
-    assert_eq!(args.ranks, Some(3));
-    assert!(!args.tag_output);
-    assert_eq!(args.program, ["python", "train.py", "-np", "7", "--tag-output"]);
+    assert_eq!(args.hosts.hosts, ["a,b,c"]);
+    assert_eq!(args.hosts.ranks, Some(3));
+    assert!(!args.output.tag_output);
+    assert_eq!(args.argv, ["python", "train.py", "-np", "7", "--tag-output"]);
 }
 
 #[test]
 fn values_are_not_taken_for_programs() {
     let args = parse("--tag-output -x A=1 -H a -H b:2 -vn 2 run -np");
-    assert_eq!(args.program, ["run", "-np"]);
-    assert_eq!(args.ranks, Some(2));
-    assert_eq!(parse("run -np 2 -- -odd").program, ["-odd"]);
+    assert_eq!(args.argv, ["run", "-np"]);
+    assert_eq!(args.hosts.ranks, Some(2));
+    assert_eq!(parse("run -np 2 -- -odd").argv, ["-odd"]);
     for line in ["-n4 -Ha,b hostname", "-vn4 -H=a,b hostname", "-n=4 -Ha -Hb hostname"] {
         let args = parse(line);
-        assert_eq!((args.ranks, args.hosts.join(",")), (Some(4), "a,b".to_owned()), "{line}");
-        assert_eq!(args.program, ["hostname"], "{line}");
+        assert_eq!(
+            (args.hosts.ranks, args.hosts.hosts.join(",")),
+            (Some(4), "a,b".to_owned()),
+            "{line}"
+        );
+        assert_eq!(args.argv, ["hostname"], "{line}");
     }
 }
 

@@ -1,6 +1,9 @@
 //! What was typed after `rlaunch bench train`.
 
-use super::{Args, NetworkArgs, PlacingArgs, ReachArgs, spelling, values};
+use super::{
+    Args, EndArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs, ProgramArgs, ReachArgs,
+    spelling, values,
+};
 use clap::{ArgAction, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -114,14 +117,20 @@ impl TrainArgs {
         let words: [OsString; 2] = ["rlaunch".into(), "--".into()];
         let args = Args::try_parse_from(words.iter().chain(&self.program))?;
         Ok(Args {
-            hosts: self.hosts.clone(),
-            ranks: Some(ranks),
-            oversubscribe: self.oversubscribe,
-            env: self.env.clone(),
-            wdir: self.wdir.clone(),
-            preload: self.preload.clone(),
-            tag_output: self.tag_output,
-            timeout: self.timeout,
+            hosts: HostArgs {
+                hosts: self.hosts.clone(),
+                ranks: Some(ranks),
+                oversubscribe: self.oversubscribe,
+                ..args.hosts
+            },
+            program: ProgramArgs {
+                env: self.env.clone(),
+                wdir: self.wdir.clone(),
+                preload: self.preload.clone(),
+                ..args.program
+            },
+            output: OutputArgs { tag_output: self.tag_output, ..args.output },
+            end: EndArgs { timeout: self.timeout, ..args.end },
             placing: self.placing.clone(),
             network: self.network.clone(),
             reach: self.reach.clone(),
@@ -173,8 +182,9 @@ mod tests {
         let expected = "rlaunch -H a,b:2 -x A=1 --np 2 train.py --np 7 --json";
         assert_eq!(command(&args, 2), expected);
         let job = args.job(2).unwrap();
-        assert_eq!((job.ranks, job.aside, job.hosts), (Some(2), true, vec!["a,b:2".to_owned()]));
-        assert_eq!(job.program, ["train.py", "--np", "7", "--json"]);
+        let HostArgs { hosts, ranks, .. } = job.hosts;
+        assert_eq!((ranks, job.aside, hosts), (Some(2), true, vec!["a,b:2".to_owned()]));
+        assert_eq!(job.argv, ["train.py", "--np", "7", "--json"]);
     }
 
     #[test]

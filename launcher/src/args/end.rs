@@ -1,0 +1,32 @@
+//! When a job ends, and how.
+
+use super::values;
+
+/// When a job ends, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EndArgs {
+    /// How long ranks may take to end between TERM and KILL, in seconds
+    #[arg(
+        long, value_name = "SECONDS", default_value = "5", help_heading = "The end",
+        value_parser = values::parse_seconds
+    )]
+    pub(crate) kill_after: std::time::Duration,
+
+    /// Give up a host that is silent for so long, in seconds: more where machines are slow or stop
+    /// for a while, as when they are migrated
+    #[arg(
+        long, value_name = "SECONDS", default_value = "6", help_heading = "The end",
+        value_parser = values::parse_silence
+    )]
+    pub(crate) node_timeout: std::time::Duration,
+
+    /// End the job after this many seconds, with exit code 124
+    #[arg(
+        long, value_name = "SECONDS", help_heading = "The end", value_parser = values::parse_timeout
+    )]
+    pub(crate) timeout: Option<std::time::Duration>,
+
+    /// Let the other ranks run when one fails; the exit code is still that of the first
+    #[arg(long, help_heading = "The end")]
+    pub(crate) continue_on_error: bool,
+}

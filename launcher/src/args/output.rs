@@ -1,0 +1,41 @@
+//! What is printed, how, and what is kept of it.
+
+use crate::show::Show;
+use clap::ArgAction;
+
+/// What is printed, and what is kept.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Start every line with `[rank,host]`
+    #[arg(long, help_heading = "Output")]
+    pub(crate) tag_output: bool,
+
+    /// Say what happens; -vv says it in detail
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
+    pub(crate) verbose: u8,
+
+    /// Log from this level up: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", help_heading = "Output")]
+    pub(crate) log_level: Option<tracing::Level>,
+
+    /// Log as JSON, one object per line
+    #[arg(long, help_heading = "Output")]
+    pub(crate) log_json: bool,
+
+    /// Write what happens as JSON, one object per line, to a file or to descriptor N
+    #[arg(long, value_name = "FILE|fd:N", help_heading = "Output")]
+    pub(crate) events: Option<String>,
+
+    /// Leave no record. Otherwise a job leaves one for `rlaunch report`, with what its ranks printed,
+    /// below ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch)
+    #[arg(long, help_heading = "Output")]
+    pub(crate) no_record: bool,
+
+    /// Explain before the ranks start: placement (who runs where, and why), env (variables that
+    /// rlaunch sets, and why), mesh (by what ranks of different hosts reach each other), rank-table;
+    /// the last two also =json. Repeats add up
+    #[arg(
+        long, value_name = "WHAT[=json]", action = ArgAction::Append, help_heading = "Output"
+    )]
+    pub(crate) show: Vec<Show>,
+}

@@ -1,0 +1,56 @@
+//! What the program finds: its environment, its directory, its files.
+
+use clap::ArgAction;
+use rlaunch_bootstrap::job::Singleton;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What the program is given.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProgramArgs {
+    /// Give every rank this variable: NAME=VALUE, or NAME to take its value from here. The rest of
+    /// this shell's environment goes along, but for what belongs to one host or another launch
+    #[arg(
+        short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
+        help_heading = "The program"
+    )]
+    pub(crate) env: Vec<OsString>,
+
+    /// Run in this directory, which every host must have. Otherwise this one where the host has
+    /// it, else the home directory
+    #[arg(long, value_name = "DIR", help_heading = "The program")]
+    pub(crate) wdir: Option<PathBuf>,
+
+    /// Copy this file to every host for the job; arguments that name it become the copy's path
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    pub(crate) preload: Vec<PathBuf>,
+
+    /// What to do when several ranks run MPI, which rlaunch does not serve: each would be rank 0
+    /// of 1
+    #[arg(
+        long,
+        value_name = "error|warn|ignore",
+        default_value = "error",
+        hide_possible_values = true,
+        help_heading = "The program"
+    )]
+    pub(crate) singleton: SingletonArg,
+}
+
+/// `--singleton`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum SingletonArg {
+    Error,
+    Warn,
+    Ignore,
+}
+
+impl From<SingletonArg> for Singleton {
+    fn from(typed: SingletonArg) -> Singleton {
+        match typed {
+            SingletonArg::Error => Singleton::Error,
+            SingletonArg::Warn => Singleton::Warn,
+            SingletonArg::Ignore => Singleton::Ignore,
+        }
+    }
+}
