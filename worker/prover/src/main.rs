@@ -35,6 +35,9 @@ fn main() -> ExitCode {
         eprintln!("rlaunch-prover is started by rlaunch's agent: rlaunch-prover NODE");
         return ExitCode::from(2);
     };
+    // Its few hundred KiB lie scattered, and a huge page for some of them is 2 MiB of every host's.
+    // A system that knows no huge pages gives none.
+    let _ = nix::sys::prctl::set_thp_disable(true);
     match live(node) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
