@@ -46,6 +46,12 @@ pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
 pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
 /// How many nodes the job has.
 pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
+/// How often the job has begun again, 0 the first time; set where it may.
+pub const RLAUNCH_RESTART_COUNT: &str = "RLAUNCH_RESTART_COUNT";
+/// [`RLAUNCH_RESTART_COUNT`], as torchrun names it.
+pub const TORCHELASTIC_RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+/// How often the job may begin again, as torchrun names it.
+pub const TORCHELASTIC_MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// The rank's number in the job, under a name that nobody else sets.
 pub const RLAUNCH_RANK: &str = "RLAUNCH_RANK";
 /// The Unix socket of this node's agent.
@@ -123,6 +129,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         RLAUNCH_PRELOAD_DIR,
         RLAUNCH_RANK,
         RLAUNCH_RANK_TABLE,
+        RLAUNCH_RESTART_COUNT,
         RLAUNCH_SOCKET,
         RLAUNCH_TOKEN,
     ];
@@ -208,6 +215,7 @@ mod tests {
         for name in ["PMI_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "RANK"]
             .into_iter()
             .chain(["HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_PORT"])
+            .chain([TORCHELASTIC_RESTART_COUNT, RLAUNCH_RESTART_COUNT])
         {
             assert!(is_foreign_launch(name), "{name}");
         }

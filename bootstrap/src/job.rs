@@ -90,6 +90,19 @@ pub struct PortRange {
     pub last: u16,
 }
 
+impl PortRange {
+    /// How many ports it has, one or more.
+    pub fn count(self) -> u32 {
+        u32::from(self.last.saturating_sub(self.first)) + 1
+    }
+
+    /// How many ports from the first on a job begins to look for free ones: it differs from job to
+    /// job.
+    pub fn place(self, job: JobId) -> u32 {
+        (job.0 % u128::from(self.count())) as u32
+    }
+}
+
 /// Where ranks run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {

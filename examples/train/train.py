@@ -9,7 +9,8 @@ Every rank holds the same small network (one layer of tanh units) and its own sh
 3. each rank moves its weights by that same mean.
 
 So all hold the same weights after each step, to the last bit, although none has seen the
-others' data. The end of the run proves it: the ranks compare SHA-256 sums.
+others' data. The end of the run proves it: the ranks compare SHA-256 sums. With --checkpoint FILE
+rank 0 writes down how far it has come, and a run that finds the file goes on from there.
 
 The launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without them, a world of one.
 LOCAL_RANK, by which real training picks its GPU, has no use here.
@@ -74,6 +75,12 @@ class Communicator:
         sums = array.array("d", values)
         self.comm.all_reduce(sums)
         return [sum / self.size for sum in sums]
+
+    def share(self, values):
+        """What rank 0 gave, on every rank."""
+        shared = array.array("d", values)
+        self.comm.broadcast(shared)
+        return list(shared)
 
     def is_equal(self, payload):
         """Whether every rank has given the same."""
@@ -146,6 +153,12 @@ class Star:
             parts = struct.pack(form, *(sum(column) / self.size for column in columns))
         return struct.unpack(form, self.broadcast(parts, struct.calcsize(form)))
 
+    def share(self, values):
+        """What rank 0 gave, on every rank."""
+        form = f"!{len(values)}d"
+        shared = self.broadcast(struct.pack(form, *values), struct.calcsize(form))
+        return list(struct.unpack(form, shared))
+
     def is_equal(self, payload):
         """Whether every rank has given the same."""
         equal = len(set(self.gather(payload) or ())) == 1
@@ -177,18 +190,48 @@ def loss_and_gradient(weights, shard):
     return loss, gradient
 
 
-def train(ranks, steps, seed):
+def save(path, values):
+    """Writes a file at once: a run that is killed meanwhile leaves the one before."""
+    try:
+        with open(f"{path}.new", "wb") as file:
+            file.write(struct.pack(f"!{len(values)}d", *values))
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        fail(f"cannot write {path}: {error}")
+
+
+def load(path, values):
+    """What such a file holds; these values if there is none yet."""
+    form = f"!{len(values)}d"
+    try:
+        with open(path, "rb") as file:
+            return struct.unpack(form, file.read())
+    except FileNotFoundError:
+        return values
+    except (OSError, struct.error) as error:
+        fail(f"cannot go on from {path}: {error}")
+
+
+def train(ranks, steps, seed, checkpoint):
     """Trains; returns the weights and the loss over all shards."""
     shard = make_shard(seed, ranks.rank)
     draw = random.Random(f"{seed} weights")  # The same on every rank, whatever its libm.
     weights = [draw.uniform(-3, 3) for _ in range(2 * HIDDEN)] + [0.0] * (HIDDEN + 1)
-    speed = [0.0] * len(weights)
-    for step in range(1, steps + 1):
+    speed, done = [0.0] * len(weights), 0
+    if checkpoint:
+        state = [done, *weights, *speed]
+        done, *state = ranks.share(state if ranks.rank else load(checkpoint, state))
+        weights, speed, done = state[:len(weights)], state[len(weights):], int(done)
+    if ranks.rank == 0 and done:
+        print(f"going on after step {done}", flush=True)
+    for step in range(done + 1, steps + 1):
         loss, gradient = loss_and_gradient(weights, shard)
         loss, *gradient = ranks.mean([loss] + gradient)
         speed = [MOMENTUM * v - RATE * g for v, g in zip(speed, gradient)]
         weights = [w + v for w, v in zip(weights, speed)]
         if ranks.rank == 0 and step % 10 == 0:
+            if checkpoint:
+                save(checkpoint, [step, *weights, *speed])
             print(f"step {step} loss {loss:.6f}", flush=True)
     (loss,) = ranks.mean([loss_and_gradient(weights, shard)[0]])
     return weights, loss
@@ -214,13 +257,13 @@ def meet(rank, size):
     return Star(rank, size, address, number("MASTER_PORT", 29500, most=65535))
 
 
-def run(steps, seed):
+def run(steps, seed, checkpoint):
     rank, size = number("RANK", 0), number("WORLD_SIZE", 1)
     if rank >= size:
         fail(f"there is no such rank in a world of {size}")
     print(f"rank {rank} of {size} on {socket.gethostname()}", flush=True)
     ranks = meet(rank, size)
-    weights, loss = train(ranks, steps, seed)
+    weights, loss = train(ranks, steps, seed, checkpoint)
     # The proof: everybody's sum of the weights is the same, or everybody fails.
     digest = hashlib.sha256(struct.pack(f"!{len(weights)}d", *weights)).hexdigest()
     if not ranks.is_equal(digest.encode()):
@@ -234,6 +277,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Data-parallel training in miniature.")
     parser.add_argument("--steps", type=int, default=60, help="how many steps (60)")
     parser.add_argument("--seed", type=int, default=1, help="other data, other weights (1)")
+    parser.add_argument("--checkpoint", metavar="FILE", help="where rank 0 writes how far it is")
     socket.setdefaulttimeout(PATIENCE)  # No operation on a socket waits longer.
     try:
         run(**vars(parser.parse_args()))

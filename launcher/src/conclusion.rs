@@ -92,12 +92,10 @@ impl Conclusion<'_> {
                 Some(Failed::new(Exit::TIMEOUT, message))
             }
             Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
-            Some(
-                Reason::Aborted(failed)
-                | Reason::Lost(failed)
-                | Reason::Singleton(failed)
-                | Reason::Link(failed),
-            ) => Some(failed),
+            Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Link(failed)) => {
+                Some(Failed { may_restart: true, ..failed })
+            }
+            Some(Reason::Singleton(failed)) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
         failed.details.extend(receipts(&hosts, &ends));
@@ -118,7 +116,7 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
     };
     let message = format!("rank {rank} on {host} (pid {pid}) {how}");
     let mut failed = Failed::new(Exit::of_rank(status), message);
-    failed.by_rank = true;
+    (failed.by_rank, failed.may_restart) = (true, true);
     if out_of_memory {
         let at_work = format!("the kernel's out-of-memory killer was at work on {host} then");
         failed.details.push(at_work);

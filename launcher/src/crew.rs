@@ -409,7 +409,8 @@ impl Crew {
     pub(crate) fn start(&self, job: &JobSpec, joined: &Joined) {
         let (address, port) = joined.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
-        let env = rank_env::of_master(address, port, &job.explicit);
+        let mut env = rank_env::of_master(address, port, &job.explicit);
+        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&job.explicit)));
         let facts: Vec<&NodeFacts> = self.nodes.iter().map(|node| &node.facts).collect();
         for (node, setups) in self.nodes.iter().zip(&joined.setups) {
             let ranks = setups.iter().map(Setup::told).collect();
@@ -440,7 +441,8 @@ impl Crew {
 
     pub(crate) fn lost(&self, node: NodeId, how: &str) -> Failed {
         let host = self.host(node);
-        Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"))
+        let failed = Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"));
+        Failed { may_restart: true, ..failed }
     }
 
     /// Sends every agent home and waits until the channels are closed, so that none outlives

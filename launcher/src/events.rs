@@ -32,6 +32,9 @@ pub(crate) struct Events {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Record<'a> {
+    /// It takes the place of a former job (its id), for the `number`th time of `most`, because of
+    /// what happened to that one.
+    JobRestarted { number: u32, most: u32, former: &'a str, after: &'a str },
     /// The job is about to reach its hosts.
     JobStarted { program: &'a str, ranks: u32, nodes: usize },
     /// A host let us in.
@@ -66,7 +69,7 @@ pub(crate) enum Record<'a> {
     NodeLost { host: &'a str, cause: &'a str },
     /// A node has verified that nothing of the job is left there.
     NodeClean { host: &'a str, helpers_ended: u32, segments_removed: u32 },
-    /// The last record. `spoke` says whose `exit_code` it is: `rank` or `launcher`.
+    /// The last record of a job. `spoke` says whose `exit_code` it is: `rank` or `launcher`.
     JobEnded { exit_code: u8, spoke: &'a str, message: &'a str },
 }
 
@@ -120,6 +123,11 @@ impl Events {
         Ok(Events { file, job, started: Instant::now() })
     }
 
+    /// The same place, for records of another job.
+    pub(crate) fn of_job(self, job: JobId) -> Events {
+        Events { job, ..self }
+    }
+
     /// Writes a record. A reader that went away stops the records and not the job.
     pub(crate) fn emit(&self, record: &Record<'_>) {
         let Some(file) = &self.file else { return };
@@ -143,6 +151,8 @@ mod tests {
         let events = Events::open(path.to_str(), JobId(5)).unwrap();
         events.emit(&Record::HostReached { host: "a" });
         events.emit(&Record::rank_exited(Rank(1), "b", 7, ExitStatus::Signal(11)));
+        let events = events.of_job(JobId(6));
+        events.emit(&Record::JobRestarted { number: 1, most: 2, former: "5", after: "c" });
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -151,5 +161,7 @@ mod tests {
         assert_eq!(lines[1]["code"], serde_json::Value::Null);
         assert_eq!(lines[1]["v"], VERSION);
         assert_eq!(lines[1]["job"], JobId(5).to_string());
+        assert_eq!(lines[2]["event"], "job_restarted");
+        assert_eq!(lines[2]["job"], JobId(6).to_string());
     }
 }

@@ -2,6 +2,7 @@
 //! nothing looks at a flag again.
 
 use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
+use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::horovod;
@@ -13,6 +14,7 @@ use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
 use crate::record::Recorder;
 use crate::report;
+use crate::restart::Restarts;
 use crate::route::{BadContainer, Container, Rsh, RshError};
 use crate::selection::PortWishes;
 use crate::setup::{Options, Transport, Wishes};
@@ -70,6 +72,10 @@ pub(crate) struct JobSpec {
     /// By which ranks of this job are known.
     pub(crate) token: Token,
     pub(crate) show: Vec<Show>,
+    /// No rank is to be started.
+    pub(crate) dry_run: Option<DryRun>,
+    /// Where it may begin again.
+    pub(crate) restarts: Option<Restarts>,
     pub(crate) reach: Reach,
     pub(crate) events: Events,
     /// `None` where no record is wanted.
@@ -219,6 +225,7 @@ impl JobSpec {
         }
         let script = script_of(&args.argv).and_then(|path| check(path, &here));
         mention_files(&args.argv, script.as_ref(), &here);
+        let dry_run = args.output.dry_run;
         let id = JobId(uuid::Uuid::now_v7().as_u128());
         let events = Events::open(args.output.events.as_deref(), id).map_err(|source| {
             JobError::Events { target: args.output.events.clone().unwrap_or_default(), source }
@@ -251,8 +258,10 @@ impl JobSpec {
             secret: Secret::from_bytes(random()?),
             token: Token(random()?),
             show: args.output.show,
+            dry_run,
+            restarts: args.end.max_restarts.map(Restarts::up_to).filter(|_| dry_run.is_none()),
             reach,
-            recorder: (!args.output.no_record).then(Recorder::new),
+            recorder: (!args.output.no_record && dry_run.is_none()).then(Recorder::new),
             aside: args.aside,
         })
     }
@@ -336,7 +345,7 @@ impl JobSpec {
 }
 
 /// Bytes that nobody can guess.
-fn random<const N: usize>() -> Result<[u8; N], JobError> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], JobError> {
     let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
     filled.map(|()| bytes).map_err(|_| JobError::Random)

@@ -12,6 +12,7 @@ mod channel;
 mod columns;
 mod conclusion;
 mod crew;
+mod dry_run;
 mod env_style;
 mod events;
 mod exit;
@@ -42,10 +43,12 @@ mod recorded;
 mod refusal;
 mod rendezvous;
 mod report;
+mod restart;
 mod route;
 mod selection;
 mod session;
 mod setup;
+mod shell_words;
 mod show;
 mod signals;
 mod ssh;
@@ -59,6 +62,7 @@ mod watch;
 
 use args::{Args, BenchArgs, Invocation};
 use crew::Crew;
+use dry_run::DryRun;
 use events::Record;
 use exit::Exit;
 use job::JobSpec;
@@ -125,7 +129,11 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 /// The life of a job.
 async fn launch(args: Args) -> Result<Exit, Failed> {
-    live(specify(args)?).await
+    let job = specify(args)?;
+    match job.dry_run {
+        Some(DryRun::Offline) => dry_run::offline(&job),
+        Some(DryRun::Agents) | None => live(job).await,
+    }
 }
 
 /// That of one that measures.
@@ -142,13 +150,15 @@ fn specify(args: Args) -> Result<JobSpec, Failed> {
 }
 
 async fn live(job: JobSpec) -> Result<Exit, Failed> {
-    let (ended, _record) = live_recorded(&job).await;
-    ended
+    restart::see_through(job, &mut Signals::install()?).await
 }
 
-/// The same; with what it leaves, unless it is to leave nothing.
-async fn live_recorded(job: &JobSpec) -> (Result<Exit, Failed>, Option<JobRecord>) {
-    let ended = run(job).instrument(tracing::info_span!("job", id = %job.id)).await;
+/// One attempt at a job; with what it leaves, unless it is to leave nothing.
+async fn live_recorded(
+    job: &JobSpec,
+    signals: &mut Signals,
+) -> (Result<Exit, Failed>, Option<JobRecord>) {
+    let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.id)).await;
     job.events.emit(&Record::job_ended(&ended));
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(job, &ended));
     if let Some(record) = &record {
@@ -158,16 +168,14 @@ async fn live_recorded(job: &JobSpec) -> (Result<Exit, Failed>, Option<JobRecord
 }
 
 /// From a job to how it ended.
-async fn run(job: &JobSpec) -> Result<Exit, Failed> {
+async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     map.warn_of_unused();
     job.events.emit(&Record::job_started(job, &map));
-    let mut signals = Signals::install()
-        .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
     let (gathering, writer, departures) = crew::assemble(job, &map);
 
     let reaching = job.phase("reach", gathering.reach(job, &map));
-    let mut crew = match unless_ended(reaching, &mut signals).await {
+    let mut crew = match unless_ended(reaching, signals).await {
         Ok(crew) => crew,
         Err(failed) => {
             departures.all().await;
@@ -175,28 +183,39 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
         }
     };
     let meeting = meet(job, &map, &mut crew);
-    let (relay, links) = match unless_ended(meeting, &mut signals).await {
-        Ok(met) => met,
+    let met = match unless_ended(meeting, signals).await {
+        Ok(Some(met)) => met,
+        Ok(None) => {
+            crew.dismiss().await;
+            return Ok(Exit::SUCCESS);
+        }
         Err(failed) => {
             crew.dismiss().await;
             return Err(failed);
         }
     };
-    job.phase("run", Watch::new(job, crew, (relay, links), &mut signals, writer).see_out()).await
+    job.phase("run", Watch::new(job, crew, met, signals, writer).see_out()).await
 }
 
-/// From agents that know nothing to ranks that run.
-async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<(Relay, LinkWatch), Failed> {
+/// From agents that know nothing to ranks that run; `None` where none is to.
+async fn meet(
+    job: &JobSpec,
+    map: &RankMap,
+    crew: &mut Crew,
+) -> Result<Option<(Relay, LinkWatch)>, Failed> {
     let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
     let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
     show::print(job, map, &joined).await;
+    if job.dry_run.is_some() {
+        return Ok(None);
+    }
     crew.start(job, &joined);
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
     let Joined { relay, table, setups, libraries, .. } = joined;
     if let Some(recorder) = &job.recorder {
         recorder.decided(table, setups, libraries);
     }
-    Ok((relay, links))
+    Ok(Some((relay, links)))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

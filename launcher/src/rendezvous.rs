@@ -106,7 +106,9 @@ impl Crew {
             gathering.offer = Offer::make(self, given, &plan, &job.options.mesh)?;
         }
         self.call_together(shape, prepared);
-        self.send_libraries(prepared);
+        if job.dry_run.is_none() {
+            self.send_libraries(prepared);
+        }
         gathering.roster.arrived(&self.host(NodeId(0)).to_string());
         let roster = gathering.roster.clone();
         roster

@@ -20,12 +20,14 @@ pub(crate) struct Failed {
     pub(crate) hints: Vec<String>,
     /// The exit code is a rank's own and not rlaunch's.
     pub(crate) by_rank: bool,
+    /// Another attempt at the job may end otherwise.
+    pub(crate) may_restart: bool,
 }
 
 impl Failed {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failed {
         let message = message.into();
-        Failed { exit, message, details: vec![], hints: vec![], by_rank: false }
+        Failed { exit, message, details: vec![], hints: vec![], by_rank: false, may_restart: false }
     }
 
     /// From a typed error: its causes follow it on the same line.

@@ -2,6 +2,7 @@
 
 use crate::agent::library::SHARED;
 use crate::columns;
+use crate::dry_run;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MappedNode, RankMap};
@@ -58,7 +59,10 @@ impl FromStr for Show {
 /// Prints what was asked for to stdout, before any rank writes there. Waits for a slow reader; the
 /// wait can be given up.
 pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
-    let text: String = job.show.iter().map(|show| show.text(job, map, joined)).collect();
+    let text = match job.dry_run {
+        Some(_) => dry_run::text(job, map, joined),
+        None => job.show.iter().map(|show| show.text(job, map, joined)).collect(),
+    };
     if text.is_empty() {
         return;
     }
@@ -68,7 +72,8 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
 }
 
 impl Show {
-    fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
+    /// What there is to see of it.
+    pub(crate) fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
             Show::Placement => placement(map, &joined.setups, &joined.table),
             Show::Env => {

@@ -1,5 +1,7 @@
 //! The user's signals as events.
 
+use crate::exit::Exit;
+use crate::report::Failed;
 use nix::sys::signal::Signal;
 use std::io;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -25,10 +27,17 @@ pub(crate) struct Signals {
     window: Stream,
     go_on: Stream,
     stop: Stream,
+    /// Somebody was told that the user wants an end.
+    has_asked_to_end: bool,
 }
 
 impl Signals {
-    pub(crate) fn install() -> io::Result<Signals> {
+    pub(crate) fn install() -> Result<Signals, Failed> {
+        Signals::streams()
+            .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))
+    }
+
+    fn streams() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -38,12 +47,13 @@ impl Signals {
             window: signal(SignalKind::window_change())?,
             go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
             stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
+            has_asked_to_end: false,
         })
     }
 
     /// The next signal. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Asked {
-        tokio::select! {
+        let asked = tokio::select! {
             _ = self.interrupt.recv() => Asked::End(Signal::SIGINT),
             _ = self.terminate.recv() => Asked::End(Signal::SIGTERM),
             _ = self.hangup.recv() => Asked::End(Signal::SIGHUP),
@@ -52,7 +62,14 @@ impl Signals {
             _ = self.window.recv() => Asked::Forward(Signal::SIGWINCH),
             _ = self.go_on.recv() => Asked::Forward(Signal::SIGCONT),
             _ = self.stop.recv() => Asked::Suspend,
-        }
+        };
+        self.has_asked_to_end |= matches!(asked, Asked::End(_));
+        asked
+    }
+
+    /// Whether any of them has been a wish to end.
+    pub(crate) fn have_asked_to_end(&self) -> bool {
+        self.has_asked_to_end
     }
 
     /// Waits until the user wants the job to end.

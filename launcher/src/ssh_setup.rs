@@ -36,8 +36,7 @@ use tokio::task::JoinSet;
 
 /// Sets hosts up, or says what would be done.
 pub(crate) async fn ssh_setup(args: SetupArgs) -> Result<Exit, Failed> {
-    let mut signals = Signals::install()
-        .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
+    let mut signals = Signals::install()?;
     tokio::select! {
         done = Setup::from_args(args)?.run() => done,
         signal = signals.end() => {

@@ -26,6 +26,13 @@ pub(crate) struct EndArgs {
     )]
     pub(crate) timeout: Option<std::time::Duration>,
 
+    /// Begin again when a rank fails or a host is lost, at most so many times: all ranks, when all of
+    /// the former attempt is gone, with a new MASTER_PORT, and how often that was in
+    /// TORCHELASTIC_RESTART_COUNT. --timeout is for each attempt; what comes on stdin is for the
+    /// first alone
+    #[arg(long, value_name = "N", help_heading = "The end")]
+    pub(crate) max_restarts: Option<u32>,
+
     /// Let the other ranks run when one fails; the exit code is still that of the first
     #[arg(long, help_heading = "The end")]
     pub(crate) continue_on_error: bool,

@@ -43,7 +43,8 @@ impl Invocation {
         Invocation::parse(std::env::args_os().collect())
     }
 
-    fn parse(mut typed: Vec<OsString>) -> Result<Invocation, clap::Error> {
+    /// What these words ask for, the first of which is the command's name.
+    pub(crate) fn parse(mut typed: Vec<OsString>) -> Result<Invocation, clap::Error> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         if let Some((_, read)) = VERBS.iter().find(|(verb, _)| *verb == first) {
             typed.remove(1);

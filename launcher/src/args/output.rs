@@ -1,5 +1,6 @@
 //! What is printed, how, and what is kept of it.
 
+use crate::dry_run::DryRun;
 use crate::show::Show;
 use clap::ArgAction;
 
@@ -30,6 +31,15 @@ pub(crate) struct OutputArgs {
     /// below ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch)
     #[arg(long, help_heading = "Output")]
     pub(crate) no_record: bool,
+
+    /// Start no rank, and print which hosts and ranks there would be; the agents on the hosts look
+    /// for all that the job needs, which gives placement and variables as well. With =offline no host
+    /// is reached
+    #[arg(
+        long, value_name = "agents|offline", num_args = 0..=1, require_equals = true,
+        default_missing_value = "agents", hide_possible_values = true, help_heading = "Output"
+    )]
+    pub(crate) dry_run: Option<DryRun>,
 
     /// Explain before the ranks start: placement (who runs where, and why), env (variables that
     /// rlaunch sets, and why), mesh (by what ranks of different hosts reach each other), rank-table;

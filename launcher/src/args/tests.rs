@@ -1,6 +1,7 @@
 use super::spelling::respell;
 use super::values::{parse_port_range, parse_ranks, parse_seconds};
 use super::*;
+use crate::dry_run::DryRun;
 use clap::CommandFactory;
 
 fn parse(line: &str) -> Args {
@@ -28,6 +29,9 @@ fn values_are_not_taken_for_programs() {
     assert_eq!(args.argv, ["run", "-np"]);
     assert_eq!(args.hosts.ranks, Some(2));
     assert_eq!(parse("run -np 2 -- -odd").argv, ["-odd"]);
+    let args = parse("--dry-run -np 2 hostname");
+    assert_eq!((args.hosts.ranks, args.output.dry_run), (Some(2), Some(DryRun::Agents)));
+    assert_eq!(args.argv, ["hostname"]);
     for line in ["-n4 -Ha,b hostname", "-vn4 -H=a,b hostname", "-n=4 -Ha -Hb hostname"] {
         let args = parse(line);
         assert_eq!(

@@ -5,6 +5,8 @@ use crate::exit::Exit;
 use crate::figures::KNOWN;
 use crate::record::{JobRecord, without_secrets};
 use crate::report::{self, Failed};
+use crate::shell_words;
+use crate::signals::Signals;
 use crate::verdict::{Remark, Run, Scaling, Verdict, scaling_table};
 use crate::{live_recorded, specify};
 use serde::Serialize;
@@ -38,10 +40,11 @@ struct Printed<'a> {
 /// Runs all sizes, smallest first, and prints what they were worth. The first job that fails ends
 /// it.
 pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
+    let mut signals = Signals::install()?;
     let mut measured = Vec::new();
     let mut ended = Ok(Exit::SUCCESS);
     for ranks in args.sizes() {
-        match run(&args, ranks).await {
+        match run(&args, ranks, &mut signals).await {
             Ok(run) => measured.push(run),
             Err(failed) => {
                 ended = Err(failed);
@@ -54,12 +57,12 @@ pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
 }
 
 /// One job, as if it had been typed.
-async fn run(args: &TrainArgs, ranks: u32) -> Result<Measured, Failed> {
+async fn run(args: &TrainArgs, ranks: u32, signals: &mut Signals) -> Result<Measured, Failed> {
     let job = args.job(ranks).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let command = quoted(&job.typed);
     report::say(&command);
     let job = specify(job)?;
-    let (ended, record) = live_recorded(&job).await;
+    let (ended, record) = live_recorded(&job, signals).await;
     ended?;
     let record = record.ok_or_else(|| Failed::new(Exit::BUG, "the job has left no record"))?;
     measure(&record, command)
@@ -107,12 +110,9 @@ fn print(measured: &[Measured], json: bool) -> Result<(), Failed> {
 
 /// As a shell takes it, without secrets.
 fn quoted(words: &[OsString]) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%^".contains(c);
-    let quote = |word: String| match !word.is_empty() && word.chars().all(is_plain) {
-        true => word,
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    without_secrets(words).into_iter().map(quote).collect::<Vec<_>>().join(" ")
+    let words = without_secrets(words);
+    let words = words.iter().map(|word| shell_words::quoted(word.as_ref()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

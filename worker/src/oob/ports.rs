@@ -13,8 +13,8 @@ const BACKLOG: u32 = 1024;
 /// The ports of `range`, from a place that differs from job to job and from node to node, so that
 /// those who start together on one host rarely meet.
 fn in_turn(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
-    let count = u32::from(range.last.saturating_sub(range.first)) + 1;
-    let start = (job.0 % u128::from(count)) as u32 + salt % count;
+    let count = range.count();
+    let start = range.place(job) + salt % count;
     (0..count).map(move |step| range.first + ((start + step) % count) as u16)
 }
 
