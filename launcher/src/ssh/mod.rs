@@ -4,6 +4,7 @@
 //! hosts are logged in to once.
 
 pub(crate) mod algorithms;
+pub(crate) mod askpass;
 pub(crate) mod auth;
 mod certificate;
 pub(crate) mod config;
