@@ -171,7 +171,7 @@ impl Gathering {
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
         let routes = match job.local {
             true => None,
-            false => Some(Routes::of(&job.reach)?),
+            false => Some(Routes::of(&job.reach)?.for_job(job.id)),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let roster = Roster::new(names, "connecting");

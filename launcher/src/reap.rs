@@ -5,10 +5,16 @@ use crate::args::ReapArgs;
 use crate::ask;
 use crate::exit::Exit;
 use crate::report::Failed;
+use crate::route::Container;
 use std::io::Write;
 
 /// Reaps on every host at once and prints one line for each.
 pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
+    if args.reach.container.as_ref().is_some_and(Container::is_image) {
+        let message = "containers that are started from an image end with their job";
+        let hint = "leave --container out: what is left of one is seen from its host";
+        return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+    }
     let job = args.job.unwrap_or_else(|| "all".to_owned());
     let answers = ask::every_host(&args.hosts, args.reach, &format!("reap {job}")).await?;
     let mut failures = Vec::new();

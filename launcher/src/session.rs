@@ -133,7 +133,7 @@ async fn clean_up(route: Option<&Route>, command: &RemoteCommand<'_>) -> Reaped 
         return Reaped::Unreachable;
     };
     let reaping = async {
-        let mut channel = route.exec(command).await.ok()?;
+        let mut channel = route.clean_up(command).await.ok()?;
         let mut words = String::new();
         while let Some(incoming) = channel.next().await {
             if let Incoming::Data(bytes) = incoming {

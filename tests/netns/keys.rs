@@ -173,6 +173,21 @@ fn an_encrypted_key_is_asked_for_once_for_all_hosts() {
     ran.refused(201, &["  a: ", &format!("{shown} (needs a passphrase: ssh-add it first)")]);
     ran.says(&["  c: ", &format!("tried {shown}\n")]);
 
+    // A program may know the answer, and is asked once as well.
+    let helper = directory.path().join("askpass");
+    let text = "#!/bin/sh\necho \"$1\" >>${0%/*}/asked\necho sesame\n";
+    fs::write(&helper, text).unwrap();
+    fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).unwrap();
+    let run = || {
+        let run = field.rlaunch("-H a,b --ssh-config").args([config.as_os_str()]);
+        run.args(["hostname"]).env("SSH_ASKPASS", helper.to_str().unwrap())
+    };
+    let ran = run().env("SSH_ASKPASS_REQUIRE", "force").run();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    let asked = fs::read_to_string(directory.path().join("asked")).unwrap();
+    assert_eq!(asked, format!("passphrase for {shown}:\n"));
+    run().run().refused(201, &["(needs a passphrase: ssh-add it first)"]);
+
     // script(1) gives it one.
     let line =
         format!("{} -H a,b --ssh-config {} hostname", field.rlaunch.display(), config.display());

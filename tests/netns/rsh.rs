@@ -230,9 +230,40 @@ fn the_guide_on_mpijobs() {
     });
 }
 
-/// Stands in for an engine: it has a running container `mpi`, with a root of its own as far as
-/// shows, and says of others what Docker says.
+/// Stands in for an engine: it has a running container `mpi` and an image `lab/inside:1`, with a root
+/// of their own as far as shows, and says of others what Docker says. What runs in a container that
+/// it has started is known by its mounts.
 const ENGINE: &str = r#"#!/bin/sh
+echo "$*" >>/tmp/engines/calls
+begins='mount -t tmpfs none /run && touch /run/.containerenv && hostname $(hostname)-inside'
+becomes='exec env -i PATH=/usr/bin:/bin HOME=/tmp/inside "$@"'
+mkdir -p /tmp/inside
+case $1 in
+    run)
+        while [ $# -gt 0 ]; do
+            case $1 in
+                --name) name=$2 ;;
+                -v) agent=${2%%:*} ;;
+                lab/inside:1) break ;;
+                lab/*) echo "Error response from daemon: No such image: $1" >&2; exit 125 ;;
+            esac
+            shift
+        done
+        shift
+        begins="$begins && mount -t tmpfs none /opt && mkdir /opt/rlaunch"
+        begins="$begins && mount -o bind,ro $agent /opt/rlaunch"
+        begins="$begins && readlink /proc/self/ns/mnt >/tmp/engines/$name"
+        exec unshare --mount --uts sh -c "$begins && $becomes" sh "$@" ;;
+    kill)
+        [ -s /tmp/engines/$2 ] || exit 1
+        for process in /proc/[0-9]*; do
+            [ "$(readlink $process/ns/mnt)" != "$(cat /tmp/engines/$2)" ] ||
+                kill -9 ${process#/proc/}
+        done
+        exit 0 ;;
+    rm) exec rm /tmp/engines/$3 ;;
+    inspect) [ ! -e /tmp/engines/$4 ] || echo true; exit 0 ;;
+esac
 [ "$1 $2" = "exec -i" ] || { echo "not understood: $*" >&2; exit 64; }
 case $3 in
     mpi) ;;
@@ -244,10 +275,7 @@ case $3 in
     *) echo "Error response from daemon: No such container: $3" >&2; exit 1 ;;
 esac
 shift 3
-inside='mount -t tmpfs none /run && touch /run/.containerenv && hostname $(hostname)-inside'
-inside="$inside; exec env -i PATH=/usr/bin:/bin HOME=/tmp/inside \"\$@\""
-mkdir -p /tmp/inside
-exec unshare --mount --uts sh -c "$inside" sh "$@"
+exec unshare --mount --uts sh -c "$begins; $becomes" sh "$@"
 "#;
 
 /// Puts the stand-in on the path of logins.
@@ -310,6 +338,50 @@ fn a_container_that_is_not_entered_is_said_with_what_helps() {
     run("nerdctl:mpi")
         .refused(201, &["nerdctl is not installed there"])
         .hints("command -v nerdctl");
+}
+
+#[test]
+fn a_job_runs_in_containers_of_its_own() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    field.forget_agents(&hosts, Account::Root);
+    let _engine = engine(&field, &hosts);
+    let run = |program: &str| {
+        let words = format!("-H a,b --container docker:lab/inside:1 -np 2 {program}");
+        field.rlaunch(&words)
+    };
+    let cold = run("hostname").run();
+    assert_eq!(cold.succeeded().sorted(), ["a-inside", "b-inside"], "{cold}");
+    cold.says(&["agent sent to a, b "]);
+    assert!(field.cache("a", Account::Root).exists(), "the host has not got an agent");
+    let calls = || field.on("b", "cat /tmp/engines/calls");
+    let asked = "run --rm -i --pull never --network host --ipc host --ulimit memlock=-1 ";
+    assert_eq!(calls().matches(asked).count(), 1, "{}", calls());
+    // What is left of a container whose agent is lost goes by the engine.
+    let mut running = run("sh -c").args(["echo up; exec sleep 1000"]).spawn();
+    running.wait_for_lines(2);
+    let mut agents = field.lab.processes("b").unwrap();
+    agents.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+    assert_eq!(agents.len(), 2, "the guardian and the agent: {agents:?}");
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for agent in &agents {
+            // One goes with the other.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(agent.pid), signal);
+        }
+    }
+    let ran = running.finish_first();
+    ran.ended_with(206)
+        .says(&["node b is lost", "agent lost, nothing left (its container is gone)"]);
+    ran.keeps_quiet_about(&["agent sent"]);
+    let name = calls().lines().last().unwrap().rsplit_once(' ').unwrap().1.to_owned();
+    assert!(name.starts_with("rlaunch-") && name.ends_with("-b"), "{}", calls());
+    assert!(calls().contains(&format!("kill {name}\nrm -f {name}\n")), "{}", calls());
+    assert!(field.ranks().is_empty(), "{:#?}", field.ranks());
+    field.clear_job_directories();
+    let none = field.rlaunch("-H a --container docker:lab/other:1 hostname").run();
+    none.refused(201, &["a: there is no image lab/other:1"]).hints("on a: docker pull lab/other:1");
+    let wrong = field.rlaunch("reap --all -H a --container docker:lab/inside:1").run();
+    wrong.refused(200, &["end with their job"]).hints("leave --container out");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const PASSWORD: &str = "open sesame";
@@ -105,31 +107,53 @@ fn with_password(field: &Field) -> impl Drop + use<> {
 /// Somebody at a terminal.
 struct Typist<'a> {
     keyboard: File,
+    screen: JoinHandle<()>,
+    shown: Arc<Mutex<String>>,
     running: Running<'a>,
 }
 
 impl<'a> Typist<'a> {
-    fn start(field: &'a Field, run: &Run<'a>) -> Typist<'a> {
+    fn start(field: &'a Field, run: Run<'a>) -> Typist<'a> {
         let OpenptyResult { master, slave } = openpty(None, None).unwrap();
-        let mut command = run.command();
+        let mut command = run.at_terminal().command();
         command.stdin(slave).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = Running::start(field, &mut command, BOUND);
-        Typist { keyboard: File::from(master), running }
+        let keyboard = File::from(master);
+        let (mut reader, shown) = (keyboard.try_clone().unwrap(), Arc::<Mutex<String>>::default());
+        let sink = shown.clone();
+        let screen = std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            // When nobody holds the other end any more, reading reports that as an error.
+            while let Ok(count @ 1..) = reader.read(&mut bytes) {
+                sink.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        Typist { keyboard, screen, shown, running }
     }
 
-    /// Types a line once this has been asked `times` times.
+    /// Types a line once this has been asked `times` times on stderr.
     fn answer(&mut self, question: &str, times: usize, line: &str) {
         self.running.wait_for_stderr(question, times);
+        self.type_line(line);
+    }
+
+    /// The same of a question on the terminal itself.
+    fn answer_hidden(&mut self, field: &Field, question: &str, times: usize, line: &str) {
+        let asked = || self.shown.lock().unwrap().matches(question).count() >= times;
+        field.wait_for(question, asked);
+        self.type_line(line);
+    }
+
+    fn type_line(&mut self, line: &str) {
         self.keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// What rlaunch said, and what was seen of what was typed.
-    fn finish(mut self) -> (Outcome, String) {
+    /// What rlaunch said, and what the terminal showed.
+    fn finish(self) -> (Outcome, String) {
         let outcome = self.running.finish();
-        let mut shown = Vec::new();
-        // Nobody holds the other end any more, which reading reports as an error behind the rest.
-        let _ = self.keyboard.read_to_end(&mut shown);
-        (outcome, String::from_utf8_lossy(&shown).into_owned())
+        self.screen.join().unwrap();
+        let shown = self.shown.lock().unwrap().clone();
+        (outcome, shown)
     }
 }
 
@@ -181,15 +205,15 @@ fn fresh_hosts_open_to_a_key_and_their_containers_to_another() {
     field.rlaunch(setup).run().refused(200, &["nothing was changed", "no terminal"]).hints("--yes");
     assert_eq!(trees(&field), before);
 
-    let mut typist = Typist::start(&field, &field.rlaunch(setup));
+    let mut typist = Typist::start(&field, field.rlaunch(setup));
     typist.answer("go on? [y/N] ", 1, "y");
     let question = "password of root@a (also tried on b, c): ";
-    typist.answer(question, 1, "open barley");
-    typist.answer(question, 2, PASSWORD);
+    typist.answer_hidden(&field, question, 1, "open barley");
+    typist.answer_hidden(&field, question, 2, PASSWORD);
     let (ran, shown) = typist.finish();
     ran.succeeded().says(&["a does not take it", "a, b, c open to your key"]);
     assert!(!shown.contains("open") && shown.contains('y'), "{shown}");
-    assert_eq!(ran.err().matches("password of root@").count(), 2, "{ran}");
+    assert_eq!(shown.matches("password of root@").count(), 2, "{shown}");
 
     let of_files = ".ssh/authorized_keys 700 .ssh/rlaunch-mpicont.sh";
     assert_eq!(modes(&field, "a"), format!("755 . 700 .ssh 600 {of_files}"));

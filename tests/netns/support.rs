@@ -42,6 +42,7 @@ impl Field {
             args: words.split_whitespace().map(OsString::from).collect(),
             env: Vec::new(),
             bound: BOUND,
+            at_terminal: false,
         }
     }
 
@@ -237,6 +238,7 @@ pub(crate) struct Run<'a> {
     args: Vec<OsString>,
     env: Vec<(String, String)>,
     bound: Duration,
+    at_terminal: bool,
 }
 
 impl<'a> Run<'a> {
@@ -271,6 +273,12 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Its stdin is a terminal, and that controls it.
+    pub(crate) fn at_terminal(mut self) -> Run<'a> {
+        self.at_terminal = true;
+        self
+    }
+
     /// It must return within this time.
     pub(crate) fn within(mut self, bound: Duration) -> Run<'a> {
         self.bound = bound;
@@ -296,6 +304,9 @@ impl<'a> Run<'a> {
             From::LaunchNode(directory) => lab.exec_in(self.account, directory),
             From::Host(host) => lab.on(host, self.account).unwrap(),
         };
+        if self.at_terminal {
+            command.args(["setsid", "--ctty"]);
+        }
         match self.from {
             From::LaunchNode(_) => command.arg(&self.field.rlaunch),
             From::Host(_) => command.arg("/tmp/dist/rlaunch"),

@@ -25,6 +25,26 @@ fn start(field: &Field, guest: &str, name: &str, flags: &str) {
     field.on(guest, &format!("NAME={name}; FLAGS='{flags}'; {START}"));
 }
 
+/// An image of the guest's shell, and of what an agent is brought by. Where there are no control
+/// groups for containers, podman is told to do without, until the guard goes.
+fn image<'a>(field: &'a Field, guest: &'a str) -> impl Drop + 'a {
+    let build = "printf '[containers]\ncgroups = \"disabled\"\n[network]\nnetwork_backend = \"netavark\"\n' \
+            >/etc/containers/containers.conf
+        mkdir -p /image && cd /image && mkdir -p usr/bin usr/lib dev etc opt proc root run sys tmp
+        for name in bin sbin lib lib64; do ln -sfn usr/$name $name; done && mkdir -p usr/sbin usr/lib64
+        for name in sh cp mkdir mv uname hostname id test sleep; do
+            cp -L /usr/bin/$name usr/bin/
+            for file in $(ldd /usr/bin/$name | grep -o '/[^ ]*'); do cp -L --parents $file .; done
+        done
+        tar -c . | podman import -q - lab/inside:1";
+    field.on(guest, build);
+    Undo(move || {
+        let line = "podman rmi -f lab/inside:1 >/dev/null; rm -rf /image
+            printf '[network]\nnetwork_backend = \"netavark\"\n' >/etc/containers/containers.conf";
+        field.restore(guest, line)
+    })
+}
+
 /// Takes every container down.
 fn clear<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
     Undo(move || {
@@ -98,4 +118,30 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     field.on("n1", &format!("kill -9 {rlaunch}"));
     let gone = || Ok(!count("sleep 4242") && !count("[^ ]*rlaunch-worker"));
     wait_until(patience, "the rank and its agent to be gone", gone).unwrap();
+}
+
+#[test]
+fn a_job_runs_in_a_container_that_is_started_for_it() {
+    let field = Field::new();
+    let _gone = clear(&field, &["n1"]);
+    let _image = image(&field, "n1");
+    let inside = "test -e /run/.containerenv && test -d /dev/infiniband && hostname";
+    let job = "-H n1 --container podman:localhost/lab/inside:1 --transport tcp";
+    let ran = field.rlaunch(&format!("{job} sh -c"), &[inside]);
+    assert_eq!(ran.succeeded().out, "n1\n", "{ran}");
+    ran.does_not_say("podman run needs");
+    let patience = Duration::from_secs(60);
+    let removed = || field.on("n1", "podman ps -aq").is_empty();
+    wait_until(patience, "the container to be removed", || Ok(removed())).unwrap();
+    let none = field.rlaunch("-H n1 --container podman:localhost/lab/none:1 true", &[]);
+    assert_eq!(none.code, Some(201), "{none}");
+    none.says("there is no image localhost/lab/none:1").says("podman pull localhost/lab/none:1");
+    // What runs inside ends with its launcher, and the container with that.
+    let line = format!("{} {job} sleep 4343 </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
+    let rlaunch = field.on("n1", &line);
+    let runs = || field.tries("n1", "pgrep -c -f '^sleep 4343'").out.trim() != "0";
+    wait_until(patience, "the rank to run", || Ok(runs())).unwrap();
+    field.on("n1", &format!("kill -9 {rlaunch}"));
+    let gone = || Ok(!runs() && removed());
+    wait_until(patience, "the container to be gone", gone).unwrap();
 }

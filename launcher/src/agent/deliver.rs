@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 /// How long an agent may take to speak once its command was accepted.
-pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
 /// A host says little before its agent does; a shell that says more is not running it.
 pub(super) const MAX_ANSWER: usize = 64 << 10;
 
@@ -36,8 +36,8 @@ pub(crate) enum DeliverError {
     NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
     #[error("cannot reach the launcher at {tried}, and its shell gives no stdin")]
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("the agent is there and does not speak within {} s{}", HELLO_TIMEOUT.as_secs(), said(.0))]
-    Silent(String),
+    #[error("no agent speaks within {} s{}", waited.as_secs(), said(words))]
+    Silent { words: String, waited: Duration },
     #[error("the agent is there and does not start{}", said(.0))]
     NoStart(String),
     #[error("its shell runs no commands{}", said(.0))]
@@ -57,7 +57,7 @@ impl DeliverError {
     /// What came back in place of an agent's words, when something may have.
     pub(crate) fn said(&self) -> Option<&str> {
         match self {
-            DeliverError::Silent(words)
+            DeliverError::Silent { words, .. }
             | DeliverError::NoStart(words)
             | DeliverError::Shell(words) => Some(words),
             _ => None,
@@ -94,7 +94,11 @@ impl DeliverError {
                      or take another account: -H ACCOUNT@{host}"
                 ))
             }
-            DeliverError::Silent(_) | DeliverError::NoStart(_) | DeliverError::Shell(_) => {
+            DeliverError::Silent { .. } => Some(format!(
+                "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
+                 ~/.bashrc, that starts another shell or waits for something keeps it from that"
+            )),
+            DeliverError::NoStart(_) | DeliverError::Shell(_) => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
             DeliverError::Version { .. } => Some("--agent names an agent of another build".into()),
@@ -187,7 +191,7 @@ impl Delivery {
         let calling = words.is_some().then_some(Calling { callbacks: &self.callbacks, node, from });
         let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
         let channel = route.exec(&RemoteCommand::Become(&agent.path, &words)).await?;
-        greet(channel, (agent.path, agent.sent), calling).await
+        greet(channel, (agent.path, agent.sent), calling, route.patience()).await
     }
 
     async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {

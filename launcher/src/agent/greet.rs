@@ -41,14 +41,15 @@ pub(crate) async fn greet_here(
     channel: AgentChannel,
     agent: String,
 ) -> Result<Greeted, DeliverError> {
-    greet(channel, (agent, None), None).await
+    greet(channel, (agent, None), None, HELLO_TIMEOUT).await
 }
 
-/// Waits for the agent's first words; `agent` is its path and the bytes that travelled.
+/// Waits for the agent's first words, for so long; `agent` is its path and the bytes that travelled.
 pub(super) async fn greet(
     mut channel: AgentChannel,
     (agent, sent): (String, Option<usize>),
     calling: Option<Calling<'_>>,
+    patience: Duration,
 ) -> Result<Greeted, DeliverError> {
     if calling.is_some() {
         // By this the agent knows that its stdin carries something. A channel that takes nothing
@@ -57,16 +58,17 @@ pub(super) async fn greet(
         let _ = channel.writer.send(beat.into()).await;
     }
     let mut voice = Voice::default();
-    let first = timeout(HELLO_TIMEOUT, voice.first_words(&mut channel)).await;
+    let silent = |voice: &Voice, waited| DeliverError::Silent { words: voice.words(), waited };
+    let first = timeout(patience, voice.first_words(&mut channel)).await;
     let (channel, hello) = match first {
-        Err(_) => return Err(DeliverError::Silent(voice.words())),
+        Err(_) => return Err(silent(&voice, patience)),
         Ok(words) => match (words?, calling) {
             (FirstWords::Hello(hello), _) => (channel, hello),
             (FirstWords::Announced(announcement), Some(calling)) => {
                 let called = calling.take_call(&mut channel, announcement, &mut voice).await?;
                 let mut channel = channel.over_call(called);
                 let hello = timeout(HELLO_TIMEOUT, hello_of_call(&mut channel)).await;
-                match hello.map_err(|_| DeliverError::Silent(voice.words()))?? {
+                match hello.map_err(|_| silent(&voice, HELLO_TIMEOUT))?? {
                     Some(hello) => (channel, hello),
                     None => return Err(DeliverError::NoStart(voice.words())),
                 }
@@ -186,7 +188,7 @@ impl Calling<'_> {
             Ok(Err(Some(tried))) => Err(self.no_callback(tried)),
             // It was ended on its way.
             Ok(Err(None)) => Err(DeliverError::NoStart(voice.words())),
-            Err(_) => Err(DeliverError::Silent(voice.words())),
+            Err(_) => Err(DeliverError::Silent { words: voice.words(), waited: CALL_TIMEOUT }),
         }
     }
 

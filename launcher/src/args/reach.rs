@@ -20,12 +20,16 @@ pub(crate) struct ReachArgs {
     pub(crate) rsh: Option<String>,
 
     /// Run in the container of this name on every host: docker:NAME, podman:NAME, nerdctl:NAME or
-    /// toolbox:NAME, which runs already; forced:NAME when the login itself leads into it; other:NAME
-    #[arg(long, value_name = "KIND:NAME", help_heading = "Reaching hosts")]
+    /// toolbox:NAME, which runs already; forced:NAME when the login itself leads into it; other:NAME.
+    /// What has a / or : or @ in it is an IMAGE, from which docker, podman or nerdctl start a
+    /// container for this job, with the host's network and /dev/infiniband: docker:ubuntu:24.04. The
+    /// hosts have the image already
+    #[arg(long, value_name = "KIND:NAME|IMAGE", help_heading = "Reaching hosts")]
     pub(crate) container: Option<Container>,
 
     /// The command on the hosts that enters the container, with {name} for its name:
-    /// 'sudo docker exec -i {name}'
+    /// 'sudo docker exec -i {name}'; for an IMAGE the one that starts it:
+    /// 'docker run --rm -i --network host --ipc host --gpus all {name}'
     #[arg(long, value_name = "CMD", help_heading = "Reaching hosts")]
     pub(crate) container_exec: Option<String>,
 

@@ -1,8 +1,8 @@
 //! What a host is asked to run, in the words of the shells that read it on the way.
 
 /// Where a container names no home, or one that cannot be written, there may still be one for the
-/// agent: root's own, or a new one that belongs to this user alone.
-const HOME: &str = "h=${HOME:-/}; [ \"$h\" = / ] && h=; [ -w \"$h\" ] || h=/root; \
+/// agent: root's own, or a new one that belongs to this user alone. Its path is in `$h`.
+pub(super) const HOME: &str = "h=${HOME:-/}; [ \"$h\" = / ] && h=; [ -w \"$h\" ] || h=/root; \
     [ -w $h ] || { t=/tmp/home-$(id -u); mkdir -m 700 $t 2>/dev/null; [ -O $t ] && h=$t; }; \
     export HOME=\"$h\";";
 

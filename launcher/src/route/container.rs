@@ -1,18 +1,43 @@
-//! `--container`: a container of one name on every host, and how commands get into it.
+//! `--container`: a container of one name on every host, and how commands get into it; or the image
+//! that containers are started from.
 
+use super::image::Image;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::str::FromStr;
 
-/// Stands for the container's name in a command that enters it.
-const NAME: &str = "{name}";
+/// Stands for the container's name in a command that enters it, or for the image in one that starts
+/// it.
+pub(super) const NAME: &str = "{name}";
+/// What a name has not, and an image has: a registry or a directory, a tag, a digest.
+const OF_IMAGES: [char; 3] = ['/', ':', '@'];
 
-/// A container that runs on every host.
+/// How engines say that a host has no such image, in lower case.
+const NO_IMAGE: &[&str] = &[
+    "no such image",
+    "image not known",
+    "did not resolve to an alias",
+    "unable to find image",
+    "is not available",
+];
+
+/// A container that runs on every host, or an image that every host has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     engine: Engine,
     name: String,
-    /// The command that enters it, when the user has said so.
+    /// The command that enters or starts it, when the user has said so.
     enter: Option<String>,
+}
+
+/// How an agent gets into a container.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    /// The login leads there.
+    Login,
+    /// Behind this command, for a shell on the host.
+    Behind(String),
+    /// In one that is started for it.
+    Run(Image<'a>),
 }
 
 /// What runs containers.
@@ -50,6 +75,8 @@ pub(crate) enum BadContainer {
         "--container-exec `{0}`: words of letters, digits and /._-+@=,:% for any shell, and {NAME}"
     )]
     Command(String),
+    #[error("--container-exec `{0}` starts no image: it needs `run` and {NAME}")]
+    NoRun(String),
 }
 
 /// Why a container is not entered.
@@ -65,8 +92,10 @@ pub(crate) enum ContainerError {
     Stopped { tool: &'static str, name: String },
     #[error("{tool} is not installed there, or not on the PATH of a login without a terminal")]
     NoTool { tool: String },
-    #[error("the container {name} has no `sh`")]
-    NoShell { name: String },
+    #[error("{place} has no `sh`")]
+    NoShell { place: String },
+    #[error("there is no image {name}")]
+    NoImage { tool: &'static str, name: String },
     #[error(
         "the login ends on the host and not in the container {name}: there is neither /.dockerenv \
          nor /run/.containerenv"
@@ -97,6 +126,10 @@ impl ContainerError {
                  the path"
             )),
             ContainerError::NoShell { .. } => Some("its image needs a shell".into()),
+            ContainerError::NoImage { tool, name } => Some(format!(
+                "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
+                 'sudo {tool} run --rm -i --network host --ipc host {NAME}'"
+            )),
             ContainerError::Landing { name, forced: true } => Some(format!(
                 "before the key in ~/.ssh/authorized_keys of {host}: command=\"docker exec {name} \
                  /bin/sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\",no-port-forwarding,no-agent-forwarding,\
@@ -110,7 +143,8 @@ impl ContainerError {
 impl FromStr for Container {
     type Err = String;
 
-    /// `KIND:NAME`. The name goes through shells, so it is as the engines' own rule has it.
+    /// `KIND:NAME` or `KIND:IMAGE`. Either goes through shells, so it is as the engines' own rules
+    /// have it.
     fn from_str(text: &str) -> Result<Container, String> {
         let (kind, name) = text.split_once(':').ok_or("KIND:NAME, as in docker:mpi")?;
         let engine = ENGINES.iter().find(|(known, _)| *known == kind);
@@ -118,11 +152,19 @@ impl FromStr for Container {
             let kinds: Vec<&str> = ENGINES.iter().map(|(kind, _)| *kind).collect();
             format!("a KIND among {}", kinds.join(", "))
         })?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        let plain =
+            |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c) || OF_IMAGES.contains(&c);
         if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
-            return Err("a NAME of letters, digits and _.-".to_owned());
+            return Err(
+                "a NAME of letters, digits and _.-, or an IMAGE with / or : or @".to_owned()
+            );
         }
-        Ok(Container { engine: *engine, name: name.to_owned(), enter: None })
+        let container = Container { engine: *engine, name: name.to_owned(), enter: None };
+        let starts = matches!(engine, Engine::Docker | Engine::Podman | Engine::Nerdctl);
+        if container.is_image() && !starts {
+            return Err(format!("{kind} enters a container; docker, podman and nerdctl start one"));
+        }
+        Ok(container)
     }
 }
 
@@ -142,17 +184,31 @@ impl Container {
             (_, Some(command)) => check_command(command)?,
             (_, None) => {}
         }
+        let starts = |command: &String| command.contains(" run ") && command.contains(NAME);
+        if container.is_image()
+            && let Some(command) = enter.as_ref().filter(|command| !starts(command))
+        {
+            return Err(BadContainer::NoRun(command.clone()));
+        }
         Ok(Some(Container { enter, ..container }))
     }
 
-    /// The command that enters it, for a shell on the host; `None` where the login does that.
-    pub(crate) fn enter(&self) -> Option<String> {
+    /// Whether containers are started from it, rather than entered.
+    pub(crate) fn is_image(&self) -> bool {
+        self.name.contains(OF_IMAGES)
+    }
+
+    /// How an agent gets there.
+    pub(super) fn entry(&self) -> Entry<'_> {
         let name = &self.name;
         match (&self.enter, self.engine) {
-            (Some(command), _) => Some(command.replace(NAME, name)),
-            (None, Engine::Toolbox) => Some(format!("toolbox run -c {name}")),
-            (None, Engine::Forced | Engine::Other) => None,
-            (None, _) => Some(format!("{} exec -i {name}", self.tool())),
+            (run, _) if self.is_image() => {
+                Entry::Run(Image { tool: self.tool(), name, run: run.as_deref() })
+            }
+            (Some(command), _) => Entry::Behind(command.replace(NAME, name)),
+            (None, Engine::Toolbox) => Entry::Behind(format!("toolbox run -c {name}")),
+            (None, Engine::Forced | Engine::Other) => Entry::Login,
+            (None, _) => Entry::Behind(format!("{} exec -i {name}", self.tool())),
         }
     }
 
@@ -168,18 +224,24 @@ impl Container {
 
     /// What a way that ended without an agent has said of its container, if it did.
     pub(crate) fn explain(&self, ended: Option<ExitStatus>, said: &str) -> Option<ContainerError> {
-        let enter = self.enter()?;
+        let command = match self.entry() {
+            Entry::Login => return None,
+            Entry::Behind(enter) => enter,
+            Entry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
+        };
         let (tool, name) = (self.tool(), self.name.clone());
         let said = said.to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
         // What is missing is the first word, which may be sudo.
-        let first = enter.split(' ').next().unwrap_or_default().to_owned();
+        let first = command.split(' ').next().unwrap_or_default().to_owned();
         let missing = has(&[": not found", "command not found", "unknown command"]);
         let inside = has(&["oci runtime", "executable file not found", "exec failed"]);
         if has(&["permission denied"]) && has(&[".sock", "daemon socket"]) {
             Some(ContainerError::Socket { tool })
         } else if has(&["cannot connect to the docker daemon", "is the docker daemon running"]) {
             Some(ContainerError::Daemon { tool })
+        } else if self.is_image() && has(NO_IMAGE) {
+            Some(ContainerError::NoImage { tool, name })
         } else if has(&["no such container", "no container with name", "no such object"])
             || said.contains(&format!("container {} not found", name.to_lowercase()))
         {
@@ -187,7 +249,8 @@ impl Container {
         } else if has(&["is not running", "container state improper", "is paused", "is stopped"]) {
             Some(ContainerError::Stopped { tool, name })
         } else if inside && has(&["\"sh\"", "`sh`", "not found", "no such file"]) {
-            Some(ContainerError::NoShell { name })
+            let what = if self.is_image() { "image" } else { "container" };
+            Some(ContainerError::NoShell { place: format!("the {what} {name}") })
         } else if missing && said.contains(&first) && ended != Some(ExitStatus::Code(0)) {
             Some(ContainerError::NoTool { tool: first })
         } else {
@@ -232,9 +295,17 @@ mod tests {
         Container::from_args(Some(text.parse().unwrap()), enter).unwrap().unwrap()
     }
 
+    /// How it is entered, in words.
+    fn enters(text: &str, own: Option<&str>) -> String {
+        match container(text, own).entry() {
+            Entry::Behind(command) => command,
+            Entry::Login => String::new(),
+            Entry::Run(image) => format!("{} starts {}", image.tool, image.name),
+        }
+    }
+
     #[test]
     fn each_engine_is_entered_by_its_own_command() {
-        let enters = |text, own| container(text, own).enter().unwrap_or_default();
         assert_eq!(enters("docker:mpi", None), "docker exec -i mpi");
         assert_eq!(enters("podman:mpi-1", None), "podman exec -i mpi-1");
         assert_eq!(enters("nerdctl:a.b", None), "nerdctl exec -i a.b");
@@ -243,11 +314,22 @@ mod tests {
         let sudo = "sudo docker exec -i {name}";
         assert_eq!(enters("docker:mpi", Some(sudo)), "sudo docker exec -i mpi");
         assert_eq!(enters("other:x", Some("enroot exec {name}")), "enroot exec x");
+        // What has a registry, a directory, a tag or a digest is no name of a container.
+        for image in ["ubuntu:24.04", "lab/mpi", "nvcr.io/nvidia/pytorch:25.01-py3", "a@sha256:0f"]
+        {
+            assert_eq!(enters(&format!("podman:{image}"), None), format!("podman starts {image}"));
+        }
+        let own = container("docker:a/b", Some("sudo docker run -i {name}"));
+        let image = Image { tool: "docker", name: "a/b", run: Some("sudo docker run -i {name}") };
+        assert_eq!(own.entry(), Entry::Run(image));
     }
 
     #[test]
     fn nothing_gets_into_a_shell_by_a_name() {
         for bad in ["docker", "lxc:a", "docker:", "docker:a;b", "docker:$(id)", "docker:-a"] {
+            assert!(bad.parse::<Container>().is_err(), "{bad}");
+        }
+        for bad in ["docker:/a", "docker:a b/c", "toolbox:a/b", "forced:a:b", "other:a@b"] {
             assert!(bad.parse::<Container>().is_err(), "{bad}");
         }
         let from = |text: &str, enter: Option<&str>| {
@@ -256,6 +338,9 @@ mod tests {
         assert_eq!(from("other:x", None), Err(BadContainer::NoCommand("x".into())));
         assert_eq!(from("", Some("x")), Err(BadContainer::NoContainer));
         assert!(matches!(from("forced:x", Some("x")), Err(BadContainer::Forced(_))));
+        for bad in ["docker exec -i {name}", "docker run -i a/b"] {
+            assert!(matches!(from("docker:a/b", Some(bad)), Err(BadContainer::NoRun(_))), "{bad}");
+        }
         for bad in ["", "a; b", "a `b`", "a 'b'", "a $b", "a {other}", "a\nb"] {
             assert!(matches!(from("docker:x", Some(bad)), Err(BadContainer::Command(_))), "{bad}");
         }
@@ -302,6 +387,20 @@ mod tests {
         ] {
             expect("docker:mpi", 127, said, &["docker is not installed there"]);
         }
+        let images = [
+            ("docker:a/b:1", "docker: Error response from daemon: No such image: a/b:1", "docker"),
+            ("podman:a/b:1", "Error: a/b:1: image not known", "podman"),
+            ("nerdctl:a/b:1", "image \"docker.io/a/b:1\" is not available", "nerdctl"),
+        ];
+        for (text, said, tool) in images {
+            expect(
+                text,
+                125,
+                said,
+                &["there is no image a/b:1", &format!("on b: {tool} pull a/b:1")],
+            );
+        }
+        expect("podman:a/b", 127, no_shell, &["the image a/b has no `sh`"]);
         assert_eq!(error("docker:mpi", 1, "Welcome to b"), None);
         assert_eq!(error("forced:mpi", 127, "docker: not found"), None);
     }
@@ -313,7 +412,7 @@ mod tests {
         let hint = error.hint("c").unwrap();
         assert!(hint.contains("authorized_keys of c: command=\"docker exec mpi"), "{hint}");
         assert!(hint.contains("no-port-forwarding"), "{hint}");
-        for (text, lands) in [("docker:mpi", false), ("nerdctl:mpi", true)] {
+        for (text, lands) in [("docker:mpi", false), ("docker:a/b", false), ("nerdctl:mpi", true)] {
             assert_eq!(container(text, None).check_landing(false).is_ok(), lands, "{text}");
             assert!(container(text, None).check_landing(true).is_ok(), "{text}");
         }

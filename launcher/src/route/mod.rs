@@ -1,17 +1,18 @@
 //! The way to a host: what runs a command there, or in a container there, and carries its bytes.
 //!
 //! Hosts are reached by SSH in process ([`crate::ssh`]), or by a command of the user's ([`rsh`]). On
-//! either way a [`container`] may be entered on the host.
+//! either way a [`container`] may be entered on the host, or be started there from an [`image`].
 
 mod command;
 mod container;
+mod image;
 mod rsh;
 
 pub(crate) use command::RemoteCommand;
 pub(crate) use container::{BadContainer, Container, ContainerError};
 pub(crate) use rsh::{Rsh, RshError, last_words};
 
-use crate::agent::deliver::DeliverError;
+use crate::agent::deliver::{DeliverError, HELLO_TIMEOUT};
 use crate::channel::{AgentChannel, Ending};
 use crate::hosts::Host;
 use crate::job::Reach;
@@ -19,13 +20,22 @@ use crate::report::Failed;
 use crate::ssh::error::SshError;
 use crate::ssh::{Connection, Ssh};
 use crate::waiting::Roster;
+use container::Entry;
+use image::container_name;
+use rlaunch_bootstrap::id::JobId;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long an agent may take to speak where a container is started for it.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// By what hosts are reached; one serves all of a job.
 pub(crate) struct Routes {
     by: By,
     container: Option<Container>,
+    /// What containers that are started have in their names.
+    label: String,
 }
 
 enum By {
@@ -37,6 +47,9 @@ enum By {
 pub(crate) struct Route {
     to: To,
     container: Option<Container>,
+    /// Names of the containers that were started, which begin with the label.
+    started: Mutex<Vec<String>>,
+    label: String,
     /// Of the last command.
     ending: Mutex<Ending>,
 }
@@ -76,7 +89,13 @@ impl Routes {
             Some(rsh) => By::Rsh(rsh.clone()),
             None => By::Ssh(Box::new(Ssh::of(reach)?)),
         };
-        Ok(Routes { by, container: reach.container.clone() })
+        let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
+        Ok(Routes { by, container: reach.container.clone(), label })
+    }
+
+    /// Containers that are started have the job's id in their names.
+    pub(crate) fn for_job(self, job: JobId) -> Routes {
+        Routes { label: format!("rlaunch-{job}"), ..self }
     }
 
     /// Reaches a host; `roster` is told what it waits for. A command that leads there is only
@@ -87,18 +106,57 @@ impl Routes {
             By::Ssh(ssh) => To::Ssh(ssh.connect(host, &tell).await?),
             By::Rsh(rsh) => To::Rsh(rsh.clone(), host.clone()),
         };
-        Ok(Route { to, container: self.container.clone(), ending: Mutex::default() })
+        let label = container_name(&format!("{}-{host}", self.label));
+        let (container, ending) = (self.container.clone(), Mutex::default());
+        Ok(Route { to, container, started: Mutex::default(), label, ending })
     }
 }
 
 impl Route {
-    /// Runs a command on the host, and in its container where there is one.
+    /// Runs a command on the host, and in its container where there is one. Where a container is
+    /// started from an image, scripts run on the host and programs in a new container.
     pub(crate) async fn exec(
         &self,
         command: &RemoteCommand<'_>,
     ) -> Result<AgentChannel, RouteError> {
-        let enter = self.container.as_ref().and_then(Container::enter);
-        let line = enter.map_or_else(|| command.line(), |enter| command.line_behind(&enter));
+        let line = match (self.entry(), command) {
+            (Entry::Behind(enter), _) => command.line_behind(&enter),
+            (Entry::Run(image), RemoteCommand::Become(agent, words)) => {
+                image.line(&self.next_name(), agent, words)
+            }
+            (Entry::Login | Entry::Run(_), _) => command.line(),
+        };
+        self.run(line).await
+    }
+
+    /// Ends what an agent has left that is lost: by `reap`, which an agent understands, or by
+    /// removing the containers that were started.
+    pub(crate) async fn clean_up(
+        &self,
+        reap: &RemoteCommand<'_>,
+    ) -> Result<AgentChannel, RouteError> {
+        let Entry::Run(image) = self.entry() else { return self.exec(reap).await };
+        let names = self.started.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.run(RemoteCommand::Script(&image.removal(), &names).line()).await
+    }
+
+    fn entry(&self) -> Entry<'_> {
+        self.container.as_ref().map_or(Entry::Login, Container::entry)
+    }
+
+    /// Of a container to be started. Engines may be busy with removing the one before.
+    fn next_name(&self) -> String {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = match started.len() {
+            0 => self.label.clone(),
+            others => format!("{}-{}", self.label, others + 1),
+        };
+        started.push(name.clone());
+        name
+    }
+
+    async fn run(&self, line: String) -> Result<AgentChannel, RouteError> {
         let ending = Ending::default();
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = ending.clone();
         match &self.to {
@@ -122,6 +180,14 @@ impl Route {
         match self.to {
             To::Ssh(_) => "ssh authenticated, agent not started",
             To::Rsh(..) => "its command started, no agent yet",
+        }
+    }
+
+    /// How long an agent may take to speak.
+    pub(crate) fn patience(&self) -> Duration {
+        match self.entry() {
+            Entry::Run(_) => START_TIMEOUT,
+            Entry::Login | Entry::Behind(_) => HELLO_TIMEOUT,
         }
     }
 

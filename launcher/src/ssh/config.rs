@@ -1,6 +1,7 @@
 //! What OpenSSH's client configuration says about a host, as ssh_config(5) defines it: the files
 //! are read and checked once, then resolved for each host name.
 
+mod exec;
 mod file;
 mod line;
 mod pattern;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use exec::Commands;
 use file::{Criterion, Item, Sources, Subject};
 use line::Line;
 use scope::{Local, Scope, lower};
@@ -231,6 +233,9 @@ pub(crate) struct SshConfig {
     files: Vec<Vec<Item>>,
     local: Local,
     sources: Sources,
+    /// Some block waits for what a first reading finds.
+    wants_final: bool,
+    commands: Commands,
 }
 
 impl SshConfig {
@@ -260,15 +265,27 @@ impl SshConfig {
 
     /// What holds where nothing is configured.
     pub(crate) fn empty() -> Self {
-        Self { files: Vec::new(), local: Local::current(), sources: Sources::default() }
+        Self {
+            files: Vec::new(),
+            local: Local::current(),
+            sources: Sources::default(),
+            wants_final: false,
+            commands: Commands::default(),
+        }
     }
 
     /// Adds `text`, the content of `path`, and what it includes, behind what there is already.
     pub(crate) fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
         self.check(&items)?;
+        self.wants_final |= file::wants_final(&items);
         self.files.push(items);
         Ok(())
+    }
+
+    /// Whether [`Self::resolve_as`] may run commands of the user's, and so block for a while.
+    pub(crate) fn runs_commands(&self) -> bool {
+        self.files.iter().any(|items| file::runs_commands(items))
     }
 
     /// The files that were read, included ones as well.
@@ -294,7 +311,7 @@ impl SshConfig {
         items.iter().try_for_each(|item| match item {
             Item::Set(line) => HostConfig::default().set(line, &scope).map_err(|e| line.error(e)),
             Item::Include(items) => self.check(items),
-            Item::Host(_) | Item::Match(_) => Ok(()),
+            Item::Host(_) | Item::Match(..) => Ok(()),
         })
     }
 
@@ -328,17 +345,28 @@ impl SshConfig {
         let given = [user.map(|_| "user"), port.map(|_| "port")];
         let mut pass = Pass {
             scope: Scope { local: &self.local, alias, target },
+            commands: &self.commands,
+            name: alias.to_owned(),
+            is_final: false,
             obtained: given.into_iter().flatten().collect(),
             config,
         };
         self.files.iter().try_for_each(|items| pass.walk(items))?;
+        if self.wants_final {
+            pass.begin_final();
+            self.files.iter().try_for_each(|items| pass.walk(items))?;
+        }
         Ok(pass.config)
     }
 }
 
-/// One reading of the files for one host.
+/// One reading of the files for one host, or the second one of the same.
 struct Pass<'a> {
     scope: Scope<'a>,
+    commands: &'a Commands,
+    /// What `Host` lines are about.
+    name: String,
+    is_final: bool,
     /// Keywords that have their value: the first one obtained is the one that counts.
     obtained: HashSet<&'a str>,
     config: HostConfig,
@@ -350,7 +378,9 @@ impl<'a> Pass<'a> {
         for item in items {
             match item {
                 Item::Host(patterns) => active = self.matches_host(patterns),
-                Item::Match(criteria) => active = criteria.iter().all(|c| self.meets(c)),
+                Item::Match(line, criteria) => {
+                    active = self.meets_all(criteria).map_err(|reason| line.error(reason))?;
+                }
                 Item::Set(line) if active => self.take(line)?,
                 Item::Include(items) if active => self.walk(items)?,
                 Item::Set(_) | Item::Include(_) => {}
@@ -374,17 +404,39 @@ impl<'a> Pass<'a> {
 
     fn matches_host(&self, patterns: &[String]) -> bool {
         // Not a comma list: a `Host` line separates its patterns by spaces, and letters count.
-        let alias = self.scope.alias;
-        let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| wildcard(p, alias));
-        !patterns.iter().any(vetoed) && patterns.iter().any(|p| wildcard(p, alias))
+        let name = self.name.as_str();
+        let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| wildcard(p, name));
+        !patterns.iter().any(vetoed) && patterns.iter().any(|p| wildcard(p, name))
     }
 
-    fn meets(&self, criterion: &Criterion) -> bool {
+    /// Goes on with the host that was found; what has its value keeps it.
+    fn begin_final(&mut self) {
+        self.name = self.config.hostname.clone();
+        self.is_final = true;
+        self.obtained.insert("hostname");
+    }
+
+    /// No command is run for a block that is not met without it.
+    fn meets_all(&self, criteria: &[Criterion]) -> Result<bool, String> {
+        if criteria.iter().any(|criterion| criterion.subject == Subject::Unsupported) {
+            return Ok(false);
+        }
+        for criterion in criteria {
+            if !self.meets(criterion)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn meets(&self, criterion: &Criterion) -> Result<bool, String> {
         let Scope { local, alias, .. } = self.scope;
         let pattern = criterion.patterns.to_ascii_lowercase();
         let met = match criterion.subject {
-            Subject::Unsupported => return false,
+            Subject::Unsupported => false,
             Subject::All => true,
+            Subject::Canonical | Subject::Final => self.is_final,
+            Subject::Exec => self.commands.succeeds(&self.command(&criterion.patterns)?)?,
             Subject::Host => matches_list(&pattern, &self.config.hostname.to_ascii_lowercase()),
             Subject::OriginalHost => matches_list(&pattern, &alias.to_ascii_lowercase()),
             Subject::User => {
@@ -393,6 +445,22 @@ impl<'a> Pass<'a> {
             }
             Subject::LocalUser => matches_list(&criterion.patterns, &local.user),
         };
-        met != criterion.negated
+        Ok(met != criterion.negated)
+    }
+
+    /// A command's tokens stand for what is known so far.
+    fn command(&self, text: &str) -> Result<String, String> {
+        let HostConfig { hostname, user, port, host_key_alias, proxy, .. } = &self.config;
+        let is_named = self.obtained.contains("hostname");
+        let hostname = if is_named { hostname.clone() } else { self.scope.alias.to_owned() };
+        let so_far = HostConfig {
+            host_key_alias: host_key_alias.clone().or_else(|| Some(hostname.clone())),
+            hostname,
+            user: user.clone(),
+            port: *port,
+            proxy: proxy.clone(),
+            ..HostConfig::default()
+        };
+        Scope { target: Some(&so_far), ..self.scope }.expand(text, "CdhijkLlnpru")
     }
 }

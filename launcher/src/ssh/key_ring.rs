@@ -1,7 +1,7 @@
 //! The keys of all hosts: each file is read once, and each passphrase asked for once.
 
+use super::askpass::Prompter;
 use super::keys::{KeyError, KeyFile, Locked};
-use super::passphrase::Terminal;
 use nix::unistd::{Uid, User};
 use russh::keys::PrivateKey;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ impl KeyRing {
         files.entry(file.to_owned()).or_insert_with(|| KeyFile::read(file).map(Arc::new)).clone()
     }
 
-    /// The private key in a file; for an encrypted one, whoever sits at the terminal is asked.
+    /// The private key in a file; for an encrypted one, somebody is asked.
     pub(crate) async fn private(&self, file: &Path) -> Result<Arc<PrivateKey>, KeyError> {
         let loaded = self.load(file)?;
         match &*loaded {
@@ -79,10 +79,10 @@ impl KeyRing {
 }
 
 async fn ask_for(file: &Path, loaded: &Arc<KeyFile>) -> Result<Arc<PrivateKey>, KeyError> {
-    let Some(terminal) = Terminal::open() else { return Err(KeyError::Encrypted) };
+    let Some(prompter) = Prompter::open() else { return Err(KeyError::Encrypted) };
     let mut prompt = format!("passphrase for {}: ", file.display());
     for _ in 0..TRIES {
-        let Some(passphrase) = terminal.ask(&prompt).await else {
+        let Some(passphrase) = prompter.ask(&prompt).await else {
             return Err(KeyError::NotUnlocked);
         };
         let loaded = loaded.clone();

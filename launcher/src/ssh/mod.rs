@@ -4,6 +4,7 @@
 //! hosts are logged in to once.
 
 pub(crate) mod algorithms;
+pub(crate) mod askpass;
 pub(crate) mod auth;
 mod certificate;
 pub(crate) mod config;
@@ -55,6 +56,8 @@ const KEEPALIVES: usize = 3;
 /// hosts on two processors took 1.06 to 1.12 s with 16 to 128 of them, and 1.17 s with 8. Hosts
 /// that are far away gain by more.
 const FANOUT: u16 = 128;
+/// Hosts for which commands of the configuration run at one time (`Match exec`).
+const RESOLVED: usize = 16;
 /// What a connection through others may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -72,6 +75,8 @@ pub(crate) struct Ssh {
     keys: KeyRing,
     host_keys: HostKeys,
     fanout: Semaphore,
+    /// `None` where the configuration runs no commands.
+    resolving: Option<Semaphore>,
     jumps: Jumps,
 }
 
@@ -115,6 +120,7 @@ impl Ssh {
             config.refused_by_ssh(&home).iter().for_each(|line| report::warn(line));
         }
         Ok(Ssh {
+            resolving: config.runs_commands().then(|| Semaphore::new(RESOLVED)),
             config,
             home,
             port: reach.port,
@@ -133,10 +139,7 @@ impl Ssh {
         host: &Host,
         tell: Tell<'_>,
     ) -> Result<Connection, SshError> {
-        let config = self.config.resolve_as(&host.name, host.user.as_deref(), None)?;
-        let port = config.port.or(self.port).unwrap_or(SSH_PORT);
-        let target = Hop { name: host.name.clone(), config, port };
-        let jumps = jump::jumps_before(&self.config, &target)?;
+        let (target, jumps) = self.resolve(host).await?;
         if jumps.is_empty() {
             return self.log_in(&target, None, tell).await;
         }
@@ -144,6 +147,25 @@ impl Ssh {
         let via = self.through(&jumps).await?;
         tell("connecting");
         self.log_in(&target, via, tell).await
+    }
+
+    /// What the configuration says about a host, and about the jump hosts before it.
+    async fn resolve(&self, host: &Host) -> Result<(Hop, Vec<Hop>), SshError> {
+        let resolve = || {
+            let config = self.config.resolve_as(&host.name, host.user.as_deref(), None)?;
+            let port = config.port.or(self.port).unwrap_or(SSH_PORT);
+            let target = Hop { name: host.name.clone(), config, port };
+            let jumps = jump::jumps_before(&self.config, &target)?;
+            Ok((target, jumps))
+        };
+        match &self.resolving {
+            None => resolve(),
+            Some(turns) => {
+                // It is never closed.
+                let _turn = turns.acquire().await.ok();
+                tokio::task::block_in_place(resolve)
+            }
+        }
     }
 
     /// Logs in to each of `jumps` through the one before it, where nobody has yet; gives the last.

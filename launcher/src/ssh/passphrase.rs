@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 /// The longest passphrase, in bytes; more is ignored.
-const LONGEST: usize = 1024;
+pub(super) const LONGEST: usize = 1024;
 
 /// How the terminal was before a question that has no answer yet.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);

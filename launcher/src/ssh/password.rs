@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 /// How long a server may take to check a password: PAM delays wrong ones by some seconds.
 const PASSWORD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,7 +23,7 @@ const PASSWORD_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_QUESTIONS: usize = 4;
 
 /// What the user has typed. It is neither printed nor logged.
-pub(crate) struct Password(pub(crate) String);
+pub(crate) struct Password(pub(crate) Zeroizing<String>);
 
 /// What a host says to the keys that there are.
 pub(crate) enum Entry {
@@ -182,7 +183,7 @@ async fn log_in(
         // One hidden answer is the password; a second factor is not known here.
         let answers = match &questions[..] {
             [] => Vec::new(),
-            [one] if !one.echo => vec![password.0.clone()],
+            [one] if !one.echo => vec![password.0.to_string()],
             _ => return Ok(false),
         };
         answer = handle.authenticate_keyboard_interactive_respond(answers).await?;

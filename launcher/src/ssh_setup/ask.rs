@@ -1,11 +1,11 @@
-//! Questions to whoever sits at the terminal that is standard input.
+//! Questions to whoever sits at the terminal, or to what answers in their place.
 
 use super::error::SetupError;
+use crate::ssh::askpass::Prompter;
 use crate::ssh::password::Password;
-use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// Whether somebody is there to answer.
+/// Whether somebody is there to say yes or no.
 pub(super) fn somebody_is_there() -> bool {
     io::stdin().is_terminal()
 }
@@ -17,15 +17,10 @@ pub(super) async fn go_on() -> Result<bool, SetupError> {
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Asks for a password, which is not shown while it is typed.
-pub(super) async fn password(question: &str) -> Result<Password, SetupError> {
-    let hidden = Hidden::on().map_err(SetupError::Terminal)?;
-    prompt(question)?;
-    let answer = line().await;
-    drop(hidden);
-    // The line break that was typed was not shown either.
-    prompt("\n")?;
-    Ok(Password(answer?.trim_end_matches(['\n', '\r']).to_owned()))
+/// Asks for a password, of which nothing is shown.
+pub(super) async fn password(prompter: &Prompter, question: &str) -> Result<Password, SetupError> {
+    let nothing = || SetupError::Terminal(io::ErrorKind::UnexpectedEof.into());
+    prompter.ask(question).await.map(Password).ok_or_else(nothing)
 }
 
 fn prompt(words: &str) -> Result<(), SetupError> {
@@ -45,24 +40,4 @@ async fn line() -> Result<String, SetupError> {
     let read = tokio::task::spawn_blocking(read).await;
     read.map_err(|_| SetupError::Terminal(io::ErrorKind::Interrupted.into()))?
         .map_err(SetupError::Terminal)
-}
-
-/// A terminal that shows nothing of what is typed, until this goes.
-struct Hidden(Termios);
-
-impl Hidden {
-    fn on() -> io::Result<Hidden> {
-        let before = tcgetattr(io::stdin())?;
-        let mut quiet = before.clone();
-        quiet.local_flags.remove(LocalFlags::ECHO);
-        tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &quiet)?;
-        Ok(Hidden(before))
-    }
-}
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        // A terminal that is gone shows nothing.
-        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.0);
-    }
 }

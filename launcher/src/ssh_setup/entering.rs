@@ -3,6 +3,7 @@
 use super::error::SetupError;
 use super::{Way, ask, at_once};
 use crate::report;
+use crate::ssh::askpass::Prompter;
 use crate::ssh::password::{Entry, Password, Tried};
 use crate::ssh::{Connection, Ssh};
 use std::sync::Arc;
@@ -41,10 +42,10 @@ async fn by_key(ssh: &Ssh, way: &Way) -> Option<Entered> {
 async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Option<Entered>]) {
     let way = &ways[at];
     let user = way.user.clone();
-    if !ask::somebody_is_there() {
+    let Some(prompter) = Prompter::open() else {
         entered[at] = Some(Err(SetupError::Nobody { user }));
         return;
-    }
+    };
     let waits = |other: &usize| *other != at && entered[*other].is_none();
     let others: Vec<usize> =
         (0..ways.len()).filter(waits).filter(|&other| ways[other].user == user).collect();
@@ -56,7 +57,7 @@ async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Op
     let question = format!("password of {user}@{}{also}: ", way.host.name);
     entered[at] = Some(Err(SetupError::Wrong { user }));
     for _ in 0..TRIES {
-        let password = match ask::password(&question).await {
+        let password = match ask::password(&prompter, &question).await {
             Ok(password) => Arc::new(password),
             Err(error) => {
                 entered[at] = Some(Err(error));

@@ -20,9 +20,9 @@ pub(super) enum SetupError {
     Closed { user: String, line: String },
     #[error("its sshd does not take this password of {user}")]
     Wrong { user: String },
-    #[error("the password of {user} must be typed once, and standard input is no terminal")]
+    #[error("the password of {user} must be typed once, and there is no terminal")]
     Nobody { user: String },
-    #[error("nobody answers on the terminal")]
+    #[error("nobody answers")]
     Terminal(#[source] io::Error),
     #[error("cannot set it up: {cause}")]
     Refused { cause: String },
@@ -75,7 +75,11 @@ impl SetupError {
                     .to_owned(),
             ),
             SetupError::Wrong { .. } => Some("user@host names another user".to_owned()),
-            SetupError::Nobody { .. } => Some("run it on a terminal".to_owned()),
+            SetupError::Nobody { .. } => Some(
+                "run it on a terminal, or name a program in SSH_ASKPASS that answers, with \
+                 SSH_ASKPASS_REQUIRE=force"
+                    .to_owned(),
+            ),
             SetupError::Shell(_) | SetupError::Late => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }

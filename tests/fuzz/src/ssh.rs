@@ -21,8 +21,9 @@ fn public() -> PublicKey {
 /// What is refused names a line that is there; what is taken can be resolved, the same way twice.
 pub(crate) fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Other files are not for a fuzzer to choose.
-    if text.to_ascii_lowercase().contains("include") {
+    // Other files and commands are not for a fuzzer to choose, however they are quoted.
+    let plain = text.replace(['"', '\'', '\\'], "").to_ascii_lowercase();
+    if plain.contains("include") || plain.contains("exec") {
         return;
     }
     let mut config = SshConfig::empty();
@@ -90,7 +91,7 @@ pub(crate) fn config_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "Host *\n User nvidia\n IdentityFile ~/.ssh/id_rsa_host\n StrictHostKeyChecking no\n \
          UserKnownHostsFile=/dev/null\n ServerAliveInterval=30\n",
-        "Match host=a,!b exec \"true\"\nProxyJump u@gate:22,[::1]:2\nHost a? !ab \"c d\"\n\
+        "Match host=a,!b final\nProxyJump u@gate:22,[::1]:2\nHost a? !ab \"c d\"\n\
          IdentityFile ${HOME}/%h-%n-%p-%r-%%-%C\nRekeyLimit 1G 1h\nConnectTimeout 1m30\n",
         "HostName %h.x\nKexAlgorithms -curve*\nIdentityAgent $SSH_AUTH_SOCK\nPort 022\n",
     ];

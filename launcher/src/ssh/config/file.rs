@@ -21,7 +21,7 @@ const MAX_FILES: usize = 4096;
 #[derive(Debug)]
 pub(super) enum Item {
     Host(Vec<String>),
-    Match(Vec<Criterion>),
+    Match(Line, Vec<Criterion>),
     Set(Line),
     Include(Vec<Item>),
 }
@@ -30,6 +30,7 @@ pub(super) enum Item {
 pub(super) struct Criterion {
     pub(super) negated: bool,
     pub(super) subject: Subject,
+    /// Or the command of [`Subject::Exec`].
     pub(super) patterns: String,
 }
 
@@ -40,8 +41,32 @@ pub(super) enum Subject {
     OriginalHost,
     User,
     LocalUser,
-    /// Anything else, `exec` for one: such a block never matches.
+    /// A command that ends with code 0.
+    Exec,
+    /// The files are read for the second time, by the name that the first has found.
+    Canonical,
+    /// The same, and there is to be a second time.
+    Final,
+    /// Anything else: such a block never matches.
     Unsupported,
+}
+
+/// Whether a block of these is about a second reading, and so asks for one.
+pub(super) fn wants_final(items: &[Item]) -> bool {
+    mentions(items, Subject::Final)
+}
+
+/// Whether a command may decide about a block of these.
+pub(super) fn runs_commands(items: &[Item]) -> bool {
+    mentions(items, Subject::Exec)
+}
+
+fn mentions(items: &[Item], subject: Subject) -> bool {
+    items.iter().any(|item| match item {
+        Item::Match(_, criteria) => criteria.iter().any(|c| c.subject == subject),
+        Item::Include(items) => mentions(items, subject),
+        Item::Host(_) | Item::Set(_) => false,
+    })
 }
 
 /// What was read, beside what it says.
@@ -64,16 +89,16 @@ impl Sources {
 
 fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
     let mut criteria = Vec::new();
-    // `host=a` is `host a`.
-    let split = |word: String| match word.split_once('=') {
-        Some((name, value)) => vec![name.to_owned(), value.to_owned()],
-        None => vec![word],
-    };
-    let mut words = words.into_iter().flat_map(split);
-    while let Some(name) = words.next() {
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        // `host=a` is `host a`.
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (word.as_str(), None),
+        };
         let (negated, bare) = match name.strip_prefix('!') {
             Some(bare) => (true, bare),
-            None => (false, name.as_str()),
+            None => (false, name),
         };
         let subject = match bare.to_ascii_lowercase().as_str() {
             "all" => Subject::All,
@@ -81,11 +106,17 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
             "originalhost" => Subject::OriginalHost,
             "user" => Subject::User,
             "localuser" => Subject::LocalUser,
+            "exec" => Subject::Exec,
+            "canonical" => Subject::Canonical,
+            "final" => Subject::Final,
             _ => Subject::Unsupported,
         };
         let patterns = match subject {
-            Subject::All | Subject::Unsupported => String::new(),
-            _ => words.next().ok_or_else(|| format!("{name} needs a pattern"))?,
+            Subject::All | Subject::Canonical | Subject::Final | Subject::Unsupported => {
+                String::new()
+            }
+            Subject::Exec => value.or_else(|| words.next()).ok_or("exec needs a command")?,
+            _ => value.or_else(|| words.next()).ok_or_else(|| format!("{name} needs a pattern"))?,
         };
         criteria.push(Criterion { negated, subject, patterns });
         if subject == Subject::Unsupported {
@@ -150,7 +181,7 @@ impl Reading<'_> {
             "match" => {
                 let criteria = line.args().and_then(parse_match).map_err(fail)?;
                 self.sources.note_unsupported(&line, &criteria);
-                Ok(Item::Match(criteria))
+                Ok(Item::Match(line, criteria))
             }
             "include" if self.depth == MAX_DEPTH => {
                 Err(fail(format!("files include each other more than {MAX_DEPTH} deep")))

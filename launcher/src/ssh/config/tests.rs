@@ -125,7 +125,7 @@ fn tokens_follow_the_final_host() {
 fn match_blocks() {
     let text = "Host x\n HostName Gate.Example\n User deep\n\
         Match host gate.* user deep\n Port 1\nMatch !originalhost x,y\n Port 2\n\
-        Match exec \"true\"\n Port 3\nMatch host=z* !exec \"false\"\n Port 3\n\
+        Match tagged y exec true\n Port 3\nMatch host=z* !localnetwork 10.0.0.0/8\n Port 3\n\
         Match originalhost Y,!q\n Port 4\nMatch all\n Port 5";
     let table = [("x", 1), ("other", 2), ("y", 4)];
     for (alias, port) in table {
@@ -135,6 +135,33 @@ fn match_blocks() {
         resolve("Match localuser nobody-here\n Port 1\nMatch all\n Port 2", "h").port,
         Some(2)
     );
+}
+
+#[test]
+fn commands_decide_about_blocks() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let text = format!(
+        "Match host b exec \"echo not this\"\n Port 1\n\
+         Match tagged x exec \"echo nor this >>{0}\"\n Port 2\n\
+         Match exec \"echo %n %h %p %r >>{0}\"\n User me\n Port 7\n\
+         Match !exec \"test %p = 7\"\n Port 8\nHost a\n HostName %h.Example\n\
+         Match final exec=\"echo %n %h %p %r >>{0}\"\n ConnectTimeout 3",
+        log.display()
+    );
+    let config = SshConfig::parse(&text, Path::new("/c")).unwrap();
+    assert!(config.runs_commands() && !SshConfig::empty().runs_commands());
+    for _ in 0..2 {
+        let host = config.resolve_as("a", Some("you"), None).unwrap();
+        assert_eq!((host.port, host.user.as_deref()), (Some(7), Some("you")));
+        assert_eq!(host.connect_timeout, Some(Duration::from_secs(3)));
+    }
+    // Each once: the second reading knows more.
+    let ran = fs::read_to_string(&log).unwrap();
+    assert_eq!(ran, "a a 22 you\na a.example 7 you\n");
+    let wrong = SshConfig::parse("Port 1\nMatch exec \"echo %x\"", Path::new("/c")).unwrap();
+    let error = wrong.resolve("a").unwrap_err().to_string();
+    assert!(error.starts_with("/c:2: match: %x has no meaning"), "{error}");
 }
 
 #[test]
@@ -188,6 +215,7 @@ fn bad_values_name_their_line() {
         ("IdentityFile ~no-such-user-here/x", "there is no user"),
         ("Match", "missing"),
         ("Match host", "needs a pattern"),
+        ("Match final exec", "exec needs a command"),
         ("HostName %x", "%x has no meaning"),
         ("IdentityFile /%Z", "%Z has no meaning"),
         ("IdentityFile /%", "stands at the end"),
@@ -222,14 +250,14 @@ fn connections_have_short_names() {
 fn what_was_read_and_what_is_not_followed() {
     let directory = tempfile::tempdir().unwrap();
     let (main, part) = (directory.path().join("main"), directory.path().join("part"));
-    fs::write(&part, "Match exec \"test -f /x\" user me\n Port 2").unwrap();
-    fs::write(&main, format!("Include {}\nMatch final\n Port 3", part.display())).unwrap();
+    fs::write(&part, "Match localnetwork \"10.0.0.0/8\" user me\n Port 2").unwrap();
+    fs::write(&main, format!("Include {}\nMatch tagged\n Port 3", part.display())).unwrap();
     let config = SshConfig::load(&[main.clone(), "/missing".into()]).unwrap();
     assert_eq!(config.files(), [main.clone(), part.clone()]);
     let notes = config.notes();
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes[0].starts_with(&format!("{}:1: ", part.display())), "{notes:?}");
-    assert!(notes[0].contains("`match exec \"test -f /x\" user me`"), "{notes:?}");
+    assert!(notes[0].contains("`match localnetwork \"10.0.0.0/8\" user me`"), "{notes:?}");
     assert!(notes[1].starts_with(&format!("{}:2: ", main.display())), "{notes:?}");
     assert_eq!(config.resolve("a").unwrap().port, None);
 }

@@ -57,6 +57,16 @@ const TABLE: &[&str] = &[
     "KexAlgorithms curve25519-sha256,ecdh-sha2-nistp521\nCiphers aes256-gcm@openssh.com\n\
      HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com,ssh-ed25519\n\
      PubkeyAcceptedKeyTypes rsa-sha2-512,rsa-sha2-256",
+    "Match exec true\nPort 3\nMatch exec \"false\"\nUser no\nMatch !exec \"exit 1\"\nUser yes",
+    "Match exec \"test %n = a\"\nPort 4\nMatch originalhost b exec \"test %h-%p-%k = b-22-b\"\n\
+     Port 5\nHost *\nPort 6\nMatch exec \"test %p = 6\"\nUser six",
+    "Host a\nHostName z.Example\nMatch final host z.example\nUser last\nHost z.example\nPort 7\n\
+     Match canonical\nConnectTimeout 8\nHost a\nUser never",
+    "Match final all\nPort 9\nHostName never\nIdentityFile /k\nMatch all\nIdentityFile /k\n\
+     User u\nMatch !final host b\nUser first\nMatch canonical host b\nConnectionAttempts 4",
+    "Match canonical\nPort 3\nMatch !canonical\nUser one\nMatch all\nPort 4",
+    "Host b\nHostName y\nMatch final exec \"test %n-%h-%p = b-y-2022\"\nUser found\n\
+     Match final\nPort 1\nHost *\nPort 2022",
     "IdentityFile none\nGSSAPIAuthentication no\nSendEnv LANG LC_*\nHashKnownHosts yes",
 ];
 

@@ -1,0 +1,192 @@
+//! Containers that are started from an image, one for each agent, and are gone with it.
+//!
+//! The agent is kept on the host, where it stays warm, and the container gets it through a mount that
+//! it cannot write to. Inside it copies the agent to a place of its own first, since what ranks link
+//! is kept beside it.
+
+use super::command::HOME;
+
+/// Where the host's agent lies in the container.
+const MOUNT: &str = "/opt/rlaunch";
+
+/// What the host's sh(1) does first: `$1` is the agent's path there. Without an agent nothing is
+/// started, and it is brought.
+const LOOK: &str = "a=$1; i=$2; shift 2; \
+    [ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
+
+/// What the container's sh(1) does: `$1` names the build.
+const INSIDE: &str = "d=\"$h/.cache/rlaunch/$1\"; t=\"$d/.new.$(uname -n).$$\"; shift; \
+    [ -x \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
+    cp /opt/rlaunch/rlaunch-worker \"$t\" && mv -f \"$t\" \"$d/rlaunch-worker\"; } && \
+    exec \"$d/rlaunch-worker\" \"$@\"";
+
+/// An image, and what starts containers from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Image<'a> {
+    /// `docker`, or what is called like it.
+    pub(super) tool: &'a str,
+    pub(super) name: &'a str,
+    /// The user's own command, with [`super::container::NAME`] in it.
+    pub(super) run: Option<&'a str>,
+}
+
+impl Image<'_> {
+    /// The line for a host's login shell that starts a container of this name and becomes an agent
+    /// in it. `agent` is its path there, which may begin with `~/`, and `words` are its own.
+    pub(super) fn line(&self, container: &str, agent: &str, words: &str) -> String {
+        let image = self.name;
+        let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
+        let start = match self.run {
+            Some(run) => format!("exec {}", run.replace(super::container::NAME, &placed)),
+            None => self.usual(&placed),
+        };
+        let inside = format!("{HOME} {INSIDE}");
+        format!(
+            "exec sh -c '{LOOK} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"' sh {agent} \
+             '{inside}' {words}"
+        )
+    }
+
+    /// What it takes for RDMA, and for ranks that share memory. Nothing is downloaded while a job
+    /// waits.
+    fn usual(&self, placed: &str) -> String {
+        let tool = self.tool;
+        // What may lock memory is decided by the daemon, or is the user's own limit.
+        let locked = match tool {
+            "docker" => "m=\"--ulimit memlock=-1\";",
+            _ => "m=; [ $(id -u) -ne 0 ] || m=\"--ulimit memlock=-1\";",
+        };
+        // Labels keep containers from devices and from what is mounted.
+        let labels = if tool == "nerdctl" { "" } else { "--security-opt label=disable " };
+        format!(
+            "{locked} d=; [ -e /dev/infiniband ] && d=\"--device /dev/infiniband\"; exec {tool} run \
+             --rm -i --pull never --network host --ipc host $m $d {labels}{placed}"
+        )
+    }
+
+    /// A script for the host's sh(1) that ends the containers which are its words, whoever runs in
+    /// them; it says so when none runs any more.
+    pub(super) fn removal(&self) -> String {
+        let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
+        let engine = engine.unwrap_or(self.tool);
+        format!(
+            "for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; \
+             for c do case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
+             true) exit 1;; esac; done; echo its container is gone"
+        )
+    }
+}
+
+/// What engines allow in a name: everything else of a host's becomes a dash.
+pub(super) fn container_name(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
+    text.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::process::{Command, Output};
+
+    /// An engine that says how it was called, and runs the command behind the image on this machine.
+    const ENGINE: &str = "#!/bin/sh\n\
+        [ $1 = run ] || { echo \"$*\" >>$CALLS; [ $1 != inspect ] || echo false; exit 0; }\n\
+        while [ $1 != some/image:1 ]; do echo \"$1\"; shift; done >>$CALLS\nshift\n\
+        exec env -i PATH=/usr/bin:/bin HOME=$INSIDE \"$@\"\n";
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn new() -> Host {
+            let host = Host(tempfile::tempdir().unwrap());
+            fs::create_dir(host.at("inside")).unwrap();
+            ["docker", "podman", "sudo"].iter().for_each(|name| write(&host.at(name), ENGINE));
+            write(&host.at("sudo"), "#!/bin/sh\nexec \"$@\"\n");
+            host
+        }
+
+        fn at(&self, name: &str) -> std::path::PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn run(&self, line: &str) -> (Output, String) {
+            let path = format!("{}:/usr/bin:/bin", self.0.path().display());
+            // What is mounted in a container has its own path here.
+            let agents = self.at(".cache/rlaunch/0f");
+            let line = line.replace(&format!("cp {MOUNT}"), &format!("cp {}", agents.display()));
+            let mut sh = Command::new("sh");
+            sh.args(["-c", &line]).env("PATH", path).env("HOME", self.0.path());
+            sh.env("CALLS", self.at("calls")).env("INSIDE", self.at("inside"));
+            let output = sh.output().unwrap();
+            (output, fs::read_to_string(self.at("calls")).unwrap_or_default())
+        }
+    }
+
+    fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {
+        Image { tool, name: "some/image:1", run }
+    }
+
+    const AGENT: &str = "~/.cache/rlaunch/0f/rlaunch-worker";
+
+    #[test]
+    fn an_agent_that_is_not_there_starts_no_container() {
+        let host = Host::new();
+        let (output, calls) = host.run(&image("docker", None).line("n", AGENT, "agent"));
+        assert_eq!((output.status.code(), calls.as_str()), (Some(127), ""));
+    }
+
+    #[test]
+    fn a_container_has_the_hosts_agent_and_what_rdma_takes() {
+        let host = Host::new();
+        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho \"$0|$1|$2|$#\"\n");
+        let line = image("podman", None).line("rlaunch-1-b", AGENT, "agent --callback 10.0.0.1:2");
+        assert!(!line.contains(['\\', '!', '\n']) && line.len() < 2 << 10, "{line}");
+        assert_eq!(line.matches('\'').count(), 4, "{line}");
+        let (output, calls) = host.run(&line);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let inside = host.at("inside/.cache/rlaunch/0f/rlaunch-worker");
+        assert_eq!(said, format!("{}|agent|--callback|3\n", inside.display()));
+        let agents = host.at(".cache/rlaunch/0f");
+        let mount = format!("-v\n{}:{MOUNT}:ro\n", agents.display());
+        let name = "--name\nrlaunch-1-b\n";
+        for part in ["run\n--rm\n-i\n", "--network\nhost\n", "--ipc\nhost\n", name, &mount] {
+            assert!(calls.contains(part), "no {part:?} in {calls}");
+        }
+        let has_devices = Path::new("/dev/infiniband").exists();
+        assert_eq!(calls.contains("--device\n/dev/infiniband\n"), has_devices, "{calls}");
+        let is_root = nix::unistd::Uid::effective().is_root();
+        assert_eq!(calls.contains("--ulimit\nmemlock=-1\n"), is_root, "{calls}");
+    }
+
+    #[test]
+    fn a_command_of_the_users_starts_it_and_its_engine_removes_it() {
+        let host = Host::new();
+        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
+        let image = image("docker", Some("sudo docker run --rm -i --gpus all {name}"));
+        let (output, calls) = host.run(&image.line("n", AGENT, "agent"));
+        assert_eq!(output.stdout, b"here\n");
+        assert!(calls.starts_with("run\n--rm\n-i\n--gpus\nall\n--name\nn\n-v\n"), "{calls}");
+        fs::remove_file(host.at("calls")).unwrap();
+        let script = image.removal();
+        assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
+        let (output, calls) = host.run(&format!("exec sh -c '{script}' sh n n-2"));
+        assert_eq!(output.stdout, b"its container is gone\n");
+        let each = |name| format!("kill {name}\nrm -f {name}\n");
+        let looks = "inspect -f {{.State.Running}} n";
+        assert_eq!(calls, format!("{}{}{looks}\n{looks}-2\n", each("n"), each("n-2")));
+    }
+
+    #[test]
+    fn names_are_as_engines_have_them() {
+        assert_eq!(container_name("rlaunch-1-me@fe80::1"), "rlaunch-1-me-fe80--1");
+    }
+}
