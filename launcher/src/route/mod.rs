@@ -13,6 +13,7 @@ pub(crate) use rsh::{Rsh, RshError, last_words};
 
 use crate::agent::deliver::DeliverError;
 use crate::channel::{AgentChannel, Ending};
+use crate::config::HostBook;
 use crate::hosts::Host;
 use crate::job::Reach;
 use crate::report::Failed;
@@ -25,6 +26,7 @@ use std::sync::{Mutex, PoisonError};
 /// By what hosts are reached; one serves all of a job.
 pub(crate) struct Routes {
     by: By,
+    book: HostBook,
     container: Option<Container>,
 }
 
@@ -76,16 +78,17 @@ impl Routes {
             Some(rsh) => By::Rsh(rsh.clone()),
             None => By::Ssh(Box::new(Ssh::of(reach)?)),
         };
-        Ok(Routes { by, container: reach.container.clone() })
+        Ok(Routes { by, book: reach.book.clone(), container: reach.container.clone() })
     }
 
     /// Reaches a host; `roster` is told what it waits for. A command that leads there is only
     /// started when it has something to run.
     pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
         let tell = |stage| roster.set(&host.to_string(), stage);
+        let (dialled, port) = self.book.way_to(host);
         let to = match &self.by {
-            By::Ssh(ssh) => To::Ssh(ssh.connect(host, &tell).await?),
-            By::Rsh(rsh) => To::Rsh(rsh.clone(), host.clone()),
+            By::Ssh(ssh) => To::Ssh(ssh.connect(&dialled, port, &tell).await?),
+            By::Rsh(rsh) => To::Rsh(rsh.clone(), dialled),
         };
         Ok(Route { to, container: self.container.clone(), ending: Mutex::default() })
     }

@@ -127,13 +127,14 @@ impl Ssh {
     }
 
     /// Reaches a host, directly or as its configuration says, checks that it is who it was before,
-    /// and logs in.
+    /// and logs in. A `port` counts before its configuration's.
     pub(crate) async fn connect(
         &self,
         host: &Host,
+        port: Option<u16>,
         tell: Tell<'_>,
     ) -> Result<Connection, SshError> {
-        let config = self.config.resolve_as(&host.name, host.user.as_deref(), None)?;
+        let config = self.config.resolve_as(&host.name, host.user.as_deref(), port)?;
         let port = config.port.or(self.port).unwrap_or(SSH_PORT);
         let target = Hop { name: host.name.clone(), config, port };
         let jumps = jump::jumps_before(&self.config, &target)?;
