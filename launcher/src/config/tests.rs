@@ -44,7 +44,7 @@ fn flags_count_before_the_environment_before_the_profile_before_the_defaults() {
     let file = "[defaults]\nnp = 2\nwdir = \"/d\"\nradix = 5\nkill-after = 1\ntag-output = true\n\
                 [profile.x]\nnp = 3\nwdir = \"/p\"\nradix = 6\n";
     let variables = [("RLAUNCH_NP", "4"), ("RLAUNCH_WDIR", "/e")];
-    let args = job("--profile x -np 5 hostname".replace("-np", "--np").as_str(), file, &variables);
+    let args = job("--profile x --np 5 hostname", file, &variables);
     assert_eq!(args.hosts.ranks, Some(5));
     assert_eq!(args.program.wdir, Some("/e".into()));
     assert_eq!(args.between.radix, Some(6));
