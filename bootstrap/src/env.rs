@@ -2,6 +2,10 @@
 
 pub mod horovod;
 
+/// What names of rlaunch's own begin with. A launcher's options can be given so, too, but never by a
+/// name that [`is_of_rank`].
+pub const RLAUNCH_PREFIX: &str = "RLAUNCH_";
+
 /// The process's number in the job, `0..WORLD_SIZE`.
 pub const RANK: &str = "RANK";
 /// How many ranks the job has.
@@ -153,6 +157,27 @@ pub fn is_foreign_launch(name: &str) -> bool {
         || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Whether ranks are told something by this name, or read it for themselves: it stands for no option
+/// of a launcher, which may itself run in a rank.
+pub fn is_of_rank(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        RLAUNCH_JOB_ID,
+        RLAUNCH_HOST,
+        RLAUNCH_NODES,
+        RLAUNCH_RANK,
+        RLAUNCH_SOCKET,
+        RLAUNCH_TOKEN,
+        RLAUNCH_RANK_TABLE,
+        RLAUNCH_COMM_TIMEOUT,
+        RLAUNCH_INIT_TIMEOUT,
+        RLAUNCH_SPIN,
+        RLAUNCH_EAGER_RANKS,
+        RLAUNCH_LIB,
+        RLAUNCH_PRELOAD_DIR,
+    ];
+    NAMES.contains(&name)
+}
+
 /// Names whose value only means something on the node that set it, so the launching shell's are
 /// not forwarded and the node keeps its own.
 pub fn is_node_own(name: &str) -> bool {
@@ -224,6 +249,20 @@ mod tests {
         {
             assert!(!is_foreign_launch(name), "{name}");
         }
+    }
+
+    #[test]
+    fn no_name_that_ranks_know_stands_for_an_option() {
+        let lines = include_str!("env.rs").lines().filter(|line| line.starts_with("pub const "));
+        let values = lines.filter_map(|line| line.split('"').nth(1));
+        let names: Vec<&str> = values
+            .filter(|name| name.starts_with(RLAUNCH_PREFIX) && *name != RLAUNCH_PREFIX)
+            .collect();
+        assert!(names.len() >= 13, "{names:?}");
+        for name in names {
+            assert!(is_of_rank(name), "{name}");
+        }
+        assert!(!is_of_rank("RLAUNCH_NP"));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Job {
     pub argv: Vec<OsString>,
     /// Where the ranks run.
     pub wdir: WorkingDir,
+    /// The node's own environment is what a login shell of the user's has there.
+    pub login: bool,
     /// Variables forwarded from the launching shell, or set by `-x`, and PATH and PYTHONPATH.
     pub env: Vec<EnvVar>,
     /// The ranks of this node, by local rank.
@@ -132,6 +134,8 @@ pub enum EnvRule {
     PathBefore,
     /// A search path: the node's own entries first, then these.
     PathAfter,
+    /// Only where the node has none.
+    Default,
 }
 
 /// One rank and what only it is told.

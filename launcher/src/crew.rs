@@ -305,6 +305,10 @@ impl Crew {
         let files = preload_frames(job)?;
         let named: Vec<(&str, &NodeFacts)> =
             self.nodes.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
+        for (name, facts) in &named {
+            let absent = job.reach.book.absent(name, &facts.addresses);
+            absent.iter().for_each(|line| report::warn(line));
+        }
         let candidates = oob::candidates(&named, &job.oob)?;
         for node in &self.nodes {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
@@ -495,6 +499,7 @@ fn node_job(
         host: node.host.name.clone(),
         argv: job.argv.clone(),
         wdir: job.wdir.clone(),
+        login: job.login,
         env: job.env.clone(),
         ranks: locals.zip(&node.ranks).map(spec).collect(),
         script: job.script.clone(),

@@ -2,6 +2,7 @@
 //! nothing looks at a flag again.
 
 use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
+use crate::config::{Found, HostBook};
 use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
@@ -50,8 +51,10 @@ pub(crate) struct JobSpec {
     pub(crate) typed: Vec<OsString>,
     pub(crate) wdir: WorkingDir,
     pub(crate) env: Vec<EnvVar>,
-    /// Names that `-x` set: rlaunch's own values do not replace them.
+    /// Names that `-x` or `--env-file` set: rlaunch's own values do not replace them.
     pub(crate) explicit: Vec<String>,
+    /// What a login on a host sets counts there before what goes along from here.
+    pub(crate) login: bool,
     pub(crate) options: Options,
     pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
@@ -87,6 +90,8 @@ pub(crate) struct JobSpec {
 /// How hosts are reached and where the agent is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
+    /// What is known of hosts beside their names.
+    pub(crate) book: HostBook,
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
     /// The command that leads to the hosts, in place of SSH.
@@ -106,6 +111,9 @@ pub(crate) struct Reach {
 impl Reach {
     pub(crate) fn from_args(args: ReachArgs) -> Result<Reach, JobError> {
         let ReachArgs {
+            cluster: _,
+            profile: _,
+            found: Found { book, .. },
             port,
             ssh_config,
             rsh,
@@ -121,7 +129,18 @@ impl Reach {
         let rsh = rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?;
         let container = Container::from_args(container, container_exec)?;
         let (here, patient) = (false, false);
-        Ok(Reach { port, ssh_config, rsh, container, here, patient, agent, agent_dir, fanout })
+        Ok(Reach {
+            book,
+            port,
+            ssh_config,
+            rsh,
+            container,
+            here,
+            patient,
+            agent,
+            agent_dir,
+            fanout,
+        })
     }
 
     /// Whether these hosts mean this machine, with nothing on the way.
@@ -194,7 +213,9 @@ impl JobError {
 impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
-        let mut hosts = hosts::parse(&args.hosts.hosts)?;
+        let book = &args.reach.found.book;
+        let preferred = book.mesh();
+        let mut hosts = hosts::parse(&book.with_slots(&args.hosts.hosts))?;
         let mut reach = Reach::from_args(args.reach)?;
         if args.hosts.hosts.is_empty()
             && let Some(given) = MpiJob::from_environment(|name| std::env::var_os(name))
@@ -212,8 +233,13 @@ impl JobSpec {
             variable.push(path);
             variable
         });
-        let asked: Vec<OsString> = plugin.chain(args.program.env).collect();
-        let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &asked)?;
+        let wanted = rank_env::Wanted {
+            named: plugin.chain(args.program.env).collect(),
+            files: args.program.env_file,
+            nothing_else: args.program.no_env,
+            login: args.program.login,
+        };
+        let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &wanted)?;
         let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
         if args.network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
             // What is typed wins over what the shell has.
@@ -243,6 +269,7 @@ impl JobSpec {
             argv: args.argv,
             options: options(args.placing, args.network, &env)?,
             typed: args.typed,
+            login: wanted.login,
             env,
             explicit,
             preload: preloads(&args.program.preload)?,
@@ -253,7 +280,11 @@ impl JobSpec {
             timeout: args.end.timeout,
             continue_on_error: args.end.continue_on_error,
             port_range: args.between.port_range,
-            oob: oob::Choice { interfaces: args.between.oob_if, networks: args.between.oob_net },
+            oob: oob::Choice {
+                interfaces: args.between.oob_if,
+                networks: args.between.oob_net,
+                preferred,
+            },
             radix: args.between.radix,
             secret: Secret::from_bytes(random()?),
             token: Token(random()?),

@@ -11,6 +11,7 @@ mod capture;
 mod channel;
 mod columns;
 mod conclusion;
+mod config;
 mod crew;
 mod dry_run;
 mod env_style;
@@ -80,15 +81,12 @@ use watch::Watch;
 fn main() -> ExitCode {
     let invocation = match Invocation::parse_or_explain() {
         Ok(invocation) => invocation,
-        Err(error) => {
-            let _ = error.print();
-            let asked_for = !error.use_stderr();
-            return if asked_for { Exit::SUCCESS } else { Exit::USAGE }.into();
-        }
+        Err(misread) => return misread.print().into(),
     };
     if let Invocation::Run(args) = &invocation {
         let output = &args.output;
         log::to_stderr(output.verbose, output.log_level, output.log_json);
+        args.reach.found.log();
     }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -145,8 +143,10 @@ async fn measure(args: BenchArgs) -> Result<Exit, Failed> {
 }
 
 fn specify(args: Args) -> Result<JobSpec, Failed> {
-    JobSpec::from_args(args)
-        .map_err(|error| Failed::from_error(error.exit(), &error).hint(error.hint()))
+    let not_typed = args.reach.found.hint();
+    JobSpec::from_args(args).map_err(|error| {
+        Failed::from_error(error.exit(), &error).hint(error.hint()).hint(not_typed)
+    })
 }
 
 async fn live(job: JobSpec) -> Result<Exit, Failed> {

@@ -49,6 +49,8 @@ impl Network {
 pub(crate) struct Choice {
     pub(crate) interfaces: Vec<String>,
     pub(crate) networks: Vec<Network>,
+    /// Addresses that are tried before others.
+    pub(crate) preferred: Vec<IpAddr>,
 }
 
 impl Choice {
@@ -91,7 +93,9 @@ pub(crate) fn candidates(
         }
         addresses.sort_by_key(|address| {
             let elsewhere = nodes.iter().filter(|(_, other)| reaches(address, other)).count();
-            (std::cmp::Reverse(elsewhere), Some(address.address) != facts.ssh_address)
+            let is_preferred = choice.preferred.contains(&address.address);
+            let is_ssh = Some(address.address) == facts.ssh_address;
+            (!is_preferred, std::cmp::Reverse(elsewhere), !is_ssh)
         });
         addresses.truncate(MOST_ADDRESSES);
         if addresses.is_empty() && nodes.len() > 1 {
@@ -184,7 +188,8 @@ mod tests {
 
     fn choice(interfaces: &[&str], networks: &[&str]) -> Choice {
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
-        Choice { interfaces, networks: networks.iter().map(|n| n.parse().unwrap()).collect() }
+        let networks = networks.iter().map(|n| n.parse().unwrap()).collect();
+        Choice { interfaces, networks, preferred: Vec::new() }
     }
 
     #[test]
@@ -195,6 +200,18 @@ mod tests {
             facts("198.51.100.2", &[docker, ("eth0", "198.51.100.2/24"), ("eth1", "10.1.0.2/16")]);
         let found = of(&[a, b], &Choice::default()).unwrap();
         assert_eq!(found, [["10.1.0.1", "192.0.2.1"], ["10.1.0.2", "198.51.100.2"]]);
+    }
+
+    #[test]
+    fn addresses_of_the_fabric_come_before_others() {
+        let a = facts("10.1.0.1", &[("eth0", "10.1.0.1/16"), ("ib0", "10.2.0.1/24")]);
+        let b = facts("10.1.0.2", &[("eth0", "10.1.0.2/16"), ("ib0", "10.2.0.2/24")]);
+        let mut choice = Choice::default();
+        let found = of(&[a.clone(), b.clone()], &choice).unwrap();
+        assert_eq!(found, [["10.1.0.1", "10.2.0.1"], ["10.1.0.2", "10.2.0.2"]]);
+        choice.preferred = vec!["10.2.0.1".parse().unwrap()];
+        let found = of(&[a, b], &choice).unwrap();
+        assert_eq!(found, [["10.2.0.1", "10.1.0.1"], ["10.1.0.2", "10.2.0.2"]]);
     }
 
     #[test]

@@ -1,60 +1,104 @@
 //! Environment as data: what goes along from the launching shell, and what each rank is told.
 
+mod env_file;
+
 use crate::map::RankMap;
+use crate::ssh::config::wildcard;
+use env_file::EnvFileError;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
-/// A `-x` that cannot be meant.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+/// What is asked for of ranks' environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// `NAME=VALUE`; `NAME`, with its value here; or a pattern of names that are set here.
+    pub(crate) named: Vec<OsString>,
+    /// Files of lines `NAME=VALUE`, which count less than what is named.
+    pub(crate) files: Vec<PathBuf>,
+    /// The rest of this shell's environment stays here.
+    pub(crate) nothing_else: bool,
+    /// What a login on a host sets there counts before this shell's.
+    pub(crate) login: bool,
+}
+
+/// A `-x` or an `--env-file` that cannot be meant.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvError {
     #[error("`-x {0}`: a variable's name is missing")]
     NoName(String),
     #[error("`-x {0}`: {0} is not set here")]
     Unset(String),
+    #[error("`-x {0}`: a pattern takes no value")]
+    Pattern(String),
+    #[error(transparent)]
+    File(#[from] EnvFileError),
+    #[error("{}:{line}: {name} is not set here", path.display())]
+    UnsetOfFile { path: PathBuf, line: usize, name: String },
 }
 
 impl EnvError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            EnvError::NoName(_) => None,
+            EnvError::NoName(_) | EnvError::Pattern(_) | EnvError::File(_) => None,
             EnvError::Unset(name) => Some(format!("export {name} first, or use -x {name}=VALUE")),
+            EnvError::UnsetOfFile { name, .. } => {
+                Some(format!("export {name} first, or write {name}=VALUE"))
+            }
         }
     }
 }
 
 /// What every rank gets from here: `own` without what belongs to one host or another launch, then
-/// what `-x` asks for. Also returns the names that `-x` set.
+/// what is asked for by name. Also returns the names that were asked for.
 pub(crate) fn forwarded(
     own: impl Iterator<Item = (OsString, OsString)>,
-    asked: &[OsString],
+    wanted: &Wanted,
 ) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
     let own: Vec<(OsString, OsString)> = own.collect();
     let mut env: Vec<EnvVar> = Vec::new();
-    for (name, value) in &own {
-        let text = name.to_string_lossy();
-        if names::is_node_own(&text) || names::is_foreign_launch(&text) {
-            continue;
-        }
-        let rule = match &*text {
+    let along = own.iter().filter(|(name, _)| !wanted.nothing_else && may_go_along(name));
+    for (name, value) in along {
+        let rule = match &*name.to_string_lossy() {
+            _ if wanted.login => EnvRule::Default,
             names::PATH => EnvRule::PathBefore,
             names::PYTHONPATH => EnvRule::PathAfter,
             _ => EnvRule::Set,
         };
         env.push(EnvVar { name: name.clone(), value: value.clone(), rule });
     }
-    if !own.iter().any(|(name, _)| name == names::PYTHONUNBUFFERED) {
+    if !env.iter().any(|var| var.name == names::PYTHONUNBUFFERED) {
         set(&mut env, names::PYTHONUNBUFFERED.into(), "1".into());
     }
     let mut explicit = Vec::new();
-    for asked in asked {
-        let (name, value) = split(asked, &own)?;
+    let mut ask = |name: OsString, value: OsString| {
         explicit.push(name.to_string_lossy().into_owned());
         set(&mut env, name, value);
+    };
+    for path in &wanted.files {
+        for line in env_file::read(path)? {
+            let value = line.value.map(OsString::from).or_else(|| value_of(&own, &line.name));
+            let value = value.ok_or_else(|| EnvError::UnsetOfFile {
+                path: path.clone(),
+                line: line.number,
+                name: line.name.clone(),
+            })?;
+            ask(line.name.into(), value);
+        }
+    }
+    for asked in &wanted.named {
+        named(asked, &own)?.into_iter().for_each(|(name, value)| ask(name, value));
     }
     Ok((env, explicit))
+}
+
+/// Whether this shell's value means something elsewhere.
+fn may_go_along(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    !names::is_node_own(&name) && !names::is_foreign_launch(&name)
 }
 
 fn set(env: &mut Vec<EnvVar>, name: OsString, value: OsString) {
@@ -62,18 +106,36 @@ fn set(env: &mut Vec<EnvVar>, name: OsString, value: OsString) {
     env.push(EnvVar { name, value, rule: EnvRule::Set });
 }
 
-/// `NAME=VALUE`, or `NAME` with the value it has here.
-fn split(asked: &OsString, own: &[(OsString, OsString)]) -> Result<(OsString, OsString), EnvError> {
+fn value_of(own: &[(OsString, OsString)], name: &str) -> Option<OsString> {
+    own.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
+}
+
+/// `NAME=VALUE`; `NAME` with the value it has here; or every name that a pattern fits, but for those
+/// that mean something on one host or to another launch: these are named in full, or stay here.
+fn named(
+    asked: &OsStr,
+    own: &[(OsString, OsString)],
+) -> Result<Vec<(OsString, OsString)>, EnvError> {
     let text = asked.to_string_lossy().into_owned();
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.into())),
-        None => (text.as_str(), own.iter().find(|(n, _)| n == asked).map(|(_, v)| v.clone())),
+        None => (text.as_str(), None),
     };
     if name.is_empty() {
         return Err(EnvError::NoName(text));
     }
+    if name.contains(['*', '?']) {
+        if value.is_some() {
+            return Err(EnvError::Pattern(text));
+        }
+        let fits = |own: &OsStr| wildcard(name, &own.to_string_lossy()) && may_go_along(own);
+        let found: Vec<_> = own.iter().filter(|(name, _)| fits(name)).cloned().collect();
+        tracing::info!("-x {name}: {} variables", found.len());
+        return Ok(found);
+    }
+    let value = value.or_else(|| value_of(own, name));
     let value = value.ok_or_else(|| EnvError::Unset(name.to_owned()))?;
-    Ok((name.into(), value))
+    Ok(vec![(name.into(), value)])
 }
 
 /// What only this rank is told, but for what `-x` has set.
@@ -148,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_belongs_elsewhere_stays_here() {
-        let (env, _) = forwarded(shell().into_iter(), &[]).unwrap();
+        let (env, _) = forwarded(shell().into_iter(), &Wanted::default()).unwrap();
         let expected = ["PATH=/bin", "NCCL_DEBUG=INFO", "A=1", "PYTHONUNBUFFERED=1"];
         assert_eq!(names(&env), expected);
     }
@@ -156,7 +218,8 @@ mod tests {
     #[test]
     fn what_is_asked_for_wins() {
         let asked = ["A=2", "HOME", "PYTHONUNBUFFERED=", "RANK=7"].map(OsString::from);
-        let (env, explicit) = forwarded(shell().into_iter(), &asked).unwrap();
+        let wanted = Wanted { named: asked.to_vec(), ..Wanted::default() };
+        let (env, explicit) = forwarded(shell().into_iter(), &wanted).unwrap();
         assert_eq!(explicit, ["A", "HOME", "PYTHONUNBUFFERED", "RANK"]);
         let env = names(&env);
         for expected in ["A=2", "HOME=/h", "PYTHONUNBUFFERED=", "RANK=7"] {
@@ -170,8 +233,54 @@ mod tests {
 
     #[test]
     fn a_name_without_a_value_must_be_set() {
-        let ask = |x: &str| forwarded(shell().into_iter(), &[x.into()]).unwrap_err();
-        assert_eq!(ask("NOPE"), EnvError::Unset("NOPE".into()));
-        assert_eq!(ask("=1"), EnvError::NoName("=1".into()));
+        let ask = |x: &str| {
+            let wanted = Wanted { named: vec![x.into()], ..Wanted::default() };
+            forwarded(shell().into_iter(), &wanted).unwrap_err().to_string()
+        };
+        assert_eq!(ask("NOPE"), "`-x NOPE`: NOPE is not set here");
+        assert_eq!(ask("=1"), "`-x =1`: a variable's name is missing");
+        assert_eq!(ask("A*=1"), "`-x A*=1`: a pattern takes no value");
+    }
+
+    #[test]
+    fn a_pattern_takes_what_may_go_along() {
+        let named = |pattern: &str| Wanted {
+            named: vec![pattern.into()],
+            nothing_else: true,
+            ..Wanted::default()
+        };
+        let of = |pattern: &str| {
+            let (env, explicit) = forwarded(shell().into_iter(), &named(pattern)).unwrap();
+            (names(&env), explicit)
+        };
+        assert_eq!(of("NCCL_*").0, ["PYTHONUNBUFFERED=1", "NCCL_DEBUG=INFO"]);
+        assert_eq!(of("*").1, ["PATH", "NCCL_DEBUG", "A"]);
+        assert!(of("H?ME").1.is_empty() && of("PMI*").1.is_empty());
+        assert_eq!(of("HOME").1, ["HOME"]);
+    }
+
+    #[test]
+    fn files_count_before_this_shell_and_after_what_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("run.env");
+        std::fs::write(&path, "A=file\nB=file\nHOME\n\nNOPE\n").unwrap();
+        let mut wanted = Wanted { named: vec!["B=typed".into()], ..Wanted::default() };
+        wanted.files.push(path.clone());
+        let error = forwarded(shell().into_iter(), &wanted).unwrap_err().to_string();
+        assert!(error.ends_with("run.env:5: NOPE is not set here"), "{error}");
+        std::fs::write(&path, "A=file\nB=file\nHOME\n").unwrap();
+        let (env, explicit) = forwarded(shell().into_iter(), &wanted).unwrap();
+        assert_eq!(explicit, ["A", "B", "HOME", "B"]);
+        assert_eq!(names(&env)[3..], ["A=file", "HOME=/h", "B=typed"]);
+    }
+
+    #[test]
+    fn a_login_counts_before_this_shell() {
+        let wanted = Wanted { login: true, named: vec!["A=2".into()], ..Wanted::default() };
+        let (env, _) = forwarded(shell().into_iter(), &wanted).unwrap();
+        let rule = |name: &str| env.iter().find(|var| var.name == name).map(|var| var.rule);
+        assert_eq!(rule("PATH"), Some(EnvRule::Default));
+        assert_eq!(rule("NCCL_DEBUG"), Some(EnvRule::Default));
+        assert_eq!(rule("A"), Some(EnvRule::Set));
     }
 }

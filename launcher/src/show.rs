@@ -13,7 +13,7 @@ use crate::setup::{Setup, Variable};
 use crate::table;
 use rlaunch_bootstrap::env::{self as names, shown};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::job::EnvVar;
+use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_bootstrap::library::PYTHON;
 use rlaunch_bootstrap::table::{RankNic, RankTable};
 use serde::Serialize;
@@ -179,7 +179,7 @@ pub(crate) fn told<'a>(
         let mut tell = |variable, why| rows.push((rank.0, host, variable, why));
         for Variable { name, value, reason } in explained {
             let (value, why) = match yours(name) {
-                Some(var) => (var.value.to_string_lossy().into_owned(), "(yours)".to_owned()),
+                Some(var) => (var.value.to_string_lossy().into_owned(), whose(var).to_owned()),
                 None => (value.clone(), reason.clone()),
             };
             tell(format!("{name}={}", shown(name, &value)), why);
@@ -189,14 +189,26 @@ pub(crate) fn told<'a>(
             tell(variable, why);
         }
         let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
-        for var in job.env.iter().filter(|var| is_of_libraries(&var.name)) {
+        let asked = |name: &OsStr| job.explicit.iter().any(|asked| name == asked.as_str());
+        for var in job.env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {
-                tell(format!("{name}={}", shown(&name, &value)), "(yours)".into());
+                tell(format!("{name}={}", shown(&name, &value)), whose(var).into());
             }
+        }
+        if job.login && !asked(OsStr::new(names::PATH)) {
+            tell(names::PATH.into(), "(host): as a login shell there has it".into());
         }
     }
     rows
+}
+
+/// Who has set what goes along.
+fn whose(var: &EnvVar) -> &'static str {
+    match var.rule {
+        EnvRule::Default => "(yours) where the host sets none",
+        EnvRule::Set | EnvRule::PathBefore | EnvRule::PathAfter => "(yours)",
+    }
 }
 
 /// By what a rank finds its library, and why; `given` is what the user has set of it.

@@ -15,6 +15,7 @@ mod aarch64;
 mod bench;
 mod callback;
 mod communicator;
+mod config;
 mod delivery;
 mod dry_run;
 mod ending;

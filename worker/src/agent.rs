@@ -8,6 +8,7 @@ use crate::facts;
 use crate::frames::Arrival;
 use crate::horovod::Door;
 use crate::library::OfRanks;
+use crate::login;
 use crate::mesh::Mesh;
 use crate::oob::tree::{News, Tree};
 use crate::prepare::{self, JobFiles, Prepared};
@@ -204,7 +205,11 @@ impl Agent {
             Ok(files) => files,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        let mut prepared = match prepare::prepare(job, &files) {
+        let node = match self.node_environment(job).await? {
+            Ok(node) => node,
+            Err(problem) => return self.refuse(vec![problem]).await,
+        };
+        let mut prepared = match prepare::prepare(job, &files, node) {
             Ok(prepared) => prepared,
             Err(problems) => return self.refuse(problems).await,
         };
@@ -222,6 +227,22 @@ impl Agent {
             library: library.place(),
         });
         Some((prepared, services))
+    }
+
+    /// What this node has by itself: the agent's own, or that of a login. Beats go out meanwhile.
+    async fn node_environment(&mut self, job: &Job) -> Option<Result<login::Variables, Problem>> {
+        if !job.login {
+            return Some(Ok(std::env::vars_os().collect()));
+        }
+        let asking = login::environment();
+        tokio::pin!(asking);
+        loop {
+            tokio::select! {
+                answer = &mut asking => return Some(answer),
+                // Nothing is said before this node has answered, but that the job is over.
+                message = self.message() => drop(message?),
+            }
+        }
     }
 
     async fn receive_files(

@@ -18,6 +18,7 @@ mod guardian;
 mod horovod;
 mod inventory;
 mod library;
+mod login;
 mod mesh;
 mod oob;
 mod oom;
@@ -51,6 +52,7 @@ rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`,
   rlaunch-worker capture           the files that say so
   rlaunch-worker __verify SHA256   check that this file is that build
   rlaunch-worker __exec-rank …     become a rank (started by the agent)
+  rlaunch-worker __environment …   print the environment (started by a login shell)
   rlaunch-worker --version
 
 Called by the name `rlaunch`, as it is in ranks, it is how their scripts coordinate:
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Some("inventory") => inventory::print(args.next()),
         Some("capture") => inventory::capture(),
         Some("__exec-rank") => exec_rank::exec(args),
+        Some("__environment") => login::print(args.next()),
         Some("__verify") => verify::verify(args.next()),
         Some("--version") => {
             tell!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));

@@ -61,9 +61,14 @@ impl Prepared {
     }
 }
 
-/// Looks for everything at once, so that the user reads all that is missing in one go.
-pub(crate) fn prepare(job: &Job, files: &JobFiles) -> Result<Prepared, Vec<Problem>> {
-    let mut env = rank_env::common(std::env::vars_os(), &job.env);
+/// Looks for everything at once, so that the user reads all that is missing in one go. `node` is the
+/// environment that this node has by itself.
+pub(crate) fn prepare(
+    job: &Job,
+    files: &JobFiles,
+    node: Vec<(OsString, OsString)>,
+) -> Result<Prepared, Vec<Problem>> {
+    let mut env = rank_env::common(node.into_iter(), &job.env);
     let mut argv = job.argv.clone();
     if !files.files.is_empty() {
         env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());

@@ -23,6 +23,8 @@ pub(crate) fn common(
             EnvRule::Set => var.value.clone(),
             EnvRule::PathBefore => join_search_path(&theirs, &own).into(),
             EnvRule::PathAfter => join_search_path(&own, &theirs).into(),
+            EnvRule::Default if env.contains_key(&var.name) => continue,
+            EnvRule::Default => var.value.clone(),
         };
         env.insert(var.name.clone(), value);
     }
@@ -63,6 +65,7 @@ mod tests {
     fn layers_meet_as_documented() {
         let node = pairs(&[
             ("HOME", "/home/u"),
+            ("LANG", "C"),
             ("PATH", "/usr/bin:/opt/node"),
             ("PYTHONPATH", "/node/py"),
             ("PMI_RANK", "4"),
@@ -72,6 +75,8 @@ mod tests {
             var("PATH", "/usr/bin:/my/bin", EnvRule::PathBefore),
             var("PYTHONPATH", "/my/py", EnvRule::PathAfter),
             var("NCCL_DEBUG", "INFO", EnvRule::Set),
+            var("LANG", "de", EnvRule::Default),
+            var("LC_ALL", "de", EnvRule::Default),
         ];
         let common = common(node.into_iter(), &forwarded);
         let own = [("RANK".to_owned(), "1".to_owned())];
@@ -80,6 +85,8 @@ mod tests {
         let env = of_rank(&common, own.iter(), &defaults);
         let expected = pairs(&[
             ("HOME", "/home/u"),
+            ("LANG", "C"),
+            ("LC_ALL", "de"),
             ("NCCL_DEBUG", "INFO"),
             ("OMP_NUM_THREADS", "2"),
             ("PATH", "/usr/bin:/my/bin:/opt/node"),

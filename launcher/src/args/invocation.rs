@@ -1,10 +1,13 @@
 //! Which verb is meant.
 
 use super::{
-    Args, BenchArgs, CaptureArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs,
-    TrainArgs, spelling,
+    Args, BenchArgs, CaptureArgs, ReachArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs,
+    TopoArgs, TrainArgs, spelling,
 };
-use clap::Parser;
+use crate::config::{self, ConfigError, Surroundings};
+use crate::exit::Exit;
+use crate::report::Failed;
+use clap::{CommandFactory, Parser};
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsString;
 
@@ -23,14 +26,55 @@ pub(crate) enum Invocation {
     OfRank(Vec<OsString>),
 }
 
+/// A command line that cannot be read, or what stands beside it. Help that was asked for is one, too.
+#[derive(Debug)]
+pub(crate) enum Misread {
+    Words(clap::Error),
+    Config(ConfigError),
+}
+
+impl From<clap::Error> for Misread {
+    fn from(error: clap::Error) -> Misread {
+        Misread::Words(error)
+    }
+}
+
+impl From<ConfigError> for Misread {
+    fn from(error: ConfigError) -> Misread {
+        Misread::Config(error)
+    }
+}
+
+impl Misread {
+    /// Says what is wrong, or prints the help.
+    pub(crate) fn print(self) -> Exit {
+        match self {
+            Misread::Words(error) => {
+                let _ = error.print();
+                if error.use_stderr() { Exit::USAGE } else { Exit::SUCCESS }
+            }
+            Misread::Config(error) => {
+                Failed::from_error(Exit::USAGE, &error).hint(error.hint()).print();
+                Exit::USAGE
+            }
+        }
+    }
+}
+
 /// Reads the words behind a verb, preceded by the command's name.
-type Read = fn(Vec<OsString>) -> Result<Invocation, clap::Error>;
+type Read = fn(Vec<OsString>) -> Result<Invocation, Misread>;
 
 /// Verbs of the launcher; ranks' own are in [`command::VERBS`].
 const VERBS: &[(&str, Read)] = &[
-    ("reap", |typed| Ok(Invocation::Reap(ReapArgs::try_parse_from(typed)?))),
-    ("topo", |typed| Ok(Invocation::Topo(TopoArgs::try_parse_from(typed)?))),
-    ("capture", |typed| Ok(Invocation::Capture(CaptureArgs::try_parse_from(typed)?))),
+    ("reap", |typed| {
+        Ok(Invocation::Reap(configured(typed, |args: &mut ReapArgs| &mut args.reach)?))
+    }),
+    ("topo", |typed| {
+        Ok(Invocation::Topo(configured(typed, |args: &mut TopoArgs| &mut args.reach)?))
+    }),
+    ("capture", |typed| {
+        Ok(Invocation::Capture(configured(typed, |args: &mut CaptureArgs| &mut args.reach)?))
+    }),
     ("bench", read_bench),
     ("report", |typed| Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?))),
     ("ssh-config", |typed| Ok(Invocation::SshConfig(SshConfigArgs::try_parse_from(typed)?))),
@@ -38,13 +82,13 @@ const VERBS: &[(&str, Read)] = &[
 ];
 
 impl Invocation {
-    /// Parses the command line, or prints help or what is wrong with it.
-    pub(crate) fn parse_or_explain() -> Result<Invocation, clap::Error> {
+    /// Parses the command line, with what the environment and a file add to it.
+    pub(crate) fn parse_or_explain() -> Result<Invocation, Misread> {
         Invocation::parse(std::env::args_os().collect())
     }
 
     /// What these words ask for, the first of which is the command's name.
-    pub(crate) fn parse(mut typed: Vec<OsString>) -> Result<Invocation, clap::Error> {
+    pub(crate) fn parse(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         if let Some((_, read)) = VERBS.iter().find(|(verb, _)| *verb == first) {
             typed.remove(1);
@@ -53,17 +97,36 @@ impl Invocation {
         if command::VERBS.contains(&first) {
             return Ok(Invocation::OfRank(typed.split_off(1)));
         }
-        let args = Args::try_parse_from(spelling::respell(typed.clone())?)?;
+        let spelled = spelling::respell(typed.clone())?;
+        let args = configured(spelled, |args: &mut Args| &mut args.reach)?;
         Ok(Invocation::Run(Box::new(Args { typed, ..args })))
     }
 }
 
-fn read_bench(mut typed: Vec<OsString>) -> Result<Invocation, clap::Error> {
+/// What was typed and what the environment and a file say; `reach` is told of it.
+fn configured<P: Parser>(
+    typed: Vec<OsString>,
+    reach: impl FnOnce(&mut P) -> &mut ReachArgs,
+) -> Result<P, Misread> {
+    let around = Surroundings::current();
+    let (words, found) = config::with_defaults(Args::command(), P::command(), typed, &around)?;
+    let mut args = P::try_parse_from(words)?;
+    reach(&mut args).found = found;
+    Ok(args)
+}
+
+fn read_bench(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
     if typed.get(1).is_some_and(|what| what == "train") {
         typed.remove(1);
-        return Ok(Invocation::Train(Box::new(TrainArgs::parse(typed)?)));
+        let spelled = spelling::respell_for(TrainArgs::command(), typed)?;
+        let (all, around) = (Args::command(), Surroundings::current());
+        let (words, found) = config::with_defaults(all, TrainArgs::command(), spelled, &around)?;
+        let mut args = TrainArgs::parse(words)?;
+        args.reach.found = found;
+        return Ok(Invocation::Train(Box::new(args)));
     }
     // `-np`, as for a job.
     let typed = typed.into_iter().map(|word| if word == "-np" { "-n".into() } else { word });
-    Ok(Invocation::Bench(Box::new(BenchArgs::try_parse_from(typed)?)))
+    let args = configured(typed.collect(), |args: &mut BenchArgs| &mut args.reach)?;
+    Ok(Invocation::Bench(Box::new(args)))
 }

@@ -8,13 +8,28 @@ use std::path::PathBuf;
 /// What the program is given.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProgramArgs {
-    /// Give every rank this variable: NAME=VALUE, or NAME to take its value from here. The rest of
-    /// this shell's environment goes along, but for what belongs to one host or another launch
+    /// Give every rank this variable: NAME=VALUE, NAME to take its value from here, or 'NAME*' for
+    /// all that begin so. The rest of this shell's environment goes along, but for what belongs to
+    /// one host or another launch
     #[arg(
         short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
         help_heading = "The program"
     )]
     pub(crate) env: Vec<OsString>,
+
+    /// Give every rank the variables of this file, a line NAME=VALUE for each, as docker and dotenv
+    /// have them; -x counts before it
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    pub(crate) env_file: Vec<PathBuf>,
+
+    /// Leave this shell's environment here, but for what -x and --env-file name
+    #[arg(long, help_heading = "The program")]
+    pub(crate) no_env: bool,
+
+    /// Ask the login shell on each host for PATH and the rest, as a login there has them; of this
+    /// shell's environment goes along what a login does not set
+    #[arg(long, help_heading = "The program")]
+    pub(crate) login: bool,
 
     /// Run in this directory, which every host must have. Otherwise this one where the host has
     /// it, else the home directory

@@ -146,7 +146,7 @@ fn lowered(words: Vec<OsString>) -> JobSpec {
     match Invocation::parse(words) {
         Ok(Invocation::Run(args)) => JobSpec::from_args(*args).unwrap(),
         Ok(_) => panic!("not a job"),
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{error:?}"),
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) use rsh::{Rsh, RshError, last_words};
 
 use crate::agent::deliver::{DeliverError, HELLO_TIMEOUT};
 use crate::channel::{AgentChannel, Ending};
+use crate::config::HostBook;
 use crate::hosts::Host;
 use crate::job::Reach;
 use crate::report::Failed;
@@ -33,6 +34,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// By what hosts are reached; one serves all of a job.
 pub(crate) struct Routes {
     by: By,
+    book: HostBook,
     container: Option<Container>,
     /// What containers that are started have in their names.
     label: String,
@@ -90,7 +92,8 @@ impl Routes {
             None => By::Ssh(Box::new(Ssh::of(reach)?)),
         };
         let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
-        Ok(Routes { by, container: reach.container.clone(), label })
+        let (book, container) = (reach.book.clone(), reach.container.clone());
+        Ok(Routes { by, book, container, label })
     }
 
     /// Containers that are started have the job's id in their names.
@@ -102,9 +105,10 @@ impl Routes {
     /// started when it has something to run.
     pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
         let tell = |stage| roster.set(&host.to_string(), stage);
+        let (dialled, port) = self.book.way_to(host);
         let to = match &self.by {
-            By::Ssh(ssh) => To::Ssh(ssh.connect(host, &tell).await?),
-            By::Rsh(rsh) => To::Rsh(rsh.clone(), host.clone()),
+            By::Ssh(ssh) => To::Ssh(ssh.connect(&dialled, port, &tell).await?),
+            By::Rsh(rsh) => To::Rsh(rsh.clone(), dialled),
         };
         let label = container_name(&format!("{}-{host}", self.label));
         let (container, ending) = (self.container.clone(), Mutex::default());

@@ -133,13 +133,14 @@ impl Ssh {
     }
 
     /// Reaches a host, directly or as its configuration says, checks that it is who it was before,
-    /// and logs in.
+    /// and logs in. A `port` counts before its configuration's.
     pub(crate) async fn connect(
         &self,
         host: &Host,
+        port: Option<u16>,
         tell: Tell<'_>,
     ) -> Result<Connection, SshError> {
-        let (target, jumps) = self.resolve(host).await?;
+        let (target, jumps) = self.resolve(host, port).await?;
         if jumps.is_empty() {
             return self.log_in(&target, None, tell).await;
         }
@@ -150,9 +151,9 @@ impl Ssh {
     }
 
     /// What the configuration says about a host, and about the jump hosts before it.
-    async fn resolve(&self, host: &Host) -> Result<(Hop, Vec<Hop>), SshError> {
+    async fn resolve(&self, host: &Host, port: Option<u16>) -> Result<(Hop, Vec<Hop>), SshError> {
         let resolve = || {
-            let config = self.config.resolve_as(&host.name, host.user.as_deref(), None)?;
+            let config = self.config.resolve_as(&host.name, host.user.as_deref(), port)?;
             let port = config.port.or(self.port).unwrap_or(SSH_PORT);
             let target = Hop { name: host.name.clone(), config, port };
             let jumps = jump::jumps_before(&self.config, &target)?;

@@ -9,6 +9,7 @@
 mod callback;
 mod client;
 mod comm;
+mod config;
 mod frames;
 mod horovod;
 mod library;
@@ -26,6 +27,20 @@ mod files {
     pub(crate) mod config;
     pub(crate) mod keys;
     pub(crate) mod known_hosts;
+}
+
+/// The same of what people write for a launcher.
+#[path = "../../../launcher/src/config"]
+#[expect(dead_code, reason = "of these modules only what reads files is run")]
+mod settings {
+    pub(crate) mod error;
+    pub(crate) mod file;
+}
+
+#[path = "../../../launcher/src/rank_env"]
+#[expect(dead_code, reason = "the file's content is run, not the file")]
+mod variables {
+    pub(crate) mod env_file;
 }
 
 /// Something that takes any bytes.
@@ -68,6 +83,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
     Target { name: "wire-up", run: comm::wire_up, seeds: comm::wire_up_seeds },
     Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },
+    Target { name: "cluster", run: config::cluster, seeds: config::cluster_seeds },
+    Target { name: "variables", run: config::variables, seeds: config::variables_seeds },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
 ];
 

@@ -1,0 +1,98 @@
+//! What is wrong with `rlaunch.toml` or a variable that stands for an option, and where.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file's name where it is looked for.
+pub(crate) const FILE: &str = "rlaunch.toml";
+
+/// Where something was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a file, at this line, from 1.
+    Line(PathBuf, usize),
+    /// In the variable of this name.
+    Variable(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(path, line) => write!(f, "{}:{line}", path.display()),
+            Place::Variable(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Why defaults cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// Found, and not to be trusted.
+    #[error("{} is not read: {reason}, and it can name commands to run", path.display())]
+    Distrusted { path: PathBuf, reason: String },
+    #[error("{place}: {reason}")]
+    Wrong { place: Place, reason: String },
+    #[error("{place}: unknown key `{key}`{}", known(near.as_deref(), all))]
+    Unknown {
+        place: Place,
+        key: String,
+        /// The known key that is nearest to it.
+        near: Option<String>,
+        /// What there is, where that is short.
+        all: &'static [&'static str],
+    },
+    #[error("{} has no profile `{name}`{}", path.display(), profiles(has))]
+    NoProfile { path: PathBuf, name: String, has: Vec<String> },
+    #[error("profile `{0}`: there is no rlaunch.toml to have it")]
+    NoFile(String),
+}
+
+fn known(near: Option<&str>, all: &[&str]) -> String {
+    match (near, all) {
+        (Some(near), _) => format!(": `{near}` exists"),
+        (None, []) => String::new(),
+        (None, all) => format!(": there are {}", all.join(", ")),
+    }
+}
+
+fn profiles(has: &[String]) -> String {
+    if has.is_empty() { String::new() } else { format!(": it has {}", has.join(", ")) }
+}
+
+impl ConfigError {
+    /// Something at a line of a file.
+    pub(crate) fn at(path: &Path, line: usize, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Wrong { place: Place::Line(path.to_owned(), line), reason: reason.into() }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            ConfigError::Read { .. } => Some("--cluster none goes without a file".into()),
+            ConfigError::Distrusted { path, .. } => Some(format!(
+                "--cluster {} reads it all the same, --cluster none goes without",
+                path.display()
+            )),
+            ConfigError::Unknown { near: None, all: [], .. } => {
+                Some("`rlaunch --help` has the options, each a key by its long name".into())
+            }
+            ConfigError::NoFile(_) => Some(format!(
+                "--cluster FILE names one; otherwise ./{FILE} or ~/.config/rlaunch/{FILE} is read"
+            )),
+            ConfigError::Unknown { .. }
+            | ConfigError::NoProfile { .. }
+            | ConfigError::Wrong { .. } => None,
+        }
+    }
+}
+
+/// The known name that may be meant by a mistyped one.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = |other: &&str| {
+        strsim::levenshtein(other, name) <= 2 || (name.len() > 2 && other.starts_with(name))
+    };
+    known.into_iter().filter(near).min_by_key(|other| strsim::levenshtein(other, name))
+}

@@ -1,0 +1,235 @@
+//! `--env-file`: variables of ranks, a line each, as docker and dotenv have them.
+//!
+//! `NAME=VALUE`, with `export` before it or not; `NAME` alone takes its value from here. `#` begins a
+//! comment at the start of a line, behind a blank in a bare value, and behind a quoted one. Single
+//! quotes keep what is between them; in double quotes `\n`, `\t`, `\r`, `\"`, `\\` and `\$` stand for
+//! one character. Quoted values may go on over several lines. `$NAME` stands for nothing else.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The longest file, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Why a file of variables cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvFileError {
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: {reason}", path.display())]
+    Line { path: PathBuf, line: usize, reason: String },
+}
+
+/// A variable of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    /// Without one it is taken from here.
+    pub(crate) value: Option<String>,
+    /// Where its name stands, from 1.
+    pub(crate) number: usize,
+}
+
+/// Reads a file.
+pub(crate) fn read(path: &Path) -> Result<Vec<Line>, EnvFileError> {
+    let read = || {
+        let mut text = String::new();
+        let length = File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+        if length as u64 > LONGEST {
+            return Err(io::Error::other(format!("longer than {} MiB", LONGEST >> 20)));
+        }
+        Ok(text)
+    };
+    let text = read().map_err(|source| EnvFileError::Read { path: path.to_owned(), source })?;
+    parse(&text).map_err(|(line, reason)| EnvFileError::Line {
+        path: path.to_owned(),
+        line,
+        reason,
+    })
+}
+
+/// The same for what a file holds; what is wrong comes with its line.
+pub(crate) fn parse(text: &str) -> Result<Vec<Line>, (usize, String)> {
+    let mut reading = Reading { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
+    let mut lines = Vec::new();
+    while !reading.rest.is_empty() {
+        let number = reading.line;
+        let parsed = reading.variable();
+        lines.extend(parsed.map_err(|reason| (number, reason))?.map(|(name, value)| Line {
+            name,
+            value,
+            number,
+        }));
+    }
+    Ok(lines)
+}
+
+struct Reading<'a> {
+    rest: &'a str,
+    /// Of the next character.
+    line: usize,
+}
+
+impl<'a> Reading<'a> {
+    /// The next line without its end, and past it.
+    fn rest_of_line(&mut self) -> &'a str {
+        let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
+        (self.rest, self.line) = (rest, self.line + 1);
+        line
+    }
+
+    /// A variable, or nothing where the line has none; past the end of its last line.
+    fn variable(&mut self) -> Result<Option<(String, Option<String>)>, String> {
+        let line = self.rest.split('\n').next().unwrap_or_default();
+        let start = line.trim_start();
+        if start.is_empty() || start.starts_with('#') {
+            self.rest_of_line();
+            return Ok(None);
+        }
+        let bare = start.strip_prefix("export").filter(|bare| bare.starts_with([' ', '\t']));
+        let start = bare.map_or(start, str::trim_start);
+        let Some((name, value)) = start.split_once('=') else {
+            let name = check_name(start.split(" #").next().unwrap_or(start).trim_end())?;
+            self.rest_of_line();
+            return Ok(Some((name, None)));
+        };
+        let name = check_name(name.trim_end())?;
+        // A value may begin behind blanks.
+        let inner = value.trim_start_matches([' ', '\t']);
+        let value = match inner.chars().next() {
+            Some(quote @ ('"' | '\'')) => {
+                self.rest = &self.rest[line.len() - inner.len() + 1..];
+                self.quoted(quote)?
+            }
+            _ => {
+                self.rest_of_line();
+                bare_value(value)
+            }
+        };
+        if value.contains('\0') {
+            return Err(format!("the value of {name} has a null byte"));
+        }
+        Ok(Some((name, Some(value))))
+    }
+
+    /// Up to the closing quote, behind which only a comment may stand.
+    fn quoted(&mut self, quote: char) -> Result<String, String> {
+        let mut value = String::new();
+        let mut characters = self.rest.char_indices();
+        let end = loop {
+            let Some((at, character)) = characters.next() else {
+                return Err(format!("a quote {quote} that does not end"));
+            };
+            match character {
+                _ if character == quote => break at + 1,
+                '\\' if quote == '"' => match characters.next() {
+                    Some((_, 'n')) => value.push('\n'),
+                    Some((_, 't')) => value.push('\t'),
+                    Some((_, 'r')) => value.push('\r'),
+                    Some((_, same @ ('"' | '\\' | '$'))) => value.push(same),
+                    Some((_, other)) => value.extend(['\\', other]),
+                    None => return Err(format!("a quote {quote} that does not end")),
+                },
+                character => value.push(character),
+            }
+        };
+        let (inside, rest) = self.rest.split_at(end);
+        (self.rest, self.line) = (rest, self.line + inside.matches('\n').count());
+        let behind = self.rest_of_line().trim();
+        if behind.is_empty() || behind.starts_with('#') {
+            return Ok(value);
+        }
+        Err(format!("`{behind}` stands behind the closing quote"))
+    }
+}
+
+/// Up to a comment, without blanks at its end.
+fn bare_value(text: &str) -> String {
+    let comment = text
+        .char_indices()
+        .find(|&(at, character)| character == '#' && text[..at].ends_with(char::is_whitespace));
+    let value = comment.map_or(text, |(at, _)| &text[..at]);
+    value.trim().to_owned()
+}
+
+fn check_name(name: &str) -> Result<String, String> {
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'');
+    if name.is_empty() {
+        return Err("a variable's name is missing".to_owned());
+    }
+    if name.contains(is_bad) {
+        return Err(format!("{name:?} is no name of a variable"));
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(text: &str) -> Vec<(String, Option<String>)> {
+        parse(text).unwrap().into_iter().map(|line| (line.name, line.value)).collect()
+    }
+
+    #[test]
+    fn lines_are_read_as_docker_and_dotenv_have_them() {
+        let text = "\u{feff}# a comment\n\nA=1\nB = two words # said\r\nexport C=#x#y\n  D=\n\
+                    E='a $b \\n # c' # d\nF=\"a\\n\\\"b\\\" \\$c \\d\"\nG='one\ntwo'\nHERE\nI=a=b\n\
+                    J= # none\nexported=7\nK=\"last\"";
+        let expected = [
+            ("A", "1"),
+            ("B", "two words"),
+            ("C", "#x#y"),
+            ("D", ""),
+            ("E", "a $b \\n # c"),
+            ("F", "a\n\"b\" $c \\d"),
+            ("G", "one\ntwo"),
+            ("HERE", "(none)"),
+            ("I", "a=b"),
+            ("J", ""),
+            ("exported", "7"),
+            ("K", "last"),
+        ];
+        let expected = expected
+            .map(|(name, value)| (name.to_owned(), (value != "(none)").then(|| value.to_owned())));
+        assert_eq!(parsed(text), expected);
+        // A name behind a value of two lines is on its own line.
+        let numbers: Vec<usize> = parse(text).unwrap().iter().map(|line| line.number).collect();
+        assert_eq!(numbers, [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let said = |text: &str| parse(text).unwrap_err();
+        assert_eq!(said("A=1\n=2\n"), (2, "a variable's name is missing".to_owned()));
+        assert_eq!(said("A B=2\n"), (1, "\"A B\" is no name of a variable".to_owned()));
+        assert_eq!(said("\nA='x\n\n"), (2, "a quote ' that does not end".to_owned()));
+        assert_eq!(said("A=\"x\\"), (1, "a quote \" that does not end".to_owned()));
+        assert_eq!(said("A='x'y\n"), (1, "`y` stands behind the closing quote".to_owned()));
+        assert!(said("A=\0\n").1.contains("null byte"));
+        let error = read(Path::new("/no/such.env")).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read /no/such.env");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_in_quotes_comes_back(values in prop::collection::vec("[^\0\r]{0,20}", 0..6)) {
+            let quoted = |value: &String| {
+                value.replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$")
+            };
+            let lines = values.iter().zip(1..).map(|(v, n)| format!("V{n}=\"{}\"\n", quoted(v)));
+            let read: Vec<_> = parsed(&lines.collect::<String>());
+            let read: Vec<String> = read.into_iter().filter_map(|(_, value)| value).collect();
+            prop_assert_eq!(read, values);
+        }
+
+        #[test]
+        fn whatever_is_wrong_is_on_a_line_of_the_file(text in "[A-C =\"'#\\\\\n]{0,40}") {
+            if let Err((line, _)) = parse(&text) {
+                prop_assert!((1..=text.lines().count()).contains(&line));
+            }
+        }
+    }
+}

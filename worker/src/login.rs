@@ -1,0 +1,187 @@
+//! The environment that a login on this host has, as the user's own login shell sets it up.
+//!
+//! The shell becomes this program, which prints what it was given between two marks: whatever else
+//! the shell's start prints does not matter, and no other program has to be on this host.
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, Uid, User};
+use rlaunch_bootstrap::job::Problem;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// What a login may take: where homes and modules are far away, that is seconds.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The most that a login may print, in bytes.
+const LONGEST: usize = 1 << 20;
+/// What is shown at most of what it printed instead, in characters.
+const SHOWN: usize = 200;
+
+/// Names and values.
+pub(crate) type Variables = Vec<(OsString, OsString)>;
+
+/// Asks the login shell once.
+pub(crate) async fn environment() -> Result<Variables, Problem> {
+    let shell = shell();
+    let problem = |cause: String| Problem::System {
+        operation: format!("read the environment of a login by {}", shell.display()),
+        cause,
+    };
+    let asking = async {
+        let mark = uuid::Uuid::new_v4().simple().to_string();
+        let mut login = Login::start(&shell, &mark)?;
+        login.read(&mark).await
+    };
+    match tokio::time::timeout(DEADLINE, asking).await {
+        Ok(Ok(variables)) => Ok(variables),
+        Ok(Err(error)) => Err(problem(error.to_string())),
+        Err(_) => Err(problem(format!("it takes more than {} s", DEADLINE.as_secs()))),
+    }
+}
+
+/// As the host's list of users has it.
+fn shell() -> PathBuf {
+    let of_user = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.shell);
+    let of_user = of_user.filter(|shell| !shell.as_os_str().is_empty());
+    let shell = of_user.or_else(|| std::env::var_os("SHELL").map(PathBuf::from));
+    shell.unwrap_or_else(|| PathBuf::from("/bin/sh"))
+}
+
+/// A login shell on its way to print its environment. It is ended when nobody waits for it any more.
+struct Login {
+    /// Of the shell, and of its process group.
+    pid: Pid,
+    stdout: pipe::Receiver,
+    done: bool,
+}
+
+impl Login {
+    fn start(shell: &Path, mark: &str) -> io::Result<Login> {
+        // The path in the cache may be gone by now; the kernel's link to this executable is not. Every
+        // shell understands this line.
+        let line = format!("exec /proc/{}/exe __environment {mark}", std::process::id());
+        let name = shell.file_name().unwrap_or(shell.as_os_str());
+        let mut command = Command::new(shell);
+        if name.as_bytes().ends_with(b"csh") {
+            // These take -l alone, and the older way for a login: by their name.
+            let mut login_name = OsString::from("-");
+            login_name.push(name);
+            command.arg0(login_name).arg("-c");
+        } else {
+            command.args(["-l", "-c"]);
+        }
+        let spawned = command
+            .arg(line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let mut child = spawned?;
+        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no stdout"))?;
+        let stdout = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
+        // The agent collects whatever ends.
+        Ok(Login { pid: Pid::from_raw(child.id().cast_signed()), stdout, done: false })
+    }
+
+    /// What it prints between the marks.
+    async fn read(&mut self, mark: &str) -> io::Result<Variables> {
+        let mut printed = Vec::new();
+        loop {
+            if self.stdout.read_buf(&mut printed).await? == 0 {
+                return Err(io::Error::other(format!("it ended{}", last_words(&printed))));
+            }
+            if let Some(variables) = between(&printed, mark) {
+                self.done = true;
+                return Ok(variables);
+            }
+            if printed.len() > LONGEST {
+                return Err(io::Error::other(format!("it printed {} MiB", LONGEST >> 20)));
+            }
+        }
+    }
+}
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        if !self.done {
+            // What has ended by itself needs no signal.
+            let _ = killpg(self.pid, Signal::SIGKILL);
+        }
+    }
+}
+
+/// The variables between two marks, once both are there. Of what a shell keeps for itself none is
+/// among them.
+fn between(printed: &[u8], mark: &str) -> Option<Variables> {
+    const OF_SHELL: &[&str] = &["_", "SHLVL", "OLDPWD"];
+    let mark = [mark.as_bytes(), b"\0"].concat();
+    let at = printed.windows(mark.len()).position(|window| window == mark)?;
+    let inside = &printed[at + mark.len()..];
+    let inside = inside.strip_suffix(mark.as_slice())?;
+    let split = |entry: &[u8]| {
+        let at = entry.iter().position(|byte| *byte == b'=').filter(|&at| at > 0)?;
+        let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        Some((text(&entry[..at]), text(&entry[at + 1..])))
+    };
+    let variables = inside.split(|byte| *byte == 0).filter_map(split);
+    Some(variables.filter(|(name, _)| !OF_SHELL.iter().any(|own| name == own)).collect())
+}
+
+/// The last line of what was printed in place of an environment.
+fn last_words(printed: &[u8]) -> String {
+    let text = String::from_utf8_lossy(printed);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last: Option<String> = last.map(|line| line.chars().take(SHOWN).collect());
+    last.map_or_else(String::new, |line| format!(" and printed: {line}"))
+}
+
+/// `rlaunch-worker __environment MARK`: prints this process's environment between two marks.
+pub(crate) fn print(mark: Option<OsString>) -> ExitCode {
+    let mark = mark.unwrap_or_default();
+    let mut all = Vec::new();
+    let mut entry = |parts: &[&OsStr]| {
+        all.extend(parts.iter().flat_map(|part| part.as_bytes()));
+        all.push(0);
+    };
+    entry(&[&mark]);
+    for (name, value) in std::env::vars_os() {
+        entry(&[&name, OsStr::new("="), &value]);
+    }
+    entry(&[&mark]);
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(&all).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_login_prints_beside_its_environment_does_not_matter() {
+        let text = b"Welcome!\nm\nm\0HOME=/h\0A=b=c\nd\0SHLVL=1\0_=x\0=odd\0m\0";
+        let expected = [("HOME", "/h"), ("A", "b=c\nd")];
+        let expected = expected.map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(between(text, "m"), Some(expected.to_vec()));
+        // Not before both marks are there.
+        for length in 0..text.len() {
+            assert_eq!(between(&text[..length], "m"), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn what_it_said_instead_is_shown() {
+        assert_eq!(last_words(b"Welcome!\n  no entry \n\n"), " and printed: no entry");
+        assert_eq!(last_words(b""), "");
+    }
+}
