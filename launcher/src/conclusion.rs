@@ -80,7 +80,7 @@ impl Conclusion<'_> {
         let blamed = culprit.map(|(failure, others, host)| blame(failure, others, &host, &written));
         let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
         let failed = match reason {
-            None => blamed.or(unverified),
+            None => blamed.or(unverified).or(written.incomplete),
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
