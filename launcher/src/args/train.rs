@@ -131,7 +131,10 @@ impl TrainArgs {
                 preload: self.preload.clone(),
                 ..args.program
             },
-            output: OutputArgs { tag_output: self.tag_output.then(Pattern::default), ..args.output },
+            output: OutputArgs {
+                tag_output: self.tag_output.then(Pattern::default),
+                ..args.output
+            },
             end: EndArgs { timeout: self.timeout, ..args.end },
             placing: self.placing.clone(),
             network: self.network.clone(),

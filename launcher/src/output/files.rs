@@ -133,7 +133,8 @@ mod tests {
         }
         assert!(files.into_trouble().is_none());
         for rank in 0..ranks {
-            let read = |name: &str| fs::read(directory.join(format!("rank.{rank}/{name}"))).unwrap();
+            let read =
+                |name: &str| fs::read(directory.join(format!("rank.{rank}/{name}"))).unwrap();
             assert_eq!(read("stdout"), b"one\xff\0two\n");
             assert_eq!(read("stderr"), b"ne\0o\n");
         }

@@ -17,5 +17,8 @@ pub(crate) fn pattern(data: &[u8]) {
 
 pub(crate) fn pattern_seeds() -> Vec<Vec<u8>> {
     let all = ["[%r,%h] ", "%t %h.%l (%p): ", "100%% of rank %r|", "%"];
-    all.iter().chain(&[Pattern::default().to_string().as_str()]).map(|s| s.as_bytes().to_vec()).collect()
+    all.iter()
+        .chain(&[Pattern::default().to_string().as_str()])
+        .map(|s| s.as_bytes().to_vec())
+        .collect()
 }

@@ -183,7 +183,8 @@ fn measure(
     let ran = complete(field, (launcher, way), program, pace, &errors, arrived);
     let said = fs::read_to_string(&errors).unwrap_or_default();
     let _ = fs::remove_file(&errors);
-    let ran = ran.map_err(|error| LabError::Wrong(format!("{error}\n{}", last_lines(&said, 10))))?;
+    let ran =
+        ran.map_err(|error| LabError::Wrong(format!("{error}\n{}", last_lines(&said, 10))))?;
     field.lab.wait_until_idle(IDLE)?;
     let hosts = field.hosts.iter().enumerate();
     let tags: Vec<String> = hosts.map(|(rank, host)| way.tag(launcher, rank, host)).collect();
