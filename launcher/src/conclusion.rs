@@ -126,7 +126,8 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
     }
     let tail = written.tails.lines(rank);
     if !tail.is_empty() {
-        failed.details.push("its last lines on stderr:".to_owned());
+        let stream = if written.merged { "" } else { " on stderr" };
+        failed.details.push(format!("its last lines{stream}:"));
         failed.details.extend(tail.into_iter().map(|line| format!("  {line}")));
     }
     if others > 0 {

@@ -108,8 +108,10 @@ impl Output {
 /// What is known when everything is written.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// The last lines that each rank wrote to stderr.
+    /// The last lines that each rank wrote to stderr, or to the one stream for both.
     pub(crate) tails: Tails,
+    /// It was one stream.
+    pub(crate) merged: bool,
     /// What NCCL has said, when that was wanted.
     pub(crate) nccl: Option<Log>,
     /// What is recorded of it, when that was wanted.
@@ -253,7 +255,8 @@ impl Thread {
     fn written(self) -> Written {
         let trouble = self.files.and_then(Files::into_trouble);
         let incomplete = trouble.map(|trouble| Failed::from_error(Exit::FILES, &trouble));
-        Written { tails: self.tails, nccl: self.nccl, kept: self.kept, incomplete }
+        let merged = self.last_words == Stream::Stdout;
+        Written { tails: self.tails, merged, nccl: self.nccl, kept: self.kept, incomplete }
     }
 
     fn write_ready(&mut self) {

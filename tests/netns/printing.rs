@@ -218,7 +218,7 @@ fn one_stream_for_both_keeps_their_order() {
     assert_eq!(fs::read_to_string(directory.path().join("D/rank.0/stdout")).unwrap(), expected);
     assert!(!directory.path().join("D/rank.0/stderr").exists());
     // What it said last is still what the report of its failure shows.
-    ran.says(&["its last lines on stderr:", &format!("err {}", LINES - 1)]);
+    ran.says(&["its last lines:", &format!("err {}", LINES - 1)]);
 }
 
 #[test]

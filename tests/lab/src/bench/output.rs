@@ -8,12 +8,10 @@
 use std::env;
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use sha2::{Digest, Sha256};
 
 use super::Series;
 use super::launchers::{Field, Launcher};
@@ -204,7 +202,7 @@ fn complete(
     (launcher, way): (Launcher, Way),
     program: &[&str],
     pace: Option<f64>,
-    errors: &PathBuf,
+    errors: &Path,
     arrived: &mut Vec<u8>,
 ) -> Result<Ran, LabError> {
     let failed = || format!("run {}", launcher.name());

@@ -1,6 +1,6 @@
 //! What became of lines on their way.
 
-use super::{Digest, Sha256};
+use sha2::{Digest, Sha256};
 use std::fmt;
 
 /// The length of a line with its end, in bytes.
