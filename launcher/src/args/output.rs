@@ -29,7 +29,7 @@ pub(crate) struct OutputArgs {
     pub(crate) output_dir: Option<PathBuf>,
 
     /// What ranks write to stderr goes to stdout, in the order in which they wrote
-    #[arg(long, help_heading = "Output")]
+    #[arg(long, alias = "merge-stderr-to-stdout", help_heading = "Output")]
     pub(crate) merge_stderr: bool,
 
     /// Of rlaunch's own words print errors only
