@@ -55,6 +55,7 @@ mod signals;
 mod ssh;
 mod ssh_config;
 mod ssh_setup;
+mod stdin;
 mod table;
 mod topo;
 mod verdict;
@@ -85,7 +86,11 @@ fn main() -> ExitCode {
     };
     if let Invocation::Run(args) = &invocation {
         let output = &args.output;
-        log::to_stderr(output.verbose, output.log_level, output.log_json);
+        if output.quiet {
+            report::be_quiet();
+        }
+        let errors = output.quiet.then_some(tracing::Level::ERROR);
+        log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
         args.reach.found.log();
     }
     let runtime = match runtime() {
@@ -171,8 +176,10 @@ async fn live_recorded(
 async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     map.warn_of_unused();
+    job.stdin.check(map.world_size)?;
+    let files = job.output.files(map.world_size)?;
     job.events.emit(&Record::job_started(job, &map));
-    let (gathering, writer, departures) = crew::assemble(job, &map);
+    let (gathering, writer, departures) = crew::assemble(job, &map, files)?;
 
     let reaching = job.phase("reach", gathering.reach(job, &map));
     let mut crew = match unless_ended(reaching, signals).await {

@@ -14,6 +14,7 @@ mod frames;
 mod horovod;
 mod library;
 mod mesh;
+mod pattern;
 mod secure;
 mod ssh;
 mod table;
@@ -41,6 +42,12 @@ mod settings {
 #[expect(dead_code, reason = "the file's content is run, not the file")]
 mod variables {
     pub(crate) mod env_file;
+}
+
+/// And the tags of lines, which a user types.
+#[path = "../../../launcher/src/output"]
+mod tags {
+    pub(crate) mod pattern;
 }
 
 /// Something that takes any bytes.
@@ -85,6 +92,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },
     Target { name: "cluster", run: config::cluster, seeds: config::cluster_seeds },
     Target { name: "variables", run: config::variables, seeds: config::variables_seeds },
+    Target { name: "tag-pattern", run: pattern::pattern, seeds: pattern::pattern_seeds },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
 ];
 
