@@ -41,6 +41,10 @@ pub struct Job {
     pub silence_ms: u32,
     /// Bytes of output the agent may send before the launcher grants more.
     pub output_window: u32,
+    /// Output says when it was read.
+    pub stamp_output: bool,
+    /// Ranks' stderr goes where their stdout goes, in the order in which they wrote.
+    pub merge_stderr: bool,
     /// How many ranks the job has on all nodes.
     pub world_size: u32,
     /// What to do about ranks that run MPI.
@@ -130,6 +134,8 @@ pub struct RankSpec {
     pub local_rank: LocalRank,
     /// Its own variables. A name that the user set by `-x` is not among them.
     pub env: Vec<(String, String)>,
+    /// It reads standard input; otherwise there is nothing to read.
+    pub stdin: bool,
 }
 
 /// What a rank is given when it starts, once every node's inventory is known.

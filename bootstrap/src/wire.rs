@@ -26,6 +26,7 @@
 //!   TableEverywhere   ──────▶                       from the root
 //!                     ◀──────   Start
 //!   Started, Output…  ──────▶   ◀── Credit, Signal
+//!   StdinCredit       ──────▶   ◀── Stdin…        where ranks of the node read standard input
 //!   Exited            ──────▶
 //!                     ◀──────   News                for the ranks: who failed, which link is down
 //!                     ◀──────   End                 when a rank failed or the user asked
@@ -35,8 +36,8 @@
 //!
 //! `Relay` goes both ways whenever an edge of the tree has to go through the launcher.
 //!
-//! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]); nothing else does, and
-//! everything else goes first.
+//! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]), and so does standard input
+//! ([`FromAgent::StdinCredit`]); nothing else does, and everything else goes first.
 
 use crate::client::news::News;
 use crate::id::{NodeId, Rank};
@@ -53,7 +54,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";
@@ -63,6 +64,19 @@ pub const MAX_FRAME: usize = 8 << 20;
 
 /// The most output one frame carries, in bytes: a control frame never waits for more than this.
 pub const MAX_OUTPUT: usize = 32 << 10;
+
+/// The most standard input one frame carries, in bytes.
+pub const MAX_STDIN: usize = 32 << 10;
+
+/// How much standard input may be on its way to a node and inside its agent, in bytes.
+pub const STDIN_WINDOW: u32 = 256 << 10;
+
+/// What so many bytes of standard input take of [`STDIN_WINDOW`]: many small parts cost more memory
+/// than they have bytes.
+pub fn stdin_cost(length: usize) -> u32 {
+    const LEAST: usize = 1 << 10;
+    u32::try_from(length.max(LEAST)).unwrap_or(u32::MAX)
+}
 
 /// The most of a file one frame carries, in bytes.
 pub const MAX_FILE_CHUNK: usize = 256 << 10;
@@ -134,6 +148,9 @@ pub enum ToAgent {
     },
     /// This many more bytes of output may be sent.
     Credit(u32),
+    /// The next part of standard input, at most [`MAX_STDIN`] bytes, for every rank of the node that
+    /// reads it; an empty part ends it.
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Tell the ranks, who may wait for what will not come.
     News(News),
     /// Pass this signal on to every rank.
@@ -268,10 +285,18 @@ pub enum FromAgent {
         rank: Rank,
         /// Where it wrote.
         stream: Stream,
+        /// When the agent read it, where [`Job::stamp_output`] asks for that: microseconds since
+        /// 1970, by the node's clock.
+        stamp: Option<u64>,
         /// At most [`MAX_OUTPUT`] bytes.
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
+    /// This much more standard input may be sent, as [`stdin_cost`] has it. The first is sent when the ranks that
+    /// read it have started, and is [`STDIN_WINDOW`].
+    StdinCredit(u32),
+    /// None of the node's ranks reads standard input any more.
+    StdinClosed,
     /// The ranks are stopped and no beats are expected.
     Suspended,
     /// A rank ended.
@@ -447,7 +472,8 @@ mod tests {
     use super::*;
 
     fn output(n: usize) -> FromAgent {
-        FromAgent::Output { rank: Rank(3), stream: Stream::Stderr, data: vec![b'x'; n] }
+        let (rank, stream) = (Rank(3), Stream::Stderr);
+        FromAgent::Output { rank, stream, stamp: Some(n as u64), data: vec![b'x'; n] }
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Conclusion<'_> {
         let blamed = culprit.map(|(failure, others, host)| blame(failure, others, &host, &written));
         let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
         let failed = match reason {
-            None => blamed.or(unverified),
+            None => blamed.or(unverified).or(written.incomplete),
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
@@ -126,7 +126,8 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
     }
     let tail = written.tails.lines(rank);
     if !tail.is_empty() {
-        failed.details.push("its last lines on stderr:".to_owned());
+        let stream = if written.merged { "" } else { " on stderr" };
+        failed.details.push(format!("its last lines{stream}:"));
         failed.details.extend(tail.into_iter().map(|line| format!("  {line}")));
     }
     if others > 0 {

@@ -67,16 +67,24 @@ pub(crate) struct Node {
     pub(crate) hello_at: Instant,
 }
 
-/// Opens the crew's output before anyone is reached, so that every session has where to write.
-pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writer, Departures) {
+/// Opens the crew's output before anyone is reached, so that every session has where to write, and
+/// its input, which is read once ranks have started. `files` are the ranks' own.
+pub(crate) fn assemble(
+    job: &JobSpec,
+    map: &RankMap,
+    files: Option<output::Files>,
+) -> Result<(Gathering, output::Writer, Departures), Failed> {
     let (events_in, events) = mpsc::unbounded_channel();
     let (here, departures) = mpsc::channel(1);
     let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
-    let tag = |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
-    let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
+    let stdin = job.stdin.start(map, &commands).map_err(|error| {
+        Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
+    })?;
     let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
     let setup = output::Setup {
-        tags,
+        tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+        files,
+        merged: job.output.merge_stderr,
         credit: commands.clone(),
         ranks: map.world_size,
         nccl,
@@ -89,12 +97,13 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writ
         commands,
         events: events_in.clone(),
         output: output.clone(),
+        stdin: stdin.clone(),
         silence: job.node_timeout,
         here: here.clone(),
     });
     let seats = seats.collect();
     let departures = Departures { commands: commands.clone(), here: departures };
-    (Gathering { seats, commands, events }, writer, departures)
+    Ok((Gathering { seats, commands, events }, writer, departures))
 }
 
 /// Knows when every channel is closed.
@@ -486,6 +495,7 @@ fn node_job(
         rank,
         local_rank,
         env: rank_env::of_rank(job.id, map, node.id, local_rank, &job.explicit),
+        stdin: job.stdin.is_read_by(rank),
     };
     Job {
         id: job.id,
@@ -500,6 +510,8 @@ fn node_job(
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         silence_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
         output_window: output::window(map.nodes.len()),
+        stamp_output: job.output.is_stamped(),
+        merge_stderr: job.output.merge_stderr,
         world_size: map.world_size,
         singleton: job.singleton,
         wants_cores: matches!(job.options.bind, Bind::Core(_)),

@@ -9,6 +9,7 @@ use crate::hosts::{self, Host, HostsError};
 use crate::map::{MapBy, RankMap, TooFewSlots};
 use crate::mpijob::{MpiJob, MpiJobError};
 use crate::oob;
+use crate::output;
 use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
 use crate::record::Recorder;
@@ -17,6 +18,7 @@ use crate::route::{BadContainer, Container, Rsh, RshError};
 use crate::selection::PortWishes;
 use crate::setup::{Options, Transport, Wishes};
 use crate::show::Show;
+use crate::stdin::{Stdin, StdinError};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::wire::Token;
 use rlaunch_bootstrap::id::JobId;
@@ -54,7 +56,8 @@ pub(crate) struct JobSpec {
     pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: Singleton,
-    pub(crate) tag_output: bool,
+    pub(crate) stdin: Stdin,
+    pub(crate) output: output::Wanted,
     pub(crate) kill_after: Duration,
     /// How long a node may be silent before it is lost.
     pub(crate) node_timeout: Duration,
@@ -148,6 +151,8 @@ pub(crate) enum JobError {
     Container(#[from] BadContainer),
     #[error("cannot tell the working directory")]
     WorkingDir(#[source] io::Error),
+    #[error(transparent)]
+    Stdin(#[from] StdinError),
     #[error("cannot preload {}", path.display())]
     Preload { path: PathBuf, source: io::Error },
     #[error("two preloaded files are called {}", name.display())]
@@ -167,9 +172,10 @@ pub(crate) enum JobError {
 impl JobError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            JobError::Preload { .. } | JobError::WorkingDir(_) | JobError::Events { .. } => {
-                Exit::FILES
-            }
+            JobError::Preload { .. }
+            | JobError::WorkingDir(_)
+            | JobError::Events { .. }
+            | JobError::Stdin(_) => Exit::FILES,
             _ => Exit::USAGE,
         }
     }
@@ -180,6 +186,7 @@ impl JobError {
             JobError::Env(error) => error.hint(),
             JobError::MpiJob(error) => Some(error.hint()),
             JobError::Rsh(error) => error.hint(),
+            JobError::Stdin(error) => error.hint(),
             _ => None,
         }
     }
@@ -240,7 +247,8 @@ impl JobSpec {
             explicit,
             preload: preloads(&args.program.preload)?,
             singleton: args.program.singleton.into(),
-            tag_output: args.output.tag_output,
+            stdin: Stdin::of(args.output.stdin.as_ref())?,
+            output: output::Wanted::of(&args.output),
             kill_after: args.end.kill_after,
             node_timeout: args.end.node_timeout,
             timeout: args.end.timeout,

@@ -51,6 +51,7 @@ mod signals;
 mod ssh;
 mod ssh_config;
 mod ssh_setup;
+mod stdin;
 mod table;
 mod topo;
 mod verdict;
@@ -84,7 +85,11 @@ fn main() -> ExitCode {
     };
     if let Invocation::Run(args) = &invocation {
         let output = &args.output;
-        log::to_stderr(output.verbose, output.log_level, output.log_json);
+        if output.quiet {
+            report::be_quiet();
+        }
+        let errors = output.quiet.then_some(tracing::Level::ERROR);
+        log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
     }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -161,10 +166,12 @@ async fn live_recorded(job: &JobSpec) -> (Result<Exit, Failed>, Option<JobRecord
 async fn run(job: &JobSpec) -> Result<Exit, Failed> {
     let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     map.warn_of_unused();
+    job.stdin.check(map.world_size)?;
+    let files = job.output.files(map.world_size)?;
     job.events.emit(&Record::job_started(job, &map));
     let mut signals = Signals::install()
         .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
-    let (gathering, writer, departures) = crew::assemble(job, &map);
+    let (gathering, writer, departures) = crew::assemble(job, &map, files)?;
 
     let reaching = job.phase("reach", gathering.reach(job, &map));
     let mut crew = match unless_ended(reaching, &mut signals).await {

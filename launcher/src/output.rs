@@ -5,20 +5,31 @@
 //! agent new credit only for what has been written, so a slow reader slows the ranks down and
 //! fills no memory.
 
+mod files;
+mod pattern;
 mod pen;
 mod sink;
+mod tags;
 mod tail;
 
+pub(crate) use files::Files;
+pub(crate) use pattern::Pattern;
+pub(crate) use tags::Tags;
+
+use crate::args::OutputArgs;
+use crate::exit::Exit;
 use crate::nccl::Log;
-use crate::output::pen::Pen;
+use crate::output::pen::{Pen, Said, Shown};
 use crate::output::sink::Sink;
 use crate::output::tail::Tails;
 use crate::record::Kept;
+use crate::report::{self, Failed};
 use crate::session::Commands;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::wire::{Stream, ToAgent};
 use std::borrow::Cow;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
@@ -37,10 +48,43 @@ pub(crate) fn window(nodes: usize) -> u32 {
 /// Where a stream comes from.
 pub(crate) type Source = (Rank, Stream);
 
-struct Item {
-    node: NodeId,
-    source: Source,
-    data: Vec<u8>,
+/// How output is wanted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// What each line starts with.
+    pub(crate) tag: Option<Pattern>,
+    /// Where each rank has files of its own.
+    directory: Option<PathBuf>,
+    /// What ranks write to stderr comes with their stdout.
+    pub(crate) merge_stderr: bool,
+}
+
+impl Wanted {
+    pub(crate) fn of(args: &OutputArgs) -> Wanted {
+        Wanted {
+            tag: args.tag_output.clone(),
+            directory: args.output_dir.clone(),
+            merge_stderr: args.merge_stderr,
+        }
+    }
+
+    /// Whether agents have to say when they read what they send.
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.tag.as_ref().is_some_and(Pattern::has_time)
+    }
+
+    /// Makes the files of so many ranks, where they are wanted.
+    pub(crate) fn files(&self, ranks: u32) -> Result<Option<Files>, Failed> {
+        let create = |directory: &PathBuf| Files::create(directory, ranks, self.merge_stderr);
+        let files = self.directory.as_ref().map(create).transpose();
+        files.map_err(|error| Failed::from_error(Exit::FILES, &error))
+    }
+}
+
+enum Item {
+    Said(Said),
+    /// A rank's process, before anything that it wrote.
+    Started(Rank, u32),
 }
 
 /// The way in; clones feed the same thread.
@@ -48,22 +92,32 @@ struct Item {
 pub(crate) struct Output(Sender<Item>);
 
 impl Output {
-    /// Hands over what a rank wrote. Empty data ends the stream.
-    pub(crate) fn push(&self, node: NodeId, source: Source, data: Vec<u8>) {
+    /// Hands over what a rank wrote, and when that was read, in microseconds since 1970. Empty data
+    /// ends the stream.
+    pub(crate) fn push(&self, node: NodeId, source: Source, stamp: Option<u64>, data: Vec<u8>) {
         // The thread leaves only after every sender.
-        let _ = self.0.send(Item { node, source, data });
+        let _ = self.0.send(Item::Said(Said { node, source, stamp, data }));
+    }
+
+    /// A rank's process id, which is known before it writes anything.
+    pub(crate) fn started(&self, rank: Rank, pid: u32) {
+        let _ = self.0.send(Item::Started(rank, pid));
     }
 }
 
 /// What is known when everything is written.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// The last lines that each rank wrote to stderr.
+    /// The last lines that each rank wrote to stderr, or to the one stream for both.
     pub(crate) tails: Tails,
+    /// It was one stream.
+    pub(crate) merged: bool,
     /// What NCCL has said, when that was wanted.
     pub(crate) nccl: Option<Log>,
     /// What is recorded of it, when that was wanted.
     pub(crate) kept: Option<Kept>,
+    /// Why not all of it is in the files that were wanted.
+    pub(crate) incomplete: Option<Failed>,
 }
 
 /// The writing thread, seen from the launcher.
@@ -74,8 +128,12 @@ pub(crate) struct Writer {
 
 /// How output is shown, and who is given credit for it.
 pub(crate) struct Setup {
-    /// By rank, what each line starts with.
-    pub(crate) tags: Option<Vec<String>>,
+    /// What each line starts with.
+    pub(crate) tags: Option<Tags>,
+    /// Each rank's own.
+    pub(crate) files: Option<Files>,
+    /// Stderr comes with stdout.
+    pub(crate) merged: bool,
     /// By node.
     pub(crate) credit: Vec<Commands>,
     pub(crate) ranks: u32,
@@ -119,7 +177,10 @@ impl Writer {
 struct Thread {
     sink: Sink,
     pen: Pen,
+    files: Option<Files>,
     tails: Tails,
+    /// By which ranks say what went wrong.
+    last_words: Stream,
     nccl: Option<Log>,
     kept: Option<Kept>,
     credit: Vec<Account>,
@@ -139,11 +200,15 @@ impl Thread {
         let account = |node| Account { node, owed: 0, lump };
         // Where nobody can be torn apart, or a person is waiting for a prompt, unfinished lines
         // are shown at once.
-        let show_unfinished = setup.ranks == 1 || std::io::stdout().is_terminal();
+        let (alone, stderr) = (setup.ranks == 1, std::io::stderr().is_terminal());
+        let stdout = if setup.aside { stderr } else { std::io::stdout().is_terminal() };
+        let show_unfinished = Shown { stdout: alone || stdout, stderr: alone || stderr };
         Thread {
             sink: Sink::new(setup.tags, setup.aside),
             pen: Pen::new(show_unfinished),
+            files: setup.files,
             tails: Tails::default(),
+            last_words: if setup.merged { Stream::Stdout } else { Stream::Stderr },
             nccl: setup.nccl,
             kept: setup.kept,
             credit: setup.credit.into_iter().map(account).collect(),
@@ -159,41 +224,63 @@ impl Thread {
             };
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
             match item {
-                Ok(Item { node, source, data }) => {
-                    if source.1 == Stream::Stderr {
-                        self.tails.add(source.0, &data);
-                    }
-                    self.pen.take(node, source, data);
+                Ok(Item::Said(said)) => {
+                    self.note(&said);
+                    self.pen.take(said);
+                }
+                Ok(Item::Started(rank, pid)) => {
+                    self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
                 Err(RecvTimeoutError::Timeout) => self.pen.put_down(),
                 Err(RecvTimeoutError::Disconnected) => self.pen.finish(),
             }
             self.write_ready();
             if last {
-                return Written { tails: self.tails, nccl: self.nccl, kept: self.kept };
+                return self.written();
             }
         }
     }
 
+    /// What does not wait for whole lines.
+    fn note(&mut self, Said { source, data, .. }: &Said) {
+        if source.1 == self.last_words {
+            self.tails.add(source.0, data);
+        }
+        let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
+        if let Some(unwritten) = unwritten {
+            report::warn(&report::chain(unwritten));
+        }
+    }
+
+    fn written(self) -> Written {
+        let trouble = self.files.and_then(Files::into_trouble);
+        let incomplete = trouble.map(|trouble| Failed::from_error(Exit::FILES, &trouble));
+        let merged = self.last_words == Stream::Stdout;
+        Written { tails: self.tails, merged, nccl: self.nccl, kept: self.kept, incomplete }
+    }
+
     fn write_ready(&mut self) {
-        while let Some(piece) = self.pen.next() {
-            let data = match &mut self.nccl {
-                Some(log) => Cow::Owned(log.take(piece.source.0, &piece.data)),
-                None => Cow::Borrowed(&piece.data[..]),
+        while let Some(pen::Piece { said, credit }) = self.pen.next() {
+            let Said { node, source, stamp, data } = said;
+            let shown = match &mut self.nccl {
+                Some(log) => Cow::Owned(log.take(source.0, &data)),
+                None => Cow::Borrowed(&data[..]),
             };
-            let written = self.sink.write(piece.source, &data);
-            drop(data);
+            let written = self.sink.write((source, stamp), &shown);
+            drop(shown);
             if let Some(kept) = &mut self.kept {
-                kept.add(piece.source, piece.data);
+                kept.add(source, data);
             }
-            if written.is_err() {
-                // Everything that follows is taken and dropped, so that the ranks can end.
-                if let Some(gone) = self.gone.take() {
-                    let _ = gone.send(());
-                }
+            // Everything that follows is taken and dropped, so that the ranks can end. Where it goes
+            // to files as well, they go on.
+            if written.is_err()
+                && self.files.is_none()
+                && let Some(gone) = self.gone.take()
+            {
+                let _ = gone.send(());
             }
-            if let Some(account) = self.credit.get_mut(piece.node.index()) {
-                account.owed += u32::try_from(piece.credit).unwrap_or(u32::MAX);
+            if let Some(account) = self.credit.get_mut(node.index()) {
+                account.owed += u32::try_from(credit).unwrap_or(u32::MAX);
                 if account.owed >= account.lump {
                     account.node.tell(&ToAgent::Credit(std::mem::take(&mut account.owed)));
                 }

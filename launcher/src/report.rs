@@ -4,6 +4,7 @@ use crate::exit::Exit;
 use anstyle::{AnsiColor, Style};
 pub(crate) use rlaunch_bootstrap::chain;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -55,18 +56,39 @@ impl Failed {
     }
 }
 
+/// Set by `--quiet`.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing but errors is printed.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 /// Something the user should know.
 pub(crate) fn warn(message: &str) {
+    if is_quiet() {
+        return;
+    }
     let _ = writeln!(anstream::stderr().lock(), "{WARNING}warning:{WARNING:#} {message}");
 }
 
 /// Something that goes on.
 pub(crate) fn say(message: &str) {
+    if is_quiet() {
+        return;
+    }
     let _ = writeln!(anstream::stderr().lock(), "rlaunch: {message}");
 }
 
 /// What could be done about it.
 pub(crate) fn hint(message: &str) {
+    if is_quiet() {
+        return;
+    }
     let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {message}");
 }
 

@@ -5,6 +5,7 @@ use crate::agent::greet::Greeted;
 use crate::channel::{Incoming, Reader, Writer};
 use crate::output::Output;
 use crate::route::{RemoteCommand, Route};
+use crate::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
@@ -24,12 +25,24 @@ const OVERSLEPT: Duration = Duration::from_millis(500);
 /// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
 /// loss has been reported as an event.
 #[derive(Clone)]
-pub(crate) struct Commands(mpsc::UnboundedSender<Bytes>);
+pub(crate) struct Commands {
+    first: mpsc::UnboundedSender<Bytes>,
+    last: mpsc::UnboundedSender<Bytes>,
+}
+
+/// What an agent is to be told.
+pub(crate) struct Orders {
+    /// In this order, and before all else.
+    first: mpsc::UnboundedReceiver<Bytes>,
+    /// When nothing else is to be said.
+    pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
+}
 
 impl Commands {
-    pub(crate) fn new() -> (Commands, mpsc::UnboundedReceiver<Bytes>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (Commands(sender), receiver)
+    pub(crate) fn new() -> (Commands, Orders) {
+        let (first, first_orders) = mpsc::unbounded_channel();
+        let (last, last_orders) = mpsc::unbounded_channel();
+        (Commands { first, last }, Orders { first: first_orders, last: last_orders })
     }
 
     /// Sends a small command.
@@ -48,7 +61,12 @@ impl Commands {
 
     /// Sends a frame that was encoded once for many nodes.
     pub(crate) fn send_frame(&self, frame: Bytes) {
-        let _ = self.0.send(frame);
+        let _ = self.first.send(frame);
+    }
+
+    /// The same for one that lets everything else go first.
+    pub(crate) fn send_last(&self, frame: Bytes) {
+        let _ = self.last.send(frame);
     }
 }
 
@@ -80,9 +98,10 @@ pub(crate) enum Reaped {
 /// A place in the crew, to be taken by a session.
 pub(crate) struct Seat {
     pub(crate) node: NodeId,
-    pub(crate) commands: mpsc::UnboundedReceiver<Bytes>,
+    pub(crate) commands: Orders,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) output: Output,
+    pub(crate) stdin: Feed,
     /// How long the agent may be silent.
     pub(crate) silence: Duration,
     /// Held until the channel is closed.
@@ -100,6 +119,7 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
         frames: greeted.frames,
         events: seat.events,
         output: seat.output,
+        stdin: seat.stdin,
         silence: seat.silence,
         last_words: Vec::new(),
         done: false,
@@ -153,6 +173,7 @@ struct Session {
     frames: FrameReader,
     events: mpsc::UnboundedSender<Event>,
     output: Output,
+    stdin: Feed,
     silence: Duration,
     last_words: Vec<u8>,
     done: bool,
@@ -189,11 +210,16 @@ impl Session {
     fn take_frames(&mut self) -> Result<(), WireError> {
         while let Some(message) = self.frames.next_frame()? {
             match message {
-                FromAgent::Output { rank, stream, data } => {
-                    self.output.push(self.node, (rank, stream), data);
+                FromAgent::Output { rank, stream, stamp, data } => {
+                    self.output.push(self.node, (rank, stream), stamp, data);
                 }
+                FromAgent::StdinCredit(bytes) => self.stdin.add_room(self.node, bytes),
+                FromAgent::StdinClosed => self.stdin.close(self.node),
                 FromAgent::Beat => {}
                 other => {
+                    if let FromAgent::Started { rank, pid } = other {
+                        self.output.started(rank, pid);
+                    }
                     self.done |= matches!(other, FromAgent::Done(_));
                     self.report(What::Said(other));
                 }
@@ -217,14 +243,16 @@ impl Session {
 
 /// Writes commands as they come and a beat every so often; ends the channel's input when nobody
 /// can command any more.
-async fn write_commands(mut writer: Writer, mut commands: mpsc::UnboundedReceiver<Bytes>) {
+async fn write_commands(mut writer: Writer, mut orders: Orders) {
     let beat = wire::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let frame = tokio::select! {
-            frame = commands.recv() => frame,
+            biased;
+            frame = orders.first.recv() => frame,
             _ = ticks.tick() => Some(beat.clone()),
+            Some(frame) = orders.last.recv() => Some(frame),
         };
         let sent = match frame {
             Some(frame) => writer.send(frame).await,

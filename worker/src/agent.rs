@@ -412,6 +412,7 @@ impl Agent {
         let outbox = &self.channel.outbox;
         match input {
             Input::Message(ToAgent::Credit(bytes)) => outbox.grant(bytes),
+            Input::Message(ToAgent::Stdin(data)) => ranks.feed(data),
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Suspend) => {

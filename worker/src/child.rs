@@ -6,16 +6,28 @@ use crate::rank_env::Environment;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use tokio::net::unix::pipe;
 
-/// A spawned rank and the reading ends of its streams.
+/// A spawned rank and this end of its streams.
 pub(crate) struct Child {
     pub(crate) pid: Pid,
+    /// `None` where it has nothing to read.
+    pub(crate) stdin: Option<pipe::Sender>,
     pub(crate) stdout: pipe::Receiver,
-    pub(crate) stderr: pipe::Receiver,
+    /// `None` where all that it writes comes by stdout.
+    pub(crate) stderr: Option<pipe::Receiver>,
+}
+
+/// What a rank's streams are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    /// It reads standard input, not /dev/null.
+    pub(crate) stdin: bool,
+    /// Its stderr is its stdout, so that the order of what it writes is kept.
+    pub(crate) merged: bool,
 }
 
 /// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
@@ -24,7 +36,13 @@ pub(crate) fn spawn(
     prepared: &Prepared,
     setup: &RankSetup,
     env: &Environment,
+    streams: Streams,
 ) -> io::Result<Child> {
+    let (stdout, out) = io::pipe()?;
+    let (stderr, err) = match streams.merged {
+        true => (None, out.try_clone()?),
+        false => io::pipe().map(|(stderr, err)| (Some(stderr), err))?,
+    };
     // The path in the cache may be gone by now; the kernel's link to this executable is not.
     let mut child = Command::new("/proc/self/exe")
         .args(["__exec-rank", &std::process::id().to_string(), &exec_rank::binding(setup)])
@@ -32,17 +50,17 @@ pub(crate) fn spawn(
         .args(&prepared.argv)
         .env_clear()
         .envs(env)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdin(if streams.stdin { Stdio::piped() } else { Stdio::null() })
+        .stdout(out)
+        .stderr(err)
         .spawn()?;
-    let missing = || io::Error::other("no pipe to the rank");
-    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
-    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+    let stdin = child.stdin.take().map(OwnedFd::from);
+    let receiver = |end: PipeReader| pipe::Receiver::from_owned_fd(end.into());
     Ok(Child {
         pid: Pid::from_raw(child.id().cast_signed()),
-        stdout: pipe::Receiver::from_owned_fd(stdout)?,
-        stderr: pipe::Receiver::from_owned_fd(stderr)?,
+        stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
+        stdout: receiver(stdout)?,
+        stderr: stderr.map(receiver).transpose()?,
     })
 }
 

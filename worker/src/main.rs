@@ -32,6 +32,7 @@ mod say;
 mod services;
 mod shm;
 mod singleton;
+mod stdin;
 mod verify;
 mod workspace;
 

@@ -38,14 +38,20 @@ impl Outbox {
         push(&self.output, message);
     }
 
-    /// Sends output, waiting for credit. `false` when nobody reads any more.
-    pub(crate) async fn output(&self, rank: Rank, stream: Stream, data: Vec<u8>) -> bool {
+    /// Sends output, waiting for credit; `stamp` is when it was read, in microseconds since 1970.
+    /// `false` when nobody reads any more.
+    pub(crate) async fn output(
+        &self,
+        (rank, stream): (Rank, Stream),
+        stamp: Option<u64>,
+        data: Vec<u8>,
+    ) -> bool {
         let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let Ok(permit) = self.credit.acquire_many(size).await else {
             return false;
         };
         permit.forget();
-        push(&self.output, &FromAgent::Output { rank, stream, data })
+        push(&self.output, &FromAgent::Output { rank, stream, stamp, data })
     }
 
     /// The launcher can take this many more bytes.
@@ -76,6 +82,14 @@ fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
 pub(crate) struct Queue {
     control: mpsc::UnboundedReceiver<Vec<u8>>,
     output: mpsc::UnboundedReceiver<Vec<u8>>,
+}
+
+#[cfg(test)]
+impl Queue {
+    /// The next control frame; `None` when no outbox is left.
+    pub(crate) async fn next_control(&mut self) -> Option<Vec<u8>> {
+        self.control.recv().await
+    }
 }
 
 /// Where bytes go.

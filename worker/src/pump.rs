@@ -3,7 +3,7 @@
 use crate::outbox::Outbox;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -14,17 +14,28 @@ const UNFINISHED: Duration = Duration::from_millis(200);
 /// Nothing to read for this long, and nobody of the job left to write: the stream has ended.
 const ABANDONED: Duration = Duration::from_millis(50);
 
+/// A stream of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    pub(crate) rank: Rank,
+    pub(crate) stream: Stream,
+    /// What is sent of it says when it was read.
+    pub(crate) stamped: bool,
+}
+
 /// Carries one stream of one rank until its end.
 ///
 /// `abandoned` turns true when no process of the job is left: what the pipe holds then is all that
 /// will ever be in it, even if somebody outside the job keeps it open.
 pub(crate) async fn pump(
-    (rank, stream): (Rank, Stream),
+    Source { rank, stream, stamped }: Source,
     mut pipe: pipe::Receiver,
     outbox: Outbox,
     mut abandoned: watch::Receiver<bool>,
 ) {
-    let mut buffer = Vec::with_capacity(2 * MAX_OUTPUT);
+    // A frame takes all but the beginning of a line, so that little is ever copied twice.
+    let mut buffer = Vec::with_capacity(MAX_OUTPUT);
+    let mut stamp = None;
     let mut open = true;
     // What was last sent did not end its line, and more of that line may follow at any time.
     let mut unfinished_sent = false;
@@ -37,17 +48,26 @@ pub(crate) async fn pump(
             more.await
         };
         open = read != Read::End;
+        if stamped && read == Read::More {
+            stamp = now();
+        }
         while let Some(length) = ready(&buffer, read) {
             let data = take(&mut buffer, length);
             unfinished_sent = data.last() != Some(&b'\n');
-            if !outbox.output(rank, stream, data).await {
+            if !outbox.output((rank, stream), stamp, data).await {
                 return discard(pipe).await;
             }
         }
-        buffer.reserve(MAX_OUTPUT);
+        buffer.reserve_exact(MAX_OUTPUT - buffer.len());
     }
     // Empty data says that the stream has ended.
-    outbox.output(rank, stream, Vec::new()).await;
+    outbox.output((rank, stream), None, Vec::new()).await;
+}
+
+/// Microseconds since 1970 by this node's clock.
+fn now() -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +110,9 @@ fn ready(buffer: &[u8], read: Read) -> Option<usize> {
 }
 
 fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
-    let rest = buffer.split_off(length);
+    let mut rest = Vec::with_capacity(MAX_OUTPUT.max(buffer.len() - length));
+    rest.extend_from_slice(&buffer[length..]);
+    buffer.truncate(length);
     std::mem::replace(buffer, rest)
 }
 

@@ -1,14 +1,15 @@
 //! The ranks of this node while they run: started together, reaped, ended, and cleared up after.
 
-use crate::child;
+use crate::child::{self, Streams};
 use crate::oom;
 use crate::outbox::Outbox;
 use crate::prepare::Prepared;
 use crate::processes;
-use crate::pump::pump;
+use crate::pump::{Source, pump};
 use crate::rank_env;
 use crate::shm;
 use crate::singleton;
+use crate::stdin::Stdin;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::{JobId, Rank};
@@ -49,6 +50,11 @@ pub(crate) struct Ranks {
     /// The prover, which is not of the program and outlives it.
     spared: Option<Pid>,
     pumps: JoinSet<()>,
+    stdin: Stdin,
+    /// Output says when it was read.
+    stamped: bool,
+    /// What ranks write to stderr comes with their stdout.
+    merged: bool,
     /// Set when no process of the job is left.
     abandoned: watch::Sender<bool>,
     outbox: Outbox,
@@ -97,6 +103,9 @@ impl Ranks {
             running: Vec::with_capacity(job.ranks.len()),
             spared,
             pumps: JoinSet::new(),
+            stdin: Stdin::new(outbox),
+            stamped: job.stamp_output,
+            merged: job.merge_stderr,
             abandoned: watch::Sender::new(false),
             outbox: outbox.clone(),
             hello_at,
@@ -114,6 +123,7 @@ impl Ranks {
         for spec in &job.ranks {
             ranks.start_one(spec, &prepared, setup);
         }
+        ranks.stdin.begin();
         ranks.settle();
         ranks
     }
@@ -123,16 +133,21 @@ impl Ranks {
         let own = setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
         let told = setup.env.iter().chain(&spec.env);
         let env = rank_env::of_rank(&prepared.env, told, &own.defaults);
-        match child::spawn(prepared, &own, &env) {
-            Ok(child) => {
+        let streams = Streams { stdin: spec.stdin, merged: self.merged };
+        match child::spawn(prepared, &own, &env, streams) {
+            Ok(mut child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });
                 self.changes.push_back(Change::Started(rank, pid));
                 self.running.push((rank, child.pid));
-                let streams = [(Stream::Stdout, child.stdout), (Stream::Stderr, child.stderr)];
-                for (stream, pipe) in streams {
+                if spec.stdin {
+                    self.stdin.add(child.stdin.take());
+                }
+                let stderr = child.stderr.map(|stderr| (Stream::Stderr, stderr));
+                for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
+                    let source = Source { rank, stream, stamped: self.stamped };
                     let abandoned = self.abandoned.subscribe();
-                    self.pumps.spawn(pump((rank, stream), pipe, self.outbox.clone(), abandoned));
+                    self.pumps.spawn(pump(source, pipe, self.outbox.clone(), abandoned));
                 }
             }
             Err(error) => {
@@ -140,11 +155,19 @@ impl Ranks {
                 let line = format!("rlaunch: cannot start {program}: {error}\n").into_bytes();
                 let outbox = self.outbox.clone();
                 self.pumps.spawn(async move {
-                    outbox.output(rank, Stream::Stderr, line).await;
+                    outbox.output((rank, Stream::Stderr), None, line).await;
                 });
+                if spec.stdin {
+                    self.stdin.add(None);
+                }
                 self.report(rank, Pid::from_raw(0), ExitStatus::Code(126));
             }
         }
+    }
+
+    /// Standard input, for those ranks that read it; nothing ends it.
+    pub(crate) fn feed(&mut self, data: Vec<u8>) {
+        self.stdin.take(data);
     }
 
     /// What the neighbours have not been told yet.
@@ -315,6 +338,7 @@ impl Ranks {
     /// What was verified at the end.
     pub(crate) async fn finish(mut self) -> Receipt {
         self.pumps.shutdown().await;
+        self.stdin.shut_down().await;
         let swept = shm::sweep(self.started_at);
         self.receipt.segments_removed = swept.removed + shm::sweep_job(&self.job.to_string());
         self.receipt.segments_unclaimed = swept.unclaimed;

@@ -208,7 +208,9 @@ impl BenchArgs {
         let batches = self.iterations.unwrap_or(0).to_string();
         let form = if self.json { "json" } else { "table" };
         let name = program.file_name().unwrap_or(program.as_os_str());
-        let mut words: Vec<OsString> = vec!["rlaunch".into(), "--preload".into(), program.into()];
+        let mut words: Vec<OsString> =
+            ["rlaunch", "--stdin", "none", "--preload"].map(OsString::from).into();
+        words.push(program.into());
         words.push(name.to_owned());
         words.extend([what, sizes.join(","), element, self.op, batches].map(OsString::from));
         words.push(form.into());

@@ -1,14 +1,40 @@
-//! What is printed, how, and what is kept of it.
+//! What ranks read, what is printed, how, and what is kept of it.
 
+use crate::output::Pattern;
 use crate::show::Show;
+use crate::stdin::StdinArg;
 use clap::ArgAction;
+use std::path::PathBuf;
 
-/// What is printed, and what is kept.
+/// What ranks read, what is printed, and what is kept.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// Start every line with `[rank,host]`
-    #[arg(long, help_heading = "Output")]
-    pub(crate) tag_output: bool,
+    /// Who reads this command's standard input: a rank, `all` ranks or `none`; or a file that rank 0
+    /// reads instead. Otherwise rank 0 reads it where it is a pipe or a file, and nobody reads a
+    /// terminal. Ranks that read nothing have /dev/null
+    #[arg(long, value_name = "RANK|all|none|FILE", help_heading = "The program")]
+    pub(crate) stdin: Option<StdinArg>,
+
+    /// Start every line with `[rank,host]`, or with a pattern: %r rank, %h host, %l local rank, %p
+    /// process id, %t when the line was written, by the host's clock, %% a plain %
+    #[arg(
+        long, value_name = "PATTERN", num_args = 0..=1, require_equals = true,
+        default_missing_value = "[%r,%h] ", help_heading = "Output"
+    )]
+    pub(crate) tag_output: Option<Pattern>,
+
+    /// Write what each rank prints to DIR/rank.N/stdout and DIR/rank.N/stderr as well, in place of
+    /// what is there. With it the job goes on when nobody reads its output any more
+    #[arg(long, value_name = "DIR", alias = "output-filename", help_heading = "Output")]
+    pub(crate) output_dir: Option<PathBuf>,
+
+    /// What ranks write to stderr goes to stdout, in the order in which they wrote
+    #[arg(long, alias = "merge-stderr-to-stdout", help_heading = "Output")]
+    pub(crate) merge_stderr: bool,
+
+    /// Of rlaunch's own words print errors only
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]
+    pub(crate) quiet: bool,
 
     /// Say what happens; -vv says it in detail
     #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]

@@ -97,7 +97,9 @@ enum Value {
 
 fn value_of(command: &clap::Command, word: &OsStr) -> Value {
     let text = word.to_string_lossy();
-    let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
+    // One that takes a value only behind `=` never has it in the next word.
+    let takes_value =
+        |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
     if let Some(long) = text.strip_prefix("--") {
         let follows = long_option(command, long).is_some_and(takes_value);
         return if follows { Value::Next } else { Value::None };

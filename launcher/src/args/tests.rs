@@ -1,6 +1,8 @@
 use super::spelling::respell;
 use super::values::{parse_port_range, parse_ranks, parse_seconds};
 use super::*;
+use crate::output::Pattern;
+use crate::stdin::StdinArg;
 use clap::CommandFactory;
 
 fn parse(line: &str) -> Args {
@@ -18,7 +20,7 @@ fn mpiruns_spelling_ends_where_the_program_begins() {
     let args = parse("-H a,b,c -np 3 python train.py -np 7 --tag-output");
     assert_eq!(args.hosts.hosts, ["a,b,c"]);
     assert_eq!(args.hosts.ranks, Some(3));
-    assert!(!args.output.tag_output);
+    assert_eq!(args.output.tag_output, None);
     assert_eq!(args.argv, ["python", "train.py", "-np", "7", "--tag-output"]);
 }
 
@@ -27,6 +29,12 @@ fn values_are_not_taken_for_programs() {
     let args = parse("--tag-output -x A=1 -H a -H b:2 -vn 2 run -np");
     assert_eq!(args.argv, ["run", "-np"]);
     assert_eq!(args.hosts.ranks, Some(2));
+    assert_eq!(args.output.tag_output, Some(Pattern::default()));
+    let args = parse("--tag-output=%t:%r --stdin all --output-filename x -q cat %r");
+    assert_eq!(args.output.tag_output.map(|tag| tag.to_string()), Some("%t:%r".to_owned()));
+    assert_eq!((args.output.stdin, args.output.quiet), (Some(StdinArg::All), true));
+    assert_eq!(args.output.output_dir, Some("x".into()));
+    assert_eq!(args.argv, ["cat", "%r"]);
     assert_eq!(parse("run -np 2 -- -odd").argv, ["-odd"]);
     for line in ["-n4 -Ha,b hostname", "-vn4 -H=a,b hostname", "-n=4 -Ha -Hb hostname"] {
         let args = parse(line);
@@ -47,6 +55,9 @@ fn unknown_options_are_no_programs() {
     assert!(respell(words("rlaunch -H a -Q hostname")).is_err());
     assert!(respell(words("rlaunch -H a -- -Q hostname")).is_ok());
     assert!(respell(words("rlaunch --help")).is_ok());
+    let pattern = Args::try_parse_from(words("rlaunch --tag-output=%q hostname")).unwrap_err();
+    assert!(pattern.to_string().contains("there is no %q; there are %r rank"), "{pattern}");
+    assert!(Args::try_parse_from(words("rlaunch --quiet -v hostname")).is_err());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{
     Args, EndArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs, ProgramArgs, ReachArgs,
     spelling, values,
 };
+use crate::output::Pattern;
 use clap::{ArgAction, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -114,7 +115,8 @@ impl TrainArgs {
             typed.push("--".into());
         }
         typed.extend_from_slice(&self.program);
-        let words: [OsString; 2] = ["rlaunch".into(), "--".into()];
+        // One job after the other cannot read the same.
+        let words = ["rlaunch", "--stdin", "none", "--"].map(OsString::from);
         let args = Args::try_parse_from(words.iter().chain(&self.program))?;
         Ok(Args {
             hosts: HostArgs {
@@ -129,7 +131,10 @@ impl TrainArgs {
                 preload: self.preload.clone(),
                 ..args.program
             },
-            output: OutputArgs { tag_output: self.tag_output, ..args.output },
+            output: OutputArgs {
+                tag_output: self.tag_output.then(Pattern::default),
+                ..args.output
+            },
             end: EndArgs { timeout: self.timeout, ..args.end },
             placing: self.placing.clone(),
             network: self.network.clone(),

@@ -7,36 +7,59 @@
 
 use super::Source;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::wire::MAX_OUTPUT;
+use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// A writer in the middle of a long line that stays silent this long gives the pen to others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Something to write, and the credit its node is due for it.
-pub(crate) struct Piece {
+/// What a rank wrote; empty data ends the stream.
+pub(crate) struct Said {
     pub(crate) node: NodeId,
     pub(crate) source: Source,
+    /// When its agent read it, in microseconds since 1970.
+    pub(crate) stamp: Option<u64>,
     pub(crate) data: Vec<u8>,
+}
+
+/// Something to write, and the credit its node is due for it.
+pub(crate) struct Piece {
+    pub(crate) said: Said,
     /// In bytes. A line that is held back has been paid for before it is written.
     pub(crate) credit: usize,
 }
 
+/// Which streams show unfinished lines at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown {
+    pub(crate) stdout: bool,
+    pub(crate) stderr: bool,
+}
+
+impl Shown {
+    fn has(self, stream: Stream) -> bool {
+        match stream {
+            Stream::Stdout => self.stdout,
+            Stream::Stderr => self.stderr,
+        }
+    }
+}
+
 /// Orders pieces of output.
 pub(crate) struct Pen {
-    show_unfinished: bool,
+    show_unfinished: Shown,
     /// In the middle of a long line.
     holder: Option<Source>,
     ready: VecDeque<Piece>,
     /// Waiting for the holder, in order of arrival.
-    waiting: VecDeque<(NodeId, Source, Vec<u8>)>,
+    waiting: VecDeque<Said>,
     /// Unfinished lines that are held back.
-    held: HashMap<Source, Vec<u8>>,
+    held: HashMap<Source, Said>,
 }
 
 impl Pen {
-    pub(crate) fn new(show_unfinished: bool) -> Pen {
+    pub(crate) fn new(show_unfinished: Shown) -> Pen {
         Pen {
             show_unfinished,
             holder: None,
@@ -47,31 +70,34 @@ impl Pen {
     }
 
     /// Takes a piece of output; empty data ends the stream.
-    pub(crate) fn take(&mut self, node: NodeId, source: Source, data: Vec<u8>) {
+    pub(crate) fn take(&mut self, said: Said) {
+        let (node, source, stamp) = (said.node, said.source, said.stamp);
         if self.holder.is_some_and(|holder| holder != source) {
-            self.waiting.push_back((node, source, data));
+            self.waiting.push_back(said);
             return;
         }
-        let credit = data.len();
-        let ends = data.is_empty();
+        let credit = said.data.len();
+        let ends = said.data.is_empty();
         let line = match self.held.remove(&source) {
-            None => data,
+            None => said,
             Some(mut held) => {
-                held.extend_from_slice(&data);
+                held.data.extend_from_slice(&said.data);
                 held
             }
         };
-        let finished = line.last() == Some(&b'\n');
-        let long = line.len() >= MAX_OUTPUT;
-        if finished || ends || long || self.show_unfinished || self.holder == Some(source) {
-            self.ready.push_back(Piece { node, source, data: line, credit });
+        let shown = self.show_unfinished.has(source.1);
+        let finished = line.data.last() == Some(&b'\n');
+        let long = line.data.len() >= MAX_OUTPUT;
+        if finished || ends || long || shown || self.holder == Some(source) {
+            self.ready.push_back(Piece { said: line, credit });
         } else {
             self.held.insert(source, line);
-            self.ready.push_back(Piece { node, source, data: Vec::new(), credit });
+            let nothing = Said { node, source, stamp, data: Vec::new() };
+            self.ready.push_back(Piece { said: nothing, credit });
         }
         if finished || ends {
             self.release();
-        } else if long && !self.show_unfinished {
+        } else if long && !shown {
             self.holder = Some(source);
         }
     }
@@ -79,8 +105,8 @@ impl Pen {
     /// The holder is done: those who waited go on, up to the next long line.
     fn release(&mut self) {
         self.holder = None;
-        for (node, source, data) in std::mem::take(&mut self.waiting) {
-            self.take(node, source, data);
+        for said in std::mem::take(&mut self.waiting) {
+            self.take(said);
         }
     }
 
@@ -101,11 +127,9 @@ impl Pen {
         while self.holder.is_some() {
             self.release();
         }
-        let mut held: Vec<_> = self.held.drain().collect();
-        held.sort_by_key(|&((rank, _), _)| rank);
-        for (source, data) in held {
-            self.ready.push_back(Piece { node: NodeId(u32::MAX), source, data, credit: 0 });
-        }
+        let mut held: Vec<Said> = self.held.drain().map(|(_, said)| said).collect();
+        held.sort_by_key(|said| said.source.0);
+        self.ready.extend(held.into_iter().map(|said| Piece { said, credit: 0 }));
     }
 
     /// The next piece to write.
@@ -118,27 +142,34 @@ impl Pen {
 mod tests {
     use super::*;
     use rlaunch_bootstrap::id::Rank;
-    use rlaunch_bootstrap::wire::Stream;
+
+    const NEVER: Shown = Shown { stdout: false, stderr: false };
+    const OF_STDOUT: Shown = Shown { stdout: true, stderr: false };
 
     fn push(pen: &mut Pen, rank: u32, data: &[u8]) -> Vec<u8> {
-        pen.take(NodeId(rank), (Rank(rank), Stream::Stdout), data.to_vec());
-        std::iter::from_fn(|| pen.next()).flat_map(|piece| piece.data).collect()
+        push_to(pen, (Rank(rank), Stream::Stdout), data)
+    }
+
+    fn push_to(pen: &mut Pen, source: Source, data: &[u8]) -> Vec<u8> {
+        let (node, stamp) = (NodeId(source.0.0), Some(data.len() as u64));
+        pen.take(Said { node, source, stamp, data: data.to_vec() });
+        rest(pen)
     }
 
     fn rest(pen: &mut Pen) -> Vec<u8> {
-        std::iter::from_fn(|| pen.next()).flat_map(|piece| piece.data).collect()
+        std::iter::from_fn(|| pen.next()).flat_map(|piece| piece.said.data).collect()
     }
 
     #[test]
     fn whole_lines_pass_at_once() {
-        let mut pen = Pen::new(false);
+        let mut pen = Pen::new(NEVER);
         assert_eq!(push(&mut pen, 0, b"a\n"), b"a\n");
         assert_eq!(push(&mut pen, 1, b"b\nc\n"), b"b\nc\n");
     }
 
     #[test]
     fn an_unfinished_line_waits_for_its_end() {
-        let mut pen = Pen::new(false);
+        let mut pen = Pen::new(NEVER);
         assert_eq!(push(&mut pen, 0, b"10%"), b"");
         assert_eq!(push(&mut pen, 1, b"other\n"), b"other\n");
         assert_eq!(push(&mut pen, 0, b" 20%\n"), b"10% 20%\n");
@@ -148,14 +179,33 @@ mod tests {
 
     #[test]
     fn a_person_sees_a_prompt() {
-        let mut pen = Pen::new(true);
+        let mut pen = Pen::new(OF_STDOUT);
         assert_eq!(push(&mut pen, 0, b"name? "), b"name? ");
+        // What goes to a file meanwhile is not torn.
+        let error = (Rank(0), Stream::Stderr);
+        assert_eq!(push_to(&mut pen, error, b"half "), b"");
+        assert_eq!(push_to(&mut pen, error, b"a line\n"), b"half a line\n");
+    }
+
+    #[test]
+    fn a_line_has_the_time_at_which_it_began_and_is_paid_for_once() {
+        let mut pen = Pen::new(NEVER);
+        let said = |stamp, data: &[u8]| {
+            let source = (Rank(0), Stream::Stdout);
+            Said { node: NodeId(0), source, stamp: Some(stamp), data: data.to_vec() }
+        };
+        pen.take(said(1, b"10%"));
+        pen.take(said(2, b" 20%\n"));
+        let pieces: Vec<Piece> = std::iter::from_fn(|| pen.next()).collect();
+        assert_eq!(pieces.iter().map(|piece| piece.credit).sum::<usize>(), b"10% 20%\n".len());
+        let line = &pieces.last().unwrap().said;
+        assert_eq!((line.stamp, &line.data[..]), (Some(1), &b"10% 20%\n"[..]));
     }
 
     #[test]
     fn a_long_line_is_not_torn() {
         let long = vec![b'x'; MAX_OUTPUT];
-        let mut pen = Pen::new(false);
+        let mut pen = Pen::new(NEVER);
         assert_eq!(push(&mut pen, 0, &long), long);
         assert_eq!(push(&mut pen, 1, b"other\n"), b"");
         assert!(pen.patience().is_some());
@@ -167,7 +217,7 @@ mod tests {
     #[test]
     fn two_long_lines_take_turns() {
         let long = vec![b'x'; MAX_OUTPUT];
-        let mut pen = Pen::new(false);
+        let mut pen = Pen::new(NEVER);
         push(&mut pen, 0, &long);
         assert_eq!(push(&mut pen, 1, &long), b"");
         assert_eq!(push(&mut pen, 1, b"one\n"), b"");
@@ -180,7 +230,7 @@ mod tests {
     #[test]
     fn a_silent_holder_loses_the_pen_and_nothing_is_lost_at_the_end() {
         let long = vec![b'x'; MAX_OUTPUT];
-        let mut pen = Pen::new(false);
+        let mut pen = Pen::new(NEVER);
         push(&mut pen, 0, &long);
         push(&mut pen, 1, b"waits\n");
         pen.put_down();

@@ -1,53 +1,96 @@
-//! This process's own stdout and stderr, and the tags in front of lines.
+//! This process's own stdout and stderr.
 
 use super::Source;
+use super::tags::Tags;
+use anstream::{AutoStream, ColorChoice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::wire::Stream;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 /// Writes to the two streams, unbuffered.
 pub(crate) struct Sink {
-    stdout: Option<File>,
-    stderr: Option<File>,
+    stdout: Door,
+    stderr: Door,
     tags: Option<Tags>,
+    /// Who has begun the line that the terminal is in.
+    line_of: Option<Source>,
+    /// What goes out by one call.
+    line: Vec<u8>,
 }
 
-/// Tags by rank, and which streams are in the middle of a line.
-struct Tags {
-    by_rank: Vec<String>,
-    unfinished: Vec<Source>,
-    line: Vec<u8>,
+/// One of the two.
+struct Door {
+    /// A stream that failed once is not written again.
+    file: Option<File>,
+    is_terminal: bool,
+    /// Tags have colours there.
+    coloured: bool,
+}
+
+impl Door {
+    fn stdout() -> Door {
+        Door::of(&io::stdout(), AutoStream::choice(&io::stdout()))
+    }
+
+    fn stderr() -> Door {
+        Door::of(&io::stderr(), AutoStream::choice(&io::stderr()))
+    }
+
+    /// A duplicate, because the standard handles buffer by line.
+    fn of(stream: &(impl AsFd + IsTerminal), colours: ColorChoice) -> Door {
+        Door {
+            file: stream.as_fd().try_clone_to_owned().ok().map(File::from),
+            is_terminal: stream.is_terminal(),
+            coloured: colours != ColorChoice::Never,
+        }
+    }
 }
 
 impl Sink {
     /// With `aside`, both go to stderr.
-    pub(crate) fn new(tags: Option<Vec<String>>, aside: bool) -> Sink {
-        // Duplicates, because the standard handles buffer by line.
-        let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().ok().map(File::from);
-        Sink {
-            stdout: if aside { own(io::stderr().as_fd()) } else { own(io::stdout().as_fd()) },
-            stderr: own(io::stderr().as_fd()),
-            tags: tags.map(|by_rank| Tags { by_rank, unfinished: vec![], line: vec![] }),
-        }
+    pub(crate) fn new(tags: Option<Tags>, aside: bool) -> Sink {
+        let stdout = if aside { Door::stderr() } else { Door::stdout() };
+        Sink { stdout, stderr: Door::stderr(), tags, line_of: None, line: Vec::new() }
+    }
+
+    /// The tags of what follows.
+    pub(crate) fn tags(&mut self) -> Option<&mut Tags> {
+        self.tags.as_mut()
     }
 
     /// Writes a piece of one rank's output, all of it.
-    pub(crate) fn write(&mut self, source: Source, data: &[u8]) -> io::Result<()> {
-        let data = match &mut self.tags {
-            Some(tags) => tags.apply(source, data),
-            None => data,
-        };
-        let file = match source.1 {
+    pub(crate) fn write(
+        &mut self,
+        (source, stamp): (Source, Option<u64>),
+        data: &[u8],
+    ) -> io::Result<()> {
+        let door = match source.1 {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        // A stream that failed once is not written again.
-        let Some(open) = file else { return Ok(()) };
-        let written = write_all(open, data);
+        let Some(file) = door.file.as_mut().filter(|_| !data.is_empty()) else { return Ok(()) };
+        self.line.clear();
+        // On a terminal a line may stand unfinished, so that a prompt is seen; what another rank
+        // writes next does not go on in it.
+        if door.is_terminal {
+            let begun = self.line_of.filter(|begun| begun.0 != source.0);
+            if let Some(begun) = begun {
+                self.line.push(b'\n');
+                self.tags.iter_mut().for_each(|tags| tags.broken_off(begun));
+            }
+            self.line_of = (data.last() != Some(&b'\n')).then_some(source);
+        }
+        match &mut self.tags {
+            Some(tags) => tags.apply((source, stamp), door.coloured, data, &mut self.line),
+            None if !self.line.is_empty() => self.line.extend_from_slice(data),
+            None => {}
+        }
+        let whole = if self.line.is_empty() { data } else { &self.line };
+        let written = write_all(file, whole);
         if written.is_err() {
-            *file = None;
+            door.file = None;
         }
         written
     }
@@ -70,41 +113,40 @@ fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-impl Tags {
-    fn apply(&mut self, source: Source, data: &[u8]) -> &[u8] {
-        self.line.clear();
-        let tag = self.by_rank.get(source.0.index()).map_or("", String::as_str);
-        let begun = self.unfinished.iter().position(|&s| s == source);
-        let mut at_start = begun.is_none();
-        for line in data.split_inclusive(|&byte| byte == b'\n') {
-            if at_start {
-                self.line.extend_from_slice(tag.as_bytes());
-            }
-            self.line.extend_from_slice(line);
-            at_start = line.last() == Some(&b'\n');
-        }
-        match begun {
-            Some(at) if at_start => {
-                self.unfinished.swap_remove(at);
-            }
-            None if !at_start => self.unfinished.push(source),
-            _ => {}
-        }
-        &self.line
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rlaunch_bootstrap::id::Rank;
+    use std::io::{PipeReader, Read};
+    use std::os::fd::OwnedFd;
+
+    /// A sink that takes one pipe for a terminal, and the other end of it.
+    fn terminal() -> (PipeReader, Sink) {
+        let (reader, writer) = io::pipe().unwrap();
+        let door = |writer: OwnedFd| Door {
+            file: Some(File::from(writer)),
+            is_terminal: true,
+            coloured: false,
+        };
+        let stderr = door(writer.try_clone().unwrap().into());
+        let stdout = door(writer.into());
+        (reader, Sink { stdout, stderr, tags: None, line_of: None, line: Vec::new() })
+    }
 
     #[test]
-    fn every_line_is_tagged_once() {
-        let mut tags = Tags { by_rank: vec!["[0,a] ".into()], unfinished: vec![], line: vec![] };
-        let out = (Rank(0), Stream::Stdout);
-        assert_eq!(tags.apply(out, b"one\ntwo\nthr"), b"[0,a] one\n[0,a] two\n[0,a] thr");
-        assert_eq!(tags.apply(out, b"ee\n"), b"ee\n");
-        assert_eq!(tags.apply(out, b"\n"), b"[0,a] \n");
+    fn on_a_terminal_nobody_goes_on_in_anothers_line() {
+        let (mut reader, mut sink) = terminal();
+        let mut write = |rank: u32, stream, text: &str| {
+            sink.write(((Rank(rank), stream), None), text.as_bytes()).unwrap();
+        };
+        write(0, Stream::Stdout, "name? ");
+        write(0, Stream::Stderr, "(hurry) ");
+        write(1, Stream::Stderr, "other\n");
+        write(0, Stream::Stdout, "rest\n");
+        write(1, Stream::Stdout, "end\n");
+        drop(sink);
+        let mut all = String::new();
+        reader.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "name? (hurry) \nother\nrest\nend\n");
     }
 }

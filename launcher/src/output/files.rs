@@ -1,0 +1,165 @@
+//! `--output-dir`: what each rank prints, in files of its own, every byte as it was written.
+
+use super::Source;
+use rlaunch_bootstrap::wire::Stream;
+use std::collections::{HashSet, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// So many are held open; those that have waited longest are opened again when they are needed.
+const MOST_OPEN: usize = 128;
+
+/// The files of all ranks.
+pub(crate) struct Files {
+    directory: PathBuf,
+    open: VecDeque<(Source, File)>,
+    /// What could not be written is not tried again.
+    lost: HashSet<Source>,
+    /// The first that could not be written.
+    trouble: Option<Unwritten>,
+}
+
+/// A file or directory that cannot be made or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {}", path.display())]
+pub(crate) struct Unwritten {
+    /// `make` or `write`.
+    operation: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Files {
+    /// Makes the directory and empty files for ranks 0 to `ranks`, in place of those that are there;
+    /// with `merged` there is none for stderr.
+    pub(crate) fn create(directory: &Path, ranks: u32, merged: bool) -> Result<Files, Unwritten> {
+        let streams = match merged {
+            true => &[Stream::Stdout][..],
+            false => &[Stream::Stdout, Stream::Stderr],
+        };
+        for rank in 0..ranks {
+            let of_rank = directory.join(format!("rank.{rank}"));
+            fs::create_dir_all(&of_rank).map_err(|source| Unwritten {
+                operation: "make",
+                path: of_rank.clone(),
+                source,
+            })?;
+            let _ = fs::remove_file(of_rank.join(name(Stream::Stderr)));
+            for stream in streams {
+                let path = of_rank.join(name(*stream));
+                File::create(&path).map_err(|source| Unwritten {
+                    operation: "make",
+                    path,
+                    source,
+                })?;
+            }
+        }
+        Ok(Files {
+            directory: directory.to_owned(),
+            open: VecDeque::new(),
+            lost: HashSet::new(),
+            trouble: None,
+        })
+    }
+
+    /// Writes what a rank wrote. The first failure is given back; others are only remembered.
+    pub(crate) fn add(&mut self, source: Source, data: &[u8]) -> Option<&Unwritten> {
+        if data.is_empty() || self.lost.contains(&source) {
+            return None;
+        }
+        let written = self.file(source).and_then(|file| file.write_all(data));
+        let error = written.err()?;
+        self.lost.insert(source);
+        if self.trouble.is_some() {
+            return None;
+        }
+        let path = self.path(source);
+        Some(self.trouble.insert(Unwritten { operation: "write", path, source: error }))
+    }
+
+    /// Why not all is there, if so.
+    pub(crate) fn into_trouble(self) -> Option<Unwritten> {
+        self.trouble
+    }
+
+    fn path(&self, (rank, stream): Source) -> PathBuf {
+        self.directory.join(format!("rank.{rank}")).join(name(stream))
+    }
+
+    fn file(&mut self, source: Source) -> io::Result<&mut File> {
+        let at = match self.open.iter().position(|(known, _)| *known == source) {
+            Some(at) => at,
+            None => {
+                let file = OpenOptions::new().append(true).open(self.path(source))?;
+                if self.open.len() >= MOST_OPEN {
+                    self.open.pop_front();
+                }
+                self.open.push_back((source, file));
+                self.open.len() - 1
+            }
+        };
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        self.open.get_mut(at).map(|(_, file)| file).ok_or_else(gone)
+    }
+}
+
+fn name(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::id::Rank;
+
+    #[test]
+    fn every_stream_has_its_file_however_many_there_are() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("new/er");
+        // More streams than are held open, and files of an earlier job.
+        let ranks = u32::try_from(MOST_OPEN).unwrap();
+        fs::create_dir_all(directory.join("rank.0")).unwrap();
+        fs::write(directory.join("rank.0/stdout"), "of an earlier job").unwrap();
+        let mut files = Files::create(&directory, ranks, false).unwrap();
+        for part in [&b"one"[..], b"\xff\0", b"", b"two\n"] {
+            for rank in (0..ranks).map(Rank) {
+                assert!(files.add((rank, Stream::Stdout), part).is_none());
+                assert!(files.add((rank, Stream::Stderr), &part[part.len() / 2..]).is_none());
+            }
+        }
+        assert!(files.into_trouble().is_none());
+        for rank in 0..ranks {
+            let read =
+                |name: &str| fs::read(directory.join(format!("rank.{rank}/{name}"))).unwrap();
+            assert_eq!(read("stdout"), b"one\xff\0two\n");
+            assert_eq!(read("stderr"), b"ne\0o\n");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut files = Files::create(scratch.path(), 2, true).unwrap();
+        assert!(!scratch.path().join("rank.0/stderr").exists());
+        fs::remove_dir_all(scratch.path().join("rank.1")).unwrap();
+        let (here, gone) = ((Rank(0), Stream::Stdout), (Rank(1), Stream::Stdout));
+        let said = files.add(gone, b"x").map(ToString::to_string);
+        let path = scratch.path().join("rank.1/stdout");
+        assert_eq!(said, Some(format!("cannot write {}", path.display())));
+        assert!(files.add(gone, b"x").is_none());
+        assert!(files.add(here, b"x").is_none());
+        assert!(files.into_trouble().is_some());
+        assert_eq!(fs::read(scratch.path().join("rank.0/stdout")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = Files::create(file.path(), 1, false).err().unwrap().to_string();
+        assert_eq!(error, format!("cannot make {}/rank.0", file.path().display()));
+    }
+}

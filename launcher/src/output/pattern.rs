@@ -1,0 +1,186 @@
+//! `--tag-output=PATTERN`: what stands in front of every line of a rank.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest pattern, in bytes.
+const LONGEST: usize = 256;
+
+/// A tag with words that each rank, or each line, fills in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Rank,
+    Host,
+    LocalRank,
+    Pid,
+    Time,
+}
+
+/// What a tag may say of a line's rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Who {
+    pub(crate) rank: u32,
+    /// As the user typed it.
+    pub(crate) host: String,
+    pub(crate) local_rank: u32,
+    /// `None` until it has started.
+    pub(crate) pid: Option<u32>,
+}
+
+/// Why a text is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PatternError {
+    #[error("it is empty")]
+    Empty,
+    #[error("it is longer than {LONGEST} bytes")]
+    TooLong,
+    #[error("it has a control character")]
+    Control,
+    #[error("% is the last character; %% is a plain %")]
+    Unfinished,
+    #[error(
+        "there is no %{0}; there are %r rank, %h host, %l local rank, %p process id, %t time, %%"
+    )]
+    Unknown(char),
+}
+
+impl Default for Pattern {
+    /// `[1,b] `.
+    fn default() -> Pattern {
+        let text = |text: &str| Part::Text(text.to_owned());
+        Pattern(vec![text("["), Part::Rank, text(","), Part::Host, text("] ")])
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Pattern, PatternError> {
+        if text.is_empty() {
+            return Err(PatternError::Empty);
+        }
+        if text.len() > LONGEST {
+            return Err(PatternError::TooLong);
+        }
+        // A line end would be one more line, and an escape would be the terminal's.
+        if text.chars().any(|c| c.is_control() && c != '\t') {
+            return Err(PatternError::Control);
+        }
+        let mut pattern = Pattern(Vec::new());
+        let mut chars = text.chars();
+        while let Some(c) = chars.next() {
+            if c != '%' {
+                pattern.add_text(c);
+                continue;
+            }
+            let part = match chars.next().ok_or(PatternError::Unfinished)? {
+                'r' => Part::Rank,
+                'h' => Part::Host,
+                'l' => Part::LocalRank,
+                'p' => Part::Pid,
+                't' => Part::Time,
+                '%' => {
+                    pattern.add_text('%');
+                    continue;
+                }
+                unknown => return Err(PatternError::Unknown(unknown)),
+            };
+            pattern.0.push(part);
+        }
+        Ok(pattern)
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|part| match part {
+            Part::Text(text) => f.write_str(&text.replace('%', "%%")),
+            Part::Rank => f.write_str("%r"),
+            Part::Host => f.write_str("%h"),
+            Part::LocalRank => f.write_str("%l"),
+            Part::Pid => f.write_str("%p"),
+            Part::Time => f.write_str("%t"),
+        })
+    }
+}
+
+impl Pattern {
+    fn add_text(&mut self, c: char) {
+        match self.0.last_mut() {
+            Some(Part::Text(text)) => text.push(c),
+            _ => self.0.push(Part::Text(c.to_string())),
+        }
+    }
+
+    /// Whether it says when a line was written.
+    pub(crate) fn has_time(&self) -> bool {
+        self.0.contains(&Part::Time)
+    }
+
+    /// The tag of a line that `who` wrote at `time`. What is not known is `-`.
+    pub(crate) fn fill_in(&self, who: &Who, time: &str) -> String {
+        let mut tag = String::new();
+        for part in &self.0 {
+            match part {
+                Part::Text(text) => tag.push_str(text),
+                Part::Rank => tag.push_str(&who.rank.to_string()),
+                Part::Host => tag.push_str(&who.host),
+                Part::LocalRank => tag.push_str(&who.local_rank.to_string()),
+                Part::Pid => match who.pid {
+                    Some(pid) => tag.push_str(&pid.to_string()),
+                    None => tag.push('-'),
+                },
+                Part::Time => tag.push_str(if time.is_empty() { "-" } else { time }),
+            }
+        }
+        tag
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn filled(pattern: &str) -> Result<String, PatternError> {
+        let who = Who { rank: 7, host: "b".into(), local_rank: 1, pid: Some(4711) };
+        Ok(pattern.parse::<Pattern>()?.fill_in(&who, "12:00"))
+    }
+
+    #[test]
+    fn every_word_is_filled_in() {
+        assert_eq!(filled("%r %h %l %p %t|").unwrap(), "7 b 1 4711 12:00|");
+        assert_eq!(filled("100%% of %%r: ").unwrap(), "100% of %r: ");
+        assert_eq!(filled("plain ").unwrap(), "plain ");
+        assert_eq!(filled("ü%rß").unwrap(), "ü7ß");
+        assert_eq!("[%r,%h] ".parse(), Ok(Pattern::default()));
+        let nobody = Who { rank: 0, host: "a".into(), local_rank: 0, pid: None };
+        assert_eq!("%p %t".parse::<Pattern>().unwrap().fill_in(&nobody, ""), "- -");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_said_to_be_none() {
+        assert_eq!(filled(""), Err(PatternError::Empty));
+        assert_eq!(filled("x%"), Err(PatternError::Unfinished));
+        assert_eq!(filled("%q"), Err(PatternError::Unknown('q')));
+        assert_eq!(filled("%r\n"), Err(PatternError::Control));
+        assert_eq!(filled("\u{1b}[1m"), Err(PatternError::Control));
+        assert_eq!(filled(&"x".repeat(LONGEST + 1)), Err(PatternError::TooLong));
+        assert!(filled("%x").unwrap_err().to_string().contains("%l local rank"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_reads_the_same_again(text in "([a-z ü\t]|%[rhlpt%]){0,40}|\\PC{0,20}") {
+            if let Ok(pattern) = text.parse::<Pattern>() {
+                prop_assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
+                prop_assert_eq!(pattern.to_string(), text);
+            }
+        }
+    }
+}
