@@ -47,6 +47,7 @@ Measure:
   cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
   cargo lab bench train               a training by torch, beside its own backend
   cargo lab bench inventory           how quickly an agent sees what a server has
+  cargo lab bench output              how quickly and how whole what ranks print arrives
   cargo lab bench failure             how quickly and cleanly they end when something fails
   cargo lab bench verbs               RDMA writes, beside perftest
   cargo lab bench mesh                what proving RDMA adds to the start of a job
@@ -264,6 +265,19 @@ pub(crate) enum Bench {
     Mesh {
         /// How many rounds, after one to warm up.
         #[arg(long, default_value_t = 15)]
+        rounds: usize,
+    },
+    /// Print lines on every host, by rlaunch, Hydra and Open MPI in turn, without tags and with them,
+    /// and by rlaunch to a slow reader.
+    Output {
+        /// How many hosts.
+        #[arg(long, default_value_t = 4)]
+        hosts: usize,
+        /// MiB of lines on each.
+        #[arg(long, default_value_t = 64)]
+        mebibytes: usize,
+        /// How many rounds, after one to warm up.
+        #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
     /// Let a rank, a launcher, an agent and a host fail, under rlaunch, Hydra and Open MPI in turn.

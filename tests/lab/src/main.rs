@@ -10,7 +10,9 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 
 use args::{Args, Bench, Soak, Verb};
-use rlaunch_lab::bench::{comm, failure, inventory, launch, mesh, rendezvous, train, verbs};
+use rlaunch_lab::bench::{
+    comm, failure, inventory, launch, mesh, output, rendezvous, train, verbs,
+};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
 use rlaunch_lab::{
@@ -103,6 +105,10 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         }
         Verb::Bench(Bench::Mesh { rounds }) => {
             return Ok(exit_code(mesh::run(&mesh::Plan { rounds: *rounds })?));
+        }
+        Verb::Bench(Bench::Output { hosts, mebibytes, rounds }) => {
+            let plan = output::Plan { hosts: *hosts, mebibytes: *mebibytes, rounds: *rounds };
+            return Ok(exit_code(output::run(&plan)?));
         }
         Verb::Bench(Bench::Failure { rounds }) => {
             return Ok(exit_code(failure::run(&failure::Plan { rounds: *rounds })?));

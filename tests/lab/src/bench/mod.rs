@@ -7,6 +7,7 @@ pub mod inventory;
 pub mod launch;
 mod launchers;
 pub mod mesh;
+pub mod output;
 pub mod rendezvous;
 mod rounds;
 pub mod train;

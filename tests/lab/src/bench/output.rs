@@ -1,0 +1,299 @@
+//! `cargo lab bench output`: how quickly, how whole and at what cost in memory each launcher brings
+//! what ranks print to one reader.
+//!
+//! Every host has a file of lines of 100 bytes that say where they come from, and prints it. What
+//! arrives is kept and looked at afterwards, so that looking costs no time: lines that are none, lines
+//! that are missing, and whether those of each host are the file again.
+
+use std::env;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Series;
+use super::launchers::{Field, Launcher};
+use crate::command::{last_lines, wait_until};
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Lab, LabError, Options};
+
+mod check;
+use check::{Damage, LINE, lines_of};
+
+const NAME: &str = "bench";
+const NET: [u8; 2] = [10, 97];
+/// Where every host has its lines.
+const ON_HOST: &str = "/tmp/bench-lines";
+const IDLE: Duration = Duration::from_secs(30);
+/// No launcher may take longer for one job.
+const LIMIT: Duration = Duration::from_secs(300);
+const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
+/// How much faster than Hydra rlaunch must be with tags, and how much slower it may be without.
+const TAGGED_BAR: f64 = 2.0;
+const PLAIN_BAR: f64 = 0.7;
+/// The most memory rlaunch may ever have taken, in MiB.
+const MEMORY_BAR: f64 = 16.0;
+/// What the slow reader takes, in bytes per second, and how much of it there is for each host.
+const SLOW: f64 = 5e6;
+const SLOW_LINES: usize = 160_000;
+/// Read at once.
+const CHUNK: usize = 256 << 10;
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// On how many hosts, with one rank each.
+    pub hosts: usize,
+    /// MiB of lines of each.
+    pub mebibytes: usize,
+    /// How often, after once to warm up.
+    pub rounds: usize,
+}
+
+/// One way to bring output home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Tagged,
+}
+
+impl Way {
+    const ALL: [Way; 2] = [Way::Plain, Way::Tagged];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Plain => "untagged",
+            Way::Tagged => "tagged",
+        }
+    }
+
+    fn options(self, launcher: Launcher) -> &'static [&'static str] {
+        match (self, launcher) {
+            (Way::Plain, _) | (_, Launcher::PlainSsh) => &[],
+            (Way::Tagged, Launcher::Hydra) => &["-prepend-rank"],
+            (Way::Tagged, Launcher::Rlaunch | Launcher::OpenMpi) => &["--tag-output"],
+        }
+    }
+
+    /// What stands in front of a line of rank `rank` on `host`.
+    fn tag(self, launcher: Launcher, rank: usize, host: &str) -> String {
+        match (self, launcher) {
+            (Way::Plain, _) | (_, Launcher::PlainSsh) => String::new(),
+            (Way::Tagged, Launcher::Rlaunch) => format!("[{rank},{host}] "),
+            (Way::Tagged, Launcher::Hydra) => format!("[{rank}] "),
+            (Way::Tagged, Launcher::OpenMpi) => format!("[1,{rank}]<stdout>:"),
+        }
+    }
+}
+
+/// What was measured of one launcher and one way.
+struct Row {
+    launcher: Launcher,
+    way: Way,
+    /// In MB of lines per second, tags not counted.
+    speed: Series,
+    damage: Damage,
+    /// The most memory of the launcher's own process in MiB.
+    memory: f64,
+}
+
+/// A run that is over.
+struct Ran {
+    seconds: f64,
+    /// The most memory of the launcher's own process in MiB.
+    memory: f64,
+}
+
+/// Measures and prints; true if every bar is met.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    setup::install(Extent::Peers)?;
+    let rlaunch = dist::build(Profile::Release)?;
+    println!("starting {} hosts", plan.hosts);
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
+    let field = Field { hosts: lab.hosts(), lab, rlaunch };
+    let measured = with_lines(&field, plan);
+    Lab::down(NAME)?;
+    let (rows, slow) = measured?;
+    println!(
+        "\n{} MiB of lines of {LINE} bytes from each of {} hosts, {} rounds",
+        plan.mebibytes, plan.hosts, plan.rounds
+    );
+    print_table(&rows);
+    Ok(print_bars(&rows, &slow))
+}
+
+fn with_lines(field: &Field, plan: &Plan) -> Result<(Vec<Row>, Row), LabError> {
+    let lines = (plan.mebibytes << 20) / LINE;
+    for (rank, host) in field.hosts.iter().enumerate() {
+        field.lab.write_file(host, Path::new(ON_HOST), &lines_of(rank, lines), 0o644)?;
+    }
+    // Used again, so that its pages are there before a launcher is waited for.
+    let mut arrived = Vec::with_capacity((lines * plan.hosts) * (LINE + 32));
+    let mut rows = Vec::new();
+    for way in Way::ALL {
+        let new = |launcher| Row {
+            launcher,
+            way,
+            speed: Series::default(),
+            damage: Damage::default(),
+            memory: 0.0,
+        };
+        rows.extend(LAUNCHERS.map(new));
+    }
+    for round in 0..=plan.rounds {
+        for row in &mut rows {
+            measure(field, row, lines, (&["cat", ON_HOST], None), &mut arrived)?;
+            if round == 0 {
+                row.speed = Series::default();
+            }
+        }
+    }
+    let mut slow = Row {
+        launcher: Launcher::Rlaunch,
+        way: Way::Plain,
+        speed: Series::default(),
+        damage: Damage::default(),
+        memory: 0.0,
+    };
+    let few = SLOW_LINES.min(lines);
+    let length = (few * LINE).to_string();
+    let program = ["head", "-c", &length, ON_HOST];
+    println!("a reader of {:.0} MB/s", SLOW / 1e6);
+    measure(field, &mut slow, few, (&program, Some(SLOW)), &mut arrived)?;
+    Ok((rows, slow))
+}
+
+/// One job; what it was worth is added to `row`.
+fn measure(
+    field: &Field,
+    row: &mut Row,
+    lines: usize,
+    (program, pace): (&[&str], Option<f64>),
+    arrived: &mut Vec<u8>,
+) -> Result<(), LabError> {
+    let (launcher, way) = (row.launcher, row.way);
+    let errors = env::temp_dir().join(format!("rlaunch-bench-{}-stderr", std::process::id()));
+    let ran = complete(field, (launcher, way), program, pace, &errors, arrived);
+    let said = fs::read_to_string(&errors).unwrap_or_default();
+    let _ = fs::remove_file(&errors);
+    let ran =
+        ran.map_err(|error| LabError::Wrong(format!("{error}\n{}", last_lines(&said, 10))))?;
+    field.lab.wait_until_idle(IDLE)?;
+    let hosts = field.hosts.iter().enumerate();
+    let tags: Vec<String> = hosts.map(|(rank, host)| way.tag(launcher, rank, host)).collect();
+    let damage = check::check(arrived, &tags, lines);
+    let bytes = (lines * LINE * field.hosts.len()) as f64;
+    let speed = bytes / 1e6 / ran.seconds;
+    let (name, what) = (launcher.name(), way.name());
+    println!("{name:<8} {what:<9} {speed:>7.1} MB/s, {:.1} MiB, {damage}", ran.memory);
+    row.speed.push(speed);
+    row.memory = row.memory.max(ran.memory);
+    row.damage.add(damage);
+    Ok(())
+}
+
+fn complete(
+    field: &Field,
+    (launcher, way): (Launcher, Way),
+    program: &[&str],
+    pace: Option<f64>,
+    errors: &Path,
+    arrived: &mut Vec<u8>,
+) -> Result<Ran, LabError> {
+    let failed = || format!("run {}", launcher.name());
+    let stderr = fs::File::create(errors).map_err(LabError::io(failed()))?;
+    let mut command = launcher.command_with(way.options(launcher), field, 1, program);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let started = Instant::now();
+    let mut child = command.spawn().map_err(LabError::io(failed()))?;
+    let memory = read_all(&mut child, pace, arrived).map_err(LabError::io(failed()));
+    let seconds = started.elapsed().as_secs_f64();
+    if memory.is_err() {
+        let _ = child.kill();
+    }
+    let mut status = None;
+    wait_until(LIMIT, "a launcher to end", || {
+        status = child.try_wait().map_err(LabError::io(failed()))?;
+        Ok(status.is_some())
+    })?;
+    match status.filter(std::process::ExitStatus::success) {
+        Some(_) => Ok(Ran { seconds, memory: memory? }),
+        None => Err(LabError::Wrong(format!("{} failed", launcher.name()))),
+    }
+}
+
+/// Everything on stdout, no faster than `pace` bytes per second, and the most memory that the process
+/// has taken, in MiB.
+fn read_all(child: &mut Child, pace: Option<f64>, arrived: &mut Vec<u8>) -> std::io::Result<f64> {
+    arrived.clear();
+    let Some(mut stdout) = child.stdout.take() else { return Ok(0.0) };
+    let (mut chunk, mut memory, started) = (vec![0; CHUNK], 0.0_f64, Instant::now());
+    let mut looked = 0;
+    loop {
+        let length = match stdout.read(&mut chunk)? {
+            0 => return Ok(memory),
+            length => length,
+        };
+        arrived.extend_from_slice(&chunk[..length]);
+        // The most it has had only grows, so few looks do.
+        if arrived.len() >= looked {
+            looked = arrived.len() + (2 << 20);
+            memory = memory.max(peak_memory(child.id()).unwrap_or(0.0));
+        }
+        if let Some(pace) = pace {
+            let due = Duration::from_secs_f64(arrived.len() as f64 / pace);
+            thread::sleep(due.saturating_sub(started.elapsed()));
+        }
+    }
+}
+
+/// In MiB; `None` once the process has ended.
+fn peak_memory(pid: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = value.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+fn print_table(rows: &[Row]) {
+    println!("{:<20}{:>26}{:>12}  torn, lost, order", "", "MB/s", "memory MiB");
+    for row in rows {
+        let (speed, memory) = (row.speed.summary_to(1), row.memory);
+        let name = format!("{} {}", row.launcher.name(), row.way.name());
+        println!("{name:<20}{speed:>26}{memory:>12.1}  {}", row.damage);
+    }
+}
+
+/// Prints what rlaunch must meet; true if it does.
+fn print_bars(rows: &[Row], slow: &Row) -> bool {
+    let row = |launcher, way| rows.iter().find(|row| (row.launcher, row.way) == (launcher, way));
+    let mut all_met = true;
+    let mut bar = |what: &str, value: String, wanted: String, met: bool| {
+        let verdict = if met { "met" } else { "MISSED" };
+        println!("{what:<32} {value:>10}  (bar {wanted}: {verdict})");
+        all_met &= met;
+    };
+    for (way, least) in [(Way::Plain, PLAIN_BAR), (Way::Tagged, TAGGED_BAR)] {
+        let Some(own) = row(Launcher::Rlaunch, way) else { continue };
+        let peer = row(Launcher::Hydra, way).and_then(|peer| own.speed.ratio_to(&peer.speed));
+        let ratio = peer.unwrap_or(0.0);
+        let what = format!("rlaunch/hydra {}", way.name());
+        bar(&what, format!("{ratio:.2}"), format!("{least:.2} or more"), ratio >= least);
+        let what = format!("rlaunch {} is whole", way.name());
+        bar(&what, own.damage.to_string(), "nothing".to_owned(), own.damage.is_none());
+    }
+    let fast = rows.iter().filter(|row| row.launcher == Launcher::Rlaunch);
+    let fast = fast.map(|row| row.memory).fold(0.0, f64::max);
+    for (reader, memory) in [("a fast reader", fast), ("a slow reader", slow.memory)] {
+        let met = memory > 0.0 && memory <= MEMORY_BAR;
+        let what = format!("rlaunch MiB, {reader}");
+        bar(&what, format!("{memory:.1}"), format!("{MEMORY_BAR:.0} or less"), met);
+    }
+    bar("a slow reader gets all", slow.damage.to_string(), "nothing".into(), slow.damage.is_none());
+    all_met
+}
