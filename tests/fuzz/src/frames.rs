@@ -83,6 +83,8 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
         stream(&[
             ToAgent::Start { env, ranks: vec![setup], horovod },
             ToAgent::Credit(9),
+            ToAgent::Stdin(b"typed\n".to_vec()),
+            ToAgent::Stdin(Vec::new()),
             ToAgent::Signal(15),
             ToAgent::News(News::NodeLost { node: NodeId(2), how: "silence".into() }),
             end,
@@ -96,7 +98,8 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
-    let output = FromAgent::Output { rank: Rank(3), stream: Stream::Stderr, data: b"x\n".to_vec() };
+    let (rank, stream, stamp) = (Rank(3), Stream::Stderr, Some(1_700_000_000_000_000));
+    let output = FromAgent::Output { rank, stream, stamp, data: b"x\n".to_vec() };
     let prepared = FromAgent::Prepared {
         notices: Vec::new(),
         ports: vec![21_000],
@@ -106,7 +109,12 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
     };
     let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };
-    vec![stream(&[output, prepared]), stream(&[FromAgent::TableEverywhere, aborted, broke])]
+    let stdin = [FromAgent::StdinCredit(7), FromAgent::StdinClosed];
+    vec![
+        self::stream(&[output, prepared]),
+        self::stream(&[FromAgent::TableEverywhere, aborted, broke]),
+        self::stream(&stdin),
+    ]
 }
 
 pub(crate) fn hello_seeds() -> Vec<Vec<u8>> {

@@ -13,6 +13,7 @@ mod frames;
 mod horovod;
 mod library;
 mod mesh;
+mod pattern;
 mod secure;
 mod ssh;
 mod table;
@@ -26,6 +27,12 @@ mod files {
     pub(crate) mod config;
     pub(crate) mod keys;
     pub(crate) mod known_hosts;
+}
+
+/// And the tags of lines, which a user types.
+#[path = "../../../launcher/src/output"]
+mod tags {
+    pub(crate) mod pattern;
 }
 
 /// Something that takes any bytes.
@@ -68,6 +75,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
     Target { name: "wire-up", run: comm::wire_up, seeds: comm::wire_up_seeds },
     Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },
+    Target { name: "tag-pattern", run: pattern::pattern, seeds: pattern::pattern_seeds },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
 ];
 
