@@ -177,7 +177,7 @@ async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     map.warn_of_unused();
     job.stdin.check(map.world_size)?;
-    let files = job.output.files(map.world_size)?;
+    let files = if job.dry_run.is_none() { job.output.files(map.world_size)? } else { None };
     job.events.emit(&Record::job_started(job, &map));
     let (gathering, writer, departures) = crew::assemble(job, &map, files)?;
 

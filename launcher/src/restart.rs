@@ -94,6 +94,7 @@ impl JobSpec {
             events: self.events.of_job(id),
             recorder: self.recorder.map(|_| Recorder::new()),
             restarts: Some(restarts),
+            stdin: self.stdin.once_more(),
             ..self
         })
     }

@@ -103,6 +103,13 @@ impl Stdin {
         }
     }
 
+    /// What another attempt at the same job reads: a file anew, and nothing of what the first has
+    /// taken from this process's own.
+    pub(crate) fn once_more(self) -> Stdin {
+        let readers = if self.file.is_some() { self.readers } else { Readers::Nobody };
+        Stdin { readers, ..self }
+    }
+
     /// Whether a rank reads it; the others find nothing.
     pub(crate) fn is_read_by(&self, rank: Rank) -> bool {
         match self.readers {
