@@ -6,14 +6,14 @@ use crate::agent::library::Libraries;
 use crate::agent::store::Store;
 use crate::callback::Callbacks;
 use crate::channel::AgentChannel;
-use crate::events::{Events, Record};
+use crate::events::{self, Record};
 use crate::exit::Exit;
 use crate::held_ports::Held;
 use crate::horovod::Meeting;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::landing;
-use crate::map::{MappedNode, RankMap};
+use crate::map::{MapBy, MappedNode, RankMap};
 use crate::nccl::Log;
 use crate::oob;
 use crate::output;
@@ -45,15 +45,36 @@ use tracing::Instrument;
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The slowest link that files are preloaded over, in bytes per second.
 const PRELOAD_RATE: u64 = 256 << 10;
+/// Lines about hosts that lack something; the others are like them.
+const MOST_LINES: usize = 8;
 /// How long channels may take to close once everything is said.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of a job, each with its session.
 pub(crate) struct Crew {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) events: mpsc::UnboundedReceiver<Event>,
+    pub(crate) events: Events,
     libraries: Libraries,
     sessions: Vec<JoinHandle<()>>,
+}
+
+/// What happens on the crew's nodes. Of hosts that were sent home nothing is heard.
+pub(crate) struct Events {
+    receiver: mpsc::UnboundedReceiver<Event>,
+    /// How many nodes the crew has; the others have higher numbers.
+    nodes: usize,
+}
+
+impl Events {
+    /// The next event; `None` when every session has ended. Safe to cancel.
+    pub(crate) async fn recv(&mut self) -> Option<Event> {
+        loop {
+            let event = self.receiver.recv().await?;
+            if event.node.index() < self.nodes {
+                return Some(event);
+            }
+        }
+    }
 }
 
 /// One node of the crew.
@@ -67,23 +88,13 @@ pub(crate) struct Node {
     pub(crate) hello_at: Instant,
 }
 
-/// Opens the crew's output before anyone is reached, so that every session has where to write.
-pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writer, Departures) {
-    let (events_in, events) = mpsc::unbounded_channel();
+/// Seats for all of these nodes, and their output, before anyone is reached: every session has
+/// where to write.
+pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Unread, Departures) {
+    let (events_in, receiver) = mpsc::unbounded_channel();
     let (here, departures) = mpsc::channel(1);
     let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
-    let tag = |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
-    let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
-    let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
-    let setup = output::Setup {
-        tags,
-        credit: commands.clone(),
-        ranks: map.world_size,
-        nccl,
-        kept: job.recorder.is_some().then(Kept::default),
-        aside: job.aside,
-    };
-    let (output, writer) = output::start(setup);
+    let (output, unread) = output::pipe();
     let seats = map.nodes.iter().zip(receivers).map(|(node, commands)| Seat {
         node: node.id,
         commands,
@@ -94,7 +105,8 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, output::Writ
     });
     let seats = seats.collect();
     let departures = Departures { commands: commands.clone(), here: departures };
-    (Gathering { seats, commands, events }, writer, departures)
+    let events = Events { receiver, nodes: map.nodes.len() };
+    (Gathering { seats, commands, events }, unread, departures)
 }
 
 /// Knows when every channel is closed.
@@ -118,7 +130,7 @@ impl Departures {
 pub(crate) struct Gathering {
     seats: Vec<Seat>,
     commands: Vec<Commands>,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: Events,
 }
 
 /// How one node's way in ended.
@@ -195,7 +207,7 @@ struct Way {
     delivery: Delivery,
     roster: Roster,
     job: JobId,
-    events: Events,
+    events: events::Events,
 }
 
 impl Way {
@@ -239,7 +251,7 @@ impl Way {
 async fn gather(
     reached: Vec<Reached>,
     commands: Vec<Commands>,
-    (events, libraries): (mpsc::UnboundedReceiver<Event>, Libraries),
+    (events, libraries): (Events, Libraries),
     map: &RankMap,
 ) -> Result<Crew, Failed> {
     let mut crew = Crew { nodes: Vec::new(), events, libraries, sessions: Vec::new() };
@@ -296,6 +308,69 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
 }
 
 impl Crew {
+    /// Maps the ranks where slots were still to be counted, and sends those home that get none.
+    /// Otherwise nothing changes.
+    pub(crate) fn settle(&mut self, job: &JobSpec, reached: RankMap) -> Result<RankMap, Failed> {
+        let map = match job.has_open_slots() {
+            false => reached,
+            true => {
+                let nodes = self.nodes.iter();
+                let hosts: Vec<Host> =
+                    nodes.map(|node| node.host.settled(node.facts.gpus)).collect();
+                job.map_onto(&hosts).map_err(|error| Failed::from_error(Exit::USAGE, &error))?
+            }
+        };
+        // Hosts without ranks are the last ones, so those that stay keep their numbers.
+        for idle in self.nodes.split_off(map.nodes.len().min(self.nodes.len())) {
+            idle.commands.tell(&ToAgent::End { now: true });
+        }
+        self.events.nodes = self.nodes.len();
+        for (node, mapped) in self.nodes.iter_mut().zip(&map.nodes) {
+            (node.host, node.ranks) = (mapped.host.clone(), mapped.ranks.clone());
+        }
+        self.check_gpus(job)?;
+        Ok(map)
+    }
+
+    /// With `--map-by gpu`, every rank has a GPU of its own.
+    fn check_gpus(&self, job: &JobSpec) -> Result<(), Failed> {
+        if job.map_by != MapBy::Gpu || job.oversubscribe {
+            return Ok(());
+        }
+        let too_few = |node: &&Node| node.ranks.len() > node.facts.gpus as usize;
+        let line = |node: &Node| {
+            format!("{}: {} ranks, {} GPUs", node.host, node.ranks.len(), node.facts.gpus)
+        };
+        let mut lines = self.nodes.iter().filter(too_few).map(line);
+        let Some(first) = lines.next() else { return Ok(()) };
+        let message = format!("--map-by gpu gives each rank a GPU of its own: {first}");
+        let mut failed = Failed::new(Exit::USAGE, message);
+        failed.details = lines.take(MOST_LINES).collect();
+        Err(failed.hint(Some("--oversubscribe lets ranks share them")))
+    }
+
+    /// Starts writing what ranks print, which waits for it until then.
+    pub(crate) fn write(
+        &self,
+        job: &JobSpec,
+        map: &RankMap,
+        unread: output::Unread,
+    ) -> output::Writer {
+        let tag =
+            |rank| map.node_of(Rank(rank)).map(|node| format!("[{rank},{}] ", node.host.name));
+        let tags = job.tag_output.then(|| (0..map.world_size).filter_map(tag).collect());
+        let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
+        let setup = output::Setup {
+            tags,
+            credit: self.nodes.iter().map(|node| node.commands.clone()).collect(),
+            ranks: map.world_size,
+            nccl,
+            kept: job.recorder.is_some().then(Kept::default),
+            aside: job.aside,
+        };
+        output::start(setup, unread)
+    }
+
     /// Tells every node what it will run and waits until each has found everything it needs.
     pub(crate) async fn prepare(
         &mut self,

@@ -32,7 +32,8 @@ pub(crate) struct Events {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Record<'a> {
-    /// The job is about to reach its hosts.
+    /// It is known which hosts the job runs on. It is about to reach them, or has reached them
+    /// when it takes their GPUs to know how many ranks they run.
     JobStarted { program: &'a str, ranks: u32, nodes: usize },
     /// A host let us in.
     HostReached { host: &'a str },

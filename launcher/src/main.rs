@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
+mod allocation;
 mod args;
 mod ask;
 mod bench;
@@ -21,18 +22,18 @@ mod first_failure;
 mod goldens;
 mod held_ports;
 mod horovod;
-mod hostfile;
 mod hosts;
 mod job;
 mod landing;
+mod listing;
 mod log;
 mod map;
 mod mesh;
-mod mpijob;
 mod nccl;
 mod oob;
 mod output;
 mod placement;
+mod placement_line;
 mod rank_env;
 mod reach;
 mod reap;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         Invocation::Bench(args) => runtime.block_on(measure(*args)),
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
         Invocation::Report(args) => verdict::report(&args),
+        Invocation::Hostfile(args) => listing::print(&args),
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
@@ -159,14 +161,12 @@ async fn live_recorded(job: &JobSpec) -> (Result<Exit, Failed>, Option<JobRecord
 
 /// From a job to how it ended.
 async fn run(job: &JobSpec) -> Result<Exit, Failed> {
-    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    map.warn_of_unused();
-    job.events.emit(&Record::job_started(job, &map));
+    let wanted = whom_to_reach(job)?;
     let mut signals = Signals::install()
         .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
-    let (gathering, writer, departures) = crew::assemble(job, &map);
+    let (gathering, unread, departures) = crew::assemble(job, &wanted);
 
-    let reaching = job.phase("reach", gathering.reach(job, &map));
+    let reaching = job.phase("reach", gathering.reach(job, &wanted));
     let mut crew = match unless_ended(reaching, &mut signals).await {
         Ok(crew) => crew,
         Err(failed) => {
@@ -174,29 +174,57 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
             return Err(failed);
         }
     };
-    let meeting = meet(job, &map, &mut crew);
-    let (relay, links) = match unless_ended(meeting, &mut signals).await {
+    let meeting = meet(job, wanted, &mut crew);
+    let (map, relay, links) = match unless_ended(meeting, &mut signals).await {
         Ok(met) => met,
         Err(failed) => {
             crew.dismiss().await;
             return Err(failed);
         }
     };
+    let writer = crew.write(job, &map, unread);
     job.phase("run", Watch::new(job, crew, (relay, links), &mut signals, writer).see_out()).await
 }
 
+/// The nodes of the ranks; or every host, where it takes their GPUs to know how many ranks they run.
+fn whom_to_reach(job: &JobSpec) -> Result<RankMap, Failed> {
+    if job.has_open_slots() {
+        return Ok(RankMap::unsettled(&job.hosts));
+    }
+    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    announce(job, &map);
+    Ok(map)
+}
+
+/// Once it is known where ranks run, whoever wants to know is told.
+fn announce(job: &JobSpec, map: &RankMap) {
+    placement_line::print(map, job.map_by);
+    job.events.emit(&Record::job_started(job, map));
+    if let Some(recorder) = &job.recorder {
+        recorder.mapped(map);
+    }
+}
+
 /// From agents that know nothing to ranks that run.
-async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<(Relay, LinkWatch), Failed> {
-    let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
-    let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
-    show::print(job, map, &joined).await;
+async fn meet(
+    job: &JobSpec,
+    reached: RankMap,
+    crew: &mut Crew,
+) -> Result<(RankMap, Relay, LinkWatch), Failed> {
+    let map = crew.settle(job, reached)?;
+    if job.has_open_slots() {
+        announce(job, &map);
+    }
+    let prepared = job.phase("prepare", crew.prepare(job, &map)).await?;
+    let joined = job.phase("join", crew.join(job, &map, &prepared)).await?;
+    show::print(job, &map, &joined).await;
     crew.start(job, &joined);
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
     let Joined { relay, table, setups, libraries, .. } = joined;
     if let Some(recorder) = &job.recorder {
         recorder.decided(table, setups, libraries);
     }
-    Ok((relay, links))
+    Ok((map, relay, links))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

@@ -1,8 +1,8 @@
 //! Which verb is meant.
 
 use super::{
-    Args, BenchArgs, CaptureArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs,
-    TrainArgs, spelling,
+    Args, BenchArgs, CaptureArgs, HostfileArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs,
+    TopoArgs, TrainArgs, spelling,
 };
 use clap::Parser;
 use rlaunch_bootstrap::client::command;
@@ -17,6 +17,7 @@ pub(crate) enum Invocation {
     Bench(Box<BenchArgs>),
     Train(Box<TrainArgs>),
     Report(ReportArgs),
+    Hostfile(HostfileArgs),
     SshConfig(SshConfigArgs),
     SshSetup(SetupArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
@@ -33,6 +34,7 @@ const VERBS: &[(&str, Read)] = &[
     ("capture", |typed| Ok(Invocation::Capture(CaptureArgs::try_parse_from(typed)?))),
     ("bench", read_bench),
     ("report", |typed| Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?))),
+    ("hostfile", |typed| Ok(Invocation::Hostfile(HostfileArgs::try_parse_from(typed)?))),
     ("ssh-config", |typed| Ok(Invocation::SshConfig(SshConfigArgs::try_parse_from(typed)?))),
     ("ssh-setup", |typed| Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?))),
 ];
