@@ -10,7 +10,7 @@ use crate::job::Reach;
 use crate::report::{self, Failed};
 use crate::route::RshError;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What was typed of hosts.
 pub(crate) struct Typed<'a> {
@@ -157,8 +157,7 @@ fn names_of(files: &[PathBuf]) -> String {
 fn of_files(files: &[PathBuf]) -> Result<Vec<Host>, ListingError> {
     let mut hosts = HostSet::default();
     for file in files {
-        let read = |file: &Path| hostfile::read(file);
-        for host in read(file)? {
+        for host in hostfile::read(file)? {
             hosts.add(host)?;
         }
     }

@@ -24,6 +24,7 @@ mod gpu;
 mod guides;
 mod hello;
 mod horovod;
+mod hosts;
 mod jump;
 mod keys;
 mod library;

@@ -93,6 +93,6 @@ mod tests {
         }
         assert_eq!(found, ["s1", "p", "mpirun's p"]);
         assert_eq!(find(|_| None).unwrap(), None);
-        assert_eq!(find(|_| Some(OsString::from(" "))).unwrap(), None);
+        assert_eq!(find(|_| Some(OsString::new())).unwrap(), None);
     }
 }
