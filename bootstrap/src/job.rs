@@ -213,6 +213,8 @@ pub struct NodeFacts {
     pub addresses: Vec<InterfaceAddress>,
     /// The address of this node that the SSH connection arrived at, when it came by SSH.
     pub ssh_address: Option<IpAddr>,
+    /// How many GPUs there are that programs can use.
+    pub gpus: u32,
 }
 
 /// An address and the network it is in.

@@ -19,7 +19,7 @@ mod verbs;
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use between::BetweenArgs;
 pub(crate) use end::EndArgs;
-pub(crate) use hosts::HostArgs;
+pub(crate) use hosts::{HostArgs, HostfileArgs};
 pub(crate) use invocation::Invocation;
 pub(crate) use network::NetworkArgs;
 pub(crate) use output::OutputArgs;
@@ -49,6 +49,8 @@ Examples:
   rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
   rlaunch -H a,b --preload train.py python3 train.py   a script only this machine has
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
+  rlaunch --hostfile hosts --map-by node ./program    hosts from a file, a rank on each in turn
+  rlaunch hostfile                              which hosts that would be; see rlaunch hostfile --help
   rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
   rlaunch capture -H a,b -o x.tar               the same to be seen elsewhere
   rlaunch report last                           was it fast; see rlaunch report --help

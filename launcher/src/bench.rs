@@ -20,8 +20,16 @@ pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {
 
 /// Whether so many ranks can measure it.
 pub(crate) fn check(job: &JobSpec, what: BenchWhat) -> Result<(), Failed> {
-    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    let checked = BenchArgs::check_ranks(what, map.world_size);
+    let ranks = match (job.has_open_slots(), job.ranks) {
+        (false, _) => {
+            let map = job.map_ranks();
+            map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?.world_size
+        }
+        (true, Some(ranks)) => ranks,
+        // How many there are is known when the hosts are reached, and the program looks then.
+        (true, None) => return Ok(()),
+    };
+    let checked = BenchArgs::check_ranks(what, ranks);
     checked.map_err(|error| {
         let hint = "-H a,b for two hosts, -H a:2 for two ranks of one, or -np 2";
         Failed::from_error(Exit::USAGE, &error).hint(Some(hint))

@@ -1,12 +1,14 @@
 //! All nodes of the job together: reached at once, prepared together, started together.
 
+mod settle;
+
 use crate::agent::deliver::{DeliverError, Delivery};
 use crate::agent::greet;
 use crate::agent::library::Libraries;
 use crate::agent::store::Store;
 use crate::callback::Callbacks;
 use crate::channel::AgentChannel;
-use crate::events::{Events, Record};
+use crate::events::{self, Record};
 use crate::exit::Exit;
 use crate::held_ports::Held;
 use crate::horovod::Meeting;
@@ -26,6 +28,7 @@ use crate::report::{self, Failed};
 use crate::route::{RouteError, Routes};
 use crate::session::{self, Commands, Event, Seat, What};
 use crate::setup::Setup;
+use crate::stdin::Feed;
 use crate::waiting::Roster;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
@@ -51,9 +54,28 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The nodes of a job, each with its session.
 pub(crate) struct Crew {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) events: mpsc::UnboundedReceiver<Event>,
+    pub(crate) events: Events,
     libraries: Libraries,
     sessions: Vec<JoinHandle<()>>,
+}
+
+/// What happens on the crew's nodes. Of hosts that were sent home nothing is heard.
+pub(crate) struct Events {
+    receiver: mpsc::UnboundedReceiver<Event>,
+    /// How many nodes the crew has; the others have higher numbers.
+    nodes: usize,
+}
+
+impl Events {
+    /// The next event; `None` when every session has ended. Safe to cancel.
+    pub(crate) async fn recv(&mut self) -> Option<Event> {
+        loop {
+            let event = self.receiver.recv().await?;
+            if event.node.index() < self.nodes {
+                return Some(event);
+            }
+        }
+    }
 }
 
 /// One node of the crew.
@@ -67,31 +89,21 @@ pub(crate) struct Node {
     pub(crate) hello_at: Instant,
 }
 
-/// Opens the crew's output before anyone is reached, so that every session has where to write, and
-/// its input, which is read once ranks have started. `files` are the ranks' own.
-pub(crate) fn assemble(
-    job: &JobSpec,
-    map: &RankMap,
-    files: Option<output::Files>,
-) -> Result<(Gathering, output::Writer, Departures), Failed> {
-    let (events_in, events) = mpsc::unbounded_channel();
+/// What sessions have to do with this process's own streams, which are opened once it is known where
+/// ranks run.
+pub(crate) struct Streams {
+    output: output::Unread,
+    stdin: Feed,
+}
+
+/// Seats for all of these nodes, and the ends of streams, before anyone is reached: every session has
+/// where to write.
+pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, Streams, Departures) {
+    let (events_in, receiver) = mpsc::unbounded_channel();
     let (here, departures) = mpsc::channel(1);
     let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
-    let stdin = job.stdin.start(map, &commands).map_err(|error| {
-        Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
-    })?;
-    let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
-    let setup = output::Setup {
-        tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
-        files,
-        merged: job.output.merge_stderr,
-        credit: commands.clone(),
-        ranks: map.world_size,
-        nccl,
-        kept: job.recorder.is_some().then(Kept::default),
-        aside: job.aside,
-    };
-    let (output, writer) = output::start(setup);
+    let (output, unread) = output::pipe();
+    let stdin = Feed::default();
     let seats = map.nodes.iter().zip(receivers).map(|(node, commands)| Seat {
         node: node.id,
         commands,
@@ -103,7 +115,8 @@ pub(crate) fn assemble(
     });
     let seats = seats.collect();
     let departures = Departures { commands: commands.clone(), here: departures };
-    Ok((Gathering { seats, commands, events }, writer, departures))
+    let events = Events { receiver, nodes: map.nodes.len() };
+    (Gathering { seats, commands, events }, Streams { output: unread, stdin }, departures)
 }
 
 /// Knows when every channel is closed.
@@ -127,7 +140,7 @@ impl Departures {
 pub(crate) struct Gathering {
     seats: Vec<Seat>,
     commands: Vec<Commands>,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: Events,
 }
 
 /// How one node's way in ended.
@@ -204,7 +217,7 @@ struct Way {
     delivery: Delivery,
     roster: Roster,
     job: JobId,
-    events: Events,
+    events: events::Events,
 }
 
 impl Way {
@@ -248,7 +261,7 @@ impl Way {
 async fn gather(
     reached: Vec<Reached>,
     commands: Vec<Commands>,
-    (events, libraries): (mpsc::UnboundedReceiver<Event>, Libraries),
+    (events, libraries): (Events, Libraries),
     map: &RankMap,
 ) -> Result<Crew, Failed> {
     let mut crew = Crew { nodes: Vec::new(), events, libraries, sessions: Vec::new() };
@@ -305,6 +318,33 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
 }
 
 impl Crew {
+    /// Makes ranks' files, begins to read standard input for those who want it, and starts writing
+    /// what ranks print.
+    pub(crate) fn open(
+        &self,
+        job: &JobSpec,
+        map: &RankMap,
+        streams: Streams,
+    ) -> Result<output::Writer, Failed> {
+        let files = job.output.files(map.world_size)?;
+        let commands: Vec<Commands> = self.nodes.iter().map(|node| node.commands.clone()).collect();
+        streams.stdin.open(&job.stdin, map, &commands).map_err(|error| {
+            Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
+        })?;
+        let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
+        let setup = output::Setup {
+            tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+            files,
+            merged: job.output.merge_stderr,
+            credit: commands,
+            ranks: map.world_size,
+            nccl,
+            kept: job.recorder.is_some().then(Kept::default),
+            aside: job.aside,
+        };
+        Ok(output::start(setup, streams.output))
+    }
+
     /// Tells every node what it will run and waits until each has found everything it needs.
     pub(crate) async fn prepare(
         &mut self,

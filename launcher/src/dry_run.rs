@@ -16,9 +16,10 @@
 //! secret are left out. New kinds of lines may be added.
 
 use crate::exit::Exit;
-use crate::hosts::Host;
+use crate::hosts::{Host, SlotsBy};
 use crate::job::JobSpec;
 use crate::map::RankMap;
+use crate::placement_line;
 use crate::record::without_secrets;
 use crate::rendezvous::Joined;
 use crate::report::Failed;
@@ -42,10 +43,14 @@ pub(crate) enum DryRun {
 
 /// Prints what follows from what was typed, and from this machine's files and environment.
 pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
-    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    map.warn_of_unused();
+    let known = !job.has_open_slots();
+    let map = known.then(|| job.map_ranks()).transpose();
+    let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    if let Some(map) = &map {
+        placement_line::print(map, job.map_by);
+    }
     // A reader that has gone does not need it.
-    let _ = std::io::stdout().write_all(typed(job, &map).as_bytes());
+    let _ = std::io::stdout().write_all(typed(job, map.as_ref()).as_bytes());
     Ok(Exit::SUCCESS)
 }
 
@@ -55,11 +60,11 @@ pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
     const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
     let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
     let parts = ALWAYS.iter().chain(more).map(|show| show.text(job, map, joined));
-    std::iter::once(typed(job, map)).chain(parts).collect::<Vec<_>>().join("\n")
+    std::iter::once(typed(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
 }
 
-/// The lines for programs.
-fn typed(job: &JobSpec, map: &RankMap) -> String {
+/// The lines for programs. Without a map nobody knows how many GPUs, and so slots, some hosts have.
+fn typed(job: &JobSpec, map: Option<&RankMap>) -> String {
     let mut lines = host_lines(&job.hosts, map);
     lines.push(match &job.wdir {
         WorkingDir::Launchers(path) => format!("wdir preferred {}", quoted(path.as_os_str())),
@@ -71,13 +76,21 @@ fn typed(job: &JobSpec, map: &RankMap) -> String {
 }
 
 /// In the order in which hosts were given.
-fn host_lines(hosts: &[Host], map: &RankMap) -> Vec<String> {
+fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
     let key = |host: &Host| (host.user.clone(), host.name.clone());
-    let nodes: HashMap<_, _> = map.nodes.iter().map(|node| (key(&node.host), node)).collect();
+    let nodes = map.iter().flat_map(|map| &map.nodes);
+    let nodes: HashMap<_, _> = nodes.map(|node| (key(&node.host), node)).collect();
+    let idle = map.iter().flat_map(|map| &map.unused);
+    let idle: HashMap<_, _> = idle.map(|host| (key(host), host)).collect();
     let line = |host: &Host| {
-        let ranks = nodes.get(&key(host)).map_or("none".to_owned(), |node| runs(&node.ranks));
         let name = quoted(host.to_string().as_ref());
-        format!("host {name} slots={} ranks={ranks}", host.slots)
+        let (slots, ranks) = match (nodes.get(&key(host)), idle.get(&key(host))) {
+            (Some(node), _) => (node.host.slots.to_string(), runs(&node.ranks)),
+            (None, Some(idle)) => (idle.slots.to_string(), "none".to_owned()),
+            (None, None) if host.slots_by == SlotsBy::Open => ("gpus".to_owned(), "?".to_owned()),
+            (None, None) => (host.slots.to_string(), "?".to_owned()),
+        };
+        format!("host {name} slots={slots} ranks={ranks}")
     };
     hosts.iter().map(line).collect()
 }

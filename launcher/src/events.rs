@@ -35,7 +35,8 @@ pub(crate) enum Record<'a> {
     /// It takes the place of a former job (its id), for the `number`th time of `most`, because of
     /// what happened to that one.
     JobRestarted { number: u32, most: u32, former: &'a str, after: &'a str },
-    /// The job is about to reach its hosts.
+    /// It is known which hosts the job runs on. It is about to reach them, or has reached them
+    /// when it takes their GPUs to know how many ranks they run.
     JobStarted { program: &'a str, ranks: u32, nodes: usize },
     /// A host let us in.
     HostReached { host: &'a str },

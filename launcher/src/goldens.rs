@@ -104,6 +104,7 @@ pub(crate) fn facts() -> NodeFacts {
         uid: 0,
         addresses: vec![],
         ssh_address: None,
+        gpus: 0,
     }
 }
 

@@ -209,6 +209,7 @@ mod tests {
                 prefix: 24,
             }],
             ssh_address: None,
+            gpus: 0,
         };
         let (a, b) = (facts(ADDRESSES[0]), facts(ADDRESSES[1]));
         let store = SocketAddr::new(ADDRESSES[0].into(), 21_001);

@@ -1,21 +1,20 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
-use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
+use crate::args::{Args, HostArgs, NetworkArgs, PlacingArgs, ReachArgs};
 use crate::config::{Found, HostBook};
 use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::horovod;
-use crate::hosts::{self, Host, HostsError};
-use crate::map::{MapBy, RankMap, TooFewSlots};
-use crate::mpijob::{MpiJob, MpiJobError};
+use crate::hosts::{self, Host, SlotsBy};
+use crate::listing::{self, ListingError};
+use crate::map::{self, MapBy, MapError, RankBy, RankMap, TwoNumbers};
 use crate::oob;
 use crate::output;
 use crate::placement::Bind;
 use crate::rank_env::{self, EnvError};
 use crate::record::Recorder;
-use crate::report;
 use crate::restart::Restarts;
 use crate::route::{BadContainer, Container, Rsh, RshError};
 use crate::selection::PortWishes;
@@ -47,6 +46,8 @@ pub(crate) struct JobSpec {
     pub(crate) local: bool,
     pub(crate) ranks: Option<u32>,
     pub(crate) map_by: MapBy,
+    /// `None` numbers ranks as they are dealt out.
+    pub(crate) rank_by: Option<RankBy>,
     pub(crate) oversubscribe: bool,
     pub(crate) argv: Vec<OsString>,
     /// The whole command line of rlaunch.
@@ -165,11 +166,11 @@ pub(crate) struct Preload {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobError {
     #[error(transparent)]
-    Hosts(#[from] HostsError),
+    Listing(#[from] ListingError),
+    #[error(transparent)]
+    TwoNumbers(#[from] TwoNumbers),
     #[error(transparent)]
     Env(#[from] EnvError),
-    #[error(transparent)]
-    MpiJob(#[from] MpiJobError),
     #[error(transparent)]
     Rsh(#[from] RshError),
     #[error(transparent)]
@@ -207,9 +208,8 @@ impl JobError {
 
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            JobError::Hosts(_) => Some("-H takes names like a,b:2,user@c".into()),
+            JobError::Listing(error) => error.hint(),
             JobError::Env(error) => error.hint(),
-            JobError::MpiJob(error) => Some(error.hint()),
             JobError::Rsh(error) => error.hint(),
             JobError::Stdin(error) => error.hint(),
             _ => None,
@@ -222,16 +222,14 @@ impl JobSpec {
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
         let book = &args.reach.found.book;
         let preferred = book.mesh();
-        let mut hosts = hosts::parse(&book.with_slots(&args.hosts.hosts))?;
+        let named = HostArgs { hosts: book.with_slots(&args.hosts.hosts), ..args.hosts };
+        let HostArgs { map_by, per_node, rank_by, .. } = named;
+        let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
         let mut reach = Reach::from_args(args.reach)?;
-        if args.hosts.hosts.is_empty()
-            && let Some(given) = MpiJob::from_environment(|name| std::env::var_os(name))
-        {
-            hosts = hosts_of(&given, &mut reach)?;
-        }
+        let mut hosts = listing::hosts(&named, &mut reach)?;
         let local = reach.settle(&hosts);
         if hosts.is_empty() {
-            let slots = args.hosts.ranks.unwrap_or(1);
+            let slots = named.ranks.unwrap_or(1);
             hosts.push(Host { slots, ..Host::this_machine() });
         }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
@@ -268,13 +266,14 @@ impl JobSpec {
             events,
             local,
             hosts,
-            ranks: args.hosts.ranks,
-            map_by: args.hosts.map_by,
-            oversubscribe: args.hosts.oversubscribe,
+            ranks: named.ranks,
+            map_by,
+            rank_by,
+            oversubscribe: named.oversubscribe,
             script,
             wdir: args.program.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
             argv: args.argv,
-            options: options(args.placing, args.network, &env)?,
+            options: Options { map_by, ..options(args.placing, args.network, &env)? },
             typed: args.typed,
             login: wanted.login,
             env,
@@ -306,17 +305,6 @@ impl JobSpec {
     }
 }
 
-/// The hosts that the environment names, and the way that it names to them where none was typed.
-fn hosts_of(given: &MpiJob, reach: &mut Reach) -> Result<Vec<Host>, JobError> {
-    let hosts = given.hosts()?;
-    report::say(&given.origin(&hosts));
-    reach.patient = true;
-    if reach.rsh.is_none() {
-        reach.rsh = given.rsh()?;
-    }
-    Ok(hosts)
-}
-
 /// What was asked for of ranks' places and networks.
 fn options(
     placing: PlacingArgs,
@@ -335,6 +323,7 @@ fn options(
         (transport, false) => transport,
     };
     Ok(Options {
+        map_by: MapBy::default(),
         bind,
         gpu_mask: placing.gpu_mask,
         transport,
@@ -362,9 +351,21 @@ impl JobSpec {
         self.env.iter().any(|var| var.name == name)
     }
 
-    /// Where every rank runs.
-    pub(crate) fn map_ranks(&self) -> Result<RankMap, TooFewSlots> {
-        RankMap::by(self.map_by, &self.hosts, self.ranks, self.oversubscribe)
+    /// Whether it takes the GPUs of hosts to know how many ranks they run.
+    pub(crate) fn has_open_slots(&self) -> bool {
+        let is_open = |host: &Host| host.slots_by == SlotsBy::Open;
+        !matches!(self.map_by, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
+    }
+
+    /// Where every rank runs, if no slots are open.
+    pub(crate) fn map_ranks(&self) -> Result<RankMap, MapError> {
+        self.map_onto(&self.hosts)
+    }
+
+    /// Where every rank runs, of hosts whose slots are known.
+    pub(crate) fn map_onto(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
+        let map = RankMap::by(self.map_by, hosts, self.ranks, self.oversubscribe)?;
+        Ok(map.numbered(self.map_by, self.rank_by))
     }
 
     /// What setting ranks up needs of it.

@@ -311,7 +311,7 @@ mod tests {
         let wanted: Container = "forced:mpicont".parse().unwrap();
         let (inside, mut outside) = (whole(), whole());
         outside.system.container = None;
-        let host = |name: &str| Host { name: name.into(), user: None, slots: 1 };
+        let host = |name: &str| Host { name: name.into(), ..Host::this_machine() };
         let (b, c) = (host("b"), host("c"));
         assert!(check(Some(&wanted), &[(&b, &inside)]).is_ok());
         assert!(check(None, &[(&b, &outside)]).is_ok());

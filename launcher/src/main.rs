@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
+mod allocation;
 mod args;
 mod ask;
 mod bench;
@@ -23,18 +24,18 @@ mod first_failure;
 mod goldens;
 mod held_ports;
 mod horovod;
-mod hostfile;
 mod hosts;
 mod job;
 mod landing;
+mod listing;
 mod log;
 mod map;
 mod mesh;
-mod mpijob;
 mod nccl;
 mod oob;
 mod output;
 mod placement;
+mod placement_line;
 mod rank_env;
 mod reach;
 mod reap;
@@ -63,7 +64,7 @@ mod waiting;
 mod watch;
 
 use args::{Args, BenchArgs, Invocation};
-use crew::Crew;
+use crew::{Crew, Streams};
 use dry_run::DryRun;
 use events::Record;
 use exit::Exit;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         Invocation::Bench(args) => runtime.block_on(measure(*args)),
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
         Invocation::Report(args) => verdict::report(&args),
+        Invocation::Hostfile(args) => listing::print(&args),
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
@@ -174,14 +176,10 @@ async fn live_recorded(
 
 /// From a job to how it ended.
 async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
-    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    map.warn_of_unused();
-    job.stdin.check(map.world_size)?;
-    let files = if job.dry_run.is_none() { job.output.files(map.world_size)? } else { None };
-    job.events.emit(&Record::job_started(job, &map));
-    let (gathering, writer, departures) = crew::assemble(job, &map, files)?;
+    let wanted = whom_to_reach(job)?;
+    let (gathering, streams, departures) = crew::assemble(job, &wanted);
 
-    let reaching = job.phase("reach", gathering.reach(job, &map));
+    let reaching = job.phase("reach", gathering.reach(job, &wanted));
     let mut crew = match unless_ended(reaching, signals).await {
         Ok(crew) => crew,
         Err(failed) => {
@@ -189,7 +187,7 @@ async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
             return Err(failed);
         }
     };
-    let meeting = meet(job, &map, &mut crew);
+    let meeting = meet(job, wanted, &mut crew, streams);
     let met = match unless_ended(meeting, signals).await {
         Ok(Some(met)) => met,
         Ok(None) => {
@@ -201,28 +199,62 @@ async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
             return Err(failed);
         }
     };
-    job.phase("run", Watch::new(job, crew, met, signals, writer).see_out()).await
+    job.phase("run", Watch::new(job, crew, met, signals).see_out()).await
+}
+
+/// The nodes of the ranks; or every host, where it takes their GPUs to know how many ranks they run.
+fn whom_to_reach(job: &JobSpec) -> Result<RankMap, Failed> {
+    if job.has_open_slots() {
+        return Ok(RankMap::unsettled(&job.hosts));
+    }
+    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    announce(job, &map)?;
+    Ok(map)
+}
+
+/// Once it is known where ranks run, whoever wants to know is told.
+fn announce(job: &JobSpec, map: &RankMap) -> Result<(), Failed> {
+    job.stdin.check(map.world_size)?;
+    placement_line::print(map, job.map_by);
+    job.events.emit(&Record::job_started(job, map));
+    if let Some(recorder) = &job.recorder {
+        recorder.mapped(map);
+    }
+    Ok(())
+}
+
+/// What has begun with the ranks.
+struct Met {
+    writer: output::Writer,
+    relay: Relay,
+    links: LinkWatch,
 }
 
 /// From agents that know nothing to ranks that run; `None` where none is to.
 async fn meet(
     job: &JobSpec,
-    map: &RankMap,
+    reached: RankMap,
     crew: &mut Crew,
-) -> Result<Option<(Relay, LinkWatch)>, Failed> {
-    let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
-    let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
-    show::print(job, map, &joined).await;
+    streams: Streams,
+) -> Result<Option<Met>, Failed> {
+    let map = crew.settle(job, reached)?;
+    if job.has_open_slots() {
+        announce(job, &map)?;
+    }
+    let prepared = job.phase("prepare", crew.prepare(job, &map)).await?;
+    let joined = job.phase("join", crew.join(job, &map, &prepared)).await?;
+    show::print(job, &map, &joined).await;
     if job.dry_run.is_some() {
         return Ok(None);
     }
+    let writer = crew.open(job, &map, streams)?;
     crew.start(job, &joined);
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
     let Joined { relay, table, setups, libraries, .. } = joined;
     if let Some(recorder) = &job.recorder {
         recorder.decided(table, setups, libraries);
     }
-    Ok(Some((relay, links)))
+    Ok(Some(Met { writer, relay, links }))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

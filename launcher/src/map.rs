@@ -1,17 +1,86 @@
-//! Ranks onto nodes: by slot, the first host's slots first, or by node, one for each host in turn.
+//! Ranks onto nodes: the first host's slots first, or one for each host in turn, or so many on each.
 
-use crate::hosts::Host;
-use crate::report;
+use crate::hosts::{Host, SlotsBy};
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
+use std::fmt;
+use std::str::FromStr;
+
+/// The most ranks of a job.
+const MOST_RANKS: u32 = 1 << 20;
 
 /// The order in which ranks fill the hosts' slots, as `--map-by` has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MapBy {
     /// All of a host's, then those of the next.
     #[default]
     Slot,
     /// One of each host, then one more.
     Node,
+    /// So many on each host.
+    Ppr(u32),
+    /// As by slot; on its host, a rank goes to the next of its NUMA nodes.
+    Numa,
+    /// As by slot; on its host, a rank has a GPU of its own.
+    Gpu,
+}
+
+impl FromStr for MapBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MapBy, String> {
+        let each = || text.strip_prefix("ppr:")?.strip_suffix(":node")?.parse().ok();
+        match text {
+            "slot" => Ok(MapBy::Slot),
+            "node" => Ok(MapBy::Node),
+            "numa" => Ok(MapBy::Numa),
+            "gpu" => Ok(MapBy::Gpu),
+            _ => match each().filter(|&each: &u32| each > 0) {
+                Some(each) => Ok(MapBy::Ppr(each)),
+                None => Err("slot, node, ppr:N:node, numa or gpu are understood".to_owned()),
+            },
+        }
+    }
+}
+
+impl fmt::Display for MapBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MapBy::Slot => f.write_str("slot"),
+            MapBy::Node => f.write_str("node"),
+            MapBy::Ppr(each) => write!(f, "ppr:{each}:node"),
+            MapBy::Numa => f.write_str("numa"),
+            MapBy::Gpu => f.write_str("gpu"),
+        }
+    }
+}
+
+/// How ranks are numbered, wherever they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RankBy {
+    /// Host by host.
+    Slot,
+    /// One of each host in turn.
+    Node,
+}
+
+/// `--npernode` beside a `--map-by` that says another number.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--npernode {0} and --map-by ppr:{1}:node are two numbers of ranks on each host")]
+pub(crate) struct TwoNumbers(u32, u32);
+
+/// What `--map-by`, `--npernode` and `--rank-by` mean together.
+pub(crate) fn order(
+    map_by: MapBy,
+    per_node: Option<u32>,
+    rank_by: Option<RankBy>,
+) -> Result<(MapBy, Option<RankBy>), TwoNumbers> {
+    match (per_node, map_by) {
+        (None, map_by) => Ok((map_by, rank_by)),
+        (Some(each), MapBy::Ppr(other)) if each != other => Err(TwoNumbers(each, other)),
+        // So many of each host, and one of each in turn.
+        (Some(each), MapBy::Node) => Ok((MapBy::Ppr(each), rank_by.or(Some(RankBy::Node)))),
+        (Some(each), _) => Ok((MapBy::Ppr(each), rank_by)),
+    }
 }
 
 /// A host taken into the job and the ranks it runs.
@@ -28,41 +97,52 @@ pub(crate) struct MappedNode {
 pub(crate) struct RankMap {
     pub(crate) nodes: Vec<MappedNode>,
     pub(crate) world_size: u32,
-    /// Listed hosts that get no rank.
+    /// Listed hosts that get no rank; of one list they are its last.
     pub(crate) unused: Vec<Host>,
     by_rank: Vec<(NodeId, LocalRank)>,
 }
 
-/// More ranks than slots.
+/// Ranks that do not fit the hosts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.describe())]
-pub(crate) struct TooFewSlots {
-    ranks: u32,
-    hosts: Vec<Host>,
+pub(crate) enum MapError {
+    #[error("{}", describe(*.ranks, .hosts))]
+    TooFewSlots { ranks: u32, hosts: Vec<Host> },
+    #[error("{ranks} ranks asked, {each} on each of {hosts} hosts: that is {}", each_of(*.each, *.hosts))]
+    TooFewHosts { ranks: u32, each: u32, hosts: usize },
+    #[error(
+        "{each} ranks asked on each host, {host} has {slots}: use {host}:{each} or --oversubscribe"
+    )]
+    TooFewOfEach { each: u32, host: String, slots: u32 },
+    #[error("{ranks} ranks are more than the {MOST_RANKS} of a job")]
+    TooMany { ranks: u64 },
 }
 
-impl TooFewSlots {
-    /// `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
-    fn describe(&self) -> String {
-        const SHOWN: usize = 8;
-        let slots: u64 = self.hosts.iter().map(|h| u64::from(h.slots)).sum();
-        let mut list: Vec<_> =
-            self.hosts.iter().take(SHOWN).map(|h| format!("{h} {}", h.slots)).collect();
-        if self.hosts.len() > SHOWN {
-            list.push(format!("and {} more", self.hosts.len() - SHOWN));
-        }
-        let missing = u64::from(self.ranks) - slots;
-        let (name, more) = match self.hosts.first() {
-            Some(first) => (first.to_string(), u64::from(first.slots) + missing),
-            None => ("a".to_owned(), missing),
-        };
-        format!(
-            "{} ranks asked, {slots} slot{} ({}): use {name}:{more} or --oversubscribe",
-            self.ranks,
-            if slots == 1 { "" } else { "s" },
-            list.join(", "),
-        )
+/// `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
+fn describe(ranks: u32, hosts: &[Host]) -> String {
+    const SHOWN: usize = 8;
+    let slots = slots_of(hosts);
+    let mut list: Vec<_> = hosts.iter().take(SHOWN).map(|h| format!("{h} {}", h.slots)).collect();
+    if hosts.len() > SHOWN {
+        list.push(format!("and {} more", hosts.len() - SHOWN));
     }
+    let missing = u64::from(ranks).saturating_sub(slots);
+    let (name, more) = match hosts.first() {
+        Some(first) => (first.to_string(), u64::from(first.slots) + missing),
+        None => ("a".to_owned(), missing),
+    };
+    format!(
+        "{ranks} ranks asked, {slots} slot{} ({}): use {name}:{more} or --oversubscribe",
+        if slots == 1 { "" } else { "s" },
+        list.join(", "),
+    )
+}
+
+fn slots_of(hosts: &[Host]) -> u64 {
+    hosts.iter().map(|host| u64::from(host.slots)).sum()
+}
+
+fn each_of(each: u32, hosts: usize) -> u64 {
+    u64::from(each).saturating_mul(hosts as u64)
 }
 
 impl RankMap {
@@ -72,7 +152,7 @@ impl RankMap {
         hosts: &[Host],
         ranks: Option<u32>,
         oversubscribe: bool,
-    ) -> Result<RankMap, TooFewSlots> {
+    ) -> Result<RankMap, MapError> {
         RankMap::by(MapBy::Slot, hosts, ranks, oversubscribe)
     }
 
@@ -83,14 +163,20 @@ impl RankMap {
         hosts: &[Host],
         ranks: Option<u32>,
         oversubscribe: bool,
-    ) -> Result<RankMap, TooFewSlots> {
-        let slots: u64 = hosts.iter().map(|host| u64::from(host.slots)).sum();
-        let world_size = ranks.unwrap_or_else(|| u32::try_from(slots).unwrap_or(u32::MAX));
-        if u64::from(world_size) > slots && (!oversubscribe || hosts.is_empty()) {
-            return Err(TooFewSlots { ranks: world_size, hosts: hosts.to_vec() });
-        }
+    ) -> Result<RankMap, MapError> {
+        let room = match order {
+            MapBy::Ppr(each) => each_of(each, hosts.len()),
+            _ => slots_of(hosts),
+        };
+        let wanted = ranks.map_or(room, u64::from);
+        let world_size = u32::try_from(wanted).ok().filter(|&ranks| ranks <= MOST_RANKS);
+        let world_size = world_size.ok_or(MapError::TooMany { ranks: wanted })?;
         let ranks = match order {
-            MapBy::Slot => in_a_row(&counts(hosts, world_size)),
+            MapBy::Ppr(each) => in_a_row(&each_in_turn(each, hosts, world_size, oversubscribe)?),
+            _ if wanted > room && (!oversubscribe || hosts.is_empty()) => {
+                return Err(MapError::TooFewSlots { ranks: world_size, hosts: hosts.to_vec() });
+            }
+            MapBy::Slot | MapBy::Numa | MapBy::Gpu => in_a_row(&counts(hosts, world_size)),
             MapBy::Node => in_turn(hosts, world_size),
         };
         let mut map = RankMap { nodes: vec![], world_size, unused: vec![], by_rank: vec![] };
@@ -99,6 +185,34 @@ impl RankMap {
             map.add(host, ranks);
         }
         Ok(map)
+    }
+
+    /// All of these hosts and no rank: whom to reach before it is known where ranks run.
+    pub(crate) fn unsettled(hosts: &[Host]) -> RankMap {
+        let node = |(id, host): (u32, &Host)| MappedNode {
+            id: NodeId(id),
+            host: host.clone(),
+            ranks: Vec::new(),
+        };
+        let nodes = (0..).zip(hosts).map(node).collect();
+        RankMap { nodes, world_size: 0, unused: vec![], by_rank: vec![] }
+    }
+
+    /// The same places with other numbers, where a way to number them was asked for.
+    pub(crate) fn numbered(self, order: MapBy, by: Option<RankBy>) -> RankMap {
+        let counts: Vec<u32> =
+            self.nodes.iter().map(|node| u32::try_from(node.ranks.len()).unwrap_or(0)).collect();
+        let ranks = match (by, order) {
+            // As they are already.
+            (None, _) | (Some(RankBy::Node), MapBy::Node) => return self,
+            (Some(RankBy::Slot), _) => in_a_row(&counts),
+            (Some(RankBy::Node), _) => one_of_each(&counts),
+        };
+        let mut map = RankMap { nodes: vec![], ..self };
+        for (node, ranks) in self.nodes.iter().zip(ranks) {
+            map.add(&node.host, ranks);
+        }
+        map
     }
 
     fn add(&mut self, host: &Host, ranks: Vec<Rank>) {
@@ -111,14 +225,6 @@ impl RankMap {
             self.by_rank[rank.index()] = (id, local);
         }
         self.nodes.push(MappedNode { id, host: host.clone(), ranks });
-    }
-
-    /// A host that was listed and gets nothing to do is rarely meant.
-    pub(crate) fn warn_of_unused(&self) {
-        if !self.unused.is_empty() {
-            let (hosts, ranks) = (report::list(&self.unused), self.world_size);
-            report::warn(&format!("{hosts} gets no rank: {ranks} fill the slots before it"));
-        }
     }
 
     /// The node a rank runs on.
@@ -146,6 +252,31 @@ fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
     counts
 }
 
+/// So many on each host, as long as there are ranks. Slots that were given are kept to; where none
+/// were, the number is how many there are.
+fn each_in_turn(
+    each: u32,
+    hosts: &[Host],
+    world_size: u32,
+    oversubscribe: bool,
+) -> Result<Vec<u32>, MapError> {
+    if u64::from(world_size) > each_of(each, hosts.len()) {
+        return Err(MapError::TooFewHosts { ranks: world_size, each, hosts: hosts.len() });
+    }
+    let mut left = world_size;
+    let count = |host: &Host| {
+        let count = each.min(left);
+        left -= count;
+        let is_full = host.slots_by == SlotsBy::Given && count > host.slots;
+        if is_full && !oversubscribe {
+            let (host, slots) = (host.to_string(), host.slots);
+            return Err(MapError::TooFewOfEach { each, host, slots });
+        }
+        Ok(count)
+    };
+    hosts.iter().map(count).collect()
+}
+
 /// Each host's ranks, one host's after the other's.
 fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
     let mut next = 0;
@@ -155,6 +286,19 @@ fn in_a_row(counts: &[u32]) -> Vec<Vec<Rank>> {
         (first..next).map(Rank).collect()
     };
     counts.iter().map(of_host).collect()
+}
+
+/// Each host's ranks, one of each host in turn as long as it has more.
+fn one_of_each(counts: &[u32]) -> Vec<Vec<Rank>> {
+    let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); counts.len()];
+    let mut next = 0;
+    for round in 0..counts.iter().copied().max().unwrap_or(0) {
+        for (ranks, _) in ranks.iter_mut().zip(counts).filter(|(_, count)| round < **count) {
+            ranks.push(Rank(next));
+            next += 1;
+        }
+    }
+    ranks
 }
 
 /// Each host's ranks, dealt to every host in turn while it has a slot, and to all of them beyond.
@@ -175,56 +319,4 @@ fn in_turn(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn map(list: &str, ranks: Option<u32>, over: bool) -> Result<Vec<(String, u32)>, String> {
-        let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
-        let map = RankMap::by_slot(&hosts, ranks, over).map_err(|e| e.to_string())?;
-        let ranks: Vec<_> = map.nodes.iter().flat_map(|n| n.ranks.clone()).collect();
-        assert_eq!(ranks, (0..map.world_size).map(Rank).collect::<Vec<_>>());
-        for node in &map.nodes {
-            assert!(node.ranks.iter().all(|&r| map.node_of(r) == Some(node)));
-        }
-        let row = |n: &MappedNode| (n.host.name.clone(), n.ranks.len() as u32);
-        Ok(map.nodes.iter().map(row).collect())
-    }
-
-    fn counts(list: &[(&str, u32)]) -> Result<Vec<(String, u32)>, String> {
-        Ok(list.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect())
-    }
-
-    #[test]
-    fn slots_fill_in_order() {
-        assert_eq!(map("a:2,b", Some(3), false), counts(&[("a", 2), ("b", 1)]));
-        assert_eq!(map("a:2,b", None, false), counts(&[("a", 2), ("b", 1)]));
-        assert_eq!(map("a,b,c", Some(2), false), counts(&[("a", 1), ("b", 1)]));
-    }
-
-    #[test]
-    fn by_node_each_host_takes_one_in_turn() {
-        let deal = |list: &str, ranks, over| {
-            let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
-            let map = RankMap::by(MapBy::Node, &hosts, ranks, over).unwrap();
-            for node in &map.nodes {
-                assert!(node.ranks.iter().all(|&rank| map.node_of(rank) == Some(node)));
-            }
-            let of_node = |node: &MappedNode| node.ranks.iter().map(|r| r.0).collect::<Vec<_>>();
-            map.nodes.iter().map(of_node).collect::<Vec<_>>()
-        };
-        assert_eq!(deal("a:8,b:8", Some(2), false), [[0], [1]]);
-        assert_eq!(deal("a:3,b:1,c:2", None, false), [vec![0, 3, 5], vec![1], vec![2, 4]]);
-        assert_eq!(deal("a,b:2", Some(5), true), [vec![0, 3], vec![1, 2, 4]]);
-    }
-
-    #[test]
-    fn too_few_slots_say_what_to_type() {
-        let text = "4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe";
-        assert_eq!(map("a,b,c", Some(4), false), Err(text.into()));
-    }
-
-    #[test]
-    fn oversubscription_is_dealt_out() {
-        assert_eq!(map("a,b,c", Some(8), true), counts(&[("a", 3), ("b", 3), ("c", 2)]));
-    }
-}
+mod tests;

@@ -175,6 +175,7 @@ mod tests {
             uid: 0,
             addresses: addresses.iter().map(address).collect(),
             ssh_address: ssh.parse().ok(),
+            gpus: 0,
         }
     }
 

@@ -145,12 +145,20 @@ pub(crate) struct Setup {
     pub(crate) aside: bool,
 }
 
-/// Starts the thread.
-pub(crate) fn start(setup: Setup) -> (Output, Writer) {
+/// What ranks print, before it is known how it is shown.
+pub(crate) struct Unread(Receiver<Item>);
+
+/// The way from sessions to the thread that is started later.
+pub(crate) fn pipe() -> (Output, Unread) {
     let (sender, items) = channel();
+    (Output(sender), Unread(items))
+}
+
+/// Starts the thread.
+pub(crate) fn start(setup: Setup, Unread(items): Unread) -> Writer {
     let (gone, reader_gone) = oneshot::channel();
     let thread = std::thread::spawn(move || Thread::new(setup, gone).run(&items));
-    (Output(sender), Writer { thread, reader_gone: Some(reader_gone) })
+    Writer { thread, reader_gone: Some(reader_gone) }
 }
 
 impl Writer {

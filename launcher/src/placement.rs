@@ -1,6 +1,7 @@
 //! Which processors, which GPU and which NUMA node each rank of a node gets: a pure function of the
 //! node's inventory.
 
+use crate::map::MapBy;
 use rlaunch_bootstrap::inventory::rdma::PortState;
 use rlaunch_bootstrap::inventory::{CpuSet, Inventory, NumaNode};
 use std::collections::BTreeSet;
@@ -71,10 +72,15 @@ pub(crate) enum Unplaceable {
 pub(crate) fn place(
     inventory: &Inventory,
     ranks: usize,
+    map_by: MapBy,
     bind: &Bind,
 ) -> Result<Vec<Placement>, Unplaceable> {
     let allowed = &inventory.cpus.allowed;
-    let homes: Vec<Home<'_>> = (0..ranks).map(|rank| Home::of(inventory, rank, ranks)).collect();
+    let home = |rank| match map_by {
+        MapBy::Numa => Home::in_turn(inventory, rank, ranks),
+        _ => Home::of(inventory, rank, ranks),
+    };
+    let homes: Vec<Home<'_>> = (0..ranks).map(home).collect();
     let mut placements: Vec<Placement> = homes.iter().map(Home::placement).collect();
     match bind {
         Bind::None => {}
@@ -145,6 +151,19 @@ impl<'a> Home<'a> {
                 home(Some(node), format!("spread over NUMA nodes{why}"))
             }
         }
+    }
+
+    /// The next NUMA node for each rank, whatever is near. Its GPU is the one that programs take by
+    /// its local rank.
+    fn in_turn(inventory: &'a Inventory, rank: usize, ranks: usize) -> Home<'a> {
+        let nodes = with_processors(inventory);
+        let near = Home::of(inventory, rank, ranks);
+        if nodes.len() < 2 {
+            return near;
+        }
+        let node = nodes[rank % nodes.len()];
+        let at_gpu = near.at_gpu && near.node == Some(node);
+        Home { node: Some(node), at_gpu, reason: "NUMA nodes in turn".to_owned(), ..near }
     }
 
     fn placement(&self) -> Placement {
@@ -262,14 +281,14 @@ mod tests {
     }
 
     fn cpus(inventory: &Inventory, ranks: usize, bind: &Bind) -> Vec<String> {
-        let placements = place(inventory, ranks, bind).unwrap();
+        let placements = place(inventory, ranks, MapBy::Slot, bind).unwrap();
         placements.iter().map(|p| p.cpus.as_ref().unwrap().to_string()).collect()
     }
 
     #[test]
     fn ranks_go_where_their_gpus_are() {
         let inventory = inventory(&["0-15", "16-31"], "0-31", &[0, 0, 1, 1]);
-        let placements = place(&inventory, 4, &Bind::Numa).unwrap();
+        let placements = place(&inventory, 4, MapBy::Slot, &Bind::Numa).unwrap();
         let nodes: Vec<_> = placements.iter().map(|p| (p.gpu, p.numa_node)).collect();
         let wanted = [(0, 0), (1, 0), (2, 1), (3, 1)].map(|(g, n)| (Some(g), Some(n)));
         assert_eq!(nodes, wanted);
@@ -288,6 +307,28 @@ mod tests {
     }
 
     #[test]
+    fn numa_nodes_are_taken_in_turn_where_that_is_asked_for() {
+        let nodes = |inventory: &Inventory, ranks| {
+            let placements = place(inventory, ranks, MapBy::Numa, &Bind::Numa).unwrap();
+            let seen = |p: &Placement| (p.numa_node, p.gpu, p.cpus.as_ref().unwrap().to_string());
+            placements.iter().map(seen).collect::<Vec<_>>()
+        };
+        let in_turn = |gpus: [Option<usize>; 4]| {
+            let homes = [(0, "0-3"), (1, "4-7"), (0, "0-3"), (1, "4-7")].into_iter().zip(gpus);
+            homes.map(|((node, cpus), gpu)| (Some(node), gpu, cpus.to_owned())).collect::<Vec<_>>()
+        };
+        let plain = inventory(&["0-3", "4-7"], "0-7", &[]);
+        assert_eq!(nodes(&plain, 4), in_turn([None; 4]));
+        let with_gpus = inventory(&["0-3", "4-7"], "0-7", &[0, 0, 1, 1]);
+        assert_eq!(nodes(&with_gpus, 4), in_turn([0, 1, 2, 3].map(Some)));
+        let single = inventory(&["0-7"], "0-7", &[]);
+        assert_eq!(
+            place(&single, 2, MapBy::Numa, &Bind::Numa),
+            place(&single, 2, MapBy::Slot, &Bind::Numa)
+        );
+    }
+
+    #[test]
     fn whole_cores_are_given_as_far_as_they_go() {
         let mut inventory = inventory(&["0-3,8-11", "4-7,12-15"], "0-15", &[]);
         let core = |first: u32| [first, first + 8].into_iter().collect::<CpuSet>();
@@ -297,7 +338,7 @@ mod tests {
         // Five CPUs for each would be two cores and a half.
         assert_eq!(cpus(&inventory, 3, &Bind::Core(None)), ["0-1,8-9", "2-3,10-11", "4-5,12-13"]);
         assert_eq!(cpus(&inventory, 2, &Bind::Core(Some(3))), ["0-1,8", "4-5,12"]);
-        let error = place(&inventory, 4, &Bind::Core(Some(5))).unwrap_err();
+        let error = place(&inventory, 4, MapBy::Slot, &Bind::Core(Some(5))).unwrap_err();
         let wanted = "4 ranks of 5 CPUs each are more than the 16 that may be used";
         assert_eq!(error.to_string(), wanted);
     }
@@ -309,10 +350,10 @@ mod tests {
         assert_eq!(cpus(&inventory, 1, &Bind::Numa), ["0-31"]);
         let mut unknown = inventory.clone();
         unknown.gpus[0].pci.numa_node = None;
-        assert_eq!(place(&unknown, 1, &Bind::Gpu), Err(Unplaceable::NoGpu(0)));
-        let reason = place(&unknown, 1, &Bind::Numa).unwrap().remove(0).reason;
+        assert_eq!(place(&unknown, 1, MapBy::Slot, &Bind::Gpu), Err(Unplaceable::NoGpu(0)));
+        let reason = place(&unknown, 1, MapBy::Slot, &Bind::Numa).unwrap().remove(0).reason;
         assert_eq!(reason, "all that are allowed: its NUMA node has too few");
-        let reason = place(&unknown, 2, &Bind::Numa).unwrap().remove(0).reason;
+        let reason = place(&unknown, 2, MapBy::Slot, &Bind::Numa).unwrap().remove(0).reason;
         assert_eq!(reason, "spread over NUMA nodes: that of GPU 0000:00:00.0 is unknown");
     }
 
@@ -321,7 +362,7 @@ mod tests {
         let inventory = inventory(&["0-7"], "2-5", &[]);
         let list = |text: &str| text.parse::<Bind>().unwrap();
         assert_eq!(cpus(&inventory, 2, &list("cpulist:0-3")), ["2-3", "2-3"]);
-        let error = place(&inventory, 2, &list("cpulist:6-7")).unwrap_err();
+        let error = place(&inventory, 2, MapBy::Slot, &list("cpulist:6-7")).unwrap_err();
         let wanted = "none of the CPUs 6-7 may be used: this job is allowed 2-5";
         assert_eq!(error.to_string(), wanted);
         assert!("cpulist:".parse::<Bind>().is_err() && "socket".parse::<Bind>().is_err());
@@ -343,7 +384,7 @@ mod tests {
             let allowed = &inventory.cpus.allowed;
             for ranks in 1..=9 {
                 for bind in [Bind::Numa, Bind::Core(None)] {
-                    let placements = place(&inventory, ranks, &bind).unwrap();
+                    let placements = place(&inventory, ranks, MapBy::Slot, &bind).unwrap();
                     assert_eq!(placements.len(), ranks);
                     let sets: Vec<&CpuSet> =
                         placements.iter().map(|p| p.cpus.as_ref().unwrap()).collect();

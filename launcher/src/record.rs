@@ -10,6 +10,7 @@ pub(crate) use kept::{Kept, KeptOutput};
 
 use crate::exit::Exit;
 use crate::job::JobSpec;
+use crate::map::RankMap;
 use crate::report::Failed;
 use crate::setup::Setup;
 use crate::show::{self, ToldRow};
@@ -109,6 +110,7 @@ struct Decided {
 pub(crate) struct Recorder {
     started: SystemTime,
     clock: Instant,
+    map: OnceLock<RankMap>,
     decided: OnceLock<Decided>,
     output: OnceLock<Kept>,
 }
@@ -118,9 +120,16 @@ impl Recorder {
         Recorder {
             started: SystemTime::now(),
             clock: Instant::now(),
+            map: OnceLock::new(),
             decided: OnceLock::new(),
             output: OnceLock::new(),
         }
+    }
+
+    /// Where ranks run.
+    pub(crate) fn mapped(&self, map: &RankMap) {
+        // That is decided once.
+        let _ = self.map.set(map.clone());
     }
 
     /// What ranks start with; the last two by node.
@@ -139,9 +148,14 @@ impl Recorder {
         let _ = self.output.set(kept);
     }
 
-    /// The record of a job that has ended so; `None` if its ranks fit no hosts.
+    /// The record of a job that has ended so; `None` if its ranks fit no hosts. Where it has ended
+    /// before it was known how many ranks its hosts run, they have none.
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
-        let map = job.map_ranks().ok()?;
+        let map = match self.map.get() {
+            Some(map) => map.clone(),
+            None if job.has_open_slots() => RankMap::unsettled(&job.hosts),
+            None => return None,
+        };
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (placement, environment) = match self.decided.get() {
             None => (Vec::new(), Vec::new()),

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn host(name: &str) -> Host {
-        Host { name: name.into(), user: None, slots: 1 }
+        Host { name: name.into(), ..Host::this_machine() }
     }
 
     #[test]

@@ -86,6 +86,11 @@ pub(crate) fn say(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "rlaunch: {message}");
 }
 
+/// A line that begins with what it is about.
+pub(crate) fn plain(line: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
 /// What could be done about it.
 pub(crate) fn hint(message: &str) {
     if is_quiet() {

@@ -5,7 +5,7 @@ use crate::env_style::{self, EnvStyle, Place};
 use crate::exit::Exit;
 use crate::held_ports::Held;
 use crate::horovod::Meeting;
-use crate::map::RankMap;
+use crate::map::{MapBy, RankMap};
 use crate::mesh::MeshOptions;
 use crate::nccl::{self, Fabric, Network};
 use crate::placement::{self, Bind, Placement};
@@ -67,6 +67,8 @@ impl Setup {
 /// What was asked for of ranks' places and networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
+    /// How ranks are dealt to the NUMA nodes of their host.
+    pub(crate) map_by: MapBy,
     pub(crate) bind: Bind,
     /// Each rank sees its own GPU alone.
     pub(crate) gpu_mask: bool,
@@ -144,8 +146,9 @@ pub(crate) fn decide(
     let meeting = Meeting::of(options, seen, ports);
     let nodes = seen.map.nodes.iter().zip(seen.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
-        let placements = placement::place(inventory, mapped.ranks.len(), &options.bind)
-            .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
+        let placements =
+            placement::place(inventory, mapped.ranks.len(), options.map_by, &options.bind)
+                .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
         let of_node = of_node(wishes, seen, fabric, node, held[node].ras(own_ports));
         let ranks = mapped.ranks.iter().zip(placements).enumerate();

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How often a job in the background looks whether it may read its terminal: nobody tells it.
@@ -131,32 +131,6 @@ impl Stdin {
             _ => Ok(()),
         }
     }
-
-    /// Starts to read as soon as nodes have room. Their sessions report that, and when the last of
-    /// them is gone, it ends.
-    pub(crate) fn start(&self, map: &RankMap, commands: &[Commands]) -> io::Result<Feed> {
-        let reads = |ranks: &[Rank]| ranks.iter().any(|rank| self.is_read_by(*rank));
-        let nodes = map.nodes.iter().zip(commands).filter(|(node, _)| reads(&node.ranks));
-        let rooms = nodes.map(|(node, commands)| Room {
-            node: node.id,
-            commands: commands.clone(),
-            bytes: 0,
-        });
-        let rooms: Vec<Room> = rooms.collect();
-        if rooms.is_empty() {
-            return Ok(Feed(None));
-        }
-        let input = match &self.file {
-            Some(path) => File::open(path)?,
-            // A duplicate, because the standard handle reads ahead.
-            None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
-        };
-        let rooms = Arc::new(Mutex::new(rooms));
-        let (wake, waker) = io::pipe()?;
-        let feeder = Feeder { input, rooms: rooms.clone(), wake };
-        std::thread::Builder::new().name("stdin".into()).spawn(|| feeder.run())?;
-        Ok(Feed(Some(Arc::new(Nodes { rooms, waker }))))
-    }
 }
 
 /// Whether an inherited stdin is a pipe, a socket or a file, not a terminal or /dev/null.
@@ -166,9 +140,10 @@ fn carries_something(stdin: BorrowedFd<'_>) -> bool {
     kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_file())
 }
 
-/// The way by which nodes say that they have room; clones share it.
-#[derive(Clone)]
-pub(crate) struct Feed(Option<Arc<Nodes>>);
+/// The way by which nodes say that they have room; clones share it. It leads nowhere until it is
+/// opened.
+#[derive(Clone, Default)]
+pub(crate) struct Feed(Arc<OnceLock<Nodes>>);
 
 struct Nodes {
     rooms: Arc<Mutex<Vec<Room>>>,
@@ -185,6 +160,39 @@ struct Room {
 }
 
 impl Feed {
+    /// Starts to read as soon as nodes have room. Their sessions report that, and when the last of
+    /// them is gone, it ends.
+    pub(crate) fn open(
+        &self,
+        stdin: &Stdin,
+        map: &RankMap,
+        commands: &[Commands],
+    ) -> io::Result<()> {
+        let reads = |ranks: &[Rank]| ranks.iter().any(|rank| stdin.is_read_by(*rank));
+        let nodes = map.nodes.iter().zip(commands).filter(|(node, _)| reads(&node.ranks));
+        let rooms = nodes.map(|(node, commands)| Room {
+            node: node.id,
+            commands: commands.clone(),
+            bytes: 0,
+        });
+        let rooms: Vec<Room> = rooms.collect();
+        if rooms.is_empty() {
+            return Ok(());
+        }
+        let input = match &stdin.file {
+            Some(path) => File::open(path)?,
+            // A duplicate, because the standard handle reads ahead.
+            None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
+        };
+        let rooms = Arc::new(Mutex::new(rooms));
+        let (wake, waker) = io::pipe()?;
+        let feeder = Feeder { input, rooms: rooms.clone(), wake };
+        std::thread::Builder::new().name("stdin".into()).spawn(|| feeder.run())?;
+        // It is opened once.
+        let _ = self.0.set(Nodes { rooms, waker });
+        Ok(())
+    }
+
     /// A node can take so many bytes more.
     pub(crate) fn add_room(&self, node: NodeId, bytes: u32) {
         self.change(|rooms| {
@@ -201,7 +209,7 @@ impl Feed {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Room>)) {
-        let Some(nodes) = &self.0 else { return };
+        let Some(nodes) = self.0.get() else { return };
         change(&mut nodes.rooms.lock().unwrap_or_else(PoisonError::into_inner));
         // A byte for each frame that was sent: what is not read yet is far from filling the pipe.
         let _ = (&nodes.waker).write(&[0]);
@@ -392,7 +400,8 @@ mod tests {
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
         let (commands, orders): (Vec<_>, Vec<_>) = (0..2).map(|_| Commands::new()).unzip();
         let stdin = Stdin { readers: Readers::All, file: Some(file.path().to_owned()) };
-        let feed = stdin.start(&map, &commands).unwrap();
+        let feed = Feed::default();
+        feed.open(&stdin, &map, &commands).unwrap();
         let [mut a, mut b] = <[Orders; 2]>::try_from(orders).ok().unwrap();
         feed.add_room(NodeId(0), u32::MAX);
         feed.add_room(NodeId(1), STDIN_WINDOW);
@@ -415,7 +424,7 @@ mod tests {
         let input = File::from(std::os::fd::OwnedFd::from(input));
         let feeder = Feeder { input, rooms: rooms.clone(), wake };
         let thread = std::thread::spawn(|| feeder.run());
-        let feed = Feed(Some(Arc::new(Nodes { rooms, waker })));
+        let feed = Feed(Arc::new(OnceLock::from(Nodes { rooms, waker })));
         feed.add_room(NodeId(0), STDIN_WINDOW);
         source.write_all(b"one\n").unwrap();
         assert_eq!(read_from(&mut orders, 4), b"one\n");
@@ -435,7 +444,7 @@ mod tests {
         let input = File::from(std::os::fd::OwnedFd::from(input));
         let feeder = Feeder { input, rooms: rooms.clone(), wake };
         let thread = std::thread::spawn(|| feeder.run());
-        drop(Feed(Some(Arc::new(Nodes { rooms, waker }))));
+        drop(Feed(Arc::new(OnceLock::from(Nodes { rooms, waker }))));
         thread.join().unwrap();
     }
 }

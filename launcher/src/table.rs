@@ -99,6 +99,7 @@ mod tests {
             uid: 0,
             addresses: vec![],
             ssh_address: None,
+            gpus: 0,
         };
         let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
         let placement = Placement::default();

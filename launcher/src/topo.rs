@@ -71,7 +71,7 @@ async fn of_recording(
     for name in names {
         let words = [OsString::from("inventory"), directory.path().join(&name).into()];
         let answer = ask::this_machine(&reach, &words).await;
-        answers.push((Host { name, user: None, slots: 1 }, answer));
+        answers.push((Host { name, ..Host::this_machine() }, answer));
     }
     Ok(answers)
 }

@@ -1,6 +1,7 @@
 //! From the start of the ranks to the end of the job: the first failure ends the others, the user
 //! may end them all, and everybody is waited for.
 
+use crate::Met;
 use crate::conclusion::{Conclusion, NodeEnd, Reason};
 use crate::crew::Crew;
 use crate::events::Record;
@@ -53,9 +54,8 @@ impl<'a> Watch<'a> {
     pub(crate) fn new(
         job: &'a JobSpec,
         crew: Crew,
-        (relay, links): (Relay, LinkWatch),
+        Met { writer, relay, links }: Met,
         signals: &'a mut Signals,
-        writer: output::Writer,
     ) -> Watch<'a> {
         let ends = crew.nodes.iter().map(|_| None).collect();
         let deadline = job.timeout.map(|timeout| Instant::now() + timeout);

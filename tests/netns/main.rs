@@ -26,6 +26,7 @@ mod gpu;
 mod guides;
 mod hello;
 mod horovod;
+mod hosts;
 mod jump;
 mod keys;
 mod library;

@@ -1,5 +1,6 @@
 //! What the agent says of its node in its first frame.
 
+use crate::inventory::{self, Root};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
@@ -16,6 +17,7 @@ pub(crate) fn read() -> NodeFacts {
         uid: Uid::effective().as_raw(),
         addresses: addresses(),
         ssh_address: std::env::var("SSH_CONNECTION").ok().and_then(|value| ssh_address(&value)),
+        gpus: u32::try_from(inventory::gpus(&Root::live())).unwrap_or(u32::MAX),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Which verb is meant.
 
 use super::{
-    Args, BenchArgs, CaptureArgs, ReachArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs,
-    TopoArgs, TrainArgs, spelling,
+    Args, BenchArgs, CaptureArgs, HostfileArgs, ReachArgs, ReapArgs, ReportArgs, SetupArgs,
+    SshConfigArgs, TopoArgs, TrainArgs, spelling,
 };
 use crate::config::{self, ConfigError, Surroundings};
 use crate::exit::Exit;
@@ -20,6 +20,7 @@ pub(crate) enum Invocation {
     Bench(Box<BenchArgs>),
     Train(Box<TrainArgs>),
     Report(ReportArgs),
+    Hostfile(HostfileArgs),
     SshConfig(SshConfigArgs),
     SshSetup(SetupArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
@@ -77,6 +78,7 @@ const VERBS: &[(&str, Read)] = &[
     }),
     ("bench", read_bench),
     ("report", |typed| Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?))),
+    ("hostfile", |typed| Ok(Invocation::Hostfile(HostfileArgs::try_parse_from(typed)?))),
     ("ssh-config", |typed| Ok(Invocation::SshConfig(SshConfigArgs::try_parse_from(typed)?))),
     ("ssh-setup", |typed| Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?))),
 ];

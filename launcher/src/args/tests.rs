@@ -2,6 +2,7 @@ use super::spelling::respell;
 use super::values::{parse_port_range, parse_ranks, parse_seconds};
 use super::*;
 use crate::dry_run::DryRun;
+use crate::map::{MapBy, RankBy};
 use crate::output::Pattern;
 use crate::stdin::StdinArg;
 use clap::CommandFactory;
@@ -23,6 +24,20 @@ fn mpiruns_spelling_ends_where_the_program_begins() {
     assert_eq!(args.hosts.ranks, Some(3));
     assert_eq!(args.output.tag_output, None);
     assert_eq!(args.argv, ["python", "train.py", "-np", "7", "--tag-output"]);
+}
+
+#[test]
+fn hosts_and_orders_are_read_as_they_are_typed() {
+    let args = parse("--machinefile f --hostfile=g --exclude n[1-2] --ppn 4 --rank-by node x");
+    assert_eq!(args.hosts.hostfiles, [std::path::Path::new("f"), std::path::Path::new("g")]);
+    assert_eq!(args.hosts.exclude, ["n[1-2]"]);
+    assert_eq!((args.hosts.per_node, args.hosts.map_by), (Some(4), MapBy::Slot));
+    assert_eq!(args.hosts.rank_by, Some(RankBy::Node));
+    assert_eq!(parse("--nproc-per-node 2 x").hosts.per_node, Some(2));
+    assert_eq!(parse("--map-by ppr:2:node x").hosts.map_by, MapBy::Ppr(2));
+    let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+    let error = Args::try_parse_from(words("rlaunch --map-by core x")).unwrap_err().to_string();
+    assert!(error.contains("slot, node, ppr:N:node, numa or gpu are understood"), "{error}");
 }
 
 #[test]

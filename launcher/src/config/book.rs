@@ -75,7 +75,8 @@ mod tests {
     fn hosts_are_dialled_as_the_file_says() {
         let book = book("[hosts.t]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\n[hosts.s]\n");
         let way = |entry: &str| {
-            let (host, port) = book.way_to(&crate::hosts::parse_entry(entry).unwrap());
+            let hosts = crate::hosts::parse(&[entry.to_owned()]).unwrap();
+            let (host, port) = book.way_to(&hosts[0]);
             (host.to_string(), port)
         };
         assert_eq!(way("t"), ("me@10.0.0.170".to_owned(), Some(2222)));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::args::Invocation;
-use crate::hosts;
+use crate::hosts::{HostSet, SlotsBy};
 use crate::map::MapBy;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -42,18 +42,19 @@ impl Entry {
 
     fn host(&self) -> Host {
         let Entry { user, name, slots } = self.clone();
-        Host { user, name, slots: slots.unwrap_or(1) }
+        let slots_by = if slots.is_some() { SlotsBy::Given } else { SlotsBy::One };
+        Host { user, name, slots: slots.unwrap_or(1), slots_by }
     }
 }
 
 impl Asked {
     /// The hosts, each once.
     fn hosts(&self) -> Vec<Host> {
-        let mut hosts = Vec::new();
+        let mut hosts = HostSet::default();
         for entry in self.hosts.iter().flatten() {
-            hosts::add(&mut hosts, entry.host());
+            hosts.add(entry.host()).unwrap();
         }
-        hosts
+        hosts.into_hosts()
     }
 
     fn order(&self) -> MapBy {
@@ -153,7 +154,7 @@ fn lowered(words: Vec<OsString>) -> JobSpec {
 fn printed(words: Vec<OsString>) -> String {
     let job = lowered(words);
     assert_eq!(job.dry_run, Some(DryRun::Offline));
-    typed(&job, &job.map_ranks().unwrap())
+    typed(&job, Some(&job.map_ranks().unwrap()))
 }
 
 /// A line's words, as bash would read them.

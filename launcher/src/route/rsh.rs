@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn words(command: &str, host: &str) -> String {
-        let host = Host { name: host.into(), user: Some("me".into()), slots: 1 };
+        let host = Host { name: host.into(), user: Some("me".into()), ..Host::this_machine() };
         Rsh::parse("--rsh", command).unwrap().words_for(&host).join("|")
     }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_failed_is_said_with_its_last_words() {
         let rsh = Rsh::parse("--rsh", "/etc/mpi/kubexec.sh").unwrap();
-        let host = Host { name: "w-0".into(), user: None, slots: 1 };
+        let host = Host { name: "w-0".into(), ..Host::this_machine() };
         let said = "+ POD_NAME=w-0\n+ kubectl exec w-0\nError from server: pods not found\n";
         let error = rsh.no_agent(&host, Some(ExitStatus::Code(1)), said);
         assert_eq!(

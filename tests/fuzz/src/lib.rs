@@ -12,6 +12,7 @@ mod comm;
 mod config;
 mod frames;
 mod horovod;
+mod hosts;
 mod library;
 mod mesh;
 mod pattern;
@@ -50,6 +51,11 @@ mod tags {
     pub(crate) mod pattern;
 }
 
+/// The same for those who name hosts.
+#[path = "../../../launcher/src/hosts/mod.rs"]
+#[expect(dead_code, reason = "of these modules only what reads lists and files is run")]
+mod hosts_of_people;
+
 /// Something that takes any bytes.
 #[derive(Clone, Copy)]
 pub struct Target {
@@ -71,6 +77,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "known-hosts", run: ssh::known_hosts, seeds: ssh::known_hosts_seeds },
     Target { name: "key-file", run: ssh::key_file, seeds: ssh::key_file_seeds },
     Target { name: "certificate", run: ssh::certificate, seeds: ssh::certificate_seeds },
+    Target { name: "hostfile", run: hosts::file, seeds: hosts::file_seeds },
+    Target { name: "host-list", run: hosts::list, seeds: hosts::list_seeds },
     Target { name: "hello", run: frames::hello, seeds: frames::hello_seeds },
     Target { name: "edge", run: tree::edge, seeds: tree::edge_seeds },
     Target { name: "node", run: tree::node, seeds: tree::node_seeds },

@@ -17,10 +17,20 @@ pub(super) fn read(root: &Root) -> Vec<Gpu> {
 
 /// GPUs that programs can use now: their drivers list them, so that no other device is looked at.
 pub(super) fn driven(root: &Root) -> Vec<Gpu> {
+    driven_names(root).iter().filter_map(|name| gpu(root, name)).collect()
+}
+
+/// How many there are, without a look at what each of them is like.
+pub(super) fn count(root: &Root) -> usize {
+    driven_names(root).iter().filter(|name| vendor(root, name).is_some()).count()
+}
+
+/// In order.
+fn driven_names(root: &Root) -> Vec<String> {
     let names = DRIVERS.iter().flat_map(|driver| root.names(&format!("{DRIVEN}/{driver}")));
     let mut names: Vec<String> = names.filter(|name| pci::is_address(name)).collect();
     names.sort();
-    names.iter().filter_map(|name| gpu(root, name)).collect()
+    names
 }
 
 /// Whether there is any such.
@@ -29,15 +39,21 @@ pub(super) fn is_there(root: &Root) -> bool {
     DRIVERS.iter().any(|driver| root.names(&format!("{DRIVEN}/{driver}")).iter().any(is_driven))
 }
 
-fn gpu(root: &Root, name: &str) -> Option<Gpu> {
-    let directory = format!("{DEVICES}/{name}");
-    let vendor = match root.hex(&format!("{directory}/vendor"))? {
+/// Whose it is; `None` when it is no GPU.
+fn vendor(root: &Root, name: &str) -> Option<GpuVendor> {
+    let vendor = match root.hex(&format!("{DEVICES}/{name}/vendor"))? {
         0x10de => GpuVendor::Nvidia,
         0x1002 => GpuVendor::Amd,
         _ => return None,
     };
-    let class = root.hex(&format!("{directory}/class"))? >> 16;
-    let pci = CLASSES.contains(&class).then(|| pci::read(root, &directory)).flatten()?;
+    let class = root.hex(&format!("{DEVICES}/{name}/class"))? >> 16;
+    CLASSES.contains(&class).then_some(vendor)
+}
+
+fn gpu(root: &Root, name: &str) -> Option<Gpu> {
+    let directory = format!("{DEVICES}/{name}");
+    let vendor = vendor(root, name)?;
+    let pci = pci::read(root, &directory)?;
     Some(Gpu { vendor, model: model(root, vendor, name, &directory), pci })
 }
 

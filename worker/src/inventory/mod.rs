@@ -83,6 +83,11 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     }
 }
 
+/// How many GPUs there are that ranks could use.
+pub(crate) fn gpus(root: &Root) -> usize {
+    gpu::count(root)
+}
+
 /// Whether there is a GPU that ranks could use.
 pub(crate) fn has_gpus(root: &Root) -> bool {
     gpu::is_there(root)

@@ -30,6 +30,18 @@ fn what_is_read_is_what_is_published() {
 }
 
 #[test]
+fn as_many_gpus_are_counted_as_are_read() {
+    let counts = tree::all().into_iter().map(|name| {
+        let recorded = tree::recorded(&name);
+        let root = Root::recorded(recorded.path());
+        let count = gpus(&root);
+        assert_eq!(count, read_for_job(&root, false).gpus.len(), "{name}");
+        count
+    });
+    assert_eq!(counts.max(), Some(8));
+}
+
+#[test]
 fn an_empty_tree_is_an_empty_inventory() {
     let root = lay_out("");
     assert_eq!(read(&Root::recorded(root.path())), Inventory::default());

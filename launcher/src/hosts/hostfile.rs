@@ -1,9 +1,10 @@
 //! A hostfile, as mpirun and mpiexec read it: a host on each line, with how many ranks it takes.
 //!
-//! `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4`; what follows `#` is a comment. A
-//! host without a number has one slot, and repeats add up, as with `-H`.
+//! `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4`, `n[01-16] slots=8`; what follows
+//! `#` is a comment. Repeats add up, as with `-H`; a host that is named once without a number has
+//! [`SlotsBy::Open`] slots.
 
-use crate::hosts::{self, Host};
+use super::{Host, HostSet, SlotsBy};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -40,37 +41,51 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
 }
 
 /// The hosts in a text, or the number of a line and what is wrong with it.
-fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
-    let mut hosts = Vec::new();
+pub(crate) fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
+    let mut hosts = HostSet::default();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default();
-        if let Some(host) = parse_line(line).map_err(|what| (number, what))? {
-            hosts::add(&mut hosts, host);
+        for host in parse_line(line).map_err(|what| (number, what))? {
+            hosts.add(host).map_err(|error| (number, error.to_string()))?;
+        }
+    }
+    Ok(hosts.into_hosts())
+}
+
+/// The hosts of a line, none where it is empty.
+fn parse_line(line: &str) -> Result<Vec<Host>, String> {
+    // `slots = 4` is `slots=4`.
+    let spaced = line.replace('=', " = ");
+    let mut words = spaced.split_whitespace();
+    let Some(entry) = words.next() else { return Ok(Vec::new()) };
+    let text = |error: super::HostsError| error.to_string();
+    let mut hosts = super::parse_entry(entry, SlotsBy::Open).map_err(text)?;
+    while let Some(name) = words.next() {
+        let value = words.next().filter(|&word| word == "=").and_then(|_| words.next());
+        let value = value.ok_or_else(|| format!("`{name}` is not understood"))?;
+        if SLOTS.contains(&name) {
+            let slots = super::parse_slots(entry, value).map_err(text)?;
+            for host in &mut hosts {
+                (host.slots, host.slots_by) = (slots, SlotsBy::Given);
+            }
+        } else if name == "user" {
+            let named = super::parse_entry(&format!("{value}@host"), SlotsBy::Open);
+            let user = named.map_err(text)?.into_iter().next().and_then(|host| host.user);
+            hosts.iter_mut().for_each(|host| host.user.clone_from(&user));
+        } else if !IGNORED.contains(&name) {
+            return Err(format!("`{name}=` is not known"));
         }
     }
     Ok(hosts)
 }
 
-/// `None` for a line that names nothing.
-fn parse_line(line: &str) -> Result<Option<Host>, String> {
-    // `slots = 4` is `slots=4`.
-    let spaced = line.replace('=', " = ");
-    let mut words = spaced.split_whitespace();
-    let Some(entry) = words.next() else { return Ok(None) };
-    let mut host = hosts::parse_entry(entry).map_err(|error| error.to_string())?;
-    while let Some(name) = words.next() {
-        let value = words.next().filter(|&word| word == "=").and_then(|_| words.next());
-        let value = value.ok_or_else(|| format!("`{name}` is not understood"))?;
-        if SLOTS.contains(&name) {
-            host.slots = hosts::parse_slots(entry, value).map_err(|error| error.to_string())?;
-        } else if name == "user" {
-            let named = hosts::parse_entry(&format!("{value}@host"));
-            host.user = named.map_err(|error| error.to_string())?.user;
-        } else if !IGNORED.contains(&name) {
-            return Err(format!("`{name}=` is not known"));
-        }
-    }
-    Ok(Some(host))
+/// Hosts as a text that is read back as the same.
+pub(crate) fn write(hosts: &[Host]) -> String {
+    let line = |host: &Host| match host.slots_by {
+        SlotsBy::Open => format!("{host}\n"),
+        _ => format!("{host} slots={}\n", host.slots),
+    };
+    hosts.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -97,6 +112,15 @@ mod tests {
         let expected = ["a 5", "me@b 1", "fd00::2 3", "you@c 2"];
         assert_eq!(listed(people).unwrap(), expected);
         assert_eq!(listed("# nobody\n\n").unwrap(), Vec::<String>::new());
+        let ranges = listed("n[09-10,12] slots=8 # three\nme@g[1-2]:4\n").unwrap();
+        assert_eq!(ranges, ["n09 8", "n10 8", "n12 8", "me@g1 4", "me@g2 4"]);
+    }
+
+    #[test]
+    fn what_is_named_once_without_a_number_is_open() {
+        let by = |text: &str| parse(text).unwrap().remove(0).slots_by;
+        assert_eq!([by("a"), by("n[1-2] max_slots=4")], [SlotsBy::Open; 2]);
+        assert_eq!([by("a:1"), by("a slots=1"), by("a\na")], [SlotsBy::Given; 3]);
     }
 
     #[test]
@@ -108,6 +132,11 @@ mod tests {
         assert_eq!(error("a port=22"), (1, "`port=` is not known".into()));
         assert_eq!(error("-oProxyCommand=x").0, 1);
         assert_eq!(error("a b").0, 1);
+        let backwards = "`n[3-1]`: `3-1` runs backwards";
+        assert_eq!(error("a\nn[3-1] slots=2"), (2, backwards.into()));
+        assert_eq!(error("n[1-65536]\nm"), (2, "more than 65536 hosts".into()));
+        let often = "hosts are named more than 262144 times";
+        assert_eq!(error(&"n[1-65536]\n".repeat(5)), (5, often.into()));
     }
 
     #[test]
@@ -129,6 +158,7 @@ mod tests {
         fn anything_is_hosts_or_an_error(text in "[a-c@:=#\\[\\] \n0-9slot_-]{0,80}|.{0,40}") {
             match parse(&text) {
                 Ok(hosts) => {
+                    prop_assert_eq!(parse(&write(&hosts)), Ok(hosts.clone()));
                     for host in &hosts {
                         prop_assert!(host.slots > 0 && !host.name.is_empty());
                         prop_assert!(!host.name.contains(char::is_whitespace));

@@ -1,9 +1,8 @@
-//! What the environment says of hosts, when the command line says nothing: the variables by which
-//! Kubernetes' mpi-operator and others configure mpirun and mpiexec, so that rlaunch takes their
-//! place in a job as it is.
+//! The variables by which Kubernetes' mpi-operator and others configure mpirun and mpiexec, so that
+//! rlaunch takes their place in a job as it is.
 
-use crate::hostfile::{self, HostfileError};
 use crate::hosts::Host;
+use crate::hosts::hostfile::{self, HostfileError};
 use crate::report;
 use crate::route::{Rsh, RshError};
 use std::ffi::OsString;
@@ -88,11 +87,15 @@ impl MpiJob {
         self.shell.as_ref().map(|(name, words)| Rsh::parse(name, words)).transpose()
     }
 
+    /// `/etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile)`
+    pub(crate) fn source(&self) -> String {
+        format!("{} ({})", self.hostfile.display(), self.variable)
+    }
+
     /// `hosts of /etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile): a, b`
     pub(crate) fn origin(&self, hosts: &[Host]) -> String {
-        let (file, hosts) = (self.hostfile.display(), report::list(hosts));
         let by = self.shell.as_ref().map(|(_, words)| format!("; by {words}")).unwrap_or_default();
-        format!("hosts of {file} ({}): {hosts}{by}", self.variable)
+        format!("hosts of {}: {}{by}", self.source(), report::list(hosts))
     }
 }
 
