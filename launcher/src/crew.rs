@@ -306,6 +306,7 @@ impl Crew {
         let named: Vec<(&str, &NodeFacts)> =
             self.nodes.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         let candidates = oob::candidates(&named, &job.oob)?;
+        oob::lacking(&named, &job.oob).iter().for_each(|sentence| report::warn(sentence));
         for node in &self.nodes {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
             let library = self.libraries.of(&node.facts.arch).await;
@@ -506,6 +507,7 @@ fn node_job(
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
         library,
         held_ports: Held::of(&job.options, map, &map.nodes[node.id.index()]).count(),
+        master_port: job.master_port.filter(|_| node.id == NodeId(0)),
         oob: OobPlan {
             secret: job.secret.clone(),
             nodes: shape.nodes(),

@@ -1,7 +1,7 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
-use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
+use crate::args::{Args, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs};
 use crate::events::{Events, Record};
 use crate::exit::Exit;
 use crate::horovod;
@@ -61,6 +61,8 @@ pub(crate) struct JobSpec {
     pub(crate) timeout: Option<Duration>,
     pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
+    /// MASTER_PORT, where the user has chosen it.
+    pub(crate) master_port: Option<u16>,
     /// Which addresses agents may use among themselves.
     pub(crate) oob: oob::Choice,
     /// The most children an agent has in the tree, when the user says so.
@@ -141,6 +143,8 @@ pub(crate) enum JobError {
     #[error(transparent)]
     Env(#[from] EnvError),
     #[error(transparent)]
+    OtherNodes(#[from] OtherNodes),
+    #[error(transparent)]
     MpiJob(#[from] MpiJobError),
     #[error(transparent)]
     Rsh(#[from] RshError),
@@ -178,6 +182,7 @@ impl JobError {
         match self {
             JobError::Hosts(_) => Some("-H takes names like a,b:2,user@c".into()),
             JobError::Env(error) => error.hint(),
+            JobError::OtherNodes(_) => Some("without --nnodes all hosts take part".into()),
             JobError::MpiJob(error) => Some(error.hint()),
             JobError::Rsh(error) => error.hint(),
             _ => None,
@@ -188,6 +193,7 @@ impl JobError {
 impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
+        args.foreign.tell();
         let mut hosts = hosts::parse(&args.hosts.hosts)?;
         let mut reach = Reach::from_args(args.reach)?;
         if args.hosts.hosts.is_empty()
@@ -200,6 +206,7 @@ impl JobSpec {
             let slots = args.hosts.ranks.unwrap_or(1);
             hosts.push(Host { slots, ..Host::this_machine() });
         }
+        args.foreign.check_nodes(&hosts)?;
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
         let plugin = args.network.nccl_net_plugin.iter().map(|path| {
             let mut variable = OsString::from("NCCL_NET_PLUGIN=");
@@ -246,7 +253,12 @@ impl JobSpec {
             timeout: args.end.timeout,
             continue_on_error: args.end.continue_on_error,
             port_range: args.between.port_range,
-            oob: oob::Choice { interfaces: args.between.oob_if, networks: args.between.oob_net },
+            master_port: args.between.master_port,
+            oob: oob::Choice {
+                interfaces: args.between.oob_if,
+                networks: args.between.oob_net,
+                preferences: args.foreign.preferences,
+            },
             radix: args.between.radix,
             secret: Secret::from_bytes(random()?),
             token: Token(random()?),

@@ -26,6 +26,7 @@ mod hosts;
 mod job;
 mod landing;
 mod log;
+mod manual;
 mod map;
 mod mesh;
 mod mpijob;
@@ -102,6 +103,8 @@ fn main() -> ExitCode {
         Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
         Invocation::Report(args) => verdict::report(&args),
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
+        Invocation::Completions(args) => manual::completions(&args),
+        Invocation::Man(args) => manual::man(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };

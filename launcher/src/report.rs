@@ -65,6 +65,11 @@ pub(crate) fn say(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "rlaunch: {message}");
 }
 
+/// Words of other launchers that change nothing here.
+pub(crate) fn ignored(words: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {words}");
+}
+
 /// What could be done about it.
 pub(crate) fn hint(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {message}");

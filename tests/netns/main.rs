@@ -47,3 +47,4 @@ mod teardown;
 mod topo;
 mod training;
 mod unreachable;
+mod words;

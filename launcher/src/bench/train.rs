@@ -38,6 +38,7 @@ struct Printed<'a> {
 /// Runs all sizes, smallest first, and prints what they were worth. The first job that fails ends
 /// it.
 pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
+    args.foreign.tell();
     let mut measured = Vec::new();
     let mut ended = Ok(Exit::SUCCESS);
     for ranks in args.sizes() {

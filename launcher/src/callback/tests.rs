@@ -211,6 +211,6 @@ async fn a_command_line_names_ports_of_the_range() {
         let port = parse_address_word(word).unwrap().port();
         assert!((ports.first..=ports.last).contains(&port), "{words}");
     }
-    let nowhere = Choice { interfaces: vec!["none".into()], networks: vec![] };
+    let nowhere = Choice { interfaces: vec!["none".into()], ..Choice::default() };
     assert_eq!(Callbacks::new(nowhere, ports).words(NODE, None), None);
 }
