@@ -30,8 +30,22 @@ fn script(shell: Shell) -> Vec<u8> {
         Shell::Fish => Known::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut args::definition(), "rlaunch", &mut script);
+    let mut definition = without_hidden(&args::definition());
+    clap_complete::generate(shell, &mut definition, "rlaunch", &mut script);
     script
+}
+
+/// What completions are made of: all of a command but its hidden options, which scripts would offer.
+fn without_hidden(command: &clap::Command) -> clap::Command {
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
+    let about = command.get_about().cloned().unwrap_or_default();
+    clap::Command::new(command.get_name().to_owned())
+        .about(about)
+        .args(shown)
+        .subcommands(command.get_subcommands().map(without_hidden))
+        .disable_help_subcommand(true)
+        .disable_version_flag(!command.get_version().is_some_and(|version| !version.is_empty()))
+        .version(env!("CARGO_PKG_VERSION"))
 }
 
 fn page(verb: &[String]) -> Result<Vec<u8>, Failed> {

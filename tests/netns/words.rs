@@ -19,7 +19,8 @@ const PYTHON: &str = "#!/bin/sh\nexec python3 \"$@\"\n";
 
 /// A line of a guide, word for word but for what a reader fills in; quoted words are given apart.
 fn line<'a>(field: &'a Field, words: &[&str]) -> Run<'a> {
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(|host| field.lab.address(host).unwrap().to_string());
+    let [a, b, c, d] =
+        ["a", "b", "c", "d"].map(|host| field.lab.address(host).unwrap().to_string());
     let filled = words.iter().map(|word| {
         let word = word.replace("<master_IP>", &a).replace("<worker1_IP>", &b);
         word.replace("<worker2_IP>", &c).replace("<worker3_IP>", &d)
@@ -76,7 +77,7 @@ fn every_mpirun_of_the_guides_runs_with_rlaunch_in_its_place() {
     let ran = run.env("OMPI_MCA_orte_default_hostfile", hostfile.to_str().unwrap()).run();
     assert_eq!(ran.succeeded().sorted(), ranks(2, "2"), "{ran}");
     ran.says(&[
-        "\nignored: --mca pml, --mca btl\n",
+        "ignored: --mca pml, --mca btl\n",
         "warning: a, b have no interface of --mca oob_tcp_if_include bond0: their agents use others",
     ]);
 }
@@ -103,12 +104,11 @@ fn words_without_a_meaning_are_named_on_one_line() {
 #[test]
 fn mpiexecs_and_torchruns_words_take_effect() {
     let field = Field::new();
-    // Bound to cores, a variable of its own, lines with their ranks.
-    let words = "-hosts a,b -n 2 -genv GREETING hello -prepend-rank -bind-to core -launcher ssh";
+    // A processor each, a variable of its own, lines with their ranks.
+    let words =
+        "-hosts a,b -n 2 -genv GREETING hello -prepend-rank -bind-to hwthread -launcher ssh";
     let ran = field.rlaunch(words).sh("echo $GREETING $(nproc)").run();
-    let out = ran.succeeded().sorted();
-    let is_said = |(line, tag): (&String, &str)| line.starts_with(&format!("{tag} hello "));
-    assert!(out.len() == 2 && out.iter().zip(["[0,a]", "[1,b]"]).all(is_said), "{ran}");
+    assert_eq!(ran.succeeded().sorted(), ["[0,a] hello 1", "[1,b] hello 1"], "{ran}");
 
     // A parameter is a wish, an option is an order.
     let address = field.on("a", "ip -4 -o addr show dev eth0 primary scope global | head -1");
@@ -135,25 +135,21 @@ fn mpiexecs_and_torchruns_words_take_effect() {
 const LISTENER: &str = "import socket, os, time
 listener = socket.create_server(('', 29518))
 print('listens', flush=True)
-while not os.path.exists('/tmp/go-on'): time.sleep(0.02)
+while not os.path.exists('/tmp/words-go/on'): time.sleep(0.02)
 ";
 
 #[test]
 fn a_master_port_that_is_taken_is_said_and_one_that_was_used_is_not() {
     let field = Field::new();
-    let first = field.rlaunch("-H b,a --no-horovod --master-port 29518").args(["python3", "-c"]);
+    let first = field.rlaunch("-H b,a --master-port 29518").args(["python3", "-c"]);
     let mut first = first.args([LISTENER]).spawn();
     first.wait_for_text("listens", 2);
     // On a, rank 0's host here, somebody listens; the first job's rank 0 is on b.
-    let ran = field.rlaunch("-H a,c --master-port 29518 true").run_beside();
+    let ran = field.rlaunch("-H a,c --master-port 29518 true").spawn().finish_first();
     ran.refused(204, &["port 29518 of --master-port is taken on a\n"]).hints("ss -tlnp sport");
-    for host in ["a", "b"] {
-        field.on(host, "touch /tmp/go-on");
-    }
+    let go_on = field.files(&["a", "b"], "/tmp/words-go/on", "", 0o644);
     first.finish().succeeded();
-    for host in ["a", "b"] {
-        field.on(host, "rm /tmp/go-on");
-    }
+    drop(go_on);
     // Rank 1 calls rank 0 there, and rank 0 hangs up first: its end of the connection lingers.
     let meet = "import os, socket
 where = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])

@@ -351,7 +351,7 @@ fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
     let own = command.get_arguments().filter(|arg| !arg.is_hide_set());
     let own = own.flat_map(|arg| {
         let aliases = arg.get_visible_aliases().unwrap_or_default();
-        aliases.into_iter().chain(arg.get_long()).map(|name| format!("--{name}"))
+        arg.get_long().into_iter().chain(aliases).map(|name| format!("--{name}"))
     });
     // Words that stand for what there is, unless their own launchers take them by one dash alone.
     let foreign = WORDS.iter().filter(|word| word.name.len() > 2 && is_known(command, word));
