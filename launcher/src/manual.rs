@@ -61,7 +61,8 @@ fn page(verb: &[String]) -> Result<Vec<u8>, Failed> {
         })?;
     }
     let mut page = Vec::new();
-    let written = clap_mangen::Man::new(command.clone()).render(&mut page);
+    let source = format!("rlaunch {}", env!("CARGO_PKG_VERSION"));
+    let written = clap_mangen::Man::new(command.clone()).source(source).render(&mut page);
     written.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
     Ok(page)
 }
@@ -110,7 +111,8 @@ mod tests {
             assert!(!all.contains(&format!("\\-\\-{}", hidden.replace('-', "\\-"))), "{hidden}");
         }
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert!(text(page(&words("topo")).unwrap()).contains("\\-\\-gids"));
+        let topo = text(page(&words("topo")).unwrap());
+        assert!(topo.contains("\\-\\-gids") && topo.contains(".TH rlaunch-topo 1"), "{topo}");
         assert!(text(page(&words("bench train")).unwrap()).contains("\\-\\-np"));
         let failed = page(&words("tipo")).unwrap_err();
         assert_eq!(failed.message, "`tipo` is no verb of rlaunch");

@@ -165,6 +165,8 @@ fn interfaces_are_preferred_and_not_required() {
         "-iface eth0 --mca btl_tcp_if_include ib0 p",
         "--oob-if|eth0|--ignored=--mca btl_tcp_if_include|p",
     );
+    let line = ["rlaunch", "--interfaces=oob_tcp_if_include bond0", "p"];
+    assert_eq!(Args::try_parse_from(line).unwrap().foreign.preferences.len(), 1);
     let texts = ["'10.1.0.0/33' for '--prtemca prte_if_include'", "10.1.0.0/16"];
     refuses("--prtemca prte_if_include 10.1.0.0/33 p", &texts);
 }
@@ -209,7 +211,7 @@ fn what_is_mistyped_has_a_neighbour() {
     refuses("-bind-too none p", &["--bind-to exists"]);
     refuses("--report-binding p", &["--report-bindings exists"]);
     refuses("-hoste a p", &["--host exists"]);
-    refuses("--hots a p", &["--host exists"]);
+    refuses("--hots a p", &["--hosts exists"]);
     refuses("--rdzv_backedn c10d p", &["--rdzv-backend exists"]);
     let error = spelled("--ignore x p").unwrap_err();
     assert!(!error.contains("--ignored"), "{error}");
