@@ -60,6 +60,8 @@ pub struct Job {
     /// So many free ports the node holds until just before the start, and one more, if there is any,
     /// where it has GPUs: NCCL answers questions about a job there.
     pub held_ports: u32,
+    /// MASTER_PORT as the user chose it, on the node of rank 0: the first of those that it holds.
+    pub master_port: Option<u16>,
     /// This node's place in the tree of agents.
     pub oob: OobPlan,
     /// By which this node's ranks show that they belong to the job.
@@ -314,6 +316,11 @@ pub enum Problem {
     NoPort {
         /// The range.
         range: PortRange,
+    },
+    /// The port that the user chose for MASTER_PORT is not free.
+    PortTaken {
+        /// The port.
+        port: u16,
     },
     /// The program needs MPI, which nobody serves.
     Singleton {

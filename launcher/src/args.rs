@@ -3,8 +3,10 @@
 mod bench;
 mod between;
 mod end;
+mod foreign;
 mod hosts;
 mod invocation;
+mod manual;
 mod network;
 mod output;
 mod placing;
@@ -19,8 +21,10 @@ mod verbs;
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use between::BetweenArgs;
 pub(crate) use end::EndArgs;
+pub(crate) use foreign::{ForeignArgs, OtherNodes};
 pub(crate) use hosts::{HostArgs, HostfileArgs};
-pub(crate) use invocation::Invocation;
+pub(crate) use invocation::{Invocation, definition};
+pub(crate) use manual::{CompletionsArgs, ManArgs, Shell};
 pub(crate) use network::NetworkArgs;
 pub(crate) use output::OutputArgs;
 pub(crate) use placing::PlacingArgs;
@@ -59,6 +63,11 @@ Examples:
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
   rlaunch ssh-config a                          what ~/.ssh/config says about a host
   rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
+  rlaunch completions bash                      for your shell; see rlaunch completions --help
+
+Words of mpirun, mpiexec, torchrun and horovodrun are understood as they are typed there: -np 4,
+-hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. What has no
+meaning here is named on a line that begins with \"ignored:\".
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
 The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
@@ -87,6 +96,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
+
+    #[command(flatten)]
+    pub(crate) foreign: ForeignArgs,
 
     /// The program and its arguments
     #[arg(

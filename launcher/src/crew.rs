@@ -359,6 +359,7 @@ impl Crew {
             absent.iter().for_each(|line| report::warn(line));
         }
         let candidates = oob::candidates(&named, &job.oob)?;
+        oob::lacking(&named, &job.oob).iter().for_each(|sentence| report::warn(sentence));
         for node in &self.nodes {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
             let library = self.libraries.of(&node.facts.arch).await;
@@ -565,6 +566,7 @@ fn node_job(
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
         library,
         held_ports: Held::of(&job.options, map, &map.nodes[node.id.index()]).count(),
+        master_port: job.master_port.filter(|_| node.id == NodeId(0)),
         oob: OobPlan {
             secret: job.secret.clone(),
             nodes: shape.nodes(),

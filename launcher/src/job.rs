@@ -1,7 +1,7 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
-use crate::args::{Args, HostArgs, NetworkArgs, PlacingArgs, ReachArgs};
+use crate::args::{Args, HostArgs, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs};
 use crate::config::{Found, HostBook};
 use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
@@ -70,6 +70,8 @@ pub(crate) struct JobSpec {
     pub(crate) timeout: Option<Duration>,
     pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
+    /// MASTER_PORT, where the user has chosen it.
+    pub(crate) master_port: Option<u16>,
     /// Which addresses agents may use among themselves.
     pub(crate) oob: oob::Choice,
     /// The most children an agent has in the tree, when the user says so.
@@ -172,6 +174,8 @@ pub(crate) enum JobError {
     #[error(transparent)]
     Env(#[from] EnvError),
     #[error(transparent)]
+    OtherNodes(#[from] OtherNodes),
+    #[error(transparent)]
     Rsh(#[from] RshError),
     #[error(transparent)]
     Container(#[from] BadContainer),
@@ -210,6 +214,7 @@ impl JobError {
         match self {
             JobError::Listing(error) => error.hint(),
             JobError::Env(error) => error.hint(),
+            JobError::OtherNodes(_) => Some("without --nnodes all hosts take part".into()),
             JobError::Rsh(error) => error.hint(),
             JobError::Stdin(error) => error.hint(),
             _ => None,
@@ -220,6 +225,7 @@ impl JobError {
 impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
+        args.foreign.tell();
         let book = &args.reach.found.book;
         let preferred = book.mesh();
         let named = HostArgs { hosts: book.with_slots(&args.hosts.hosts), ..args.hosts };
@@ -232,6 +238,7 @@ impl JobSpec {
             let slots = named.ranks.unwrap_or(1);
             hosts.push(Host { slots, ..Host::this_machine() });
         }
+        args.foreign.check_nodes(&hosts)?;
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
         let plugin = args.network.nccl_net_plugin.iter().map(|path| {
             let mut variable = OsString::from("NCCL_NET_PLUGIN=");
@@ -287,10 +294,12 @@ impl JobSpec {
             timeout: args.end.timeout,
             continue_on_error: args.end.continue_on_error,
             port_range: args.between.port_range,
+            master_port: args.between.master_port,
             oob: oob::Choice {
                 interfaces: args.between.oob_if,
                 networks: args.between.oob_net,
                 preferred,
+                preferences: args.foreign.preferences,
             },
             radix: args.between.radix,
             secret: Secret::from_bytes(random()?),

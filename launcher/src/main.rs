@@ -29,6 +29,7 @@ mod job;
 mod landing;
 mod listing;
 mod log;
+mod manual;
 mod map;
 mod mesh;
 mod nccl;
@@ -111,6 +112,8 @@ fn main() -> ExitCode {
         Invocation::Report(args) => verdict::report(&args),
         Invocation::Hostfile(args) => listing::print(&args),
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
+        Invocation::Completions(args) => manual::completions(&args),
+        Invocation::Man(args) => manual::man(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };

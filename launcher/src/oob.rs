@@ -1,8 +1,12 @@
 //! Addresses of the out-of-band network: which of a node's are worth a try, and in which order a
 //! child dials its parent's. What is chosen here is tried both ways before it is used.
 
+mod preference;
+
+pub(crate) use preference::Preference;
+
 use crate::exit::Exit;
-use crate::report::Failed;
+use crate::report::{self, Failed};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use std::net::{IpAddr, SocketAddr};
 
@@ -51,9 +55,16 @@ pub(crate) struct Choice {
     pub(crate) networks: Vec<Network>,
     /// Addresses that are tried before others.
     pub(crate) preferred: Vec<IpAddr>,
+    /// What nodes use that have it.
+    pub(crate) preferences: Vec<Preference>,
 }
 
 impl Choice {
+    /// Whether this address is what the user would rather have.
+    fn prefers(&self, address: &InterfaceAddress) -> bool {
+        self.preferences.iter().all(|preference| preference.suits(address))
+    }
+
     /// Whether this address is among what the user wants.
     pub(crate) fn allows(&self, address: &InterfaceAddress) -> bool {
         let interface = self.interfaces.is_empty() || self.interfaces.contains(&address.interface);
@@ -82,9 +93,14 @@ pub(crate) fn candidates(
     choice: &Choice,
 ) -> Result<Vec<Vec<InterfaceAddress>>, Failed> {
     let mut found = Vec::with_capacity(nodes.len());
+    let has_preferred =
+        |facts: &NodeFacts| facts.addresses.iter().any(|a| choice.allows(a) && choice.prefers(a));
+    let all_have = nodes.iter().all(|(_, facts)| has_preferred(facts));
     for (host, facts) in nodes {
         let mut addresses: Vec<InterfaceAddress> =
             facts.addresses.iter().filter(|a| choice.allows(a)).cloned().collect();
+        // A node without what is preferred is reached by another way, which the others then keep.
+        addresses.retain(|address| !all_have || choice.prefers(address));
         let own = |address: &InterfaceAddress| !is_shared(address.address, facts, nodes);
         // An address that other nodes have as well (a bridge made by a container engine) is no
         // way to this node.
@@ -95,7 +111,7 @@ pub(crate) fn candidates(
             let elsewhere = nodes.iter().filter(|(_, other)| reaches(address, other)).count();
             let is_preferred = choice.preferred.contains(&address.address);
             let is_ssh = Some(address.address) == facts.ssh_address;
-            (!is_preferred, std::cmp::Reverse(elsewhere), !is_ssh)
+            (!is_preferred, !choice.prefers(address), std::cmp::Reverse(elsewhere), !is_ssh)
         });
         addresses.truncate(MOST_ADDRESSES);
         if addresses.is_empty() && nodes.len() > 1 {
@@ -104,6 +120,20 @@ pub(crate) fn candidates(
         found.push(addresses);
     }
     Ok(found)
+}
+
+/// What to tell the user of nodes that lack what is preferred; nothing of one that is alone.
+pub(crate) fn lacking(nodes: &[(&str, &NodeFacts)], choice: &Choice) -> Vec<String> {
+    let preferences = choice.preferences.iter().filter(|_| nodes.len() > 1);
+    let lacks = |preference: &Preference, facts: &NodeFacts| {
+        !facts.addresses.iter().any(|a| choice.allows(a) && preference.suits(a))
+    };
+    let sentence = |preference: &Preference| {
+        let hosts = nodes.iter().filter(|(_, facts)| lacks(preference, facts));
+        let hosts: Vec<&str> = hosts.map(|(host, _)| *host).collect();
+        (!hosts.is_empty()).then(|| preference.lacking(&report::list(&hosts), hosts.len()))
+    };
+    preferences.filter_map(sentence).collect()
 }
 
 fn is_shared(address: IpAddr, facts: &NodeFacts, nodes: &[(&str, &NodeFacts)]) -> bool {
@@ -190,7 +220,12 @@ mod tests {
     fn choice(interfaces: &[&str], networks: &[&str]) -> Choice {
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
         let networks = networks.iter().map(|n| n.parse().unwrap()).collect();
-        Choice { interfaces, networks, preferred: Vec::new() }
+        Choice { interfaces, networks, ..Choice::default() }
+    }
+
+    fn preferring(preferences: &[&str]) -> Choice {
+        let preferences = preferences.iter().map(|text| text.parse().unwrap()).collect();
+        Choice { preferences, ..Choice::default() }
     }
 
     #[test]
@@ -226,6 +261,41 @@ mod tests {
         let failed = of(&nodes, &choice(&["eth1"], &[])).unwrap_err();
         assert_eq!(failed.message, "b has no address for --oob-if eth1: it has eth0 10.1.0.2/16");
         assert_eq!(failed.exit, Exit::RENDEZVOUS);
+    }
+
+    #[test]
+    fn what_is_preferred_is_used_where_it_is_there() {
+        let a = facts("10.1.0.1", &[("eth0", "10.1.0.1/16"), ("bond0", "10.2.0.1/16")]);
+        let b = facts("10.1.0.2", &[("eth0", "10.1.0.2/16"), ("bond0", "10.2.0.2/16")]);
+        let c = facts("10.1.0.3", &[("eth0", "10.1.0.3/16")]);
+        let of_two = [a.clone(), b.clone()];
+        for text in ["oob_tcp_if_include bond0", "oob_tcp_if_include 10.2.0.0/16, eth7"] {
+            let found = of(&of_two, &preferring(&[text])).unwrap();
+            assert_eq!(found, [["10.2.0.1"], ["10.2.0.2"]], "{text}");
+        }
+        let not = preferring(&["btl_tcp_if_exclude lo,eth0"]);
+        assert_eq!(of(&of_two, &not).unwrap(), [["10.2.0.1"], ["10.2.0.2"]]);
+        // One host lacks it: the others keep what leads there, behind what they would rather use.
+        let of_three = of(&[a.clone(), b, c.clone()], &preferring(&["prte_if_include bond0"]));
+        let expected =
+            [vec!["10.2.0.1", "10.1.0.1"], vec!["10.2.0.2", "10.1.0.2"], vec!["10.1.0.3"]];
+        assert_eq!(of_three.unwrap(), expected);
+        let nodes = [("a", &a), ("c", &c)];
+        let said = lacking(&nodes, &preferring(&["prte_if_include bond0"]));
+        let expected = "c has no interface of --mca prte_if_include bond0: its agent uses another";
+        assert_eq!(said, [expected]);
+        let said = lacking(&nodes, &preferring(&["prte_if_include bond1"]));
+        let expected =
+            "a, c have no interface of --mca prte_if_include bond1: their agents use others";
+        assert_eq!(said, [expected]);
+        assert!(lacking(&nodes[1..], &preferring(&["prte_if_include bond0"])).is_empty());
+        let said = lacking(&nodes, &not);
+        let expected = "c has no interface but those of --mca btl_tcp_if_exclude lo,eth0: its agent \
+                        uses them";
+        assert_eq!(said, [expected]);
+        for bad in ["", "oob_tcp_if_include", "x 10.1.0.0/33", "x a,,b"] {
+            assert!(bad.parse::<Preference>().is_err(), "{bad}");
+        }
     }
 
     #[test]

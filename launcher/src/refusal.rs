@@ -77,6 +77,14 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let sentence = format!("no port of {}-{} is free on {hosts}", range.first, range.last);
             (Exit::RENDEZVOUS, sentence, Some("--port-range FIRST-LAST names others".into()))
         }
+        Problem::PortTaken { port } => {
+            let sentence = format!("port {port} of --master-port is taken on {hosts}");
+            let hint = format!(
+                "`ss -tlnp sport = :{port}` there names who has it; without --master-port rlaunch \
+                 chooses a free one"
+            );
+            (Exit::RENDEZVOUS, sentence, Some(hint))
+        }
         Problem::Singleton { program, library, needs } => {
             let who = format!("{} on {hosts}", program.display());
             let (sentence, hint) = singleton(&who, library, needs);

@@ -88,7 +88,18 @@ pub(crate) fn say(message: &str) {
 
 /// A line that begins with what it is about.
 pub(crate) fn plain(line: &str) {
+    if is_quiet() {
+        return;
+    }
     let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// Words of other launchers that change nothing here.
+pub(crate) fn ignored(words: &str) {
+    if is_quiet() {
+        return;
+    }
+    let _ = writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {words}");
 }
 
 /// What could be done about it.

@@ -53,3 +53,4 @@ mod teardown;
 mod topo;
 mod training;
 mod unreachable;
+mod words;

@@ -112,7 +112,12 @@ fn take_ports(job: &Job) -> Result<(Vec<HeldPort>, Vec<TcpListener>), Problem> {
     let alone = plan.nodes < 2;
     let addresses = if alone { HERE } else { &plan.addresses };
     let hold = |_| HeldPort::take(plan.ports, job.id, addresses);
-    let mut held: Vec<HeldPort> = (0..job.held_ports).map(hold).collect::<Result<_, _>>()?;
+    let master = job.master_port.map(|port| HeldPort::take_this(port, addresses)).transpose()?;
+    let others = job.held_ports.saturating_sub(u32::from(master.is_some()));
+    let mut held: Vec<HeldPort> = master.into_iter().collect();
+    for number in 0..others {
+        held.push(hold(number)?);
+    }
     let listeners = match alone {
         true => Vec::new(),
         // Behind the ports that rank 0's node looks at first.

@@ -1,7 +1,7 @@
 //! What the environment says of hosts, when the command line says nothing: whoever gave us these
 //! machines has written down which they are.
 
-mod mpijob;
+pub(crate) mod mpijob;
 mod pbs;
 mod slurm;
 

@@ -100,7 +100,7 @@ impl MpiJob {
 }
 
 /// A remote shell and its options as one line; `None` where rlaunch's own SSH does the same.
-fn words(command: &str, args: Option<String>) -> Option<String> {
+pub(crate) fn words(command: &str, args: Option<String>) -> Option<String> {
     // Open MPI takes the first of `ssh : rsh` that it finds.
     let command = command.split(" : ").next().unwrap_or_default().trim();
     let args = args.unwrap_or_default();

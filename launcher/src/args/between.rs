@@ -14,6 +14,14 @@ pub(crate) struct BetweenArgs {
     )]
     pub(crate) port_range: PortRange,
 
+    /// MASTER_PORT, where ranks meet rank 0: a free port of its host, from 1024 up. Otherwise one that
+    /// is free there is chosen
+    #[arg(
+        long, value_name = "PORT", help_heading = "Between hosts",
+        value_parser = values::parse_master_port
+    )]
+    pub(crate) master_port: Option<u16>,
+
     /// The interfaces by which agents reach one another; otherwise whichever can be used
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "Between hosts")]
     pub(crate) oob_if: Vec<String>,

@@ -1,13 +1,13 @@
 //! Which verb is meant.
 
 use super::{
-    Args, BenchArgs, CaptureArgs, HostfileArgs, ReachArgs, ReapArgs, ReportArgs, SetupArgs,
-    SshConfigArgs, TopoArgs, TrainArgs, spelling,
+    Args, BenchArgs, CaptureArgs, CompletionsArgs, HostfileArgs, ManArgs, ReachArgs, ReapArgs,
+    ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, spelling,
 };
 use crate::config::{self, ConfigError, Surroundings};
 use crate::exit::Exit;
 use crate::report::Failed;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, ValueHint};
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsString;
 
@@ -23,6 +23,8 @@ pub(crate) enum Invocation {
     Hostfile(HostfileArgs),
     SshConfig(SshConfigArgs),
     SshSetup(SetupArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -65,23 +67,64 @@ impl Misread {
 /// Reads the words behind a verb, preceded by the command's name.
 type Read = fn(Vec<OsString>) -> Result<Invocation, Misread>;
 
+/// A verb of the launcher: its name, how its words are read, and its definition.
+type Verb = (&'static str, Read, fn() -> clap::Command);
+
 /// Verbs of the launcher; ranks' own are in [`command::VERBS`].
-const VERBS: &[(&str, Read)] = &[
-    ("reap", |typed| {
-        Ok(Invocation::Reap(configured(typed, |args: &mut ReapArgs| &mut args.reach)?))
-    }),
-    ("topo", |typed| {
-        Ok(Invocation::Topo(configured(typed, |args: &mut TopoArgs| &mut args.reach)?))
-    }),
-    ("capture", |typed| {
-        Ok(Invocation::Capture(configured(typed, |args: &mut CaptureArgs| &mut args.reach)?))
-    }),
-    ("bench", read_bench),
-    ("report", |typed| Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?))),
-    ("hostfile", |typed| Ok(Invocation::Hostfile(HostfileArgs::try_parse_from(typed)?))),
-    ("ssh-config", |typed| Ok(Invocation::SshConfig(SshConfigArgs::try_parse_from(typed)?))),
-    ("ssh-setup", |typed| Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?))),
+const VERBS: &[Verb] = &[
+    (
+        "reap",
+        |typed| Ok(Invocation::Reap(configured(typed, |args: &mut ReapArgs| &mut args.reach)?)),
+        ReapArgs::command,
+    ),
+    (
+        "topo",
+        |typed| Ok(Invocation::Topo(configured(typed, |args: &mut TopoArgs| &mut args.reach)?)),
+        TopoArgs::command,
+    ),
+    ("capture", read_capture, CaptureArgs::command),
+    ("bench", read_bench, define_bench),
+    (
+        "report",
+        |typed| Ok(Invocation::Report(ReportArgs::try_parse_from(typed)?)),
+        ReportArgs::command,
+    ),
+    (
+        "hostfile",
+        |typed| Ok(Invocation::Hostfile(HostfileArgs::try_parse_from(typed)?)),
+        HostfileArgs::command,
+    ),
+    (
+        "ssh-config",
+        |typed| Ok(Invocation::SshConfig(SshConfigArgs::try_parse_from(typed)?)),
+        SshConfigArgs::command,
+    ),
+    (
+        "ssh-setup",
+        |typed| Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?)),
+        SetupArgs::command,
+    ),
+    (
+        "completions",
+        |typed| Ok(Invocation::Completions(CompletionsArgs::try_parse_from(typed)?)),
+        CompletionsArgs::command,
+    ),
+    ("man", |typed| Ok(Invocation::Man(ManArgs::try_parse_from(typed)?)), ManArgs::command),
 ];
+
+/// All that can be typed, verbs included, for completions and for the manual. Nothing is read by it.
+pub(crate) fn definition() -> clap::Command {
+    let hint = ValueHint::CommandWithArguments;
+    let command = Args::command().mut_arg("argv", |argv| argv.value_hint(hint));
+    let command = command.subcommand_negates_reqs(true).disable_help_subcommand(true);
+    VERBS.iter().fold(command, |command, (verb, _, define)| {
+        command.subcommand(define().name(*verb).disable_help_subcommand(true))
+    })
+}
+
+fn define_bench() -> clap::Command {
+    BenchArgs::command().subcommand(TrainArgs::command().name("train"))
+}
 
 impl Invocation {
     /// Parses the command line, with what the environment and a file add to it.
@@ -92,7 +135,7 @@ impl Invocation {
     /// What these words ask for, the first of which is the command's name.
     pub(crate) fn parse(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-        if let Some((_, read)) = VERBS.iter().find(|(verb, _)| *verb == first) {
+        if let Some((_, read, _)) = VERBS.iter().find(|(verb, ..)| *verb == first) {
             typed.remove(1);
             return read(typed);
         }
@@ -115,6 +158,11 @@ fn configured<P: Parser>(
     let mut args = P::try_parse_from(words)?;
     reach(&mut args).found = found;
     Ok(args)
+}
+
+fn read_capture(typed: Vec<OsString>) -> Result<Invocation, Misread> {
+    let args = configured(typed, |args: &mut CaptureArgs| &mut args.reach)?;
+    Ok(Invocation::Capture(args))
 }
 
 fn read_bench(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {

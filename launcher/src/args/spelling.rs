@@ -1,11 +1,21 @@
-//! Command lines as people type them, before clap reads them.
+//! Command lines as people type them, before clap reads them: the words of mpirun, mpiexec, torchrun
+//! and horovodrun become options of rlaunch.
+
+mod mca;
+#[cfg(test)]
+mod tests;
+mod values;
+mod words;
 
 use super::Args;
-use clap::CommandFactory;
+use clap::error::ErrorKind;
+use clap::{ArgAction, CommandFactory};
+use mca::Parameter;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use words::{Dashes, Meaning, WORDS, Word};
 
-/// Turns mpirun's spelling into clap's, for a job; the verb `run` as the first word is dropped.
+/// Turns other launchers' words into clap's, for a job; the verb `run` as the first word is dropped.
 pub(super) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     if typed.get(1).is_some_and(|verb| verb == "run") {
         typed.remove(1);
@@ -13,8 +23,7 @@ pub(super) fn respell(mut typed: Vec<OsString>) -> Result<Vec<OsString>, clap::E
     respell_for(Args::command(), typed)
 }
 
-/// The same for any command that ends in a program: before that begins, `-np 4` is `--np 4`, and
-/// `-n4`, which clap would take for the program, is `-n 4`.
+/// The same for any command that ends in a program; the first word is the command's name.
 pub(super) fn respell_for(
     mut command: clap::Command,
     typed: Vec<OsString>,
@@ -22,47 +31,284 @@ pub(super) fn respell_for(
     command.build();
     let mut words = typed.into_iter();
     let mut spelled: Vec<OsString> = words.next().into_iter().collect();
-    while let Some(word) = words.next() {
-        let text = word.to_string_lossy().into_owned();
-        if !text.starts_with('-') || text == "--" {
-            spelled.push(word);
-            break;
-        }
-        let word = if text == "-np" { OsString::from("--np") } else { word };
-        // What clap does not know here it would take for the program.
-        if !is_option(&command, &word) {
-            return Err(unknown(&command, &text));
-        }
-        match value_of(&command, &word) {
-            Value::None => spelled.push(word),
-            Value::Next => {
-                spelled.push(word);
-                spelled.extend(words.next());
-            }
-            Value::From(start) => {
-                let (letters, value) = word.as_bytes().split_at(start);
-                let value = value.strip_prefix(b"=").unwrap_or(value);
-                spelled.extend([letters, value].map(|part| OsStr::from_bytes(part).to_owned()));
-            }
-        }
-    }
-    spelled.extend(words);
+    spelled.extend(translate(&command, words.as_slice())?);
     Ok(spelled)
 }
 
-/// Whether this is an option of rlaunch: `--long`, `--long=value`, or letters of which the first
-/// is known.
-fn is_option(command: &clap::Command, word: &OsStr) -> bool {
-    let text = word.to_string_lossy();
-    match text.strip_prefix("--") {
-        Some(long) => {
-            let name = long.split_once('=').map_or(long, |(name, _)| name);
-            long_option(command, name).is_some()
+/// The same for the words of one application, without a command's name: options up to the program,
+/// and from there on what is left as it is. `command` is built.
+pub(super) fn translate(
+    command: &clap::Command,
+    words: &[OsString],
+) -> Result<Vec<OsString>, clap::Error> {
+    let mut speller = Speller {
+        command,
+        left: words,
+        spelled: Vec::with_capacity(words.len()),
+        typed: Vec::new(),
+        meant: Vec::new(),
+        parameters: Vec::new(),
+    };
+    while let Some(word) = speller.next_option() {
+        speller.spell(word)?;
+    }
+    speller.follow_parameters()?;
+    let Speller { mut spelled, left, .. } = speller;
+    spelled.extend_from_slice(left);
+    Ok(spelled)
+}
+
+/// An option of rlaunch that a word of another launcher stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Meant {
+    /// Its long name, without dashes.
+    option: &'static str,
+    value: Option<OsString>,
+}
+
+impl Meant {
+    fn flag(option: &'static str) -> Meant {
+        Meant { option, value: None }
+    }
+
+    fn with(option: &'static str, value: impl Into<OsString>) -> Meant {
+        Meant { option, value: Some(value.into()) }
+    }
+
+    /// Names what changes nothing here.
+    fn ignored(words: impl Into<OsString>) -> Meant {
+        Meant::with("ignored", words)
+    }
+
+    /// Something that the user should know of a word.
+    fn remark(sentence: String) -> Meant {
+        Meant::with("remark", sentence)
+    }
+}
+
+struct Speller<'a> {
+    command: &'a clap::Command,
+    /// Words that are not read yet.
+    left: &'a [OsString],
+    spelled: Vec<OsString>,
+    /// Long names of rlaunch's own options so far.
+    typed: Vec<&'a str>,
+    /// What other launchers' words have stood for so far.
+    meant: Vec<Meant>,
+    parameters: Vec<Parameter>,
+}
+
+impl<'a> Speller<'a> {
+    /// The next word, unless the program begins there.
+    fn next_option(&mut self) -> Option<&'a OsString> {
+        let (word, left) = self.left.split_first()?;
+        let is_option = word.as_bytes().starts_with(b"-") && word != "--";
+        is_option.then(|| {
+            self.left = left;
+            word
+        })
+    }
+
+    fn spell(&mut self, word: &'a OsString) -> Result<(), clap::Error> {
+        let Typed { dashes, name, attached } = Typed::of(word);
+        let dashed = name.replace('_', "-");
+        let letter = (dashes == 1).then(|| name.chars().next()).flatten();
+        let is_letter = dashes == 1 && name.chars().nth(1).is_none();
+        let own_letter = letter.and_then(|letter| short_option(self.command, letter));
+        // Nobody means `-h` by a longer word that begins so.
+        let own_letter = own_letter.filter(|arg| is_letter || !is_question(arg));
+        if let Some(foreign) = words::find(dashes, &dashed)
+            && !(is_letter && own_letter.is_some())
+        {
+            return self.foreign(word, foreign, attached);
         }
-        None => {
-            let letter = text.chars().nth(1);
-            letter.is_some() && command.get_arguments().any(|arg| arg.get_short() == letter)
+        let long = long_option(self.command, &name).or_else(|| long_option(self.command, &dashed));
+        match long.filter(|_| !is_letter) {
+            Some(arg) => self.own(arg, attached),
+            None if own_letter.is_some() => self.letters(word),
+            // What clap does not know here it would take for the program.
+            None => return Err(unknown(self.command, word)),
         }
+        Ok(())
+    }
+
+    /// A long option of rlaunch, whatever its dashes were.
+    fn own(&mut self, arg: &'a clap::Arg, attached: Option<&OsStr>) {
+        let Some(long) = arg.get_long() else { return };
+        let is_flag = matches!(arg.get_action(), ArgAction::SetTrue);
+        if is_flag && self.meant.iter().any(|meant| meant.option == long) {
+            return;
+        }
+        self.typed.push(long);
+        let mut word = OsString::from(format!("--{long}"));
+        match attached {
+            Some(value) => {
+                word.push("=");
+                word.push(value);
+                self.spelled.push(word);
+            }
+            None => {
+                self.spelled.push(word);
+                let (values, left) = self.left.split_at(values_of(arg).min(self.left.len()));
+                self.spelled.extend_from_slice(values);
+                self.left = left;
+            }
+        }
+    }
+
+    /// One dash and letters. In `-vn 4` the last takes the value; in `-n4`, which clap would take for
+    /// the program, the value has begun.
+    fn letters(&mut self, word: &OsStr) {
+        for (at, &letter) in word.as_bytes().iter().enumerate().skip(1) {
+            let Some(arg) = short_option(self.command, char::from(letter)) else { break };
+            self.typed.extend(arg.get_long());
+            if values_of(arg) == 0 {
+                continue;
+            }
+            let (letters, value) = word.as_bytes().split_at(at + 1);
+            self.spelled.push(OsStr::from_bytes(letters).to_owned());
+            if value.is_empty() {
+                let (value, left) = self.left.split_at(self.left.len().min(1));
+                self.spelled.extend_from_slice(value);
+                self.left = left;
+            } else {
+                let value = value.strip_prefix(b"=").unwrap_or(value);
+                self.spelled.push(OsStr::from_bytes(value).to_owned());
+            }
+            return;
+        }
+        self.spelled.push(word.to_owned());
+    }
+
+    /// A word of another launcher.
+    fn foreign(
+        &mut self,
+        word: &'a OsStr,
+        foreign: &Word,
+        attached: Option<&OsStr>,
+    ) -> Result<(), clap::Error> {
+        let meant = match &foreign.meaning {
+            Meaning::Is(option) => {
+                let arg = long_option(self.command, option);
+                let arg = arg.ok_or_else(|| unknown(self.command, word))?;
+                if attached.is_some() || values_of(arg) > 0 {
+                    self.own(arg, attached);
+                    return Ok(());
+                }
+                vec![Meant::flag(option)]
+            }
+            Meaning::Already => return Ok(()),
+            Meaning::Sets(option, value) => {
+                vec![Meant { option, value: value.map(OsString::from) }]
+            }
+            Meaning::Reads(read) => {
+                let [value] = self.values(word, attached)?;
+                let meant = read(&value.to_string_lossy());
+                meant.map_err(|why| refused(self.command, word, &value, &why))?
+            }
+            Meaning::Variable => {
+                let [mut variable] = self.values(word, attached)?;
+                if !variable.as_bytes().contains(&b'=') {
+                    let [value] = self.values(word, None)?;
+                    variable.push("=");
+                    variable.push(value);
+                }
+                vec![Meant::with("env", variable)]
+            }
+            Meaning::Variables => {
+                let [names] = self.values(word, attached)?;
+                let names = names.as_bytes().split(|&byte| byte == b',');
+                names.map(|name| Meant::with("env", OsStr::from_bytes(name))).collect()
+            }
+            Meaning::Parameter => {
+                let [name, value] = self.values(word, attached)?;
+                let text = |word: &OsStr| word.to_string_lossy().trim().to_owned();
+                let (name, value) = (text(&name), text(&value));
+                self.parameters.push(Parameter { option: text(word), name, value });
+                return Ok(());
+            }
+            Meaning::Ignored(values) => {
+                if attached.is_none() {
+                    self.left = self.left.get(*values..).unwrap_or_default();
+                }
+                let name = word.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
+                vec![Meant::ignored(OsStr::from_bytes(name))]
+            }
+        };
+        self.add(word, meant)
+    }
+
+    /// The next values of `word`, the first of which may be attached to it.
+    fn values<const N: usize>(
+        &mut self,
+        word: &OsStr,
+        attached: Option<&OsStr>,
+    ) -> Result<[OsString; N], clap::Error> {
+        let mut values: Vec<OsString> = attached.map(OsStr::to_owned).into_iter().collect();
+        let (next, left) = self.left.split_at((N - values.len()).min(self.left.len()));
+        values.extend_from_slice(next);
+        self.left = left;
+        values.try_into().map_err(|_| {
+            let plural = if N == 1 { "a value" } else { "a name and a value" };
+            let message = format!("'{}' takes {plural}", word.display());
+            self.command.clone().error(ErrorKind::WrongNumberOfValues, message)
+        })
+    }
+
+    /// Options that `word` stands for; what was said before is not said again.
+    fn add(&mut self, word: &OsStr, meant: Vec<Meant>) -> Result<(), clap::Error> {
+        for meant in meant {
+            let arg = long_option(self.command, meant.option);
+            let long = arg.and_then(clap::Arg::get_long);
+            let long = long.ok_or_else(|| unknown(self.command, word))?;
+            let is_said = meant.value.is_none() && self.typed.contains(&long);
+            if is_said || self.meant.contains(&meant) {
+                continue;
+            }
+            let mut option = OsString::from(format!("--{long}"));
+            if let Some(value) = &meant.value {
+                option.push("=");
+                option.push(value);
+            }
+            self.spelled.push(option);
+            self.typed.push(long);
+            self.meant.push(meant);
+        }
+        Ok(())
+    }
+
+    /// What mpirun's parameters stand for follows the options: some of them count together, and none
+    /// where an option says the same.
+    fn follow_parameters(&mut self) -> Result<(), clap::Error> {
+        let parameters = std::mem::take(&mut self.parameters);
+        let typed = self.typed.clone();
+        for (parameter, meant) in mca::meant(&parameters, |option| typed.contains(&option)) {
+            let word = OsString::from(format!("{} {}", parameter.option, parameter.name));
+            let value = OsStr::new(&parameter.value);
+            let meant = meant.map_err(|why| refused(self.command, &word, value, &why))?;
+            self.add(&word, meant)?;
+        }
+        Ok(())
+    }
+}
+
+/// A word of options, taken apart.
+struct Typed<'a> {
+    dashes: usize,
+    name: String,
+    /// What follows `=`.
+    attached: Option<&'a OsStr>,
+}
+
+impl Typed<'_> {
+    fn of(word: &OsStr) -> Typed<'_> {
+        let bytes = word.as_bytes();
+        let dashes = if bytes.starts_with(b"--") { 2 } else { 1 };
+        let rest = bytes.get(dashes..).unwrap_or_default();
+        let equals = rest.iter().position(|&byte| byte == b'=');
+        let name = rest.get(..equals.unwrap_or(rest.len())).unwrap_or_default();
+        let attached = equals.and_then(|at| rest.get(at + 1..)).map(OsStr::from_bytes);
+        Typed { dashes, name: String::from_utf8_lossy(name).into_owned(), attached }
     }
 }
 
@@ -73,47 +319,65 @@ fn long_option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::A
     })
 }
 
+/// Whether all it does is to print something of rlaunch itself.
+fn is_question(arg: &clap::Arg) -> bool {
+    use ArgAction::{Help, HelpLong, HelpShort, Version};
+    matches!(arg.get_action(), Help | HelpLong | HelpShort | Version)
+}
+
+fn short_option(command: &clap::Command, letter: char) -> Option<&clap::Arg> {
+    command.get_arguments().find(|arg| {
+        let aliases = arg.get_all_short_aliases().unwrap_or_default();
+        arg.get_short() == Some(letter) || aliases.contains(&letter)
+    })
+}
+
+/// How many words behind an option are its values. One that can do without has it behind `=` alone.
+fn values_of(arg: &clap::Arg) -> usize {
+    match arg.get_action().takes_values() {
+        true => arg.get_num_args().map_or(1, |number| number.min_values()),
+        false => 0,
+    }
+}
+
 /// `--no-such-option` is unknown; the option nearest to it may be meant.
-fn unknown(command: &clap::Command, word: &str) -> clap::Error {
-    let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
-    let near = |long: &&str| {
-        strsim::levenshtein(long, name) <= 2 || (name.len() > 2 && long.starts_with(name))
-    };
-    let longs = command.get_arguments().filter_map(clap::Arg::get_long);
-    let meant = longs.filter(near).min_by_key(|long| strsim::levenshtein(long, name));
-    let tip = meant.map_or(String::new(), |long| format!("\n\n  tip: --{long} exists"));
-    let message = format!("unexpected argument '{word}' found{tip}");
-    command.clone().error(clap::error::ErrorKind::UnknownArgument, message)
-}
-
-/// Where an option has its value.
-enum Value {
-    /// It takes none, or it is behind `--long=`.
-    None,
-    Next,
-    /// In the same word, from this byte on.
-    From(usize),
-}
-
-fn value_of(command: &clap::Command, word: &OsStr) -> Value {
+fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
     let text = word.to_string_lossy();
-    // What takes a value behind `=` only does not take the next word.
-    let takes_value =
-        |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
-    if let Some(long) = text.strip_prefix("--") {
-        let follows = long_option(command, long).is_some_and(takes_value);
-        return if follows { Value::Next } else { Value::None };
-    }
-    // In `-vn 4` the last letter takes the value; in `-n4` the value has begun.
-    let letters = word.as_bytes();
-    let of_value = |letter: &u8| {
-        let short = Some(char::from(*letter));
-        command.get_arguments().find(|arg| arg.get_short() == short).is_some_and(takes_value)
+    let typed = text.trim_start_matches('-').split('=').next().unwrap_or_default();
+    let typed = typed.replace('_', "-");
+    let near = |name: &str| {
+        strsim::levenshtein(name, &typed) <= 2 || (typed.len() > 2 && name.starts_with(&typed))
     };
-    match letters.iter().skip(1).position(of_value) {
-        None => Value::None,
-        // One to skip, and one that was found.
-        Some(at) if at + 2 == letters.len() => Value::Next,
-        Some(at) => Value::From(at + 2),
+    let own = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let own = own.flat_map(|arg| {
+        let aliases = arg.get_visible_aliases().unwrap_or_default();
+        arg.get_long().into_iter().chain(aliases).map(|name| format!("--{name}"))
+    });
+    // Words that stand for what there is, unless their own launchers take them by one dash alone.
+    let foreign = WORDS.iter().filter(|word| word.name.len() > 2 && is_known(command, word));
+    let foreign = foreign.map(|word| match word.dashes {
+        Dashes::Any => format!("--{}", word.name),
+        Dashes::One => format!("-{}", word.name),
+    });
+    let names = own.chain(foreign);
+    let nearest = names
+        .filter(|name| near(name.trim_start_matches('-')))
+        .min_by_key(|name| strsim::levenshtein(name.trim_start_matches('-'), &typed));
+    let tip = nearest.map_or(String::new(), |name| format!("\n\n  tip: {name} exists"));
+    let message = format!("unexpected argument '{text}' found{tip}");
+    command.clone().error(ErrorKind::UnknownArgument, message)
+}
+
+/// Whether a word stands for something that this command has.
+fn is_known(command: &clap::Command, word: &Word) -> bool {
+    match &word.meaning {
+        Meaning::Is(option) | Meaning::Sets(option, _) => long_option(command, option).is_some(),
+        _ => true,
     }
+}
+
+fn refused(command: &clap::Command, word: &OsStr, value: &OsStr, why: &str) -> clap::Error {
+    let (word, value) = (word.display(), value.display());
+    let message = format!("invalid value '{value}' for '{word}': {why}");
+    command.clone().error(ErrorKind::ValueValidation, message)
 }

@@ -1,5 +1,5 @@
 use super::spelling::respell;
-use super::values::{parse_port_range, parse_ranks, parse_seconds};
+use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
 use super::*;
 use crate::dry_run::DryRun;
 use crate::map::{MapBy, RankBy};
@@ -86,6 +86,9 @@ fn ranges_and_times_are_checked() {
     assert!(parse_port_range("30000-30608").unwrap_err().contains("eRDMA"));
     assert!(parse_port_range("30623-30700").is_err());
     assert!(parse_port_range("30624-30700").is_ok());
+    assert_eq!(parse_master_port("29500"), Ok(29500));
+    assert!(parse_master_port("30623").unwrap_err().contains("eRDMA"));
+    assert!(parse_master_port("0").is_err() && parse_master_port("65536").is_err());
     assert_eq!(parse_seconds("0.5"), Ok(std::time::Duration::from_millis(500)));
     assert!(parse_seconds("-1").is_err());
     assert_eq!(parse_ranks(" 4 "), Ok(4));

@@ -1,8 +1,8 @@
 //! What was typed after `rlaunch bench train`.
 
 use super::{
-    Args, EndArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs, ProgramArgs, ReachArgs,
-    spelling, values,
+    Args, EndArgs, ForeignArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs, ProgramArgs,
+    ReachArgs, spelling, values,
 };
 use crate::output::Pattern;
 use clap::{ArgAction, CommandFactory, Parser};
@@ -74,6 +74,9 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
 
+    #[command(flatten)]
+    pub(crate) foreign: ForeignArgs,
+
     /// The program and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -139,6 +142,7 @@ impl TrainArgs {
             placing: self.placing.clone(),
             network: self.network.clone(),
             reach: self.reach.clone(),
+            foreign: self.foreign.told(),
             typed,
             aside: self.json,
             ..args
@@ -146,7 +150,7 @@ impl TrainArgs {
     }
 }
 
-/// Without `--np`, `--json` and what ends the options.
+/// Without `--np`, `--json`, what has been said of other launchers' words and what ends the options.
 fn of_each_job(options: &[OsString]) -> Vec<OsString> {
     let mut kept = Vec::with_capacity(options.len());
     let mut words = options.iter();
@@ -154,7 +158,9 @@ fn of_each_job(options: &[OsString]) -> Vec<OsString> {
         match word.to_str() {
             Some("--np" | "-n") => drop(words.next()),
             Some("--json" | "--") => {}
-            Some(text) if text.starts_with("--np=") => {}
+            Some(text)
+                if ["--np=", "--ignored=", "--remark="].iter().any(|own| text.starts_with(own)) => {
+            }
             _ => kept.push(word.clone()),
         }
     }

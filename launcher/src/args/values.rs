@@ -34,6 +34,15 @@ pub(super) fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {
 /// Ports that eRDMA's compat mode takes for itself.
 const ERDMA_PORTS: std::ops::RangeInclusive<u16> = 30608..=30623;
 
+pub(super) fn parse_master_port(text: &str) -> Result<u16, String> {
+    let port = text.trim().parse().ok().filter(|&port: &u16| port >= 1024);
+    let port = port.ok_or_else(|| "a port from 1024 to 65535".to_owned())?;
+    if ERDMA_PORTS.contains(&port) {
+        return Err("a port other than 30608-30623, which eRDMA's compat mode takes".to_owned());
+    }
+    Ok(port)
+}
+
 pub(super) fn parse_port_range(text: &str) -> Result<PortRange, String> {
     let wanted = || "a range of ports like 21000-21511".to_owned();
     let (first, last) = text.split_once('-').ok_or_else(wanted)?;

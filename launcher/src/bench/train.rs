@@ -41,6 +41,7 @@ struct Printed<'a> {
 /// it.
 pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
+    args.foreign.tell();
     let mut measured = Vec::new();
     let mut ended = Ok(Exit::SUCCESS);
     for ranks in args.sizes() {

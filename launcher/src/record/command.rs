@@ -3,19 +3,25 @@
 use rlaunch_bootstrap::env::{is_secret, shown};
 use std::ffi::OsString;
 
+/// Words by which mpiexec is given a variable and its value as words of their own.
+const VARIABLES: [&str; 3] = ["-env", "-genv", "--genv"];
+
 /// Words without the values of what is called a secret: `-x API_KEY=…`, `--env=API_KEY=…`,
-/// `--token=…`, and the word behind `--token`.
+/// `--token=…`, and the word behind `--token` or `-genv API_KEY`.
 pub(crate) fn without_secrets(words: &[OsString]) -> Vec<String> {
     let mut kept: Vec<String> = Vec::with_capacity(words.len());
-    let mut is_value = false;
+    let (mut is_value, mut of_variable) = (false, false);
     for word in words {
         let word = word.to_string_lossy();
-        let names_secret = word.starts_with("--") && !word.contains('=') && is_secret(&word);
-        kept.push(match is_value && !word.starts_with('-') {
+        let is_variable = kept.last().is_some_and(|last| VARIABLES.contains(&last.as_str()));
+        let can_name = word.starts_with("--") || is_variable;
+        let names_secret = can_name && !word.contains('=') && is_secret(&word);
+        kept.push(match is_value && (of_variable || !word.starts_with('-')) {
             true => shown(kept.last().map_or("", String::as_str), &word),
             false => without_secret(&word),
         });
         is_value = names_secret;
+        of_variable = is_variable;
     }
     kept
 }
@@ -49,6 +55,12 @@ mod tests {
         assert_eq!(kept("-xHF_TOKEN=a=b p"), format!("-xHF_TOKEN={hidden} p"));
         assert_eq!(kept("--env=API_KEY=abc p"), format!("--env=API_KEY={hidden} p"));
         assert_eq!(kept("p --api-key abc --lr 1"), format!("p --api-key {hidden} --lr 1"));
+        assert_eq!(kept("-genv API_KEY abc p"), format!("-genv API_KEY {hidden} p"));
+        assert_eq!(kept("-env API_KEY -bc p"), format!("-env API_KEY {hidden} p"));
+        assert_eq!(
+            kept("-genv A b -genv API_KEY=abc"),
+            format!("-genv A b -genv API_KEY={hidden}")
+        );
         assert_eq!(kept("p --api-key=abc"), format!("p --api-key={hidden}"));
     }
 

@@ -22,6 +22,14 @@ fn socket(address: IpAddr) -> io::Result<TcpSocket> {
     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
 }
 
+/// The same for a port that is held: whoever listens there keeps it.
+fn bind_again(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
+    let socket = socket(address)?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::new(address, port))?;
+    Ok(socket)
+}
+
 fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     let socket = socket(address)?;
     socket.bind(SocketAddr::new(address, port))?;
@@ -115,6 +123,22 @@ impl HeldPort {
         Err(Problem::NoPort { range })
     }
 
+    /// Takes this port on every one of `addresses`. The job before may have used it: its connections,
+    /// which linger in the kernel, are in nobody's way.
+    pub(crate) fn take_this(port: u16, addresses: &[IpAddr]) -> Result<HeldPort, Problem> {
+        let held = addresses.iter().map(|&address| bind_again(address, port)).collect();
+        match held {
+            Ok(held) => Ok(HeldPort { port, held }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Err(Problem::PortTaken { port })
+            }
+            Err(error) => {
+                let operation = format!("bind port {port} of --master-port");
+                Err(Problem::System { operation, cause: error.to_string() })
+            }
+        }
+    }
+
     /// Listens on the one of its addresses that this is.
     pub(crate) fn listen(self, address: IpAddr) -> io::Result<TcpListener> {
         let is_it = |socket: &TcpSocket| socket.local_addr().is_ok_and(|own| own.ip() == address);
@@ -144,6 +168,20 @@ mod tests {
         let one = PortRange { first: first.port, last: first.port };
         let none = HeldPort::take(one, JobId(0), &[HERE]).unwrap_err();
         assert_eq!(none, Problem::NoPort { range: one });
+    }
+
+    #[tokio::test]
+    async fn a_port_that_the_user_chose_is_taken_unless_somebody_listens() {
+        let first = listen(&[HERE], RANGE, JobId(15), 0).unwrap();
+        let port = first[0].local_addr().unwrap().port();
+        let taken = HeldPort::take_this(port, &[HERE]).unwrap_err();
+        assert_eq!(taken, Problem::PortTaken { port });
+        // A connection whose end the kernel remembers.
+        let caller = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
+        let (called, _) = first[0].accept().await.unwrap();
+        drop(called);
+        drop((caller, first));
+        assert_eq!(HeldPort::take_this(port, &[HERE]).unwrap().port, port);
     }
 
     #[tokio::test]

@@ -1,0 +1,76 @@
+//! Networks that agents use where a node has them, as mpirun is told by `oob_tcp_if_include` and its
+//! like: a node that lacks them is warned of, while `--oob-if` would make that an error.
+
+use super::Network;
+use rlaunch_bootstrap::job::InterfaceAddress;
+use std::fmt;
+use std::str::FromStr;
+
+/// Interfaces and networks to use, or to use no others than.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Preference {
+    /// mpirun's parameter; its name says whether it excludes.
+    parameter: String,
+    list: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Interface(String),
+    Network(Network),
+}
+
+impl FromStr for Preference {
+    type Err = String;
+
+    /// From a parameter's name and its value: `oob_tcp_if_include eth0,10.1.0.0/16`.
+    fn from_str(text: &str) -> Result<Preference, String> {
+        let wanted =
+            || "interfaces or networks with commas between, as eth0,10.1.0.0/16".to_owned();
+        let (parameter, list) = text.split_once(' ').ok_or_else(wanted)?;
+        let entry = |text: &str| match text.trim() {
+            "" => Err(wanted()),
+            network if network.contains('/') => network.parse().map(Entry::Network),
+            interface => Ok(Entry::Interface(interface.to_owned())),
+        };
+        let entries = list.split(',').map(entry).collect::<Result<_, _>>()?;
+        Ok(Preference { parameter: parameter.to_owned(), list: list.to_owned(), entries })
+    }
+}
+
+impl fmt::Display for Preference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--mca {} {}", self.parameter, self.list)
+    }
+}
+
+impl Preference {
+    fn excludes(&self) -> bool {
+        self.parameter.ends_with("_exclude")
+    }
+
+    /// Whether this address is one to use.
+    pub(super) fn suits(&self, address: &InterfaceAddress) -> bool {
+        let is_named = self.entries.iter().any(|entry| match entry {
+            Entry::Interface(name) => *name == address.interface,
+            Entry::Network(network) => network.contains(address.address),
+        });
+        is_named != self.excludes()
+    }
+
+    /// That these hosts, so many, have no address that suits.
+    pub(super) fn lacking(&self, hosts: &str, count: usize) -> String {
+        let (have, agents, use_) = match count {
+            1 => ("has", "its agent", "uses"),
+            _ => ("have", "their agents", "use"),
+        };
+        let another = if count == 1 { "another" } else { "others" };
+        match self.excludes() {
+            true => {
+                format!("{hosts} {have} no interface but those of {self}: {agents} {use_} them")
+            }
+            false => format!("{hosts} {have} no interface of {self}: {agents} {use_} {another}"),
+        }
+    }
+}
