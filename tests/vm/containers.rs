@@ -25,22 +25,26 @@ fn start(field: &Field, guest: &str, name: &str, flags: &str) {
     field.on(guest, &format!("NAME={name}; FLAGS='{flags}'; {START}"));
 }
 
-/// An image of the guest's shell, and of what an agent is brought by. Where there are no control
-/// groups for containers, podman is told to do without, until the guard goes.
+/// An image of the guest's shell, and of what an agent is brought by, until the guard goes. So long
+/// podman is told to do without control groups, which these guests do not give it.
 fn image<'a>(field: &'a Field, guest: &'a str) -> impl Drop + 'a {
-    let build = "printf '[containers]\ncgroups = \"disabled\"\n[network]\nnetwork_backend = \"netavark\"\n' \
-            >/etc/containers/containers.conf
-        mkdir -p /image && cd /image && mkdir -p usr/bin usr/lib dev etc opt proc root run sys tmp
-        for name in bin sbin lib lib64; do ln -sfn usr/$name $name; done && mkdir -p usr/sbin usr/lib64
-        for name in sh cp mkdir mv uname hostname id test sleep; do
+    let build = r#"mountpoint -q /var/lib/containers || mount -t tmpfs none /var/lib/containers
+        cp /etc/containers/containers.conf /etc/containers/before
+        printf '[containers]\ncgroups = "disabled"\n' >>/etc/containers/containers.conf
+        mkdir -p /image && cd /image && mkdir -p usr dev etc opt proc root run sys tmp
+        for name in bin sbin lib lib64; do mkdir -p usr/$name && ln -sfn usr/$name $name; done
+        for name in sh cp mkdir mv uname hostname id sleep; do
             cp -L /usr/bin/$name usr/bin/
-            for file in $(ldd /usr/bin/$name | grep -o '/[^ ]*'); do cp -L --parents $file .; done
+            for file in $(ldd /usr/bin/$name | grep -o '/[^ ]*'); do
+                mkdir -p .${file%/*} && cp -L $file .$file
+            done
         done
-        tar -c . | podman import -q - lab/inside:1";
+        echo root:x:0:0::/root:/bin/sh >etc/passwd
+        tar -c . | podman import -q - lab/inside:1"#;
     field.on(guest, build);
     Undo(move || {
-        let line = "podman rmi -f lab/inside:1 >/dev/null; rm -rf /image
-            printf '[network]\nnetwork_backend = \"netavark\"\n' >/etc/containers/containers.conf";
+        let line = "podman rm -f -t 0 -a >/dev/null; podman rmi -f lab/inside:1 >/dev/null
+            rm -rf /image; mv /etc/containers/before /etc/containers/containers.conf";
         field.restore(guest, line)
     })
 }
@@ -123,7 +127,6 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
 #[test]
 fn a_job_runs_in_a_container_that_is_started_for_it() {
     let field = Field::new();
-    let _gone = clear(&field, &["n1"]);
     let _image = image(&field, "n1");
     let inside = "test -e /run/.containerenv && test -d /dev/infiniband && hostname";
     let job = "-H n1 --container podman:localhost/lab/inside:1 --transport tcp";

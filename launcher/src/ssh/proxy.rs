@@ -10,7 +10,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, Join, ReadBuf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -21,9 +21,11 @@ const GRACE: Duration = Duration::from_millis(300);
 const KEPT: usize = 2048;
 
 /// The pipes of a command. It ends soon after they are closed.
-pub(super) struct Pipes {
-    stdin: ChildStdin,
-    stdout: ChildStdout,
+pub(super) type Pipes = Join<Stdout, ChildStdin>;
+
+/// The half that is read, which tells when it is closed.
+pub(super) struct Stdout {
+    pipe: ChildStdout,
     _open: oneshot::Sender<()>,
 }
 
@@ -62,7 +64,7 @@ pub(super) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     let stderr = child.stderr.take().ok_or_else(missing)?;
     let (open, closed) = oneshot::channel();
     let ending = tokio::spawn(tend(child, stderr, closed));
-    let pipes = Pipes { stdin, stdout, _open: open };
+    let pipes = tokio::io::join(Stdout { pipe: stdout, _open: open }, stdin);
     Ok((pipes, ProxyCommand { command: command.to_owned(), ending }))
 }
 
@@ -128,31 +130,13 @@ impl ProxyCommand {
     }
 }
 
-impl AsyncRead for Pipes {
+impl AsyncRead for Stdout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stdout).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Pipes {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stdin).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stdin).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stdin).poll_shutdown(context)
+        Pin::new(&mut self.pipe).poll_read(context, buffer)
     }
 }
 
