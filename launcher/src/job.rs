@@ -1,6 +1,7 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
+use crate::apps::{self, AppError, AppSpec};
 use crate::args::{Args, NetworkArgs, PlacingArgs, ReachArgs};
 use crate::events::{Events, Record};
 use crate::exit::Exit;
@@ -36,22 +37,19 @@ const COMPARED: u64 = 1 << 20;
 /// One run of rlaunch.
 pub(crate) struct JobSpec {
     pub(crate) id: JobId,
-    /// In the order given; only this machine when none were.
+    /// In the order given; only this machine when none were. Programs may have others of their own.
     pub(crate) hosts: Vec<Host>,
     /// Run on this machine, without SSH or a container.
     pub(crate) local: bool,
-    pub(crate) ranks: Option<u32>,
     pub(crate) map_by: MapBy,
     pub(crate) oversubscribe: bool,
-    pub(crate) argv: Vec<OsString>,
+    /// What it runs, at least one.
+    pub(crate) apps: Vec<AppSpec>,
+    /// They are services: when a rank ends, the job does.
+    pub(crate) serve: bool,
     /// The whole command line of rlaunch.
     pub(crate) typed: Vec<OsString>,
-    pub(crate) wdir: WorkingDir,
-    pub(crate) env: Vec<EnvVar>,
-    /// Names that `-x` set: rlaunch's own values do not replace them.
-    pub(crate) explicit: Vec<String>,
     pub(crate) options: Options,
-    pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: Singleton,
     pub(crate) tag_output: bool,
@@ -141,6 +139,8 @@ pub(crate) enum JobError {
     #[error(transparent)]
     Env(#[from] EnvError),
     #[error(transparent)]
+    App(#[from] AppError),
+    #[error(transparent)]
     MpiJob(#[from] MpiJobError),
     #[error(transparent)]
     Rsh(#[from] RshError),
@@ -167,9 +167,10 @@ pub(crate) enum JobError {
 impl JobError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            JobError::Preload { .. } | JobError::WorkingDir(_) | JobError::Events { .. } => {
-                Exit::FILES
-            }
+            JobError::Preload { .. }
+            | JobError::WorkingDir(_)
+            | JobError::Events { .. }
+            | JobError::App(AppError::Read { .. }) => Exit::FILES,
             _ => Exit::USAGE,
         }
     }
@@ -178,6 +179,7 @@ impl JobError {
         match self {
             JobError::Hosts(_) => Some("-H takes names like a,b:2,user@c".into()),
             JobError::Env(error) => error.hint(),
+            JobError::App(error) => error.hint(),
             JobError::MpiJob(error) => Some(error.hint()),
             JobError::Rsh(error) => error.hint(),
             _ => None,
@@ -195,9 +197,9 @@ impl JobSpec {
         {
             hosts = hosts_of(&given, &mut reach)?;
         }
-        let local = reach.settle(&hosts);
+        let local = reach.settle(&apps::all_hosts(&hosts, &args.others)?);
         if hosts.is_empty() {
-            let slots = args.hosts.ranks.unwrap_or(1);
+            let slots = apps::ranks_on_common(args.hosts.ranks, &args.others);
             hosts.push(Host { slots, ..Host::this_machine() });
         }
         let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
@@ -217,8 +219,30 @@ impl JobSpec {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
         }
-        let script = script_of(&args.argv).and_then(|path| check(path, &here));
-        mention_files(&args.argv, script.as_ref(), &here);
+        let script = |argv: &[OsString]| {
+            let script = script_of(argv).and_then(|path| check(path, &here));
+            mention_files(argv, script.as_ref(), &here);
+            script
+        };
+        let options = options(args.placing, args.network, &env)?;
+        let first = AppSpec {
+            name: None,
+            hosts: None,
+            ranks: args.hosts.ranks,
+            script: script(&args.argv),
+            wdir: args
+                .program
+                .wdir
+                .map_or(WorkingDir::Launchers(here.clone()), WorkingDir::Required),
+            argv: args.argv,
+            env,
+            explicit,
+            preload: (0..).zip(&args.program.preload).map(|(index, _)| index).collect(),
+            after: Vec::new(),
+            templates: Vec::new(),
+        };
+        let files = args.program.preload;
+        let (apps, files) = apps::lower(first, &args.application, files, args.others, script)?;
         let id = JobId(uuid::Uuid::now_v7().as_u128());
         let events = Events::open(args.output.events.as_deref(), id).map_err(|source| {
             JobError::Events { target: args.output.events.clone().unwrap_or_default(), source }
@@ -228,17 +252,13 @@ impl JobSpec {
             events,
             local,
             hosts,
-            ranks: args.hosts.ranks,
             map_by: args.hosts.map_by,
             oversubscribe: args.hosts.oversubscribe,
-            script,
-            wdir: args.program.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
-            argv: args.argv,
-            options: options(args.placing, args.network, &env)?,
+            apps,
+            serve: args.end.serve,
+            options,
             typed: args.typed,
-            env,
-            explicit,
-            preload: preloads(&args.program.preload)?,
+            preload: preloads(&files)?,
             singleton: args.program.singleton.into(),
             tag_output: args.output.tag_output,
             kill_after: args.end.kill_after,
@@ -309,19 +329,29 @@ fn options(
 }
 
 impl JobSpec {
-    /// Whether the user has set a variable.
+    /// The program before the first `:`, or the only one.
+    pub(crate) fn first(&self) -> &AppSpec {
+        &self.apps[0]
+    }
+
+    /// Whether the user has set a variable, for any program.
     pub(crate) fn asks_for(&self, name: &str) -> bool {
-        self.env.iter().any(|var| var.name == name)
+        self.apps.iter().any(|app| app.env.iter().any(|var| var.name == name))
     }
 
     /// Where every rank runs.
     pub(crate) fn map_ranks(&self) -> Result<RankMap, TooFewSlots> {
-        RankMap::by(self.map_by, &self.hosts, self.ranks, self.oversubscribe)
+        let by = |hosts: &[Host], ranks| RankMap::by(self.map_by, hosts, ranks, self.oversubscribe);
+        match &self.apps[..] {
+            [only] => by(&self.hosts, only.ranks),
+            several => apps::map_ranks(several, &self.hosts, by),
+        }
     }
 
-    /// What setting ranks up needs of it.
+    /// What setting ranks up needs of it. Who chooses a network for the first program does so for
+    /// all.
     pub(crate) fn wishes(&self) -> Wishes<'_> {
-        Wishes { options: &self.options, env: &self.env }
+        Wishes { options: &self.options, env: &self.first().env }
     }
 
     /// Runs a phase of the job and records how long it took.

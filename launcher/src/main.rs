@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
+mod apps;
 mod args;
 mod ask;
 mod bench;
@@ -57,6 +58,7 @@ mod verdict;
 mod waiting;
 mod watch;
 
+use apps::Order;
 use args::{Args, BenchArgs, Invocation};
 use crew::Crew;
 use events::Record;
@@ -70,6 +72,7 @@ use report::Failed;
 use rlaunch_bootstrap::client::command;
 use signals::Signals;
 use std::process::ExitCode;
+use std::time::Instant;
 use tracing::Instrument;
 use watch::Watch;
 
@@ -182,7 +185,9 @@ async fn run(job: &JobSpec) -> Result<Exit, Failed> {
             return Err(failed);
         }
     };
-    job.phase("run", Watch::new(job, crew, (relay, links), &mut signals, writer).see_out()).await
+    let order = Order::of(job, &map, Instant::now());
+    let watch = Watch::new(job, crew, (relay, links), order, &mut signals, writer);
+    job.phase("run", watch.see_out()).await
 }
 
 /// From agents that know nothing to ranks that run.
@@ -190,7 +195,7 @@ async fn meet(job: &JobSpec, map: &RankMap, crew: &mut Crew) -> Result<(Relay, L
     let prepared = job.phase("prepare", crew.prepare(job, map)).await?;
     let joined = job.phase("join", crew.join(job, map, &prepared)).await?;
     show::print(job, map, &joined).await;
-    crew.start(job, &joined);
+    crew.start(job, map, &joined)?;
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
     let Joined { relay, table, setups, libraries, .. } = joined;
     if let Some(recorder) = &job.recorder {

@@ -1,8 +1,8 @@
 //! Which verb is meant.
 
 use super::{
-    Args, BenchArgs, CaptureArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs,
-    TrainArgs, spelling,
+    AnotherArgs, Args, BenchArgs, CaptureArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs,
+    TopoArgs, TrainArgs, application, spelling,
 };
 use clap::Parser;
 use rlaunch_bootstrap::client::command;
@@ -43,7 +43,8 @@ impl Invocation {
         Invocation::parse(std::env::args_os().collect())
     }
 
-    fn parse(mut typed: Vec<OsString>) -> Result<Invocation, clap::Error> {
+    /// The same for a command line, the command's name included.
+    pub(crate) fn parse(mut typed: Vec<OsString>) -> Result<Invocation, clap::Error> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         if let Some((_, read)) = VERBS.iter().find(|(verb, _)| *verb == first) {
             typed.remove(1);
@@ -52,8 +53,11 @@ impl Invocation {
         if command::VERBS.contains(&first) {
             return Ok(Invocation::OfRank(typed.split_off(1)));
         }
-        let args = Args::try_parse_from(spelling::respell(typed.clone())?)?;
-        Ok(Invocation::Run(Box::new(Args { typed, ..args })))
+        let parts = application::split(&typed);
+        let (first, others) = parts.split_first().map_or((&[][..], &[][..]), |(f, o)| (&f[..], o));
+        let args = Args::try_parse_from(spelling::respell(first.to_vec())?)?;
+        let others: Result<_, _> = others.iter().map(|words| AnotherArgs::parse(words)).collect();
+        Ok(Invocation::Run(Box::new(Args { others: others?, typed, ..args })))
     }
 }
 
