@@ -147,9 +147,9 @@ impl Ranks {
             return;
         }
         let waiting = std::mem::take(&mut self.waiting);
-        let (due, waiting) = waiting.into_iter().partition(|(of, _)| *of == index);
+        let (due, waiting): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(of, _)| *of == index);
         self.waiting = waiting;
-        let due: Vec<(u32, RankSpec)> = due;
         due.iter().for_each(|(_, spec)| self.start_one(spec));
         self.looks = looks(self.looks_for_mpi);
         self.settle();

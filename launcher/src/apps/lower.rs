@@ -9,7 +9,7 @@ use crate::job::JobError;
 use crate::rank_env;
 use rlaunch_bootstrap::job::{ScriptCheck, WorkingDir};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Every host of the job: `common`, and what programs name for themselves.
 pub(crate) fn all_hosts(common: &[Host], others: &[AnotherArgs]) -> Result<Vec<Host>, HostsError> {
@@ -66,9 +66,9 @@ pub(crate) fn lower(
 }
 
 /// Which of `files` this is, which it is from now on.
-fn place_of(path: &PathBuf, files: &mut Vec<PathBuf>) -> u32 {
+fn place_of(path: &Path, files: &mut Vec<PathBuf>) -> u32 {
     let at = files.iter().position(|file| file == path).unwrap_or_else(|| {
-        files.push(path.clone());
+        files.push(path.to_owned());
         files.len() - 1
     });
     u32::try_from(at).unwrap_or(u32::MAX)
@@ -115,17 +115,8 @@ fn relate(apps: &mut [AppSpec], typed: &[ApplicationArgs]) -> Result<(), AppErro
 
 #[cfg(test)]
 mod tests {
+    use super::super::typed as job;
     use super::*;
-    use crate::args::Invocation;
-    use crate::job::JobSpec;
-
-    fn job(line: &str) -> Result<JobSpec, String> {
-        let typed = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
-        let Ok(Invocation::Run(args)) = Invocation::parse(typed.collect()) else {
-            panic!("{line}");
-        };
-        JobSpec::from_args(*args).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {

@@ -133,3 +133,16 @@ fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
         move |node: &&MappedNode| node.ranks.iter().any(|rank| map.application_of(*rank) == index);
     map.nodes.iter().filter(has_any)
 }
+
+/// What a command line means, its words without quotes, or why it cannot be meant.
+#[cfg(test)]
+fn typed(line: &str) -> Result<JobSpec, String> {
+    use crate::args::Invocation;
+
+    let typed = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
+    match Invocation::parse(typed.collect()) {
+        Ok(Invocation::Run(args)) => JobSpec::from_args(*args).map_err(|error| error.to_string()),
+        Ok(_) => Err("a verb".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

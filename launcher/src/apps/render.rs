@@ -143,9 +143,9 @@ fn fill_one(
             Target::Dest(_) => filled.files.push(RankFile { path: done.into(), content: vec![] }),
             // Its path came just before.
             Target::Content(_) => {
-                filled.files.iter_mut().last().into_iter().for_each(|file| {
-                    file.content = done.clone().into_bytes();
-                });
+                if let Some(file) = filled.files.last_mut() {
+                    file.content = done.into_bytes();
+                }
             }
         }
     }
