@@ -23,18 +23,12 @@ pub struct Job {
     pub node: NodeId,
     /// The host as the user typed it, for tags and messages.
     pub host: String,
-    /// The program and its arguments, at least one.
-    pub argv: Vec<OsString>,
-    /// Where the ranks run.
-    pub wdir: WorkingDir,
     /// The node's own environment is what a login shell of the user's has there.
     pub login: bool,
-    /// Variables forwarded from the launching shell, or set by `-x`, and PATH and PYTHONPATH.
-    pub env: Vec<EnvVar>,
+    /// The programs that ranks of this node run, at least one.
+    pub applications: Vec<Application>,
     /// The ranks of this node, by local rank.
     pub ranks: Vec<RankSpec>,
-    /// A script the program will read, to be looked for before any rank starts.
-    pub script: Option<ScriptCheck>,
     /// Files that follow as [`crate::wire::ToAgent::File`] frames.
     pub preload: Vec<PreloadFile>,
     /// How long ranks may take between TERM and KILL, in milliseconds.
@@ -73,6 +67,25 @@ impl Job {
     pub fn silence(&self) -> Duration {
         Duration::from_millis(self.silence_ms.into())
     }
+}
+
+/// One of the job's programs, and what its ranks have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Application {
+    /// Its number in the job, from 0.
+    pub index: u32,
+    /// The program and its arguments, at least one.
+    pub argv: Vec<OsString>,
+    /// Where its ranks run.
+    pub wdir: WorkingDir,
+    /// Variables forwarded from the launching shell, or set by `-x`, and PATH and PYTHONPATH.
+    pub env: Vec<EnvVar>,
+    /// A script the program will read, to be looked for before any rank starts.
+    pub script: Option<ScriptCheck>,
+    /// Which of [`Job::preload`] its arguments may name.
+    pub preload: Vec<u32>,
+    /// Its ranks start when [`crate::wire::ToAgent::StartApplication`] says so.
+    pub waits: bool,
 }
 
 /// What happens when several ranks run MPI and nobody serves it, so that each would take itself for
@@ -151,6 +164,8 @@ pub struct RankSpec {
     pub rank: Rank,
     /// Its place on this node.
     pub local_rank: LocalRank,
+    /// What it runs: which of [`Job::applications`].
+    pub application: u32,
     /// Its own variables. A name that the user set by `-x` is not among them.
     pub env: Vec<(String, String)>,
     /// It reads standard input; otherwise there is nothing to read.
@@ -166,6 +181,33 @@ pub struct RankSetup {
     pub memory_node: Option<u32>,
     /// Variables that it gets unless the user or the host has set them.
     pub defaults: Vec<(String, String)>,
+    /// Words of its command line that were known only now, and which ones: 0 is the program.
+    pub words: Vec<(u32, OsString)>,
+    /// Variables of the user's that were known only now; they replace all others.
+    pub env: Vec<(OsString, OsString)>,
+    /// Files that it finds when it starts.
+    pub files: Vec<RankFile>,
+}
+
+/// A file that is made for ranks of this node, and goes when the job is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankFile {
+    /// Where; what is relative is below the working directory of the rank.
+    pub path: PathBuf,
+    /// What is in it.
+    #[serde(with = "serde_bytes")]
+    pub content: Vec<u8>,
+}
+
+/// A TCP port that has to accept a connection before an application may start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwaitedPort {
+    /// By which the launcher knows it.
+    pub id: u32,
+    /// Names or addresses of the host; any of them will do.
+    pub hosts: Vec<String>,
+    /// The port.
+    pub port: u16,
 }
 
 /// A store by which Horovod's ranks meet, on the node of rank 0.

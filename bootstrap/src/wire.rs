@@ -27,6 +27,8 @@
 //!                     ◀──────   Start
 //!   Started, Output…  ──────▶   ◀── Credit, Signal
 //!   StdinCredit       ──────▶   ◀── Stdin…        where ranks of the node read standard input
+//!   PortOpen          ──────▶                       an application waits for it
+//!                     ◀──────   StartApplication    one whose ranks have waited
 //!   Exited            ──────▶
 //!                     ◀──────   News                for the ranks: who failed, which link is down
 //!                     ◀──────   End                 when a rank failed or the user asked
@@ -42,7 +44,9 @@
 use crate::client::news::News;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
-use crate::job::{ExitStatus, HorovodStore, Job, NodeFacts, Notice, Problem, RankSetup};
+use crate::job::{
+    AwaitedPort, ExitStatus, HorovodStore, Job, NodeFacts, Notice, Problem, RankSetup,
+};
 use crate::library::LibraryPlace;
 use crate::mesh::{Cost, Outcome, ProverFile, Round, Watched};
 use crate::oob::{EdgeReport, ParentPeer};
@@ -145,6 +149,13 @@ pub enum ToAgent {
         ranks: Vec<RankSetup>,
         /// To the node of rank 0: serve this.
         horovod: Option<HorovodStore>,
+        /// To look for until they accept connections.
+        ports: Vec<AwaitedPort>,
+    },
+    /// What an application has waited for is there: start its ranks.
+    StartApplication {
+        /// [`crate::job::Application::index`].
+        index: u32,
     },
     /// This many more bytes of output may be sent.
     Credit(u32),
@@ -276,6 +287,11 @@ pub enum FromAgent {
         rank: Rank,
         /// Its process id on the node.
         pid: u32,
+    },
+    /// A port that was to be looked for accepts connections.
+    PortOpen {
+        /// [`AwaitedPort::id`].
+        id: u32,
     },
     /// What a rank wrote; empty data ends the stream. Ends at the end of a line, unless the line
     /// is longer than a frame, has been left unfinished by a rank that ended, or stands unfinished

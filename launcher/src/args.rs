@@ -1,5 +1,6 @@
 //! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
 
+mod application;
 mod bench;
 mod between;
 mod end;
@@ -18,6 +19,7 @@ mod train;
 mod values;
 mod verbs;
 
+pub(crate) use application::{AnotherArgs, ApplicationArgs};
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use between::BetweenArgs;
 pub(crate) use end::EndArgs;
@@ -46,7 +48,7 @@ use std::ffi::OsString;
     name = "rlaunch",
     version,
     max_term_width = 100,
-    override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]...",
+    override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]... [: [OPTIONS] PROGRAM [ARGUMENT]...]...",
     after_help = "\
 Examples:
   rlaunch -H a,b,c hostname                     one rank on each of three hosts
@@ -55,6 +57,7 @@ Examples:
   rlaunch -np 4 ./program                       four ranks on this machine, no SSH
   rlaunch --hostfile hosts --map-by node ./program    hosts from a file, a rank on each in turn
   rlaunch hostfile                              which hosts that would be; see rlaunch hostfile --help
+  rlaunch -H a -np 1 ./server : -H b,c ./client    two programs in one job
   rlaunch topo -H a,b                           what hosts have; see rlaunch topo --help
   rlaunch capture -H a,b -o x.tar               the same to be seen elsewhere
   rlaunch report last                           was it fast; see rlaunch report --help
@@ -69,6 +72,13 @@ Words of mpirun, mpiexec, torchrun and horovodrun are understood as they are typ
 -hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. What has no
 meaning here is named on a line that begins with \"ignored:\".
 
+A `:` between programs is a word of its own, and \\: is a colon among arguments. What stands before
+the first program is for all of them (-x, --wdir, --preload) or for the job; -np, --name, --after
+and --template are the first program's. Without -H a program runs on the job's hosts, from the first
+free slot on. In arguments, values of -x and files of --template, {{host.name}}, {{host.oob_ip}},
+{{rank.index}}, {{rank.local}}, {{rank.hca}}, {{rank.hcas | join(\",\")}}, {{world_size}},
+{{app[\"NAME\"].oob_ip}} and {{app[\"NAME\"].hosts}} are filled in.
+
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
 The exit code is that of the first rank to fail, or 128 + its signal; 0 when all succeed."
 )]
@@ -81,6 +91,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
+
+    #[command(flatten)]
+    pub(crate) application: ApplicationArgs,
 
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
@@ -108,6 +121,10 @@ pub(crate) struct Args {
         required = true
     )]
     pub(crate) argv: Vec<OsString>,
+
+    /// The programs behind the first, with options of their own.
+    #[arg(skip)]
+    pub(crate) others: Vec<AnotherArgs>,
 
     /// The command line all this was read from.
     #[arg(skip)]

@@ -20,7 +20,7 @@ pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {
 
 /// Whether so many ranks can measure it.
 pub(crate) fn check(job: &JobSpec, what: BenchWhat) -> Result<(), Failed> {
-    let ranks = match (job.has_open_slots(), job.ranks) {
+    let ranks = match (job.has_open_slots(), job.first().ranks) {
         (false, _) => {
             let map = job.map_ranks();
             map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?.world_size

@@ -22,6 +22,8 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 pub(crate) enum Reason {
     /// [`FirstFailure`] knows which.
     Rank,
+    /// With `--serve`: a rank has ended well, and this is to be said.
+    Served(String),
     User(Signal),
     Timeout(Duration),
     ReaderGone,
@@ -81,6 +83,10 @@ impl Conclusion<'_> {
         let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
         let failed = match reason {
             None => blamed.or(unverified).or(written.incomplete),
+            Some(Reason::Served(line)) => {
+                report::say(&line);
+                blamed.or(unverified).or(written.incomplete)
+            }
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),

@@ -6,6 +6,7 @@ use crate::agent::deliver::{DeliverError, Delivery};
 use crate::agent::greet;
 use crate::agent::library::Libraries;
 use crate::agent::store::Store;
+use crate::apps::{self, Filled};
 use crate::callback::Callbacks;
 use crate::channel::AgentChannel;
 use crate::events::{self, Record};
@@ -31,9 +32,9 @@ use crate::setup::Setup;
 use crate::stdin::Feed;
 use crate::waiting::Roster;
 use bytes::Bytes;
-use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
+use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSpec};
+use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSetup};
 use rlaunch_bootstrap::library::{Library, LibraryPlace};
 use rlaunch_bootstrap::oob::OobPlan;
 use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
@@ -460,18 +461,40 @@ impl Crew {
     }
 
     /// Lets every node start its ranks, which meet rank 0 at `master`.
-    pub(crate) fn start(&self, job: &JobSpec, joined: &Joined) {
+    pub(crate) fn start(
+        &self,
+        job: &JobSpec,
+        map: &RankMap,
+        joined: &Joined,
+    ) -> Result<(), Failed> {
         let (address, port) = joined.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
-        let mut env = rank_env::of_master(address, port, &job.explicit);
-        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&job.explicit)));
+        let explicit = apps::explicit_everywhere(&job.apps);
+        let mut env = rank_env::of_master(address, port, &explicit);
+        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&explicit)));
+        let mut filled = Filled::by_rank(job, map, &joined.table)?;
+        let awaited = apps::awaited_ports(job, map, &joined.table);
+        let mut messages = Vec::with_capacity(self.nodes.len());
         let facts: Vec<&NodeFacts> = self.nodes.iter().map(|node| &node.facts).collect();
         for (node, setups) in self.nodes.iter().zip(&joined.setups) {
-            let ranks = setups.iter().map(Setup::told).collect();
+            let told = |(rank, setup): (&Rank, &Setup)| {
+                let Filled { words, env, files } = filled.remove(rank).unwrap_or_default();
+                RankSetup { words, env, files, ..setup.told() }
+            };
+            let ranks = node.ranks.iter().zip(setups).map(told).collect();
+            let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
+            let ports = own.map(|(_, port)| port.clone()).collect();
             let horovod = joined.horovod.filter(|_| node.id == NodeId(0));
             let horovod = horovod.map(|store| Meeting::plan(store, &facts));
-            node.commands.tell(&ToAgent::Start { env: env.clone(), ranks, horovod });
+            let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
+            messages.push(wire::encode(&message).map_err(|error| {
+                Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
+            })?);
         }
+        for (node, message) in self.nodes.iter().zip(messages) {
+            node.commands.send_frame(message.into());
+        }
+        Ok(())
     }
 
     /// Tells every node the same.
@@ -537,23 +560,14 @@ fn node_job(
     (addresses, library): (Vec<IpAddr>, Option<Library>),
 ) -> Job {
     let shape = job.shape(map.nodes.len());
-    let locals = (0u32..).map(LocalRank);
-    let spec = |(local_rank, &rank): (LocalRank, &Rank)| RankSpec {
-        rank,
-        local_rank,
-        env: rank_env::of_rank(job.id, map, node.id, local_rank, &job.explicit),
-        stdin: job.stdin.is_read_by(rank),
-    };
+    let (applications, ranks) = apps::of_node(job, map, node.id);
     Job {
         id: job.id,
         node: node.id,
         host: node.host.name.clone(),
-        argv: job.argv.clone(),
-        wdir: job.wdir.clone(),
         login: job.login,
-        env: job.env.clone(),
-        ranks: locals.zip(&node.ranks).map(spec).collect(),
-        script: job.script.clone(),
+        applications,
+        ranks,
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         silence_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),

@@ -15,6 +15,7 @@
 //! run in their home without it, and `required` where it must be there. Values of what is called a
 //! secret are left out. New kinds of lines may be added.
 
+use crate::apps::AppSpec;
 use crate::exit::Exit;
 use crate::hosts::{Host, SlotsBy};
 use crate::job::JobSpec;
@@ -66,13 +67,26 @@ pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
 /// The lines for programs. Without a map nobody knows how many GPUs, and so slots, some hosts have.
 fn typed(job: &JobSpec, map: Option<&RankMap>) -> String {
     let mut lines = host_lines(&job.hosts, map);
-    lines.push(match &job.wdir {
-        WorkingDir::Launchers(path) => format!("wdir preferred {}", quoted(path.as_os_str())),
-        WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
-    });
-    lines.extend(env_lines(job));
-    lines.push(format!("program {}", program(&job.argv)));
+    for (index, app) in job.apps.iter().enumerate() {
+        if job.apps.len() > 1 {
+            let ranks = map.map_or("?".to_owned(), |map| runs(&ranks_of(map, index)));
+            let name = app.name.as_deref().unwrap_or("-");
+            lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
+        }
+        lines.push(match &app.wdir {
+            WorkingDir::Launchers(path) => format!("wdir preferred {}", quoted(path.as_os_str())),
+            WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
+        });
+        lines.extend(env_lines(app));
+        lines.push(format!("program {}", program(&app.argv)));
+    }
     lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// The ranks of one of several programs.
+fn ranks_of(map: &RankMap, application: usize) -> Vec<Rank> {
+    let all = (0..map.world_size).map(Rank);
+    all.filter(|rank| map.application_of(*rank) == application).collect()
 }
 
 /// In the order in which hosts were given.
@@ -106,9 +120,9 @@ fn runs(ranks: &[Rank]) -> String {
 }
 
 /// What was asked for by `-x` and the like.
-fn env_lines(job: &JobSpec) -> impl Iterator<Item = String> {
-    let is_asked = |name: &OsStr| job.explicit.iter().any(|asked| *asked == name.to_string_lossy());
-    job.env.iter().filter(move |var| is_asked(&var.name)).map(|var| {
+fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
+    let is_asked = |name: &OsStr| app.explicit.iter().any(|asked| *asked == name.to_string_lossy());
+    app.env.iter().filter(move |var| is_asked(&var.name)).map(|var| {
         let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
         let mut word = var.name.clone();
         word.push("=");

@@ -76,7 +76,8 @@ pub(crate) enum Record<'a> {
 
 impl<'a> Record<'a> {
     pub(crate) fn job_started(job: &'a JobSpec, map: &RankMap) -> Self {
-        let program = job.argv.first().and_then(|program| program.to_str()).unwrap_or_default();
+        let program =
+            job.first().argv.first().and_then(|program| program.to_str()).unwrap_or_default();
         Record::JobStarted { program, ranks: map.world_size, nodes: map.nodes.len() }
     }
 

@@ -1,7 +1,8 @@
 //! What was meant: the job as the rest of the launcher knows it. After [`JobSpec::from_args`]
 //! nothing looks at a flag again.
 
-use crate::args::{Args, HostArgs, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs};
+use crate::apps::{self, AppError, AppSpec};
+use crate::args::{AnotherArgs, Args, HostArgs, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs};
 use crate::config::{Found, HostBook};
 use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
@@ -40,26 +41,23 @@ const COMPARED: u64 = 1 << 20;
 /// One run of rlaunch.
 pub(crate) struct JobSpec {
     pub(crate) id: JobId,
-    /// In the order given; only this machine when none were.
+    /// In the order given; only this machine when none were. Programs may have others of their own.
     pub(crate) hosts: Vec<Host>,
     /// Run on this machine, without SSH or a container.
     pub(crate) local: bool,
-    pub(crate) ranks: Option<u32>,
     pub(crate) map_by: MapBy,
     /// `None` numbers ranks as they are dealt out.
     pub(crate) rank_by: Option<RankBy>,
     pub(crate) oversubscribe: bool,
-    pub(crate) argv: Vec<OsString>,
+    /// What it runs, at least one.
+    pub(crate) apps: Vec<AppSpec>,
+    /// They are services: when a rank ends, the job does.
+    pub(crate) serve: bool,
     /// The whole command line of rlaunch.
     pub(crate) typed: Vec<OsString>,
-    pub(crate) wdir: WorkingDir,
-    pub(crate) env: Vec<EnvVar>,
-    /// Names that `-x` or `--env-file` set: rlaunch's own values do not replace them.
-    pub(crate) explicit: Vec<String>,
     /// What a login on a host sets counts there before what goes along from here.
     pub(crate) login: bool,
     pub(crate) options: Options,
-    pub(crate) script: Option<ScriptCheck>,
     pub(crate) preload: Vec<Preload>,
     pub(crate) singleton: Singleton,
     pub(crate) stdin: Stdin,
@@ -176,6 +174,8 @@ pub(crate) enum JobError {
     #[error(transparent)]
     OtherNodes(#[from] OtherNodes),
     #[error(transparent)]
+    App(#[from] AppError),
+    #[error(transparent)]
     Rsh(#[from] RshError),
     #[error(transparent)]
     Container(#[from] BadContainer),
@@ -205,7 +205,8 @@ impl JobError {
             JobError::Preload { .. }
             | JobError::WorkingDir(_)
             | JobError::Events { .. }
-            | JobError::Stdin(_) => Exit::FILES,
+            | JobError::Stdin(_)
+            | JobError::App(AppError::Read { .. }) => Exit::FILES,
             _ => Exit::USAGE,
         }
     }
@@ -215,6 +216,7 @@ impl JobError {
             JobError::Listing(error) => error.hint(),
             JobError::Env(error) => error.hint(),
             JobError::OtherNodes(_) => Some("without --nnodes all hosts take part".into()),
+            JobError::App(error) => error.hint(),
             JobError::Rsh(error) => error.hint(),
             JobError::Stdin(error) => error.hint(),
             _ => None,
@@ -226,16 +228,22 @@ impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
         args.foreign.tell();
+        args.others.iter().for_each(|other| other.foreign.tell());
         let book = &args.reach.found.book;
+        let with_slots = |other: AnotherArgs| {
+            let hosts = book.with_slots(&other.hosts);
+            AnotherArgs { hosts, ..other }
+        };
+        let others: Vec<AnotherArgs> = args.others.into_iter().map(with_slots).collect();
         let preferred = book.mesh();
         let named = HostArgs { hosts: book.with_slots(&args.hosts.hosts), ..args.hosts };
         let HostArgs { map_by, per_node, rank_by, .. } = named;
         let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
         let mut reach = Reach::from_args(args.reach)?;
         let mut hosts = listing::hosts(&named, &mut reach)?;
-        let local = reach.settle(&hosts);
+        let local = reach.settle(&apps::all_hosts(&hosts, &others)?);
         if hosts.is_empty() {
-            let slots = named.ranks.unwrap_or(1);
+            let slots = apps::ranks_on_common(named.ranks, &others);
             hosts.push(Host { slots, ..Host::this_machine() });
         }
         args.foreign.check_nodes(&hosts)?;
@@ -261,8 +269,29 @@ impl JobSpec {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
         }
-        let script = script_of(&args.argv).and_then(|path| check(path, &here));
-        mention_files(&args.argv, script.as_ref(), &here);
+        let script = |argv: &[OsString]| {
+            let script = script_of(argv).and_then(|path| check(path, &here));
+            mention_files(argv, script.as_ref(), &here);
+            script
+        };
+        let options = Options { map_by, ..options(args.placing, args.network, &env)? };
+        let wdir = args.program.wdir;
+        let first = AppSpec {
+            name: None,
+            hosts: None,
+            ranks: named.ranks,
+            script: script(&args.argv),
+            wdir: wdir.map_or(WorkingDir::Launchers(here.clone()), WorkingDir::Required),
+            argv: args.argv,
+            env,
+            explicit,
+            preload: (0..).zip(&args.program.preload).map(|(index, _)| index).collect(),
+            after: Vec::new(),
+            templates: Vec::new(),
+        };
+        let files = args.program.preload;
+        let (apps, files) = apps::lower(first, &args.application, files, others, script)?;
+        apps::check_slots(&apps, &hosts)?;
         let dry_run = args.output.dry_run;
         let id = JobId(uuid::Uuid::now_v7().as_u128());
         let events = Events::open(args.output.events.as_deref(), id).map_err(|source| {
@@ -273,19 +302,15 @@ impl JobSpec {
             events,
             local,
             hosts,
-            ranks: named.ranks,
             map_by,
             rank_by,
             oversubscribe: named.oversubscribe,
-            script,
-            wdir: args.program.wdir.map_or(WorkingDir::Launchers(here), WorkingDir::Required),
-            argv: args.argv,
-            options: Options { map_by, ..options(args.placing, args.network, &env)? },
+            apps,
+            serve: args.end.serve,
+            options,
             typed: args.typed,
             login: wanted.login,
-            env,
-            explicit,
-            preload: preloads(&args.program.preload)?,
+            preload: preloads(&files)?,
             singleton: args.program.singleton.into(),
             stdin: Stdin::of(args.output.stdin.as_ref())?,
             output: output::Wanted::of(&args.output),
@@ -355,9 +380,14 @@ fn options(
 }
 
 impl JobSpec {
-    /// Whether the user has set a variable.
+    /// The program before the first `:`, or the only one.
+    pub(crate) fn first(&self) -> &AppSpec {
+        &self.apps[0]
+    }
+
+    /// Whether the user has set a variable, for any program.
     pub(crate) fn asks_for(&self, name: &str) -> bool {
-        self.env.iter().any(|var| var.name == name)
+        self.apps.iter().any(|app| app.env.iter().any(|var| var.name == name))
     }
 
     /// Whether it takes the GPUs of hosts to know how many ranks they run.
@@ -371,15 +401,22 @@ impl JobSpec {
         self.map_onto(&self.hosts)
     }
 
-    /// Where every rank runs, of hosts whose slots are known.
+    /// Where every rank runs, where the job's own hosts are these, with slots that are known.
     pub(crate) fn map_onto(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
-        let map = RankMap::by(self.map_by, hosts, self.ranks, self.oversubscribe)?;
-        Ok(map.numbered(self.map_by, self.rank_by))
+        let by = |hosts: &[Host], ranks| {
+            let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
+            Ok(map.numbered(self.map_by, self.rank_by))
+        };
+        match &self.apps[..] {
+            [only] => by(hosts, only.ranks),
+            several => apps::map_ranks(several, hosts, by),
+        }
     }
 
-    /// What setting ranks up needs of it.
+    /// What setting ranks up needs of it. Who chooses a network for the first program does so for
+    /// all.
     pub(crate) fn wishes(&self) -> Wishes<'_> {
-        Wishes { options: &self.options, env: &self.env }
+        Wishes { options: &self.options, env: &self.first().env }
     }
 
     /// Runs a phase of the job and records how long it took.

@@ -4,6 +4,7 @@
 
 mod agent;
 mod allocation;
+mod apps;
 mod args;
 mod ask;
 mod bench;
@@ -64,6 +65,7 @@ mod verdict;
 mod waiting;
 mod watch;
 
+use apps::Order;
 use args::{Args, BenchArgs, Invocation};
 use crew::{Crew, Streams};
 use dry_run::DryRun;
@@ -78,6 +80,7 @@ use report::Failed;
 use rlaunch_bootstrap::client::command;
 use signals::Signals;
 use std::process::ExitCode;
+use std::time::Instant;
 use tracing::Instrument;
 use watch::Watch;
 
@@ -231,6 +234,7 @@ struct Met {
     writer: output::Writer,
     relay: Relay,
     links: LinkWatch,
+    order: Order,
 }
 
 /// From agents that know nothing to ranks that run; `None` where none is to.
@@ -251,13 +255,14 @@ async fn meet(
         return Ok(None);
     }
     let writer = crew.open(job, &map, streams)?;
-    crew.start(job, &joined);
+    let order = Order::of(job, &map, Instant::now());
+    crew.start(job, &map, &joined)?;
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
     let Joined { relay, table, setups, libraries, .. } = joined;
     if let Some(recorder) = &job.recorder {
         recorder.decided(table, setups, libraries);
     }
-    Ok(Some(Met { writer, relay, links }))
+    Ok(Some(Met { writer, relay, links, order }))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

@@ -100,6 +100,8 @@ pub(crate) struct RankMap {
     /// Listed hosts that get no rank; of one list they are its last.
     pub(crate) unused: Vec<Host>,
     by_rank: Vec<(NodeId, LocalRank)>,
+    /// The first rank of every program but the first, in their order.
+    firsts: Vec<Rank>,
 }
 
 /// Ranks that do not fit the hosts.
@@ -179,12 +181,25 @@ impl RankMap {
             MapBy::Slot | MapBy::Numa | MapBy::Gpu => in_a_row(&counts(hosts, world_size)),
             MapBy::Node => in_turn(hosts, world_size),
         };
-        let mut map = RankMap { nodes: vec![], world_size, unused: vec![], by_rank: vec![] };
-        map.by_rank.resize(world_size as usize, (NodeId(0), LocalRank(0)));
-        for (host, ranks) in hosts.iter().zip(ranks) {
-            map.add(host, ranks);
+        Ok(RankMap::of(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
+    }
+
+    /// Out of the ranks of each host, in the order in which hosts become nodes. `firsts` are the
+    /// first ranks of the programs behind the first.
+    pub(crate) fn of(hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
+        let ranks: usize = hosts.iter().map(|(_, ranks)| ranks.len()).sum();
+        let world_size = u32::try_from(ranks).unwrap_or(u32::MAX);
+        let by_rank = vec![(NodeId(0), LocalRank(0)); ranks];
+        let mut map = RankMap { nodes: vec![], world_size, unused: vec![], by_rank, firsts };
+        for (host, ranks) in hosts {
+            map.add(&host, ranks);
         }
-        Ok(map)
+        map
+    }
+
+    /// Which of the job's programs a rank runs, from 0.
+    pub(crate) fn application_of(&self, rank: Rank) -> usize {
+        self.firsts.partition_point(|first| *first <= rank)
     }
 
     /// All of these hosts and no rank: whom to reach before it is known where ranks run.
@@ -195,7 +210,7 @@ impl RankMap {
             ranks: Vec::new(),
         };
         let nodes = (0..).zip(hosts).map(node).collect();
-        RankMap { nodes, world_size: 0, unused: vec![], by_rank: vec![] }
+        RankMap { nodes, world_size: 0, unused: vec![], by_rank: vec![], firsts: vec![] }
     }
 
     /// The same places with other numbers, where a way to number them was asked for.

@@ -74,10 +74,6 @@ pub(crate) fn forwarded(
         set(&mut env, names::PYTHONUNBUFFERED.into(), "1".into());
     }
     let mut explicit = Vec::new();
-    let mut ask = |name: OsString, value: OsString| {
-        explicit.push(name.to_string_lossy().into_owned());
-        set(&mut env, name, value);
-    };
     for path in &wanted.files {
         for line in env_file::read(path)? {
             let value = line.value.map(OsString::from).or_else(|| value_of(&own, &line.name));
@@ -86,13 +82,40 @@ pub(crate) fn forwarded(
                 line: line.number,
                 name: line.name.clone(),
             })?;
-            ask(line.name.into(), value);
+            explicit.push(line.name.clone());
+            set(&mut env, line.name.into(), value);
         }
     }
-    for asked in &wanted.named {
-        named(asked, &own)?.into_iter().for_each(|(name, value)| ask(name, value));
-    }
+    ask(&mut env, &mut explicit, &own, &wanted.named)?;
     Ok((env, explicit))
+}
+
+/// The same for another program, which gets what the first does (`env`, and of it `explicit` by
+/// `-x`), and what its own `-x` ask for.
+pub(crate) fn extended(
+    (mut env, mut explicit): (Vec<EnvVar>, Vec<String>),
+    own: impl Iterator<Item = (OsString, OsString)>,
+    asked: &[OsString],
+) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
+    let own: Vec<(OsString, OsString)> = own.collect();
+    ask(&mut env, &mut explicit, &own, asked)?;
+    Ok((env, explicit))
+}
+
+/// Adds what `-x` ask for.
+fn ask(
+    env: &mut Vec<EnvVar>,
+    explicit: &mut Vec<String>,
+    own: &[(OsString, OsString)],
+    asked: &[OsString],
+) -> Result<(), EnvError> {
+    for asked in asked {
+        for (name, value) in named(asked, own)? {
+            explicit.push(name.to_string_lossy().into_owned());
+            set(env, name, value);
+        }
+    }
+    Ok(())
 }
 
 /// Whether this shell's value means something elsewhere.
@@ -229,6 +252,17 @@ mod tests {
         let own = of_rank(JobId(1), &map.unwrap(), NodeId(0), LocalRank(1), &explicit);
         assert!(own.contains(&("LOCAL_RANK".into(), "1".into())));
         assert!(!own.iter().any(|(name, _)| name == "RANK"));
+    }
+
+    #[test]
+    fn another_program_has_what_the_first_has_and_its_own() {
+        let wanted = Wanted { named: vec!["A=2".into(), "B=1".into()], ..Wanted::default() };
+        let first = forwarded(shell().into_iter(), &wanted).unwrap();
+        let own = ["B=3", "NCCL_DEBUG=WARN"].map(OsString::from);
+        let (env, explicit) = extended(first, shell().into_iter(), &own).unwrap();
+        assert_eq!(explicit, ["A", "B", "B", "NCCL_DEBUG"]);
+        let expected = ["PATH=/bin", "PYTHONUNBUFFERED=1", "A=2", "B=3", "NCCL_DEBUG=WARN"];
+        assert_eq!(names(&env), expected);
     }
 
     #[test]

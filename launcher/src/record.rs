@@ -17,6 +17,7 @@ use crate::show::{self, ToldRow};
 use rlaunch_bootstrap::table::RankTable;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
@@ -174,7 +175,7 @@ impl Recorder {
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
             argv: without_secrets(&job.typed),
-            program: without_secrets(&job.argv),
+            program: without_secrets(&program(job)),
             hosts: hosts.collect(),
             placement,
             environment,
@@ -190,6 +191,12 @@ impl JobRecord {
         let ranks: usize = self.hosts.iter().map(|host| host.ranks.len()).sum();
         u32::try_from(ranks).unwrap_or(u32::MAX)
     }
+}
+
+/// The words of all programs, with `:` between them.
+fn program(job: &JobSpec) -> Vec<OsString> {
+    let programs: Vec<&[OsString]> = job.apps.iter().map(|app| &app.argv[..]).collect();
+    programs.join(&OsString::from(":"))
 }
 
 /// Ranks that were told the same in one row.

@@ -60,6 +60,7 @@ impl Setup {
             cpus: self.placement.cpus.clone(),
             memory_node: self.placement.numa_node.filter(|_| self.placement.cpus.is_some()),
             defaults: self.defaults.iter().map(pair).collect(),
+            ..RankSetup::default()
         }
     }
 }

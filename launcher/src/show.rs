@@ -1,6 +1,7 @@
 //! `--show`: what the launcher has decided, for people or for programs. It stops nothing.
 
 use crate::agent::library::SHARED;
+use crate::apps::AppSpec;
 use crate::columns;
 use crate::dry_run;
 use crate::hosts::Host;
@@ -171,10 +172,11 @@ pub(crate) fn told<'a>(
     setups: &'a [Vec<Setup>],
     libraries: &[Option<PathBuf>],
 ) -> Vec<ToldRow<'a>> {
-    let yours = |name: &str| job.env.iter().find(|var| var.name == name);
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = Vec::new();
     for (rank, host, setup) in ranks(map, setups) {
+        let AppSpec { env, explicit, .. } = job.application_of(map, rank);
+        let yours = |name: &str| env.iter().find(|var| var.name == name);
         let explained = setup.defaults.iter().filter(|default| !default.reason.is_empty());
         let mut tell = |variable, why| rows.push((rank.0, host, variable, why));
         for Variable { name, value, reason } in explained {
@@ -189,8 +191,8 @@ pub(crate) fn told<'a>(
             tell(variable, why);
         }
         let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
-        let asked = |name: &OsStr| job.explicit.iter().any(|asked| name == asked.as_str());
-        for var in job.env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
+        let asked = |name: &OsStr| explicit.iter().any(|asked| name == asked.as_str());
+        for var in env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {
                 tell(format!("{name}={}", shown(&name, &value)), whose(var).into());

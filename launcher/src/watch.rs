@@ -2,6 +2,7 @@
 //! may end them all, and everybody is waited for.
 
 use crate::Met;
+use crate::apps::{Due, Order};
 use crate::conclusion::{Conclusion, NodeEnd, Reason};
 use crate::crew::Crew;
 use crate::events::Record;
@@ -37,6 +38,7 @@ pub(crate) struct Watch<'a> {
     crew: Crew,
     relay: Relay,
     links: LinkWatch,
+    order: Order,
     signals: &'a mut Signals,
     writer: output::Writer,
     first_failure: FirstFailure,
@@ -54,7 +56,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn new(
         job: &'a JobSpec,
         crew: Crew,
-        Met { writer, relay, links }: Met,
+        Met { writer, relay, links, order }: Met,
         signals: &'a mut Signals,
     ) -> Watch<'a> {
         let ends = crew.nodes.iter().map(|_| None).collect();
@@ -64,6 +66,7 @@ impl<'a> Watch<'a> {
             crew,
             relay,
             links,
+            order,
             signals,
             writer,
             first_failure: FirstFailure::default(),
@@ -81,8 +84,12 @@ impl<'a> Watch<'a> {
             let timer = until(self.deadline);
             let news = until(self.broken.as_ref().map(|(at, _)| *at));
             let links = until(self.links.deadline().filter(|_| !self.is_ending()));
+            let order = until(self.order.deadline().filter(|_| !self.is_ending()));
             tokio::select! {
                 () = news => self.say_what_broke(),
+                () = order => {
+                    self.order.on_time(Instant::now()).iter().for_each(|line| report::say(line));
+                }
                 () = links => self.links.on_time(&self.crew),
                 event = self.crew.events.recv() => match event {
                     Some(event) => self.on_event(event),
@@ -125,6 +132,8 @@ impl<'a> Watch<'a> {
             FromAgent::Started { rank, pid } => {
                 tracing::info!(%rank, %host, pid, "started");
                 events.emit(&Record::RankStarted { rank: rank.0, host: &host, pid });
+                let due = self.order.rank_seen(rank);
+                self.start(due);
             }
             FromAgent::Exited { rank, pid, status, out_of_memory, at_us } => {
                 tracing::info!(%rank, %host, pid, ?status, "exited");
@@ -139,6 +148,16 @@ impl<'a> Watch<'a> {
                         false => self.crew.tell_all(&ToAgent::News(news)),
                     }
                 }
+                if self.job.serve && !self.is_ending() {
+                    let line = format!("rank {rank} on {host} has ended, and so do the others");
+                    self.end(Reason::Served(line.clone()), ending(line));
+                }
+                let due = self.order.rank_seen(rank);
+                self.start(due);
+            }
+            FromAgent::PortOpen { id } => {
+                let due = self.order.port_open(id);
+                self.start(due);
             }
             FromAgent::NoLibrary { cause } => self.crew.warn_of_no_library(node, &cause),
             FromAgent::Done(receipt) => {
@@ -176,6 +195,15 @@ impl<'a> Watch<'a> {
                 self.on_loss(node, &format!("cannot {operation}: {cause}"));
             }
             _ => {}
+        }
+    }
+
+    /// Programs that have waited have what they waited for.
+    fn start(&self, due: Vec<Due>) {
+        for Due { index, nodes } in due.into_iter().filter(|_| !self.is_ending()) {
+            tracing::info!("application {} starts", index + 1);
+            let message = ToAgent::StartApplication { index };
+            nodes.iter().for_each(|node| self.crew.tell(*node, &message));
         }
     }
 

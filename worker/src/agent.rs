@@ -1,6 +1,7 @@
 //! The life of an agent: say hello, take the job, prepare, join the tree, start the ranks, see them
 //! end, leave.
 
+use crate::awaited_ports::AwaitedPorts;
 use crate::callback::Launcher;
 use crate::channel::{Channel, Way};
 use crate::child;
@@ -58,11 +59,14 @@ async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
     let Some(_horovod) = agent.serve_horovod(&setup, &mut prepared).await else {
         return Ok(());
     };
-    library.announce(&job, &mut prepared.env);
+    for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
+        library.announce(application, &mut program.env);
+    }
     agent.channel.outbox.grant(job.output_window);
+    let ports = AwaitedPorts::look_for(&setup.ports);
     let mut ranks =
-        Ranks::start(&job, prepared, &setup, &agent.channel.outbox, (agent.hello_at, mesh.pid()));
-    agent.see_out(&mut ranks, &mut tree, &mut mesh).await;
+        Ranks::start(&job, prepared, setup, &agent.channel.outbox, (agent.hello_at, mesh.pid()));
+    agent.see_out(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
     let receipt = ranks.finish().await;
     workspace.remove();
@@ -209,7 +213,7 @@ impl Agent {
             Ok(node) => node,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        let mut prepared = match prepare::prepare(job, &files, node) {
+        let mut prepared = match prepare::prepare(job, &files, &node) {
             Ok(prepared) => prepared,
             Err(problems) => return self.refuse(problems).await,
         };
@@ -218,7 +222,9 @@ impl Agent {
             Ok(services) => services,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        services.announce(job, workspace, &mut prepared.env);
+        for program in &mut prepared.programs {
+            services.announce(job, workspace, &mut program.env);
+        }
         self.channel.outbox.send(&FromAgent::Prepared {
             notices: prepared.notices.clone(),
             ports: prepared.held_ports.iter().map(|held| held.port).collect(),
@@ -312,10 +318,13 @@ impl Agent {
         workspace: &Workspace,
     ) -> Option<Setup> {
         let mut start = None;
+        let mut released = Vec::new();
         loop {
             let mesh = &mut *early.0;
-            if !early.1.is_arriving() && start.is_some() {
-                return start;
+            if !early.1.is_arriving()
+                && let Some(start) = start.take()
+            {
+                return Some(Setup { released, ..start });
             }
             while let Some(news) = tree.poll_news() {
                 match news {
@@ -328,9 +337,11 @@ impl Agent {
             }
             tokio::select! {
                 message = self.message() => match message? {
-                    ToAgent::Start { env, ranks, horovod } => {
-                        start = Some(Setup { env, ranks, horovod });
+                    ToAgent::Start { env, ranks, horovod, ports } => {
+                        start = Some(Setup { env, ranks, horovod, ports, released: Vec::new() });
                     }
+                    // Other nodes may be further on.
+                    ToAgent::StartApplication { index } => released.push(index),
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
                     other => self.early_message(&mut early, other),
@@ -378,7 +389,13 @@ impl Agent {
     }
 
     /// From the start of the ranks until all have ended and their output is sent.
-    async fn see_out(&mut self, ranks: &mut Ranks, tree: &mut Tree, mesh: &mut Mesh) {
+    async fn see_out(
+        &mut self,
+        ranks: &mut Ranks,
+        tree: &mut Tree,
+        mesh: &mut Mesh,
+        mut ports: AwaitedPorts,
+    ) {
         while !ranks.are_over() {
             while let Some(change) = ranks.poll_change() {
                 match change {
@@ -400,6 +417,10 @@ impl Agent {
                 () = tree.turn() => continue,
                 heard = mesh.next() => {
                     mesh.on_heard(heard);
+                    continue;
+                }
+                id = ports.next_open() => {
+                    self.channel.outbox.send(&FromAgent::PortOpen { id });
                     continue;
                 }
             };
@@ -435,6 +456,7 @@ impl Agent {
             Input::Message(ToAgent::Credit(bytes)) => outbox.grant(bytes),
             Input::Message(ToAgent::Stdin(data)) => ranks.feed(data),
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
+            Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);

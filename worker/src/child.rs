@@ -1,11 +1,12 @@
 //! A rank's process: its stub is spawned, its pipes are handed out, its end is read.
 
 use crate::exec_rank;
-use crate::prepare::Prepared;
+use crate::prepare::Program;
 use crate::rank_env::Environment;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
+use std::ffi::OsString;
 use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -33,7 +34,7 @@ pub(crate) struct Streams {
 /// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
 /// exactly `env`.
 pub(crate) fn spawn(
-    prepared: &Prepared,
+    program: &Program,
     setup: &RankSetup,
     env: &Environment,
     streams: Streams,
@@ -43,11 +44,13 @@ pub(crate) fn spawn(
         true => (None, out.try_clone()?),
         false => io::pipe().map(|(stderr, err)| (Some(stderr), err))?,
     };
+    let known_now = |at: u32| setup.words.iter().find(|(index, _)| *index == at);
+    let word = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
     // The path in the cache may be gone by now; the kernel's link to this executable is not.
     let mut child = Command::new("/proc/self/exe")
         .args(["__exec-rank", &std::process::id().to_string(), &exec_rank::binding(setup)])
-        .args([prepared.directory.as_os_str(), prepared.program.as_os_str()])
-        .args(&prepared.argv)
+        .args([program.directory.as_os_str(), program.path.as_os_str()])
+        .args((0..).zip(&program.argv).map(word))
         .env_clear()
         .envs(env)
         .stdin(if streams.stdin { Stdio::piped() } else { Stdio::null() })

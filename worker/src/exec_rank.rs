@@ -58,7 +58,7 @@ fn parse_binding(text: &str) -> Option<RankSetup> {
     let cpus = Some(cpus).filter(|cpus| !cpus.is_empty()).map(str::parse).transpose().ok()?;
     let memory_node =
         Some(node).filter(|node| !node.is_empty()).map(str::parse).transpose().ok()?;
-    Some(RankSetup { cpus, memory_node, defaults: Vec::new() })
+    Some(RankSetup { cpus, memory_node, ..RankSetup::default() })
 }
 
 fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Item = usize> {
@@ -103,7 +103,7 @@ mod tests {
     fn the_stub_is_told_what_was_meant() {
         let cpus = Some("0-3,8".parse().unwrap());
         for setup in [
-            RankSetup { cpus, memory_node: Some(1), defaults: vec![] },
+            RankSetup { cpus, memory_node: Some(1), ..RankSetup::default() },
             RankSetup { memory_node: Some(0), ..RankSetup::default() },
             RankSetup::default(),
         ] {

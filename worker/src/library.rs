@@ -5,7 +5,7 @@ use crate::rank_env::Environment;
 use flate2::write::ZlibDecoder;
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PYTHONPATH, RLAUNCH_LIB};
-use rlaunch_bootstrap::job::Job;
+use rlaunch_bootstrap::job::{Application, Job};
 use rlaunch_bootstrap::library::{
     Archive, ArchivedFile, LIBRARY_PREFIX, Library, LibraryName, LibraryPlace, MAX_ARCHIVE, PYTHON,
 };
@@ -76,9 +76,9 @@ impl OfRanks {
 
     /// Tells ranks where it is. Whatever the user or the host has on a search path comes first, as
     /// it is: in its place could be a version of theirs.
-    pub(crate) fn announce(&self, job: &Job, env: &mut Environment) {
+    pub(crate) fn announce(&self, application: &Application, env: &mut Environment) {
         let OfRanks::Here(path) = self else { return };
-        if !job.env.iter().any(|var| var.name == RLAUNCH_LIB) {
+        if !application.env.iter().any(|var| var.name == RLAUNCH_LIB) {
             env.insert(RLAUNCH_LIB.into(), path.into());
         }
         append(env, LD_LIBRARY_PATH, path);

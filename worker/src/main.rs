@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
+mod awaited_ports;
 mod callback;
 mod channel;
 mod child;
@@ -27,6 +28,7 @@ mod prepare;
 mod processes;
 mod pump;
 mod rank_env;
+mod rank_files;
 mod ranks;
 mod reap;
 mod say;

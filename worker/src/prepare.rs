@@ -9,7 +9,7 @@ use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
+    Application, Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
 };
 use rlaunch_bootstrap::wire::Unserved;
 use sha2::{Digest, Sha256};
@@ -24,13 +24,20 @@ use tokio::net::TcpListener;
 /// Scripts up to this size are compared with the launcher's, in bytes.
 const COMPARED: u64 = 1 << 20;
 
-/// Everything a rank needs that is the same for all ranks of the node.
+/// A program that ranks of the node run, and what these ranks have in common.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct Program {
     pub(crate) directory: PathBuf,
-    pub(crate) program: PathBuf,
+    pub(crate) path: PathBuf,
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Environment,
+}
+
+/// Everything ranks need that was there before them.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// As the job's applications, at least one.
+    pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
     /// Ports nobody else can take until these are dropped.
     pub(crate) held_ports: Vec<HeldPort>,
@@ -44,14 +51,15 @@ impl Prepared {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// What ranks are placed by; with GPUs also the NCCL that they would load.
+    /// What ranks are placed by; with GPUs also the NCCL that they would load, the first program's.
     pub(crate) fn inventory(&self, job: &Job) -> Inventory {
         let mut inventory = inventory::read_for_job(&Root::live(), job.wants_cores);
-        if !inventory.gpus.is_empty() && job.oob.nodes > 1 {
-            let of = |name| self.env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
+        let has_gpus = !inventory.gpus.is_empty() && job.oob.nodes > 1;
+        if let Some(Program { path, env, .. }) = self.programs.first().filter(|_| has_gpus) {
+            let of = |name| env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
             let home = std::env::home_dir().unwrap_or_default();
             inventory.system.nccl = nccl::find(&nccl::Loading {
-                program: &self.program,
+                program: path,
                 library_path: of(LD_LIBRARY_PATH),
                 python_path: of(PYTHONPATH),
                 home: &home,
@@ -66,42 +74,72 @@ impl Prepared {
 pub(crate) fn prepare(
     job: &Job,
     files: &JobFiles,
-    node: Vec<(OsString, OsString)>,
+    node: &[(OsString, OsString)],
 ) -> Result<Prepared, Vec<Problem>> {
-    let mut env = rank_env::common(node.into_iter(), &job.env);
-    let mut argv = job.argv.clone();
-    if !files.files.is_empty() {
-        env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());
-        files.redirect(&mut argv);
-    }
-    let asked_for = job.env.iter().any(|var| var.name == TMPDIR);
-    if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
-        env.insert(TMPDIR.into(), workspace.clone().into());
-    }
-    let mut problems = Vec::new();
+    let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
     let mut notices = Vec::new();
-    let directory = working_dir(&job.wdir, &mut notices).map_err(|problem| vec![problem])?;
-
-    let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
-    let program =
-        find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
-    let plugin = check_plugin(job);
-    let script = job.script.as_ref().filter(|_| !files.redirects(&job.script));
-    let script = script.map_or(Ok(None), |script| check_script(script, &directory));
-    let ports = take_ports(job);
-
-    match (program, script, ports, plugin) {
-        (Ok(program), Ok(notice), Ok((held_ports, listeners)), Ok(())) => {
-            notices.extend(notice);
-            Ok(Prepared { directory, program, argv, env, notices, held_ports, listeners })
+    let mut programs = Vec::with_capacity(job.applications.len());
+    for application in &job.applications {
+        match prepare_program(job, application, files, node) {
+            Ok((program, found)) => {
+                programs.push(program);
+                add_new(&mut notices, found);
+            }
+            Err(found) => add_new(&mut problems, found),
         }
-        (program, script, ports, plugin) => {
-            problems.extend(plugin.err());
-            problems.extend(program.err());
-            problems.extend(script.err());
+    }
+    match take_ports(job) {
+        Ok((held_ports, listeners)) if problems.is_empty() => {
+            Ok(Prepared { programs, notices, held_ports, listeners })
+        }
+        ports => {
             problems.extend(ports.err());
             Err(problems)
         }
+    }
+}
+
+/// What several applications have in common is said once.
+fn add_new<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
+    for one in found {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
+/// What an application needs: its directory, its program, its script.
+fn prepare_program(
+    job: &Job,
+    application: &Application,
+    files: &JobFiles,
+    node: &[(OsString, OsString)],
+) -> Result<(Program, Vec<Notice>), Vec<Problem>> {
+    let mut env = rank_env::common(node.iter().cloned(), &application.env);
+    let mut argv = application.argv.clone();
+    if !files.files.is_empty() {
+        env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());
+        files.redirect(&mut argv, &application.preload);
+    }
+    let asked_for = application.env.iter().any(|var| var.name == TMPDIR);
+    if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
+        env.insert(TMPDIR.into(), workspace.clone().into());
+    }
+    let mut notices = Vec::new();
+    let directory =
+        working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
+    let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
+    let path =
+        find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
+    let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
+    let script = application.script.as_ref().filter(is_here);
+    let script = script.map_or(Ok(None), |script| check_script(script, &directory));
+    match (path, script) {
+        (Ok(path), Ok(notice)) => {
+            notices.extend(notice);
+            Ok((Program { directory, path, argv, env }, notices))
+        }
+        (path, script) => Err(path.err().into_iter().chain(script.err()).collect()),
     }
 }
 
@@ -294,22 +332,23 @@ impl JobFiles {
         Ok(())
     }
 
-    /// An argument that names a preloaded file becomes the path of its copy.
-    fn redirect(&self, argv: &mut [OsString]) {
+    /// An argument that names one of these preloaded files becomes the path of its copy.
+    fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
         for argument in argv {
-            if let Some(file) = self.named(argument) {
+            if let Some(file) = self.named(argument, own) {
                 *argument = self.directory.join(&file.name).into();
             }
         }
     }
 
-    fn redirects(&self, script: &Option<ScriptCheck>) -> bool {
-        script.as_ref().is_some_and(|script| self.named(script.path.as_os_str()).is_some())
+    fn redirects(&self, script: &ScriptCheck, own: &[u32]) -> bool {
+        self.named(script.path.as_os_str(), own).is_some()
     }
 
-    fn named(&self, argument: &OsStr) -> Option<&PreloadFile> {
+    fn named(&self, argument: &OsStr, own: &[u32]) -> Option<&PreloadFile> {
         let bare = argument.to_str().and_then(|text| text.strip_prefix("./")).map(OsStr::new);
-        self.files.iter().find(|file| {
+        let mut files = own.iter().filter_map(|&index| self.files.get(index as usize));
+        files.find(|file| {
             let names = [file.typed.as_os_str(), &file.name];
             names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
         })

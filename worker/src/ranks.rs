@@ -7,13 +7,16 @@ use crate::prepare::Prepared;
 use crate::processes;
 use crate::pump::{Source, pump};
 use crate::rank_env;
+use crate::rank_files::RankFiles;
 use crate::shm;
 use crate::singleton;
 use crate::stdin::Stdin;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::job::{ExitStatus, HorovodStore, Job, RankSetup, RankSpec, Singleton};
+use rlaunch_bootstrap::job::{
+    AwaitedPort, ExitStatus, HorovodStore, Job, RankSetup, RankSpec, Singleton,
+};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -46,7 +49,12 @@ enum Phase {
 /// The running ranks of a node.
 pub(crate) struct Ranks {
     job: JobId,
+    prepared: Prepared,
+    setup: Setup,
     running: Vec<(Rank, Pid)>,
+    /// Those of applications that wait for others, with the number of their application.
+    waiting: Vec<(u32, RankSpec)>,
+    files: RankFiles,
     /// The prover, which is not of the program and outlives it.
     spared: Option<Pid>,
     pumps: JoinSet<()>,
@@ -65,7 +73,9 @@ pub(crate) struct Ranks {
     kill_after: Duration,
     phase: Phase,
     receipt: Receipt,
-    /// When running ranks are looked at for MPI, latest first.
+    /// Whether running ranks are looked at for MPI.
+    looks_for_mpi: bool,
+    /// When that is, latest first.
     looks: Vec<Instant>,
     changes: VecDeque<Change>,
 }
@@ -79,6 +89,10 @@ pub(crate) struct Setup {
     pub(crate) ranks: Vec<RankSetup>,
     /// Where Horovod's ranks meet, if it is here.
     pub(crate) horovod: Option<HorovodStore>,
+    /// What applications wait for and this node looks for.
+    pub(crate) ports: Vec<AwaitedPort>,
+    /// Applications that need not wait any more.
+    pub(crate) released: Vec<u32>,
 }
 
 /// What became of a rank.
@@ -89,17 +103,24 @@ pub(crate) enum Change {
 }
 
 impl Ranks {
-    /// Starts every rank of the node. One that cannot be spawned counts as ended with 126. `spared` is
-    /// left alone with what descends from this process.
+    /// Starts every rank of the node but those whose application waits. One that cannot be spawned
+    /// counts as ended with 126. `spared` is left alone with what descends from this process.
     pub(crate) fn start(
         job: &Job,
-        prepared: Prepared,
-        setup: &Setup,
+        mut prepared: Prepared,
+        setup: Setup,
         outbox: &Outbox,
         (hello_at, spared): (Instant, Option<Pid>),
     ) -> Ranks {
+        // Released as late as can be: the ranks bind them next.
+        prepared.held_ports.clear();
+        let looks_for_mpi = job.world_size > 1 && job.singleton != Singleton::Ignore;
         let mut ranks = Ranks {
             job: job.id,
+            prepared,
+            setup,
+            waiting: Vec::new(),
+            files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
             spared,
             pumps: JoinSet::new(),
@@ -114,27 +135,46 @@ impl Ranks {
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
             receipt: Receipt::default(),
-            looks: looks(job),
+            looks_for_mpi,
+            looks: looks(looks_for_mpi),
             changes: VecDeque::new(),
         };
-        let mut prepared = prepared;
-        // Released as late as can be: the ranks bind them next.
-        prepared.held_ports.clear();
         for spec in &job.ranks {
-            ranks.start_one(spec, &prepared, setup);
+            let application = job.applications.get(spec.application as usize);
+            match application.filter(|a| a.waits && !ranks.setup.released.contains(&a.index)) {
+                Some(application) => ranks.waiting.push((application.index, spec.clone())),
+                None => ranks.start_one(spec),
+            }
         }
         ranks.stdin.begin();
         ranks.settle();
         ranks
     }
 
-    fn start_one(&mut self, spec: &RankSpec, prepared: &Prepared, setup: &Setup) {
+    /// Starts the ranks of an application that had to wait, unless the job is ending.
+    pub(crate) fn start_application(&mut self, index: u32) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let (due, waiting): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(of, _)| *of == index);
+        self.waiting = waiting;
+        due.iter().for_each(|(_, spec)| self.start_one(spec));
+        self.looks = looks(self.looks_for_mpi);
+        self.settle();
+    }
+
+    fn start_one(&mut self, spec: &RankSpec) {
         let rank = spec.rank;
-        let own = setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
-        let told = setup.env.iter().chain(&spec.env);
-        let env = rank_env::of_rank(&prepared.env, told, &own.defaults);
+        let own = self.setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
+        let Some(program) = self.prepared.programs.get(spec.application as usize) else { return };
+        let told = self.setup.env.iter().chain(&spec.env);
+        let mut env = rank_env::of_rank(&program.env, told, &own.defaults);
+        env.extend(own.env.iter().cloned());
         let streams = Streams { stdin: spec.stdin, merged: self.merged };
-        match child::spawn(prepared, &own, &env, streams) {
+        let written = self.files.write(&own.files, &program.directory);
+        match written.and_then(|()| child::spawn(program, &own, &env, streams)) {
             Ok(mut child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });
@@ -151,7 +191,7 @@ impl Ranks {
                 }
             }
             Err(error) => {
-                let program = prepared.program.display();
+                let program = program.path.display();
                 let line = format!("rlaunch: cannot start {program}: {error}\n").into_bytes();
                 let outbox = self.outbox.clone();
                 self.pumps.spawn(async move {
@@ -198,7 +238,8 @@ impl Ranks {
 
     /// Moves on when the last rank has ended, and again when the last helper has.
     fn settle(&mut self) {
-        if !self.running.is_empty() || matches!(self.phase, Phase::Draining | Phase::Over) {
+        let some_are_left = !self.running.is_empty() || !self.waiting.is_empty();
+        if some_are_left || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
         }
         let left = processes::descendants(self.spared);
@@ -229,6 +270,11 @@ impl Ranks {
             Phase::Running if !now => self.terminate(self.kill_after),
             Phase::Running | Phase::Ending(_) if now => self.kill_all(),
             _ => {}
+        }
+        if !self.waiting.is_empty() {
+            // Perhaps nothing runs here yet whose end would be noticed.
+            self.waiting.clear();
+            self.settle();
         }
     }
 
@@ -339,6 +385,7 @@ impl Ranks {
     pub(crate) async fn finish(mut self) -> Receipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
+        self.files.remove();
         let swept = shm::sweep(self.started_at);
         self.receipt.segments_removed = swept.removed + shm::sweep_job(&self.job.to_string());
         self.receipt.segments_unclaimed = swept.unclaimed;
@@ -346,11 +393,10 @@ impl Ranks {
     }
 }
 
-/// When to look for MPI; never, where one rank is all there is or the user does not care.
-fn looks(job: &Job) -> Vec<Instant> {
-    if job.world_size < 2 || job.singleton == Singleton::Ignore {
-        return Vec::new();
-    }
+/// When to look for MPI from now on; never, where one rank is all there is or the user does not
+/// care.
+fn looks(wanted: bool) -> Vec<Instant> {
     let now = Instant::now();
-    singleton::LOOK_AT.iter().rev().map(|&after| now + after).collect()
+    let looks = singleton::LOOK_AT.iter().rev().map(|&after| now + after);
+    looks.filter(|_| wanted).collect()
 }

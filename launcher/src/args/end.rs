@@ -36,4 +36,8 @@ pub(crate) struct EndArgs {
     /// Let the other ranks run when one fails; the exit code is still that of the first
     #[arg(long, help_heading = "The end")]
     pub(crate) continue_on_error: bool,
+
+    /// The programs are services: when one of their ranks ends, the job does, with its exit code
+    #[arg(long, conflicts_with = "continue_on_error", help_heading = "Several programs")]
+    pub(crate) serve: bool,
 }

@@ -1,8 +1,8 @@
 //! Which verb is meant.
 
 use super::{
-    Args, BenchArgs, CaptureArgs, CompletionsArgs, HostfileArgs, ManArgs, ReachArgs, ReapArgs,
-    ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, spelling,
+    AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, HostfileArgs, ManArgs, ReachArgs,
+    ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, application, spelling,
 };
 use crate::config::{self, ConfigError, Surroundings};
 use crate::exit::Exit;
@@ -142,9 +142,12 @@ impl Invocation {
         if command::VERBS.contains(&first) {
             return Ok(Invocation::OfRank(typed.split_off(1)));
         }
-        let spelled = spelling::respell(typed.clone())?;
+        let parts = application::split(&typed);
+        let (first, others) = parts.split_first().map_or((&[][..], &[][..]), |(f, o)| (&f[..], o));
+        let spelled = spelling::respell(first.to_vec())?;
         let args = configured(spelled, |args: &mut Args| &mut args.reach)?;
-        Ok(Invocation::Run(Box::new(Args { typed, ..args })))
+        let others: Result<_, _> = others.iter().map(|words| AnotherArgs::parse(words)).collect();
+        Ok(Invocation::Run(Box::new(Args { others: others?, typed, ..args })))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{parts, whole};
 use rlaunch_bootstrap::client::news::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::{HorovodStore, RankSetup};
+use rlaunch_bootstrap::job::{AwaitedPort, HorovodStore, RankFile, RankSetup};
 use rlaunch_bootstrap::library::LibraryPlace;
 use rlaunch_bootstrap::wire::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
@@ -71,17 +71,29 @@ pub(crate) fn stream<T: Serialize>(messages: &[T]) -> Vec<u8> {
 pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
     let env = vec![("MASTER_ADDR".into(), "10.0.0.1".into())];
     let cpus = Some([0, 1].into_iter().collect());
-    let setup = RankSetup { cpus, memory_node: Some(0), defaults: vec![] };
+    let words = vec![(1, "--ip=10.0.0.1".into())];
+    let variables = vec![("A".into(), "b".into())];
+    let files = vec![RankFile { path: "/x/y".into(), content: vec![3; 9] }];
+    let setup = RankSetup {
+        cpus,
+        memory_node: Some(0),
+        words,
+        env: variables,
+        files,
+        ..RankSetup::default()
+    };
     let relayed = ToAgent::Relay { from: NodeId(3), data: vec![1; 40] };
     let horovod = Some(HorovodStore {
         address: ([10, 0, 0, 1], 21_002).into(),
         peers: vec![[10, 0, 0, 2].into()],
     });
+    let ports = vec![AwaitedPort { id: 1, hosts: vec!["10.0.0.1".into()], port: 7100 }];
     let end = ToAgent::End { now: true };
     vec![
         stream(&[ToAgent::Join { parent: None }, ToAgent::Table(vec![7; 30]), relayed]),
         stream(&[
-            ToAgent::Start { env, ranks: vec![setup], horovod },
+            ToAgent::Start { env, ranks: vec![setup], horovod, ports },
+            ToAgent::StartApplication { index: 1 },
             ToAgent::Credit(9),
             ToAgent::Stdin(b"typed\n".to_vec()),
             ToAgent::Stdin(Vec::new()),
@@ -111,7 +123,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };
     let stdin = [FromAgent::StdinCredit(7), FromAgent::StdinClosed];
     vec![
-        self::stream(&[output, prepared]),
+        self::stream(&[output, FromAgent::PortOpen { id: 1 }, prepared]),
         self::stream(&[FromAgent::TableEverywhere, aborted, broke]),
         self::stream(&stdin),
     ]
