@@ -51,6 +51,8 @@ pub(crate) struct JobSpec {
     pub(crate) env: Vec<EnvVar>,
     /// Names that `-x` or `--env-file` set: rlaunch's own values do not replace them.
     pub(crate) explicit: Vec<String>,
+    /// Nothing else goes along from this shell, to this machine's own agent neither.
+    pub(crate) no_env: bool,
     /// What a login on a host sets counts there before what goes along from here.
     pub(crate) login: bool,
     pub(crate) options: Options,
@@ -263,6 +265,7 @@ impl JobSpec {
             options: options(args.placing, args.network, &env)?,
             typed: args.typed,
             login: wanted.login,
+            no_env: wanted.nothing_else,
             env,
             explicit,
             preload: preloads(&args.program.preload)?,
