@@ -164,6 +164,7 @@ pub fn is_of_rank(name: &str) -> bool {
         RLAUNCH_JOB_ID,
         RLAUNCH_HOST,
         RLAUNCH_NODES,
+        RLAUNCH_RESTART_COUNT,
         RLAUNCH_RANK,
         RLAUNCH_SOCKET,
         RLAUNCH_TOKEN,

@@ -2,6 +2,7 @@
 //! connection that the agent has made because neither carries anything to it.
 
 use crate::callback::Called;
+use crate::rank_env::is_of_host;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -103,10 +104,14 @@ impl AgentChannel {
         AgentChannel { reader: Reader::Ssh(reader, ending), writer: Writer::Ssh(writer) }
     }
 
-    /// Starts the agent at `path` on this machine.
-    pub(crate) fn local(path: &Path) -> io::Result<AgentChannel> {
+    /// Starts the agent at `path` on this machine; a bare one has of this shell's environment only
+    /// what another host would have by itself.
+    pub(crate) fn local(path: &Path, bare: bool) -> io::Result<AgentChannel> {
         let mut command = Command::new(path);
         command.arg("agent");
+        if bare {
+            command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_of_host(name)));
+        }
         AgentChannel::start(command, None)
     }
 

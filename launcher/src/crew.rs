@@ -198,8 +198,8 @@ impl Gathering {
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let roster = Roster::new(names, "connecting");
-        let way =
-            Arc::new(Way { routes, delivery, roster, job: job.id, events: job.events.clone() });
+        let (bare, events) = (job.no_env, job.events.clone());
+        let way = Arc::new(Way { routes, delivery, roster, job: job.id, bare, events });
 
         let mut tasks = JoinSet::new();
         for (seat, mapped) in self.seats.into_iter().zip(&map.nodes) {
@@ -218,6 +218,8 @@ struct Way {
     delivery: Delivery,
     roster: Roster,
     job: JobId,
+    /// This shell's environment is not for this machine's agent.
+    bare: bool,
     events: events::Events,
 }
 
@@ -233,7 +235,7 @@ impl Way {
         let (greeted, route) = match &self.routes {
             None => {
                 let path = &self.delivery.native().path;
-                let channel = AgentChannel::local(path).map_err(NodeError::Local)?;
+                let channel = AgentChannel::local(path, self.bare).map_err(NodeError::Local)?;
                 (greet::greet_here(channel, path.display().to_string()).await?, None)
             }
             Some(routes) => {

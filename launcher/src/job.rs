@@ -55,6 +55,8 @@ pub(crate) struct JobSpec {
     pub(crate) serve: bool,
     /// The whole command line of rlaunch.
     pub(crate) typed: Vec<OsString>,
+    /// Nothing else goes along from this shell, to this machine's own agent neither.
+    pub(crate) no_env: bool,
     /// What a login on a host sets counts there before what goes along from here.
     pub(crate) login: bool,
     pub(crate) options: Options,
@@ -310,6 +312,7 @@ impl JobSpec {
             options,
             typed: args.typed,
             login: wanted.login,
+            no_env: wanted.nothing_else,
             preload: preloads(&files)?,
             singleton: args.program.singleton.into(),
             stdin: Stdin::of(args.output.stdin.as_ref())?,

@@ -44,7 +44,7 @@ fn without_hidden(command: &clap::Command) -> clap::Command {
         .args(shown)
         .subcommands(command.get_subcommands().map(without_hidden))
         .disable_help_subcommand(true)
-        .disable_version_flag(!command.get_version().is_some_and(|version| !version.is_empty()))
+        .disable_version_flag(command.get_version().is_none_or(str::is_empty))
         .version(env!("CARGO_PKG_VERSION"))
 }
 

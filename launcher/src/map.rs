@@ -108,15 +108,15 @@ pub(crate) struct RankMap {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("{}", describe(*.ranks, .hosts))]
-    TooFewSlots { ranks: u32, hosts: Vec<Host> },
+    Slots { ranks: u32, hosts: Vec<Host> },
     #[error("{ranks} ranks asked, {each} on each of {hosts} hosts: that is {}", each_of(*.each, *.hosts))]
-    TooFewHosts { ranks: u32, each: u32, hosts: usize },
+    Hosts { ranks: u32, each: u32, hosts: usize },
     #[error(
         "{each} ranks asked on each host, {host} has {slots}: use {host}:{each} or --oversubscribe"
     )]
-    TooFewOfEach { each: u32, host: String, slots: u32 },
+    OfEach { each: u32, host: String, slots: u32 },
     #[error("{ranks} ranks are more than the {MOST_RANKS} of a job")]
-    TooMany { ranks: u64 },
+    Ranks { ranks: u64 },
 }
 
 /// `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
@@ -172,11 +172,11 @@ impl RankMap {
         };
         let wanted = ranks.map_or(room, u64::from);
         let world_size = u32::try_from(wanted).ok().filter(|&ranks| ranks <= MOST_RANKS);
-        let world_size = world_size.ok_or(MapError::TooMany { ranks: wanted })?;
+        let world_size = world_size.ok_or(MapError::Ranks { ranks: wanted })?;
         let ranks = match order {
             MapBy::Ppr(each) => in_a_row(&each_in_turn(each, hosts, world_size, oversubscribe)?),
             _ if wanted > room && (!oversubscribe || hosts.is_empty()) => {
-                return Err(MapError::TooFewSlots { ranks: world_size, hosts: hosts.to_vec() });
+                return Err(MapError::Slots { ranks: world_size, hosts: hosts.to_vec() });
             }
             MapBy::Slot | MapBy::Numa | MapBy::Gpu => in_a_row(&counts(hosts, world_size)),
             MapBy::Node => in_turn(hosts, world_size),
@@ -276,7 +276,7 @@ fn each_in_turn(
     oversubscribe: bool,
 ) -> Result<Vec<u32>, MapError> {
     if u64::from(world_size) > each_of(each, hosts.len()) {
-        return Err(MapError::TooFewHosts { ranks: world_size, each, hosts: hosts.len() });
+        return Err(MapError::Hosts { ranks: world_size, each, hosts: hosts.len() });
     }
     let mut left = world_size;
     let count = |host: &Host| {
@@ -285,7 +285,7 @@ fn each_in_turn(
         let is_full = host.slots_by == SlotsBy::Given && count > host.slots;
         if is_full && !oversubscribe {
             let (host, slots) = (host.to_string(), host.slots);
-            return Err(MapError::TooFewOfEach { each, host, slots });
+            return Err(MapError::OfEach { each, host, slots });
         }
         Ok(count)
     };

@@ -113,6 +113,10 @@ fn files_and_patterns_name_what_goes_along() {
         let is_marked = |line: &str| row(line) && line.ends_with("(yours)");
         assert!(out.lines().any(is_marked), "{marked} is not marked:\n{ran}");
     }
+    // On this machine as elsewhere.
+    let run = field.rlaunch("--no-env -x A env").env("A", "shell").env("OTHER", "1");
+    let ran = run.run();
+    assert!(has(ran.succeeded(), "A=shell") && !ran.out().contains("OTHER=1"), "{ran}");
     fs::write(&file, "A=1\n\n=2\n").unwrap();
     let run = field.rlaunch("-H a --env-file run.env hostname").in_directory(directory.path());
     run.run().refused(200, &["run.env:3: a variable's name is missing"]);

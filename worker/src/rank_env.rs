@@ -20,11 +20,10 @@ pub(crate) fn common(
         let own = own.unwrap_or_default();
         let theirs = var.value.to_string_lossy();
         let value = match var.rule {
-            EnvRule::Set => var.value.clone(),
+            EnvRule::Default if env.contains_key(&var.name) => continue,
+            EnvRule::Set | EnvRule::Default => var.value.clone(),
             EnvRule::PathBefore => join_search_path(&theirs, &own).into(),
             EnvRule::PathAfter => join_search_path(&own, &theirs).into(),
-            EnvRule::Default if env.contains_key(&var.name) => continue,
-            EnvRule::Default => var.value.clone(),
         };
         env.insert(var.name.clone(), value);
     }

@@ -88,10 +88,10 @@ const SHELLS: &[&str] = &["plm_ssh_agent", "plm_rsh_agent", "pls_rsh_agent"];
 const SHELL_OPTIONS: &[&str] = &["plm_ssh_args", "plm_rsh_args"];
 
 /// Each parameter, the last of a name, with the options that it stands for or why it cannot.
-pub(super) fn meant<'a>(
-    parameters: &'a [Parameter],
+pub(super) fn meant(
+    parameters: &[Parameter],
     is_typed: impl Fn(&str) -> bool,
-) -> Vec<(&'a Parameter, Result<Vec<Meant>, String>)> {
+) -> Vec<(&Parameter, Result<Vec<Meant>, String>)> {
     let is_last = |(at, parameter): &(usize, &Parameter)| {
         parameters.iter().skip(at + 1).all(|later| later.name != parameter.name)
     };
