@@ -3,6 +3,7 @@
 mod application;
 mod bench;
 mod between;
+mod config;
 mod end;
 mod foreign;
 mod hosts;
@@ -22,6 +23,7 @@ mod verbs;
 pub(crate) use application::{AnotherArgs, ApplicationArgs};
 pub(crate) use bench::{BenchArgs, What as BenchWhat};
 pub(crate) use between::BetweenArgs;
+pub(crate) use config::ConfigArgs;
 pub(crate) use end::EndArgs;
 pub(crate) use foreign::{ForeignArgs, OtherNodes};
 pub(crate) use hosts::{HostArgs, HostfileArgs};

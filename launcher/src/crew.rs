@@ -1,6 +1,9 @@
 //! All nodes of the job together: reached at once, prepared together, started together.
 
 mod settle;
+mod streams;
+
+pub(crate) use streams::Streams;
 
 use crate::agent::deliver::{DeliverError, Delivery};
 use crate::agent::greet;
@@ -17,12 +20,10 @@ use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::landing;
 use crate::map::{MappedNode, RankMap};
-use crate::nccl::Log;
 use crate::oob;
 use crate::output;
 use crate::placement::Bind;
 use crate::rank_env;
-use crate::record::Kept;
 use crate::refusal;
 use crate::rendezvous::Joined;
 use crate::report::{self, Failed};
@@ -88,13 +89,6 @@ pub(crate) struct Node {
     pub(crate) facts: NodeFacts,
     /// When its agent said hello, by this machine's clock.
     pub(crate) hello_at: Instant,
-}
-
-/// What sessions have to do with this process's own streams, which are opened once it is known where
-/// ranks run.
-pub(crate) struct Streams {
-    output: output::Unread,
-    stdin: Feed,
 }
 
 /// Seats for all of these nodes, and the ends of streams, before anyone is reached: every session has
@@ -321,33 +315,6 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
 }
 
 impl Crew {
-    /// Makes ranks' files, begins to read standard input for those who want it, and starts writing
-    /// what ranks print.
-    pub(crate) fn open(
-        &self,
-        job: &JobSpec,
-        map: &RankMap,
-        streams: Streams,
-    ) -> Result<output::Writer, Failed> {
-        let files = job.output.files(map.world_size)?;
-        let commands: Vec<Commands> = self.nodes.iter().map(|node| node.commands.clone()).collect();
-        streams.stdin.open(&job.stdin, map, &commands).map_err(|error| {
-            Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
-        })?;
-        let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
-        let setup = output::Setup {
-            tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
-            files,
-            merged: job.output.merge_stderr,
-            credit: commands,
-            ranks: map.world_size,
-            nccl,
-            kept: job.recorder.is_some().then(Kept::default),
-            aside: job.aside,
-        };
-        Ok(output::start(setup, streams.output))
-    }
-
     /// Tells every node what it will run and waits until each has found everything it needs.
     pub(crate) async fn prepare(
         &mut self,

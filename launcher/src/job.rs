@@ -2,7 +2,9 @@
 //! nothing looks at a flag again.
 
 use crate::apps::{self, AppError, AppSpec};
-use crate::args::{AnotherArgs, Args, HostArgs, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs};
+use crate::args::{
+    AnotherArgs, Args, ConfigArgs, HostArgs, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs,
+};
 use crate::config::{Found, HostBook};
 use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
@@ -117,9 +119,7 @@ pub(crate) struct Reach {
 impl Reach {
     pub(crate) fn from_args(args: ReachArgs) -> Result<Reach, JobError> {
         let ReachArgs {
-            cluster: _,
-            profile: _,
-            found: Found { book, .. },
+            config: ConfigArgs { found: Found { book, .. }, .. },
             port,
             ssh_config,
             rsh,
@@ -231,7 +231,7 @@ impl JobSpec {
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
         args.foreign.tell();
         args.others.iter().for_each(|other| other.foreign.tell());
-        let book = &args.reach.found.book;
+        let book = &args.reach.config.found.book;
         let with_slots = |other: AnotherArgs| {
             let hosts = book.with_slots(&other.hosts);
             AnotherArgs { hosts, ..other }

@@ -204,7 +204,8 @@ fn without(hosts: Vec<Host>, exclude: &[String]) -> Result<Vec<Host>, ListingErr
 
 /// `rlaunch hostfile`: prints the hosts as a hostfile, for other launchers and for people.
 pub(crate) fn print(args: &HostfileArgs) -> Result<Exit, Failed> {
-    let typed = Typed { lists: &args.hosts, files: &args.hostfiles, exclude: &args.exclude };
+    let lists = args.config.found.book.with_slots(&args.hosts);
+    let typed = Typed { lists: &lists, files: &args.hostfiles, exclude: &args.exclude };
     let listing = Listing::of(&typed)
         .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
     let text = as_hostfile(&listing);

@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         }
         let errors = output.quiet.then_some(tracing::Level::ERROR);
         log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
-        args.reach.found.log();
+        args.reach.config.found.log();
     }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -156,7 +156,7 @@ async fn measure(args: BenchArgs) -> Result<Exit, Failed> {
 }
 
 fn specify(args: Args) -> Result<JobSpec, Failed> {
-    let not_typed = args.reach.found.hint();
+    let not_typed = args.reach.config.found.hint();
     JobSpec::from_args(args).map_err(|error| {
         Failed::from_error(error.exit(), &error).hint(error.hint()).hint(not_typed)
     })

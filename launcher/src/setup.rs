@@ -14,7 +14,7 @@ use crate::selection::{self, Plan, PortWishes, Reachable};
 use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
-use rlaunch_bootstrap::inventory::{Gpu, GpuVendor, Inventory};
+use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
 use rlaunch_bootstrap::table::RankNic;
 use std::cmp::Reverse;
@@ -199,7 +199,7 @@ fn of_node(
 ) -> Vec<Variable> {
     let Wishes { options, env } = wishes;
     let inventory = &seen.inventories[node];
-    let mut defaults = vec![threads(inventory, seen.map.nodes[node].ranks.len())];
+    let mut defaults = Vec::new();
     if seen.map.nodes.len() > 1 {
         defaults.extend(sockets(inventory, seen.addresses[node]));
         if options.nccl_net_plugin.is_some() {
@@ -235,7 +235,9 @@ fn of_rank(
     let pci = gpu.map(|gpu| &gpu.pci);
     let ports = &seen.plan.ports[place.node];
     let nics = nearest_first(inventory, ports, pci, placement.numa_node, place.local_rank);
-    let mut defaults = of_node.to_vec();
+    let ranks = seen.map.nodes[place.node].ranks.len();
+    let mut defaults = vec![threads(inventory, ranks, placement.cpus.as_ref())];
+    defaults.extend_from_slice(of_node);
     if let (true, Some(gpu), Some(index)) = (wishes.options.gpu_mask, gpu, placement.gpu) {
         defaults.extend(masked(inventory, gpu, index));
     }
@@ -322,13 +324,17 @@ pub(crate) fn slow_network(
     }
 }
 
-/// OpenMP would give every rank a thread for each processor.
-fn threads(inventory: &Inventory, ranks: usize) -> Variable {
+/// OpenMP would give every rank a thread for each processor, of others' share as well.
+fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Variable {
     let usable = inventory.cpus.usable();
-    let value = (usable / ranks.max(1)).max(1).to_string();
+    let share = (usable / ranks.max(1)).max(1);
+    let own = bound.map(CpuSet::len).filter(|&own| own > 0 && own < share);
     let plural = if ranks == 1 { "" } else { "s" };
-    let reason = format!("{usable} CPUs for {ranks} rank{plural} of this node");
-    Variable::new("OMP_NUM_THREADS", value, &reason)
+    let reason = match own {
+        Some(own) => format!("the rank is bound to {own} of {usable} CPUs"),
+        None => format!("{usable} CPUs for {ranks} rank{plural} of this node"),
+    };
+    Variable::new("OMP_NUM_THREADS", own.unwrap_or(share).to_string(), &reason)
 }
 
 /// The interface by which other nodes reach this one; names differ from host to host. NCCL takes

@@ -1,6 +1,6 @@
 //! Which hosts, how many ranks, and which of them where.
 
-use super::values;
+use super::{ConfigArgs, values};
 use crate::map::{MapBy, RankBy};
 use clap::{ArgAction, Parser};
 use std::path::PathBuf;
@@ -110,4 +110,7 @@ pub(crate) struct HostfileArgs {
     /// Leave these hosts out
     #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
     pub(crate) exclude: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
 }

@@ -1,7 +1,7 @@
 //! Which verb is meant.
 
 use super::{
-    AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, HostfileArgs, ManArgs, ReachArgs,
+    AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, ConfigArgs, HostfileArgs, ManArgs,
     ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, application, spelling,
 };
 use crate::config::{self, ConfigError, Surroundings};
@@ -74,12 +74,16 @@ type Verb = (&'static str, Read, fn() -> clap::Command);
 const VERBS: &[Verb] = &[
     (
         "reap",
-        |typed| Ok(Invocation::Reap(configured(typed, |args: &mut ReapArgs| &mut args.reach)?)),
+        |typed| {
+            Ok(Invocation::Reap(configured(typed, |args: &mut ReapArgs| &mut args.reach.config)?))
+        },
         ReapArgs::command,
     ),
     (
         "topo",
-        |typed| Ok(Invocation::Topo(configured(typed, |args: &mut TopoArgs| &mut args.reach)?)),
+        |typed| {
+            Ok(Invocation::Topo(configured(typed, |args: &mut TopoArgs| &mut args.reach.config)?))
+        },
         TopoArgs::command,
     ),
     ("capture", read_capture, CaptureArgs::command),
@@ -91,7 +95,9 @@ const VERBS: &[Verb] = &[
     ),
     (
         "hostfile",
-        |typed| Ok(Invocation::Hostfile(HostfileArgs::try_parse_from(typed)?)),
+        |typed| {
+            Ok(Invocation::Hostfile(configured(typed, |args: &mut HostfileArgs| &mut args.config)?))
+        },
         HostfileArgs::command,
     ),
     (
@@ -145,26 +151,26 @@ impl Invocation {
         let parts = application::split(&typed);
         let (first, others) = parts.split_first().map_or((&[][..], &[][..]), |(f, o)| (&f[..], o));
         let spelled = spelling::respell(first.to_vec())?;
-        let args = configured(spelled, |args: &mut Args| &mut args.reach)?;
+        let args = configured(spelled, |args: &mut Args| &mut args.reach.config)?;
         let others: Result<_, _> = others.iter().map(|words| AnotherArgs::parse(words)).collect();
         Ok(Invocation::Run(Box::new(Args { others: others?, typed, ..args })))
     }
 }
 
-/// What was typed and what the environment and a file say; `reach` is told of it.
+/// What was typed and what the environment and a file say; `config` is told of it.
 fn configured<P: Parser>(
     typed: Vec<OsString>,
-    reach: impl FnOnce(&mut P) -> &mut ReachArgs,
+    config: impl FnOnce(&mut P) -> &mut ConfigArgs,
 ) -> Result<P, Misread> {
     let around = Surroundings::current();
     let (words, found) = config::with_defaults(Args::command(), P::command(), typed, &around)?;
     let mut args = P::try_parse_from(words)?;
-    reach(&mut args).found = found;
+    config(&mut args).found = found;
     Ok(args)
 }
 
 fn read_capture(typed: Vec<OsString>) -> Result<Invocation, Misread> {
-    let args = configured(typed, |args: &mut CaptureArgs| &mut args.reach)?;
+    let args = configured(typed, |args: &mut CaptureArgs| &mut args.reach.config)?;
     Ok(Invocation::Capture(args))
 }
 
@@ -175,11 +181,11 @@ fn read_bench(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
         let (all, around) = (Args::command(), Surroundings::current());
         let (words, found) = config::with_defaults(all, TrainArgs::command(), spelled, &around)?;
         let mut args = TrainArgs::parse(words)?;
-        args.reach.found = found;
+        args.reach.config.found = found;
         return Ok(Invocation::Train(Box::new(args)));
     }
     // `-np`, as for a job.
     let typed = typed.into_iter().map(|word| if word == "-np" { "-n".into() } else { word });
-    let args = configured(typed.collect(), |args: &mut BenchArgs| &mut args.reach)?;
+    let args = configured(typed.collect(), |args: &mut BenchArgs| &mut args.reach.config)?;
     Ok(Invocation::Bench(Box::new(args)))
 }

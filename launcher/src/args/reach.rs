@@ -1,26 +1,14 @@
 //! Hosts and the way to them.
 
-use crate::config::Found;
+use super::ConfigArgs;
 use crate::route::Container;
 use std::path::PathBuf;
 
 /// Hosts and the way to them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ReachArgs {
-    /// Read defaults and hosts from this file; otherwise from rlaunch.toml here, or from
-    /// ~/.config/rlaunch/rlaunch.toml ($XDG_CONFIG_HOME/rlaunch); none reads no file. Keys are the
-    /// long names of options. What is typed counts before RLAUNCH_NAME variables, and these before
-    /// the file
-    #[arg(long, value_name = "FILE|none", help_heading = "Configuration")]
-    pub(crate) cluster: Option<PathBuf>,
-
-    /// Take [profile.NAME] of that file as well, before its [defaults]
-    #[arg(long, value_name = "NAME", help_heading = "Configuration")]
-    pub(crate) profile: Option<String>,
-
-    /// What of that counts.
-    #[arg(skip)]
-    pub(crate) found: Found,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
 
     /// The SSH port of hosts for which ~/.ssh/config names none
     #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
