@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 #[test]
 fn a_tag_says_who_where_and_when() {
     let field = Field::new();
+    field.warm("a,b", Account::Root);
     let now = || field.on("a", "date -u +%FT%T.%6N").trim_end().to_owned();
     let before = now();
     let run = field.rlaunch("-H a:2,b").args(["--tag-output=%r|%h|%l|%p|%t|%%r|"]);
