@@ -47,8 +47,9 @@ lock() {
     until mkdir .ssh/.rlaunch-setup 2>/dev/null; do
         [ -d .ssh/.rlaunch-setup ] || fail "cannot write below ~/.ssh"
         tries=$((tries + 1))
-        [ $tries -le 8 ] || fail "another set-up is at work; if none is: rmdir ~/.ssh/.rlaunch-setup"
-        sleep 1
+        [ $tries -le 120 ] || fail "another set-up is at work; if none is: rmdir ~/.ssh/.rlaunch-setup"
+        # Some can sleep for whole seconds alone.
+        sleep 0.1 2>/dev/null || { sleep 1; tries=$((tries + 9)); }
     done
     trap 'rmdir .ssh/.rlaunch-setup' EXIT
     trap 'exit 1' HUP INT TERM
