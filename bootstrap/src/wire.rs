@@ -308,8 +308,8 @@ pub enum FromAgent {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// This much more standard input may be sent, as [`stdin_cost`] has it. The first is sent when the ranks that
-    /// read it have started, and is [`STDIN_WINDOW`].
+    /// This much more standard input may be sent, as [`stdin_cost`] has it. The first is sent when
+    /// the ranks that read it have started, and is [`STDIN_WINDOW`].
     StdinCredit(u32),
     /// None of the node's ranks reads standard input any more.
     StdinClosed,
