@@ -24,6 +24,11 @@ use std::time::Instant;
 /// request's private data, the least of all that there is.
 pub const MAX_SAID: usize = 56;
 
+/// How long the kernel may look for an address at once, in milliseconds. Where a neighbour answers just
+/// as it begins to wait for that, it does not notice before its time is up (`addr_resolve` and
+/// `queue_req` of its drivers/infiniband/core/addr.c).
+const ADDRESS_PATIENCE: i32 = 300;
+
 /// Waits for peers at an address.
 #[derive(Debug)]
 pub struct Listener {
@@ -132,14 +137,7 @@ impl Route {
     ) -> Result<Route, VerbsError> {
         let id = Id::create(format!("{from} to {to}"))?;
         id.set_service(settings)?;
-        let (mut source, mut target) = (Raw::of(SocketAddr::new(from, 0)), Raw::of(to));
-        let patience = milliseconds(deadline, Verb::ResolveAddr, id.who())?;
-        // SAFETY: the id is alive; both addresses live until the call returns.
-        let code = unsafe {
-            rdma_sys::rdma_resolve_addr(id.as_ptr(), source.as_ptr(), target.as_ptr(), patience)
-        };
-        id.check(Verb::ResolveAddr, code)?;
-        id.expect(event_type::RDMA_CM_EVENT_ADDR_RESOLVED, Verb::ResolveAddr, deadline)?;
+        while !id.resolves_address(from, to, deadline)? {}
         let patience = milliseconds(deadline, Verb::ResolveRoute, id.who())?;
         // SAFETY: the id is alive and its address is resolved.
         let code = unsafe { rdma_sys::rdma_resolve_route(id.as_ptr(), patience) };
@@ -172,6 +170,35 @@ impl Route {
         let established = event_type::RDMA_CM_EVENT_ESTABLISHED;
         let event = id.expect(established, Verb::Connect, deadline)?;
         id.into_pair(with, inline, event.said)
+    }
+}
+
+impl Id {
+    /// Asks once which device leads from one address to another, and by which neighbour; false when
+    /// that is still open after a while.
+    fn resolves_address(
+        &self,
+        from: IpAddr,
+        to: SocketAddr,
+        deadline: Instant,
+    ) -> Result<bool, VerbsError> {
+        let verb = Verb::ResolveAddr;
+        let patience = milliseconds(deadline, verb, self.who())?.min(ADDRESS_PATIENCE);
+        let (mut source, mut target) = (Raw::of(SocketAddr::new(from, 0)), Raw::of(to));
+        // SAFETY: the id is alive; both addresses live until the call returns.
+        let code = unsafe {
+            rdma_sys::rdma_resolve_addr(self.as_ptr(), source.as_ptr(), target.as_ptr(), patience)
+        };
+        self.check(verb, code)?;
+        match self.expect(event_type::RDMA_CM_EVENT_ADDR_RESOLVED, verb, deadline) {
+            Ok(_) => Ok(true),
+            Err(VerbsError::Event { source, .. })
+                if source.raw_os_error() == Some(libc::ETIMEDOUT) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
