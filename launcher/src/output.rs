@@ -26,7 +26,7 @@ use crate::record::Kept;
 use crate::report::{self, Failed};
 use crate::session::Commands;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::wire::{Stream, ToAgent};
+use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream, ToAgent};
 use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -34,14 +34,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// The most output on its way from all nodes together, in bytes.
-const TOTAL_WINDOW: usize = 12 << 20;
-/// The most from one node, in bytes.
-const NODE_WINDOW: usize = 1 << 20;
+/// The most output on its way from all nodes together, in bytes, as long as each has the least.
+const TOTAL_WINDOW: usize = 2 << 20;
+/// The most from one node, in bytes: what is faster than any reader, over a distance as well.
+const NODE_WINDOW: usize = 256 << 10;
+/// The least, in bytes: a whole frame goes even when a quarter is still to be paid back.
+const LEAST_WINDOW: usize = 2 * MAX_OUTPUT;
 
 /// How much output one of `nodes` nodes may have on its way, in bytes.
 pub(crate) fn window(nodes: usize) -> u32 {
-    let window = (TOTAL_WINDOW / nodes.max(1)).min(NODE_WINDOW);
+    let window = (TOTAL_WINDOW / nodes.max(1)).clamp(LEAST_WINDOW, NODE_WINDOW);
     u32::try_from(window).unwrap_or(u32::MAX)
 }
 
@@ -293,6 +295,21 @@ impl Thread {
                     account.node.tell(&ToAgent::Credit(std::mem::take(&mut account.owed)));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_goes_whatever_is_still_to_be_paid_back() {
+        for nodes in [0, 1, 4, 8, 64, 385, 1000, 65_536] {
+            let window = window(nodes) as usize;
+            // Less than a lump is owed for as long as nothing else comes.
+            assert!(window - window / 4 >= MAX_OUTPUT, "{nodes} nodes: {window}");
+            assert!(window <= NODE_WINDOW);
         }
     }
 }

@@ -149,7 +149,8 @@ fn with_lines(field: &Field, plan: &Plan) -> Result<(Vec<Row>, Row), LabError> {
         for row in &mut rows {
             measure(field, row, lines, (&["cat", ON_HOST], None), &mut arrived)?;
             if round == 0 {
-                row.speed = Series::default();
+                // Hosts were sent their agents meanwhile.
+                (row.speed, row.memory) = (Series::default(), 0.0);
             }
         }
     }
