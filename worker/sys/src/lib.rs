@@ -13,4 +13,4 @@ pub use held::Held;
 pub use numa::prefer_memory_of;
 pub use process::{Fork, fork, let_descendants_read, write_to_process};
 pub use shared::SharedMemory;
-pub use socket::{silence, unacknowledged};
+pub use socket::{Silence, unacknowledged};

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many bytes of a TCP socket its peer has not acknowledged (`SIOCOUTQ`): while there are any, to
 /// close it may lose them.
@@ -17,10 +17,37 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     }
 }
 
-/// For how long nothing has come of a TCP socket's peer, not even from its kernel, although it was
-/// asked again and again (`TCP_INFO`); `None` where there is no reason for worry. A process that
-/// reads nothing is none: its kernel says that it has no room.
-pub fn silence(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
+/// Whether a TCP socket's peer is still there, and be it only its kernel: one look after the other.
+#[derive(Debug, Default)]
+pub struct Silence {
+    /// When a look first found it asked again and again, and nothing has come of it since.
+    asked: Option<Instant>,
+}
+
+impl Silence {
+    /// For how long looks have found that the peer answers nothing, although its kernel is asked
+    /// again and again (`TCP_INFO`); `None` where there is no reason for worry. A process that reads
+    /// nothing is none: its kernel says that it has no room.
+    pub fn look(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
+        let Some(heard) = last_heard_of_the_asked(socket)? else {
+            self.asked = None;
+            return Ok(None);
+        };
+        // It may have answered since and have been asked once more. And who is asked ever more rarely
+        // was heard long ago although it has answered each time: only what was seen counts.
+        match self.asked.map(|asked| asked.elapsed()) {
+            Some(silent) if heard >= silent => Ok(Some(silent)),
+            _ => {
+                self.asked = Some(Instant::now());
+                Ok(Some(Duration::ZERO))
+            }
+        }
+    }
+}
+
+/// For how long nothing has come of the peer of a TCP socket; `None` where it is not being asked, or
+/// has answered.
+fn last_heard_of_the_asked(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     // A packet that was sent twice may have been lost once.
     const REPEATS: u8 = 2;
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
@@ -58,10 +85,12 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let _peer = listener.accept().unwrap();
         while socket.write(&[0; 1 << 16]).is_ok() {}
-        // Probes of the full window begin after 0.2 s.
-        let until = std::time::Instant::now() + Duration::from_secs(2);
-        while std::time::Instant::now() < until {
-            assert_eq!(silence(socket.as_fd()).unwrap(), None);
+        // Probes of the full window come after 0.2 s, 0.4 s more, 0.8 s, 1.6 s.
+        let mut silence = Silence::default();
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until {
+            let silent = silence.look(socket.as_fd()).unwrap().unwrap_or_default();
+            assert!(silent < Duration::from_secs(1), "an answer took {silent:?}");
         }
     }
 

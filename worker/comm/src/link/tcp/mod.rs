@@ -20,6 +20,7 @@ use inbound::Inbound;
 use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt};
 use outbound::Outbound;
+use rlaunch_sys::Silence;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -59,6 +60,8 @@ pub(crate) struct TcpLink {
     watch: Watch,
     /// When it was last looked whether the peer's host is there.
     listened: Instant,
+    /// What was found then: of the sockets for long messages, and of the first one.
+    silences: Vec<Silence>,
 }
 
 impl TcpLink {
@@ -86,8 +89,8 @@ impl TcpLink {
         let limit = if stripe.is_some() { STRIPED_PACKET } else { PACKET };
         let inbound = Inbound::new(limit, stripe.is_some());
         let outbound = Outbound::default();
-        let (watch, listened) = (Watch::default(), Instant::now());
-        Ok(TcpLink { socket, inbound, outbound, stripe, watch, listened })
+        let (watch, listened, silences) = (Watch::default(), Instant::now(), Vec::new());
+        Ok(TcpLink { socket, inbound, outbound, stripe, watch, listened, silences })
     }
 
     /// Fails where the peer's host has been silent for too long.
@@ -97,11 +100,12 @@ impl TcpLink {
         }
         self.listened = Instant::now();
         let lanes = self.stripe.as_ref().map_or(&[][..], |stripe| stripe.lanes());
-        for socket in lanes.iter().chain([&self.socket]) {
+        self.silences.resize_with(lanes.len() + 1, Silence::default);
+        for (socket, silence) in lanes.iter().chain([&self.socket]).zip(&mut self.silences) {
             // What cannot be asked is found otherwise.
-            let silence = rlaunch_sys::silence(socket.as_fd()).unwrap_or(None);
-            if let Some(silence) = silence.filter(|silence| *silence >= SILENCE) {
-                return Err(LinkError::Silent(silence));
+            let silent = silence.look(socket.as_fd()).unwrap_or(None);
+            if let Some(silent) = silent.filter(|silent| *silent >= SILENCE) {
+                return Err(LinkError::Silent(silent));
             }
         }
         Ok(())
