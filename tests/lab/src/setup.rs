@@ -48,8 +48,9 @@ const PEERS: &[Need] = &[
 /// What compiles programs against the peers' libraries.
 const HEADERS: &[Need] = &[
     Need { program: "cc", package: "gcc" },
-    Need { program: "mpicc.mpich", package: "libmpich-dev" },
-    Need { program: "mpicc.openmpi", package: "libopenmpi-dev" },
+    // Their compilers come with the launchers, and find nothing without these.
+    Need { program: "/usr/share/doc/libmpich-dev/copyright", package: "libmpich-dev" },
+    Need { program: "/usr/share/doc/libopenmpi-dev/copyright", package: "libopenmpi-dev" },
     Need { program: "pkg-config", package: "pkg-config" },
     Need { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
 ];
