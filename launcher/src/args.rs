@@ -32,7 +32,7 @@ pub(crate) use manual::{CompletionsArgs, ManArgs, Shell};
 pub(crate) use network::NetworkArgs;
 pub(crate) use output::OutputArgs;
 pub(crate) use placing::PlacingArgs;
-pub(crate) use program::ProgramArgs;
+pub(crate) use program::{CommandArgs, ProgramArgs};
 pub(crate) use reach::ReachArgs;
 pub(crate) use setup::SetupArgs;
 pub(crate) use train::TrainArgs;
@@ -115,14 +115,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) foreign: ForeignArgs,
 
-    /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM",
-        required = true
-    )]
-    pub(crate) argv: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
 
     /// The programs behind the first, with options of their own.
     #[arg(skip)]

@@ -3,7 +3,8 @@
 
 use crate::apps::{self, AppError, AppSpec};
 use crate::args::{
-    AnotherArgs, Args, ConfigArgs, HostArgs, NetworkArgs, OtherNodes, PlacingArgs, ReachArgs,
+    AnotherArgs, Args, ConfigArgs, ForeignArgs, HostArgs, NetworkArgs, OtherNodes, PlacingArgs,
+    ReachArgs,
 };
 use crate::config::{Found, HostBook};
 use crate::dry_run::DryRun;
@@ -229,8 +230,8 @@ impl JobError {
 impl JobSpec {
     /// Lowers what was typed, and looks at this machine's files and environment once.
     pub(crate) fn from_args(args: Args) -> Result<JobSpec, JobError> {
-        args.foreign.tell();
-        args.others.iter().for_each(|other| other.foreign.tell());
+        let others = args.others.iter().map(|other| &other.foreign);
+        ForeignArgs::tell([&args.foreign].into_iter().chain(others));
         let book = &args.reach.config.found.book;
         let with_slots = |other: AnotherArgs| {
             let hosts = book.with_slots(&other.hosts);
@@ -282,9 +283,9 @@ impl JobSpec {
             name: None,
             hosts: None,
             ranks: named.ranks,
-            script: script(&args.argv),
+            script: script(&args.command.argv),
             wdir: wdir.map_or(WorkingDir::Launchers(here.clone()), WorkingDir::Required),
-            argv: args.argv,
+            argv: args.command.argv,
             env,
             explicit,
             preload: (0..).zip(&args.program.preload).map(|(index, _)| index).collect(),

@@ -1,6 +1,6 @@
 //! Several programs in one job, with `:` between them.
 
-use super::{Args, ForeignArgs, values};
+use super::{Args, CommandArgs, ForeignArgs, values};
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser};
 use std::ffi::OsString;
@@ -71,14 +71,8 @@ pub(crate) struct AnotherArgs {
     #[command(flatten)]
     pub(crate) foreign: ForeignArgs,
 
-    /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM",
-        required = true
-    )]
-    pub(crate) argv: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
 }
 
 impl AnotherArgs {
@@ -156,7 +150,7 @@ mod tests {
         assert_eq!(args.application.name.as_deref(), Some("srv"));
         assert_eq!(args.application.after, ["x", "ready:tcp:a:80"]);
         assert_eq!(args.application.template, ["f:/g"]);
-        assert_eq!(args.argv, ["p", "-np", "3"]);
+        assert_eq!(args.command.argv, ["p", "-np", "3"]);
     }
 
     #[test]

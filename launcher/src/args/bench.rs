@@ -237,7 +237,7 @@ mod tests {
     fn words(line: &str) -> Result<String, BenchError> {
         let words = ["rlaunch bench"].into_iter().chain(line.split(' '));
         let args = BenchArgs::try_parse_from(words)?.into_job(Path::new("/x/rlaunch-bench"))?;
-        let words = args.argv.iter().map(|word| word.to_string_lossy().into_owned());
+        let words = args.command.argv.iter().map(|word| word.to_string_lossy().into_owned());
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 

@@ -50,12 +50,14 @@ fn parse_nodes(text: &str) -> Result<usize, String> {
 }
 
 impl ForeignArgs {
-    /// Names what is ignored, on one line, and what is not as its launcher has it.
-    pub(crate) fn tell(&self) {
-        if !self.ignored.is_empty() {
-            report::ignored(&self.ignored.join(", "));
+    /// Names what programs' words say that is ignored, on one line, and what is not as its launcher
+    /// has it; each once.
+    pub(crate) fn tell<'a>(of_programs: impl Iterator<Item = &'a ForeignArgs> + Clone) {
+        let ignored = distinct(of_programs.clone().flat_map(|words| &words.ignored));
+        if !ignored.is_empty() {
+            report::ignored(&ignored.join(", "));
         }
-        self.remark.iter().for_each(|remark| report::say(remark));
+        distinct(of_programs.flat_map(|words| &words.remark)).iter().for_each(|it| report::say(it));
     }
 
     /// The same, once all of it has been told.
@@ -72,6 +74,17 @@ impl ForeignArgs {
             _ => Ok(()),
         }
     }
+}
+
+/// In the order in which they came first.
+fn distinct<'a>(words: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for word in words.map(String::as_str) {
+        if !seen.contains(&word) {
+            seen.push(word);
+        }
+    }
+    seen
 }
 
 #[cfg(test)]

@@ -52,6 +52,19 @@ pub(crate) struct ProgramArgs {
     pub(crate) singleton: SingletonArg,
 }
 
+/// What is started: the rest of the words.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CommandArgs {
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        required = true
+    )]
+    pub(crate) argv: Vec<OsString>,
+}
+
 /// `--singleton`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum SingletonArg {

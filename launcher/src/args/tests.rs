@@ -23,7 +23,7 @@ fn mpiruns_spelling_ends_where_the_program_begins() {
     assert_eq!(args.hosts.hosts, ["a,b,c"]);
     assert_eq!(args.hosts.ranks, Some(3));
     assert_eq!(args.output.tag_output, None);
-    assert_eq!(args.argv, ["python", "train.py", "-np", "7", "--tag-output"]);
+    assert_eq!(args.command.argv, ["python", "train.py", "-np", "7", "--tag-output"]);
 }
 
 #[test]
@@ -43,18 +43,18 @@ fn hosts_and_orders_are_read_as_they_are_typed() {
 #[test]
 fn values_are_not_taken_for_programs() {
     let args = parse("--tag-output -x A=1 -H a -H b:2 -vn 2 run -np");
-    assert_eq!(args.argv, ["run", "-np"]);
+    assert_eq!(args.command.argv, ["run", "-np"]);
     assert_eq!(args.hosts.ranks, Some(2));
     assert_eq!(args.output.tag_output, Some(Pattern::default()));
     let args = parse("--tag-output=%t:%r --stdin all --output-filename x -q cat %r");
     assert_eq!(args.output.tag_output.map(|tag| tag.to_string()), Some("%t:%r".to_owned()));
     assert_eq!((args.output.stdin, args.output.quiet), (Some(StdinArg::All), true));
     assert_eq!(args.output.output_dir, Some("x".into()));
-    assert_eq!(args.argv, ["cat", "%r"]);
-    assert_eq!(parse("run -np 2 -- -odd").argv, ["-odd"]);
+    assert_eq!(args.command.argv, ["cat", "%r"]);
+    assert_eq!(parse("run -np 2 -- -odd").command.argv, ["-odd"]);
     let args = parse("--dry-run -np 2 hostname");
     assert_eq!((args.hosts.ranks, args.output.dry_run), (Some(2), Some(DryRun::Agents)));
-    assert_eq!(args.argv, ["hostname"]);
+    assert_eq!(args.command.argv, ["hostname"]);
     for line in ["-n4 -Ha,b hostname", "-vn4 -H=a,b hostname", "-n=4 -Ha -Hb hostname"] {
         let args = parse(line);
         assert_eq!(
@@ -62,7 +62,7 @@ fn values_are_not_taken_for_programs() {
             (Some(4), "a,b".to_owned()),
             "{line}"
         );
-        assert_eq!(args.argv, ["hostname"], "{line}");
+        assert_eq!(args.command.argv, ["hostname"], "{line}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! What was typed after `rlaunch bench train`.
 
 use super::{
-    Args, EndArgs, ForeignArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs, ProgramArgs,
-    ReachArgs, spelling, values,
+    Args, CommandArgs, EndArgs, ForeignArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs,
+    ProgramArgs, ReachArgs, spelling, values,
 };
 use crate::output::Pattern;
 use clap::{ArgAction, CommandFactory, Parser};
@@ -77,14 +77,8 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) foreign: ForeignArgs,
 
-    /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM",
-        required = true
-    )]
-    pub(crate) program: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
 
     /// Its options as they were typed, but for what is of the measurement alone.
     #[arg(skip)]
@@ -96,7 +90,7 @@ impl TrainArgs {
     pub(super) fn parse(typed: Vec<OsString>) -> Result<TrainArgs, clap::Error> {
         let spelled = spelling::respell_for(TrainArgs::command(), typed)?;
         let args = TrainArgs::try_parse_from(&spelled)?;
-        let options = &spelled[1..spelled.len() - args.program.len()];
+        let options = &spelled[1..spelled.len() - args.command.argv.len()];
         let options = of_each_job(options);
         Ok(TrainArgs { options, ..args })
     }
@@ -114,13 +108,13 @@ impl TrainArgs {
         let mut typed: Vec<OsString> = vec!["rlaunch".into()];
         typed.extend_from_slice(&self.options);
         typed.extend(["--np".into(), ranks.to_string().into()]);
-        if self.program.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-")) {
+        if self.command.argv.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-")) {
             typed.push("--".into());
         }
-        typed.extend_from_slice(&self.program);
+        typed.extend_from_slice(&self.command.argv);
         // One job after the other cannot read the same.
         let words = ["rlaunch", "--stdin", "none", "--"].map(OsString::from);
-        let args = Args::try_parse_from(words.iter().chain(&self.program))?;
+        let args = Args::try_parse_from(words.iter().chain(&self.command.argv))?;
         Ok(Args {
             hosts: HostArgs {
                 hosts: self.hosts.clone(),
@@ -195,7 +189,7 @@ mod tests {
         let job = args.job(2).unwrap();
         let HostArgs { hosts, ranks, .. } = job.hosts;
         assert_eq!((ranks, job.aside, hosts), (Some(2), true, vec!["a,b:2".to_owned()]));
-        assert_eq!(job.argv, ["train.py", "--np", "7", "--json"]);
+        assert_eq!(job.command.argv, ["train.py", "--np", "7", "--json"]);
     }
 
     #[test]

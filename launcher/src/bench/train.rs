@@ -1,6 +1,6 @@
 //! `rlaunch bench train`: one program with several numbers of ranks, and how it scales.
 
-use crate::args::TrainArgs;
+use crate::args::{ForeignArgs, TrainArgs};
 use crate::exit::Exit;
 use crate::figures::KNOWN;
 use crate::record::{JobRecord, without_secrets};
@@ -41,7 +41,7 @@ struct Printed<'a> {
 /// it.
 pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
-    args.foreign.tell();
+    ForeignArgs::tell([&args.foreign].into_iter());
     let mut measured = Vec::new();
     let mut ended = Ok(Exit::SUCCESS);
     for ranks in args.sizes() {

@@ -49,11 +49,11 @@ fn flags_count_before_the_environment_before_the_profile_before_the_defaults() {
     assert_eq!(args.program.wdir, Some("/e".into()));
     assert_eq!(args.between.radix, Some(6));
     assert_eq!(args.end.kill_after.as_secs(), 1);
-    assert_eq!(args.argv, ["hostname"]);
+    assert_eq!(args.command.argv, ["hostname"]);
     // Without the profile it says nothing; and a program's words are its own.
     let args = job("hostname --np 7", file, &[("RLAUNCH_PROFILE", "")]);
     assert_eq!((args.hosts.ranks, args.between.radix), (Some(2), Some(5)));
-    assert_eq!(args.argv, ["hostname", "--np", "7"]);
+    assert_eq!(args.command.argv, ["hostname", "--np", "7"]);
     let args = job("hostname", file, &[("RLAUNCH_PROFILE", "x")]);
     assert_eq!(args.hosts.ranks, Some(3));
 }

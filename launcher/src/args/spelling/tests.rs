@@ -76,7 +76,7 @@ fn the_line_of_resnet_50() {
     );
     let line = std::iter::once("rlaunch".into()).chain(spelled);
     let args = Args::try_parse_from(line).unwrap();
-    assert_eq!((args.hosts.ranks, args.argv.len()), (Some(4), 4));
+    assert_eq!((args.hosts.ranks, args.command.argv.len()), (Some(4), 4));
 }
 
 #[test]
