@@ -18,8 +18,9 @@ use rlaunch_bootstrap::table::RankTable;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::mem;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 /// Version of the schema. New fields may appear without a new one; none changes its meaning.
@@ -113,7 +114,7 @@ pub(crate) struct Recorder {
     clock: Instant,
     map: OnceLock<RankMap>,
     decided: OnceLock<Decided>,
-    output: OnceLock<Kept>,
+    output: Mutex<KeptOutput>,
 }
 
 impl Recorder {
@@ -123,7 +124,7 @@ impl Recorder {
             clock: Instant::now(),
             map: OnceLock::new(),
             decided: OnceLock::new(),
-            output: OnceLock::new(),
+            output: Mutex::default(),
         }
     }
 
@@ -146,11 +147,15 @@ impl Recorder {
 
     /// What they have printed.
     pub(crate) fn printed(&self, kept: Kept) {
-        let _ = self.output.set(kept);
+        *self.output_of_ranks() = kept.into_output();
     }
 
-    /// The record of a job that has ended so; `None` if its ranks fit no hosts. Where it has ended
-    /// before it was known how many ranks its hosts run, they have none.
+    fn output_of_ranks(&self) -> MutexGuard<'_, KeptOutput> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record of a job that has ended so, to which what was printed moves; `None` if its ranks fit
+    /// no hosts. Where it has ended before it was known how many ranks its hosts run, they have none.
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
         let map = match self.map.get() {
             Some(map) => map.clone(),
@@ -179,7 +184,7 @@ impl Recorder {
             hosts: hosts.collect(),
             placement,
             environment,
-            output: self.output.get().map(Kept::to_output).unwrap_or_default(),
+            output: mem::take(&mut self.output_of_ranks()),
             end: End::of(ended),
         })
     }

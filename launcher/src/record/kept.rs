@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 
 /// Kept of the beginning, and of the end, in bytes.
-const EACH: usize = 512 << 10;
+const EACH: usize = 384 << 10;
 /// What a piece costs beyond its bytes, so that empty lines are bounded as well.
 const OVERHEAD: usize = 64;
 
@@ -75,37 +75,34 @@ impl Kept {
         }
     }
 
-    /// As text; of lines that are kept in part, the rest is left out as well.
-    pub(crate) fn to_output(&self) -> KeptOutput {
+    /// As text; of lines that are kept in part, the rest is left out as well. What was kept moves, since
+    /// a second copy would be the most that a launcher ever has in memory.
+    pub(crate) fn into_output(self) -> KeptOutput {
         let mut output = KeptOutput { left_out_bytes: self.left_out, ..KeptOutput::default() };
-        join(&mut output.first, self.first.iter().map(|(source, data)| (*source, &data[..])));
-        let mut torn = self.torn.clone();
-        let whole = |(source, data): &(Source, Vec<u8>)| {
-            let end = match torn.contains(source) {
-                false => 0,
-                true => data.iter().position(|&byte| byte == b'\n').map_or(data.len(), |at| at + 1),
-            };
-            if end > 0 && data[end - 1] == b'\n' {
-                torn.remove(source);
+        join(&mut output.first, self.first.into_iter());
+        let mut torn = self.torn;
+        let whole = |(source, mut data): (Source, Vec<u8>)| {
+            if torn.contains(&source) {
+                let line = data.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+                if line.is_some() {
+                    torn.remove(&source);
+                }
+                output.left_out_bytes += data.drain(..line.unwrap_or(data.len())).len() as u64;
             }
-            (*source, end)
+            (source, data)
         };
-        let ends: Vec<(Source, usize)> = self.last.iter().map(whole).collect();
-        output.left_out_bytes += ends.iter().map(|(_, end)| *end as u64).sum::<u64>();
-        let lasts =
-            self.last.iter().zip(ends).map(|((_, data), (source, end))| (source, &data[end..]));
-        join(&mut output.last, lasts);
+        join(&mut output.last, self.last.into_iter().map(whole));
         output
     }
 }
 
 /// Pieces of one stream that follow each other become one.
-fn join<'a>(joined: &mut Vec<Piece>, pieces: impl Iterator<Item = (Source, &'a [u8])>) {
+fn join(joined: &mut Vec<Piece>, pieces: impl Iterator<Item = (Source, Vec<u8>)>) {
     let mut run: Option<(Source, Vec<u8>)> = None;
     for (source, data) in pieces.filter(|(_, data)| !data.is_empty()) {
         match &mut run {
-            Some((known, text)) if *known == source => text.extend_from_slice(data),
-            _ => joined.extend(run.replace((source, data.to_vec())).map(piece)),
+            Some((known, text)) if *known == source => text.extend_from_slice(&data),
+            _ => joined.extend(run.replace((source, data)).map(piece)),
         }
     }
     joined.extend(run.map(piece));
@@ -116,7 +113,8 @@ fn piece(((rank, stream), text): (Source, Vec<u8>)) -> Piece {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let text = String::from_utf8(text)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
     Piece { rank: rank.0, stream: stream.to_owned(), text }
 }
 
@@ -179,7 +177,7 @@ mod tests {
         kept.add(out(1), b"".to_vec());
         kept.add(out(1), b"d\n".to_vec());
         kept.add((Rank(0), Stream::Stderr), b"half".to_vec());
-        let output = kept.to_output();
+        let output = kept.into_output();
         let texts: Vec<(u32, &str, &str)> =
             output.first.iter().map(|p| (p.rank, p.stream.as_str(), p.text.as_str())).collect();
         let expected = [(0, "stdout", "a\nb\nc\n"), (1, "stdout", "d\n"), (0, "stderr", "half")];
@@ -201,7 +199,7 @@ mod tests {
             written += line.len() as u64;
             kept.add(out(n % 3), line);
         }
-        let output = kept.to_output();
+        let output = kept.into_output();
         let bytes = |pieces: &[Piece]| pieces.iter().map(|p| p.text.len()).sum::<usize>();
         let (first, last) = (bytes(&output.first), bytes(&output.last));
         assert!(first <= EACH && last <= EACH, "{first} {last}");
@@ -220,7 +218,7 @@ mod tests {
             kept.add(out(0), vec![b'y'; 64 << 10]);
         }
         kept.add(out(0), b"yy\nwhole\n".to_vec());
-        let output = kept.to_output();
+        let output = kept.into_output();
         assert_eq!(output.last.len(), 1, "{:?}", output.last.len());
         assert_eq!(output.last[0].text, "whole\n");
     }
@@ -231,7 +229,7 @@ mod tests {
         kept.add(out(0), b"10%".to_vec());
         kept.add(out(1), b"other\n".to_vec());
         kept.add(out(0), b" 20%\n".to_vec());
-        let lines = kept.to_output().lines();
+        let lines = kept.into_output().lines();
         assert_eq!(lines, [(1, "other".to_owned()), (0, "10% 20%".to_owned())]);
     }
 }

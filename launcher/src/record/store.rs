@@ -4,7 +4,7 @@ use super::JobRecord;
 use crate::report;
 use nix::unistd::{Uid, User};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -86,10 +86,9 @@ impl Store {
     /// start.
     fn write(&self, record: &JobRecord, path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let text = serde_json::to_vec(record)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
-        file.write_all(&text)?;
-        file.persist(path)?;
+        let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(&self.directory)?);
+        serde_json::to_writer(&mut file, record)?;
+        file.into_inner()?.persist(path)?;
         Ok(())
     }
 

@@ -8,10 +8,13 @@
 use std::env;
 use std::fs;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Series;
 use super::launchers::{Field, Launcher};
@@ -41,6 +44,8 @@ const SLOW: f64 = 5e6;
 const SLOW_LINES: usize = 160_000;
 /// Read at once.
 const CHUNK: usize = 256 << 10;
+/// How often the launcher's memory is looked at while nothing comes, in milliseconds.
+const LOOK: u8 = 2;
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -229,23 +234,30 @@ fn complete(
 }
 
 /// Everything on stdout, no faster than `pace` bytes per second, and the most memory that the process
-/// has taken, in MiB.
+/// has taken until it has ended, in MiB.
 fn read_all(child: &mut Child, pace: Option<f64>, arrived: &mut Vec<u8>) -> std::io::Result<f64> {
     arrived.clear();
     let Some(mut stdout) = child.stdout.take() else { return Ok(0.0) };
     let (mut chunk, mut memory, started) = (vec![0; CHUNK], 0.0_f64, Instant::now());
     let mut looked = 0;
     loop {
+        // The most it has had only grows, so few looks do while there is something to read. At the
+        // end, when it reads no more, every moment may be its last.
+        let is_idle =
+            poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK))?
+                == 0;
+        if is_idle || arrived.len() >= looked {
+            looked = arrived.len() + (2 << 20);
+            memory = memory.max(peak_memory(child.id()).unwrap_or(0.0));
+        }
+        if is_idle {
+            continue;
+        }
         let length = match stdout.read(&mut chunk)? {
             0 => return Ok(memory),
             length => length,
         };
         arrived.extend_from_slice(&chunk[..length]);
-        // The most it has had only grows, so few looks do.
-        if arrived.len() >= looked {
-            looked = arrived.len() + (2 << 20);
-            memory = memory.max(peak_memory(child.id()).unwrap_or(0.0));
-        }
         if let Some(pace) = pace {
             let due = Duration::from_secs_f64(arrived.len() as f64 / pace);
             thread::sleep(due.saturating_sub(started.elapsed()));
