@@ -4,6 +4,7 @@
 
 pub mod aarch64;
 mod glibc;
+mod machine;
 
 use std::env;
 use std::ffi::OsString;
@@ -17,7 +18,8 @@ use serde::Deserialize;
 
 use crate::command::{run, show};
 use crate::{LabError, setup};
-use glibc::{Kind, StandIns};
+use glibc::Kind;
+use machine::Machine;
 
 /// How to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,56 +55,32 @@ const COMPILED: &str = "__pycache__";
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     let name = profile.name();
     let target = target_directory()?;
-    let linking = linking(&target)?;
+    let machine = Machine::own()?;
+    let linking = machine.linking(&target)?.words(Kind::Program);
     let mut launcher = cargo();
     launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name, "--"]);
-    show("build the launcher", launcher.args(linking.words(Kind::Program)))?;
+    show("build the launcher", launcher.args(linking))?;
     show("build the agent", &mut agent(profile))?;
-    let agent_directory = agent_directory(profile);
-    let dist = dist_in(&target, profile);
-    let launcher = dist.join("rlaunch");
-    place_checked(&target.join(name).join("rlaunch"), &launcher)?;
-    let agents = dist.join("lib/rlaunch").join(host_triple()?);
-    place(&target.join(agent_directory).join(AGENT), &agents.join(AGENT))?;
-    build_library(profile, &target, &agents, &linking)?;
+    let launcher = dist_in(&target, profile).join("rlaunch");
+    machine.place_checked(&target.join(name).join("rlaunch"), &launcher)?;
+    let built = target.join(agent_directory(profile)).join(AGENT);
+    place(&built, &machine.place(&target, profile).join(AGENT))?;
+    build_library(profile, &target, &machine)?;
     Ok(launcher)
 }
 
-/// What links programs and libraries so that older hosts load them. Elsewhere than with glibc they
-/// are for hosts like this machine alone.
-fn linking(target: &Path) -> Result<StandIns, LabError> {
-    match host_triple()?.ends_with("-gnu") {
-        true => StandIns::make(&target.join("glibc")),
-        false => Ok(StandIns::default()),
-    }
-}
-
-/// Copies what was linked so, unless it needs more than older hosts have.
-fn place_checked(from: &Path, to: &Path) -> Result<(), LabError> {
-    if host_triple()?.ends_with("-gnu") {
-        glibc::check(from)?;
-    }
-    place(from, to)
-}
-
 /// Puts what ranks link and import beside the agent.
-fn build_library(
-    profile: Profile,
-    target: &Path,
-    agents: &Path,
-    linking: &StandIns,
-) -> Result<(), LabError> {
-    let built = target.join(match profile {
-        Profile::Lab => "lab",
-        Profile::Release => "library",
-    });
-    let linking = linking.words(Kind::Library);
+fn build_library(profile: Profile, target: &Path, machine: &Machine) -> Result<(), LabError> {
+    let built = machine.built(target, library_directory(profile));
+    let linking = machine.linking(target)?.words(Kind::Library);
     for (alias, package) in [("librlaunch", "rlaunch-capi"), ("pymodule", "rlaunch-python")] {
-        show("build what ranks load", &mut library(profile, (alias, package), &linking))?;
+        let mut library = library(profile, machine, (alias, package), &linking);
+        show("build what ranks load", &mut library)?;
     }
-    place_checked(&built.join(SHARED), &agents.join(SHARED))?;
-    let packages = agents.join("python");
-    place_checked(&built.join(MODULE), &packages.join("rlaunch/_rlaunch.abi3.so"))?;
+    let place = machine.place(target, profile);
+    machine.place_checked(&built.join(SHARED), &place.join(SHARED))?;
+    let packages = place.join("python");
+    machine.place_checked(&built.join(MODULE), &packages.join("rlaunch/_rlaunch.abi3.so"))?;
     place_sources(&workspace().join(PACKAGE), &packages)
 }
 
@@ -119,20 +97,16 @@ fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
 
 /// What ranks load is shipped optimised as a whole, which takes time that tests do not need. Where
 /// verbs cannot be built, ranks use TCP between hosts.
-fn library(profile: Profile, (alias, package): (&str, &str), linking: &[String]) -> Command {
-    let mut command = cargo();
-    match profile {
-        Profile::Release => command.arg(alias),
-        Profile::Lab => command.args([
-            "rustc",
-            "-p",
-            package,
-            "--lib",
-            "--profile",
-            "lab",
-            "--crate-type",
-            "cdylib",
-        ]),
+fn library(
+    profile: Profile,
+    machine: &Machine,
+    (alias, package): (&str, &str),
+    linking: &[String],
+) -> Command {
+    let words = ["rustc", "-p", package, "--lib", "--profile", "lab", "--crate-type", "cdylib"];
+    let mut command = match profile {
+        Profile::Release => machine.cargo(&[alias]),
+        Profile::Lab => machine.cargo(&words),
     };
     if !setup::builds_verbs() {
         command.arg("--no-default-features");
@@ -147,12 +121,21 @@ fn library(profile: Profile, (alias, package): (&str, &str), linking: &[String])
 /// Puts the prover beside the agent, for hosts that have verbs. It needs what [`build`] does not:
 /// cmake and libclang.
 pub fn build_prover(profile: Profile) -> Result<(), LabError> {
-    let target = target_directory()?;
-    let linking = linking(&target)?;
-    show("build the prover", &mut prover(profile, &linking.words(Kind::Program)))?;
-    let built = target.join(agent_directory(profile)).join("rlaunch-prover");
-    let agents = dist_in(&target, profile).join("lib/rlaunch").join(host_triple()?);
-    place_checked(&built, &agents.join("rlaunch-prover"))
+    build_prover_for(&Machine::own()?, profile)
+}
+
+/// The prover is dynamic: it loads rdma-core when it needs it.
+fn build_prover_for(machine: &Machine, profile: Profile) -> Result<(), LabError> {
+    let (target, program) = (target_directory()?, "rlaunch-prover");
+    let words = ["rustc", "-p", program, "--bin", program, "--profile", "lab"];
+    let (mut prover, last): (_, &[&str]) = match profile {
+        Profile::Release => (machine.cargo(&["prover"]), &[]),
+        Profile::Lab => (machine.cargo(&words), &["-C", "strip=symbols"]),
+    };
+    let linking = machine.linking(&target)?.words(Kind::Program);
+    show("build the prover", prover.arg("--").args(linking).args(last))?;
+    let built = machine.built(&target, agent_directory(profile)).join(program);
+    machine.place_checked(&built, &machine.place(&target, profile).join(program))
 }
 
 /// Puts the verbs' examples beside the launcher, for guests that have verbs.
@@ -178,13 +161,13 @@ pub fn build_suite(profile: Profile) -> Result<(), LabError> {
 /// Puts what `rlaunch bench` runs beside the agent.
 pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     let (name, program) = (profile.name(), "rlaunch-bench");
-    let target = target_directory()?;
-    let linking = linking(&target)?;
+    let (target, machine) = (target_directory()?, Machine::own()?);
     let mut bench = cargo();
     bench.args(["rustc", "-p", program, "--bin", program, "--profile", name, "--"]);
-    show("build the bench", bench.args(linking.words(Kind::Program)))?;
-    let agents = dist_in(&target, profile).join("lib/rlaunch").join(host_triple()?);
-    place_checked(&target.join(name).join(program), &agents.join(program))
+    let linking = machine.linking(&target)?.words(Kind::Program);
+    show("build the bench", bench.args(linking))?;
+    let built = target.join(name).join(program);
+    machine.place_checked(&built, &machine.place(&target, profile).join(program))
 }
 
 /// Puts what measures a communicator beside the launcher, as a program of ranks.
@@ -224,24 +207,19 @@ fn agent(profile: Profile) -> Command {
     command
 }
 
-/// The prover is dynamic: it loads rdma-core when it needs it.
-fn prover(profile: Profile, linking: &[String]) -> Command {
-    let mut command = cargo();
-    match profile {
-        Profile::Release => command.args(["prover", "--"]),
-        Profile::Lab => command
-            .args(["rustc", "-p", "rlaunch-prover", "--bin", "rlaunch-prover"])
-            .args(["--profile", "lab", "--", "-C", "strip=symbols"]),
-    };
-    command.args(linking);
-    command
-}
-
 /// Where cargo puts what travels.
 fn agent_directory(profile: Profile) -> &'static str {
     match profile {
         Profile::Lab => "lab",
         Profile::Release => "agent",
+    }
+}
+
+/// The same of what ranks load.
+fn library_directory(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Lab => "lab",
+        Profile::Release => "library",
     }
 }
 

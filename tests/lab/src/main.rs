@@ -136,8 +136,8 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             let launcher = dist::build(*profile)?;
             dist::build_bench(*profile)?;
             dist::build_prover(*profile)?;
-            if let Some(why) = dist::aarch64::build(*profile)? {
-                println!("no agent for aarch64: {why}");
+            for lacking in dist::aarch64::build(*profile)? {
+                println!("not built: {lacking}");
             }
             println!("{}", launcher.display());
         }

@@ -41,9 +41,23 @@ const PEERS: &[Need] = &[
     Need { program: "fish", package: "fish" },
     Need { program: "zsh", package: "zsh" },
     Need { program: "csh", package: "tcsh" },
-    // What runs programs of aarch64.
+    // What runs programs of aarch64, and fetches those of others.
     Need { program: "qemu-aarch64", package: "qemu-user" },
+    Need { program: "mmdebstrap", package: "mmdebstrap" },
 ];
+
+/// What builds programs of aarch64, which Debian has for such machines.
+const AARCH64: &[Need] = if cfg!(target_arch = "x86_64") {
+    &[
+        Need { program: "aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
+        Need {
+            program: "/usr/share/doc/libc6-dev-arm64-cross/copyright",
+            package: "libc6-dev-arm64-cross",
+        },
+    ]
+} else {
+    &[]
+};
 
 /// What compiles programs against the peers' libraries.
 const HEADERS: &[Need] = &[
@@ -116,17 +130,16 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
 
 /// Packages of which a program is missing, each once.
 pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
-    let (peers, headers): (&[Need], &[Need]) = match extent {
-        Extent::Lab => (&[], &[]),
-        Extent::Guests => (&[], GUESTS),
-        Extent::Peers => (PEERS, VERBS),
-        Extent::Headers => (PEERS, HEADERS),
-        Extent::Fuzzer => (&[], FUZZER),
+    let beyond: &[&[Need]] = match extent {
+        Extent::Lab => &[],
+        Extent::Guests => &[GUESTS],
+        Extent::Peers => &[PEERS, VERBS, AARCH64],
+        Extent::Headers => &[PEERS, HEADERS],
+        Extent::Fuzzer => &[FUZZER],
     };
     let mut packages: Vec<_> = LAB
         .iter()
-        .chain(peers)
-        .chain(headers)
+        .chain(beyond.iter().copied().flatten())
         .filter(|need| !has(need.program))
         .map(|need| need.package)
         .collect();

@@ -1,72 +1,117 @@
-//! The agent for hosts of aarch64, built on other machines: by Rust's own linker, with Rust's own C
-//! library, so that of that architecture nothing has to be installed.
+//! What hosts of aarch64 are sent, built on other machines. The agent comes of Rust's own linker and C
+//! library, so that of that architecture nothing has to be installed. What ranks load is linked by
+//! the compiler that Debian has for them.
 
-use super::{AGENT, Profile, agent_directory, cargo, dist_in, of_toolchain, place};
-use super::{target_directory, workspace};
+use super::machine::Machine;
+use super::{AGENT, Profile, agent_directory, build_library, build_prover_for};
+use super::{cargo, of_toolchain, place, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Rust's name of it. Its programs are static, so hosts' C libraries do not matter.
-const TARGET: &str = "aarch64-unknown-linux-musl";
-/// Where launchers look for what such hosts are sent.
-const PLACE: &str = "aarch64-unknown-linux-gnu";
-/// What compiles the little C in there, and what executes its programs here.
+/// Rust's name of what the agent is built for. It is static, so hosts' C libraries do not matter.
+const STATIC: &str = "aarch64-unknown-linux-musl";
+/// Of what ranks load, under which launchers look for all that such hosts are sent.
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// What the names of the compiler and its tools begin with.
+const TOOLS: &str = "aarch64-linux-gnu-";
+/// What compiles the little C in the agent, and what executes programs of aarch64 here.
 const COMPILER: &str = "clang";
 const EMULATOR: &str = "qemu-aarch64";
+/// Makes a directory with a Python of aarch64. Arguments: directory, packages...
+const UNPACK: &str = include_str!("aarch64/python.sh");
+/// What is in it, by Debian's names.
+const PYTHON: [&str; 2] = ["python3", "libgcc-s1"];
 
-/// Adds Rust's target where it is missing and rustup is there.
+fn machine() -> Machine {
+    Machine::other(TARGET, TOOLS)
+}
+
+/// Adds Rust's targets where they are missing and rustup is there.
 pub fn prepare() -> Result<(), LabError> {
-    if cfg!(target_arch = "aarch64") || has_target()? || !setup::has("rustup") {
+    if cfg!(target_arch = "aarch64") || !setup::has("rustup") {
         return Ok(());
     }
-    println!("adding Rust's target {TARGET} by rustup");
-    let progress = spinner(format!("adding {TARGET}"));
-    let mut rustup = of_toolchain("rustup".into());
-    run("add Rust's target", rustup.args(["target", "add", TARGET]))?;
-    progress.finish_and_clear();
+    for target in [STATIC, TARGET] {
+        if has_target(target)? {
+            continue;
+        }
+        println!("adding Rust's target {target} by rustup");
+        let progress = spinner(format!("adding {target}"));
+        let mut rustup = of_toolchain("rustup".into());
+        run("add Rust's target", rustup.args(["target", "add", target]))?;
+        progress.finish_and_clear();
+    }
     Ok(())
 }
 
-/// Builds it and puts it where launchers look; where it cannot be built, says why.
-pub fn build(profile: Profile) -> Result<Option<String>, LabError> {
-    if let Some(obstacle) = obstacle()? {
-        return Ok(Some(obstacle));
+/// Builds it and puts it where launchers look; says what cannot be built here, and why.
+pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok(vec!["aarch64 from elsewhere: this machine is of aarch64 itself".into()]);
     }
+    let mut lacking = Vec::new();
+    match obstacle(STATIC, COMPILER)? {
+        Some(why) => lacking.push(format!("the agent for aarch64: {why}")),
+        None => build_agent(profile)?,
+    }
+    match obstacle(TARGET, &machine().compiler())? {
+        Some(why) => lacking.push(format!("what ranks on aarch64 load: {why}")),
+        None => build_the_rest(profile)?,
+    }
+    Ok(lacking)
+}
+
+fn build_agent(profile: Profile) -> Result<(), LabError> {
     let mut agent = cargo();
     match profile {
         Profile::Release => agent.arg("agent-aarch64"),
         Profile::Lab => agent
-            .args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab", "--target", TARGET])
+            .args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab", "--target", STATIC])
             .args(["--", "-C", "relocation-model=static", "-C", "strip=symbols"]),
     };
     show("build the agent for aarch64", &mut agent)?;
     let target = target_directory()?;
-    let built = target.join(TARGET).join(agent_directory(profile)).join(AGENT);
-    let place_of = dist_in(&target, profile).join("lib/rlaunch").join(PLACE);
-    place(&built, &place_of.join(AGENT))?;
-    Ok(None)
+    let built = target.join(STATIC).join(agent_directory(profile)).join(AGENT);
+    place(&built, &machine().place(&target, profile).join(AGENT))
 }
 
-/// Why it cannot be built here.
-fn obstacle() -> Result<Option<String>, LabError> {
-    if cfg!(target_arch = "aarch64") {
-        return Ok(Some("this machine is of aarch64 itself".into()));
-    }
-    if !setup::has(COMPILER) {
-        return Ok(Some(format!("{COMPILER} is not installed")));
-    }
-    let add = || format!("Rust's target is missing: rustup target add {TARGET}");
-    Ok((!has_target()?).then(add))
+fn build_the_rest(profile: Profile) -> Result<(), LabError> {
+    let machine = machine();
+    build_library(profile, &target_directory()?, &machine)?;
+    if setup::builds_verbs() { build_prover_for(&machine, profile) } else { Ok(()) }
 }
 
-fn has_target() -> Result<bool, LabError> {
+/// Why nothing can be built here for this target of Rust's.
+fn obstacle(target: &str, compiler: &str) -> Result<Option<String>, LabError> {
+    if !setup::has(compiler) {
+        return Ok(Some(format!("{compiler} is not installed")));
+    }
+    let add = || format!("Rust's target is missing: rustup target add {target}");
+    Ok((!has_target(target)?).then(add))
+}
+
+fn has_target(target: &str) -> Result<bool, LabError> {
     let mut rustc = of_toolchain("rustc".into());
     rustc.current_dir(workspace());
     let output = run("ask rustc for its targets", rustc.args(["--print", "sysroot"]))?;
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    Ok(sysroot.join("lib/rustlib").join(TARGET).join("lib").is_dir())
+    Ok(sysroot.join("lib/rustlib").join(target).join("lib").is_dir())
+}
+
+/// A directory with a Python of aarch64, as programs of that architecture see theirs: it is fetched
+/// once, into the cache.
+pub fn python() -> Result<PathBuf, LabError> {
+    let place = setup::cache().join("aarch64-python");
+    if !place.exists() {
+        let progress = spinner("fetching a Python of aarch64");
+        let mut unpack = Command::new("sh");
+        unpack.args(["-c", UNPACK, "python.sh"]).arg(&place).args(PYTHON);
+        run("fetch a Python of aarch64", &mut unpack)?;
+        progress.finish_and_clear();
+    }
+    Ok(place)
 }
 
 /// Why hosts of the lab cannot execute its programs as if they were of aarch64.

@@ -2,6 +2,7 @@
 //! against stand-ins for the C library and its mathematics, in which every symbol has a version that
 //! those have.
 
+use super::machine::Machine;
 use crate::LabError;
 use crate::command::run;
 use std::collections::BTreeMap;
@@ -96,13 +97,13 @@ pub(super) struct StandIns {
 }
 
 impl StandIns {
-    /// Makes them in `directory`.
-    pub(super) fn make(directory: &Path) -> Result<StandIns, LabError> {
+    /// Makes them in `directory`, for what `machine` has.
+    pub(super) fn make(machine: &Machine, directory: &Path) -> Result<StandIns, LabError> {
         for library in LIBRARIES {
-            stand_in(directory, library)?;
+            stand_in(machine, directory, library)?;
         }
         // Their own script names the loader, which has a few symbols.
-        let own = find("libc.so")?;
+        let own = find(machine, "libc.so")?;
         let own =
             fs::read_to_string(&own).map_err(LabError::io(format!("read {}", own.display())))?;
         let loader = own.find("AS_NEEDED").and_then(|at| own[at..].split_once(')'));
@@ -112,11 +113,11 @@ impl StandIns {
         write(directory, "libm.so", &format!("GROUP ( {} )\n", mathematics.display()))?;
         // There these are libraries of their own; here they are empty.
         let apart = "-Wl,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--as-needed";
-        let inline = compile(directory, "inline", INLINE)?;
+        let inline = compile(machine, directory, "inline", INLINE)?;
         let words = [format!("-L{}", directory.display()), inline, apart.into()];
         // This machine's libgcc_s wants more of the C library; the host's own will not.
         let options = "-Wl,--wrap=__libc_start_main,--allow-shlib-undefined";
-        let start = [compile(directory, "start", START)?, options.into()];
+        let start = [compile(machine, directory, "start", START)?, options.into()];
         Ok(StandIns { words: words.into(), start: start.into() })
     }
 
@@ -129,12 +130,13 @@ impl StandIns {
 }
 
 /// Makes one of them.
-fn stand_in(directory: &Path, library: &str) -> Result<(), LabError> {
-    let exported = symbols(&find(library)?, |section| !["*UND*", "*ABS*"].contains(&section))?;
+fn stand_in(machine: &Machine, directory: &Path, library: &str) -> Result<(), LabError> {
+    let exported = |section: &str| !["*UND*", "*ABS*"].contains(&section);
+    let exported = symbols(machine, &find(machine, library)?, exported)?;
     let symbols = chosen(&exported);
     let source = write(directory, &format!("{library}.s"), &assembly(&symbols))?;
     let map = write(directory, &format!("{library}.map"), &versions(&symbols))?;
-    let mut cc = Command::new("cc");
+    let mut cc = Command::new(machine.compiler());
     cc.args(["-shared", "-nostdlib", &format!("-Wl,-soname,{library}"), "-o"]);
     cc.arg(directory.join(library)).arg(source);
     cc.arg(format!("-Wl,--version-script={}", map.display()));
@@ -142,10 +144,15 @@ fn stand_in(directory: &Path, library: &str) -> Result<(), LabError> {
 }
 
 /// Compiles a source of this name; gives the object.
-fn compile(directory: &Path, name: &str, text: &str) -> Result<String, LabError> {
+fn compile(
+    machine: &Machine,
+    directory: &Path,
+    name: &str,
+    text: &str,
+) -> Result<String, LabError> {
     let source = write(directory, &format!("{name}.c"), text)?;
     let object = source.with_extension("o");
-    let mut cc = Command::new("cc");
+    let mut cc = Command::new(machine.compiler());
     cc.args(["-O2", "-fPIC", "-c", "-o"]).args([&object, &source]);
     run(&format!("compile {}", source.display()), &mut cc)?;
     Ok(object.display().to_string())
@@ -161,8 +168,8 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> 
 }
 
 /// Fails where a library or program needs more than the oldest hosts have.
-pub(super) fn check(built: &Path) -> Result<(), LabError> {
-    let needed = symbols(built, |section| section == "*UND*")?;
+pub(super) fn check(machine: &Machine, built: &Path) -> Result<(), LabError> {
+    let needed = symbols(machine, built, |section| section == "*UND*")?;
     let needed = needed.into_iter().max_by_key(|(_, version, _)| *version);
     match needed.filter(|(_, version, _)| *version > OLDEST_HOST) {
         None => Ok(()),
@@ -174,8 +181,8 @@ pub(super) fn check(built: &Path) -> Result<(), LabError> {
 }
 
 /// Where the compiler has a library.
-fn find(name: &str) -> Result<PathBuf, LabError> {
-    let mut cc = Command::new("cc");
+fn find(machine: &Machine, name: &str) -> Result<PathBuf, LabError> {
+    let mut cc = Command::new(machine.compiler());
     let found = run("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
     Ok(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
 }
@@ -184,8 +191,13 @@ fn find(name: &str) -> Result<PathBuf, LabError> {
 type Symbol = (String, Version, bool);
 
 /// The versioned symbols of a library that are in such sections, as objdump lists them.
-fn symbols(library: &Path, wanted: fn(&str) -> bool) -> Result<Vec<Symbol>, LabError> {
-    let listed = run("list symbols", Command::new("objdump").arg("-T").arg(library))?;
+fn symbols(
+    machine: &Machine,
+    library: &Path,
+    wanted: fn(&str) -> bool,
+) -> Result<Vec<Symbol>, LabError> {
+    let mut objdump = Command::new(machine.objdump());
+    let listed = run("list symbols", objdump.arg("-T").arg(library))?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     Ok(listed.lines().filter_map(|line| parse(line, wanted)).collect())
 }

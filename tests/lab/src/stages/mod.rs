@@ -84,7 +84,7 @@ impl Plan {
         self.filter.as_ref().is_none_or(about)
     }
 
-    /// Whether the agent for aarch64 is worth being built.
+    /// Whether what hosts of aarch64 are sent is worth being built.
     fn wants_aarch64(&self) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.contains("aarch64"))
     }
@@ -177,7 +177,7 @@ fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     setup::install(Extent::Peers)?;
     if let Err(error) = aarch64::prepare() {
         // What needs it is listed as skipped.
-        run::report("adding Rust's target for aarch64", &error);
+        run::report("adding Rust's targets for aarch64", &error);
     }
     println!("everything the lab needs is installed");
     Ok(Tally::check(true))
@@ -202,8 +202,8 @@ fn build(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
         Err(error) => run::failed("the build", &error),
     });
     tally.add(match aarch64::build(Profile::Lab) {
-        Ok(None) => Tally::check(true),
-        Ok(Some(why)) => Tally::skip(format!("the agent for aarch64: {why}")),
+        Ok(lacking) if lacking.is_empty() => Tally::check(true),
+        Ok(lacking) => Tally::skip(lacking.join("; ")),
         Err(error) => run::failed("the build for aarch64", &error),
     });
     let tests = ["test", "--workspace", "--profile", "lab", "--no-run"];
@@ -255,8 +255,10 @@ fn netns(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     let mut tally = own.unwrap_or_else(|error| run::failed("the lab's own tests", &error));
     let mut lacking = Vec::new();
     if plan.wants_aarch64() {
-        let why = aarch64::build(Profile::Lab).unwrap_or_else(|error| Some(error.to_string()));
-        lacking.extend(why.or_else(aarch64::cannot_run).map(|why| (AARCH64, why)));
+        let lacked = aarch64::build(Profile::Lab).unwrap_or_else(|error| vec![error.to_string()]);
+        let lacked = lacked.into_iter().chain(aarch64::cannot_run()).map(|why| (AARCH64, why));
+        lacking.extend(lacked);
+        lacking.extend(aarch64::python().err().map(|why| (AARCH64_PYTHON, why.to_string())));
     }
     // Hosts see it from their start.
     let torch = if plan.wants_torch() { python::build().err() } else { None };
@@ -333,6 +335,7 @@ const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
 const GPU: &str = "gpu::";
 const AARCH64: &str = "aarch64::";
+const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
 const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "csh"];
 
