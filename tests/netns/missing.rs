@@ -32,6 +32,33 @@ fn a_program_that_may_not_be_executed() {
 }
 
 #[test]
+fn a_program_for_other_machines() {
+    let field = Field::new();
+    let (number, machine) = match std::env::consts::ARCH {
+        "aarch64" => ("\\076", "x86_64"),
+        _ => ("\\267", "aarch64"),
+    };
+    // An ELF header up to the machine's number: 64 bits, little endian, an executable.
+    let header = format!("\\177ELF\\002\\001\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\002\\0{number}\\0");
+    let _program = field.scratch(&["b"], "/tmp/foreign");
+    let line = format!("mkdir /tmp/foreign && printf '{header}' >/tmp/foreign/tool");
+    field.on("b", &format!("{line} && chmod 755 /tmp/foreign/tool"));
+    let ran = field.rlaunch("-H b /tmp/foreign/tool").run();
+    let said =
+        format!("cannot execute /tmp/foreign/tool: it is built for {machine}, and this host is");
+    ran.ended_with(126).says(&["rank 0 on b", &said, ": -H OTHERS PROGRAM"]);
+}
+
+/// As shells and execvp(3) have it.
+#[test]
+fn a_script_that_does_not_say_what_runs_it() {
+    let field = Field::new();
+    let _program = field.files(&["b"], "/tmp/tool", "echo run by a shell\n", 0o755);
+    let ran = field.rlaunch("-H b /tmp/tool").run();
+    assert_eq!(ran.succeeded().out(), "run by a shell\n", "{ran}");
+}
+
+#[test]
 fn python_where_only_python3_is() {
     let field = Field::new();
     let hosts = ["a", "b", "c"];

@@ -1,5 +1,6 @@
-//! Which libraries an executable needs: DT_NEEDED of its dynamic section (System V ABI, chapter 5).
-//! 64-bit little-endian files only, which is what the agent itself runs on.
+//! What machine an executable is built for, and which libraries it needs: `e_machine` of its header and
+//! DT_NEEDED of its dynamic section (System V ABI, chapters 4 and 5). 64-bit little-endian files only,
+//! which is what the agent itself runs on.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,6 +18,19 @@ const MAX_NAME: usize = 256;
 /// The names of the libraries; none for a file that is no such executable, or is static.
 pub(crate) fn needed(path: &Path) -> Vec<String> {
     File::open(path).ok().and_then(|file| read_needed(&file)).unwrap_or_default()
+}
+
+/// The machine, as `uname -m` calls it; none for what is no such executable, or of a rare machine.
+pub(crate) fn machine(path: &Path) -> Option<&'static str> {
+    let file = File::open(path).ok()?;
+    check(&file)?;
+    match number(&file, 18, 2)? {
+        21 => Some("powerpc64"),
+        62 => Some("x86_64"),
+        183 => Some("aarch64"),
+        243 => Some("riscv64"),
+        _ => None,
+    }
 }
 
 struct Segment {
@@ -48,13 +62,16 @@ fn read_needed(file: &File) -> Option<Vec<String>> {
     Some(names.into_iter().filter_map(|name| string(file, start.checked_add(name)?)).collect())
 }
 
-fn segments(file: &File) -> Option<Vec<Segment>> {
+/// Nothing where it is no such executable.
+fn check(file: &File) -> Option<()> {
     let mut ident = [0; 6];
     file.read_exact_at(&mut ident, 0).ok()?;
     // Magic, class 64, little endian.
-    if ident != *b"\x7fELF\x02\x01" {
-        return None;
-    }
+    (ident == *b"\x7fELF\x02\x01").then_some(())
+}
+
+fn segments(file: &File) -> Option<Vec<Segment>> {
+    check(file)?;
     let (table, size, count) =
         (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?.min(MAX_ENTRIES));
     (0..count)
@@ -89,6 +106,13 @@ mod tests {
     fn a_shell_needs_libc() {
         let libraries = needed(Path::new("/bin/sh"));
         assert!(libraries.iter().any(|name| name.starts_with("libc.so")), "{libraries:?}");
+    }
+
+    #[test]
+    fn a_shell_is_built_for_this_machine() {
+        assert_eq!(machine(Path::new("/bin/sh")), Some(std::env::consts::ARCH));
+        assert_eq!(machine(Path::new("/etc/passwd")), None);
+        assert_eq!(machine(Path::new("/")), None);
     }
 
     #[test]

@@ -10,15 +10,19 @@
 //! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first; either may be
 //! empty. The environment is the rank's already, stdin, stdout and stderr are too.
 
+use crate::elf;
 use crate::say::complain;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid, setsid};
 use rlaunch_bootstrap::job::RankSetup;
-use std::ffi::OsString;
+use std::env::consts::ARCH;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Becomes the rank; returns only when that fails, with the shell's codes for it.
@@ -41,9 +45,36 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         complain!("rlaunch: cannot enter {}: {error}", directory.display());
         return ExitCode::from(126);
     }
-    let error = Command::new(&program).arg0(argv0).args(args).exec();
-    complain!("rlaunch: cannot execute {}: {error}", program.display());
+    let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
+    let error = match machine {
+        // Here may be an emulator. Without one, a shell would read it, and complain of its syntax.
+        Some(_) => exec_as_it_is(&program, argv0, args),
+        None => Command::new(&program).arg0(argv0).args(args).exec(),
+    };
+    let program = program.display();
+    match machine.filter(|_| error.raw_os_error() == Some(libc::ENOEXEC)) {
+        Some(machine) => complain!(
+            "rlaunch: cannot execute {program}: it is built for {machine}, and this host is {ARCH}\n\
+             hint: hosts that differ can have programs that do: \
+             rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM"
+        ),
+        None => complain!("rlaunch: cannot execute {program}: {error}"),
+    }
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+fn exec_as_it_is(
+    program: &OsStr,
+    argv0: OsString,
+    args: impl Iterator<Item = OsString>,
+) -> io::Error {
+    let c_string = |word: &OsStr| CString::new(word.as_bytes());
+    let words: Result<Vec<CString>, _> =
+        std::iter::once(argv0).chain(args).map(|word| c_string(&word)).collect();
+    match c_string(program).and_then(|path| Ok((path, words?))) {
+        Ok((path, words)) => rlaunch_sys::exec(&path, &words),
+        Err(error) => error.into(),
+    }
 }
 
 /// As the stub is told where it belongs.

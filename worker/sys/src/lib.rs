@@ -11,6 +11,6 @@ mod socket;
 pub use desk::{Desk, Loan, Loans, Memory, Scope, Sitting};
 pub use held::Held;
 pub use numa::prefer_memory_of;
-pub use process::{Fork, fork, let_descendants_read, write_to_process};
+pub use process::{Fork, exec, fork, let_descendants_read, write_to_process};
 pub use shared::SharedMemory;
 pub use socket::{Silence, unacknowledged};

@@ -1,6 +1,9 @@
 //! Processes.
 
+use std::ffi::{CStr, CString, c_char};
 use std::io;
+use std::iter;
+use std::ptr;
 
 /// Which side of a [`fork`] this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,21 @@ pub fn fork() -> io::Result<Fork> {
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(pid)),
     }
+}
+
+/// Becomes another program, with `words` as its arguments and this process's environment; returns only
+/// why it could not. This is execv(2): what no program is fails with `ENOEXEC`, where execvp(3) has a
+/// shell read it.
+pub fn exec(path: &CStr, words: &[CString]) -> io::Error {
+    let pointers: Vec<*const c_char> =
+        words.iter().map(|word| word.as_ptr()).chain(iter::once(ptr::null())).collect();
+    // SAFETY: signal(2) touches no memory, and the default is no handler of anybody's. Rust ignores
+    // this signal, and programs do not expect it.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // SAFETY: path and words end in a zero and the list in a null pointer; all live until the call
+    // returns, if it does.
+    unsafe { libc::execv(path.as_ptr(), pointers.as_ptr()) };
+    io::Error::last_os_error()
 }
 
 /// Lets the descendants of a process read this process's memory where the Yama module keeps that
