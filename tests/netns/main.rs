@@ -37,6 +37,7 @@ mod missing;
 mod network;
 mod oob;
 mod output;
+mod peers;
 mod placement;
 mod printing;
 mod rank_table;
