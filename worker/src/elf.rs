@@ -20,7 +20,7 @@ pub(crate) fn needed(path: &Path) -> Vec<String> {
     File::open(path).ok().and_then(|file| read_needed(&file)).unwrap_or_default()
 }
 
-/// The machine, as `uname -m` calls it; none for what is no such executable, or of a rare machine.
+/// The machine, as Rust calls it; none for what is no such executable, or of a rare machine.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     let file = File::open(path).ok()?;
     check(&file)?;
