@@ -1,6 +1,7 @@
 //! What ranks print arrives whole, in order, and at once.
 
 use crate::support::{BOUND, Field, launch_directory};
+use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -83,6 +84,26 @@ fn long_lines_are_not_torn() {
     assert!(lines == expected, "torn: {:?}", lines.iter().map(String::len).collect::<Vec<_>>());
 }
 
+/// What a host may have on its way is less than a line here: one that waits its turn must not hold
+/// up the one that goes on.
+#[test]
+fn long_lines_of_one_host_do_not_hold_each_other_up() {
+    const LENGTH: usize = 3 << 20;
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    // The second line of each has no end.
+    let long = format!("head -c {LENGTH} /dev/zero | tr '\\0' $RANK");
+    let ran = field.rlaunch("-H a:3,b -np 4").sh(&format!("{long}; echo; {long}")).run();
+    let mut counts = vec![0; 4];
+    let out = &ran.succeeded().stdout;
+    for run in out.split(|&byte| byte == b'\n').flat_map(|line| line.chunk_by(u8::eq)) {
+        assert_eq!(run.len() % LENGTH, 0, "torn: {} times {}", run.len(), run[0]);
+        counts[usize::from(run[0] - b'0')] += run.len();
+    }
+    assert_eq!(counts, vec![2 * LENGTH; 4]);
+    ran.took_less_than(8);
+}
+
 /// Three files of lines of arbitrary bytes; each line begins with the rank.
 #[test]
 fn bytes_are_bytes() {
@@ -138,6 +159,22 @@ fn a_prompt_of_a_single_rank_arrives_at_once() {
     running.wait_for_text("name? ", 1);
     field.lab.write_file("a", Path::new("/tmp/go"), b"", 0o644).unwrap();
     assert_eq!(running.finish().succeeded().out(), "name? ");
+}
+
+/// It goes on only when its last step was seen, and never pauses for long.
+#[test]
+fn a_progress_bar_is_seen_as_it_grows() {
+    let field = Field::new();
+    let script = "for step in 1 2 3; do while [ ! -e /tmp/go$step ]; do printf .; sleep 0.05; \
+                  done; rm /tmp/go$step; printf \"\\rstep $step\"; done";
+    let mut running = field.rlaunch("-H a").sh(script).spawn();
+    running.wait_for_text("...", 1);
+    for step in ["1", "2", "3"] {
+        let go = format!("/tmp/go{step}");
+        field.lab.write_file("a", Path::new(&go), b"", 0o644).unwrap();
+        running.wait_for_text(&format!("\rstep {step}"), 1);
+    }
+    running.finish().succeeded();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Handle to the channel's writing end; clones share it.
 #[derive(Clone)]
@@ -16,6 +16,16 @@ pub(crate) struct Outbox {
     /// Bounded by the credit that every frame in it has taken.
     output: mpsc::UnboundedSender<Vec<u8>>,
     credit: Arc<Semaphore>,
+    /// One permit.
+    pen: Arc<Semaphore>,
+}
+
+/// Whoever has it may send output. A line that is longer than a frame keeps it to its end: the
+/// launcher shows no other rank's lines in between, and those would take all the credit while they
+/// wait for the rest of this one.
+pub(crate) struct Pen {
+    /// Never taken where the semaphore is closed, which nobody does.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Outbox {
@@ -24,8 +34,9 @@ impl Outbox {
         let (control, control_queue) = mpsc::unbounded_channel();
         let (output, output_queue) = mpsc::unbounded_channel();
         let credit = Arc::new(Semaphore::new(0));
+        let pen = Arc::new(Semaphore::new(1));
         let queue = Queue { control: control_queue, output: output_queue };
-        (Outbox { control, output, credit }, queue)
+        (Outbox { control, output, credit, pen }, queue)
     }
 
     /// Sends a control frame ahead of all output.
@@ -36,6 +47,11 @@ impl Outbox {
     /// Sends a frame behind all output that was accepted before.
     pub(crate) fn send_last(&self, message: &FromAgent) {
         push(&self.output, message);
+    }
+
+    /// Waits until nobody else of this node is in the middle of a line.
+    pub(crate) async fn pen(&self) -> Pen {
+        Pen { _permit: self.pen.clone().acquire_owned().await.ok() }
     }
 
     /// Sends output, waiting for credit; `stamp` is when it was read, in microseconds since 1970.

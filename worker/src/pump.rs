@@ -1,15 +1,20 @@
 //! From a rank's pipe to the channel: whole lines, in order, every byte.
 
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Pen};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 /// An unfinished line is sent on after this long, so that a prompt or a progress bar is seen.
 const UNFINISHED: Duration = Duration::from_millis(200);
+
+/// A writer in the middle of a long line that stays silent this long gives the pen to others; the
+/// launcher's patience is the same.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Nothing to read for this long, and nobody of the job left to write: the stream has ended.
 const ABANDONED: Duration = Duration::from_millis(50);
@@ -37,26 +42,40 @@ pub(crate) async fn pump(
     let mut buffer = Vec::with_capacity(MAX_OUTPUT);
     let mut stamp = None;
     let mut open = true;
-    // What was last sent did not end its line, and more of that line may follow at any time.
-    let mut unfinished_sent = false;
+    // Kept from the first frame of a long line to its last.
+    let mut pen: Option<Pen> = None;
+    // Until when what is in the buffer may wait for the end of its line.
+    let mut due = None;
     while open {
-        let line_waits = !buffer.is_empty() && !unfinished_sent;
+        let until = due.or_else(|| pen.is_some().then(|| Instant::now() + PATIENCE));
         let more = read_more(&mut pipe, &mut buffer, &mut abandoned);
-        let read = if line_waits {
-            tokio::time::timeout(UNFINISHED, more).await.unwrap_or(Read::Paused)
-        } else {
-            more.await
+        let read = match until {
+            Some(until) => timeout_at(until, more).await.unwrap_or(Read::Paused),
+            None => more.await,
         };
         open = read != Read::End;
         if stamped && read == Read::More {
             stamp = now();
         }
+        if read == Read::Paused && buffer.is_empty() {
+            pen = None;
+        }
         while let Some(length) = ready(&buffer, read) {
             let data = take(&mut buffer, length);
-            unfinished_sent = data.last() != Some(&b'\n');
+            let goes_on = data.last() != Some(&b'\n');
+            let is_long = length == MAX_OUTPUT || pen.is_some();
+            let held = match pen.take() {
+                Some(pen) => pen,
+                None => outbox.pen().await,
+            };
             if !outbox.output((rank, stream), stamp, data).await {
                 return discard(pipe).await;
             }
+            pen = (is_long && goes_on).then_some(held);
+            due = None;
+        }
+        if !buffer.is_empty() {
+            due = due.or_else(|| Some(Instant::now() + UNFINISHED));
         }
         buffer.reserve_exact(MAX_OUTPUT - buffer.len());
     }
