@@ -15,7 +15,7 @@ use crate::say::complain;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getppid, setsid};
+use nix::unistd::{Pid, getppid, setpgid};
 use rlaunch_bootstrap::job::RankSetup;
 use std::env::consts::ARCH;
 use std::ffi::{CString, OsStr, OsString};
@@ -115,9 +115,9 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
     Ok(())
 }
 
-/// A session of its own, and death with the agent.
+/// A process group of its own, and death with the agent.
 fn arrange(parent: Pid) -> io::Result<()> {
-    setsid()?;
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The agent may have died before the line above took effect.
     if getppid() != parent {

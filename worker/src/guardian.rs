@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 use rlaunch_sys::Fork;
 use std::fs::OpenOptions;
 use std::process::ExitCode;
@@ -34,6 +34,10 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace) -> ExitCode) -> ExitCode {
             // is not inherited. And without its guardian the agent ends the job in order.
             let _ = prctl::set_child_subreaper(true);
             let _ = prctl::set_pdeathsig(Signal::SIGTERM);
+            // One session for the agent and all its ranks, and no terminal: a scheduler that groups
+            // processes by session lets ranks that share processors give way to each other. A
+            // child leads no group, so it does not fail.
+            let _ = setsid();
             let _ = watched.thread_unblock();
             agent(&workspace)
         }

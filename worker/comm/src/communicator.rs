@@ -139,7 +139,7 @@ impl Communicator {
                 return Ok(());
             }
             if progress {
-                pause.fruitless = 0;
+                pause.end();
             } else {
                 let missing = |engine: &mut Engine| (Some(operation), engine.name(peer));
                 self.station.pause(&mut pause, sitting, missing)?;
@@ -220,7 +220,7 @@ impl Communicator {
                 Got::Message => return Ok(true),
                 Got::Offer => return Ok(false),
                 Got::Progress => {
-                    pause.fruitless = 0;
+                    pause.end();
                     continue;
                 }
                 Got::Hindered => return Err(engine.obstacle(from.peer)),

@@ -113,7 +113,7 @@ impl Communicator {
 fn alone() -> Result<Communicator, StartError> {
     let names = [PeerName { rank: 0, host: "".into() }];
     let engine = Engine::new(0, vec![Box::new(OwnLink::default())], names.into());
-    let station = Station::new(engine, Arc::new(Kernel::new()?), Patience::of(false), None);
+    let station = Station::new(engine, Arc::new(Kernel::new()?), Patience::none(), None);
     Ok(Communicator::new(Arc::new(station), Group::world(0, [0].into())))
 }
 
@@ -159,7 +159,11 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     }
     let nodes: Vec<NodeId> = table.ranks().iter().map(|row| row.node).collect();
     let engine = Engine::new(me.index(), links, names);
-    let patience = Patience::of(!spins()?.unwrap_or(locals.len() <= cpus));
+    let patience = match spins()? {
+        Some(false) => Patience::none(),
+        Some(true) => Patience::of(engine.waking(), false),
+        None => Patience::of(engine.waking(), locals.len() > cpus),
+    };
     let station = Station::new(engine, Arc::new(Kernel::new()?), patience, timeout);
     let group = Group::world(me.index(), nodes.iter().map(|node| node.0).collect());
     station.listen_to(Agent::new(client, nodes))?;

@@ -1,7 +1,8 @@
 //! Waiting: what a process does until its messages have come.
 //!
-//! It looks again and again for a while, since most answers are there within a microsecond; then lets
-//! other processes run, in case that it is their turn that it waits for; then sleeps on its links.
+//! It looks again and again for about as long as it takes to be woken, since most answers are there
+//! within a microsecond; then it sleeps on its links. So a wait takes twice as long as it must, at
+//! worst, whatever a look costs, and who is waited for is not kept from its processor.
 
 use crate::agent::{Agent, Heard};
 use crate::engine::{Came, Engine, Key};
@@ -24,25 +25,29 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// How long the last words may take: a peer that does not read them has other worries.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How often a rank looks before it rests.
+/// How long a rank looks before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Fruitless looks in a row before it lets others run.
-    pub(crate) looks: u32,
-    /// So often it lets others run before it sleeps.
-    pub(crate) yields: u32,
+    /// Fruitless looks in a row before it looks at the clock as well.
+    looks: u32,
+    /// For so long it goes on with that.
+    spin: Duration,
+    /// It lets others run meanwhile: who could answer may be waiting for this processor.
+    gives_way: bool,
 }
 
 impl Patience {
-    /// For a rank that shares its CPUs with others, or does not.
-    pub(crate) fn of(shares: bool) -> Patience {
-        match shares {
-            // Whoever could answer is not running: yielding is of no use either, since every rank
-            // is a session of its own, and the scheduler's groups do not give way to each other.
-            true => Patience { looks: 50, yields: 0 },
-            // Twice as long as it takes to be woken.
-            false => Patience { looks: 10_000, yields: 100 },
-        }
+    /// A clock costs as much as a look at a few links.
+    const LOOKS: u32 = 8;
+
+    /// For as long as it takes to be woken; `is_crowded` where ranks share processors.
+    pub(crate) fn of(waking: Duration, is_crowded: bool) -> Patience {
+        Patience { looks: Patience::LOOKS, spin: waking, gives_way: is_crowded }
+    }
+
+    /// Sleeps almost at once.
+    pub(crate) fn none() -> Patience {
+        Patience::of(Duration::ZERO, false)
     }
 }
 
@@ -218,7 +223,7 @@ impl Station {
                 return ended;
             }
             if progress {
-                pause.fruitless = 0;
+                pause.end();
                 continue;
             }
             let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
@@ -261,9 +266,13 @@ impl Station {
     ) -> Result<(), Cause> {
         let now = self.idle.now();
         let clock = pause.clock.get_or_insert_with(|| Clock::start(now, self.timeout));
+        let since = *pause.since.get_or_insert(now);
         match clock.look(now) {
-            Tick::Wait(_) if pause.fruitless < self.patience.looks + self.patience.yields => {
-                sitting.away(|| self.idle.pass());
+            Tick::Wait(_) if now.saturating_sub(since) < self.patience.spin => {
+                pause.fruitless = 0;
+                if self.patience.gives_way {
+                    sitting.away(|| self.idle.pass());
+                }
             }
             Tick::Wait(longest) => {
                 self.sleep(sitting, longest);
@@ -336,9 +345,20 @@ impl Drop for Station {
 /// How long somebody has waited.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
-    /// Looks in a row that found nothing.
+    /// Looks in a row that found nothing, since the clock was looked at.
     pub(crate) fruitless: u32,
+    /// When the first of them was followed by a look at the clock.
+    since: Option<Duration>,
     clock: Option<Clock>,
+}
+
+impl Pause {
+    /// Something has come: patience begins anew.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        self.fruitless = 0;
+        self.since = None;
+    }
 }
 
 /// How long a wait has lasted.

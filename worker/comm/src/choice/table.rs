@@ -67,9 +67,12 @@ pub(super) static ALL_REDUCE: Table<AllReduce> = Table {
     by_node: 256 * KIB,
     rows: &[
         Row(ANYWHERE, 2, 8 * KIB, AllReduce::RecursiveDoubling),
+        Row(ONE_NODE, 2, 64 * KIB, AllReduce::Pieces),
         Row(ANYWHERE, 2, ANY, AllReduce::Rabenseifner),
         Row(ANYWHERE, 4, 256, AllReduce::Direct),
         Row(ANYWHERE, ANY, 8 * KIB, AllReduce::RecursiveDoubling),
+        Row(ANYWHERE, 3, 48 * KIB, AllReduce::Scattered),
+        Row(ANYWHERE, 4, 64 * KIB, AllReduce::Scattered),
         Row(ANYWHERE, ANY, 256 * KIB, AllReduce::Rabenseifner),
         Row(ONE_NODE, ANY, ANY, AllReduce::Rabenseifner),
     ],
@@ -179,6 +182,8 @@ algorithms! {
         Direct => direct, "direct";
         RecursiveDoubling => recursive_doubling, "recursive doubling";
         Rabenseifner => rabenseifner, "Rabenseifner";
+        Scattered => scattered, "scattered";
+        Pieces => pieces, "pieces";
         Ring => ring, "ring";
     }
     /// From all to one.

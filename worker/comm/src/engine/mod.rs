@@ -22,6 +22,7 @@ use incoming::{Fetch, Inbox, Incoming};
 use outbox::Outbox;
 use rlaunch_sys::Loans;
 use std::sync::Arc;
+use std::time::Duration;
 use stretch::{Stretch, Target};
 
 /// Links whose looking costs a system call are looked at only so often when nothing is waited for
@@ -106,6 +107,11 @@ impl Engine {
     /// The longest message that goes to every peer without being offered.
     pub(crate) fn least_eager(&self) -> usize {
         self.peers.iter().map(|peer| peer.limits.eager).min().unwrap_or(0)
+    }
+
+    /// See [`Link::waking`]: of the slowest.
+    pub(crate) fn waking(&self) -> Duration {
+        self.peers.iter().map(|peer| peer.link.waking()).max().unwrap_or_default()
     }
 
     /// A request that waits for its end.

@@ -19,11 +19,17 @@ use crate::packet::Header;
 use rlaunch_sys::{Loan, Loans};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// The way to one other rank. Nothing in here blocks.
 pub(crate) trait Link: Send {
     /// How much goes at once.
     fn limits(&self) -> Limits;
+
+    /// About how long it takes, once something has come, until who sleeps on it goes on.
+    fn waking(&self) -> Duration {
+        Duration::from_micros(50)
+    }
 
     /// Begins a packet, or goes on with the one that was begun: called with the same packet until
     /// it says `true`, and with no other in between. `true` means that the payload has been copied

@@ -17,16 +17,23 @@ pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
     }
     let blocks = Blocks::equal(count, me.size);
     plan.scratch(blocks.count());
-    let of = |rank| {
-        if rank == me.rank { own } else { blocks.one(Place::Scratch, rank) }
-    };
     for steps in 1..me.size {
         plan.send(me.ahead(steps), own);
     }
     for steps in 1..me.size {
         let from = me.behind(steps);
-        plan.receive(from, of(from));
+        plan.receive(from, blocks.one(Place::Scratch, from));
     }
+    fold_in_order(&mut plan, me, &blocks, own, result);
+    plan.finish()
+}
+
+/// Reduces `own` and the blocks of the others, which are in the scratch memory, in the order of
+/// ranks.
+fn fold_in_order(plan: &mut Plan, me: Member, blocks: &Blocks, own: Span, result: Span) {
+    let of = |rank| {
+        if rank == me.rank { own } else { blocks.one(Place::Scratch, rank) }
+    };
     // The own block of the scratch memory is free for what is on the way.
     let spare = blocks.one(Place::Scratch, me.rank);
     let mut sum = of(0);
@@ -36,7 +43,32 @@ pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
         plan.fold(from, with, into);
         sum = into;
     }
-    plan.finish()
+}
+
+/// Everyone is told of its block by everyone, reduces it in the order of ranks and tells everyone.
+/// Two rounds: for few ranks, and blocks that are sent without being offered.
+pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
+    in_blocks(me, count, in_place, |plan, blocks| {
+        let input = input(in_place);
+        let mine = blocks.one(Place::Output, me.rank);
+        let told = Blocks::equal(mine.length, me.size);
+        plan.scratch(told.count());
+        for steps in 1..me.size {
+            plan.send(me.ahead(steps), blocks.one(input, me.ahead(steps)));
+        }
+        for steps in 1..me.size {
+            plan.receive(me.behind(steps), told.one(Place::Scratch, me.behind(steps)));
+        }
+        // Who has nothing to reduce has a second round as well.
+        plan.then();
+        fold_in_order(plan, me, &told, blocks.one(input, me.rank), mine);
+        for steps in 1..me.size {
+            plan.send(me.ahead(steps), mine);
+        }
+        for steps in 1..me.size {
+            plan.receive(me.behind(steps), blocks.one(Place::Output, me.behind(steps)));
+        }
+    })
 }
 
 /// Everything with one rank in each of log₂ size rounds. Ranks beyond a power of two have another
@@ -96,6 +128,40 @@ pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
         reduce_scatter::halve(plan, me, blocks, input(in_place), Place::Output, own);
         all_gather::double(plan, me, blocks);
     })
+}
+
+/// Between two ranks at most, in pieces: what is reduced of one is on its way back while the next
+/// is reduced. For pieces that are sent without being offered.
+pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
+    const PIECES: usize = 2;
+    debug_assert!(me.size <= 2, "{me:?}");
+    let mut plan = Plan::default();
+    if me.size == 1 {
+        plan.copy(Span::first(input(in_place), count), Span::first(Place::Output, count));
+        return plan.finish();
+    }
+    let peer = me.ahead(1);
+    let blocks = Blocks::divide(count, me.size * PIECES);
+    let of = |place, rank, piece| blocks.one(place, rank * PIECES + piece);
+    // What a rank sends in a step, the other receives in the same: a piece that has to be offered
+    // waits for nothing that comes later.
+    for step in 0..=PIECES {
+        if step < PIECES {
+            plan.send(peer, of(input(in_place), peer, step));
+        }
+        if step > 0 {
+            plan.send(peer, of(Place::Output, me.rank, step - 1));
+        }
+        if step < PIECES {
+            let own = of(input(in_place), me.rank, step);
+            plan.receive_fold(peer, own, of(Place::Output, me.rank, step));
+        }
+        if step > 0 {
+            plan.receive(peer, of(Place::Output, peer, step - 1));
+        }
+        plan.then();
+    }
+    plan.finish()
 }
 
 /// The same between neighbours, in 2·(size - 1) rounds.

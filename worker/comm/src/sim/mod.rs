@@ -297,8 +297,7 @@ fn communicator(world: &Arc<Shared>, settings: &Settings, me: usize) -> Communic
     let nodes = (0..settings.ranks).map(|rank| (rank / settings.per_node) as u32);
     let group = Group::world(me, nodes.collect());
     let idle = Arc::new(SimIdle { world: world.clone(), me });
-    let patience = Patience { looks: 1, yields: 3 };
-    let station = Station::new(engine, idle, patience, Some(settings.timeout));
+    let station = Station::new(engine, idle, Patience::none(), Some(settings.timeout));
     Communicator::new(Arc::new(station), group)
 }
 

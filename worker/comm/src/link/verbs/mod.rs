@@ -245,6 +245,11 @@ impl Link for VerbsLink {
         Limits { eager: payload, packet: payload, fetch: usize::MAX, write, is_dear: false }
     }
 
+    /// Cards hold interrupts back, to send fewer.
+    fn waking(&self) -> Duration {
+        Duration::from_micros(500)
+    }
+
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
         if payload.len() > self.payload || header.length as usize != payload.len() {
             return Err(LinkError::OutOfTurn("its length is another than its header says"));

@@ -10,7 +10,8 @@ fn an_all_reduce_of_two_copies_nothing_it_need_not() {
             let schedule = algorithm(me, 4096, false);
             let copies = schedule.steps.iter().flat_map(|step| &step.local);
             assert!(!copies.clone().any(|local| matches!(local, Local::Copy { .. })), "{name}");
-            assert!(name == "direct" || schedule.scratch == 0, "{name}: {schedule:?}");
+            let keeps = ["direct", "scattered"].contains(&name);
+            assert!(keeps || schedule.scratch == 0, "{name}: {schedule:?}");
         }
         let halves = all_reduce::rabenseifner(me, 4096, true);
         assert_eq!(halves.scratch, 0);
@@ -50,6 +51,8 @@ fn many_elements_are_received_as_rarely_as_can_be() {
             }
             let rabenseifner = all_reduce::rabenseifner(me, count, false);
             let ring = all_reduce::ring(me, count, false);
+            let scattered = all_reduce::scattered(me, count, false);
+            assert_eq!(received(&scattered), 2 * others, "{me:?}");
             assert_eq!(received(&rabenseifner), 2 * others, "{me:?}");
             assert_eq!(received(&ring), 2 * others, "{me:?}");
         }
@@ -74,6 +77,8 @@ fn few_elements_take_as_few_rounds_as_can_be() {
             assert_eq!(rounds(rabenseifner), 2 * least, "{me:?}");
             let direct = all_reduce::direct(me, 3, false);
             assert_eq!(rounds(direct), usize::from(size > 1), "{me:?}");
+            let scattered = all_reduce::scattered(me, size, false);
+            assert_eq!(rounds(scattered), if size > 1 { 2 } else { 0 }, "{me:?}");
         }
     }
 }

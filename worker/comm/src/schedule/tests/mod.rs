@@ -222,7 +222,11 @@ type CheckAlike = fn(&str, &[Schedule], usize, fn(usize) -> bool);
 fn alike(algorithms: &[(&str, Alike)], counts: fn(usize) -> Vec<usize>, check: CheckAlike) {
     for (name, algorithm) in algorithms {
         // Some take so many messages that a few ranks have to do.
-        let most = if *name == "direct" { 17 } else { 64 };
+        let most = match *name {
+            "direct" | "scattered" => 17,
+            "pieces" => 2,
+            _ => 64,
+        };
         for size in sizes().filter(|size| *size <= most) {
             for (count, in_place) in
                 counts(size).into_iter().flat_map(|count| IN_PLACE.map(|how| (count, how)))
@@ -286,8 +290,9 @@ fn check_all_reduce(name: &str, schedules: &[Schedule], count: usize, in_place: 
     expect_reduced(name, schedules.len(), 0..count, &results);
 }
 
-const ALL_REDUCE: [(&str, Alike); 4] = [
+const ALL_REDUCE: [(&str, Alike); 5] = [
     ("direct", all_reduce::direct),
+    ("scattered", all_reduce::scattered),
     ("recursive doubling", all_reduce::recursive_doubling),
     ("Rabenseifner", all_reduce::rabenseifner),
     ("ring", all_reduce::ring),
@@ -296,6 +301,7 @@ const ALL_REDUCE: [(&str, Alike); 4] = [
 #[test]
 fn an_all_reduce_gives_everyone_the_same_bits() {
     alike(&ALL_REDUCE, counts, check_all_reduce);
+    alike(&[("pieces", all_reduce::pieces)], counts, check_all_reduce);
 }
 
 #[test]
