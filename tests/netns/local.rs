@@ -1,6 +1,7 @@
 //! Ranks on the launching machine itself, which has no sshd.
 
 use crate::support::Field;
+use nix::pty::{OpenptyResult, openpty};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
@@ -61,6 +62,26 @@ fn nothing_is_left_behind() {
     let ran = field.rlaunch("-np 2").sh(&format!("setsid sleep {nap} & echo up")).run();
     assert_eq!(ran.succeeded().out(), "up\nup\n", "{ran}");
     assert!(!runs(nap), "left when rlaunch returned: {ran}");
+}
+
+/// Only within a session do processes give way to each other where the scheduler groups them so; and
+/// from a terminal comes no signal to a group of one rank, or to the ranks at all.
+#[test]
+fn ranks_of_a_host_share_a_session_without_a_terminal() {
+    let field = Field::new();
+    let script = "read -r pid _ _ _ group session terminal _ </proc/self/stat; \
+                  echo $((pid == group)) $((pid == session)) $session $terminal";
+    let OpenptyResult { master: _master, slave } = openpty(None, None).unwrap();
+    let run = field.rlaunch("-np 2").sh(script).at_terminal();
+    let ran = run.command().stdin(slave).output().unwrap();
+    let local = String::from_utf8(ran.stdout).unwrap();
+    let remote = field.rlaunch("-H a:2").sh(script).run().succeeded().out().into_owned();
+    for out in [local, remote] {
+        let ranks: Vec<Vec<&str>> = out.lines().map(|line| line.split(' ').collect()).collect();
+        let [one, other] = &ranks[..] else { panic!("{out}") };
+        assert_eq!(one, other);
+        assert!(matches!(one[..], ["1", "0", _, "0"]), "{out}");
+    }
 }
 
 #[test]
