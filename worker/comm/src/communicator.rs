@@ -21,9 +21,6 @@ pub struct Received {
     pub length: usize,
 }
 
-/// A wait for one rank looks at the others once in so many times.
-const OTHERS: u32 = 64;
-
 /// Contexts have 24 bits, of which one says that a collective speaks.
 const MOST_CONTEXTS: u32 = 1 << 23;
 
@@ -226,9 +223,11 @@ impl Communicator {
                 Got::Hindered => return Err(engine.obstacle(from.peer)),
                 Got::Nothing => {}
             }
-            // The others have their turn now and then, and before a rest.
-            if pause.fruitless % OTHERS == OTHERS - 1 || self.station.is_about_to_rest(&pause) {
-                engine.progress(loans);
+            // Now the others have their turn. What comes of that may be the message: who slept on it
+            // would not hear of it again.
+            if self.station.is_about_to_rest(&pause) && engine.progress(loans) {
+                pause.end();
+                continue;
             }
             let missing = |engine: &mut Engine| (Some(operation), engine.name(from.peer));
             self.station.pause(&mut pause, sitting, missing)?;

@@ -309,7 +309,6 @@ impl Station {
             return engine.disarm();
         }
         engine.somebody_sleeps = true;
-        let longest = longest.min(engine.longest_sleep());
         let mut has_news = false;
         sitting.away(|| has_news = self.idle.sleep(longest));
         let (engine, _) = sitting.parts();

@@ -114,11 +114,6 @@ impl Engine {
         self.peers.iter().map(|peer| peer.link.waking()).max().unwrap_or_default()
     }
 
-    /// See [`Link::longest_sleep`]: of all.
-    pub(crate) fn longest_sleep(&self) -> Duration {
-        self.peers.iter().map(|peer| peer.link.longest_sleep()).min().unwrap_or(Duration::MAX)
-    }
-
     /// A request that waits for its end.
     pub(crate) fn request(&mut self, operation: Operation) -> Key {
         let ended = self.core.fault.clone().map(Err);

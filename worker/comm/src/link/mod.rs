@@ -26,11 +26,6 @@ pub(crate) trait Link: Send {
     /// How much goes at once.
     fn limits(&self) -> Limits;
 
-    /// For how long a rank may sleep on it: what is forgotten is found then.
-    fn longest_sleep(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
     /// About how long it takes, once something has come, until who sleeps on it goes on.
     fn waking(&self) -> Duration {
         Duration::from_micros(50)

@@ -159,8 +159,12 @@ impl Link for SimLink {
         Ok(Wrote::All)
     }
 
-    fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
-        // Sleeping is up to the world.
-        Ok(Armed::Quiet)
+    fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
+        let may_sleep = self.half.is_none() && self.world.arm(self.from, self.to, wants_room);
+        Ok(if may_sleep { Armed::Quiet } else { Armed::Awake })
+    }
+
+    fn disarm(&mut self) {
+        self.world.disarm(self.from, self.to);
     }
 }

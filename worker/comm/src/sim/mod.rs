@@ -46,6 +46,9 @@ pub struct Settings {
 
 /// The longest that a packet is on its way.
 const FLIGHT: Duration = Duration::from_micros(300);
+/// The longest that a turn takes, and a look at a link.
+const TURN: Duration = Duration::from_micros(20);
+const LOOK: Duration = Duration::from_micros(5);
 /// Packets that fit between two ranks.
 const ROOM: usize = 4;
 
@@ -75,6 +78,10 @@ struct State {
     /// Ranks whose program runs.
     running: Vec<bool>,
     alive: Vec<bool>,
+    /// When the sleep of a rank is over, whatever comes.
+    asleep: Vec<Option<Duration>>,
+    /// What wakes ranks, by who sleeps and who may wake it: news, and room where that is wanted.
+    armed: BTreeMap<(usize, usize), bool>,
     faults: Faults,
     wires: BTreeMap<(usize, usize), VecDeque<Packet>>,
     /// Transfers that were written, by who wrote them and to whom.
@@ -117,12 +124,28 @@ impl Shared {
         state.wires.entry((from, to)).or_default().push_back(packet);
     }
 
+    /// What has come. A look takes time, so something may come between two of one turn.
     pub(crate) fn take(&self, from: usize, to: usize) -> Option<(Message, Vec<u8>)> {
         let mut state = self.lock();
+        state.pass(LOOK);
         let now = state.now;
         let wire = state.wires.get_mut(&(from, to))?;
         let packet = wire.pop_front_if(|packet| packet.ready <= now)?;
         Some((packet.message, packet.payload))
+    }
+
+    /// Whether a rank may sleep until something comes from this peer.
+    pub(crate) fn arm(&self, me: usize, peer: usize, wants_room: bool) -> bool {
+        let mut state = self.lock();
+        let may_sleep = !state.has_news(me, peer, wants_room);
+        if may_sleep {
+            state.armed.insert((me, peer), wants_room);
+        }
+        may_sleep
+    }
+
+    pub(crate) fn disarm(&self, me: usize, peer: usize) {
+        self.lock().armed.remove(&(me, peer));
     }
 
     /// Whoever wrote a message is told that it has arrived.
@@ -167,12 +190,14 @@ impl Shared {
         true
     }
 
-    /// Lets somebody have the next turn, and returns when it is `me`'s again.
+    /// Lets somebody have the next turn, and returns when it is `me`'s again: after a sleep of
+    /// `longest`, if nothing has come before.
     fn pass(&self, me: usize, longest: Duration) {
         let mut state = self.lock();
-        state.next(longest);
+        state.asleep[me] = Some(state.now.saturating_add(longest));
+        state.next();
         self.turns.notify_all();
-        drop(self.await_turn(state, me));
+        self.await_turn(state, me).asleep[me] = None;
     }
 
     fn await_turn<'s>(&'s self, state: MutexGuard<'s, State>, me: usize) -> MutexGuard<'s, State> {
@@ -184,26 +209,63 @@ impl Shared {
     fn end(&self, me: usize) {
         let mut state = self.lock();
         state.running[me] = false;
-        state.next(Duration::ZERO);
+        state.next();
         self.turns.notify_all();
     }
 }
 
 impl State {
+    fn pass(&mut self, longest: Duration) {
+        let passes = 1 + self.dice.below(longest.as_micros() as usize) as u64;
+        self.now += Duration::from_micros(passes);
+    }
+
     /// Time passes, and somebody who runs has the next turn.
-    fn next(&mut self, longest: Duration) {
+    fn next(&mut self) {
         self.turns += 1;
-        let passes = 1 + self.dice.below(20) as u64;
-        self.now += Duration::from_micros(passes) + longest.min(Duration::from_micros(200));
+        self.pass(TURN);
         if let Some((rank, after)) = self.faults.dies
             && self.turns >= after
         {
             self.alive[rank] = false;
         }
         let running: Vec<usize> = (0..self.running.len()).filter(|&at| self.running[at]).collect();
-        if !running.is_empty() {
-            self.turn = running[self.dice.below(running.len())];
+        if running.is_empty() {
+            return;
         }
+        while !running.iter().any(|&rank| self.is_awake(rank)) {
+            self.now = self.next_event();
+        }
+        // Now and then somebody is woken for nothing.
+        let is_fair = self.dice.below(8) > 0;
+        let turns = running.iter().filter(|&&rank| !is_fair || self.is_awake(rank));
+        let turns: Vec<usize> = turns.copied().collect();
+        self.turn = turns[self.dice.below(turns.len())];
+    }
+
+    fn is_awake(&self, rank: usize) -> bool {
+        let is_over = self.asleep[rank].is_none_or(|until| until <= self.now);
+        let mut armed = self.armed.range((rank, 0)..(rank + 1, 0));
+        is_over || armed.any(|(&(me, peer), &wants_room)| self.has_news(me, peer, wants_room))
+    }
+
+    /// Whether a look at this peer, or what is to be sent to it, would not be in vain.
+    fn has_news(&self, me: usize, peer: usize, wants_room: bool) -> bool {
+        let has_come = match self.wires.get(&(peer, me)).and_then(VecDeque::front) {
+            Some(packet) => packet.ready <= self.now,
+            None => !self.alive[peer],
+        };
+        let is_told = self.confirmed.get(&(me, peer)).is_some_and(|told| !told.is_empty());
+        let has_room = self.wires.get(&(me, peer)).is_none_or(|wire| wire.len() < ROOM);
+        has_come || is_told || !self.alive[me] || (wants_room && has_room)
+    }
+
+    /// When something happens next, where everybody sleeps.
+    fn next_event(&self) -> Duration {
+        let arrivals = self.wires.values().filter_map(VecDeque::front).map(|packet| packet.ready);
+        let ends = self.asleep.iter().flatten().copied();
+        let events = arrivals.chain(ends).filter(|&at| at > self.now);
+        events.min().expect("who sleeps does so for a while")
     }
 }
 
@@ -247,6 +309,8 @@ pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + 
         turns: 0,
         running: vec![true; ranks],
         alive: vec![true; ranks],
+        asleep: vec![None; ranks],
+        armed: BTreeMap::new(),
         faults: settings.faults.clone(),
         wires: BTreeMap::new(),
         confirmed: BTreeMap::new(),

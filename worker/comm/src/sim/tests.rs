@@ -35,6 +35,27 @@ fn messages_arrive_whole_and_in_order() {
     }
 }
 
+/// Who is left asleep goes on after ten seconds, to say whom it waits for.
+#[test]
+fn nobody_sleeps_on_a_message_that_has_come() {
+    for seed in 0..60 {
+        let ends = run(&settings(seed, 4), |comm| {
+            let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
+            let mut data = vec![0; 2000];
+            for length in LENGTHS.map(|length| length.min(data.len())) {
+                let own = message(comm.rank(), 0, length);
+                comm.send(&own[..length.min(256)], right, 0).unwrap();
+                comm.recv(&mut data, left, 0).unwrap();
+                comm.sendrecv(&own, (left, 1), &mut data[..length], (right, 1)).unwrap();
+                comm.barrier().unwrap();
+                comm.all_reduce_in_place(&mut data[..length], Op::Max).unwrap();
+            }
+            comm.station.idle.now()
+        });
+        assert!(ends.iter().all(|end| *end < Duration::from_secs(5)), "seed {seed}: {ends:?}");
+    }
+}
+
 #[test]
 fn tags_are_kept_apart_and_anybody_may_be_meant() {
     for seed in 0..60 {

@@ -245,15 +245,9 @@ impl Link for VerbsLink {
         Limits { eager: payload, packet: payload, fetch: usize::MAX, write, is_dear: false }
     }
 
-    /// Cards hold interrupts back to send fewer, and emulated ones take their time.
+    /// Cards hold interrupts back to send fewer, and those of emulated hosts take their time.
     fn waking(&self) -> Duration {
         Duration::from_millis(10)
-    }
-
-    /// Between emulated hosts the word that something has come has been seen to get lost; it must
-    /// not cost a training step.
-    fn longest_sleep(&self) -> Duration {
-        Duration::from_millis(20)
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
