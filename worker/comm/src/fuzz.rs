@@ -99,7 +99,7 @@ impl Link for Feed {
 pub fn packets(data: &[u8]) {
     let name = |rank| PeerName { rank, host: "".into() };
     let links: Vec<Box<dyn Link>> = vec![Box::new(OwnLink::default()), Box::new(Feed::cut(data))];
-    let desk = Desk::new(Engine::new(0, links, [name(0), name(1)].into()));
+    let desk = Desk::new(Engine::new(0, links, [name(0), name(1)].into()), |_| ());
     let (mut into, from) = ([0; 4 * ROOM], [1; 4 * ROOM]);
     desk.lend([Memory::Exclusive(&mut into), Memory::Shared(&from)], |sitting, [into, from]| {
         let (engine, loans) = sitting.parts();

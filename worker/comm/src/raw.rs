@@ -194,10 +194,7 @@ impl Pending {
         let station = &self.comm.station;
         let mut sitting = station.desk.sit();
         let (engine, loans) = sitting.parts();
-        // Somebody else's request may have ended with it.
-        if engine.progress(loans) && engine.bystanders > 0 {
-            station.desk.wake_all();
-        }
+        engine.progress(loans);
         let came = engine.take(self.key)?;
         drop(sitting);
         self.is_over = true;

@@ -10,6 +10,7 @@ use crate::error::{Cause, CommError, LinkError, Operation, PeerName};
 use crate::inline;
 use crate::link::Watched;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use rlaunch_bootstrap::client::Client;
 use rlaunch_sys::{Desk, Sitting};
 use std::collections::BTreeMap;
@@ -64,16 +65,20 @@ pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
     fn watch(&self, watched: Watched<'_>) -> Result<(), LinkError>;
     /// The same for the agent's socket.
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
+    /// Ends the [`Idle::sleep`] of another thread, or else the next one.
+    fn ring(&self);
 }
 
-/// What epoll calls the agent; links are 0.
+/// What epoll calls the agent and the bell; links are 0.
 const AGENT: u64 = 1;
+const BELL: u64 = 2;
 
 /// The real thing.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     begin: Instant,
     epoll: Epoll,
+    bell: EventFd,
     /// What is watched, and whether for room as well.
     watched: Mutex<BTreeMap<RawFd, bool>>,
 }
@@ -81,7 +86,11 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn new() -> Result<Kernel, LinkError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create"))?;
-        Ok(Kernel { begin: Instant::now(), epoll, watched: Mutex::default() })
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_flags(flags).map_err(system("eventfd"))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
+        epoll.add(&bell, event).map_err(system("epoll_ctl"))?;
+        Ok(Kernel { begin: Instant::now(), epoll, bell, watched: Mutex::default() })
     }
 }
 
@@ -104,7 +113,12 @@ impl Idle for Kernel {
             EpollTimeout::try_from(longest.min(LONGEST_SLEEP)).unwrap_or(EpollTimeout::ZERO);
         // An interrupted sleep is a short one.
         let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
-        events.iter().take(count).any(|event| event.data() == AGENT)
+        let events = &events[..count];
+        if events.iter().any(|event| event.data() == BELL) {
+            // It may have been heard by another sleep.
+            let _ = self.bell.read();
+        }
+        events.iter().any(|event| event.data() == AGENT)
     }
 
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError> {
@@ -123,6 +137,11 @@ impl Idle for Kernel {
             Some(_) => self.epoll.modify(watched.fd, &mut event).map_err(system("epoll_ctl")),
             None => self.epoll.add(watched.fd, event).map_err(system("epoll_ctl")),
         }
+    }
+
+    fn ring(&self) {
+        // It fails where it has been rung 2⁶⁴ times and not heard.
+        let _ = self.bell.write(1);
     }
 }
 
@@ -144,14 +163,16 @@ pub(crate) struct Station {
 
 impl Station {
     pub(crate) fn new(
-        engine: Engine,
+        mut engine: Engine,
         idle: Arc<dyn Idle>,
         patience: Patience,
         timeout: Option<Duration>,
     ) -> Station {
         let inline = inline::LONGEST.min(engine.least_eager());
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
-        Station { desk: Desk::new(engine), idle, inline, patience, timeout, interrupted, agent }
+        engine.threads.set_alarm(idle.clone());
+        let desk = Desk::new(engine, |engine| engine.threads.one_leaves());
+        Station { desk, idle, inline, patience, timeout, interrupted, agent }
     }
 
     /// Asks the agent for something, if there is one.
@@ -177,9 +198,6 @@ impl Station {
             let is_last = matches!(heard, Heard::Gone);
             let (engine, _) = sitting.parts();
             engine.hear(heard, &agent.nodes);
-            if engine.bystanders > 0 {
-                self.desk.wake_all();
-            }
             if is_last {
                 return;
             }
@@ -217,9 +235,6 @@ impl Station {
             let (engine, loans) = sitting.parts();
             let progress = engine.progress(loans);
             if let Some(ended) = engine.take(key) {
-                if engine.bystanders > 0 {
-                    self.desk.wake_all();
-                }
                 return ended;
             }
             if progress {
@@ -267,8 +282,10 @@ impl Station {
         let now = self.idle.now();
         let clock = pause.clock.get_or_insert_with(|| Clock::start(now, self.timeout));
         let since = *pause.since.get_or_insert(now);
+        // Whoever looks is in the way of the other threads.
+        let is_alone = !sitting.is_wanted() && sitting.parts().0.threads.bystanders == 0;
         match clock.look(now) {
-            Tick::Wait(_) if now.saturating_sub(since) < self.patience.spin => {
+            Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.patience.spin => {
                 pause.fruitless = 0;
                 if self.patience.gives_way {
                     sitting.away(|| self.idle.pass());
@@ -299,22 +316,22 @@ impl Station {
     /// One thread sleeps on the links, the others on it.
     fn sleep(&self, sitting: &mut Sitting<'_, Engine>, longest: Duration) {
         let (engine, _) = sitting.parts();
-        if engine.somebody_sleeps {
-            engine.bystanders += 1;
+        if engine.threads.somebody_sleeps() {
+            engine.threads.bystanders += 1;
             sitting.wait(longest.min(LONGEST_SLEEP));
-            sitting.parts().0.bystanders -= 1;
+            sitting.parts().0.threads.bystanders -= 1;
             return;
         }
         if !engine.arm(|watched| self.idle.watch(watched)) {
             return engine.disarm();
         }
-        engine.somebody_sleeps = true;
+        engine.threads.falls_asleep();
         let mut has_news = false;
         sitting.away(|| has_news = self.idle.sleep(longest));
         let (engine, _) = sitting.parts();
-        engine.somebody_sleeps = false;
+        engine.threads.is_back();
         engine.disarm();
-        if engine.bystanders > 0 {
+        if engine.threads.bystanders > 0 {
             self.desk.wake_all();
         }
         if has_news {
@@ -404,3 +421,6 @@ fn waiting(operation: Operation, after: Duration, missing: &[PeerName]) -> Strin
     let names = if names.is_empty() { "a message".to_owned() } else { names.join(", ") };
     format!("{operation}: waiting {} s for {names}", after.as_secs())
 }
+
+#[cfg(test)]
+mod tests;

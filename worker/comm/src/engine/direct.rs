@@ -56,12 +56,19 @@ impl Engine {
         let header = Header { kind: Kind::Eager, context, tag, transfer: 0, length };
         if !peer.outbox.is_empty() {
             peer.outbox.copy(header, bytes, false);
+            self.has_queued(to.peer);
             return Sent::Queued;
         }
         match peer.link.send(header, bytes) {
-            Ok(true) => Sent::Gone,
+            Ok(true) => {
+                if to.peer == self.me {
+                    self.threads.news();
+                }
+                Sent::Gone
+            }
             Ok(false) => {
                 peer.outbox.copy(header, bytes, true);
+                self.has_queued(to.peer);
                 Sent::Queued
             }
             Err(error) => {
@@ -108,6 +115,7 @@ impl Engine {
                 Got::Nothing
             }
             Ok(true) => {
+                self.threads.news();
                 self.after(at, loans);
                 if is_taken { Got::Message } else { Got::Progress }
             }

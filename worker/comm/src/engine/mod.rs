@@ -9,6 +9,7 @@ mod incoming;
 mod outbox;
 mod slab;
 pub(crate) mod stretch;
+mod threads;
 mod verdict;
 
 pub(crate) use self::core::{Came, Owner, Request};
@@ -24,6 +25,7 @@ use rlaunch_sys::Loans;
 use std::sync::Arc;
 use std::time::Duration;
 use stretch::{Stretch, Target};
+use threads::Threads;
 
 /// Links whose looking costs a system call are looked at only so often when nothing is waited for
 /// from their peers.
@@ -48,6 +50,8 @@ struct Peer {
     limits: Limits,
     outbox: Outbox,
     inbox: Inbox,
+    /// Whoever sleeps is woken when it has room.
+    is_armed_for_room: bool,
     is_gone: bool,
 }
 
@@ -66,10 +70,7 @@ pub(crate) struct Engine {
     rounds: u32,
     /// Whose message was last waited for by a call that has posted no receive.
     awaited: usize,
-    /// A thread sleeps on the links.
-    pub(crate) somebody_sleeps: bool,
-    /// So many threads wait for that one.
-    pub(crate) bystanders: u32,
+    pub(crate) threads: Threads,
 }
 
 impl std::fmt::Debug for Engine {
@@ -86,6 +87,7 @@ impl Engine {
             link,
             outbox: Outbox::default(),
             inbox: Inbox::default(),
+            is_armed_for_room: false,
             is_gone: false,
         };
         let peers = links.into_iter().map(peer).collect();
@@ -99,8 +101,7 @@ impl Engine {
             scratch: Vec::new(),
             rounds: 0,
             awaited: me,
-            somebody_sleeps: false,
-            bystanders: 0,
+            threads: Threads::default(),
         }
     }
 
@@ -241,10 +242,21 @@ impl Engine {
         while let Some((owner, length)) = self.sent.pop() {
             self.core.ended(owner, Ok(Came { from: at, length }));
         }
+        self.has_queued(at);
         went.unwrap_or_else(|error| {
             self.lose(at, error);
             true
         })
+    }
+
+    /// What waits for a peer goes when there is room, or comes back when it is this rank: whoever
+    /// sleeps has to know.
+    #[inline]
+    fn has_queued(&mut self, at: usize) {
+        let peer = &self.peers[at];
+        if at == self.me || (!peer.outbox.is_empty() && !peer.is_armed_for_room) {
+            self.threads.news();
+        }
     }
 
     /// Looks at all links, goes on with whatever can. Says whether anything happened.
@@ -258,6 +270,9 @@ impl Engine {
         while let Some(key) = self.core.ready.pop() {
             progress = true;
             self.run(key, loans);
+        }
+        if progress {
+            self.threads.news();
         }
         progress
     }
@@ -414,6 +429,7 @@ impl Engine {
     fn lose(&mut self, at: usize, error: LinkError) {
         let cause = self.lost(at, error);
         self.core.fail_all(&cause);
+        self.threads.news();
     }
 
     /// Gives up a request: its memory is about to go.
@@ -461,11 +477,12 @@ impl Engine {
                 continue;
             }
             let is_expected = at == self.awaited || self.expects(at);
-            let Peer { link, outbox, .. } = &mut self.peers[at];
+            let Peer { link, outbox, is_armed_for_room, .. } = &mut self.peers[at];
             if is_expected {
                 link.ask();
             }
-            let watched = match link.arm(!outbox.is_empty()) {
+            *is_armed_for_room = !outbox.is_empty();
+            let watched = match link.arm(*is_armed_for_room) {
                 Ok(Armed::Watch(watched)) => watch(watched),
                 Ok(Armed::Quiet) => Ok(()),
                 Ok(Armed::Awake) => return false,
@@ -483,6 +500,7 @@ impl Engine {
     /// be what has ended it.
     pub(crate) fn disarm(&mut self) {
         for peer in &mut self.peers {
+            peer.is_armed_for_room = false;
             peer.link.disarm();
         }
     }

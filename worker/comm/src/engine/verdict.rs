@@ -67,6 +67,7 @@ impl Engine {
         self.is_judged = true;
         self.core.fault = Some(cause.clone());
         self.core.fail_all(cause);
+        self.threads.news();
     }
 }
 

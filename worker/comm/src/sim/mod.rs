@@ -297,6 +297,9 @@ impl Idle for SimIdle {
     fn watch(&self, _: Watched<'_>) -> Result<(), LinkError> {
         Ok(())
     }
+
+    // A simulated rank has one thread.
+    fn ring(&self) {}
 }
 
 /// Runs `program` in every rank of a world, and returns what each says, by rank.

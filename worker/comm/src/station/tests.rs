@@ -1,0 +1,100 @@
+//! Several threads of a rank. One that is forgotten goes on after [`LONGEST_SLEEP`], so what takes
+//! many times that long has forgotten many.
+
+use super::*;
+use crate::communicator::Communicator;
+use crate::group::Group;
+use crate::link::tcp::TcpLink;
+use crate::link::{Link, OwnLink};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+const ROUNDS: u64 = 60;
+const TOO_LONG: Duration = LONGEST_SLEEP.saturating_mul(20);
+
+fn communicator(me: usize, links: Vec<Box<dyn Link>>, patience: Patience) -> Communicator {
+    let nodes: Vec<u32> = (0..links.len() as u32).collect();
+    let name = |rank: &u32| PeerName { rank: *rank, host: format!("n{rank}").into() };
+    let engine = Engine::new(me, links, nodes.iter().map(name).collect());
+    let kernel = Arc::new(Kernel::new().unwrap());
+    let station = Station::new(engine, kernel, patience, Some(Duration::from_secs(60)));
+    Communicator::new(Arc::new(station), Group::world(me, nodes.into()))
+}
+
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (dialled, listener.accept().unwrap().0)
+}
+
+/// Two ranks with TCP between them.
+fn pair(patience: Patience) -> (Communicator, Communicator) {
+    let (one, other) = sockets();
+    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket, Vec::new()).unwrap()) };
+    let own = || -> Box<dyn Link> { Box::new(OwnLink::default()) };
+    let first = communicator(0, vec![own(), link(one)], patience);
+    (first, communicator(1, vec![link(other), own()], patience))
+}
+
+/// Messages to and fro, shorter and longer ones.
+fn exchange(comm: &Communicator, peer: usize, (tag, answer): (u32, u32)) {
+    for round in 0..ROUNDS {
+        let own = vec![round; [1, 300, 40_000][round as usize % 3]];
+        comm.send(&own, peer, tag).unwrap();
+        assert_eq!(received(comm, own.len(), peer, answer), own);
+    }
+}
+
+fn answer(comm: &Communicator, peer: usize, (tag, answer): (u32, u32)) {
+    for round in 0..ROUNDS {
+        let length = [1, 300, 40_000][round as usize % 3];
+        let theirs = received(comm, length, peer, tag);
+        comm.send(&theirs, peer, answer).unwrap();
+    }
+}
+
+fn received(comm: &Communicator, length: usize, from: usize, tag: u32) -> Vec<u64> {
+    let mut data = vec![0; length];
+    comm.recv(&mut data, from, tag).unwrap();
+    data
+}
+
+#[test]
+fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
+    let begin = Instant::now();
+    let comm = communicator(0, vec![Box::new(OwnLink::default())], Patience::none());
+    thread::scope(|scope| {
+        scope.spawn(|| exchange(&comm, 0, (1, 2)));
+        scope.spawn(|| answer(&comm, 0, (1, 2)));
+    });
+    assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn threads_hand_on_what_they_find_of_each_others() {
+    let begin = Instant::now();
+    for patience in [Patience::none(), Patience::of(Duration::from_micros(50), true)] {
+        let (first, second) = pair(patience);
+        thread::scope(|scope| {
+            for tag in 0..3 {
+                let (first, second) = (&first, &second);
+                scope.spawn(move || exchange(first, 1, (tag, tag)));
+                scope.spawn(move || answer(second, 0, (tag, tag)));
+            }
+        });
+    }
+    assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn who_looks_for_long_does_not_keep_the_others_from_sending() {
+    let begin = Instant::now();
+    let (first, second) = pair(Patience::of(TOO_LONG, false));
+    thread::scope(|scope| {
+        scope.spawn(|| received(&first, 1, 1, 1));
+        scope.spawn(|| (0..ROUNDS).for_each(|_| first.send(&[0_u64], 1, 0).unwrap()));
+        (0..ROUNDS).for_each(|_| assert_eq!(received(&second, 1, 0, 0), [0]));
+        second.send(&[0_u64], 0, 1).unwrap();
+    });
+    assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
