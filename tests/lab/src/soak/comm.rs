@@ -19,9 +19,10 @@ const RANKS: &str = "a:4,b:4";
 const LOST: &str = "120";
 /// What may be left to do after the last second.
 const AFTER: u64 = 180;
-/// Ranks give way to everybody else: an hour is long. Priorities are first those of sessions.
-const LAST: &str = r#"echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 \
-    "$RLAUNCH_PRELOAD_DIR"/comm-suite traffic "$1""#;
+/// Ranks give way to everybody else: an hour is long. Priorities are first those of sessions, and that
+/// of the ranks is the agent's, which has to be heard in time.
+const LAST: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/autogroup
+    exec nice -n 19 "$RLAUNCH_PRELOAD_DIR"/comm-suite traffic "$1"' sh "$1""#;
 
 /// Sends messages for so many seconds; true, as all else is an error.
 pub fn run(seconds: u64) -> Result<bool, LabError> {
