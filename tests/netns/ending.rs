@@ -1,9 +1,8 @@
 //! However a job is ended, everything it started is gone when rlaunch returns.
 
 use crate::running::Running;
-use crate::support::{BOUND, Field, Run};
+use crate::support::{BOUND, Field, Run, state};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
 use std::time::{Duration, Instant};
@@ -112,12 +111,6 @@ fn the_others_go_on_where_that_is_asked_for() {
     let ran = running.finish();
     ran.ended_with(5).says(&["rank 1 on b "]);
     assert_eq!(ran.out(), "done\ndone\n", "{ran}");
-}
-
-/// The state letter of a process: T is stopped.
-fn state(pid: Pid) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A node that is lost in the middle of a job is named, and the others end.
 
-use crate::support::{Field, Undo, launch_directory};
+use crate::support::{Field, Undo, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::{Account, Cut, Process};
@@ -138,6 +138,27 @@ fn a_host_may_be_silent_for_as_long_as_was_said() {
     field.wait_for("a long silence", || cut.elapsed() > Duration::from_secs(8));
     field.lab.heal("b").unwrap();
     running.finish().succeeded();
+}
+
+/// As a virtual machine that is moved: what nobody could hear meanwhile is nobody's silence.
+#[test]
+fn who_stands_still_for_a_while_has_lost_nobody() {
+    let field = Field::new();
+    let run = field.rlaunch("-H a,b").sh("echo up; sleep 14; echo done");
+    let mut running = run.within(Duration::from_secs(60)).spawn();
+    running.wait_for_lines(2);
+    let agents = ["a", "b"].map(|host| agents(&field, host).1);
+    let everybody = [agents[0], agents[1], running.pid()];
+    let stopped = Instant::now();
+    everybody.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+    field.wait_for("a long pause", || stopped.elapsed() > Duration::from_secs(8));
+    for pid in everybody {
+        kill(pid, Signal::SIGCONT).unwrap();
+        // Each is alone for a moment.
+        field.wait_for("it to go on", || state(pid) != 'T');
+    }
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("done\n").count(), 2, "{ran}");
 }
 
 /// rlaunch, agent and guardian die at once: nobody is left who could clear up, but a second

@@ -318,3 +318,9 @@ impl<'a> Run<'a> {
         command
     }
 }
+
+/// The state letter of a process: T is stopped.
+pub(crate) fn state(pid: Pid) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}

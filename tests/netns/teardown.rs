@@ -8,7 +8,7 @@ mod reader;
 mod reaping;
 
 use crate::running::{Outcome, Running};
-use crate::support::{Field, Run, Undo};
+use crate::support::{Field, Run, Undo, state};
 use nix::sys::signal::Signal;
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Process};
@@ -283,7 +283,7 @@ fn the_launcher_is_suspended() {
         let script = format!("{HELPER} echo up; until [ -e {GO} ]; do sleep 0.1; done; echo done");
         let running = up(field.rlaunch(EIGHT).account(account), &script);
         running.signal(Signal::SIGTSTP);
-        let launcher = || state(running.pid().as_raw());
+        let launcher = || state(running.pid());
         // In state D a shell waits, stopped as well, for a child that was stopped in its vfork.
         let stopped = || field.ranks().iter().all(|rank| matches!(rank.state, 'T' | 'D'));
         field.wait_for("everything to stop", || launcher() == 'T' && stopped());
@@ -305,12 +305,6 @@ fn the_launcher_is_suspended() {
         let ran = ends(field, running, released, PROMPT);
         assert_eq!(ran.succeeded().out().matches("done\n").count(), 8, "{ran}");
     });
-}
-
-/// The state letter of a process of this machine.
-fn state(pid: i32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
 
 /// Neither holds the job up, and neither outlives it.

@@ -98,7 +98,9 @@ struct Agent {
     children: SignalStream,
     interrupts: [SignalStream; 3],
     beat: Interval,
-    heard: Instant,
+    /// Beats of this agent's since the launcher's last word. Time in which this process, or all of
+    /// the host, stood still is not the launcher's silence.
+    quiet: u32,
     /// How long the launcher may be silent.
     silence: Duration,
     suspended: bool,
@@ -124,7 +126,7 @@ impl Agent {
             channel,
             hello_at: std::time::Instant::now(),
             beat,
-            heard: Instant::now(),
+            quiet: 0,
             silence: BEATS_LOST,
             suspended: false,
             job_is_ending: false,
@@ -144,7 +146,7 @@ impl Agent {
                 // Once the reader has said that the launcher is gone, it says no more.
                 Some(arrival) = self.channel.arrivals.recv() => match arrival {
                     Arrival::Message(message) => {
-                        self.heard = Instant::now();
+                        self.quiet = 0;
                         match message {
                             ToAgent::Beat => {}
                             message => {
@@ -165,8 +167,10 @@ impl Agent {
                 _ = hangup.recv() => return Input::Interrupted,
                 _ = self.beat.tick() => {
                     self.channel.outbox.send(&FromAgent::Beat);
-                    if !self.suspended && self.heard.elapsed() > self.silence {
-                        self.heard = Instant::now();
+                    self.quiet = if self.suspended { 0 } else { self.quiet + 1 };
+                    // The first may have come right after the word.
+                    if BEAT * self.quiet.saturating_sub(1) >= self.silence {
+                        self.quiet = 0;
                         return Input::LauncherSilent(self.silence);
                     }
                 }
