@@ -62,7 +62,8 @@ pub struct Plan {
     pub act: Act,
     /// Of each message or vector; a barrier has none.
     pub bytes: usize,
-    /// The least time of a batch. Short acts say nothing alone.
+    /// The least time of a batch. Short acts say nothing alone. Where it is zero, batches follow each
+    /// other without a pause, as perftest's iterations do: nothing is said in between.
     pub at_least: Duration,
     /// How many batches are timed after one to warm up; at least one.
     pub batches: usize,
@@ -110,9 +111,14 @@ pub fn measure(comm: &Communicator, plan: &Plan) -> Result<Measured, MeasureErro
     // The first only warms up.
     let wanted = plan.batches.max(1) + 1;
     let mut times = Vec::with_capacity(wanted);
+    let is_one_run = plan.at_least.is_zero();
     while times.len() < wanted {
+        if times.is_empty() || !is_one_run {
+            comm.barrier()?;
+        }
         let time = bench.time(count)?;
-        let next = bench.agree(longer(count, time, plan.at_least))?;
+        let next =
+            if is_one_run { count } else { bench.agree(longer(count, time, plan.at_least))? };
         if next == count {
             times.push(time.as_secs_f64());
         } else {
@@ -199,7 +205,6 @@ impl<'a> Bench<'a> {
     }
 
     fn time(&mut self, count: u64) -> Result<Duration, CommError> {
-        self.comm.barrier()?;
         let start = Instant::now();
         match (self.act, self.partner) {
             (Act::Latency, Some(partner)) => self.ping_pong(partner, count)?,
