@@ -10,8 +10,9 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// As many completions as are taken at once.
-const BATCH: usize = 16;
+/// Room for completions that are taken at once.
+#[derive(Debug)]
+pub struct Batch<const MOST: usize = 16>([MaybeUninit<ibv_wc>; MOST]);
 
 /// A completion queue.
 #[derive(Debug)]
@@ -159,45 +160,46 @@ impl CompletionQueue {
 
     /// What has ended since, at most 16 requests; nothing is waited for.
     pub fn poll(&self) -> Result<Vec<Completion>, VerbsError> {
-        let mut ended = Vec::new();
-        self.poll_into(&mut ended)?;
-        Ok(ended)
+        Ok(self.poll_into(&mut <Batch>::default())?.collect())
     }
 
-    /// The same in place of what was there: nothing is allocated once there is room for 16.
-    pub fn poll_into(&self, ended: &mut Vec<Completion>) -> Result<(), VerbsError> {
-        let (batch, count) = self.take::<BATCH>()?;
-        ended.clear();
-        ended.extend(batch.iter().take(count).map(|slot| self.read(slot)));
-        Ok(())
+    /// The same by a batch that its owner keeps: a look that finds nothing costs a call and no more.
+    pub fn poll_into<'b, const MOST: usize>(
+        &self,
+        batch: &'b mut Batch<MOST>,
+    ) -> Result<impl ExactSizeIterator<Item = Completion> + use<'b, MOST>, VerbsError> {
+        let first = batch.0.as_mut_ptr().cast();
+        // SAFETY: the queue is alive, and there is room for MOST completions.
+        let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), MOST as i32, first) };
+        let Ok(count) = usize::try_from(count) else {
+            return Err(VerbsError::last(Verb::PollCq, self.context.name()));
+        };
+        let queue = self.as_ptr() as usize;
+        Ok(batch.0.iter_mut().take(count).map(move |slot| Batch::<MOST>::take(slot, queue)))
     }
 
     /// The first request that has ended since; nothing is waited for.
     pub fn poll_one(&self) -> Result<Option<Completion>, VerbsError> {
-        let (batch, count) = self.take::<1>()?;
-        Ok(batch.first().filter(|_| count == 1).map(|slot| self.read(slot)))
+        Ok(self.poll_into(&mut Batch::<1>::default())?.next())
     }
+}
 
-    /// Takes at most `MOST` completions, and says how many there were.
-    fn take<const MOST: usize>(&self) -> Result<([MaybeUninit<ibv_wc>; MOST], usize), VerbsError> {
-        let mut batch = [const { MaybeUninit::<ibv_wc>::zeroed() }; MOST];
-        let first = batch.as_mut_ptr().cast();
-        // SAFETY: the queue is alive, and there is room for MOST completions.
-        let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), MOST as i32, first) };
-        match usize::try_from(count) {
-            Ok(count) => Ok((batch, count)),
-            Err(_) => Err(VerbsError::last(Verb::PollCq, self.context.name())),
-        }
+impl<const MOST: usize> Default for Batch<MOST> {
+    fn default() -> Self {
+        Batch([const { MaybeUninit::zeroed() }; MOST])
     }
+}
 
-    fn read(&self, slot: &MaybeUninit<ibv_wc>) -> Completion {
+impl<const MOST: usize> Batch<MOST> {
+    fn take(slot: &mut MaybeUninit<ibv_wc>, queue: usize) -> Completion {
+        let done = std::mem::replace(slot, MaybeUninit::zeroed());
         // SAFETY: integers alone, zeros at first: what a provider does not write, as of a failed
         // request it need not, is zero.
-        let done = unsafe { slot.assume_init_ref() };
+        let done = unsafe { done.assume_init() };
         Completion {
             id: done.wr_id,
             pair: done.qp_num,
-            queue: self.as_ptr() as usize,
+            queue,
             status: Status(done.status),
             length: done.byte_len,
             vendor_error: done.vendor_err,

@@ -53,7 +53,7 @@ mod layout;
 
 pub use address::{Address, Global, LocalPort};
 pub use completion_channel::CompletionChannel;
-pub use completion_queue::{Completion, CompletionQueue, Status};
+pub use completion_queue::{Batch, Completion, CompletionQueue, Status};
 pub use connection_manager::{Listener, MAX_SAID, Request, Route};
 pub use device::{Context, Device, Limits, devices};
 pub use error::{Verb, VerbsError};

@@ -3,7 +3,7 @@
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
-use rlaunch_verbs::{Completion, WriteFlags};
+use rlaunch_verbs::{Batch, Completion, WriteFlags};
 use std::time::{Duration, Instant};
 
 /// Of small messages every so many is signalled, of large ones each: perftest's numbers.
@@ -22,7 +22,7 @@ impl End {
         let every = if size > SMALL { 1 } else { SIGNALLED_EVERY.min(self.depth) };
         let from = self.region.part(0, size)?;
         let (mut posted, mut completed) = (0, 0);
-        let mut ended = Vec::with_capacity(16);
+        let mut batch = <Batch>::default();
         let mut patience = Patience::new();
         let started = Instant::now();
         while completed < iterations {
@@ -33,9 +33,9 @@ impl End {
                 // It stands for all up to itself.
                 self.pair.write_with(posted as u64, from, self.there, flags)?;
             }
-            self.completions.poll_into(&mut ended)?;
-            patience.spend(!ended.is_empty())?;
-            for done in ended.drain(..) {
+            let ended = self.completions.poll_into(&mut batch)?;
+            patience.spend(ended.len() > 0)?;
+            for done in ended {
                 completed = usize::try_from(checked(done)?.id())?;
             }
         }

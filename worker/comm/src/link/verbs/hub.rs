@@ -4,8 +4,8 @@
 use super::failed;
 use crate::error::LinkError;
 use rlaunch_verbs::{
-    Completion, CompletionChannel, CompletionQueue, Context, Depth, ProtectionDomain, Resources,
-    Slots, VerbsError,
+    Batch, Completion, CompletionChannel, CompletionQueue, Context, Depth, ProtectionDomain,
+    Resources, Slots, VerbsError,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -29,7 +29,7 @@ pub(crate) struct Hub {
 struct State {
     /// What was polled, by the tags of the slots that it is about.
     lines: BTreeMap<u64, VecDeque<Completion>>,
-    batch: Vec<Completion>,
+    batch: Batch,
     /// The next completion is told on the channel, or was.
     requested: bool,
     /// A link is about to sleep on it.
@@ -91,9 +91,9 @@ impl Hub {
     /// Says whether anything has ended.
     fn poll(&self, state: &mut State) -> Result<bool, LinkError> {
         let State { lines, batch, .. } = state;
-        self.resources.completions.poll_into(batch).map_err(|error| failed(&error))?;
-        let any = !batch.is_empty();
-        for completion in batch.drain(..) {
+        let ended = self.resources.completions.poll_into(batch).map_err(|error| failed(&error))?;
+        let any = ended.len() > 0;
+        for completion in ended {
             // What nobody waits for is of a link that is gone.
             if let Some(line) = lines.get_mut(&Slots::tag_of(&completion)) {
                 line.push_back(completion);
