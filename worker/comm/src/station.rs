@@ -41,9 +41,9 @@ impl Patience {
     /// A clock costs as much as a look at a few links.
     const LOOKS: u32 = 8;
 
-    /// For as long as it takes to be woken; `is_crowded` where ranks share processors.
-    pub(crate) fn of(waking: Duration, is_crowded: bool) -> Patience {
-        Patience { looks: Patience::LOOKS, spin: waking, gives_way: is_crowded }
+    /// For as long as it takes to be woken; `gives_way` where ranks may share processors.
+    pub(crate) fn of(waking: Duration, gives_way: bool) -> Patience {
+        Patience { looks: Patience::LOOKS, spin: waking, gives_way }
     }
 
     /// Sleeps almost at once.

@@ -115,6 +115,12 @@ impl Engine {
         self.peers.iter().map(|peer| peer.link.waking()).max().unwrap_or_default()
     }
 
+    /// Whether each look at another rank is a system call.
+    pub(crate) fn is_dear(&self) -> bool {
+        let mut others = self.peers.iter().enumerate().filter(|&(at, _)| at != self.me);
+        others.all(|(_, peer)| peer.limits.is_dear)
+    }
+
     /// A request that waits for its end.
     pub(crate) fn request(&mut self, operation: Operation) -> Key {
         let ended = self.core.fault.clone().map(Err);
