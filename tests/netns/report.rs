@@ -54,7 +54,7 @@ fn mode(path: &Path) -> u32 {
 fn a_job_leaves_a_record_for_its_user_alone() {
     let (field, state) = (Field::new(), State::new());
     let secrets = "-H a:2,b -x HF_TOKEN=hunter2 -x NCCL_KEY=hunter2";
-    let ran = state.rlaunch(&field, secrets).sh("echo line of $RANK; exit $RANK").run();
+    let ran = state.rlaunch(&field, secrets).sh("echo line of $RANK; exit $((RANK == 0))").run();
     assert_ne!(ran.code, 0, "{ran}");
     let [path] = &state.records()[..] else { panic!("{:?}", state.records()) };
     assert_eq!((mode(path), mode(&state.jobs())), (0o600, 0o700));
