@@ -94,10 +94,12 @@ const GUESTS: &[Need] = &[
 pub enum Extent {
     /// What hosts need.
     Lab,
+    /// And what builds everything of rlaunch.
+    Verbs,
     /// The peers, too, with whose launchers benches compare, and whose libraries tests use; and what
     /// builds everything of rlaunch.
     Peers,
-    /// And what compiles against those libraries.
+    /// All of that, and what compiles against those libraries.
     Headers,
     /// What builds a fuzzer, beside what hosts need.
     Fuzzer,
@@ -132,9 +134,10 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
 pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
     let beyond: &[&[Need]] = match extent {
         Extent::Lab => &[],
+        Extent::Verbs => &[VERBS],
         Extent::Guests => &[GUESTS],
         Extent::Peers => &[PEERS, VERBS, AARCH64],
-        Extent::Headers => &[PEERS, HEADERS],
+        Extent::Headers => &[PEERS, VERBS, HEADERS],
         Extent::Fuzzer => &[FUZZER],
     };
     let mut packages: Vec<_> = LAB

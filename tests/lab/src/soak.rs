@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::background::Background;
 use crate::bench::Series;
 use crate::command::last_lines;
+use crate::setup::{self, Extent};
 use crate::{Account, Lab, LabError, Options};
 
 pub use comm::run as comm;
@@ -44,6 +45,7 @@ pub struct Plan {
 /// Launches jobs of `rlaunch` on hosts of their own and prints how that went; true if none hung,
 /// failed or left anything behind.
 pub fn launch(plan: &Plan, rlaunch: &Path) -> Result<bool, LabError> {
+    setup::install(Extent::Lab)?;
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;

@@ -4,6 +4,7 @@
 use super::Series;
 use crate::LabError;
 use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ pub struct Plan {
 
 /// Three guests cabled to each other, with rlaunch built in this way.
 fn guests(profile: Profile) -> Result<VmLab, LabError> {
+    setup::install(Extent::Verbs)?;
     dist::build(profile)?;
     dist::build_prover(profile)?;
     vm::build()?;

@@ -8,6 +8,7 @@
 use super::Series;
 use crate::LabError;
 use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
 use crate::vm::pair::{Act, Pair, Program};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 
@@ -113,6 +114,7 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
         let names = CASES.map(|case| format!("`{}`", case.name)).join(", ");
         return Err(LabError::Usage(format!("no row has this name; there are {names}")));
     }
+    setup::install(Extent::Verbs)?;
     dist::build(Profile::Release)?;
     dist::build_examples(Profile::Release)?;
     dist::build_measure(Profile::Release)?;

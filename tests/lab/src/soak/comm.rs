@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::command::show;
 use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
 use crate::{Account, Lab, LabError, Options};
 
 /// Beside the other soaks, which may run meanwhile.
@@ -26,6 +27,7 @@ const LAST: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/
 
 /// Sends messages for so many seconds; true, as all else is an error.
 pub fn run(seconds: u64) -> Result<bool, LabError> {
+    setup::install(Extent::Verbs)?;
     dist::build_suite(Profile::Lab)?;
     let rlaunch = dist::build(Profile::Lab)?;
     // An interrupted run leaves its lab behind, in whatever state.
