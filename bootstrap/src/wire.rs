@@ -95,6 +95,10 @@ pub const BEAT: Duration = Duration::from_secs(2);
 /// missed beats.
 pub const BEATS_LOST: Duration = Duration::from_secs(6);
 
+/// A timer this late means that its own process stood still or was starved: what it has not heard
+/// meanwhile it could not have heard.
+pub const OVERSLEPT: Duration = Duration::from_millis(500);
+
 /// From the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {

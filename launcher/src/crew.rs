@@ -10,6 +10,7 @@ use crate::agent::greet;
 use crate::agent::library::Libraries;
 use crate::agent::store::Store;
 use crate::apps::{self, Filled};
+use crate::awake;
 use crate::callback::Callbacks;
 use crate::channel::AgentChannel;
 use crate::events::{self, Record};
@@ -127,7 +128,7 @@ impl Departures {
             commands.tell(&ToAgent::End { now: true });
         }
         // Nothing is ever sent; it ends when the last session has.
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.here.recv()).await;
+        let _ = awake::within(CLOSE_TIMEOUT, self.here.recv()).await;
     }
 }
 
@@ -495,14 +496,17 @@ impl Crew {
     /// rlaunch.
     pub(crate) async fn dismiss(self) {
         self.tell_all(&ToAgent::End { now: true });
-        let Crew { nodes, sessions, events, .. } = self;
+        let Crew { nodes, mut sessions, events, .. } = self;
         drop((nodes, events));
-        let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
-        for mut session in sessions {
-            if tokio::time::timeout_at(deadline, &mut session).await.is_err() {
-                // It holds the way to the output, whose end is waited for next.
-                session.abort();
+        let closed = async {
+            for session in &mut sessions {
+                // It has nothing to say but that it is over.
+                let _ = session.await;
             }
+        };
+        if awake::within(CLOSE_TIMEOUT, closed).await.is_none() {
+            // They hold the way to the output, whose end is waited for next.
+            sessions.iter().for_each(JoinHandle::abort);
         }
     }
 }

@@ -7,6 +7,7 @@ mod allocation;
 mod apps;
 mod args;
 mod ask;
+mod awake;
 mod bench;
 mod callback;
 mod capture;

@@ -8,7 +8,7 @@ use crate::route::{RemoteCommand, Route};
 use crate::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
+use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, OVERSLEPT, ToAgent, WireError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at};
@@ -18,9 +18,6 @@ const LAST_WORDS: usize = 2 << 10;
 
 /// How long a second channel may take to end what a lost agent left.
 const REAP_TIMEOUT: Duration = Duration::from_secs(3);
-/// A timer this late means that this process itself was stopped or starved: whatever it has not
-/// heard meanwhile it could not have heard.
-const OVERSLEPT: Duration = Duration::from_millis(500);
 
 /// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
 /// loss has been reported as an event.

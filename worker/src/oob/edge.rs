@@ -7,6 +7,7 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::secure::{MAX_PLAIN, SecureError, SecureStream};
 use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::tree::link::{Frame, Head};
+use rlaunch_bootstrap::wire::OVERSLEPT;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
 
 /// Sealed bytes that are written at once.
 const WRITE_AT_ONCE: usize = 256 << 10;
@@ -126,18 +128,30 @@ impl Incoming {
                     Err(error) => return error.to_string(),
                 }
             }
-            let read = tokio::time::timeout(self.silence, self.reading.read(&mut buffer)).await;
-            let length = match read {
-                Err(_) => return format!("nothing heard for {} s", self.silence.as_secs()),
-                Ok(Ok(0)) => return "the connection ended".to_owned(),
-                Ok(Ok(length)) => length,
-                Ok(Err(error)) => return error.to_string(),
+            let length = match self.read(&mut buffer).await {
+                None => return format!("nothing heard for {} s", self.silence.as_secs()),
+                Some(Ok(0)) => return "the connection ended".to_owned(),
+                Some(Ok(length)) => length,
+                Some(Err(error)) => return error.to_string(),
             };
             plain.clear();
             if let Err(error) = open(&self.stream, &buffer[..length], &mut plain) {
                 return error.to_string();
             }
             self.decoder.push(&plain);
+        }
+    }
+
+    /// Reads something; `None` once the peer has been silent for too long. While this process
+    /// itself stood still, that was not the peer's silence.
+    async fn read(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        loop {
+            let due = Instant::now() + self.silence;
+            match timeout_at(due, self.reading.read(buffer)).await {
+                Ok(read) => return Some(read),
+                Err(_) if Instant::now() > due + OVERSLEPT => {}
+                Err(_) => return None,
+            }
         }
     }
 }
