@@ -139,6 +139,8 @@ impl<'a> Watch<'a> {
                 tracing::info!(%rank, %host, pid, ?status, "exited");
                 events.emit(&Record::rank_exited(rank, &host, pid, status));
                 let at = self.crew.nodes[node.index()].hello_at + Duration::from_micros(at_us);
+                // The agent counts from before its hello was heard, but nothing is heard early.
+                let at = at.min(Instant::now());
                 self.first_failure.observe(Failure { rank, pid, status, out_of_memory, at });
                 if !status.success() && !self.is_ending() {
                     let ends = !self.job.continue_on_error;

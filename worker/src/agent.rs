@@ -94,6 +94,7 @@ pub(crate) enum Input {
 
 struct Agent {
     channel: Channel,
+    /// Times of ranks are told from here on.
     hello_at: std::time::Instant,
     children: SignalStream,
     interrupts: [SignalStream; 3],
@@ -133,8 +134,9 @@ impl Agent {
         })
     }
 
-    fn hello(&self) {
+    fn hello(&mut self) {
         let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: facts::read() };
+        self.hello_at = std::time::Instant::now();
         self.channel.outbox.send(&hello);
     }
 
