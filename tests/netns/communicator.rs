@@ -4,8 +4,8 @@ use crate::running::Outcome;
 use crate::support::{Field, Run, Undo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_lab::Process;
-use std::time::{Duration, Instant};
+use rlaunch_lab::{Process, Stopwatch};
+use std::time::Duration;
 
 fn suite<'a>(field: &'a Field, hosts: &str, ranks: usize, words: &str) -> Run<'a> {
     let suite = field.rlaunch.with_file_name("comm-suite");
@@ -154,7 +154,7 @@ fn a_network_that_is_cut_between_two_ranks_is_named() {
                 chain("output")
             ),
         );
-        let cut = Instant::now();
+        let cut = Stopwatch::start();
         let _heal = Undo(|| {
             field.on("b", "nft delete table inet cut");
             Ok::<(), String>(())

@@ -42,7 +42,7 @@ fn the_first_launch_sends_and_the_second_does_not() {
         cold.says(&["agent sent to a, b, c "]);
         let warm = run();
         answered_everywhere(&warm);
-        assert!(warm.stderr.is_empty(), "{warm}");
+        warm.says_nothing();
         let agent = only_agent(&field.cache("b", account));
         assert_eq!(fs::read(agent).unwrap(), fs::read(field.agent()).unwrap());
     }
@@ -153,7 +153,7 @@ fn reached_all_the_same(field: &Field, account: Account) {
     cold.says(&["agent sent to ", "b"]);
     let warm = run();
     answered_everywhere(&warm);
-    assert!(warm.stderr.is_empty(), "{warm}");
+    warm.says_nothing();
 }
 
 #[test]
@@ -249,5 +249,5 @@ fn a_shared_home_is_sent_one_agent() {
     assert_eq!(sent.iter().map(times).sum::<usize>(), 1, "{cold}");
     let warm = shared.rlaunch("-H a,b,c hostname").run();
     answered_everywhere(&warm);
-    assert!(warm.stderr.is_empty(), "{warm}");
+    warm.says_nothing();
 }

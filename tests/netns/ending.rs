@@ -3,9 +3,9 @@
 use crate::running::Running;
 use crate::support::{BOUND, Field, Run, state};
 use nix::sys::signal::Signal;
-use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
-use std::time::{Duration, Instant};
+use rlaunch_lab::{Account, Stopwatch};
+use std::time::Duration;
 
 /// Ends on the first signal.
 const MEEK: &str = "echo up; exec sleep 1000";
@@ -21,7 +21,7 @@ fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
     running
 }
 
-fn took_less_than(seconds: u64, since: Instant) {
+fn took_less_than(seconds: u64, since: Stopwatch) {
     assert!(since.elapsed() < Duration::from_secs(seconds), "{:?}", since.elapsed());
 }
 
@@ -32,7 +32,7 @@ fn each_signal_of_the_user_has_its_code() {
     for account in Account::ALL {
         for (signal, code) in signals {
             let running = up(field.rlaunch("-H a,b,c").account(account), MEEK);
-            let asked = Instant::now();
+            let asked = Stopwatch::start();
             running.signal(signal);
             running.finish().ended_with(code).says(&["error: ended by ", signal.as_str()]);
             took_less_than(3, asked);
@@ -46,10 +46,10 @@ fn ranks_that_will_not_end_are_killed_after_the_grace() {
     for account in Account::ALL {
         let run = field.rlaunch("-H a,b,c --kill-after 1").account(account);
         let running = up(run, STUBBORN);
-        let asked = Instant::now();
+        let asked = Stopwatch::start();
         running.signal(Signal::SIGINT);
         running.finish().ended_with(130);
-        assert!(asked.elapsed() >= Duration::from_millis(900), "no grace: {:?}", asked.elapsed());
+        assert!(asked.in_all() >= Duration::from_millis(900), "no grace: {:?}", asked.in_all());
         took_less_than(4, asked);
     }
 }
@@ -71,7 +71,7 @@ fn asking_twice_means_now() {
     let mut running = up(field.rlaunch("-H a,b,c --kill-after 60"), script);
     running.signal(Signal::SIGINT);
     running.wait_for_text("told\n", 3);
-    let asked = Instant::now();
+    let asked = Stopwatch::start();
     running.signal(Signal::SIGINT);
     running.finish().ended_with(130);
     took_less_than(3, asked);
@@ -123,10 +123,10 @@ fn a_suspended_job_goes_on_where_it_was() {
     running.signal(Signal::SIGTSTP);
     let stopped = || field.ranks().iter().all(|process| process.state == 'T');
     field.wait_for("everything to stop", || state(running.pid()) == 'T' && stopped());
-    let since = Instant::now();
+    let since = Stopwatch::start();
     wait_until(PAUSE + BOUND, "the pause to end", || {
         assert!(state(running.pid()) == 'T' && stopped() && field.ranks().len() >= 3);
-        Ok(since.elapsed() >= PAUSE)
+        Ok(since.in_all() >= PAUSE)
     })
     .unwrap();
     running.signal(Signal::SIGCONT);
@@ -146,7 +146,7 @@ fn nothing_outlives_a_killed_rlaunch() {
             let run = field.rlaunch("-H a,b,c --kill-after 1").account(account);
             let running = up(run, script);
             running.signal(Signal::SIGKILL);
-            let killed = Instant::now();
+            let killed = Stopwatch::start();
             assert_eq!(running.finish_first().code, -9);
             field.wait_for("the ranks to end", || field.started().is_empty());
             took_less_than(3, killed);

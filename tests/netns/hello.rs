@@ -13,7 +13,7 @@ fn every_host_answers_once() {
         let ran = field.rlaunch("-H a,b,c -np 3 hostname").account(account).run();
         ran.succeeded();
         assert_eq!(ran.sorted(), ["a", "b", "c"], "{ran}");
-        assert!(ran.stderr.is_empty(), "{ran}");
+        ran.says_nothing();
     }
 }
 
@@ -62,7 +62,7 @@ fn a_hundred_launches_in_a_row_all_work() {
     for round in 0..100 {
         let ran = field.rlaunch("-H a,b,c -np 3 hostname").spawn().finish_first();
         assert_eq!(ran.succeeded().sorted(), ["a", "b", "c"], "launch {round}: {ran}");
-        assert!(ran.stderr.is_empty(), "launch {round}: {ran}");
+        ran.says_nothing();
         times.push(ran.took);
     }
     times.sort_unstable();

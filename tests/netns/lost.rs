@@ -3,8 +3,8 @@
 use crate::support::{Field, Undo, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_lab::{Account, Cut, Process};
-use std::time::{Duration, Instant};
+use rlaunch_lab::{Account, Cut, Process, Stopwatch};
+use std::time::Duration;
 
 /// Helpers that ignore TERM are everywhere, so the others take the grace to end.
 const JOB: &str = "-H a,b,c --kill-after 1";
@@ -29,7 +29,7 @@ fn an_agent_that_is_killed() {
         let mut running = field.rlaunch(JOB).account(account).sh(WITH_HELPER).spawn();
         running.wait_for_lines(3);
         let (_, agent) = agents(&field, "b");
-        let killed = Instant::now();
+        let killed = Stopwatch::start();
         kill(agent, Signal::SIGKILL).unwrap();
         running.finish().ended_with(206).says(&["error: node b is lost"]);
         assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
@@ -101,7 +101,7 @@ fn a_host_that_loses_power() {
     let _restore = Undo(|| field.lab.boot("b"));
     let mut running = field.rlaunch(JOB).sh(MEEK).spawn();
     running.wait_for_lines(3);
-    let lost = Instant::now();
+    let lost = Stopwatch::start();
     field.lab.crash("b").unwrap();
     running.finish().ended_with(206).says(&["error: node b is lost"]);
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
@@ -114,7 +114,7 @@ fn a_host_that_falls_silent() {
     let _restore = Undo(|| field.lab.heal("b"));
     let mut running = field.rlaunch(JOB).sh(WITH_HELPER).spawn();
     running.wait_for_lines(3);
-    let lost = Instant::now();
+    let lost = Stopwatch::start();
     field.lab.cut("b", Cut::Silent).unwrap();
     let ran = running.finish_first();
     ran.ended_with(206).says(&["error: node b is lost"]);
@@ -133,9 +133,9 @@ fn a_host_may_be_silent_for_as_long_as_was_said() {
     let run = field.rlaunch(JOB).args(["--node-timeout", "40"]).sh("echo up; sleep 12");
     let mut running = run.within(Duration::from_secs(60)).spawn();
     running.wait_for_lines(3);
-    let cut = Instant::now();
+    let cut = Stopwatch::start();
     field.lab.cut("b", Cut::Silent).unwrap();
-    field.wait_for("a long silence", || cut.elapsed() > Duration::from_secs(8));
+    field.wait_for("a long silence", || cut.in_all() > Duration::from_secs(8));
     field.lab.heal("b").unwrap();
     running.finish().succeeded();
 }
@@ -149,9 +149,9 @@ fn who_stands_still_for_a_while_has_lost_nobody() {
     running.wait_for_lines(2);
     let agents = ["a", "b"].map(|host| agents(&field, host).1);
     let everybody = [agents[0], agents[1], running.pid()];
-    let stopped = Instant::now();
+    let stopped = Stopwatch::start();
     everybody.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
-    field.wait_for("a long pause", || stopped.elapsed() > Duration::from_secs(8));
+    field.wait_for("a long pause", || stopped.in_all() > Duration::from_secs(8));
     for pid in everybody {
         kill(pid, Signal::SIGCONT).unwrap();
         // Each is alone for a moment.

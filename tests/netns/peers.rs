@@ -119,7 +119,7 @@ fn several_programs_and_settings_from_files() {
 }
 
 /// Both ranks print half a line, and both the rest of it.
-const HALVES: &str = "sh -c 'printf half; sleep 0.5; echo whole'";
+const HALVES: &str = "sh -c 'printf half; sleep 2; echo whole'";
 
 #[test]
 fn tags_run_together_and_files_are_for_each_rank() {
@@ -155,7 +155,7 @@ fn nobody_but_torchrun_begins_again() {
 /// What torchrun runs: both ranks print in halves, and rank 1 fails the first time.
 const PROGRAM: &str = "
 import os, sys, time
-print('half', end='', flush=True); time.sleep(0.5); print(' whole', flush=True)
+print('half', end='', flush=True); time.sleep(2); print(' whole', flush=True)
 sys.exit(os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')
 ";
 

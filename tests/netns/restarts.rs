@@ -157,7 +157,7 @@ fn a_rank_killed_in_the_middle_costs_nothing_but_time() {
     let files = [("train.py", include_str!("../../examples/train/train.py"))];
     let script = "python3 train.py --steps 600";
     let [whole, killed] =
-        killed_in_the_middle(&field, &files, script, "step 20 loss", Duration::from_secs(30));
+        killed_in_the_middle(&field, &files, script, "step 20 loss", Duration::from_secs(60));
     let (whole_out, killed_out) = (whole.succeeded().out(), killed.out());
     // The sum of all weights is in it.
     let end = last(&whole_out, "final loss ");

@@ -1,8 +1,10 @@
 //! A rlaunch that runs, and how it ended.
 
+use crate::guide;
 use crate::support::Field;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rlaunch_lab::Stopwatch;
 use rlaunch_lab::command::wait_until;
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How much of each stream a failed assertion shows, in bytes.
 const SHOWN: usize = 1500;
@@ -21,7 +23,7 @@ const SHOWN: usize = 1500;
 pub(crate) struct Running<'a> {
     field: &'a Field,
     child: Child,
-    started: Instant,
+    started: Stopwatch,
     bound: Duration,
     stdout: Collected,
     stderr: Collected,
@@ -32,7 +34,7 @@ pub(crate) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(crate) fn start(field: &'a Field, command: &mut Command, bound: Duration) -> Running<'a> {
         let directories = field.job_directories();
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let mut child = command.spawn().unwrap();
         let stdout = Collected::from(child.stdout.take().unwrap());
         let stderr = Collected::from(child.stderr.take().unwrap());
@@ -117,14 +119,14 @@ impl<'a> Running<'a> {
     pub(crate) fn finish_first(mut self) -> Outcome {
         let bound = self.bound.saturating_sub(self.started.elapsed());
         let ended = wait_until(bound, "rlaunch to return", || Ok(self.has_ended()));
-        let took = self.started.elapsed();
         if ended.is_err() {
             let _ = self.child.kill();
         }
+        let (took, took_awake) = (self.started.in_all(), self.started.elapsed());
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or_default());
-        let outcome =
-            Outcome { code, stdout: self.stdout.take(), stderr: self.stderr.take(), took };
+        let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
+        let outcome = Outcome { code, stdout, stderr, took, took_awake };
         assert!(ended.is_ok(), "did not return within {:?}\n{outcome}", self.bound);
         outcome
     }
@@ -193,6 +195,8 @@ pub(crate) struct Outcome {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) took: Duration,
+    /// Of that, what counts as [`Stopwatch::elapsed`] has it.
+    pub(crate) took_awake: Duration,
 }
 
 impl Outcome {
@@ -228,6 +232,12 @@ impl Outcome {
         self
     }
 
+    /// Nothing is on stderr, but for whom a slow start waited.
+    pub(crate) fn says_nothing(&self) -> &Outcome {
+        assert!(self.err().lines().all(guide::is_about_a_wait), "{self}");
+        self
+    }
+
     /// None of `texts` is on stderr.
     pub(crate) fn keeps_quiet_about(&self, texts: &[&str]) -> &Outcome {
         for text in texts {
@@ -254,7 +264,7 @@ impl Outcome {
     }
 
     pub(crate) fn took_less_than(&self, seconds: u64) -> &Outcome {
-        assert!(self.took < Duration::from_secs(seconds), "not within {seconds} s: {self}");
+        assert!(self.took_awake < Duration::from_secs(seconds), "not within {seconds} s: {self}");
         self
     }
 }

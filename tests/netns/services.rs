@@ -22,27 +22,30 @@ fn scripts_meet_and_share() {
 #[test]
 fn nobody_passes_a_barrier_alone() {
     let field = Field::new();
-    let script = "test $RANK = 2 && { until [ -e /tmp/go ]; do sleep 0.05; done; }; \
-                  echo before; rlaunch barrier; echo after; test $RANK != 2 || rm /tmp/go";
+    let script = "wait_for() { [ $RANK != 2 ] || until [ -e $1 ]; do sleep 0.05; done; }; \
+                  wait_for /tmp/go; echo before; wait_for /tmp/on; rlaunch barrier; echo after";
     let mut running = job(&field, script).spawn();
     running.wait_for_text("before\n", 2);
     assert!(!running.has_ended());
-    field.on("c", "touch /tmp/go");
+    let _go = field.files(&["c"], "/tmp/go", "", 0o644);
+    running.wait_for_text("before\n", 3);
+    assert_eq!(running.out(), "before\n".repeat(3));
+    let _on = field.files(&["c"], "/tmp/on", "", 0o644);
     let ran = running.finish();
-    let out = ran.succeeded().out().replace("before\n", "b").replace("after\n", "a");
-    assert_eq!(out, "bbbaaa", "{ran}");
+    assert_eq!(ran.succeeded().out().matches("after\n").count(), 3, "{ran}");
 }
 
 #[test]
 fn a_rank_that_never_comes_is_named() {
     let field = Field::new();
-    let script = "if [ $RANK = 2 ]; then exec sleep 14; fi; rlaunch barrier epoch";
-    let ran = job(&field, script).within(Duration::from_secs(25)).run();
-    ran.says(&[
-        "barrier \"epoch\": waiting 10 s for rank 2 on c (pid ",
-        "running, has never called)",
-    ]);
-    // The sleeper ends without having come, and then the others need not wait any more.
+    let script = "if [ $RANK = 2 ]; then until [ -e /tmp/go ]; do sleep 0.05; done; exit; fi; \
+                  rlaunch barrier epoch";
+    let mut running = job(&field, script).within(Duration::from_secs(30)).spawn();
+    running.wait_for_stderr("barrier \"epoch\": waiting 1", 1);
+    let _go = field.files(&["c"], "/tmp/go", "", 0o644);
+    let ran = running.finish();
+    ran.says(&[" s for rank 2 on c (pid ", "running, has never called)"]);
+    // It ends without having come, and then the others need not wait any more.
     ran.says(&["rank 2 exited with code 0 without arriving"]);
     ran.refused(204, &[]);
 }
@@ -50,10 +53,10 @@ fn a_rank_that_never_comes_is_named() {
 #[test]
 fn a_wait_ends_when_the_user_says_so() {
     let field = Field::new();
-    let script = "if [ $RANK = 2 ]; then exec sleep 5; fi; rlaunch barrier epoch; echo $?";
-    let ran = job(&field, script).env("RLAUNCH_COMM_TIMEOUT", "2").run();
+    let script = "if [ $RANK = 2 ]; then exec sleep 8; fi; rlaunch barrier epoch; echo $?";
+    let ran = job(&field, script).env("RLAUNCH_COMM_TIMEOUT", "4").run();
     assert_eq!(ran.succeeded().sorted(), ["124", "124"], "{ran}");
-    ran.says(&["barrier \"epoch\": not within 2 s: missing rank 2 (pid "]);
+    ran.says(&["barrier \"epoch\": not within 4 s: missing rank 2 (pid "]);
     let ran = job(&field, "rlaunch kv wait nothing --timeout 0.5; echo $?").run();
     assert_eq!(ran.succeeded().sorted(), ["124"; 3], "{ran}");
 }
@@ -61,9 +64,9 @@ fn a_wait_ends_when_the_user_says_so() {
 #[test]
 fn a_key_that_nobody_puts_is_mentioned() {
     let field = Field::new();
-    let script = "test $RANK = 0 || exit 0; rlaunch kv wait lost --timeout 11";
+    let script = "test $RANK = 0 || exit 0; rlaunch kv wait lost --timeout 14";
     let ran = job(&field, script).within(Duration::from_secs(25)).run();
-    ran.refused(124, &[]).says(&["ranks have waited 10 s for key \"lost\": nobody put it"]);
+    ran.refused(124, &[]).says(&["ranks have waited 1", " s for key \"lost\": nobody put it"]);
 }
 
 #[test]

@@ -39,10 +39,10 @@ fn it_runs_when_the_user_says_so() {
 #[test]
 fn a_library_that_is_loaded_later_is_warned_of() {
     let field = Field::new();
-    let script = "import ctypes, time; ctypes.CDLL('libmpi.so.40'); time.sleep(2.5)";
+    let script = "import ctypes, time; ctypes.CDLL('libmpi.so.40'); time.sleep(4)";
     let ran = field.rlaunch("-H a,b -np 2 python3 -c").args([script]).run();
     let warnings = ran.succeeded().err().matches("libmpi.so.40").count();
     assert_eq!(warnings, 1, "{ran}");
     let ran = field.rlaunch("-H a,b -np 2 --singleton ignore python3 -c").args([script]).run();
-    assert_eq!(ran.succeeded().err(), "", "{ran}");
+    ran.succeeded().says_nothing();
 }

@@ -11,9 +11,9 @@ use crate::running::{Outcome, Running};
 use crate::support::{Field, Run, Undo, state};
 use nix::sys::signal::Signal;
 use rlaunch_lab::command::wait_until;
-use rlaunch_lab::{Account, Process};
+use rlaunch_lab::{Account, Process, Stopwatch};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Every job here; its rank 5 is on host c.
@@ -70,7 +70,7 @@ fn go(field: &Field, hosts: &[&str]) -> impl Drop {
 
 /// Waits for the end of a job that everybody has heard of: rlaunch returns within `bound` of
 /// `since`, and there is nothing left to wait for.
-fn ends(field: &Field, running: Running<'_>, since: Instant, bound: Duration) -> Outcome {
+fn ends(field: &Field, running: Running<'_>, since: Stopwatch, bound: Duration) -> Outcome {
     let outcome = running.finish_first();
     let took = since.elapsed();
     assert!(took < bound, "{took:?} rather than {bound:?}: {outcome}");
@@ -122,7 +122,7 @@ fn first_failure(culprit: &str, code: i32, cause: &str) {
             let script = one_of_eight(culprit, others);
             let running = up(field.rlaunch(EIGHT).account(account), &script);
             assert_eq!(field.job_directories().len(), 4, "one for each host");
-            let failed = Instant::now();
+            let failed = Stopwatch::start();
             let _go = go(field, &["c"]);
             let ran = ends(field, running, failed, PROMPT);
             let pid =
@@ -155,10 +155,10 @@ fn a_rank_exits_and_the_others_ignore_every_signal() {
         let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
         let script = one_of_eight("exit 3", &format!("{HELPER} {STUBBORN}"));
         let running = up(run, &script);
-        let failed = Instant::now();
+        let failed = Stopwatch::start();
         let _go = go(field, &["c"]);
         let ran = ends(field, running, failed, Duration::from_secs(1) + PROMPT);
-        assert!(failed.elapsed() >= Duration::from_secs(1), "no grace: {ran}");
+        assert!(failed.in_all() >= Duration::from_secs(1), "no grace: {ran}");
         ran.ended_with(3).says(&["error: rank 5 on c ", "exited with code 3"]);
     });
 }
@@ -176,7 +176,7 @@ fn a_rank_exits_and_the_others_may_go_on() {
         running.wait_for_text("failing\n", 1);
         let shells = || started_on(field, "c").iter().filter(|p| p.args[0] == "sh").count();
         field.wait_for("rank 5 to be gone", || shells() == 1);
-        let released = Instant::now();
+        let released = Stopwatch::start();
         let _go = go(field, &HOSTS);
         let ran = ends(field, running, released, PROMPT);
         ran.ended_with(3).says(&[
@@ -193,7 +193,7 @@ fn a_job_takes_too_long() {
     as_each(|field, account| {
         for others in [MEEK, SHELL] {
             let run = field.rlaunch("--timeout 1").args(EIGHT.split(' ')).account(account);
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let running = up(run, others);
             let ran = ends(field, running, began, Duration::from_secs(3) + PROMPT);
             assert!(ran.took >= Duration::from_secs(1), "{ran}");
@@ -208,7 +208,7 @@ fn the_user_interrupts_or_terminates() {
         for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
             for others in [MEEK, SHELL] {
                 let running = up(field.rlaunch(EIGHT).account(account), others);
-                let asked = Instant::now();
+                let asked = Stopwatch::start();
                 running.signal(signal);
                 let ran = ends(field, running, asked, PROMPT);
                 let named = format!("error: ended by {signal}\n");
@@ -225,13 +225,13 @@ fn the_user_interrupts_twice() {
         let run = field.rlaunch("--kill-after 60").args(EIGHT.split(' ')).account(account);
         let running = up(run, &format!("{HELPER} {STUBBORN}"));
         running.signal(Signal::SIGINT);
-        let first = Instant::now();
+        let first = Stopwatch::start();
         wait_until(PROMPT, "a while", || {
             assert!(field.ranks().len() >= 16, "ended before the grace: {:#?}", field.ranks());
-            Ok(first.elapsed() >= SOON)
+            Ok(first.in_all() >= SOON)
         })
         .unwrap();
-        let asked = Instant::now();
+        let asked = Stopwatch::start();
         running.signal(Signal::SIGINT);
         ends(field, running, asked, PROMPT).ended_with(130).says(&["error: ended by SIGINT"]);
     });
@@ -287,7 +287,7 @@ fn the_launcher_is_suspended() {
         // In state D a shell waits, stopped as well, for a child that was stopped in its vfork.
         let stopped = || field.ranks().iter().all(|rank| matches!(rank.state, 'T' | 'D'));
         field.wait_for("everything to stop", || launcher() == 'T' && stopped());
-        let since = Instant::now();
+        let since = Stopwatch::start();
         wait_until(PAUSE + SOON, "the pause to end", || {
             assert!(launcher() == 'T' && stopped(), "{:#?}", field.ranks());
             assert!(
@@ -295,12 +295,12 @@ fn the_launcher_is_suspended() {
                 "a rank or a helper was ended: {:#?}",
                 field.ranks()
             );
-            Ok(since.elapsed() >= PAUSE)
+            Ok(since.in_all() >= PAUSE)
         })
         .unwrap();
         running.signal(Signal::SIGCONT);
         field.wait_for("the ranks to go on", || field.ranks().iter().all(|r| r.state != 'T'));
-        let released = Instant::now();
+        let released = Stopwatch::start();
         let _go = go(field, &HOSTS);
         let ran = ends(field, running, released, PROMPT);
         assert_eq!(ran.succeeded().out().matches("done\n").count(), 8, "{ran}");
@@ -314,7 +314,7 @@ fn helpers_and_daemons_of_ranks_that_are_done() {
         for helper in [HELPER, DAEMON] {
             let script = format!("{helper} echo up; until [ -e {GO} ]; do sleep 0.02; done");
             let running = up(field.rlaunch(EIGHT).account(account), &script);
-            let released = Instant::now();
+            let released = Stopwatch::start();
             let _go = go(field, &HOSTS);
             let ran = ends(field, running, released, PROMPT);
             ran.succeeded().keeps_quiet_about(&["error", "warning"]);
@@ -329,7 +329,7 @@ fn helpers_and_daemons_of_ranks_that_are_ended() {
             let script = one_of_eight("exit 3", &format!("{helper} {MEEK}"));
             let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
             let running = up(run, &script);
-            let failed = Instant::now();
+            let failed = Stopwatch::start();
             let _go = go(field, &["c"]);
             let ran = ends(field, running, failed, Duration::from_secs(1) + PROMPT);
             ran.ended_with(3).says(&["error: rank 5 on c ", "exited with code 3"]);
@@ -345,7 +345,7 @@ fn shared_memory_of_dead_ranks() {
         let files = ": >/dev/shm/torch_$$_1_0; : >/dev/shm/torch_1_1_0; : >/dev/shm/nccl-xyz";
         let script = one_of_eight(&format!("{files}; exit 3"), MEEK);
         let running = up(field.rlaunch(EIGHT).account(account), &script);
-        let failed = Instant::now();
+        let failed = Stopwatch::start();
         let _go = go(field, &["c"]);
         let ran = running.finish_first();
         assert!(failed.elapsed() < PROMPT, "{ran}");

@@ -1,10 +1,11 @@
 //! Hosts that cannot be reached or refuse: each refusal names host and cause, and says what to do.
 
+use crate::guide;
 use crate::support::{BOUND, Field, Undo, launch_directory};
 use nix::sys::signal::Signal;
-use rlaunch_lab::{Account, Cut};
+use rlaunch_lab::{Account, Cut, Stopwatch};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An ssh configuration that differs from the lab's in `lines`.
 fn configuration(directory: &std::path::Path, lines: &str) -> String {
@@ -52,7 +53,10 @@ fn a_silent_host_is_given_up() {
     let ran = field.rlaunch("-H a,b,c hostname").run();
     ran.refused(201, &["c: ", "within", "waiting"]).hints("ConnectTimeout");
     assert!(ran.took < BOUND, "{ran}");
-    ran.keeps_quiet_about(&["a (", "b ("]);
+    // Those that can be reached may take a second on a slow machine, and not all of them.
+    let err = ran.err();
+    let last = err.lines().rfind(|line| guide::is_about_a_wait(line)).unwrap();
+    assert!(last.contains(" for: c ("), "{ran}");
 }
 
 #[test]
@@ -61,8 +65,8 @@ fn whoever_waits_for_a_silent_host_can_interrupt() {
     let _restore = Undo(|| field.lab.heal("c"));
     field.lab.cut("c", Cut::Silent).unwrap();
     let mut running = field.rlaunch("-H a,b,c hostname").spawn();
-    running.wait_for_stderr("c (connecting)", 1);
-    let asked = Instant::now();
+    running.wait_for_stderr(" for: c (connecting)", 1);
+    let asked = Stopwatch::start();
     running.signal(Signal::SIGINT);
     running.finish().refused(130, &["SIGINT"]);
     assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());

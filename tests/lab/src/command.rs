@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::LabError;
+use crate::{LabError, Stopwatch};
 
 /// Runs `command`, keeps what it printed, and makes a failure an error that names `operation`.
 pub fn run(operation: &str, command: &mut Command) -> Result<Output, LabError> {
@@ -57,7 +57,7 @@ pub fn wait_until(
     what: &str,
     mut condition: impl FnMut() -> Result<bool, LabError>,
 ) -> Result<(), LabError> {
-    let start = Instant::now();
+    let start = Stopwatch::start();
     while !condition()? {
         if start.elapsed() >= limit {
             return Err(LabError::Deadline {

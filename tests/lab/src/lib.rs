@@ -31,8 +31,10 @@ pub mod setup;
 pub mod sim;
 pub mod soak;
 pub mod stages;
+mod stopwatch;
 pub mod vm;
 
 pub use error::LabError;
 pub use lab::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
 pub use stages::{UnderTest, VmUnderTest};
+pub use stopwatch::Stopwatch;

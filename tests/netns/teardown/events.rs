@@ -4,12 +4,11 @@ use super::{EIGHT, MEEK, PROMPT, as_each, ends, go, lost, nothing_left, one_of_e
 use crate::running::{Outcome, Running};
 use crate::support::{Field, launch_directory};
 use nix::sys::signal::{Signal, kill};
-use rlaunch_lab::Account;
+use rlaunch_lab::{Account, Stopwatch};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::Instant;
 use tempfile::TempDir;
 
 /// Where a run writes its events.
@@ -83,7 +82,7 @@ fn of_ranks_that_succeed() {
     as_each(|field, account| {
         let log = Log::new();
         let running = log.up(field, account, "echo up");
-        let ran = ends(field, running, Instant::now(), PROMPT);
+        let ran = ends(field, running, Stopwatch::start(), PROMPT);
         let records = log.records();
         check_end(check(&records, 4), ran.succeeded(), "rank", "");
         let codes: Vec<&Value> =
@@ -97,7 +96,7 @@ fn of_a_rank_that_fails() {
     as_each(|field, account| {
         let log = Log::new();
         let running = log.up(field, account, &one_of_eight("kill -SEGV $$", MEEK));
-        let failed = Instant::now();
+        let failed = Stopwatch::start();
         let _go = go(field, &["c"]);
         let ran = ends(field, running, failed, PROMPT);
         let records = log.records();
@@ -114,7 +113,7 @@ fn of_a_user_who_has_enough() {
     as_each(|field, account| {
         let log = Log::new();
         let running = log.up(field, account, MEEK);
-        let asked = Instant::now();
+        let asked = Stopwatch::start();
         running.signal(Signal::SIGINT);
         let ran = ends(field, running, asked, PROMPT);
         check_end(check(&log.records(), 4), ran.ended_with(130), "launcher", "ended by SIGINT");
@@ -126,7 +125,7 @@ fn of_an_agent_that_is_lost() {
     as_each(|field, account| {
         let log = Log::new();
         let running = log.up(field, account, MEEK);
-        let killed = Instant::now();
+        let killed = Stopwatch::start();
         kill(lost::agents(field, "c")[1], Signal::SIGKILL).unwrap();
         let ran = ends(field, running, killed, PROMPT);
         let records = log.records();

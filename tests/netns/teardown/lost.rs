@@ -7,8 +7,8 @@ use crate::support::{Field, Undo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::command::wait_until;
-use rlaunch_lab::{Cut, LabError, Process};
-use std::time::{Duration, Instant};
+use rlaunch_lab::{Cut, LabError, Process, Stopwatch};
+use std::time::Duration;
 
 /// Three missed beats, and what it takes to end everything after them.
 const BEATS: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ fn cut(kind: Cut) {
         let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
         let mut running = up(run, &format!("{HELPER} {MEEK}"));
         let heal = Undo(|| restore(field, "c"));
-        let lost = Instant::now();
+        let lost = Stopwatch::start();
         field.lab.cut("c", kind).unwrap();
         let both = wait_until(BEATS, "both sides to end", || {
             Ok(running.has_ended() && started_on(field, "c").is_empty())
@@ -67,7 +67,7 @@ fn an_agent_is_killed() {
             let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
             let running = up(run, &script);
             let [_, agent] = agents(field, "c");
-            let killed = Instant::now();
+            let killed = Stopwatch::start();
             kill(agent, Signal::SIGKILL).unwrap();
             let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
             ran.ended_with(206).says(&["error: node c is lost: "]);
@@ -83,7 +83,7 @@ fn agent_and_guardian_are_killed() {
         for script in [SHELL.to_owned(), format!("{HELPER} {MEEK}")] {
             let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
             let running = up(run, &script);
-            let killed = Instant::now();
+            let killed = Stopwatch::start();
             kill_all(&agents(field, "c"));
             let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
             ran.ended_with(206).says(&["error: node c is lost: "]);
@@ -105,7 +105,7 @@ pub(super) fn kill_all(processes: &[Pid]) {
 fn an_ssh_session_is_killed() {
     as_each(|field, account| {
         let running = up(field.rlaunch(EIGHT).account(account), SHELL);
-        let killed = Instant::now();
+        let killed = Stopwatch::start();
         field.lab.sshd("c").unwrap().kill_sessions().unwrap();
         let ran = running.finish_first();
         assert!(killed.elapsed() < PROMPT, "{ran}");
@@ -118,7 +118,7 @@ fn an_ssh_session_is_killed() {
 fn every_agent_is_killed() {
     as_each(|field, account| {
         let running = up(field.rlaunch(EIGHT).account(account), SHELL);
-        let killed = Instant::now();
+        let killed = Stopwatch::start();
         kill_all(&HOSTS.map(|host| agents(field, host)[1]));
         let ran = super::ends(field, running, killed, PROMPT);
         ran.ended_with(206).says(&["error: node ", " is lost: "]);
