@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long a rank that has lost another waits to be told why. The news go from the other's agent
 /// over the launcher, and take milliseconds.
-const EXPLANATION: Duration = Duration::from_secs(1);
+const EXPLANATION: Duration = Duration::from_secs(2);
 
 /// What the agent has said.
 #[derive(Debug)]

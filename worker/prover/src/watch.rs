@@ -5,6 +5,7 @@ use crate::end::End;
 use crate::fault;
 use crate::link::{Link, Request};
 use rlaunch_bootstrap::mesh::{Step, Watched};
+use rlaunch_bootstrap::wire::OVERSLEPT;
 use rlaunch_verbs::{Completion, DeviceEvent, VerbsError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,6 +77,11 @@ impl Watch {
         let soon = self.looked.is_some_and(|looked| now - looked < self.look_every());
         if soon || self.paths.is_empty() {
             return Vec::new();
+        }
+        let is_late = |looked| now - looked > self.look_every() + OVERSLEPT;
+        if self.looked.is_some_and(is_late) {
+            // What it has not heard while it did not run it could not have heard.
+            self.paths.iter_mut().for_each(|path| path.beats.heard_at = now);
         }
         self.looked = Some(now);
         let mut news = Vec::new();
