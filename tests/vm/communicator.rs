@@ -57,9 +57,9 @@ fn cases_hold_over_soft_iwarp() {
 #[test]
 fn ranks_talk_over_queue_pairs_of_their_own() {
     let field = Field::new();
-    let line = "$suite traffic 3 & \
-                timeout 20 sh -c 'until [ $(rdma resource show qp | grep -c comm-suite) -ge 2 ]; \
-                do sleep 0.1; done'; rdma resource show qp | grep -c 'comm comm-suite'; wait $!";
+    let line = "$suite traffic 10 & \
+                timeout 30 sh -c 'until n=$(rdma resource show qp | grep -c comm-suite); [ $n -ge 2 ]; \
+                do sleep 0.1; done; echo $n'; wait $!";
     let ran = job(&field, ("n1,n2,n3", 3), ROCE, line);
     let said = &ran.succeeded().out;
     assert_eq!(said.lines().filter(|line| *line == "2").count(), 3, "{ran}");

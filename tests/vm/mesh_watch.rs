@@ -1,13 +1,13 @@
 //! Links that die while the job runs are named, and so is their return.
 
 use crate::background::{Background, until};
-use crate::support::{ALL, Field, Undo};
+use crate::support::{ALL, Field, PATIENT, Undo};
 use rlaunch_lab::Cut;
 
 /// Soft RoCE alone, and a program that runs until the test has seen enough.
 fn job(hca: &str, options: &str) -> String {
     format!(
-        "-H {ALL} --hca {hca} --mesh-timeout 20 --transport rdma {options} \
+        "-H {ALL} --hca {hca} {PATIENT} --transport rdma {options} \
          sh -c \"until test -e /run/enough; do sleep 0.1; done\""
     )
 }

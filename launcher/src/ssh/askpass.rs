@@ -120,7 +120,6 @@ impl Helper {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     fn wish(variables: &[(&str, &str)]) -> Wish {
         let variables = [variables, &[("SSH_ASKPASS", "/x/ask")]].concat();
@@ -146,9 +145,12 @@ mod tests {
 
     /// A program with these lines.
     fn helper(directory: &Path, lines: &str) -> Helper {
-        let program = directory.join("ask");
-        fs::write(&program, format!("#!/bin/sh\n{lines}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let (text, program) = (directory.join("text"), directory.join("ask"));
+        fs::write(&text, format!("#!/bin/sh\n{lines}\n")).unwrap();
+        // By another process: what this one has written is busy while a child of another test's,
+        // not yet a program of its own, still has it open.
+        let copy = std::process::Command::new("install").args([&text, &program]).status();
+        assert!(copy.unwrap().success());
         Helper { program }
     }
 

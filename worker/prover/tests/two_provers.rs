@@ -136,8 +136,9 @@ fn rounds(ends: &[LocalEnd; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
             .clone()
             .map(|id| Path { id, end: 0, peer: NodeId(peer), dials: id % 2 == node, mtu: None })
             .collect(),
-        settings: Settings::default(),
-        limits: Limits::within(Duration::from_secs(5), Duration::from_secs(5)),
+        // A guest has one processor, and that is emulated.
+        settings: Settings { retries: 4, ..Settings::default() },
+        limits: Limits::within(Duration::from_secs(20), Duration::from_secs(20)),
         through_launcher: false,
     })
 }
@@ -218,16 +219,16 @@ fn paths_are_proved_watched_and_proved_again() {
         assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
     }
     for prover in &mut provers {
-        prover.tell(&ToProver::Watch { ids: vec![0], beat_ms: 500 });
+        prover.tell(&ToProver::Watch { ids: vec![0], beat_ms: 1000 });
     }
     for (outcomes, cost) in prove(&mut provers, rounds(&ends, 1000..1001)) {
         report(&outcomes, &cost);
         assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
     }
     for prover in &mut provers {
-        prover.tell(&ToProver::Watch { ids: vec![0, 1000], beat_ms: 500 });
+        prover.tell(&ToProver::Watch { ids: vec![0, 1000], beat_ms: 1000 });
     }
-    let quiet = provers[0].frames.recv_timeout(Duration::from_secs(4));
+    let quiet = provers[0].frames.recv_timeout(Duration::from_secs(7));
     assert!(quiet.is_err(), "nothing becomes of paths that carry: {quiet:?}");
     let [one, other] = provers;
     let begin = Instant::now();

@@ -128,12 +128,12 @@ impl Pair<'_> {
             SERVER,
             &format!(
                 "{environment} {line} > /run/served 2>&1 & echo $! > /run/serving; \
-                 timeout 10 sh -c \"until {listens}; do sleep 0.05; done\" || cat /run/served >&2"
+                 timeout 40 sh -c \"until {listens}; do sleep 0.05; done\" || cat /run/served >&2"
             ),
         )?;
         let printed = self.shell(CLIENT, &format!("{environment} {line} {}", self.address));
         let over = "while kill -0 $(cat /run/serving) 2> /dev/null; do sleep 0.05; done";
-        let ended = self.shell(SERVER, &format!("timeout 10 sh -c '{over}'"));
+        let ended = self.shell(SERVER, &format!("timeout 40 sh -c '{over}'"));
         let printed = printed?;
         ended.map(|_| printed)
     }

@@ -230,7 +230,8 @@ class Alone(unittest.TestCase):
             self.fail(f"it was resized {resized} times")
         comm.send(b"12345678", 0, tag=8)
         waiter.join()
-        self.assertEqual(bytes(out), b"12345678")
+        # It may have been lent between the two.
+        self.assertEqual(bytes(out[:8]), b"12345678")
 
     def test_a_forked_process_is_no_rank(self):
         reader, writer = os.pipe()

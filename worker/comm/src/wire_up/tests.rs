@@ -245,11 +245,11 @@ fn a_pair_that_cannot_meet_is_named_with_the_reason() {
     let closed = with_port(&with_port(&contacts, 2, port), 3, port);
     let own = doors.remove(1);
     let own_port = own.address.port();
-    let error = meet_for(200, 1, own, &closed);
+    let error = meet_for(1500, 1, own, &closed);
     assert_eq!(
         error.to_string(),
         format!(
-            "rank 1 on a and rank 2 on b did not meet over TCP within 0.2 s: b was not reached at \
+            "rank 1 on a and rank 2 on b did not meet over TCP within 1.5 s: b was not reached at \
              127.0.0.2:{port} (Connection refused (os error 111)), and did not reach a at \
              127.0.0.1:{own_port}; nor did this rank and 1 other"
         )
@@ -268,8 +268,8 @@ fn who_listens_without_the_key_is_not_believed() {
     }
     let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
     let both = wrong_keys.clone();
-    let waiting = thread::spawn(move || meet_for(300, 0, first, &both));
-    let error = meet_for(300, 1, second, &wrong_keys).to_string();
+    let waiting = thread::spawn(move || meet_for(1500, 0, first, &both));
+    let error = meet_for(1500, 1, second, &wrong_keys).to_string();
     assert!(error.contains("(who answers there is not of this job)"), "{error}");
     let error = waiting.join().unwrap().to_string();
     assert!(error.contains("rank 0 on a and rank 1 on b did not meet"), "{error}");
