@@ -1,6 +1,7 @@
 //! An agent's first words: its hello, or that it has to call because its shell gives it no stdin.
 
 use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
+use crate::awake;
 use crate::callback::{Callbacks, Called};
 use crate::channel::{AgentChannel, Incoming};
 use rlaunch_bootstrap::callback::{Announcement, AnnouncementScanner};
@@ -11,7 +12,6 @@ use rlaunch_bootstrap::wire::{
 };
 use std::net::IpAddr;
 use std::time::Duration;
-use tokio::time::timeout;
 
 /// How long an agent that has announced its call may take until it has called, or says that it
 /// cannot.
@@ -59,16 +59,16 @@ pub(super) async fn greet(
     }
     let mut voice = Voice::default();
     let silent = |voice: &Voice, waited| DeliverError::Silent { words: voice.words(), waited };
-    let first = timeout(patience, voice.first_words(&mut channel)).await;
+    let first = awake::within(patience, voice.first_words(&mut channel)).await;
     let (channel, hello) = match first {
-        Err(_) => return Err(silent(&voice, patience)),
-        Ok(words) => match (words?, calling) {
+        None => return Err(silent(&voice, patience)),
+        Some(words) => match (words?, calling) {
             (FirstWords::Hello(hello), _) => (channel, hello),
             (FirstWords::Announced(announcement), Some(calling)) => {
                 let called = calling.take_call(&mut channel, announcement, &mut voice).await?;
                 let mut channel = channel.over_call(called);
-                let hello = timeout(HELLO_TIMEOUT, hello_of_call(&mut channel)).await;
-                match hello.map_err(|_| silent(&voice, HELLO_TIMEOUT))?? {
+                let hello = awake::within(HELLO_TIMEOUT, hello_of_call(&mut channel)).await;
+                match hello.ok_or_else(|| silent(&voice, HELLO_TIMEOUT))?? {
                     Some(hello) => (channel, hello),
                     None => return Err(DeliverError::NoStart(voice.words())),
                 }
@@ -183,12 +183,12 @@ impl Calling<'_> {
                 why = voice.failure(channel) => Err(why),
             }
         };
-        match timeout(CALL_TIMEOUT, called).await {
-            Ok(Ok(called)) => Ok(called),
-            Ok(Err(Some(tried))) => Err(self.no_callback(tried)),
+        match awake::within(CALL_TIMEOUT, called).await {
+            Some(Ok(called)) => Ok(called),
+            Some(Err(Some(tried))) => Err(self.no_callback(tried)),
             // It was ended on its way.
-            Ok(Err(None)) => Err(DeliverError::NoStart(voice.words())),
-            Err(_) => Err(DeliverError::Silent { words: voice.words(), waited: CALL_TIMEOUT }),
+            Some(Err(None)) => Err(DeliverError::NoStart(voice.words())),
+            None => Err(DeliverError::Silent { words: voice.words(), waited: CALL_TIMEOUT }),
         }
     }
 

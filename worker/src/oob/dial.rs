@@ -8,6 +8,7 @@ use super::talk::{Nonce, Talk, TalkError, Word};
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
 use rlaunch_bootstrap::secure::{Dialler, Parties, Secret, SecureError, Step};
+use rlaunch_bootstrap::wire::OVERSLEPT;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -39,9 +40,19 @@ pub(crate) struct Outcome {
 }
 
 impl Dialling {
-    /// Tries until there is an edge or the time is up.
+    /// Tries until there is an edge or the time is up. Who stood still meanwhile tries again: answers
+    /// may have come, and the parent may have given up as well.
     pub(crate) async fn join(self, parent: &ParentPeer) -> Outcome {
-        let deadline = Instant::now() + EDGE_TIMEOUT;
+        loop {
+            let deadline = Instant::now() + EDGE_TIMEOUT;
+            let outcome = self.try_all(parent, deadline).await;
+            if outcome.edge.is_some() || Instant::now() <= deadline + OVERSLEPT {
+                return outcome;
+            }
+        }
+    }
+
+    async fn try_all(&self, parent: &ParentPeer, deadline: Instant) -> Outcome {
         let mut outcomes: Vec<Progress> = Vec::new();
         let mut running: JoinSet<(usize, Result<Talk, AttemptOutcome>)> = JoinSet::new();
         let mut next_at = Instant::now();

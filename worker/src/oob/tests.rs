@@ -10,6 +10,7 @@ use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::oob::{AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
 use rlaunch_bootstrap::secure::{Dialler, Listener, Parties, Secret, Step};
 use rlaunch_bootstrap::tree::link::Head;
+use rlaunch_bootstrap::wire::OVERSLEPT;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
@@ -182,6 +183,18 @@ async fn a_parent_that_is_silent_is_given_up_in_time() {
     assert!(outcome.edge.is_none());
     assert!(began.elapsed() >= EDGE_TIMEOUT, "{:?}", began.elapsed());
     assert!(took < EDGE_TIMEOUT + Duration::from_secs(1), "{took:?}");
+}
+
+/// As the parent did, which shares this process.
+#[tokio::test]
+async fn a_child_that_stood_still_tries_again() {
+    let mut root = Member::new(ROOT, &[1], &[CHILD]);
+    let child = Member::new(CHILD, &[2], &[]);
+    let pairs = [(2, root.at(0))];
+    let standstill = async { std::thread::sleep(EDGE_TIMEOUT + 2 * OVERSLEPT) };
+    let (outcome, ()) = tokio::join!(child.join(&pairs), standstill);
+    assert!(outcome.edge.is_some(), "{:?}", outcomes(&outcome));
+    assert_eq!(root.child().await.peer, CHILD);
 }
 
 #[tokio::test]
