@@ -16,7 +16,7 @@ name, port, needs = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 print("started", name, time.monotonic(), flush=True)
 for need in needs:
     host, at = need.rsplit(":", 1)
-    socket.create_connection((host, int(at)), timeout=5).close()
+    socket.create_connection((host, int(at)), timeout=60).close()
 config = os.environ.get("LMCACHE_CONFIG_FILE")
 if config:
     mode = oct(os.stat(config).st_mode & 0o777)

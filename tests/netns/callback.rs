@@ -205,10 +205,13 @@ fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
         start(&field, "b", &dial("printf rlaunch-call >&3")),
     ];
     // More that say nothing than may wait.
-    let flood = format!("for i in $(seq 280); do exec {{n}}<>/dev/tcp/{ip}/{port}; done; cat <&$n");
+    let flood = format!(
+        "for i in $(seq 280); do exec {{n}}<>/dev/tcp/{ip}/{port}; done; : >{FORCED}/flooded; cat <&$n"
+    );
     hostile.push(start(&field, "b", &flood));
     let status = hostile[0].wait().unwrap();
     assert!(status.code().is_some(), "{status}");
+    field.wait_for("the flood", || path.with_file_name("flooded").exists());
     fs::write(path.with_file_name("go"), "").unwrap();
     let ran = running.finish_first();
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");

@@ -58,7 +58,7 @@ fn ranks_that_will_not_end_are_killed_after_the_grace() {
 fn ranks_have_the_grace_to_save_their_work() {
     let field = Field::new();
     let script = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo up; sleep 1000 & wait";
-    let running = up(field.rlaunch("-H a,b,c"), script);
+    let running = up(field.rlaunch("-H a,b,c --kill-after 30"), script);
     running.signal(Signal::SIGINT);
     let ran = running.finish();
     assert_eq!(ran.ended_with(130).out().matches("saved\n").count(), 3, "{ran}");
@@ -179,7 +179,9 @@ fn helpers_neither_keep_a_job_nor_outlive_it() {
 #[test]
 fn the_last_words_of_a_helper_are_kept() {
     let field = Field::new();
-    let script = "(seq 1 20000; sleep 1000) & sleep 0.3; exit 0";
+    let _said = field.scratch(&["a", "b", "c"], "/tmp/said");
+    let script = "(seq 1 20000; mkdir /tmp/said; sleep 1000) & \
+                  until [ -d /tmp/said ]; do sleep 0.02; done; exit 0";
     let ran = field.rlaunch("-H a,b,c").sh(script).run();
     assert_eq!(ran.succeeded().out().lines().count(), 60_000, "{:?}", ran.took);
 }

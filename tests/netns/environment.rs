@@ -210,11 +210,15 @@ fn secrets_are_on_no_command_line_and_in_no_log() {
     let run = run.env("WANDB_API_KEY", secret);
     let mut running = run.sh("echo ${#HF_TOKEN} ${#WANDB_API_KEY}; exec sleep 1000").spawn();
     running.wait_for_lines(2);
+    let sleepers = || field.ranks().iter().filter(|rank| rank.args == ["sleep", "1000"]).count();
+    field.wait_for("both ranks to sleep", || sleepers() == 2);
     let mut seen = 0;
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).into_owned();
-        seen += usize::from(line.contains("sleep\0") || line.contains("rlaunch"));
+        let program = line.split('\0').next().unwrap();
+        let is_of_job = line == "sleep\x001000\0" || line.contains("\0HF_TOKEN\0");
+        seen += usize::from(is_of_job || program.ends_with("rlaunch-worker"));
         assert!(!line.contains(secret), "{line}");
     }
     // Two ranks, two agents with their guardians, and rlaunch itself were looked at.

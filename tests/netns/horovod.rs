@@ -12,10 +12,10 @@ import http.client, os, socket, sys, threading, time
 E = {name[8:]: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
 assert E["CONTROLLER"] == E["CPU_OPERATIONS"] == "gloo", E
 host, port = E["GLOO_RENDEZVOUS_ADDR"], int(E["GLOO_RENDEZVOUS_PORT"])
-deadline = time.monotonic() + 15
+deadline = time.monotonic() + 60
 
 def ask(method, path, body=None):
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection = http.client.HTTPConnection(host, port, timeout=60)
     connection.request(method, path, body)
     answer = connection.getresponse()
     value = answer.read()
@@ -37,9 +37,9 @@ def meet(scope, rank, size):
     for there, _, its_port in found:
         # Everybody who is named listens now, not in an earlier round.
         address = sys.argv[1 + "ab".index(there)]
-        socket.create_connection((address, int(its_port)), timeout=5).close()
+        socket.create_connection((address, int(its_port)), timeout=60).close()
     for _ in range(size):
-        lines.settimeout(10)
+        lines.settimeout(60)
         lines.accept()[0].close()
     ask("DELETE", f"/{scope}/{rank}")
     return [int(number) for _, number, _ in found]
@@ -82,7 +82,7 @@ fn four_ranks_meet_as_horovod_does() {
 /// Says what it gets from the store at the address and port it is given.
 const STRANGER: &str = r#"
 import http.client, sys
-connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=5)
+connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=60)
 try:
     connection.request("GET", "/global/0")
     print(connection.getresponse().status)

@@ -232,9 +232,16 @@ impl Outcome {
         self
     }
 
-    /// Nothing is on stderr, but for whom a slow start waited.
+    /// The lines on stderr, but for those that say for whom a slow start waited.
+    pub(crate) fn said(&self) -> Vec<String> {
+        let err = self.err();
+        let lines = err.lines().filter(|line| !guide::is_about_a_wait(line));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// There are none of those.
     pub(crate) fn says_nothing(&self) -> &Outcome {
-        assert!(self.err().lines().all(guide::is_about_a_wait), "{self}");
+        assert_eq!(self.said(), [""; 0], "{self}");
         self
     }
 
