@@ -58,8 +58,10 @@ fn cases_hold_over_soft_iwarp() {
 fn ranks_talk_over_queue_pairs_of_their_own() {
     let field = Field::new();
     let line = "$suite traffic 10 & \
-                timeout 30 sh -c 'until n=$(rdma resource show qp | grep -c comm-suite); [ $n -ge 2 ]; \
-                do sleep 0.1; done; echo $n'; wait $!";
+                count() { rdma resource show qp | grep -c 'comm comm-suite'; }; \
+                for look in $(seq 40); do \
+                    [ $(count) = 2 ] && sleep 0.5 && [ $(count) = 2 ] && echo 2 && break; sleep 0.1; \
+                done; wait $!";
     let ran = job(&field, ("n1,n2,n3", 3), ROCE, line);
     let said = &ran.succeeded().out;
     assert_eq!(said.lines().filter(|line| *line == "2").count(), 3, "{ran}");
