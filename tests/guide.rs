@@ -28,7 +28,7 @@ pub(crate) fn follow(name: &str, rlaunch: &str, mut run: impl FnMut(&str) -> Str
     assert!(!steps.is_empty(), "{name} has no commands");
     for Step { line, command, printed } in steps {
         let found = run(&format!("rlaunch() {{ {rlaunch} \"$@\"; }}\n{{ {command}\n}} 2>&1"));
-        let lines: Vec<&str> = found.lines().filter(|line| !is_about_a_wait(line)).collect();
+        let lines: Vec<&str> = found.lines().collect();
         let printed: Vec<&str> = printed.iter().map(String::as_str).collect();
         let wanted = printed.join("\n");
         assert!(
@@ -61,12 +61,6 @@ pub(crate) fn steps(text: &str) -> Vec<Step> {
         }
     }
     steps
-}
-
-/// Whether rlaunch says here for whom it waits, as it does on a slow machine.
-pub(crate) fn is_about_a_wait(line: &str) -> bool {
-    let words = line.strip_prefix("rlaunch: waiting ").and_then(|rest| rest.split_once(" s for: "));
-    words.is_some_and(|(seconds, _)| seconds.parse::<u64>().is_ok())
 }
 
 /// Whether these lines are what was said.

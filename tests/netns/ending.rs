@@ -58,7 +58,7 @@ fn ranks_that_will_not_end_are_killed_after_the_grace() {
 fn ranks_have_the_grace_to_save_their_work() {
     let field = Field::new();
     let script = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo up; sleep 1000 & wait";
-    let running = up(field.rlaunch("-H a,b,c --kill-after 30"), script);
+    let running = up(field.rlaunch("-H a,b,c"), script);
     running.signal(Signal::SIGINT);
     let ran = running.finish();
     assert_eq!(ran.ended_with(130).out().matches("saved\n").count(), 3, "{ran}");

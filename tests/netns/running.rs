@@ -1,6 +1,5 @@
 //! A rlaunch that runs, and how it ended.
 
-use crate::guide;
 use crate::support::Field;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -188,6 +187,12 @@ impl Collected {
     }
 }
 
+/// Whether rlaunch says here for whom it waits, as it does after a second.
+pub(crate) fn is_about_a_wait(line: &str) -> bool {
+    let words = line.strip_prefix("rlaunch: waiting ").and_then(|rest| rest.split_once(" s for: "));
+    words.is_some_and(|(seconds, _)| seconds.parse::<u64>().is_ok())
+}
+
 /// How a rlaunch ended.
 pub(crate) struct Outcome {
     /// Its exit code, or the negative number of the signal that killed it.
@@ -232,10 +237,11 @@ impl Outcome {
         self
     }
 
-    /// The lines on stderr, but for those that say for whom a slow start waited.
+    /// The lines on stderr, but for those about a wait where the machine stood still.
     pub(crate) fn said(&self) -> Vec<String> {
+        let stood_still = self.took_awake < self.took;
         let err = self.err();
-        let lines = err.lines().filter(|line| !guide::is_about_a_wait(line));
+        let lines = err.lines().filter(|line| !(stood_still && is_about_a_wait(line)));
         lines.map(str::to_owned).collect()
     }
 

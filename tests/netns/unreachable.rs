@@ -1,6 +1,6 @@
 //! Hosts that cannot be reached or refuse: each refusal names host and cause, and says what to do.
 
-use crate::guide;
+use crate::running::is_about_a_wait;
 use crate::support::{BOUND, Field, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::{Account, Cut, Stopwatch};
@@ -55,7 +55,7 @@ fn a_silent_host_is_given_up() {
     assert!(ran.took < BOUND, "{ran}");
     // Those that can be reached may take a second on a slow machine, and not all of them.
     let err = ran.err();
-    let last = err.lines().rfind(|line| guide::is_about_a_wait(line)).unwrap();
+    let last = err.lines().rfind(|line| is_about_a_wait(line)).unwrap();
     assert!(last.contains(" for: c ("), "{ran}");
 }
 
