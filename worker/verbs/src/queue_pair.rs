@@ -4,8 +4,9 @@
 use crate::address::{Address, LocalPort};
 use crate::connection_manager::Id;
 use crate::error::{Verb, VerbsError};
-use crate::memory_region::{MemoryRegion, Part};
+use crate::memory_region::MemoryRegion;
 use crate::port::{LinkLayer, Mtu, PortAttributes};
+use crate::registration::Part;
 use crate::resources::Resources;
 use rdma_sys::{
     ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr,

@@ -1,0 +1,147 @@
+//! Memory that a device has been told of, whoever it belongs to.
+
+use crate::error::{Verb, VerbsError};
+use crate::memory::Memory;
+use crate::protection_domain::ProtectionDomain;
+use rdma_sys::{ibv_access_flags, ibv_mr};
+use rlaunch_sys::Held;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What devices may be told of.
+///
+/// # Safety
+///
+/// Its bytes stay where they are, and are not given to anybody else, until it is dropped. There is no
+/// reference to those that a device may write to.
+pub(crate) unsafe trait Registrable {
+    /// The first byte.
+    fn first(&self) -> *mut u8;
+
+    /// In bytes.
+    fn length(&self) -> usize;
+
+    /// Whether devices may write to it.
+    fn is_writable(&self) -> bool;
+}
+
+// SAFETY: it is owned, and reached by copies through raw pointers alone.
+unsafe impl Registrable for Memory {
+    fn first(&self) -> *mut u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.size()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+}
+
+// SAFETY: it keeps what was lent until it is dropped, and nobody looks meanwhile at what may be written
+// to.
+unsafe impl Registrable for Held {
+    fn first(&self) -> *mut u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        Held::length(self)
+    }
+
+    fn is_writable(&self) -> bool {
+        Held::is_writable(self)
+    }
+}
+
+/// Memory that is registered until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Registration<M> {
+    region: NonNull<ibv_mr>,
+    /// Let go after the region, or never.
+    memory: ManuallyDrop<M>,
+    domain: Arc<ProtectionDomain>,
+}
+
+/// Bytes of a region, as a device is told of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) local_key: u32,
+}
+
+// SAFETY: libibverbs is thread safe (see `Context`), and the region is given back by its one owner.
+unsafe impl<M: Send> Send for Registration<M> {}
+// SAFETY: as above.
+unsafe impl<M: Sync> Sync for Registration<M> {}
+
+impl<M: Registrable> Registration<M> {
+    /// Registers all of it: for `access` what may be written to, the rest to be read from here alone.
+    pub(crate) fn make(
+        domain: &Arc<ProtectionDomain>,
+        memory: M,
+        access: ibv_access_flags,
+    ) -> Result<Registration<M>, VerbsError> {
+        let access = if memory.is_writable() { access } else { ibv_access_flags(0) };
+        let access = i32::try_from(access.0).unwrap_or(0);
+        let (first, length) = (memory.first().cast(), memory.length());
+        // SAFETY: as `Registrable` promises, the bytes stay until the memory is dropped, which is after
+        // the region was given back. Devices write only to what may be written to.
+        let region = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), first, length, access) };
+        match NonNull::new(region) {
+            Some(region) => {
+                let (memory, domain) = (ManuallyDrop::new(memory), domain.clone());
+                Ok(Registration { region, memory, domain })
+            }
+            None => Err(VerbsError::last(Verb::RegMr, domain.context().name())),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Where peers find it.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.first() as u64
+    }
+
+    /// By which peers may.
+    pub(crate) fn remote_key(&self) -> u32 {
+        // SAFETY: the region is registered until this is dropped, and the key never changes.
+        unsafe { self.region.as_ref() }.rkey
+    }
+
+    /// Some of its bytes.
+    pub(crate) fn part(&self, offset: usize, length: usize) -> Result<Part, VerbsError> {
+        let size = self.memory.length();
+        let outside = || VerbsError::OutOfBounds { offset, length, size };
+        let end = offset.checked_add(length).filter(|end| *end <= size);
+        end.ok_or_else(outside)?;
+        // SAFETY: the region is registered until this is dropped, and the key never changes.
+        let local_key = unsafe { self.region.as_ref() }.lkey;
+        let length = u32::try_from(length).map_err(|_| outside())?;
+        Ok(Part { address: self.address() + offset as u64, length, local_key })
+    }
+}
+
+impl<M> Drop for Registration<M> {
+    fn drop(&mut self) {
+        // SAFETY: it was registered once and is given back here alone; from then on no device
+        // touches the memory.
+        let code = unsafe { rdma_sys::ibv_dereg_mr(self.region.as_ptr()) };
+        if code != 0 {
+            // What a device may still write to is not given to anybody else. Whoever has lent it is
+            // not told that it is over, and ends the process.
+            let device = self.domain.context().name();
+            tracing::error!(device, code, "ibv_dereg_mr failed: its memory is never given back");
+            return;
+        }
+        // SAFETY: dropped here alone, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}
