@@ -71,8 +71,8 @@ pub const RLAUNCH_INIT_TIMEOUT: &str = "RLAUNCH_INIT_TIMEOUT";
 /// Set by the user: 0 lets waits of a communicator sleep almost at once, as where a program's own
 /// threads compute meanwhile; 1 lets them look for a while first, whoever shares the processors.
 pub const RLAUNCH_SPIN: &str = "RLAUNCH_SPIN";
-/// In jobs of more ranks than this, ranks of different nodes are connected over TCP when they first
-/// speak; 256 when unset.
+/// In jobs of more ranks than this, ranks of different nodes are connected when they first speak; 256
+/// when unset.
 pub const RLAUNCH_EAGER_RANKS: &str = "RLAUNCH_EAGER_RANKS";
 /// Where this node has `librlaunch.so`, and below it, in `python`, the package for Python.
 pub const RLAUNCH_LIB: &str = "RLAUNCH_LIB";

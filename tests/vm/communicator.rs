@@ -71,12 +71,43 @@ fn ranks_talk_over_queue_pairs_of_their_own() {
     }
 }
 
+/// As in jobs of more than 256 ranks.
+const LATER: &str = "-x RLAUNCH_EAGER_RANKS=1";
+
+/// Who has not spoken has none: of three ranks two have, and then all.
+#[test]
+fn queue_pairs_are_made_when_ranks_first_speak() {
+    let field = Field::new();
+    // There are no others: nobody proves the mesh, or watches it.
+    let line = "rlaunch barrier spoken; rdma resource show qp | grep -c 'type RC'; \
+                rlaunch barrier counted";
+    for options in [ROCE, ROCE_BY_MANAGER, IWARP] {
+        let options = format!("{options} {LATER} --mesh off --no-watch");
+        let ran = job(&field, ("n1,n2,n3", 3), &options, &format!("exec $suite pair \"{line}\""));
+        let mut said: Vec<&str> = ran.succeeded().out.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, ["0", "1", "1", "2 ranks have spoken"], "{options}: {ran}");
+    }
+}
+
+#[test]
+fn cases_hold_among_ranks_that_connect_when_they_first_speak() {
+    let field = Field::new();
+    for (options, ranks, part) in [
+        (ROCE, ("n1:3,n2:3,n3:2", 8), "cover 1/8"),
+        (ROCE_BY_MANAGER, ("n1:2,n2:1,n3:1", 4), "cover 2/8"),
+        (IWARP, ("n1:3,n2:3,n3:1", 7), "cover 3/8"),
+    ] {
+        holds(&field, ranks, &format!("{options} {LATER}"), part);
+    }
+}
+
 /// A queue pair whose peer is gone says nothing by itself; the agents do.
 #[test]
 fn a_rank_that_is_killed_is_named_by_all_the_others() {
     let field = Field::new();
-    for options in [ROCE, IWARP] {
-        let options = format!("{options} --kill-after 10");
+    for (options, later) in [(ROCE, ""), (IWARP, ""), (ROCE_BY_MANAGER, LATER)] {
+        let options = format!("{options} {later} --kill-after 10");
         let line = "trap '' TERM; exec $suite lose 1 KILL 1";
         let ran = job(&field, ("n1,n2,n3", 3), &options, line);
         assert_eq!(ran.code, Some(137), "{ran}");

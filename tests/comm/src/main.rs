@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES | traffic SECONDS | \
-                     lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort";
+                     pair LINE | lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort";
 /// So many calls hold before a rank is lost.
 const CALLS: usize = 50;
 
@@ -47,6 +47,7 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
             let rounds = suite::traffic(&comm, Duration::from_secs(seconds), tell)?;
             Ok(format!("{rounds} rounds of messages among {size} ranks"))
         }
+        ["pair", line] => pair(&comm, line),
         ["stream", messages] => stream(&comm, messages.parse().map_err(|_| USAGE)?),
         ["lose", rank, how, elements] => {
             let elements = elements.parse().map_err(|_| USAGE)?;
@@ -67,6 +68,24 @@ fn share(part: &str) -> Option<Vec<suite::Case>> {
     let (part, parts): (usize, usize) = (part.parse().ok()?, parts.parse().ok()?);
     let mut shares = suite::cover_by(Some(parts).filter(|parts| (1..=8).contains(parts))?);
     (1..=parts).contains(&part).then(|| shares.swap_remove(part - 1))
+}
+
+/// Ranks 0 and 1 say something to each other, of any length, and nobody else does. Then all run this
+/// line of shell.
+fn pair(comm: &Communicator, line: &str) -> Result<String, String> {
+    let said = |error: rlaunch_comm::CommError| error.to_string();
+    for length in [1, 1 << 12, 1 << 20] {
+        let own = vec![comm.rank() as u8; length];
+        let mut came = vec![9; length];
+        let Some(other) = 1_usize.checked_sub(comm.rank()) else { continue };
+        comm.sendrecv(&own, (other, 0), &mut came, (other, 0)).map_err(said)?;
+        if came.iter().any(|byte| usize::from(*byte) != other) {
+            return Err(format!("{length} bytes of rank {other} have come wrong"));
+        }
+    }
+    let ran = Command::new("sh").args(["-c", line]).status();
+    let ran = ran.map_err(|error| error.to_string())?;
+    ran.success().then(|| "2 ranks have spoken".to_owned()).ok_or(format!("sh: {ran}"))
 }
 
 /// Long messages from rank 0 to rank 1.

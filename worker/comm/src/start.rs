@@ -28,8 +28,8 @@ use std::{fs, io, thread};
 
 /// How long ranks may take to come; they may be reading gigabytes before they ask.
 const INIT_TIMEOUT: Duration = Duration::from_secs(300);
-/// In jobs of more ranks than this, TCP is connected when it is needed: few of so many pairs ever
-/// speak.
+/// In jobs of more ranks than this, those of different nodes are connected when they first speak: few of
+/// so many pairs ever do.
 const EAGER_RANKS: u32 = 256;
 
 /// How often this process has become a rank.

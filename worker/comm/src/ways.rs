@@ -33,26 +33,15 @@ pub(crate) fn meet(
     let row = &table.ranks()[me.index()];
     let others = table.ranks().iter().filter(|other| other.node != row.node);
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
-    let fabric = Fabric::open(table, me, job.to_string())?;
+    let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
     // Who has RDMA may still meet somebody who has none.
     let door = (!others.is_empty()).then(|| Door::open(row.address, LANES)).transpose()?;
     let mut contact = Contact::new(door.as_ref().map(Door::contact));
     contact.verbs = fabric.as_ref().map(Fabric::told).transpose()?.unwrap_or_default();
     let contacts = wire_up::exchange(&contact, |own| client.all_gather(GATHER, own))?;
-    let speaks_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, &contacts, me, *peer);
-    let speak_tcp: Vec<Rank> = others.iter().copied().filter(|peer| !speaks_rdma(peer)).collect();
-    let meets = || {
-        let mut ways = match door.filter(|_| !speak_tcp.is_empty()) {
-            Some(door) => by_tcp(door, &contacts, table, (me, &speak_tcp), is_large)?,
-            None => Ways::new(),
-        };
-        if let Some(fabric) = fabric {
-            let joined = fabric.connect(&contacts, table, MEETING)?;
-            ways.extend(
-                joined.into_iter().map(|(rank, joined)| (rank, Box::new(joined.link()) as _)),
-            );
-        }
-        Ok(ways)
+    let meets = || match door {
+        Some(door) if is_large => later(door, fabric, &contacts, table, (me, &others)),
+        door => at_once(door, fabric, &contacts, table, (me, &others)),
     };
     let met = meets();
     if contacts.iter().any(|contact| !contact.verbs.is_empty()) {
@@ -68,20 +57,39 @@ fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bo
     has && table.pair(me, peer).is_some_and(|pair| by_rdma(pair.connect))
 }
 
-/// By TCP: all of them at once, or each when it is needed.
-fn by_tcp(
+/// All of them now.
+fn at_once(
+    door: Option<Door>,
+    fabric: Option<Fabric>,
+    contacts: &[Contact],
+    table: &RankTable,
+    (me, others): (Rank, &[Rank]),
+) -> Result<Ways, WireUpError> {
+    let speaks_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
+    let speak_tcp: Vec<Rank> = others.iter().copied().filter(|peer| !speaks_rdma(peer)).collect();
+    let mut ways = Ways::new();
+    if let Some(door) = door.filter(|_| !speak_tcp.is_empty()) {
+        let met = wire_up::meet(door, contacts, table, (me, &speak_tcp), MEETING)?;
+        ways.extend(met.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
+    }
+    if let Some(fabric) = fabric {
+        let joined = fabric.connect(contacts, table, MEETING)?;
+        ways.extend(joined.into_iter().map(|(rank, joined)| (rank, Box::new(joined.link()) as _)));
+    }
+    Ok(ways)
+}
+
+/// Each when it is needed.
+fn later(
     door: Door,
+    fabric: Option<Fabric>,
     contacts: &[Contact],
     table: &Arc<RankTable>,
-    (me, peers): (Rank, &[Rank]),
-    is_large: bool,
+    (me, others): (Rank, &[Rank]),
 ) -> Result<Ways, WireUpError> {
-    if !is_large {
-        let met = wire_up::meet(door, contacts, table, (me, peers), MEETING)?;
-        return Ok(met.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)).collect());
-    }
-    let reception = Reception::open(door, contacts, table.clone(), (me, peers), MEETING)?;
+    let rdma = fabric.map(|fabric| fabric.later(contacts, table)).transpose()?;
+    let reception = Reception::open(door, rdma, contacts, table.clone(), (me, others), MEETING)?;
     let reception = Arc::new(reception);
     let later = |&rank: &Rank| (rank, Box::new(LaterLink::new(rank, &reception)) as _);
-    Ok(peers.iter().map(later).collect())
+    Ok(others.iter().map(later).collect())
 }

@@ -1,30 +1,46 @@
-//! TCP to a peer that is connected when there is something to say to it.
+//! A way to a peer that is connected when there is something to say to it.
 
 use super::tcp::TcpLink;
-use super::{Armed, Limits, Link, Sink, Watched};
+use super::{Armed, Limits, Link, Piece, Place, Sink, WAKING, Watched, Wrote};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
 use crate::wire_up::Reception;
 use rlaunch_bootstrap::id::Rank;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What is known of a link before there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    pub(crate) limits: Limits,
+    /// See [`Link::waking`].
+    pub(crate) waking: Duration,
+    pub(crate) is_by_rdma: bool,
+}
+
+impl Outlook {
+    /// Of TCP.
+    pub(crate) const TCP: Outlook =
+        Outlook { limits: TcpLink::LIMITS, waking: WAKING, is_by_rdma: false };
+}
 
 /// The way to a peer, whether or not it has been met.
-#[derive(Debug)]
 pub(crate) struct LaterLink {
     peer: Rank,
+    outlook: Outlook,
     way: Way,
 }
 
-#[derive(Debug)]
 enum Way {
     Ahead { reception: Arc<Reception>, is_wanted: bool, seen: u32 },
-    Met(Box<TcpLink>),
+    Met(Box<dyn Link>),
 }
 
 impl LaterLink {
     pub(crate) fn new(peer: Rank, reception: &Arc<Reception>) -> LaterLink {
         let way = Way::Ahead { reception: reception.clone(), is_wanted: false, seen: 0 };
-        LaterLink { peer, way }
+        LaterLink { peer, outlook: reception.outlook(peer), way }
     }
 
     #[cfg(test)]
@@ -39,24 +55,40 @@ impl LaterLink {
             return Ok(false);
         }
         if let Some(link) = reception.take(self.peer)? {
-            self.way = Way::Met(Box::new(link));
+            self.way = Way::Met(link);
         }
         Ok(true)
     }
 
     /// The link, if the peer has been met.
-    fn met(&mut self) -> Result<Option<&mut TcpLink>, LinkError> {
+    fn met(&mut self) -> Result<Option<&mut dyn Link>, LinkError> {
         self.hear()?;
-        Ok(match &mut self.way {
-            Way::Met(link) => Some(link),
+        Ok(self.met_before())
+    }
+
+    /// The same, without a look at the reception.
+    fn met_before(&mut self) -> Option<&mut dyn Link> {
+        match &mut self.way {
+            Way::Met(link) => Some(link.as_mut()),
             Way::Ahead { .. } => None,
-        })
+        }
+    }
+}
+
+impl fmt::Debug for LaterLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_met = matches!(self.way, Way::Met(_));
+        f.debug_struct("LaterLink").field("peer", &self.peer).field("is_met", &is_met).finish()
     }
 }
 
 impl Link for LaterLink {
     fn limits(&self) -> Limits {
-        TcpLink::LIMITS
+        self.outlook.limits
+    }
+
+    fn waking(&self) -> Duration {
+        self.outlook.waking
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
@@ -78,10 +110,30 @@ impl Link for LaterLink {
         self.met()?.map_or(Ok(false), |link| link.receive(sink))
     }
 
+    // Who exposes memory and who writes to it have spoken before.
+
+    fn expose(&mut self, into: Piece<'_>) -> Option<Place> {
+        self.met_before()?.expose(into)
+    }
+
+    fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
+        self.met_before().map_or(Ok(Wrote::Unable), |link| link.write(from, to, transfer))
+    }
+
+    fn is_by_rdma(&self) -> bool {
+        self.outlook.is_by_rdma
+    }
+
     fn is_delivered(&self) -> bool {
         match &self.way {
             Way::Met(link) => link.is_delivered(),
             Way::Ahead { .. } => true,
+        }
+    }
+
+    fn ask(&mut self) {
+        if let Some(link) = self.met_before() {
+            link.ask();
         }
     }
 
@@ -99,7 +151,7 @@ impl Link for LaterLink {
     }
 
     fn disarm(&mut self) {
-        if let Way::Met(link) = &mut self.way {
+        if let Some(link) = self.met_before() {
             link.disarm();
         }
     }

@@ -11,7 +11,7 @@ pub(crate) mod tcp;
 #[cfg(feature = "rdma")]
 pub(crate) mod verbs;
 
-pub(crate) use later::LaterLink;
+pub(crate) use later::{LaterLink, Outlook};
 pub(crate) use own::OwnLink;
 
 use crate::error::LinkError;
@@ -21,6 +21,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+/// [`Link::waking`] where nothing but the kernel is in between.
+const WAKING: Duration = Duration::from_micros(50);
+
 /// The way to one other rank. Nothing in here blocks.
 pub(crate) trait Link: Send {
     /// How much goes at once.
@@ -28,7 +31,7 @@ pub(crate) trait Link: Send {
 
     /// About how long it takes, once something has come, until who sleeps on it goes on.
     fn waking(&self) -> Duration {
-        Duration::from_micros(50)
+        WAKING
     }
 
     /// Begins a packet, or goes on with the one that was begun: called with the same packet until

@@ -61,9 +61,10 @@ pub(super) fn meet_with(
         if begin.elapsed() >= patience {
             return Err(meeting.unmet(table, patience));
         }
-        meeting.step(begin + patience, None)?;
+        meeting.step(begin + patience, &[])?;
     }
-    meeting.peers.into_iter().map(|(rank, peer)| Ok((rank, peer.link(rank)?))).collect()
+    let met = meeting.peers.into_iter();
+    met.map(|(rank, peer)| Ok((rank, peer.sockets().link(rank)?))).collect()
 }
 
 /// The rule by which one of two ranks dials the other: each rank dials half of its peers.
@@ -84,15 +85,30 @@ impl Peer {
         self.sockets.iter().all(|socket| matches!(socket, Connection::InUse(_)))
     }
 
-    fn link(self, rank: Rank) -> Result<TcpLink, WireUpError> {
-        let mut sockets = self.sockets.into_iter().filter_map(|connection| match connection {
+    fn sockets(self) -> Sockets {
+        let sockets = self.sockets.into_iter().filter_map(|connection| match connection {
             Connection::InUse(socket) => Some(socket),
             Connection::Missing(_) => None,
         });
-        let bad = |why| WireUpError::Contact { rank, why };
-        let first = sockets.next().ok_or(bad("it has not come"))?;
-        let link = TcpLink::new(first, sockets.collect());
-        link.map_err(|_| bad("its sockets cannot be set up"))
+        Sockets(sockets.collect())
+    }
+}
+
+/// By which a peer has been met.
+#[derive(Debug)]
+pub(super) struct Sockets(VecDeque<TcpStream>);
+
+impl Sockets {
+    /// The first, for those that need no other.
+    pub(super) fn first(mut self, rank: Rank) -> Result<TcpStream, WireUpError> {
+        self.0.pop_front().ok_or(WireUpError::Contact { rank, why: "it has not come" })
+    }
+
+    /// A link over all of them.
+    pub(super) fn link(mut self, rank: Rank) -> Result<TcpLink, WireUpError> {
+        let lanes = self.0.split_off(self.0.len().min(1));
+        let link = TcpLink::new(self.first(rank)?, lanes.into());
+        link.map_err(|_| WireUpError::Contact { rank, why: "its sockets cannot be set up" })
     }
 }
 
@@ -166,9 +182,9 @@ impl Meeting {
     }
 
     /// Peers that have come, who are not this meeting's any more.
-    pub(super) fn met(&mut self) -> Vec<(Rank, Result<TcpLink, WireUpError>)> {
+    pub(super) fn met(&mut self) -> Vec<(Rank, Sockets)> {
         let met = self.peers.extract_if(.., |_, peer| peer.is_met());
-        met.map(|(rank, peer)| (rank, peer.link(rank))).collect()
+        met.map(|(rank, peer)| (rank, peer.sockets())).collect()
     }
 
     /// Waits for one peer no longer, and says why it has not come.
@@ -186,12 +202,12 @@ impl Meeting {
         Some(unmet(table, (self.me, self.door.address), (rank, peer), (waited, 0)))
     }
 
-    /// Waits for something to happen, until `end` at most or until `also` is readable, and does what
-    /// follows.
+    /// Waits for something to happen, until `end` at most or until one of `also` is readable, and does
+    /// what follows.
     pub(super) fn step(
         &mut self,
         end: Instant,
-        also: Option<BorrowedFd<'_>>,
+        also: &[BorrowedFd<'_>],
     ) -> Result<(), WireUpError> {
         self.give_up_expired();
         self.dial_due()?;
@@ -246,7 +262,7 @@ impl Meeting {
     }
 
     /// Which of the listener, the dials and the guests are ready, in this order.
-    fn wait(&self, end: Instant, also: Option<BorrowedFd<'_>>) -> Result<Vec<bool>, WireUpError> {
+    fn wait(&self, end: Instant, also: &[BorrowedFd<'_>]) -> Result<Vec<bool>, WireUpError> {
         let attempts = self.peers.values().flat_map(|peer| &peer.sockets);
         let attempts = attempts.filter_map(|connection| match connection {
             Connection::Missing(missing) => missing.next,
@@ -264,7 +280,7 @@ impl Meeting {
         fds.extend(dials.map(|dial| PollFd::new(dial.socket().as_fd(), dial.waits_for())));
         let guests = self.guests.iter();
         fds.extend(guests.map(|guest| PollFd::new(guest.socket().as_fd(), PollFlags::POLLIN)));
-        fds.extend(also.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(also.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {

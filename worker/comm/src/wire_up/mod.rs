@@ -6,7 +6,8 @@
 //! and both prove that they have the key that the accepting rank gave to the gather ([`hello`])
 //! before a byte of payload moves. Where one direction is closed, the other is tried. Those that
 //! speak RDMA connect their queue pairs ([`rdma`]), and a second gather says that all have: before,
-//! none may be used.
+//! none may be used. In jobs of many ranks each pair does all that when it first speaks
+//! ([`reception`]).
 
 mod accept;
 mod contact;
@@ -29,7 +30,7 @@ pub(crate) use contact::{Contact, exchange, ready};
 pub(crate) use door::Door;
 pub use error::{Listener, NoRdma, Unmet, Unreached, WireUpError};
 pub(crate) use meeting::meet;
-pub(crate) use rdma::Fabric;
+pub(crate) use rdma::{Fabric, Later};
 pub(crate) use reception::Reception;
 
 /// Whether somebody who knocks has begun as ranks do.

@@ -1,18 +1,20 @@
 //! Meeting peers when they are needed, in jobs with so many ranks that few pairs ever speak.
 //!
 //! A thread keeps the door: it lets peers in that dial, and dials those that are wanted. It runs as
-//! long as any link waits for its peer.
+//! long as any link waits for its peer. Those that speak RDMA meet here over TCP as well, and connect
+//! their queue pairs then ([`Later`]).
 
-use super::meeting::Meeting;
-use super::{Contact, Door, WireUpError};
+use super::meeting::{Meeting, Sockets};
+use super::{Contact, Door, Later, WireUpError};
 use crate::error::LinkError;
-use crate::link::tcp::TcpLink;
+use crate::link::{Link, Outlook};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::table::RankTable;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +28,8 @@ const IDLE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Reception {
     desk: Arc<FrontDesk>,
+    /// Of those that do not speak TCP.
+    outlooks: BTreeMap<Rank, Outlook>,
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -42,19 +46,27 @@ struct FrontDesk {
     call: EventFd,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Slips {
     wanted: Vec<Rank>,
-    met: BTreeMap<Rank, Result<TcpLink, LinkError>>,
+    met: BTreeMap<Rank, Result<Box<dyn Link>, LinkError>>,
     /// Nobody comes any more.
     broken: Option<Arc<str>>,
 }
 
+impl fmt::Debug for Slips {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut slips = f.debug_struct("Slips");
+        slips.field("wanted", &self.wanted).field("broken", &self.broken).finish_non_exhaustive()
+    }
+}
+
 impl Reception {
-    /// Keeps `door` for this rank, `me`, and those of `peers`, whose `contacts` it knows. A peer that
-    /// is wanted has `patience` to come.
+    /// Keeps `door` for this rank, `me`, and those of `peers`, whose `contacts` it knows; some of them
+    /// are reached by `rdma`. A peer that is wanted has `patience` to come.
     pub(crate) fn open(
         door: Door,
+        rdma: Option<Later>,
         contacts: &[Contact],
         table: Arc<RankTable>,
         (me, peers): (Rank, &[Rank]),
@@ -71,14 +83,20 @@ impl Reception {
             call: event()?,
         });
         let meeting = Meeting::new(door, contacts, &table, (me, peers), |_| None)?;
-        let keeps = Keeper { desk: desk.clone(), meeting, table, patience };
+        let outlooks = rdma.as_ref().map(Later::outlooks).unwrap_or_default();
+        let keeps = Keeper { desk: desk.clone(), meeting, rdma, table, patience };
         let thread = thread::Builder::new().name("rlaunch peers".to_owned());
         let keeper = without_signals(|| thread.spawn(|| keeps.run()));
         let keeper = keeper.map_err(|source| WireUpError::System {
             operation: "start the thread that lets peers in",
             source,
         })?;
-        Ok(Reception { desk, keeper: Some(keeper) })
+        Ok(Reception { desk, outlooks, keeper: Some(keeper) })
+    }
+
+    /// What the link to a peer will be.
+    pub(crate) fn outlook(&self, peer: Rank) -> Outlook {
+        self.outlooks.get(&peer).copied().unwrap_or(Outlook::TCP)
     }
 
     /// Whether there are any news since `seen`, which it brings up to date.
@@ -99,7 +117,7 @@ impl Reception {
     }
 
     /// The link to a peer, if it has come.
-    pub(crate) fn take(&self, peer: Rank) -> Result<Option<TcpLink>, LinkError> {
+    pub(crate) fn take(&self, peer: Rank) -> Result<Option<Box<dyn Link>>, LinkError> {
         let mut slips = self.desk.lock();
         match slips.met.remove(&peer).transpose()? {
             Some(link) => Ok(Some(link)),
@@ -135,9 +153,13 @@ impl FrontDesk {
 struct Keeper {
     desk: Arc<FrontDesk>,
     meeting: Meeting,
+    rdma: Option<Later>,
     table: Arc<RankTable>,
     patience: Duration,
 }
+
+/// Who has come, or never will.
+type Came = Vec<(Rank, Result<Box<dyn Link>, WireUpError>)>;
 
 impl Keeper {
     fn run(mut self) {
@@ -150,29 +172,53 @@ impl Keeper {
                     now + self.patience
                 });
             }
-            let end = waits.values().copied().fold(now + IDLE, Instant::min);
-            if let Err(error) = self.meeting.step(end, Some(self.desk.bell.as_fd())) {
+            if let Err(error) = self.step(&waits) {
                 self.desk.lock().broken = Some(sentence(&error).into());
                 return self.tell();
             }
-            let _ = self.desk.bell.read();
-            let mut any = false;
-            for (rank, link) in self.meeting.met() {
+            let mut came = Came::new();
+            for (rank, sockets) in self.meeting.met() {
                 waits.remove(&rank);
-                let link = link.map_err(|error| LinkError::Unmet(sentence(&error).into()));
-                self.desk.lock().met.insert(rank, link);
-                any = true;
+                self.meet(rank, sockets, &mut came);
+            }
+            for (rank, link) in self.rdma.as_mut().map(Later::advance).unwrap_or_default() {
+                came.push((rank, link.map(|link| link as _)));
             }
             let now = Instant::now();
             for (rank, _) in waits.extract_if(.., |_, end| *end <= now) {
                 let error = self.meeting.give_up(rank, &self.table, self.patience);
-                let error = error.map(|error| LinkError::Unmet(sentence(&error).into()));
-                self.desk.lock().met.extend(error.map(|error| (rank, Err(error))));
-                any = true;
+                came.extend(error.map(|error| (rank, Err(error))));
             }
-            if any {
+            if !came.is_empty() {
+                let unmet = |error| LinkError::Unmet(sentence(&error).into());
+                let came = came.into_iter().map(|(rank, link)| (rank, link.map_err(unmet)));
+                self.desk.lock().met.extend(came);
                 self.tell();
             }
+        }
+    }
+
+    /// Waits for something to happen, or until the first of those that are waited for has had its
+    /// time.
+    fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), WireUpError> {
+        let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(Later::end));
+        let end = ends.fold(Instant::now() + IDLE, Instant::min);
+        let mut also = vec![self.desk.bell.as_fd()];
+        also.extend(self.rdma.iter().flat_map(Later::fds));
+        self.meeting.step(end, &also)?;
+        let _ = self.desk.bell.read();
+        Ok(())
+    }
+
+    /// A peer has been met over TCP.
+    fn meet(&mut self, rank: Rank, sockets: Sockets, came: &mut Came) {
+        match self.rdma.as_mut().filter(|rdma| rdma.speaks_with(rank)) {
+            Some(rdma) => {
+                let end = Instant::now() + self.patience;
+                let begun = sockets.first(rank).and_then(|socket| rdma.begin(rank, socket, end));
+                came.extend(begun.err().map(|error| (rank, Err(error))));
+            }
+            None => came.push((rank, sockets.link(rank).map(|link| Box::new(link) as _))),
         }
     }
 

@@ -393,7 +393,8 @@ fn peers_meet_when_there_is_something_to_say() {
     let open = |(me, door): (u32, Door)| {
         let peers = others(ranks, me);
         let reception =
-            Reception::open(door, &contacts, table.clone(), (Rank(me), &peers), PATIENCE).unwrap();
+            Reception::open(door, None, &contacts, table.clone(), (Rank(me), &peers), PATIENCE)
+                .unwrap();
         let reception = Arc::new(reception);
         let link = |peer: &Rank| (*peer, LaterLink::new(*peer, &reception));
         peers.iter().map(link).collect::<BTreeMap<Rank, LaterLink>>()
@@ -440,7 +441,7 @@ fn a_peer_that_does_not_come_is_named() {
     drop(doors.pop());
     let patience = Duration::from_millis(200);
     let door = doors.remove(0);
-    let reception = Reception::open(door, &contacts, table, (Rank(0), &[Rank(1)]), patience);
+    let reception = Reception::open(door, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
     let mut link = LaterLink::new(Rank(1), &Arc::new(reception.unwrap()));
     let header = Header { kind: Kind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
     let end = Instant::now() + PATIENCE;
@@ -463,7 +464,8 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
         .map(|(me, door)| {
             let peer = Rank(1 - me);
             let table = table.clone();
-            let reception = Reception::open(door, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+            let reception =
+                Reception::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
             LaterLink::new(peer, &Arc::new(reception.unwrap()))
         })
         .collect();

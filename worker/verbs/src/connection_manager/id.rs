@@ -11,6 +11,7 @@ use rdma_sys::{
     rdma_port_space,
 };
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Instant;
@@ -247,6 +248,13 @@ fn cause(event: event_type::Type, status: i32) -> io::Error {
         NO_SUCH_SERVICE => io::Error::from_raw_os_error(libc::ECONNREFUSED),
         BY_THE_PROGRAM => io::Error::other("the peer's program did not want it"),
         reason => io::Error::other(format!("reason {reason}")),
+    }
+}
+
+impl AsFd for Id {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive for as long as it is borrowed, and the descriptor with it.
+        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
     }
 }
 

@@ -16,6 +16,7 @@ use raw::Raw;
 use rdma_sys::{rdma_cm_event_type as event_type, rdma_conn_param};
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null;
 use std::sync::Arc;
 use std::time::Instant;
@@ -71,6 +72,13 @@ impl Listener {
             return Err(VerbsError::code(Verb::Accept, self.id.who(), libc::EINVAL));
         };
         Ok(Some(Request { id: Id::adopt(id, self.id.who())?, said: event.said }))
+    }
+}
+
+/// For an event loop: readable when [`Listener::request`] would not wait.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
     }
 }
 

@@ -45,9 +45,11 @@ impl Hub {
     ) -> Result<Arc<Hub>, VerbsError> {
         let domain = ProtectionDomain::allocate(context)?;
         let channel = CompletionChannel::create(context)?;
-        // All requests of queue pairs that fail end at once.
+        // All requests of queue pairs that fail end at once. Where a device has not room for those of so
+        // many, few of them are ever made.
         let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
         let entries = pairs.saturating_mul(depth.send + depth.receive);
+        let entries = entries.min(context.limits()?.completions);
         let completions = CompletionQueue::create_on(context, entries, &channel)?;
         let resources = Resources { domain, completions, depth };
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ mod hub;
 
 pub(crate) use hub::Hub;
 
-use super::{Armed, Limits, Link, Piece, Place, Sink, Watched, Wrote};
+use super::{Armed, Limits, Link, Outlook, Piece, Place, Sink, Watched, Wrote};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
 use credits::Credits;
@@ -33,6 +33,8 @@ const TURN: usize = 16;
 /// A peer that is waited for and has been silent for so long is sent a word: a device whose peer is
 /// gone learns it from what is not answered, and from nothing else.
 const SILENCE: Duration = Duration::from_secs(2);
+/// Cards hold interrupts back to send fewer, and those of emulated hosts take their time.
+const WAKING: Duration = Duration::from_millis(10);
 
 /// How a link of two ranks is made, the same at both ends.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +117,13 @@ impl VerbsLink {
             link.tell();
         }
         link
+    }
+
+    /// What a link will be whose longest payload is this, in bytes.
+    pub(crate) fn outlook(payload: usize) -> Outlook {
+        let (fetch, write) = (usize::MAX, WRITE.max(payload + 1));
+        let limits = Limits { eager: payload, packet: payload, fetch, write, is_dear: false };
+        Outlook { limits, waking: WAKING, is_by_rdma: true }
     }
 
     /// A request more is posted for packets, and one is left for [`VerbsLink::tell`].
@@ -240,14 +249,11 @@ struct Written<'r> {
 
 impl Link for VerbsLink {
     fn limits(&self) -> Limits {
-        let payload = self.payload;
-        let write = WRITE.max(payload + 1);
-        Limits { eager: payload, packet: payload, fetch: usize::MAX, write, is_dear: false }
+        VerbsLink::outlook(self.payload).limits
     }
 
-    /// Cards hold interrupts back to send fewer, and those of emulated hosts take their time.
     fn waking(&self) -> Duration {
-        Duration::from_millis(10)
+        WAKING
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {

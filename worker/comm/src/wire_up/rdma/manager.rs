@@ -32,16 +32,17 @@ pub(super) struct Job {
 }
 
 /// Who knocks, how and until when.
-#[derive(Debug)]
-pub(super) struct Knock<'a> {
-    pub(super) job: &'a str,
+#[derive(Clone, Debug)]
+pub(super) struct Knock {
+    pub(super) job: String,
     pub(super) me: Rank,
-    pub(super) own: &'a Key,
-    pub(super) settings: &'a Settings,
+    pub(super) own: Key,
+    pub(super) settings: Settings,
     pub(super) deadline: Instant,
 }
 
-type Done = (Rank, Result<Joined, VerbsError>);
+/// What came of a peer.
+pub(super) type Done = (Rank, Result<Joined, VerbsError>);
 
 /// Who says it; neither can be made to say the other's.
 const KNOCKS: &[u8] = b"knocks by RDMA";
@@ -72,9 +73,9 @@ fn has_opened(said: &[u8], key: &Key, job: &str, from: Rank, to: Rank) -> bool {
     said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
-impl Knock<'_> {
+impl Knock {
     /// Who knocks at this rank, if it is of this job.
-    fn whose(&self, said: &[u8]) -> Option<Rank> {
+    pub(super) fn whose(&self, said: &[u8]) -> Option<Rank> {
         let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
         let (from, to) = ranks.split_first_chunk()?;
         let from = Rank(u32::from_le_bytes(*from));
@@ -87,7 +88,7 @@ impl Knock<'_> {
 pub(super) fn connect(
     jobs: Vec<(PortKey, Job)>,
     listeners: &BTreeMap<PortKey, &Listener>,
-    knock: &Knock<'_>,
+    knock: &Knock,
 ) -> Vec<Done> {
     let (dials, waits): (Vec<_>, Vec<_>) =
         jobs.into_iter().partition(|(_, job)| knock.me < job.peer);
@@ -121,12 +122,12 @@ pub(super) fn connect(
     told.into_iter().collect()
 }
 
-fn dial(job: Job, knock: &Knock<'_>) -> Result<Joined, VerbsError> {
-    let (settings, deadline) = (knock.settings, knock.deadline);
+pub(super) fn dial(job: Job, knock: &Knock) -> Result<Joined, VerbsError> {
+    let (settings, deadline) = (&knock.settings, knock.deadline);
     let route = Route::resolve(job.from, job.to, settings, deadline)?;
-    let saying = knocks(&job.key, knock.job, knock.me, job.peer);
+    let saying = knocks(&job.key, &knock.job, knock.me, job.peer);
     let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
-    if !has_opened(pair.said(), &job.key, knock.job, knock.me, job.peer) {
+    if !has_opened(pair.said(), &job.key, &knock.job, knock.me, job.peer) {
         let who = format!("{} to {}", job.from, job.to);
         let event_name = "who answers is not of this job".to_owned();
         let source = std::io::ErrorKind::PermissionDenied.into();
@@ -145,7 +146,7 @@ fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
     mut expected: BTreeMap<Rank, Job>,
-    knock: &'scope Knock<'_>,
+    knock: &'scope Knock,
     tell: &Sender<Done>,
 ) {
     let failed = |job: &Job| VerbsError::Late { verb: Verb::Accept, who: job.to.to_string() };
@@ -177,9 +178,9 @@ fn listen<'scope, 'env>(
     }
 }
 
-fn accept(job: Job, request: Request, knock: &Knock<'_>) -> Result<Joined, VerbsError> {
-    let saying = opens(knock.own, knock.job, job.peer, knock.me);
-    let pair = request.accept(&job.hub.resources, &saying, knock.settings, knock.deadline)?;
+pub(super) fn accept(job: Job, request: Request, knock: &Knock) -> Result<Joined, VerbsError> {
+    let saying = opens(&knock.own, &knock.job, job.peer, knock.me);
+    let pair = request.accept(&job.hub.resources, &saying, &knock.settings, knock.deadline)?;
     joined(pair, job, Begins::Peer)
 }
 
@@ -193,8 +194,9 @@ mod tests {
     #[test]
     fn who_knocks_is_known_by_the_key_of_whom_it_knocks_at() {
         let own = Key::random().unwrap();
-        let (settings, deadline) = (&Settings::default(), Instant::now());
-        let knock = Knock { job: "job", me: ME, own: &own, settings, deadline };
+        let (settings, deadline) = (Settings::default(), Instant::now());
+        let (job, key) = ("job".to_owned(), own.clone());
+        let knock = Knock { job, me: ME, own: key, settings, deadline };
         let said = knocks(&own, "job", Rank(3), ME);
         const { assert!(SAID <= MAX_SAID) };
         assert_eq!(knock.whose(&said), Some(Rank(3)));

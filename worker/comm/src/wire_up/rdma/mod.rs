@@ -4,10 +4,14 @@
 //! A rank makes its queue pairs before the gather and puts into it what their peers must know; after
 //! it, it connects them. Where the connection manager does that, the lower rank knocks at the
 //! higher one, and both show that they have its key. None carries anything before all ranks have
-//! said that they are through ([`super::ready`]).
+//! said that they are through ([`super::ready`]). In jobs of many ranks all that is left to each pair,
+//! and to when it first speaks ([`later`]).
 
+mod later;
 mod manager;
 mod told;
+
+pub(crate) use later::Later;
 
 use super::error::NoRdma;
 use super::hello::Key;
@@ -32,6 +36,7 @@ const SLOTS: u32 = 32;
 /// What small requests carry themselves, in bytes: as much as all devices that were met have room
 /// for, enough for 56 bytes of payload.
 const INLINE: u32 = 80;
+const DEPTH: Depth = Depth { send: SLOTS, receive: SLOTS, inline: INLINE };
 /// All slots of a process take no more than this, in bytes, however many peers it has; unless each
 /// has the shortest.
 const MEMORY: usize = 16 << 20;
@@ -44,7 +49,7 @@ const LONGEST: usize = 16 << 10;
 const TIMEOUT: u8 = 17;
 const RETRIES: u8 = 6;
 
-/// This rank's queue pairs that wait for their peers.
+/// This rank's ports, and its queue pairs that wait for their peers.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     me: Rank,
@@ -54,6 +59,8 @@ pub(crate) struct Fabric {
     payload: usize,
     ports: BTreeMap<PortKey, Port>,
     ends: BTreeMap<Rank, End>,
+    /// Those that were made before the gather.
+    pairs: BTreeMap<Rank, QueuePair<Prepared>>,
 }
 
 /// A NIC of the own node, and whether the connection manager serves it.
@@ -68,15 +75,13 @@ struct Port {
 }
 
 /// This end of a pair.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct End {
     port: PortKey,
     /// The peer's NIC.
     nic: u32,
     /// The largest packet between the two, in bytes.
     mtu: Option<u32>,
-    /// None yet with the connection manager.
-    pair: Option<QueuePair<Prepared>>,
 }
 
 /// A queue pair that is connected, and must not be used before its peer is ready.
@@ -96,44 +101,43 @@ impl Joined {
 }
 
 impl Fabric {
-    /// Opens the devices that the rank table names for `me`, and makes its queue pairs. `None` where
-    /// it names none.
+    /// Opens the devices that the rank table names for `me`, and makes its queue pairs, unless they
+    /// are made `later`. `None` where it names none.
     pub(crate) fn open(
         table: &RankTable,
         me: Rank,
         job: String,
+        later: bool,
     ) -> Result<Option<Fabric>, WireUpError> {
-        let pairs: Vec<(PortKey, Pair)> = pairs(table, me).collect();
-        if pairs.is_empty() {
+        let named: Vec<(PortKey, Pair)> = pairs(table, me).collect();
+        if named.is_empty() {
             return Ok(None);
         }
-        let payload = payload(memory(), pairs.len());
+        let payload = payload(memory(), named.len());
         let key = Key::random();
         let key = key.map_err(|source| WireUpError::System { operation: "make a key", source })?;
-        let ports = open_ports(table, me, &pairs, payload)?;
-        let mut ends = BTreeMap::new();
-        for (key, pair) in pairs {
-            let Some(port) = ports.get(&key) else { continue };
-            let nic = nic(table, me, key.0);
-            let no_rdma = no_rdma(table, nic, Some(pair.b), port.hub.resources.depth, payload);
-            let prepared = match nic {
-                Some(nic) if !key.1 => {
-                    let with = &port.hub.resources;
-                    Some(QueuePair::prepare(with, nic.port, nic.gid_index).map_err(no_rdma)?)
-                }
-                _ => None,
-            };
+        let ports = open_ports(table, me, &named, payload)?;
+        let end = |(port, pair): (PortKey, Pair)| {
             let nic = pair.nic_b.unwrap_or(0);
-            ends.insert(pair.b, End { port: key, nic, mtu: pair.mtu, pair: prepared });
+            (pair.b, End { port, nic, mtu: pair.mtu })
+        };
+        let ends = named.into_iter().map(end).collect();
+        let pairs = BTreeMap::new();
+        let mut fabric = Fabric { me, job, key, payload, ports, ends, pairs };
+        if !later {
+            for peer in fabric.ends.keys() {
+                let prepared = fabric.prepare(table, *peer)?;
+                fabric.pairs.extend(prepared.map(|pair| (*peer, pair)));
+            }
         }
-        Ok(Some(Fabric { me, job, key, payload, ports, ends }))
+        Ok(Some(fabric))
     }
 
     /// What the other ranks must know of it.
     pub(crate) fn told(&self) -> Result<Vec<u8>, WireUpError> {
-        let pairs = self.ends.iter().filter_map(|(peer, end)| {
-            let Endpoint { number, first_packet, .. } = *end.pair.as_ref()?.endpoint();
-            Some(PairTold { peer: peer.0, number, first_packet })
+        let pairs = self.pairs.iter().map(|(peer, pair)| {
+            let Endpoint { number, first_packet, .. } = *pair.endpoint();
+            PairTold { peer: peer.0, number, first_packet }
         });
         let told = Told {
             slots: SLOTS,
@@ -148,64 +152,111 @@ impl Fabric {
     /// Connects with all peers that have told of theirs; with the others it has no RDMA. Fails after
     /// `patience`.
     pub(crate) fn connect(
-        self,
+        mut self,
         contacts: &[Contact],
         table: &RankTable,
         patience: Duration,
     ) -> Result<BTreeMap<Rank, Joined>, WireUpError> {
-        let deadline = Instant::now() + patience;
-        let Fabric { me, job, key, payload, ports, ends } = self;
-        let (mut joined, mut by_manager) = (BTreeMap::new(), Vec::new());
-        for (peer, mut end) in ends {
-            let Some(theirs) = contacts.get(peer.index()).filter(|it| !it.verbs.is_empty()) else {
-                continue;
-            };
-            let theirs = Told::decode(peer, &theirs.verbs)?;
-            let Some(port) = ports.get(&end.port) else { continue };
-            let hub = port.hub.clone();
-            let shape = theirs.shape(payload, SLOTS, peer)?;
-            let nic = nic(table, me, end.port.0);
-            let no_rdma = no_rdma(table, nic, Some(peer), hub.resources.depth, payload);
-            let pair = match end.pair.take() {
-                Some(pair) => {
-                    let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
-                    pair.connect(&theirs.endpoint(me, peer, end.nic)?, &settings(table, mtu))
-                }
-                None => {
-                    by_manager.push((peer, end, theirs, shape));
-                    continue;
-                }
-            };
-            let slots = pair.and_then(|pair| Slots::new(pair, Shape::slot(shape.payload)));
-            let slots = slots.map_err(no_rdma)?;
-            joined.insert(peer, Joined { slots, hub, shape, begins: Begins::Anybody });
-        }
-        let with = settings(table, Mtu::B4096);
-        let knock = manager::Knock { job: &job, me, own: &key, settings: &with, deadline };
-        let mut jobs = Vec::new();
-        for (peer, end, theirs, shape) in by_manager {
-            let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
-            let from = address(me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-            let Some(port) = ports.get(&end.port) else { continue };
-            let to = address(peer, end.nic).zip(theirs.listener(end.nic));
-            let (address, listener) =
-                to.ok_or(WireUpError::Contact { rank: peer, why: "it does not listen for RDMA" })?;
-            let to = SocketAddr::new(address, listener);
-            let job =
-                manager::Job { peer, from, to, key: theirs.key, hub: port.hub.clone(), shape };
-            jobs.push((end.port, job));
+        let knock = self.knock(table, Instant::now() + patience);
+        let (mut joined, mut jobs) = (BTreeMap::new(), Vec::new());
+        let mut pairs = std::mem::take(&mut self.pairs);
+        for (peer, (theirs, shape)) in self.theirs(contacts)? {
+            let Some(end) = self.ends.get(&peer) else { continue };
+            if end.port.1 {
+                jobs.push((end.port, self.job(table, peer, &theirs, shape)?));
+            } else if let Some(pair) = pairs.remove(&peer) {
+                let theirs = theirs.endpoint(self.me, peer, end.nic)?;
+                joined.insert(peer, self.join(table, peer, pair, &theirs, shape)?);
+            }
         }
         let listeners =
-            ports.iter().filter_map(|(key, port)| Some((*key, port.listener.as_ref()?)));
-        let ports_of: BTreeMap<Rank, u32> =
-            jobs.iter().map(|(port, job)| (job.peer, port.0)).collect();
+            self.ports.iter().filter_map(|(key, port)| Some((*key, port.listener.as_ref()?)));
         for (peer, done) in manager::connect(jobs, &listeners.collect(), &knock) {
-            let nic = ports_of.get(&peer).and_then(|index| nic(table, me, *index));
-            let depth = Depth { send: SLOTS, receive: SLOTS, inline: INLINE };
-            let done = done.map_err(no_rdma(table, nic, Some(peer), depth, payload))?;
-            joined.insert(peer, done);
+            joined.insert(peer, done.map_err(self.no_rdma(table, peer))?);
         }
         Ok(joined)
+    }
+
+    /// What the peers of this rank have told, those that have, and how links with them are made.
+    fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, (Told, Shape)>, WireUpError> {
+        let told = self.ends.keys().filter_map(|peer| {
+            let contact = contacts.get(peer.index())?;
+            (!contact.verbs.is_empty()).then_some((*peer, contact))
+        });
+        told.map(|(peer, contact)| {
+            let theirs = Told::decode(peer, &contact.verbs)?;
+            let shape = theirs.shape(self.payload, SLOTS, peer)?;
+            Ok((peer, (theirs, shape)))
+        })
+        .collect()
+    }
+
+    /// A queue pair for this peer; `None` where the connection manager makes it.
+    fn prepare(
+        &self,
+        table: &RankTable,
+        peer: Rank,
+    ) -> Result<Option<QueuePair<Prepared>>, WireUpError> {
+        let Some((end, port)) = self.end(peer) else { return Ok(None) };
+        let Some(nic) = nic(table, self.me, end.port.0).filter(|_| !end.port.1) else {
+            return Ok(None);
+        };
+        let pair = QueuePair::prepare(&port.hub.resources, nic.port, nic.gid_index);
+        pair.map(Some).map_err(self.no_rdma(table, peer))
+    }
+
+    /// Connects a queue pair with that of this peer.
+    fn join(
+        &self,
+        table: &RankTable,
+        peer: Rank,
+        pair: QueuePair<Prepared>,
+        theirs: &Endpoint,
+        shape: Shape,
+    ) -> Result<Joined, WireUpError> {
+        let nowhere = WireUpError::Contact { rank: peer, why: "nothing leads to it by RDMA" };
+        let (end, port) = self.end(peer).ok_or(nowhere)?;
+        let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
+        let pair = pair.connect(theirs, &settings(table, mtu));
+        let slots = pair.and_then(|pair| Slots::new(pair, Shape::slot(shape.payload)));
+        let slots = slots.map_err(self.no_rdma(table, peer))?;
+        Ok(Joined { slots, hub: port.hub.clone(), shape, begins: Begins::Anybody })
+    }
+
+    /// What the connection manager is to do for this peer.
+    fn job(
+        &self,
+        table: &RankTable,
+        peer: Rank,
+        theirs: &Told,
+        shape: Shape,
+    ) -> Result<manager::Job, WireUpError> {
+        let bad = |why| WireUpError::Contact { rank: peer, why };
+        let (end, port) = self.end(peer).ok_or(bad("nothing leads to it by RDMA"))?;
+        let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
+        let from = address(self.me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let to = address(peer, end.nic).zip(theirs.listener(end.nic));
+        let to = to.map(SocketAddr::from).ok_or(bad("it does not listen for RDMA"))?;
+        let (key, hub) = (theirs.key.clone(), port.hub.clone());
+        Ok(manager::Job { peer, from, to, key, hub, shape })
+    }
+
+    fn end(&self, peer: Rank) -> Option<(&End, &Port)> {
+        let end = self.ends.get(&peer)?;
+        Some((end, self.ports.get(&end.port)?))
+    }
+
+    /// How this rank shows that it is of the job, until then.
+    fn knock(&self, table: &RankTable, deadline: Instant) -> manager::Knock {
+        let settings = settings(table, Mtu::B4096);
+        let (job, own) = (self.job.clone(), self.key.clone());
+        manager::Knock { job, me: self.me, own, settings, deadline }
+    }
+
+    /// See [`no_rdma`].
+    fn no_rdma(&self, table: &RankTable, peer: Rank) -> impl FnOnce(VerbsError) -> WireUpError {
+        let nic = self.ends.get(&peer).and_then(|end| nic(table, self.me, end.port.0));
+        no_rdma(table, nic, Some(peer), self.payload)
     }
 }
 
@@ -253,7 +304,6 @@ fn open_ports(
     for (key, paths) in used {
         let (index, by_manager) = key;
         let Some(nic) = nic(table, me, index) else { continue };
-        let depth = Depth { send: SLOTS, receive: SLOTS, inline: INLINE };
         let device = (nic.device.as_str(), by_manager);
         let all = on_device.get(&device).copied().unwrap_or(paths);
         let known = hubs.get(&device).cloned();
@@ -261,12 +311,12 @@ fn open_ports(
             let (context, listener) = opened(nic, paths, by_manager, known.as_ref())?;
             let hub = match known {
                 Some(hub) => hub,
-                None => Hub::open(&context, all, depth)?,
+                None => Hub::open(&context, all, DEPTH)?,
             };
             let told = told::port(index, nic, &context, listener.as_ref())?;
             Ok(Port { hub, listener, told })
         };
-        let port = open().map_err(no_rdma(table, Some(nic), None, depth, payload))?;
+        let port = open().map_err(no_rdma(table, Some(nic), None, payload))?;
         hubs.insert(device, port.hub.clone());
         ports.insert(key, port);
     }
@@ -319,12 +369,11 @@ fn no_rdma(
     table: &RankTable,
     nic: Option<&Nic>,
     peer: Option<Rank>,
-    depth: Depth,
     payload: usize,
 ) -> impl FnOnce(VerbsError) -> WireUpError {
     let port = nic.map(|nic| format!("{}/{}", nic.device, nic.port)).unwrap_or_default();
     let peer = peer.and_then(|peer| name(table, peer));
-    let slots = Slots::memory(depth.receive, depth.send, Shape::slot(payload));
+    let slots = Slots::memory(SLOTS, SLOTS, Shape::slot(payload));
     move |error: VerbsError| {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft);
         let memory = limit.ok().filter(|_| is_about_memory(&error));

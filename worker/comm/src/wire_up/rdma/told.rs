@@ -91,9 +91,21 @@ impl Told {
     /// The end of `peer`, who tells this, that is connected with `me` over this NIC of its node.
     pub(super) fn endpoint(&self, me: Rank, peer: Rank, nic: u32) -> Result<Endpoint, WireUpError> {
         let pair = self.pairs.iter().find(|pair| pair.peer == me.0);
-        let port = self.ports.iter().find(|port| port.nic == nic && port.listener.is_none());
         let why = "it has no queue pair for this rank";
-        let (pair, port) = pair.zip(port).ok_or(WireUpError::Contact { rank: peer, why })?;
+        let pair = pair.ok_or(WireUpError::Contact { rank: peer, why })?;
+        self.endpoint_of(pair, peer, nic)
+    }
+
+    /// The same of a queue pair that `peer` has told of since.
+    pub(super) fn endpoint_of(
+        &self,
+        pair: &PairTold,
+        peer: Rank,
+        nic: u32,
+    ) -> Result<Endpoint, WireUpError> {
+        let port = self.ports.iter().find(|port| port.nic == nic && port.listener.is_none());
+        let why = "it has no port for this rank";
+        let port = port.ok_or(WireUpError::Contact { rank: peer, why })?;
         Ok(Endpoint {
             number: pair.number,
             first_packet: pair.first_packet,
