@@ -1,6 +1,7 @@
 //! What the ranks of a job say to each other.
 
 mod agent;
+mod bell;
 pub mod choice;
 mod collectives;
 mod communicator;

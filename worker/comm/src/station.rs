@@ -5,12 +5,12 @@
 //! worst, whatever a look costs, and who is waited for is not kept from its processor.
 
 use crate::agent::{Agent, Heard};
+use crate::bell::Bell;
 use crate::engine::{Came, Engine, Key};
 use crate::error::{Cause, CommError, LinkError, Operation, PeerName};
 use crate::inline;
 use crate::link::Watched;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use rlaunch_bootstrap::client::Client;
 use rlaunch_sys::{Desk, Sitting};
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ const BELL: u64 = 2;
 pub(crate) struct Kernel {
     begin: Instant,
     epoll: Epoll,
-    bell: EventFd,
+    bell: Bell,
     /// What is watched, and whether for room as well.
     watched: Mutex<BTreeMap<RawFd, bool>>,
 }
@@ -86,8 +86,9 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn new() -> Result<Kernel, LinkError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create"))?;
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags).map_err(system("eventfd"))?;
+        let bell = Bell::new();
+        let bell =
+            bell.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
         epoll.add(&bell, event).map_err(system("epoll_ctl"))?;
         Ok(Kernel { begin: Instant::now(), epoll, bell, watched: Mutex::default() })
@@ -115,8 +116,7 @@ impl Idle for Kernel {
         let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
         let events = &events[..count];
         if events.iter().any(|event| event.data() == BELL) {
-            // It may have been heard by another sleep.
-            let _ = self.bell.read();
+            self.bell.hear();
         }
         events.iter().any(|event| event.data() == AGENT)
     }
@@ -140,8 +140,7 @@ impl Idle for Kernel {
     }
 
     fn ring(&self) {
-        // It fails where it has been rung 2⁶⁴ times and not heard.
-        let _ = self.bell.write(1);
+        self.bell.ring();
     }
 }
 

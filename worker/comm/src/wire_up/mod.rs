@@ -26,12 +26,19 @@ mod reception;
 mod tests;
 mod wire;
 
+use crate::bell::Bell;
+
 pub(crate) use contact::{Contact, exchange, ready};
 pub(crate) use door::Door;
 pub use error::{Listener, NoRdma, Unmet, Unreached, WireUpError};
 pub(crate) use meeting::meet;
 pub(crate) use rdma::{Fabric, Later};
 pub(crate) use reception::Reception;
+
+/// What wakes a thread that meets peers.
+fn bell() -> Result<Bell, WireUpError> {
+    Bell::new().map_err(|source| WireUpError::System { operation: "make an eventfd", source })
+}
 
 /// Whether somebody who knocks has begun as ranks do.
 pub(crate) fn is_hello(bytes: &[u8]) -> bool {

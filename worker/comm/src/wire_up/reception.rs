@@ -5,11 +5,10 @@
 //! their queue pairs then ([`Later`]).
 
 use super::meeting::{Meeting, Sockets};
-use super::{Contact, Door, Later, WireUpError};
+use super::{Contact, Door, Later, WireUpError, bell};
+use crate::bell::Bell;
 use crate::error::LinkError;
 use crate::link::{Link, Outlook};
-use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::table::RankTable;
@@ -41,9 +40,9 @@ struct FrontDesk {
     news: AtomicU32,
     is_closed: AtomicBool,
     /// Wakes the thread.
-    bell: EventFd,
+    bell: Bell,
     /// Wakes a rank that sleeps.
-    call: EventFd,
+    call: Bell,
 }
 
 #[derive(Default)]
@@ -72,15 +71,12 @@ impl Reception {
         (me, peers): (Rank, &[Rank]),
         patience: Duration,
     ) -> Result<Reception, WireUpError> {
-        let system = |operation| move |errno: Errno| failed(operation, errno);
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let event = || EventFd::from_value_and_flags(0, flags).map_err(system("make an eventfd"));
         let desk = Arc::new(FrontDesk {
             slips: Mutex::default(),
             news: AtomicU32::new(0),
             is_closed: AtomicBool::new(false),
-            bell: event()?,
-            call: event()?,
+            bell: bell()?,
+            call: bell()?,
         });
         let meeting = Meeting::new(door, contacts, &table, (me, peers), |_| None)?;
         let outlooks = rdma.as_ref().map(Later::outlooks).unwrap_or_default();
@@ -105,7 +101,7 @@ impl Reception {
         let is_new = std::mem::replace(seen, news) != news;
         if is_new {
             // Others see by their own `seen` that there are news, and it rang before that.
-            let _ = self.desk.call.read();
+            self.desk.call.hear();
         }
         is_new
     }
@@ -113,7 +109,7 @@ impl Reception {
     /// Has a peer dialled.
     pub(crate) fn want(&self, peer: Rank) {
         self.desk.lock().wanted.push(peer);
-        ring(&self.desk.bell);
+        self.desk.bell.ring();
     }
 
     /// The link to a peer, if it has come.
@@ -137,7 +133,7 @@ impl Reception {
 impl Drop for Reception {
     fn drop(&mut self) {
         self.desk.is_closed.store(true, Ordering::Release);
-        ring(&self.desk.bell);
+        self.desk.bell.ring();
         // It has nothing to say: a panic in it is a bug that was printed.
         drop(self.keeper.take().map(JoinHandle::join));
     }
@@ -206,7 +202,7 @@ impl Keeper {
         let mut also = vec![self.desk.bell.as_fd()];
         also.extend(self.rdma.iter().flat_map(Later::fds));
         self.meeting.step(end, &also)?;
-        let _ = self.desk.bell.read();
+        self.desk.bell.hear();
         Ok(())
     }
 
@@ -224,18 +220,9 @@ impl Keeper {
 
     fn tell(&self) {
         // In this order: who sees the news makes it quiet.
-        ring(&self.desk.call);
+        self.desk.call.ring();
         self.desk.news.fetch_add(1, Ordering::Release);
     }
-}
-
-/// Makes it readable; it does not matter how often that was done.
-fn ring(bell: &EventFd) {
-    let _ = bell.write(1);
-}
-
-fn failed(operation: &'static str, errno: Errno) -> WireUpError {
-    WireUpError::System { operation, source: errno.into() }
 }
 
 /// With what to do about it, since nothing else says that here.

@@ -45,8 +45,8 @@ impl Hub {
     ) -> Result<Arc<Hub>, VerbsError> {
         let domain = ProtectionDomain::allocate(context)?;
         let channel = CompletionChannel::create(context)?;
-        // All requests of queue pairs that fail end at once. Where a device has not room for those of so
-        // many, few of them are ever made.
+        // All requests of queue pairs that fail end at once. Devices have room for those of as many pairs
+        // as are connected at the start (255), and of the pairs of larger jobs few ever speak.
         let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
         let entries = pairs.saturating_mul(depth.send + depth.receive);
         let entries = entries.min(context.limits()?.completions);

@@ -5,15 +5,15 @@
 //! lower rank may knock; then that each is ready. With that the socket has served. Nothing in here
 //! waits but the connection manager's calls, in threads of their own.
 
+use super::super::bell;
 use super::super::wire::Wire;
 use super::manager::{self, Done, Knock};
 use super::told::PairTold;
-use super::{Begins, Contact, Fabric, Joined, Shape, Told, WireUpError, name};
+use super::{Begins, Contact, Fabric, Joined, Theirs, WireUpError, name};
+use crate::bell::Bell;
 use crate::error::PeerName;
 use crate::link::Outlook;
 use crate::link::verbs::VerbsLink;
-use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::table::RankTable;
 use rlaunch_verbs::{Prepared, QueuePair, Request, VerbsError};
@@ -36,12 +36,12 @@ const GO: [u8; 1] = [1];
 pub(crate) struct Later {
     fabric: Fabric,
     table: Arc<RankTable>,
-    theirs: BTreeMap<Rank, (Told, Shape)>,
+    theirs: BTreeMap<Rank, Theirs>,
     begun: BTreeMap<Rank, Introduction>,
     /// From the threads, which ring the bell.
     done: Receiver<Done>,
     tell: Sender<Done>,
-    bell: Arc<EventFd>,
+    bell: Arc<Bell>,
 }
 
 /// A peer that this rank connects with.
@@ -85,12 +85,7 @@ impl Fabric {
         table: &Arc<RankTable>,
     ) -> Result<Later, WireUpError> {
         let theirs = self.theirs(contacts)?;
-        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-        let bell = bell.map_err(|errno: Errno| WireUpError::System {
-            operation: "make an eventfd",
-            source: errno.into(),
-        })?;
-        let ((tell, done), table, bell) = (channel(), table.clone(), Arc::new(bell));
+        let ((tell, done), table, bell) = (channel(), table.clone(), Arc::new(bell()?));
         Ok(Later { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, bell })
     }
 }
@@ -98,7 +93,7 @@ impl Fabric {
 impl Later {
     /// What links with its peers will be.
     pub(crate) fn outlooks(&self) -> BTreeMap<Rank, Outlook> {
-        let outlook = |(_, shape): &(Told, Shape)| VerbsLink::outlook(shape.payload);
+        let outlook = |(_, shape): &Theirs| VerbsLink::outlook(shape.payload);
         self.theirs.iter().map(|(peer, theirs)| (*peer, outlook(theirs))).collect()
     }
 
@@ -149,7 +144,7 @@ impl Later {
 
     /// Does what there is to do, and says who is connected, or never will be.
     pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<VerbsLink>, WireUpError>)> {
-        let _ = self.bell.read();
+        self.bell.hear();
         self.let_in();
         let mut came: BTreeMap<_, _> = self.done.try_iter().collect();
         let mut over = Vec::new();
@@ -220,11 +215,8 @@ impl Later {
         said: [u8; PAIR],
     ) -> Result<Joined, WireUpError> {
         let [number, first_packet] = pair_heard(said);
-        let (theirs, shape) = self.theirs_of(peer)?;
-        let nic = self.fabric.ends.get(&peer).map_or(0, |end| end.nic);
         let told = PairTold { peer: self.fabric.me.0, number, first_packet };
-        let theirs = theirs.endpoint_of(&told, peer, nic)?;
-        self.fabric.join(&self.table, peer, pair, &theirs, *shape)
+        self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
     }
 
     /// This end is connected, and tells the peer.
@@ -239,10 +231,9 @@ impl Later {
 
     /// Lets those in who may knock.
     fn let_in(&mut self) {
-        let knock = self.fabric.knock(&self.table, Instant::now());
         let mut requests = Vec::new();
         for listener in self.fabric.ports.values().filter_map(|port| port.listener.as_ref()) {
-            let next = || listener.request(knock.deadline).transpose();
+            let next = || listener.request(Instant::now()).transpose();
             while let Some(request) = next() {
                 let is_over = request.is_err();
                 requests.push(request);
@@ -254,7 +245,7 @@ impl Later {
         for request in requests {
             let may_knock = |peer: &Rank| self.awaited().any(|awaited| awaited == *peer);
             let (peer, request) = match request {
-                Ok(request) => (knock.whose(request.said()).filter(may_knock), Ok(request)),
+                Ok(request) => (self.fabric.who_knocks(&request).filter(may_knock), Ok(request)),
                 // Whosever that would have been.
                 Err(error) => (self.awaited().next(), Err(error)),
             };
@@ -281,14 +272,13 @@ impl Later {
         awaited.map(|(peer, _)| *peer)
     }
 
-    fn theirs_of(&self, peer: Rank) -> Result<&(Told, Shape), WireUpError> {
+    fn theirs_of(&self, peer: Rank) -> Result<&Theirs, WireUpError> {
         let why = "it has told nothing of RDMA";
         self.theirs.get(&peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
     fn job(&self, peer: Rank) -> Result<manager::Job, WireUpError> {
-        let (theirs, shape) = self.theirs_of(peer)?;
-        self.fabric.job(&self.table, peer, theirs, *shape)
+        self.fabric.job(&self.table, peer, self.theirs_of(peer)?)
     }
 
     /// Has the connection manager connect, in a thread that ends with it.
@@ -303,7 +293,7 @@ impl Later {
         let runs = move || {
             // Nobody hears of it once the ranks have parted.
             let _ = tell.send((peer, connects(&knock)));
-            let _ = bell.write(1);
+            bell.ring();
         };
         let thread = thread::Builder::new().name("rlaunch rdma_cm".to_owned()).spawn(runs);
         let operation = "start the thread that connects by rdma_cm";

@@ -73,15 +73,13 @@ fn has_opened(said: &[u8], key: &Key, job: &str, from: Rank, to: Rank) -> bool {
     said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
-impl Knock {
-    /// Who knocks at this rank, if it is of this job.
-    pub(super) fn whose(&self, said: &[u8]) -> Option<Rank> {
-        let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
-        let (from, to) = ranks.split_first_chunk()?;
-        let from = Rank(u32::from_le_bytes(*from));
-        let words = [KNOCKS, self.job.as_bytes(), ranks];
-        (*to == self.me.0.to_le_bytes() && self.own.is_proof(&words, proof)).then_some(from)
-    }
+/// Who has said that at the rank `at`, whose key this is, if it is of this job.
+pub(super) fn who_knocks(said: &[u8], key: &Key, job: &str, at: Rank) -> Option<Rank> {
+    let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
+    let (from, to) = ranks.split_first_chunk()?;
+    let from = Rank(u32::from_le_bytes(*from));
+    let words = [KNOCKS, job.as_bytes(), ranks];
+    (*to == at.0.to_le_bytes() && key.is_proof(&words, proof)).then_some(from)
 }
 
 /// Connects with all peers of `jobs`, each by one of the listeners' ports.
@@ -161,7 +159,8 @@ fn listen<'scope, 'env>(
                 break;
             }
         };
-        let job = knock.whose(request.said()).and_then(|peer| expected.remove(&peer));
+        let who = who_knocks(request.said(), &knock.own, &knock.job, knock.me);
+        let job = who.and_then(|peer| expected.remove(&peer));
         let Some(job) = job else {
             request.reject();
             continue;
@@ -194,22 +193,20 @@ mod tests {
     #[test]
     fn who_knocks_is_known_by_the_key_of_whom_it_knocks_at() {
         let own = Key::random().unwrap();
-        let (settings, deadline) = (Settings::default(), Instant::now());
-        let (job, key) = ("job".to_owned(), own.clone());
-        let knock = Knock { job, me: ME, own: key, settings, deadline };
+        let who = |said: &[u8]| who_knocks(said, &own, "job", ME);
         let said = knocks(&own, "job", Rank(3), ME);
         const { assert!(SAID <= MAX_SAID) };
-        assert_eq!(knock.whose(&said), Some(Rank(3)));
+        assert_eq!(who(&said), Some(Rank(3)));
         let filled = [&said[..], &[0; MAX_SAID - SAID]].concat();
-        assert_eq!(knock.whose(&filled), Some(Rank(3)), "devices fill up with zeros");
-        assert_eq!(knock.whose(&said[..SAID - 1]), None);
-        assert_eq!(knock.whose(&knocks(&own, "another", Rank(3), ME)), None);
-        assert_eq!(knock.whose(&knocks(&own, "job", Rank(3), Rank(8))), None);
-        assert_eq!(knock.whose(&knocks(&Key::random().unwrap(), "job", Rank(3), ME)), None);
+        assert_eq!(who(&filled), Some(Rank(3)), "devices fill up with zeros");
+        assert_eq!(who(&said[..SAID - 1]), None);
+        assert_eq!(who(&knocks(&own, "another", Rank(3), ME)), None);
+        assert_eq!(who(&knocks(&own, "job", Rank(3), Rank(8))), None);
+        assert_eq!(who(&knocks(&Key::random().unwrap(), "job", Rank(3), ME)), None);
         for at in 0..SAID {
             let mut other = said;
             other[at] ^= 1;
-            assert_eq!(knock.whose(&other), None, "byte {at}");
+            assert_eq!(who(&other), None, "byte {at}");
         }
     }
 

@@ -22,7 +22,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::table::{Connect, Marks, Nic, Pair, RankTable};
 use rlaunch_verbs::{
-    Context, Depth, Device, Endpoint, Listener, Mtu, Prepared, QueuePair, Settings, Slots,
+    Context, Depth, Device, Endpoint, Listener, Mtu, Prepared, QueuePair, Request, Settings, Slots,
     VerbsError,
 };
 use std::collections::BTreeMap;
@@ -83,6 +83,9 @@ struct End {
     /// The largest packet between the two, in bytes.
     mtu: Option<u32>,
 }
+
+/// What a peer has told, and how links with it are made.
+type Theirs = (Told, Shape);
 
 /// A queue pair that is connected, and must not be used before its peer is ready.
 #[derive(Debug)]
@@ -160,13 +163,13 @@ impl Fabric {
         let knock = self.knock(table, Instant::now() + patience);
         let (mut joined, mut jobs) = (BTreeMap::new(), Vec::new());
         let mut pairs = std::mem::take(&mut self.pairs);
-        for (peer, (theirs, shape)) in self.theirs(contacts)? {
+        for (peer, theirs) in self.theirs(contacts)? {
             let Some(end) = self.ends.get(&peer) else { continue };
             if end.port.1 {
-                jobs.push((end.port, self.job(table, peer, &theirs, shape)?));
+                jobs.push((end.port, self.job(table, peer, &theirs)?));
             } else if let Some(pair) = pairs.remove(&peer) {
-                let theirs = theirs.endpoint(self.me, peer, end.nic)?;
-                joined.insert(peer, self.join(table, peer, pair, &theirs, shape)?);
+                let told = theirs.0.pair(self.me, peer)?;
+                joined.insert(peer, self.join(table, peer, pair, told, &theirs)?);
             }
         }
         let listeners =
@@ -178,7 +181,7 @@ impl Fabric {
     }
 
     /// What the peers of this rank have told, those that have, and how links with them are made.
-    fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, (Told, Shape)>, WireUpError> {
+    fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, Theirs>, WireUpError> {
         let told = self.ends.keys().filter_map(|peer| {
             let contact = contacts.get(peer.index())?;
             (!contact.verbs.is_empty()).then_some((*peer, contact))
@@ -205,22 +208,22 @@ impl Fabric {
         pair.map(Some).map_err(self.no_rdma(table, peer))
     }
 
-    /// Connects a queue pair with that of this peer.
+    /// Connects a queue pair with that which this peer has told of.
     fn join(
         &self,
         table: &RankTable,
         peer: Rank,
         pair: QueuePair<Prepared>,
-        theirs: &Endpoint,
-        shape: Shape,
+        told: &PairTold,
+        (theirs, shape): &Theirs,
     ) -> Result<Joined, WireUpError> {
-        let nowhere = WireUpError::Contact { rank: peer, why: "nothing leads to it by RDMA" };
-        let (end, port) = self.end(peer).ok_or(nowhere)?;
+        let (end, port) = self.way(peer)?;
+        let theirs = theirs.endpoint(told, peer, end.nic)?;
         let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
-        let pair = pair.connect(theirs, &settings(table, mtu));
+        let pair = pair.connect(&theirs, &settings(table, mtu));
         let slots = pair.and_then(|pair| Slots::new(pair, Shape::slot(shape.payload)));
         let slots = slots.map_err(self.no_rdma(table, peer))?;
-        Ok(Joined { slots, hub: port.hub.clone(), shape, begins: Begins::Anybody })
+        Ok(Joined { slots, hub: port.hub.clone(), shape: *shape, begins: Begins::Anybody })
     }
 
     /// What the connection manager is to do for this peer.
@@ -228,22 +231,32 @@ impl Fabric {
         &self,
         table: &RankTable,
         peer: Rank,
-        theirs: &Told,
-        shape: Shape,
+        (theirs, shape): &Theirs,
     ) -> Result<manager::Job, WireUpError> {
-        let bad = |why| WireUpError::Contact { rank: peer, why };
-        let (end, port) = self.end(peer).ok_or(bad("nothing leads to it by RDMA"))?;
+        let (end, port) = self.way(peer)?;
         let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
         let from = address(self.me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let to = address(peer, end.nic).zip(theirs.listener(end.nic));
-        let to = to.map(SocketAddr::from).ok_or(bad("it does not listen for RDMA"))?;
-        let (key, hub) = (theirs.key.clone(), port.hub.clone());
+        let why = "it does not listen for RDMA";
+        let to = to.map(SocketAddr::from).ok_or(WireUpError::Contact { rank: peer, why })?;
+        let (key, hub, shape) = (theirs.key.clone(), port.hub.clone(), *shape);
         Ok(manager::Job { peer, from, to, key, hub, shape })
     }
 
     fn end(&self, peer: Rank) -> Option<(&End, &Port)> {
         let end = self.ends.get(&peer)?;
         Some((end, self.ports.get(&end.port)?))
+    }
+
+    /// This end of the pair with a peer that has told of its own.
+    fn way(&self, peer: Rank) -> Result<(&End, &Port), WireUpError> {
+        let why = "nothing leads to it by RDMA";
+        self.end(peer).ok_or(WireUpError::Contact { rank: peer, why })
+    }
+
+    /// Whose request that is, if it is of this job.
+    fn who_knocks(&self, request: &Request) -> Option<Rank> {
+        manager::who_knocks(request.said(), &self.key, &self.job, self.me)
     }
 
     /// How this rank shows that it is of the job, until then.

@@ -88,16 +88,15 @@ impl Told {
         Ok(Shape { payload, slots: (self.slots, slots) })
     }
 
-    /// The end of `peer`, who tells this, that is connected with `me` over this NIC of its node.
-    pub(super) fn endpoint(&self, me: Rank, peer: Rank, nic: u32) -> Result<Endpoint, WireUpError> {
-        let pair = self.pairs.iter().find(|pair| pair.peer == me.0);
+    /// The queue pair of `peer`, who tells this, that is for `me`.
+    pub(super) fn pair(&self, me: Rank, peer: Rank) -> Result<&PairTold, WireUpError> {
         let why = "it has no queue pair for this rank";
-        let pair = pair.ok_or(WireUpError::Contact { rank: peer, why })?;
-        self.endpoint_of(pair, peer, nic)
+        let mut pairs = self.pairs.iter();
+        pairs.find(|pair| pair.peer == me.0).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    /// The same of a queue pair that `peer` has told of since.
-    pub(super) fn endpoint_of(
+    /// The end that such a queue pair is, over this NIC of the node of `peer`.
+    pub(super) fn endpoint(
         &self,
         pair: &PairTold,
         peer: Rank,
@@ -143,7 +142,7 @@ mod tests {
         let told = told();
         let bytes = told.encode().unwrap();
         assert_eq!(Told::decode(Rank(1), &bytes).unwrap(), told);
-        let end = told.endpoint(Rank(5), Rank(1), 1).unwrap();
+        let end = told.endpoint(told.pair(Rank(5), Rank(1)).unwrap(), Rank(1), 1).unwrap();
         assert_eq!((end.number, end.first_packet, end.lid), (17, 99, 3));
         assert_eq!((end.mtu, end.gid), (Mtu::B1024, told.ports[0].gid));
         assert_eq!((told.listener(1), told.listener(0)), (Some(4711), None));
@@ -156,9 +155,14 @@ mod tests {
 
     #[test]
     fn a_peer_without_a_queue_pair_for_this_rank_is_named() {
-        let error = told().endpoint(Rank(6), Rank(1), 0).unwrap_err().to_string();
+        let told = told();
+        let error = told.pair(Rank(6), Rank(1)).unwrap_err().to_string();
         assert!(error.ends_with("of rank 1 is no good: it has no queue pair for this rank"));
-        assert!(told().endpoint(Rank(5), Rank(1), 2).is_err(), "nor a port");
+        let error = told.endpoint(&told.pairs[0], Rank(1), 2).unwrap_err().to_string();
+        assert!(
+            error.ends_with("of rank 1 is no good: it has no port for this rank"),
+            "nor a port"
+        );
     }
 
     #[test]

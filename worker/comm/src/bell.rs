@@ -1,0 +1,54 @@
+//! What wakes a thread that sleeps on file descriptors.
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Readable from when it is rung until it is heard; how often it was rung does not matter.
+#[derive(Debug)]
+pub(crate) struct Bell(EventFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Bell(EventFd::from_flags(flags)?))
+    }
+
+    pub(crate) fn ring(&self) {
+        // It fails where it has been rung 2⁶⁴ times and not heard.
+        let _ = self.0.write(1);
+    }
+
+    pub(crate) fn hear(&self) {
+        // It fails where it has not been rung, or another thread has heard it.
+        let _ = self.0.read();
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    #[test]
+    fn it_is_readable_until_it_is_heard() {
+        let bell = Bell::new().unwrap();
+        let is_readable = || {
+            let mut fds = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+        };
+        bell.hear();
+        assert!(!is_readable());
+        bell.ring();
+        bell.ring();
+        assert!(is_readable());
+        bell.hear();
+        assert!(!is_readable(), "however often it was rung");
+    }
+}
