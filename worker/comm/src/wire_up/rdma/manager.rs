@@ -32,7 +32,7 @@ pub(super) struct Job {
 }
 
 /// Who knocks, how and until when.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Knock {
     pub(super) job: String,
     pub(super) me: Rank,
