@@ -6,18 +6,55 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What `future` gives within `limit`. The limit begins anew if this process stood still meanwhile:
-/// what is waited for may have come, and nobody has looked yet.
-pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    loop {
-        let due = Instant::now() + limit;
-        match timeout_at(due, &mut future).await {
-            Ok(output) => return Some(output),
-            Err(_) if Instant::now() > due + OVERSLEPT => {}
-            Err(_) => return None,
+/// A limit for several steps together. It begins anew if this process stood still meanwhile: what is
+/// waited for may have come, and nobody has looked yet.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    limit: Duration,
+    due: Instant,
+}
+
+impl Deadline {
+    pub(crate) fn after(limit: Duration) -> Deadline {
+        Deadline { limit, due: Instant::now() + limit }
+    }
+
+    /// The time for all steps.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Does not count the time since `since`, in which somebody else was waited for.
+    pub(crate) fn leave_out(&mut self, since: Instant) {
+        self.due += since.elapsed();
+    }
+
+    /// Begins anew.
+    pub(crate) fn renew(&mut self) {
+        self.due = Instant::now() + self.limit;
+    }
+
+    /// What `future` gives in time.
+    pub(crate) async fn keep<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        loop {
+            match timeout_at(self.due, &mut future).await {
+                Ok(output) => return Some(output),
+                Err(_) if Instant::now() > self.due + OVERSLEPT => self.renew(),
+                Err(_) => return None,
+            }
         }
     }
+}
+
+/// What `future` gives within `limit`, which is that of a [`Deadline`].
+pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    Deadline::after(limit).keep(future).await
 }
 
 #[cfg(test)]
@@ -43,5 +80,25 @@ mod tests {
         };
         assert_eq!(within(LIMIT, looks_late).await, None);
         assert!(started.elapsed() >= still + LIMIT, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test]
+    async fn steps_share_a_limit_until_the_process_stands_still() {
+        let mut deadline = Deadline::after(LIMIT);
+        assert_eq!(deadline.keep(pending::<()>()).await, None);
+        assert_eq!(deadline.left(), Duration::ZERO);
+
+        std::thread::sleep(2 * OVERSLEPT);
+        let started = Instant::now();
+        assert_eq!(deadline.keep(pending::<()>()).await, None);
+        assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn time_of_others_does_not_count() {
+        let (limit, others) = (Duration::from_secs(60), Duration::from_secs(30));
+        let mut deadline = Deadline::after(limit);
+        deadline.leave_out(Instant::now() - others);
+        assert!(deadline.left() > limit, "{:?}", deadline.left());
     }
 }

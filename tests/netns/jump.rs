@@ -1,6 +1,8 @@
-//! Hosts behind others, hosts that turn logins away, and hosts that come late.
+//! Hosts behind others, hosts that turn logins away or come late, a launcher that stands still.
 
 use crate::support::{Field, Undo, launch_directory};
+use nix::sys::signal::Signal;
+use rlaunch_lab::Stopwatch;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -170,6 +172,30 @@ fn logins_that_are_turned_away_are_tried_again() {
     let expected = [["b"; 16], ["c"; 16]].concat();
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     assert!(turned_away() > before, "nobody was turned away: this proves nothing");
+}
+
+/// As a notebook that sleeps during a login: the answer comes, and nobody looks.
+#[test]
+fn a_login_goes_on_after_a_standstill() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let [asked, open] = ["asked", "open"].map(|name| directory.path().join(name));
+    let hosts = format!(
+        "Host slow\n HostName {b}\n ConnectTimeout 3\n ProxyCommand sh -c \
+         'touch {asked}; until [ -e {open} ]; do sleep 0.1; done; exec ssh -W %h:%p a'\n",
+        b = field.lab.address("b").unwrap(),
+        asked = asked.display(),
+        open = open.display(),
+    );
+    let config = configuration(directory.path(), &hosts);
+    let running = field.rlaunch("-H slow --ssh-config").args([&*config, "hostname"]).spawn();
+    field.wait_for("the login to begin", || asked.exists());
+    running.signal(Signal::SIGSTOP);
+    let stopped = Stopwatch::start();
+    fs::write(open, "").unwrap();
+    field.wait_for("its time to pass", || stopped.in_all() > Duration::from_secs(5));
+    running.signal(Signal::SIGCONT);
+    assert_eq!(running.finish().succeeded().out(), "b\n");
 }
 
 #[test]

@@ -2,14 +2,12 @@
 
 use super::askpass::Prompter;
 use super::keys::{KeyError, KeyFile, Locked};
+use crate::awake::Deadline;
 use nix::unistd::{Uid, User};
 use russh::keys::PrivateKey;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use tokio::time::Instant;
-use tokio::time::error::Elapsed;
 
 /// How often a passphrase may be wrong.
 const TRIES: usize = 3;
@@ -56,23 +54,21 @@ impl KeyRing {
     }
 
     /// Runs a login until `deadline`. The time in which someone is asked does not count: after it,
-    /// the login has `timeout` again.
+    /// the deadline begins anew.
     pub(crate) async fn within<T>(
         &self,
-        timeout: Duration,
-        deadline: Instant,
+        deadline: &mut Deadline,
         login: impl Future<Output = T>,
-    ) -> Result<T, Elapsed> {
+    ) -> Option<T> {
         let mut login = std::pin::pin!(login);
-        let mut deadline = deadline;
         loop {
-            match tokio::time::timeout_at(deadline, &mut login).await {
-                Err(_) if self.unlocked.try_lock().is_err() => {}
+            match deadline.keep(&mut login).await {
+                None if self.unlocked.try_lock().is_err() => {}
                 ended => return ended,
             }
             tokio::select! {
-                done = &mut login => return Ok(done),
-                _free = self.unlocked.lock() => deadline = Instant::now() + timeout,
+                done = &mut login => return Some(done),
+                _free = self.unlocked.lock() => deadline.renew(),
             }
         }
     }

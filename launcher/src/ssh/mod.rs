@@ -22,6 +22,7 @@ mod proxy;
 mod retry;
 mod stream;
 
+use crate::awake::Deadline;
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::Reach;
@@ -188,33 +189,27 @@ impl Ssh {
         via: Option<Arc<Jump>>,
         tell: Tell<'_>,
     ) -> Result<Connection, SshError> {
-        let timeout = self.timeout_of(&hop.config);
-        let mut deadline = Instant::now() + timeout;
+        let mut deadline = Deadline::after(self.timeout_of(&hop.config));
         let mut attempts = Attempts::new(Rules::of(&hop.config, self.patient));
-        let within = |what: &'static str| move |_| SshError::Timeout { what, timeout };
         let (mut connection, _turn) = loop {
             let queued = Instant::now();
             let turn = self.turn(via.as_deref()).await;
-            deadline += queued.elapsed();
-            let attempt = self.attempt(hop, via.clone(), deadline, timeout);
+            deadline.leave_out(queued);
+            let attempt = self.attempt(hop, via.clone(), &mut deadline);
             let error = match attempt.await {
                 Ok(connection) => break (connection, turn),
                 Err(error) => error,
             };
             // Others go on meanwhile.
             drop(turn);
-            let left = deadline.saturating_duration_since(Instant::now());
-            let again = attempts.failed(error, left)?;
+            let again = attempts.failed(error, deadline.left())?;
             tell(again.stage);
             tracing::debug!(host = %hop.name, pause = ?again.pause, "{}", again.stage);
             tokio::time::sleep(again.pause).await;
         };
         let user = hop.config.user.clone().unwrap_or_else(|| self.keys.local_user());
         let login = self.keys.log_in(&mut connection.handle, &user, &hop.config, &self.home);
-        self.keys
-            .within(timeout, deadline, login)
-            .await
-            .map_err(within("the login does not end"))??;
+        self.keys.within(&mut deadline, login).await.ok_or_else(|| login_is_late(&deadline))??;
         let Connection { place, ends, .. } = &connection;
         tracing::debug!(host = %hop.name, %place, ?ends, %user, "logged in");
         Ok(connection)
@@ -240,10 +235,10 @@ impl Ssh {
         &self,
         hop: &Hop,
         via: Option<Arc<Jump>>,
-        deadline: Instant,
-        timeout: Duration,
+        deadline: &mut Deadline,
     ) -> Result<Connection, SshError> {
-        let within = |what: &'static str| move |_| SshError::Timeout { what, timeout };
+        let timeout = deadline.limit();
+        let late = |what| move || SshError::Timeout { what, timeout };
         let (no_line, no_handshake) = match (&via, &hop.config.proxy) {
             (Some(_), _) => (
                 "no answer through its jump host",
@@ -259,10 +254,9 @@ impl Ssh {
             ),
         };
         let opening = self.open(hop, via.as_deref());
-        let line = tokio::time::timeout_at(deadline, opening).await.map_err(within(no_line))??;
+        let line = deadline.keep(opening).await.ok_or_else(late(no_line))??;
         let handshake = self.handshake(hop, line);
-        let mut connection =
-            tokio::time::timeout_at(deadline, handshake).await.map_err(within(no_handshake))??;
+        let mut connection = deadline.keep(handshake).await.ok_or_else(late(no_handshake))??;
         connection.via = via;
         Ok(connection)
     }
@@ -323,6 +317,10 @@ impl Ssh {
         }
         Err(SshError::Dropped { place, said: greeting.words() })
     }
+}
+
+fn login_is_late(deadline: &Deadline) -> SshError {
+    SshError::Timeout { what: "the login does not end", timeout: deadline.limit() }
 }
 
 /// How often an idle connection is proved to live, and how many proofs may be missing; zero of them

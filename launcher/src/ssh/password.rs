@@ -6,7 +6,8 @@ use super::error::{HostKeyChange, SshError};
 use super::host_key::Client;
 use super::jump::{self, Hop, Jump, SSH_PORT};
 use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
-use super::{Connection, Line, Ssh, algorithms};
+use super::{Connection, Line, Ssh, algorithms, login_is_late};
+use crate::awake::{self, Deadline};
 use crate::hosts::Host;
 use russh::MethodKind;
 use russh::client::{self, AuthResult, Handle, KeyboardInteractiveAuthResponse as Answer};
@@ -14,7 +15,6 @@ use russh::keys::{PublicKey, PublicKeyOrCertificate};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 /// How long a server may take to check a password: PAM delays wrong ones by some seconds.
@@ -82,15 +82,15 @@ impl Ssh {
             }
         };
         let late =
-            |_| SshError::Timeout { what: "no answer, or no key of the host", timeout: limit };
-        timeout(limit, looking).await.map_err(late)?
+            || SshError::Timeout { what: "no answer, or no key of the host", timeout: limit };
+        awake::within(limit, looking).await.ok_or_else(late)?
     }
 
     /// Logs in by a key, or says whether a password could.
     pub(crate) async fn enter(&self, config: &HostConfig) -> Result<Entry, SshError> {
         let mut connection = self.greet(config).await?;
         let user = self.user_of(config);
-        let limit = self.timeout_of(config);
+        let mut deadline = Deadline::after(self.timeout_of(config));
         let login = async {
             let asked = connection.handle.authenticate_none(&user).await.map_err(broke(&user))?;
             let methods = match asked {
@@ -103,10 +103,8 @@ impl Ssh {
                 Err(error) => Err(error),
             }
         };
-        let late = |_| SshError::Timeout { what: "the login does not end", timeout: limit };
-        // Time in which somebody types a passphrase does not count.
-        let deadline = tokio::time::Instant::now() + limit;
-        let refused = self.keys.within(limit, deadline, login).await.map_err(late)??;
+        let entered = self.keys.within(&mut deadline, login).await;
+        let refused = entered.ok_or_else(|| login_is_late(&deadline))??;
         let typed = [MethodKind::Password, MethodKind::KeyboardInteractive];
         Ok(match refused {
             None => Entry::Open(connection),
@@ -126,11 +124,12 @@ impl Ssh {
         let mut connection = self.greet(config).await?;
         let user = self.user_of(config);
         let login = log_in(&mut connection.handle, &user, password);
-        let late = |_| SshError::Timeout {
+        let late = || SshError::Timeout {
             what: "the password is not answered",
             timeout: PASSWORD_TIMEOUT,
         };
-        Ok(match timeout(PASSWORD_TIMEOUT, login).await.map_err(late)?.map_err(broke(&user))? {
+        let answer = awake::within(PASSWORD_TIMEOUT, login).await.ok_or_else(late)?;
+        Ok(match answer.map_err(broke(&user))? {
             true => Tried::Open(Box::new(connection)),
             false => Tried::Wrong,
         })
@@ -148,10 +147,9 @@ impl Ssh {
     /// A connection to a host whose key is known, before anybody logs in.
     async fn greet(&self, config: &HostConfig) -> Result<Connection, SshError> {
         let (hop, via) = self.way_to(config).await?;
-        let limit = self.timeout_of(config);
         let _turn = self.turn(via.as_deref()).await;
-        let deadline = tokio::time::Instant::now() + limit;
-        self.attempt(&hop, via.clone(), deadline, limit).await
+        let mut deadline = Deadline::after(self.timeout_of(config));
+        self.attempt(&hop, via.clone(), &mut deadline).await
     }
 }
 
