@@ -22,5 +22,11 @@ pub(crate) fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         // It would say so on the very stderr that cannot be written.
         .log_internal_errors(false)
         .with_target(false);
-    if json { log.json().init() } else { log.init() }
+    // Not `init`: it would also take up what others log, wherever another crate of the same build
+    // turns that feature on.
+    let set = match json {
+        true => tracing::subscriber::set_global_default(log.json().finish()),
+        false => tracing::subscriber::set_global_default(log.finish()),
+    };
+    debug_assert!(set.is_ok(), "logging is started once");
 }

@@ -168,6 +168,9 @@ pub(crate) enum Verb {
         /// Only tests whose names contain this.
         #[arg(long)]
         filter: Option<String>,
+        /// Run these tests so many times, and say how often each failed.
+        #[arg(long, value_name = "N", requires = "filter", value_parser = clap::value_parser!(u32).range(1..))]
+        repeat: Option<u32>,
     },
     /// The tree of agents in virtual time: `cargo lab sim --help`.
     #[command(disable_help_flag = true)]

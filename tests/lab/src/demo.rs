@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::command::{display, spinner};
-use crate::dist::{self, Profile};
+use crate::command::{display, show, spinner};
+use crate::dist;
 use crate::setup::{self, Extent};
 use crate::{Account, Lab, LabError, Options};
 
@@ -18,20 +18,20 @@ const JOBS: [&[&str]; 2] = [
     &["-H", "a,b,c", "-np", "3", "--preload", "examples/train/train.py", "python3", "train.py"],
 ];
 
-/// Sets up, builds, makes three hosts and runs the jobs; the hosts stay if `keep`.
+/// Sets up, builds, makes three hosts and runs the jobs; the hosts stay if `keep`. What only the
+/// second job needs is built once the first has run.
 pub fn run(keep: bool) -> Result<(), LabError> {
     let mut times = Vec::new();
-    step(&mut times, "1/4", "checking what this machine has", || setup::install(Extent::Lab))?;
-    let build = || dist::build(Profile::Lab);
-    let rlaunch = step(&mut times, "2/4", "building rlaunch and its agent", build)?;
+    step(&mut times, "1/6", "checking what this machine has", || setup::install(Extent::Lab))?;
+    let rlaunch = step(&mut times, "2/6", "building rlaunch and its agent", dist::build_job)?;
     let options = Options { net: NET, ..Options::new(NAME, 3) };
-    let lab = step(&mut times, "3/4", "starting hosts a, b and c", || {
+    let lab = step(&mut times, "3/6", "starting hosts a, b and c", || {
         let progress = spinner("starting three hosts, each with its own sshd");
         let lab = Lab::up(&options);
         progress.finish_and_clear();
         lab
     })?;
-    let result = step(&mut times, "4/4", "running jobs on them", || jobs(&lab, &rlaunch));
+    let result = jobs(&mut times, &lab, &rlaunch);
     if keep {
         println!(
             "\nthe hosts stay: `cargo lab --lab {NAME} ssh a`, and `cargo lab --lab {NAME} down`"
@@ -43,6 +43,17 @@ pub fn run(keep: bool) -> Result<(), LabError> {
     let times = times.iter().map(|(what, took)| format!("{what} {:.1} s", took.as_secs_f64()));
     println!("timed: {}", times.collect::<Vec<_>>().join(", "));
     result
+}
+
+fn jobs(
+    times: &mut Vec<(&'static str, Duration)>,
+    lab: &Lab,
+    rlaunch: &Path,
+) -> Result<(), LabError> {
+    let [first, second] = JOBS;
+    step(times, "4/6", "running a job on them", || job(lab, rlaunch, first))?;
+    step(times, "5/6", "building what ranks import", dist::build_for_ranks)?;
+    step(times, "6/6", "training on them", || job(lab, rlaunch, second))
 }
 
 /// Announces a step, runs it and notes its time.
@@ -59,13 +70,11 @@ fn step<T>(
     result
 }
 
-fn jobs(lab: &Lab, rlaunch: &Path) -> Result<(), LabError> {
-    for words in JOBS {
-        println!("\n$ {}", display(Command::new("rlaunch").args(words)));
-        let mut command = lab.exec_in(Account::Root, &dist::workspace());
-        let start = Instant::now();
-        crate::command::show("run the job", command.arg(rlaunch).args(words))?;
-        println!("  ({:.2} s)", start.elapsed().as_secs_f64());
-    }
+fn job(lab: &Lab, rlaunch: &Path, words: &[&str]) -> Result<(), LabError> {
+    println!("\n$ {}", display(Command::new("rlaunch").args(words)));
+    let mut command = lab.exec_in(Account::Root, &dist::workspace());
+    let start = Instant::now();
+    show("run the job", command.arg(rlaunch).args(words))?;
+    println!("  ({:.2} s)\n", start.elapsed().as_secs_f64());
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 pub mod aarch64;
 mod glibc;
+pub(crate) mod lab;
 mod machine;
 
 use std::env;
@@ -19,6 +20,8 @@ use serde::Deserialize;
 use crate::command::{run, show};
 use crate::{LabError, setup};
 use glibc::Kind;
+use lab::Selection;
+pub(crate) use lab::{Artifact, Built, TEST_FEATURES};
 use machine::Machine;
 
 /// How to build.
@@ -46,42 +49,93 @@ const AGENT: &str = "rlaunch-worker";
 const SHARED: &str = "librlaunch.so";
 /// What ranks import, as cargo calls it.
 const MODULE: &str = "lib_rlaunch.so";
+/// Its place among what hosts are sent.
+const MODULE_PATH: &str = "python/rlaunch/_rlaunch.abi3.so";
 /// The sources of what ranks import, from the workspace.
 const PACKAGE: &str = "worker/comm/python/python";
 /// What Python leaves beside sources.
 const COMPILED: &str = "__pycache__";
 
 /// Builds launcher, agent and the library for ranks; gives the path of the launcher in its distribution.
+/// By the profile of tests it comes with the prover and the bench, as far as verbs can be built.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
-    let name = profile.name();
-    let target = target_directory()?;
-    let machine = Machine::own()?;
-    let linking = machine.linking(&target)?.words(Kind::Program);
-    let mut launcher = cargo();
-    launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name, "--"]);
-    show("build the launcher", launcher.args(linking))?;
-    show("build the agent", &mut agent(profile))?;
-    let launcher = dist_in(&target, profile).join("rlaunch");
-    machine.place_checked(&target.join(name).join("rlaunch"), &launcher)?;
-    let built = target.join(agent_directory(profile)).join(AGENT);
-    place(&built, &machine.place(&target, profile).join(AGENT))?;
-    build_library(profile, &target, &machine)?;
-    Ok(launcher)
+    match profile {
+        Profile::Lab => build_lab(Selection::Shipped).map(drop)?,
+        Profile::Release => {
+            let (target, machine) = (target_directory()?, Machine::own()?);
+            build_launcher(&target, &machine)?;
+            build_agent(&target, &machine)?;
+            build_library(&target, &machine)?;
+        }
+    }
+    launcher(profile)
 }
 
-/// Puts what ranks link and import beside the agent.
-fn build_library(profile: Profile, target: &Path, machine: &Machine) -> Result<(), LabError> {
-    let built = machine.built(target, library_directory(profile));
+/// Builds, by the profile of tests, everything that tests run and the tests themselves.
+pub(crate) fn build_everything() -> Result<Built, LabError> {
+    build_lab(Selection::Everything)
+}
+
+/// Makes a cargo link what it builds by the profile of tests as [`build_everything`] does, so that it
+/// finds that built.
+pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
+    let wrapper = lab::wrapper(&Machine::own()?, &target_directory()?)?;
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+    Ok(())
+}
+
+/// Builds launcher and agent by the profile of tests, without what ranks load; gives the path of the
+/// launcher.
+pub(crate) fn build_job() -> Result<PathBuf, LabError> {
+    build_lab(Selection::Job)?;
+    launcher(Profile::Lab)
+}
+
+/// Puts what ranks load beside what [`build_job`] laid out.
+pub(crate) fn build_for_ranks() -> Result<(), LabError> {
+    build_lab(Selection::Ranks).map(drop)
+}
+
+fn build_lab(selection: Selection) -> Result<Built, LabError> {
+    lab::build(&Machine::own()?, &target_directory()?, selection)
+}
+
+/// The launcher as [`build_everything`] and [`build`] lay it out.
+pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
+    Ok(directory(profile)?.join("rlaunch"))
+}
+
+fn build_launcher(target: &Path, machine: &Machine) -> Result<(), LabError> {
+    let linking = machine.linking(target)?.words(Kind::Program);
+    let mut launcher = cargo();
+    launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--release", "--"]);
+    show("build the launcher", launcher.args(linking))?;
+    let place = dist_in(target, Profile::Release).join("rlaunch");
+    machine.place_checked(&target.join("release/rlaunch"), &place)
+}
+
+fn build_agent(target: &Path, machine: &Machine) -> Result<(), LabError> {
+    show("build the agent", cargo().arg("agent"))?;
+    let place_of_agent = machine.place(target, Profile::Release).join(AGENT);
+    place(&target.join("agent").join(AGENT), &place_of_agent)
+}
+
+/// Builds what ranks link and import, optimised as a whole, and puts it beside the agent. Where verbs
+/// cannot be built, ranks use TCP between hosts.
+fn build_library(target: &Path, machine: &Machine) -> Result<(), LabError> {
+    let built = machine.built(target, "library");
     let linking = machine.linking(target)?.words(Kind::Library);
-    for (alias, package) in [("librlaunch", "rlaunch-capi"), ("pymodule", "rlaunch-python")] {
-        let mut library = library(profile, machine, (alias, package), &linking);
-        show("build what ranks load", &mut library)?;
+    for alias in ["librlaunch", "pymodule"] {
+        let mut library = machine.cargo(&[alias]);
+        if !setup::builds_verbs() {
+            library.arg("--no-default-features");
+        }
+        show("build what ranks load", library.arg("--").args(&linking))?;
     }
-    let place = machine.place(target, profile);
+    let place = machine.place(target, Profile::Release);
     machine.place_checked(&built.join(SHARED), &place.join(SHARED))?;
-    let packages = place.join("python");
-    machine.place_checked(&built.join(MODULE), &packages.join("rlaunch/_rlaunch.abi3.so"))?;
-    place_sources(&workspace().join(PACKAGE), &packages)
+    machine.place_checked(&built.join(MODULE), &place.join(MODULE_PATH))?;
+    place_sources(&workspace().join(PACKAGE), &place.join("python"))
 }
 
 /// Copies the files of a directory and of those below it.
@@ -95,79 +149,46 @@ fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     })
 }
 
-/// What ranks load is shipped optimised as a whole, which takes time that tests do not need. Where
-/// verbs cannot be built, ranks use TCP between hosts.
-fn library(
-    profile: Profile,
-    machine: &Machine,
-    (alias, package): (&str, &str),
-    linking: &[String],
-) -> Command {
-    let words = ["rustc", "-p", package, "--lib", "--profile", "lab", "--crate-type", "cdylib"];
-    let mut command = match profile {
-        Profile::Release => machine.cargo(&[alias]),
-        Profile::Lab => machine.cargo(&words),
-    };
-    if !setup::builds_verbs() {
-        command.arg("--no-default-features");
-    }
-    command.arg("--").args(linking);
-    if profile == Profile::Lab {
-        command.args(["-C", "strip=symbols"]);
-    }
-    command
-}
-
 /// Puts the prover beside the agent, for hosts that have verbs. It needs what [`build`] does not:
 /// cmake and libclang.
 pub fn build_prover(profile: Profile) -> Result<(), LabError> {
-    build_prover_for(&Machine::own()?, profile)
+    match profile {
+        Profile::Lab => build(profile).map(drop),
+        Profile::Release => build_prover_for(&Machine::own()?),
+    }
 }
 
-/// The prover is dynamic: it loads rdma-core when it needs it.
-fn build_prover_for(machine: &Machine, profile: Profile) -> Result<(), LabError> {
+/// Builds the prover as it is shipped. It is dynamic: it loads rdma-core when it needs it.
+fn build_prover_for(machine: &Machine) -> Result<(), LabError> {
     let (target, program) = (target_directory()?, "rlaunch-prover");
-    let words = ["rustc", "-p", program, "--bin", program, "--profile", "lab"];
-    let (mut prover, last): (_, &[&str]) = match profile {
-        Profile::Release => (machine.cargo(&["prover"]), &[]),
-        Profile::Lab => (machine.cargo(&words), &["-C", "strip=symbols"]),
-    };
     let linking = machine.linking(&target)?.words(Kind::Program);
-    show("build the prover", prover.arg("--").args(linking).args(last))?;
-    let built = machine.built(&target, agent_directory(profile)).join(program);
-    machine.place_checked(&built, &machine.place(&target, profile).join(program))
+    show("build the prover", machine.cargo(&["prover"]).arg("--").args(linking))?;
+    let built = machine.built(&target, "agent").join(program);
+    machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
 }
 
-/// Puts the verbs' examples beside the launcher, for guests that have verbs.
-pub fn build_examples(profile: Profile) -> Result<(), LabError> {
-    let name = profile.name();
-    let words = ["build", "-p", "rlaunch-verbs", "--examples", "--profile", name];
+/// Puts the verbs' examples beside the launcher, as shipped code runs them, for guests that have verbs.
+pub(crate) fn build_examples() -> Result<(), LabError> {
+    let words = ["build", "-p", "rlaunch-verbs", "--examples", "--release"];
     show("build the verbs' examples", cargo().args(words))?;
-    let built = target_directory()?.join(name).join("examples");
-    let beside = directory(profile)?;
+    let built = target_directory()?.join("release/examples");
+    let beside = directory(Profile::Release)?;
     ["loopback", "perf"].iter().try_for_each(|name| place(&built.join(name), &beside.join(name)))
-}
-
-/// Puts the suite of the communicator beside the launcher, as a program of ranks.
-pub fn build_suite(profile: Profile) -> Result<(), LabError> {
-    let (name, program) = (profile.name(), "comm-suite");
-    // It travels to emulated computers, for whom its symbols are minutes of work.
-    let words = ["rustc", "-p", "rlaunch-comm-suite", "--bin", program, "--profile", name];
-    let strips = ["--", "-C", "strip=symbols"];
-    show("build the communicator's suite", cargo().args(words).args(strips))?;
-    place_beside(profile, &target_directory()?.join(name).join(program), program)
 }
 
 /// Puts what `rlaunch bench` runs beside the agent.
 pub fn build_bench(profile: Profile) -> Result<(), LabError> {
-    let (name, program) = (profile.name(), "rlaunch-bench");
+    if profile == Profile::Lab {
+        return build(profile).map(drop);
+    }
+    let program = "rlaunch-bench";
     let (target, machine) = (target_directory()?, Machine::own()?);
     let mut bench = cargo();
-    bench.args(["rustc", "-p", program, "--bin", program, "--profile", name, "--"]);
+    bench.args(["rustc", "-p", program, "--bin", program, "--release", "--"]);
     let linking = machine.linking(&target)?.words(Kind::Program);
     show("build the bench", bench.args(linking))?;
-    let built = target.join(name).join(program);
-    machine.place_checked(&built, &machine.place(&target, profile).join(program))
+    let place = machine.place(&target, profile).join(program);
+    machine.place_checked(&target.join("release").join(program), &place)
 }
 
 /// Puts what measures a communicator beside the launcher, as a program of ranks.
@@ -190,37 +211,6 @@ pub fn directory(profile: Profile) -> Result<PathBuf, LabError> {
 
 fn dist_in(target: &Path, profile: Profile) -> PathBuf {
     target.join(format!("dist-{}", profile.name()))
-}
-
-/// The shipped agent takes a minute of link-time optimisation that tests do not need.
-fn agent(profile: Profile) -> Command {
-    let mut command = cargo();
-    match profile {
-        Profile::Release => command.arg("agent"),
-        Profile::Lab => command
-            .args(["rustc", "-p", AGENT, "--bin", AGENT])
-            .args(["--profile", "lab", "--", "-C", "target-feature=+crt-static"])
-            .args(["-C", "relocation-model=static"])
-            // Small as the shipped one, since it travels to hosts whose disks are small.
-            .args(["-C", "strip=symbols"]),
-    };
-    command
-}
-
-/// Where cargo puts what travels.
-fn agent_directory(profile: Profile) -> &'static str {
-    match profile {
-        Profile::Lab => "lab",
-        Profile::Release => "agent",
-    }
-}
-
-/// The same of what ranks load.
-fn library_directory(profile: Profile) -> &'static str {
-    match profile {
-        Profile::Lab => "lab",
-        Profile::Release => "library",
-    }
 }
 
 /// The checkout this program was built from.
@@ -246,6 +236,17 @@ fn of_toolchain(program: OsString) -> Command {
         _ => Command::new(program),
     };
     command.current_dir(workspace());
+    // `cargo run`, which has started us, says things about this package that some build scripts take
+    // for a changed setting: whatever was built by hand would be built anew, and the other way round.
+    let of_package = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|begin| name.starts_with(begin))
+    };
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| of_package(name)) {
+        command.env_remove(name);
+    }
     command
 }
 

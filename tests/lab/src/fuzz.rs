@@ -2,22 +2,36 @@
 //! the input reaches.
 //!
 //! The instrumentation is LLVM's own and needs no nightly compiler: the flags are those that
-//! cargo-fuzz passes.
+//! cargo-fuzz passes. Only crates of this workspace are instrumented; all others are those that the
+//! tests are built with.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
 
-use crate::command::{run as run_command, show};
+use crate::command::run as run_command;
+use crate::dist::lab::{TEST_FEATURES, program_of, write_wrapper};
 use crate::ledger::Tally;
 use crate::setup::{self, Extent};
 use crate::{LabError, dist};
 
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-    -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+/// Starts rustc, with instrumentation for what is fuzzed.
+const WRAPPER: &str = "\
+#!/usr/bin/env bash
+case \"$*\" in
+    *'--crate-name rlaunch_bootstrap '* | *'--crate-name rlaunch_comm '* | \
+    *'--crate-name rlaunch_horovod '* | *'--crate-name rlaunch_fuzz '* | *'--crate-name fuzzer '*)
+        exec \"$@\" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+            -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+            -Cllvm-args=-sanitizer-coverage-pc-table \
+            -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 ;;
+esac
+exec \"$@\"
+";
+/// The program that the wrapper instruments, as cargo knows it.
+const PROGRAM: &str = "fuzzer";
 /// How many targets at once.
 const AT_ONCE: usize = 2;
 /// The longest input, in bytes: more than any message, less than what takes long.
@@ -25,52 +39,75 @@ const LONGEST: &str = "8192";
 /// A single input may take this many seconds, and all memory this many MiB.
 const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
 
-/// Fuzzes one target, or all; each counts as a check.
-pub fn run(target: Option<&str>, seconds: u64) -> Result<Tally, LabError> {
+/// For how long targets are fuzzed after what is known was replayed.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Only these targets; none for all.
+    pub targets: Option<Vec<String>>,
+    /// Seconds for each target.
+    pub seconds: u64,
+    /// Targets that are given `seconds`; the others only replay. None for all.
+    pub searched: Option<Vec<String>>,
+}
+
+impl Plan {
+    fn seconds(&self, target: &str) -> u64 {
+        let searched = self.searched.as_ref();
+        let is_searched = searched.is_none_or(|some| some.iter().any(|name| name == target));
+        if is_searched { self.seconds } else { 0 }
+    }
+}
+
+/// Fuzzes; each target counts as a check.
+pub fn run(plan: &Plan) -> Result<Tally, LabError> {
     let fuzzer = Fuzzer::build()?;
     let all = fuzzer.targets()?;
-    if let Some(unknown) = target.filter(|target| !all.iter().any(|name| name == target)) {
+    let wanted = plan.targets.clone().unwrap_or_else(|| all.clone());
+    if let Some(unknown) = wanted.iter().find(|target| !all.contains(target)) {
         let known = all.join(", ");
         return Err(LabError::Usage(format!("nothing is called {unknown}; there are {known}")));
     }
-    let wanted = |name: &&String| target.is_none_or(|target| target == *name);
-    let wanted: Vec<&String> = all.iter().filter(wanted).collect();
-    let mut tally = Tally::default();
-    for together in wanted.chunks(AT_ONCE) {
-        let run = |name: &&String| fuzzer.run(name, seconds);
-        let results = thread::scope(|scope| {
-            let threads: Vec<_> = together.iter().map(|name| scope.spawn(|| run(name))).collect();
-            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-        });
-        for result in results {
-            let lost = |_| Err(LabError::Wrong("lost sight of a fuzzer".into()));
-            tally.add(Tally::check(result.unwrap_or_else(lost)?));
+    let queue = Mutex::new(wanted.iter());
+    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+    let work = || -> Result<Tally, LabError> {
+        let mut tally = Tally::default();
+        while let Some(target) = next() {
+            tally.add(Tally::check(fuzzer.run(target, plan.seconds(target))?));
         }
+        Ok(tally)
+    };
+    let tallies = thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    let mut total = Tally::default();
+    for tally in tallies {
+        let lost = |_| Err(LabError::Wrong("lost sight of a fuzzer".into()));
+        total.add(tally.unwrap_or_else(lost)?);
     }
-    Ok(tally)
+    Ok(total)
 }
 
 /// A fuzzer that is ready to run.
 #[derive(Debug)]
 struct Fuzzer {
     program: PathBuf,
-    /// What was found in this and earlier runs, by target.
+    /// Inputs found in this and earlier runs, by target.
     found: PathBuf,
 }
 
 impl Fuzzer {
-    /// Builds it.
+    /// Builds it with the features of everything else that tests run, so that crates from elsewhere
+    /// are not compiled again.
     fn build() -> Result<Fuzzer, LabError> {
         setup::install(Extent::Fuzzer)?;
-        let directory = dist::target_directory()?.join("fuzz");
-        let triple = dist::host_triple()?;
+        let target = dist::target_directory()?;
         let mut build = dist::cargo();
-        // With a target, only what is fuzzed is instrumented, not what builds it.
-        build.args(["build", "--profile", "lab", "-p", "rlaunch-fuzz", "--features", "libfuzzer"]);
-        build.args(["--target", &triple, "--target-dir"]).arg(&directory).env("RUSTFLAGS", FLAGS);
-        show("build the fuzzer", &mut build)?;
-        let program = directory.join(&triple).join("lab/rlaunch-fuzz");
-        Ok(Fuzzer { program, found: directory.join("found") })
+        build.args(["build", "--profile", "lab", "--workspace", "--bench", PROGRAM]);
+        build.args(["--features", TEST_FEATURES]);
+        build.env("RUSTC_WORKSPACE_WRAPPER", write_wrapper(&target, WRAPPER)?);
+        let program = program_of("build the fuzzer", &mut build, PROGRAM)?;
+        Ok(Fuzzer { program, found: target.join("fuzz/found") })
     }
 
     /// The names of all targets.
@@ -80,15 +117,18 @@ impl Fuzzer {
         Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     }
 
-    /// Replays what is known of a target, then looks for more for some seconds; true if nothing
-    /// was wrong.
+    /// Replays what is known of a target, then looks for more for `seconds`; true if nothing was
+    /// wrong.
     fn run(&self, target: &str, seconds: u64) -> Result<bool, LabError> {
         let found = made(self.found.join(target))?;
         let wrong = made(self.found.join("wrong"))?;
         let mut fuzz = Command::new(&self.program);
         fuzz.env("RLAUNCH_FUZZ", target).env("RLAUNCH_FUZZ_SEEDS", &found);
-        fuzz.args(LIMITS).arg(&found);
-        fuzz.arg(format!("-max_len={LONGEST}")).arg(format!("-max_total_time={seconds}"));
+        fuzz.args(LIMITS).arg(&found).arg(format!("-max_len={LONGEST}"));
+        match seconds {
+            0 => fuzz.arg("-runs=0"),
+            _ => fuzz.arg(format!("-max_total_time={seconds}")),
+        };
         fuzz.arg(format!("-artifact_prefix={}/{target}-", wrong.display()));
         let corpus = dist::workspace().join("tests/fuzz/corpus").join(target);
         fuzz.args(Some(corpus).filter(|corpus| corpus.exists()));
@@ -101,10 +141,8 @@ impl Fuzzer {
             }
             Err(error) => {
                 println!("{target}: {error}");
-                println!(
-                    "replay: cargo run -p rlaunch-fuzz -- {target} FILE   (files: {})",
-                    wrong.display()
-                );
+                let files = wrong.display();
+                println!("replay: cargo run -p rlaunch-fuzz -- {target} FILE   (files: {files})");
                 Ok(false)
             }
         }

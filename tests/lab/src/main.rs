@@ -74,11 +74,14 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             println!("everything the lab and its benches need is installed");
         }
         Verb::Demo { keep } => demo::run(*keep)?,
-        Verb::Test { stage, filter } => {
+        Verb::Test { stage, filter, repeat } => {
             // Without root the stages that need it are skipped, and say so.
             let _ = setup::become_root();
             let plan = stages::Plan { stage: stage.clone(), filter: filter.clone() };
-            return Ok(exit_code(stages::test(&plan)));
+            return Ok(exit_code(match repeat {
+                Some(times) => stages::repeat(&plan, *times as usize)?,
+                None => stages::test(&plan),
+            }));
         }
         Verb::Bench(Bench::Launch { hosts, rounds, skip }) => {
             let plan = launch::Plan { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
@@ -128,17 +131,22 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             return Ok(exit_code(sim::run(&["--mutations"])? && seeds));
         }
         Verb::Fuzz { target, seconds } => {
-            return Ok(exit_code(fuzz::run(target.as_deref(), *seconds)?.failed == 0));
+            let targets = target.clone().map(|target| vec![target]);
+            let plan = fuzz::Plan { targets, seconds: *seconds, searched: None };
+            return Ok(exit_code(fuzz::run(&plan)?.failed == 0));
         }
         Verb::Sim { words } => return Ok(exit_code(sim::run(words)?)),
         Verb::Vm(vm) => return vm_command::dispatch(name, vm),
         Verb::Build { profile } => {
+            // Minutes before a compiler would find out.
+            setup::require(Extent::Verbs)?;
+            for lacking in dist::aarch64::lacking()? {
+                println!("not built: {lacking}");
+            }
             let launcher = dist::build(*profile)?;
             dist::build_bench(*profile)?;
             dist::build_prover(*profile)?;
-            for lacking in dist::aarch64::build(*profile)? {
-                println!("not built: {lacking}");
-            }
+            dist::aarch64::build(*profile)?;
             println!("{}", launcher.display());
         }
     }

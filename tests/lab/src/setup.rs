@@ -130,6 +130,14 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
     if still.is_empty() { Ok(()) } else { Err(LabError::Missing(still.join(" "))) }
 }
 
+/// An error that names what is missing, where nothing is to be installed unasked.
+pub fn require(extent: Extent) -> Result<(), LabError> {
+    match missing(extent).as_slice() {
+        [] => Ok(()),
+        packages => Err(LabError::Missing(packages.join(", "))),
+    }
+}
+
 /// Packages of which a program is missing, each once.
 pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
     let beyond: &[&[Need]] = match extent {

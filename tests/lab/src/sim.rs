@@ -2,6 +2,7 @@
 //! what it simulates.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 
 use crate::LabError;
@@ -12,9 +13,17 @@ use crate::dist;
 pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<bool, LabError> {
     let mut cargo = dist::cargo();
     cargo.args(["run", "--quiet", "--profile", "lab", "--package", "rlaunch-sim", "--"]);
-    cargo.args(words);
-    println!("$ {}", display(&cargo));
-    let status = cargo.status().map_err(LabError::io("run the simulation"))?;
+    run_command(cargo.args(words))
+}
+
+/// The same by a program that has been built.
+pub(crate) fn run_program(program: &Path, words: &[&str]) -> Result<bool, LabError> {
+    run_command(Command::new(program).args(words).current_dir(dist::workspace()))
+}
+
+fn run_command(command: &mut Command) -> Result<bool, LabError> {
+    println!("$ {}", display(command));
+    let status = command.status().map_err(LabError::io("run the simulation"))?;
     Ok(status.success())
 }
 

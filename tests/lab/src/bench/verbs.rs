@@ -116,7 +116,7 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
     }
     setup::install(Extent::Verbs)?;
     dist::build(Profile::Release)?;
-    dist::build_examples(Profile::Release)?;
+    dist::build_examples()?;
     dist::build_measure(Profile::Release)?;
     vm::build()?;
     println!("starting {GUESTS} guests");

@@ -2,8 +2,9 @@
 //! library, so that of that architecture nothing has to be installed. What ranks load is linked by
 //! the compiler that Debian has for them.
 
+use super::lab::{self, Selection};
 use super::machine::Machine;
-use super::{AGENT, Profile, agent_directory, build_library, build_prover_for};
+use super::{AGENT, Profile, build_library, build_prover_for};
 use super::{cargo, of_toolchain, place, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
@@ -46,41 +47,60 @@ pub fn prepare() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Builds it and puts it where launchers look; says what cannot be built here, and why.
-pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
+/// What cannot be built here, and why.
+pub fn lacking() -> Result<Vec<String>, LabError> {
     if cfg!(target_arch = "aarch64") {
         return Ok(vec!["aarch64 from elsewhere: this machine is of aarch64 itself".into()]);
     }
-    let mut lacking = Vec::new();
-    match obstacle(STATIC, COMPILER)? {
-        Some(why) => lacking.push(format!("the agent for aarch64: {why}")),
-        None => build_agent(profile)?,
+    let agent = obstacle(STATIC, COMPILER)?;
+    let agent = agent.map(|why| format!("the agent for aarch64: {why}"));
+    let rest = obstacle(TARGET, &machine().compiler())?;
+    let rest = rest.map(|why| format!("what ranks on aarch64 load: {why}"));
+    Ok(agent.into_iter().chain(rest).collect())
+}
+
+/// Builds it and puts it where launchers look; says what cannot be built here, and why.
+pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
+    let lacking = lacking()?;
+    if cfg!(target_arch = "aarch64") {
+        return Ok(lacking);
     }
-    match obstacle(TARGET, &machine().compiler())? {
-        Some(why) => lacking.push(format!("what ranks on aarch64 load: {why}")),
-        None => build_the_rest(profile)?,
+    if obstacle(STATIC, COMPILER)?.is_none() {
+        build_agent(profile)?;
+    }
+    if obstacle(TARGET, &machine().compiler())?.is_none() {
+        build_the_rest(profile)?;
     }
     Ok(lacking)
 }
 
 fn build_agent(profile: Profile) -> Result<(), LabError> {
     let mut agent = cargo();
-    match profile {
-        Profile::Release => agent.arg("agent-aarch64"),
-        Profile::Lab => agent
-            .args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab", "--target", STATIC])
-            .args(["--", "-C", "relocation-model=static", "-C", "strip=symbols"]),
+    let built = match profile {
+        Profile::Release => {
+            agent.arg("agent-aarch64");
+            "agent"
+        }
+        Profile::Lab => {
+            agent.args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab"]);
+            agent.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
+            agent.args(["-C", "strip=symbols"]);
+            "lab"
+        }
     };
     show("build the agent for aarch64", &mut agent)?;
     let target = target_directory()?;
-    let built = target.join(STATIC).join(agent_directory(profile)).join(AGENT);
+    let built = target.join(STATIC).join(built).join(AGENT);
     place(&built, &machine().place(&target, profile).join(AGENT))
 }
 
 fn build_the_rest(profile: Profile) -> Result<(), LabError> {
-    let machine = machine();
-    build_library(profile, &target_directory()?, &machine)?;
-    if setup::builds_verbs() { build_prover_for(&machine, profile) } else { Ok(()) }
+    let (machine, target) = (machine(), target_directory()?);
+    if profile == Profile::Lab {
+        return lab::build(&machine, &target, Selection::Sent).map(drop);
+    }
+    build_library(&target, &machine)?;
+    if setup::builds_verbs() { build_prover_for(&machine) } else { Ok(()) }
 }
 
 /// Why nothing can be built here for this target of Rust's.

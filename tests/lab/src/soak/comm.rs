@@ -28,8 +28,9 @@ const LAST: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/
 /// Sends messages for so many seconds; true, as all else is an error.
 pub fn run(seconds: u64) -> Result<bool, LabError> {
     setup::install(Extent::Verbs)?;
-    dist::build_suite(Profile::Lab)?;
-    let rlaunch = dist::build(Profile::Lab)?;
+    setup::install(Extent::Fuzzer)?;
+    dist::build_everything()?;
+    let rlaunch = dist::launcher(Profile::Lab)?;
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, 2) })?;

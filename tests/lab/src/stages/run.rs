@@ -1,12 +1,10 @@
-//! Running checks and test programs, with their output shown and their tests counted.
+//! Running checks and test programs, with their output shown, kept and counted.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::Deserialize;
-
-use super::Plan;
 use crate::command::display;
 use crate::ledger::Tally;
 use crate::{LabError, dist};
@@ -38,99 +36,198 @@ pub(super) fn report(what: &str, error: &LabError) {
     }
 }
 
-/// Runs test programs, shows what they print and counts their tests. A program that ends badly
+const ONE_AT_A_TIME: [&str; 2] = ["--test-threads", "1"];
+
+/// Whether the output of a program is shown as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Yes,
+    No,
+}
+
+/// A test program, and how it is called.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    /// Where it is started.
+    pub(super) directory: PathBuf,
+    pub(super) environment: Vec<(&'static str, PathBuf)>,
+    pub(super) tests: Tests,
+}
+
+/// Which of a program's tests run.
+#[derive(Debug, Clone)]
+pub(super) enum Tests {
+    /// Those whose names contain the first, if there is one, and none of the others.
+    Matching(Option<String>, Vec<String>),
+    /// Those of these names.
+    Named(Vec<String>),
+}
+
+impl Program {
+    /// All tests of a program, or those whose names contain `filter`.
+    pub(super) fn new(path: &Path, filter: Option<&String>) -> Program {
+        let tests = Tests::Matching(filter.cloned(), Vec::new());
+        let directory = dist::workspace();
+        Program { path: path.into(), directory, environment: Vec::new(), tests }
+    }
+
+    /// The same program for tests of these names.
+    pub(super) fn only(&self, tests: &[String]) -> Program {
+        Program { tests: Tests::Named(tests.to_vec()), ..self.clone() }
+    }
+
+    /// The program as a command, as the account we run as: cargo itself may run as another.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        match &self.tests {
+            Tests::Matching(filter, left_out) => {
+                command.args(filter);
+                command.args(left_out.iter().flat_map(|name| ["--skip", name.as_str()]))
+            }
+            Tests::Named(names) => command.arg("--exact").args(names),
+        };
+        command.envs(self.environment.iter().cloned()).current_dir(&self.directory);
+        command
+    }
+
+    /// Runs its tests one at a time, and keeps its output in a file called `log`.
+    pub(super) fn run(&self, log: &str) -> Result<Outcome, LabError> {
+        tests(self.command().args(ONE_AT_A_TIME), log, Shown::Yes)
+    }
+
+    /// Runs it likewise, and shows nothing.
+    pub(super) fn run_quietly(&self, log: &str) -> Result<Outcome, LabError> {
+        tests(self.command().args(ONE_AT_A_TIME), log, Shown::No)
+    }
+
+    /// Runs its tests at once, likewise.
+    pub(super) fn run_at_once(&self, log: &str) -> Result<Outcome, LabError> {
+        tests(&mut self.command(), log, Shown::Yes)
+    }
+
+    /// The names of the tests that it would run.
+    pub(super) fn names(&self) -> Result<Vec<String>, LabError> {
+        let mut list = self.command();
+        let output = crate::command::run("list tests", list.arg("--list"))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+}
+
+/// What a test program came to.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) tally: Tally,
+    /// The names of the tests that failed, as far as the program said them.
+    pub(super) failed: Vec<String>,
+    /// Where its output is kept.
+    pub(super) log: PathBuf,
+}
+
+/// Runs test programs, keeps what they print and counts their tests. A program that ends badly
 /// without a failed test (it did not build, or crashed) counts as one.
-pub(super) fn tests(command: &mut Command) -> Result<Tally, LabError> {
-    println!("$ {}", display(command));
+pub(super) fn tests(command: &mut Command, log: &str, shown: Shown) -> Result<Outcome, LabError> {
+    let log = log_file(log)?;
+    let mut kept = File::create(&log).map_err(LabError::io(format!("make {}", log.display())))?;
     let operation = || LabError::io(format!("run {}", display(command)));
     let (start, wait) = (operation(), operation());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(start)?;
-    let mut tally = Tally::default();
+    let mut reader = Reader::default();
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout);
         let mut line = Vec::new();
         // Tests may print anything, so lines are bytes.
         while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            let _ = std::io::stdout().write_all(&line);
-            tally.add_libtest_line(&String::from_utf8_lossy(&line));
+            if shown == Shown::Yes {
+                let _ = std::io::stdout().write_all(&line);
+            }
+            // That the disk is full fails tests soon enough.
+            let _ = kept.write_all(&line);
+            reader.read(&String::from_utf8_lossy(&line));
             line.clear();
         }
     }
     let status = child.wait().map_err(wait)?;
+    let Reader { mut tally, failed, .. } = reader;
     if !status.success() && tally.failed == 0 {
         println!("{} ended with {status}", display(command));
         tally.failed = 1;
     }
-    Ok(tally)
+    Ok(Outcome { tally, failed, log })
 }
 
-/// Builds the test program `test` of `package` and runs it, one test at a time, as the account we
-/// run as: cargo itself may run as another.
-pub(super) fn root_tests(
-    package: &str,
-    test: &str,
-    plan: &Plan,
-    environment: &[(&str, PathBuf)],
-) -> Result<Tally, LabError> {
-    program(&test_program(package, test)?, plan, environment)
+/// Where the output of a run called `name` is kept: the last of each name stays.
+pub(super) fn log_file(name: &str) -> Result<PathBuf, LabError> {
+    let directory = dist::target_directory()?.join("lab-output");
+    fs::create_dir_all(&directory)
+        .map_err(LabError::io(format!("make {}", directory.display())))?;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    Ok(directory.join(name.chars().map(plain).collect::<String>() + ".log"))
 }
 
-/// Runs a test program that has been built, one test at a time.
-pub(super) fn program(
-    program: &Path,
-    plan: &Plan,
-    environment: &[(&str, PathBuf)],
-) -> Result<Tally, LabError> {
-    program_without(program, plan, &[], environment)
+/// Reads the output of libtest line by line.
+#[derive(Debug, Default)]
+struct Reader {
+    tally: Tally,
+    failed: Vec<String>,
+    /// Names since the last heading of failures, if they are that list.
+    listed: Option<Vec<String>>,
 }
 
-/// The same without the tests whose names contain one of `left_out`.
-pub(super) fn program_without(
-    program: &Path,
-    plan: &Plan,
-    left_out: &[&str],
-    environment: &[(&str, PathBuf)],
-) -> Result<Tally, LabError> {
-    let mut command = Command::new(program);
-    command.args(["--test-threads", "1"]).args(&plan.filter);
-    command.args(left_out.iter().flat_map(|name| ["--skip", *name]));
-    command.envs(environment.iter().cloned()).current_dir(dist::workspace());
-    tests(&mut command)
+impl Reader {
+    fn read(&mut self, line: &str) {
+        let line = line.trim_end();
+        if line == "failures:" {
+            // There are two such headings: one before what tests printed, one before their names.
+            self.listed = Some(Vec::new());
+        } else if let Some(listed) = &mut self.listed {
+            match line.strip_prefix("    ") {
+                Some(name) if !name.contains(' ') => listed.push(name.to_owned()),
+                _ if line.starts_with("test result: ") => {
+                    self.failed.append(&mut self.listed.take().unwrap_or_default());
+                }
+                _ if line.is_empty() => {}
+                _ => listed.clear(),
+            }
+        }
+        self.tally.add_libtest_line(line);
+    }
 }
 
-/// A line of cargo's JSON messages, as far as it matters.
-#[derive(Deserialize)]
-struct Message {
-    target: Option<Target>,
-    executable: Option<PathBuf>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
+    #[test]
+    fn failed_tests_are_known_by_name() {
+        let text = "\
+running 3 tests
+test a::one ... ok
+test a::two ... FAILED
+test b::three ... FAILED
 
-/// Builds the test program `test` of `package` and says where it is.
-pub(super) fn test_program(package: &str, test: &str) -> Result<PathBuf, LabError> {
-    let mut cargo = dist::cargo();
-    cargo.args(["test", "--package", package, "--test", test, "--profile", "lab", "--no-run"]);
-    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
-    let operation = format!("build the tests of {package}");
-    let output = cargo.output().map_err(LabError::io(operation.clone()))?;
-    let found = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
-        .find(|message| message.target.as_ref().is_some_and(|target| is_test(target, test)))
-        .and_then(|message| message.executable);
-    found.filter(|path| Path::exists(path)).ok_or_else(|| LabError::Tool {
-        operation,
-        program: "cargo".into(),
-        status: output.status.to_string(),
-        stderr: String::new(),
-    })
-}
+failures:
 
-fn is_test(target: &Target, name: &str) -> bool {
-    target.name == name && target.kind.iter().any(|kind| kind == "test")
+---- a::two stdout ----
+thread 'a::two' panicked at tests/a.rs:1:
+    indented
+more
+
+---- b::three stdout ----
+failures:
+    faked
+
+failures:
+    a::two
+    b::three
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+
+";
+        let mut reader = Reader::default();
+        text.lines().for_each(|line| reader.read(line));
+        assert_eq!(reader.failed, ["a::two", "b::three"]);
+        assert_eq!((reader.tally.passed, reader.tally.failed), (1, 2));
+    }
 }

@@ -1,18 +1,30 @@
 //! The stage of real verbs: rlaunch in guests of QEMU.
 
-use super::{LAB_VARIABLE, LAUNCHER_VARIABLE, Plan, run};
+use std::path::PathBuf;
+
+use super::again::second_look;
+use super::run::{Program, report};
+use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
 use crate::background::Background;
 use crate::dist::{self, Profile};
 use crate::ledger::{Ledger, Tally};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 use crate::{LabError, setup};
-use std::path::{Path, PathBuf};
 
 pub(super) const NAME: &str = "vm";
 
-/// The labs of these tests, and how their guests are cabled: tests whose names begin with `star::`
-/// have a switch for all, the others a cable for each two.
-const LABS: [(&str, Topology); 2] = [("test", Topology::Triangle), ("teststar", Topology::Star)];
+/// A lab of these tests, and how its guests are cabled.
+#[derive(Debug)]
+struct Cabled {
+    name: &'static str,
+    topology: Topology,
+}
+
+/// Tests whose names begin with `star::` have a switch for all, the others a cable for each two.
+const LABS: [Cabled; 2] = [
+    Cabled { name: "test", topology: Topology::Triangle },
+    Cabled { name: "teststar", topology: Topology::Star },
+];
 const GUESTS: usize = 3;
 /// What tests on a star are called.
 const STAR: &str = "star::";
@@ -38,61 +50,66 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     if let Some(reason) = obstacle() {
         return Ok(Tally::skip(reason));
     }
-    if ledger.has_failed("build") && dist::build(Profile::Lab).is_err() {
+    if ledger.has_failed(BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
     }
-    let (launcher, program) = build_programs()?;
-    vm::build()?;
+    let program = Program::new(&dist::build_everything()?.test(NAME)?, plan.filter.as_ref());
+    let mut names = program.names()?;
+    names.retain(|name| plan.wants_vm(name));
     let mut tally = Tally::default();
-    for (lab, topology) in LABS {
-        let filter = plan.filter.as_deref().unwrap_or(STAR);
-        if topology == Topology::Star && !filter.starts_with(STAR.trim_end_matches(':')) {
-            continue;
-        }
-        tally.add(among_guests(&program, plan, &launcher, (lab, topology))?);
+    for (lab, names) in by_lab(&names) {
+        let run = |program: &Program, log: &str| {
+            let (_up, program) = guests(program, lab)?;
+            program.run(&format!("{NAME}-{log}"))
+        };
+        let first = run(&program.only(&names), lab.name)?;
+        let again = |test: &str| run(&program.only(&[test.to_owned()]), &format!("again-{test}"));
+        tally.add(second_look(first, again)?);
     }
     Ok(tally)
 }
 
-/// Builds what the guests run in a stage that has the time; the stage itself finds it built.
-pub(super) fn build_ahead() -> Result<(), LabError> {
-    if obstacle().is_none() { build_programs().map(drop) } else { Ok(()) }
+/// Has a program of this stage run on fresh guests, in each lab that has tests of it.
+pub(super) fn on_guests(
+    program: &Program,
+    mut run: impl FnMut(&Program) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    for (lab, names) in by_lab(&program.names()?) {
+        let (_up, program) = guests(&program.only(&names), lab)?;
+        run(&program)?;
+    }
+    Ok(())
 }
 
-/// The launcher, and the program of tests.
-fn build_programs() -> Result<(PathBuf, PathBuf), LabError> {
-    let launcher = dist::build(Profile::Lab)?;
-    dist::build_prover(Profile::Lab)?;
-    dist::build_examples(Profile::Lab)?;
-    dist::build_suite(Profile::Lab)?;
-    // Tests of the prover that need devices.
-    let of_prover = run::test_program("rlaunch-prover", "two_provers")?;
-    dist::place_beside(Profile::Lab, &of_prover, "two_provers")?;
-    Ok((launcher, run::test_program("rlaunch-tests", NAME)?))
-}
-
-/// Starts the guests of a lab and runs its tests among them.
-fn among_guests(
-    program: &Path,
-    plan: &Plan,
-    launcher: &Path,
-    (lab, topology): (&str, Topology),
-) -> Result<Tally, LabError> {
-    // An interrupted run leaves its guests behind.
-    VmLab::down(lab)?;
-    let share = launcher.parent().map(Into::into);
-    VmLab::up(&VmOptions { share, ..VmOptions::new(lab, GUESTS, topology) })?;
-    let environment = [(LAB_VARIABLE, lab.into()), (LAUNCHER_VARIABLE, LAUNCHER.into())];
-    let (filter, left_out) = match topology {
-        Topology::Star => {
-            (Some(plan.filter.clone().unwrap_or_else(|| STAR.to_owned())), [].as_slice())
-        }
-        _ => (plan.filter.clone(), [STAR].as_slice()),
+/// The names of tests by the lab in which they run.
+fn by_lab(names: &[String]) -> Vec<(&'static Cabled, Vec<String>)> {
+    let of = |lab: &'static Cabled| {
+        let is_of = |name: &&String| name.starts_with(STAR) == (lab.topology == Topology::Star);
+        (lab, names.iter().filter(is_of).cloned().collect())
     };
-    let plan = Plan { filter, ..plan.clone() };
-    let tests = run::program_without(program, &plan, left_out, &environment);
-    let down = VmLab::down(lab);
-    let tally = tests?;
-    down?;
-    Ok(tally)
+    let labs = LABS.iter().map(of);
+    labs.filter(|(_, names): &(_, Vec<String>)| !names.is_empty()).collect()
+}
+
+/// Guests that go down with their handle.
+struct Up(&'static str);
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        if let Err(error) = VmLab::down(self.0) {
+            report("taking the guests down", &error);
+        }
+    }
+}
+
+/// Starts fresh guests in a lab, and tells the program of them.
+fn guests(program: &Program, lab: &'static Cabled) -> Result<(Up, Program), LabError> {
+    vm::build()?;
+    // An interrupted run leaves its guests behind.
+    VmLab::down(lab.name)?;
+    let share = Some(dist::directory(Profile::Lab)?);
+    VmLab::up(&VmOptions { share, ..VmOptions::new(lab.name, GUESTS, lab.topology) })?;
+    let environment =
+        vec![(LAB_VARIABLE, PathBuf::from(lab.name)), (LAUNCHER_VARIABLE, PathBuf::from(LAUNCHER))];
+    Ok((Up(lab.name), Program { environment, ..program.clone() }))
 }

@@ -1,10 +1,11 @@
-//! One guest: a QEMU process without KVM, so that it runs wherever the lab does.
+//! One guest: a QEMU process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::accelerator::Accelerator;
 use super::image::Image;
 use super::state::{self, Paths, Record};
 use super::topology::{FABRIC_MTU, guest_name, hardware_address, management_address, tap};
@@ -27,6 +28,7 @@ const CONSOLE_LINES: usize = 20;
 pub(super) struct Guest<'a> {
     pub(super) number: usize,
     pub(super) record: &'a Record,
+    pub(super) accelerator: Accelerator,
     /// Its files.
     pub(super) dir: PathBuf,
 }
@@ -49,7 +51,8 @@ impl Guest<'_> {
 
     /// The arguments of QEMU.
     fn arguments(&self, image: &Image) -> Vec<String> {
-        let mut arguments = words("-accel tcg,thread=multi -machine q35 -cpu max -nodefaults");
+        let mut arguments = words(self.accelerator.arguments());
+        arguments.extend(words("-machine q35 -nodefaults"));
         arguments.extend(words("-no-user-config -no-reboot -display none -daemonize"));
         arguments.extend([
             "-smp".into(),
@@ -215,7 +218,12 @@ mod tests {
         let mut record = Record::new(3, Topology::Triangle, &image);
         record.share = Some("/a,b/dist".into());
         record.mixed = mixed;
-        let guest = Guest { number, record: &record, dir: "/run/lab/n".into() };
+        let guest = Guest {
+            number,
+            record: &record,
+            accelerator: Accelerator::Tcg,
+            dir: "/run/lab/n".into(),
+        };
         guest.arguments(&image).join(" ")
     }
 

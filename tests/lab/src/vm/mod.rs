@@ -2,8 +2,9 @@
 //! (`rxe`) and Soft-iWARP (`siw`) on every fabric interface.
 //!
 //! In reading order: the `recipe` of the `image` that all guests boot from, the `topology` of
-//! their cables, one `guest`, and the `faults` of its links. No KVM is needed.
+//! their cables, one `guest`, and the `faults` of its links. No KVM is needed (`accelerator`).
 
+mod accelerator;
 mod faults;
 mod guest;
 mod image;
@@ -29,6 +30,7 @@ use crate::command::wait_until;
 use crate::lab::{names, network as namespaces, teardown};
 use crate::setup::{self, Extent};
 use crate::{LabError, lab};
+use accelerator::Accelerator;
 use guest::Guest;
 use image::Image;
 use state::{Paths, Record};
@@ -87,9 +89,13 @@ pub struct GuestStatus {
     pub addresses: Vec<String>,
 }
 
-/// Builds the image that guests boot from, unless it is there already; gives its directory.
+/// Builds the image that guests boot from, unless it is there already, and finds out what executes
+/// guests here; gives the image's directory.
 pub fn build() -> Result<PathBuf, LabError> {
-    Ok(Image::build()?.dir().to_path_buf())
+    let image = Image::build()?;
+    setup::install(Extent::Guests)?;
+    Accelerator::of_this_machine(&image);
+    Ok(image.dir().to_path_buf())
 }
 
 impl VmLab {
@@ -129,9 +135,10 @@ impl VmLab {
         self.record.store(&self.paths)?;
         self.write_ssh_config()?;
         network::create(&self.paths, &self.record)?;
+        let accelerator = Accelerator::of_this_machine(&self.record.image());
         for number in 1..=self.record.guests {
             let dir = self.paths.guest(&guest_name(number));
-            Guest { number, record: &self.record, dir }.start(&self.paths)?;
+            Guest { number, record: &self.record, accelerator, dir }.start(&self.paths)?;
         }
         self.guests().iter().try_for_each(|name| guest::wait(self, name))
     }

@@ -1,0 +1,423 @@
+//! What tests run, built by one call of cargo.
+//!
+//! Cargo resolves the features of a crate for the packages that one call selects, so each further
+//! call for another package compiles shared crates again. Here the whole workspace is one selection.
+//! What each program is linked with, which `cargo rustc -- …` would say for one target only, is said
+//! by a wrapper around rustc.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use super::glibc::Kind;
+use super::machine::Machine;
+use super::{AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, place, place_sources, workspace};
+use crate::command::{display, quote};
+use crate::{LabError, setup};
+
+/// The profile of everything in here.
+const PROFILE: Profile = Profile::Lab;
+
+/// Features that only tests need: the programs of tests that want root, and the fuzzer, whose build
+/// script must be compiled with the same features as those of everything else.
+pub(crate) const TEST_FEATURES: &str =
+    "rlaunch-lab/hosts,rlaunch-tests/hosts,rlaunch-fuzz/libfuzzer";
+
+/// Which targets of which packages are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// Launcher and agent: what a job needs whose ranks speak to nothing.
+    Job,
+    /// What ranks link and import beside those two.
+    Ranks,
+    /// What [`super::build`] lays out, without RDMA where verbs cannot be built.
+    Shipped,
+    /// What hosts of another architecture are sent beside the agent, likewise.
+    Sent,
+    /// All of the workspace, tests included.
+    Everything,
+}
+
+/// Of one job, so that both of its builds see the same features of everything.
+const OF_JOB: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
+const OF_SHIPPED: &[&str] = &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+const OF_SENT: &[&str] = &["rlaunch-capi", "rlaunch-python"];
+
+impl Selection {
+    fn words(self) -> Vec<&'static str> {
+        let (packages, targets): (_, &[&str]) = match self {
+            Selection::Everything => {
+                let targets = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
+                return targets.into_iter().chain(["--features", TEST_FEATURES]).collect();
+            }
+            Selection::Job => (OF_JOB, &["--bins"]),
+            Selection::Ranks => (OF_JOB, &["--lib"]),
+            Selection::Shipped => (OF_SHIPPED, &["--bins", "--lib"]),
+            Selection::Sent => (OF_SENT, &["--bins", "--lib"]),
+        };
+        let prover = matches!(self, Selection::Shipped | Selection::Sent);
+        let prover = ["-p", "rlaunch-prover"].into_iter().filter(|_| prover);
+        let words = packages.iter().flat_map(|package| ["-p", *package]);
+        let words = words.chain(targets.iter().copied());
+        match setup::builds_verbs() {
+            true => words.chain(prover).collect(),
+            false => words.chain(["--no-default-features"]).collect(),
+        }
+    }
+
+    fn operation(self) -> &'static str {
+        match self {
+            Selection::Everything => "build the workspace and its tests",
+            Selection::Job => "build launcher and agent",
+            Selection::Shipped => "build launcher, agent and what ranks load",
+            Selection::Ranks | Selection::Sent => "build what ranks load",
+        }
+    }
+}
+
+/// Something that is laid out, by cargo's name and kind of its target.
+struct Piece {
+    target: &'static str,
+    kind: &'static str,
+    place: Place,
+    link: Link,
+}
+
+/// A path in the distribution.
+enum Place {
+    /// In its top directory, under the target's name.
+    Top,
+    /// Among what hosts are sent.
+    Sent(&'static str),
+}
+
+/// How a piece is linked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Link {
+    /// As cargo does.
+    Plain,
+    /// Without symbols: it travels to emulated computers, where they cost minutes.
+    Stripped,
+    /// For hosts whose C library is older than this machine's.
+    Portable,
+    /// Both.
+    PortableStripped,
+    /// With the C library in it, without symbols, and not to be relocated at each start.
+    Static,
+}
+
+const BIN: &str = "bin";
+const CDYLIB: &str = "cdylib";
+const EXAMPLE: &str = "example";
+const TEST: &str = "test";
+
+const PIECES: &[Piece] = &[
+    Piece { target: "rlaunch", kind: BIN, place: Place::Top, link: Link::Portable },
+    Piece { target: AGENT, kind: BIN, place: Place::Sent(AGENT), link: Link::Static },
+    Piece {
+        target: "rlaunch-bench",
+        kind: BIN,
+        place: Place::Sent("rlaunch-bench"),
+        link: Link::Portable,
+    },
+    Piece {
+        target: "rlaunch-prover",
+        kind: BIN,
+        place: Place::Sent("rlaunch-prover"),
+        link: Link::PortableStripped,
+    },
+    Piece {
+        target: "rlaunch",
+        kind: CDYLIB,
+        place: Place::Sent(SHARED),
+        link: Link::PortableStripped,
+    },
+    Piece {
+        target: "_rlaunch",
+        kind: CDYLIB,
+        place: Place::Sent(MODULE_PATH),
+        link: Link::PortableStripped,
+    },
+    Piece { target: "comm-suite", kind: BIN, place: Place::Top, link: Link::Stripped },
+    // Of rlaunch-verbs, for guests.
+    Piece { target: "loopback", kind: EXAMPLE, place: Place::Top, link: Link::Plain },
+    Piece { target: "perf", kind: EXAMPLE, place: Place::Top, link: Link::Plain },
+    // Of rlaunch-prover, for guests: it needs devices.
+    Piece { target: "two_provers", kind: TEST, place: Place::Top, link: Link::Plain },
+];
+
+/// What a build left.
+#[derive(Debug)]
+pub(crate) struct Built {
+    artifacts: Vec<Artifact>,
+}
+
+impl Built {
+    /// The test program called `name`.
+    pub(crate) fn test(&self, name: &str) -> Result<PathBuf, LabError> {
+        let mut tests = self.tests();
+        let found = tests.find(|artifact| artifact.target.name == name && artifact.is(TEST));
+        let found = found.and_then(|artifact| artifact.executable.clone());
+        found.ok_or_else(|| LabError::Wrong(format!("cargo built no test program called {name}")))
+    }
+
+    /// The program called `name` that is no test.
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
+        let mut programs = self.artifacts.iter().filter(|artifact| !artifact.profile.test);
+        let found = programs.find(|artifact| artifact.target.name == name && artifact.is(BIN));
+        let found = found.and_then(|artifact| artifact.executable.clone());
+        found.ok_or_else(|| LabError::Wrong(format!("cargo built no program called {name}")))
+    }
+
+    /// All test programs, those inside of crates among them.
+    pub(crate) fn tests(&self) -> impl Iterator<Item = &Artifact> {
+        self.artifacts.iter().filter(|artifact| artifact.profile.test)
+    }
+
+    /// A file of a target that is no test of itself.
+    fn file(&self, piece: &Piece) -> Option<&Path> {
+        let mut artifacts = self.artifacts.iter();
+        let found = artifacts.find(|artifact| {
+            let is_test = artifact.profile.test;
+            artifact.target.name == piece.target
+                && artifact.is(piece.kind)
+                && is_test == (piece.kind == TEST)
+        })?;
+        let is_library = |file: &&PathBuf| file.extension().is_some_and(|end| end == "so");
+        match &found.executable {
+            Some(program) => Some(program),
+            None => found.filenames.iter().find(is_library).map(PathBuf::as_path),
+        }
+    }
+}
+
+/// A line of cargo's JSON messages about something it built, as far as it matters here.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Artifact {
+    package_id: String,
+    manifest_path: PathBuf,
+    target: Target,
+    profile: BuiltWith,
+    executable: Option<PathBuf>,
+    filenames: Vec<PathBuf>,
+}
+
+impl Artifact {
+    fn is(&self, kind: &str) -> bool {
+        self.target.kind.iter().any(|own| own == kind)
+    }
+
+    /// The target's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.target.name
+    }
+
+    /// The package's name: cargo's id ends with `#NAME@VERSION`, or with a directory of that name.
+    pub(crate) fn package(&self) -> &str {
+        let end = self.package_id.rsplit(['/', '#']).next().unwrap_or_default();
+        let named = end.split('@').next().unwrap_or_default();
+        match named.starts_with(|c: char| c.is_ascii_digit()) {
+            true => self.package_id.rsplit(['/', '#']).nth(1).unwrap_or_default(),
+            false => named,
+        }
+    }
+
+    /// The program it is.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.executable.as_deref()
+    }
+
+    /// Where cargo starts it: the package's directory.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.manifest_path.parent().unwrap_or(Path::new("/")).to_path_buf()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct BuiltWith {
+    test: bool,
+}
+
+/// Builds a selection for `machine` and lays out the pieces in it below `target`, cargo's own
+/// directory.
+pub(super) fn build(
+    machine: &Machine,
+    target: &Path,
+    selection: Selection,
+) -> Result<Built, LabError> {
+    let mut cargo = machine.cargo(&["build", "--profile", PROFILE.name()]);
+    cargo.args(selection.words());
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper(machine, target)?);
+    let built = Built { artifacts: artifacts(selection.operation(), &mut cargo)? };
+    lay_out(machine, target, &built)?;
+    Ok(built)
+}
+
+/// Runs a cargo that builds, with its progress shown; gives what it built or found built.
+fn artifacts(operation: &str, cargo: &mut Command) -> Result<Vec<Artifact>, LabError> {
+    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    let output = cargo.output().map_err(LabError::io(format!("start {}", display(cargo))))?;
+    if !output.status.success() {
+        return Err(LabError::Tool {
+            operation: operation.into(),
+            program: "cargo".into(),
+            status: output.status.to_string(),
+            stderr: String::new(),
+        });
+    }
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// Runs a cargo that builds one program; gives its path.
+pub(crate) fn program_of(
+    operation: &str,
+    cargo: &mut Command,
+    name: &str,
+) -> Result<PathBuf, LabError> {
+    let artifacts = artifacts(operation, cargo)?;
+    let found = artifacts.into_iter().find(|artifact| artifact.target.name == name);
+    let found = found.and_then(|artifact| artifact.executable);
+    found.ok_or_else(|| LabError::Wrong(format!("cargo built no program called {name}")))
+}
+
+/// Copies what was built to where launchers and guests find it.
+fn lay_out(machine: &Machine, target: &Path, built: &Built) -> Result<(), LabError> {
+    let sent = machine.place(target, PROFILE);
+    for piece in PIECES {
+        let Some(file) = built.file(piece) else { continue };
+        let to = match piece.place {
+            Place::Top => super::dist_in(target, PROFILE).join(piece.target),
+            Place::Sent(name) => sent.join(name),
+        };
+        match piece.link {
+            Link::Portable | Link::PortableStripped => machine.place_checked(file, &to)?,
+            _ => place(file, &to)?,
+        }
+    }
+    place_sources(&workspace().join(PACKAGE), &sent.join("python"))
+}
+
+/// Writes the wrapper around rustc that links pieces as they are to be, and says where it is. Cargo
+/// knows it by its path, so that is named by a digest of the content: a changed one builds anew.
+pub(super) fn wrapper(machine: &Machine, target: &Path) -> Result<PathBuf, LabError> {
+    let text = script(&rules(machine, target)?);
+    write_wrapper(target, &text)
+}
+
+/// Writes a wrapper around rustc below cargo's directory.
+pub(crate) fn write_wrapper(target: &Path, text: &str) -> Result<PathBuf, LabError> {
+    let mut digest = DefaultHasher::new();
+    text.hash(&mut digest);
+    let path = target.join("lab-wrapper").join(format!("{:016x}", digest.finish()));
+    if path.exists() {
+        return Ok(path);
+    }
+    let new = path.with_extension(std::process::id().to_string());
+    fs::create_dir_all(target.join("lab-wrapper"))
+        .and_then(|()| fs::write(&new, text))
+        .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::rename(&new, &path))
+        .map_err(LabError::io(format!("write {}", path.display())))?;
+    Ok(path)
+}
+
+/// Crates and what rustc is told beyond cargo's words, as `name/kind` and arguments.
+fn rules(machine: &Machine, target: &Path) -> Result<Vec<(String, Vec<String>)>, LabError> {
+    let stand_ins = machine.linking(target)?;
+    let strip = || ["-C".into(), "strip=symbols".into()];
+    let rule = |piece: &Piece| {
+        let kind = if piece.kind == CDYLIB { Kind::Library } else { Kind::Program };
+        let mut words = match piece.link {
+            Link::Portable | Link::PortableStripped => stand_ins.words(kind),
+            Link::Static => ["target-feature=+crt-static", "relocation-model=static"]
+                .iter()
+                .flat_map(|word| ["-C".to_owned(), (*word).to_owned()])
+                .collect(),
+            Link::Plain | Link::Stripped => Vec::new(),
+        };
+        if !matches!(piece.link, Link::Plain | Link::Portable) {
+            words.extend(strip());
+        }
+        (format!("{}/{}", piece.target.replace('-', "_"), piece.kind), words)
+    };
+    Ok(PIECES.iter().map(rule).filter(|(_, words)| !words.is_empty()).collect())
+}
+
+/// A script that rustc and its arguments are handed to. A crate's tests are linked as usual. It is one
+/// of bash: dash drops variables such as `CARGO_BIN_EXE_rlaunch-prover` from the environment.
+fn script(rules: &[(String, Vec<String>)]) -> String {
+    let mut text = "\
+#!/usr/bin/env bash
+# Starts rustc, with more arguments for some crates: `cargo lab` wrote this.
+name= kind= before=
+for word; do
+    case $before in
+        --crate-name) name=$word ;;
+        --crate-type) kind=${kind:-$word} ;;
+    esac
+    [ \"$word\" != --test ] || kind=test
+    before=$word
+done
+case $name/$kind in
+"
+    .to_owned();
+    for (crate_kind, words) in rules {
+        let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
+        text += &format!("    {crate_kind}) set -- \"$@\" {} ;;\n", words.join(" "));
+    }
+    text += "esac\nexec \"$@\"\n";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the wrapper adds to these words, of rules for two crates.
+    fn added(words: &[&str]) -> String {
+        let rules = [
+            ("rlaunch/bin".to_owned(), vec!["-C".to_owned(), "link-arg=-L/a b".to_owned()]),
+            ("rlaunch/cdylib".to_owned(), vec!["-C".to_owned(), "strip=symbols".to_owned()]),
+        ];
+        let text = script(&rules);
+        let all = ["-c", &text, "wrapper", "printf", "<%s>"];
+        let output = Command::new("bash").args(all).args(words).output().unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let given: String = words.iter().map(|word| format!("<{word}>")).collect();
+        shown.strip_prefix(&given).unwrap_or_else(|| panic!("{shown}")).to_owned()
+    }
+
+    #[test]
+    fn the_wrapper_adds_words_for_a_crate_of_a_kind() {
+        let name = ["--crate-name", "rlaunch"];
+        let with = |more: &[&'static str]| added(&[&name, more].concat());
+        assert_eq!(with(&["--crate-type", "bin"]), "<-C><link-arg=-L/a b>");
+        assert_eq!(
+            with(&["--crate-type", "cdylib", "--crate-type", "rlib"]),
+            "<-C><strip=symbols>"
+        );
+        assert_eq!(with(&["--crate-type", "bin", "--test"]), "");
+        assert_eq!(added(&["--crate-name", "other", "--crate-type", "bin"]), "");
+        assert_eq!(added(&["-vV"]), "");
+    }
+
+    #[test]
+    fn pieces_are_told_apart() {
+        let mut names: Vec<_> = PIECES.iter().map(|piece| (piece.target, piece.kind)).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PIECES.len());
+    }
+}

@@ -1,0 +1,127 @@
+//! The stages before anything runs on hosts: set-up, lints, the build, tests of crates by themselves.
+
+use super::run::{self, Program, Shown};
+use super::{Plan, deny};
+use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
+use crate::ledger::{Ledger, Tally};
+use crate::setup::{self, Extent};
+use crate::{LabError, fuzz, sim};
+
+pub(super) const UNIT: &str = "unit";
+
+/// Test programs that need hosts or guests, which have stages of their own.
+const OF_OTHER_STAGES: [&str; 3] = ["lab", "netns", "vm"];
+
+/// Seeds of the test run's simulation: the same ones, and those that the commit draws.
+const FIXED_SEEDS: &str = "200";
+const FRESH_SEEDS: &str = "50";
+
+/// For how long each decoder is fuzzed whose sources have changed.
+const FUZZ_SECONDS: u64 = 10;
+
+pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    setup::install(Extent::Peers)?;
+    setup::install(Extent::Fuzzer)?;
+    if let Err(error) = aarch64::prepare() {
+        // What needs it is listed as skipped.
+        run::report("adding Rust's targets for aarch64", &error);
+    }
+    println!("everything the lab needs is installed");
+    Ok(Tally::check(true))
+}
+
+/// Formatting, lints and dependencies, then what the other stages run. Nothing is left out when
+/// something fails, so that one run shows all there is to mend.
+pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    let mut tally = Tally::default();
+    tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
+    tally.add(lint(plan));
+    tally.add(match deny::command() {
+        Ok(mut deny) => run::check(&mut deny),
+        Err(error) => run::failed("cargo deny", &error),
+    });
+    tally.add(match dist::build_everything() {
+        Ok(_) => Tally::check(true),
+        Err(error) => run::failed("the build", &error),
+    });
+    if plan.wants_aarch64() {
+        tally.add(match aarch64::build(Profile::Lab) {
+            Ok(lacking) if lacking.is_empty() => Tally::check(true),
+            Ok(lacking) => Tally::skip(lacking.join("; ")),
+            Err(error) => run::failed("the build for aarch64", &error),
+        });
+    }
+    Ok(tally)
+}
+
+/// Clippy over all there is, tests that need hosts included.
+fn lint(plan: &Plan) -> Tally {
+    let mut clippy = dist::cargo();
+    clippy.args(["clippy", "--profile", "lab", "--all-targets"]);
+    match plan.packages() {
+        None => clippy.args(["--workspace", "--features", TEST_FEATURES]),
+        Some(packages) => clippy.args(packages.iter().flat_map(|name| ["-p", name])),
+    };
+    run::check(clippy.args(["--", "-D", "warnings"]))
+}
+
+/// Tests that need neither root nor hosts, one program after the other, then examples in comments.
+pub(super) fn unit(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+    if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
+        return Ok(Tally::skip("the build failed"));
+    }
+    let mut tally = Tally::default();
+    for (name, program) in programs(&dist::build_everything()?, plan) {
+        println!("\n{name}");
+        tally.add(program.run_at_once(&format!("unit-{name}"))?.tally);
+    }
+    let mut doc = dist::cargo();
+    doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast"]);
+    match plan.packages() {
+        None => doc.args(["--workspace", "--features", TEST_FEATURES]),
+        Some(packages) => doc.args(packages.iter().flat_map(|name| ["-p", name])),
+    };
+    dist::link_as_tests_are(&mut doc)?;
+    tally.add(run::tests(doc.args(&plan.filter), "unit-doc", Shown::Yes)?.tally);
+    Ok(tally)
+}
+
+/// The test programs of crates, by name.
+pub(super) fn programs(built: &Built, plan: &Plan) -> Vec<(String, Program)> {
+    let is_wanted = |package: &str| plan.packages().is_none_or(|names| names.contains(package));
+    let tests = built.tests().filter(|test| !OF_OTHER_STAGES.contains(&test.name()));
+    let tests = tests.filter(|test| is_wanted(test.package()));
+    let program = |test: &dist::Artifact| {
+        let mut program = Program::new(test.program()?, plan.filter.as_ref());
+        program.directory = test.directory();
+        program.environment.push(("CARGO_MANIFEST_DIR", test.directory()));
+        Some((format!("{}-{}", test.package(), test.name()), program))
+    };
+    tests.filter_map(program).collect()
+}
+
+/// The same seeds every time, and some that have not been run before.
+pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+    if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
+        return Ok(Tally::skip("the build failed"));
+    }
+    let program = dist::build_everything()?.program("rlaunch-sim")?;
+    let fresh = sim::fresh_seed().to_string();
+    println!("fresh seeds begin at {fresh}");
+    let mut tally = Tally::default();
+    for words in [&["--seeds", FIXED_SEEDS][..], &["--from", &fresh, "--seeds", FRESH_SEEDS]] {
+        tally.add(Tally::check(sim::run_program(&program, words)?));
+    }
+    Ok(tally)
+}
+
+/// What is known is replayed by all targets; those whose sources have changed look for more.
+pub(super) fn fuzz(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+    let searched = plan.changed_targets()?;
+    match &searched {
+        None => println!("all targets look for more"),
+        Some(names) if names.is_empty() => println!("no target's sources have changed"),
+        Some(names) => println!("their sources have changed: {}", names.join(" ")),
+    }
+    fuzz::run(&fuzz::Plan { targets: None, seconds: FUZZ_SECONDS, searched })
+}

@@ -1,0 +1,265 @@
+//! The stage of hosts that are network namespaces: the lab's own tests, then those of rlaunch, in two
+//! labs side by side, then a short soak.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::again::second_look;
+use super::run::{self, Outcome, Program, Tests};
+use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
+use crate::dist::{self, Profile, aarch64};
+use crate::ledger::{Ledger, Tally};
+use crate::{Lab, LabError, Options, python, setup, soak};
+
+pub(super) const NAME: &str = "netns";
+
+/// The labs that tests of rlaunch run in: names and addresses that a lab made by hand hardly has.
+const LABS: [(&str, [u8; 2]); 2] = [("test", [10, 95]), ("test2", [10, 98])];
+const HOSTS: usize = 8;
+
+/// Files whose tests wait for most of their time, for a limit to pass or for a silence to be noticed.
+/// The second lab runs them beside everything else.
+const WAITING: &[&str] =
+    &["ending", "lost", "network", "oob", "restarts", "teardown", "unreachable"];
+
+/// What `--filter` calls the soak of this stage.
+const SOAK: &str = "soak";
+/// Jobs in the soak, quiet and busy each, and on how many hosts.
+const SOAK_LAUNCHES: usize = 40;
+const SOAK_HOSTS: usize = 16;
+
+pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+    if ledger.has_failed(BUILD) && dist::build_everything().is_err() {
+        return Ok(Tally::skip("the build failed"));
+    }
+    if let Err(error) = setup::require_root() {
+        return Ok(Tally::skip(error.to_string()));
+    }
+    let built = dist::build_everything()?;
+    let mut tally = Tally::default();
+    if plan.wants_lab() {
+        let own = own_tests(&Program::new(&built.test("lab")?, plan.filter.as_ref()));
+        tally.add(own.unwrap_or_else(|error| run::failed("the lab's own tests", &error)));
+    }
+    let mut program = Program::new(&built.test(NAME)?, plan.filter.as_ref());
+    let names = program.names()?;
+    let lacking = lacking(plan, &names);
+    let left_out = lacking.iter().map(|(tests, _)| (*tests).to_owned()).collect();
+    program.tests = Tests::Matching(plan.filter.clone(), left_out);
+    let mut names = program.names()?;
+    names.retain(|name| plan.wants_netns(name));
+    if !names.is_empty() {
+        tally.add(in_labs(&program, &names)?);
+    }
+    for (tests, why) in lacking {
+        tally.add(Tally::skip(format!("{tests}…: {why}")));
+    }
+    if plan.wants_soak() && plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
+        tally.add(soak(&dist::launcher(Profile::Lab)?));
+    }
+    Ok(tally)
+}
+
+/// The tests of the lab itself, which make labs of their own.
+fn own_tests(program: &Program) -> Result<Tally, LabError> {
+    let first = program.run("netns-lab")?;
+    second_look(first, |test| program.only(&[test.to_owned()]).run("netns-lab-again"))
+}
+
+/// The quick form of `cargo lab soak launch`, on a quiet machine and on a busy one.
+fn soak(launcher: &Path) -> Tally {
+    let mut tally = Tally::default();
+    for load in [false, true] {
+        let plan = soak::Plan { launches: SOAK_LAUNCHES, hosts: SOAK_HOSTS, load };
+        tally.add(match soak::launch(&plan, launcher) {
+            Ok(passed) => Tally::check(passed),
+            Err(error) => run::failed("the soak", &error),
+        });
+    }
+    tally
+}
+
+/// Runs tests of these names, those of each file one after the other; a second look has the first lab
+/// for itself.
+fn in_labs(program: &Program, names: &[String]) -> Result<Tally, LabError> {
+    let queue = Queue::new(names);
+    let count = if queue.has_both() { LABS.len() } else { 1 };
+    let run = |lab: usize| run_lane(program, lab, &queue);
+    let lanes: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|lab| scope.spawn(move || run(lab))).collect();
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
+    });
+    let mut tally = Tally::default();
+    for lane in lanes {
+        let lost = |_| Err(LabError::Wrong("a lab's tests ended by a panic".into()));
+        for outcome in lane.unwrap_or_else(lost)? {
+            let again = |test: &str| {
+                let (_up, program) = hosts(program, 0)?;
+                program.only(&[test.to_owned()]).run(&format!("again-{test}"))
+            };
+            tally.add(second_look(outcome, again)?);
+        }
+    }
+    Ok(tally)
+}
+
+/// Runs what the queue has for a lab.
+fn run_lane(program: &Program, lab: usize, queue: &Queue) -> Result<Vec<Outcome>, LabError> {
+    let (_up, program) = hosts(program, lab)?;
+    let mut outcomes = Vec::new();
+    while let Some((file, names)) = queue.next(lab) {
+        outcomes.push(program.only(&names).run(&format!("{NAME}-{file}"))?);
+    }
+    Ok(outcomes)
+}
+
+/// Has a program of this stage run on fresh hosts.
+pub(super) fn on_hosts(
+    program: &Program,
+    run: impl FnOnce(&Program) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    let (_up, program) = hosts(program, 0)?;
+    run(&program)
+}
+
+/// A lab that goes down with its handle.
+struct Up(&'static str);
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        if let Err(error) = Lab::down(self.0) {
+            run::report("taking the hosts down", &error);
+        }
+    }
+}
+
+/// Makes fresh hosts in a lab, and tells the program of them.
+fn hosts(program: &Program, lab: usize) -> Result<(Up, Program), LabError> {
+    let (name, net) = LABS[lab];
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(name)?;
+    let lab = Lab::up(&Options { net, ..Options::new(name, HOSTS) })?;
+    let up = Up(name);
+    let launcher = lab.install(&dist::directory(Profile::Lab)?)?.join("rlaunch");
+    let environment = vec![(LAB_VARIABLE, PathBuf::from(name)), (LAUNCHER_VARIABLE, launcher)];
+    Ok((up, Program { environment, ..program.clone() }))
+}
+
+/// Tests by file, in the order of the program; each file is taken once.
+struct Queue(Mutex<Vec<(String, Vec<String>)>>);
+
+impl Queue {
+    fn new(names: &[String]) -> Queue {
+        let mut files: Vec<(String, Vec<String>)> = Vec::new();
+        for name in names {
+            let file = name.rsplit_once("::").map_or("", |(file, _)| file);
+            match files.iter_mut().find(|(known, _)| known == file) {
+                Some((_, tests)) => tests.push(name.clone()),
+                None => files.push((file.to_owned(), vec![name.clone()])),
+            }
+        }
+        Queue(Mutex::new(files))
+    }
+
+    fn has_both(&self) -> bool {
+        let files = self.lock();
+        let waiting = files.iter().filter(|(file, _)| is_waiting(file)).count();
+        (1..files.len()).contains(&waiting)
+    }
+
+    /// The next file for a lab: the second one has those that wait, the first begins with the others.
+    fn next(&self, lab: usize) -> Option<(String, Vec<String>)> {
+        let mut files = self.lock();
+        let own = files.iter().position(|(file, _)| is_waiting(file) == (lab > 0));
+        let at = own.or_else(|| (lab == 0 && !files.is_empty()).then_some(0))?;
+        Some(files.remove(at))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Vec<String>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_waiting(file: &str) -> bool {
+    WAITING.contains(&file.split("::").next().unwrap_or(file))
+}
+
+/// What this machine lacks for some tests of those called `names`: what their names have in common,
+/// and why they cannot run.
+fn lacking(plan: &Plan, names: &[String]) -> Vec<(&'static str, String)> {
+    let is_wanted =
+        |part: &str| names.iter().any(|name| name.contains(part) && plan.wants_netns(name));
+    let mut lacking = Vec::new();
+    if is_wanted(AARCH64) {
+        let lacked = aarch64::build(Profile::Lab).unwrap_or_else(|error| vec![error.to_string()]);
+        let lacked = lacked.into_iter().chain(aarch64::cannot_run()).map(|why| (AARCH64, why));
+        lacking.extend(lacked);
+        lacking.extend(aarch64::python().err().map(|why| (AARCH64_PYTHON, why.to_string())));
+    }
+    if is_wanted(NUMPY) && !has_numpy() {
+        lacking.push((NUMPY, format!("{} has no numpy", python::BASE)));
+    }
+    // Hosts see it from their start.
+    if is_wanted(TORCH)
+        && let Err(error) = python::build()
+    {
+        lacking.push((TORCH, format!("no Python with torch: {error}")));
+    }
+    if is_wanted(GPU) && !has_gpu() {
+        lacking.push((GPU, "this machine has no GPU of NVIDIA's".to_owned()));
+    }
+    let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
+    if is_wanted(SHELLS) && !shells.is_empty() {
+        lacking.push((SHELLS, format!("not installed: {}", shells.join(", "))));
+    }
+    lacking
+}
+
+/// Parts of the names of tests that need numpy, torch, a GPU and mostly torch, hosts of another
+/// architecture, or all these login shells.
+const NUMPY: &str = "numpy_";
+const TORCH: &str = "torch_";
+const GPU: &str = "gpu::";
+const AARCH64: &str = "aarch64::";
+const AARCH64_PYTHON: &str = "aarch64::python_";
+const SHELLS: &str = "shells::";
+const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "csh"];
+
+fn has_gpu() -> bool {
+    let look = Command::new("nvidia-smi").arg("-L").stdout(Stdio::null()).status();
+    look.is_ok_and(|status| status.success())
+}
+
+fn has_numpy() -> bool {
+    let program = "import importlib.util as u, sys; sys.exit(not u.find_spec('numpy'))";
+    Command::new(python::BASE).args(["-c", program]).status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(all: &[&str]) -> Vec<String> {
+        all.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn files_that_wait_have_the_second_lab() {
+        let queue = Queue::new(&names(&["lost::a", "output::b", "output::c", "teardown::lost::d"]));
+        assert!(queue.has_both());
+        let file = |lab| queue.next(lab).map(|(file, tests)| (file, tests.len()));
+        assert_eq!(file(1), Some(("lost".into(), 1)));
+        assert_eq!(file(0), Some(("output".into(), 2)));
+        // The first lab helps when it has nothing else to do.
+        assert_eq!(file(0), Some(("teardown::lost".into(), 1)));
+        assert_eq!((file(0), file(1)), (None, None));
+    }
+
+    #[test]
+    fn one_kind_of_file_needs_one_lab() {
+        assert!(!Queue::new(&names(&["output::b", "apps::c"])).has_both());
+        assert!(!Queue::new(&names(&["lost::a"])).has_both());
+    }
+}

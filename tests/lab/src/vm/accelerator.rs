@@ -1,0 +1,97 @@
+//! How the processors of guests come about: by KVM where a guest boots by it, else by emulation.
+//!
+//! That `/dev/kvm` opens proves nothing: on some virtual machines it does, and no guest boots. So a
+//! guest without a root directory is started once, and the verdict is kept until this machine boots
+//! anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::image::Image;
+use crate::background::Background;
+use crate::command::wait_until;
+use crate::{LabError, setup};
+
+/// How long the probe may take. By KVM it takes a second.
+const LIMIT: Duration = Duration::from_secs(10);
+/// What the initial ramdisk prints when it has come as far as it can.
+const BOOTED: &str = "lab: no root directory";
+
+/// What executes guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// QEMU's emulation.
+    Tcg,
+}
+
+impl Accelerator {
+    /// What this machine can do: as it was found before, or as a probe finds it.
+    pub(super) fn of_this_machine(image: &Image) -> Accelerator {
+        if !Path::new("/dev/kvm").exists() {
+            return Accelerator::Tcg;
+        }
+        // Where neither is known, guests still start: by emulation.
+        Accelerator::remembered().unwrap_or_else(|| {
+            let found = if boots_by_kvm(image) { Accelerator::Kvm } else { Accelerator::Tcg };
+            println!("  guests run by {}", found.name());
+            // Without a record the next start probes again.
+            let _ = found.remember();
+            found
+        })
+    }
+
+    fn remembered() -> Option<Accelerator> {
+        let text = fs::read_to_string(record()).ok()?;
+        let (boot, name) = text.trim().split_once(' ')?;
+        let known = [Accelerator::Kvm, Accelerator::Tcg];
+        known.into_iter().find(|one| boot_id().as_deref() == Some(boot) && one.name() == name)
+    }
+
+    fn remember(self) -> Option<()> {
+        fs::write(record(), format!("{} {}\n", boot_id()?, self.name())).ok()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "KVM",
+            Accelerator::Tcg => "emulation",
+        }
+    }
+
+    /// The arguments of QEMU.
+    pub(super) fn arguments(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "-accel kvm -cpu host",
+            Accelerator::Tcg => "-accel tcg,thread=multi -cpu max",
+        }
+    }
+}
+
+fn record() -> PathBuf {
+    setup::cache().join("vm-accelerator")
+}
+
+fn boot_id() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn boots_by_kvm(image: &Image) -> bool {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(Accelerator::Kvm.arguments().split(' '));
+    qemu.args(["-machine", "q35", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot"]);
+    qemu.args(["-display", "none", "-serial", "stdio", "-append", "console=ttyS0 panic=-1"]);
+    qemu.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.ramdisk());
+    let booted = || -> Result<(), LabError> {
+        let mut guest = Background::start(qemu)?;
+        wait_until(LIMIT, "a guest to boot by KVM", || match guest.ended()? {
+            Some(status) => Err(LabError::Wrong(format!("QEMU ended with {status}"))),
+            None => Ok(guest.stdout().contains(BOOTED)),
+        })
+    };
+    booted().is_ok()
+}
