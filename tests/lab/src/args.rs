@@ -12,7 +12,9 @@ const EXAMPLES: &str = "\
 From a clean checkout:
   cargo lab demo                      set up, build, and run a job on three hosts
   cargo lab test                      every test, with a ledger at the end
+  cargo lab test --changed            what your change can reach
   cargo lab test --stage unit         one stage of it
+  cargo lab test --repeat 20 --filter lost::   is a test fragile?
 
 Hosts:
   cargo lab up 3                      hosts a, b and c, each with a real sshd
@@ -168,6 +170,11 @@ pub(crate) enum Verb {
         /// Only tests whose names contain this.
         #[arg(long)]
         filter: Option<String>,
+        /// Only what the changes since REV can reach: by default since origin/main, else since what
+        /// passed here last, else since the commit before. Says what it leaves out.
+        #[arg(long, value_name = "REV", num_args = 0..=1, conflicts_with = "repeat")]
+        #[expect(clippy::option_option, reason = "the option may stand alone")]
+        changed: Option<Option<String>>,
         /// Run these tests so many times, and say how often each failed.
         #[arg(long, value_name = "N", requires = "filter", value_parser = clap::value_parser!(u32).range(1..))]
         repeat: Option<u32>,

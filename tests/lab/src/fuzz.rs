@@ -103,7 +103,7 @@ impl Fuzzer {
         setup::install(Extent::Fuzzer)?;
         let target = dist::target_directory()?;
         let mut build = dist::cargo();
-        build.args(["build", "--profile", "lab", "--workspace", "--bench", PROGRAM]);
+        build.args(["build", "--profile", "lab", "--workspace", "--example", PROGRAM]);
         build.args(["--features", TEST_FEATURES]);
         build.env("RUSTC_WORKSPACE_WRAPPER", write_wrapper(&target, WRAPPER)?);
         let program = program_of("build the fuzzer", &mut build, PROGRAM)?;

@@ -74,10 +74,13 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             println!("everything the lab and its benches need is installed");
         }
         Verb::Demo { keep } => demo::run(*keep)?,
-        Verb::Test { stage, filter, repeat } => {
+        Verb::Test { stage, filter, repeat, changed } => {
             // Without root the stages that need it are skipped, and say so.
             let _ = setup::become_root();
-            let plan = stages::Plan { stage: stage.clone(), filter: filter.clone() };
+            let mut plan = stages::Plan::new(stage.clone(), filter.clone());
+            if let Some(revision) = changed {
+                plan = plan.changed_since(revision.as_deref())?;
+            }
             return Ok(exit_code(match repeat {
                 Some(times) => stages::repeat(&plan, *times as usize)?,
                 None => stages::test(&plan),

@@ -8,6 +8,8 @@ use crate::setup::{self, Extent};
 use crate::{LabError, fuzz, sim};
 
 pub(super) const UNIT: &str = "unit";
+pub(super) const SIM: &str = "sim";
+pub(super) const FUZZ: &str = "fuzz";
 
 /// Test programs that need hosts or guests, which have stages of their own.
 const OF_OTHER_STAGES: [&str; 3] = ["lab", "netns", "vm"];
@@ -35,15 +37,19 @@ pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
 pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
-    tally.add(lint(plan));
+    if plan.wants_build() {
+        tally.add(lint());
+    }
     tally.add(match deny::command() {
         Ok(mut deny) => run::check(&mut deny),
         Err(error) => run::failed("cargo deny", &error),
     });
-    tally.add(match dist::build_everything() {
-        Ok(_) => Tally::check(true),
-        Err(error) => run::failed("the build", &error),
-    });
+    if plan.wants_build() {
+        tally.add(match dist::build_everything() {
+            Ok(_) => Tally::check(true),
+            Err(error) => run::failed("the build", &error),
+        });
+    }
     if plan.wants_aarch64() {
         tally.add(match aarch64::build(Profile::Lab) {
             Ok(lacking) if lacking.is_empty() => Tally::check(true),
@@ -55,14 +61,11 @@ pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
 }
 
 /// Clippy over all there is, tests that need hosts included.
-fn lint(plan: &Plan) -> Tally {
+fn lint() -> Tally {
     let mut clippy = dist::cargo();
-    clippy.args(["clippy", "--profile", "lab", "--all-targets"]);
-    match plan.packages() {
-        None => clippy.args(["--workspace", "--features", TEST_FEATURES]),
-        Some(packages) => clippy.args(packages.iter().flat_map(|name| ["-p", name])),
-    };
-    run::check(clippy.args(["--", "-D", "warnings"]))
+    clippy.args(["clippy", "--profile", "lab", "--workspace", "--all-targets"]);
+    clippy.args(["--features", TEST_FEATURES, "--", "-D", "warnings"]);
+    run::check(&mut clippy)
 }
 
 /// Tests that need neither root nor hosts, one program after the other, then examples in comments.
@@ -76,11 +79,8 @@ pub(super) fn unit(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         tally.add(program.run_at_once(&format!("unit-{name}"))?.tally);
     }
     let mut doc = dist::cargo();
-    doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast"]);
-    match plan.packages() {
-        None => doc.args(["--workspace", "--features", TEST_FEATURES]),
-        Some(packages) => doc.args(packages.iter().flat_map(|name| ["-p", name])),
-    };
+    doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
+    doc.args(["--features", TEST_FEATURES]);
     dist::link_as_tests_are(&mut doc)?;
     tally.add(run::tests(doc.args(&plan.filter), "unit-doc", Shown::Yes)?.tally);
     Ok(tally)
@@ -117,11 +117,10 @@ pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
 
 /// What is known is replayed by all targets; those whose sources have changed look for more.
 pub(super) fn fuzz(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
-    let searched = plan.changed_targets()?;
-    match &searched {
-        None => println!("all targets look for more"),
-        Some(names) if names.is_empty() => println!("no target's sources have changed"),
-        Some(names) => println!("their sources have changed: {}", names.join(" ")),
+    let searched = plan.searched_targets()?.unwrap_or_default();
+    match searched.as_slice() {
+        [] => println!("no target's sources have changed"),
+        names => println!("targets whose sources have changed: {}", names.join(" ")),
     }
-    fuzz::run(&fuzz::Plan { targets: None, seconds: FUZZ_SECONDS, searched })
+    fuzz::run(&fuzz::Plan { targets: None, seconds: FUZZ_SECONDS, searched: Some(searched) })
 }

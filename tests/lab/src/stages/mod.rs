@@ -5,6 +5,7 @@ mod again;
 mod build;
 mod deny;
 mod netns;
+mod reach;
 mod repeat;
 mod run;
 mod vm;
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use crate::ledger::{Ledger, Tally};
 use crate::vm::VmLab;
-use crate::{Lab, LabError, python};
+use crate::{Lab, LabError, dist, python};
+use reach::{Reach, changed_files, fuzz_targets_changed, note_passed};
 
 pub use repeat::repeat;
 
@@ -39,63 +41,118 @@ const STAGES: &[Stage] = &[
     Stage { name: "setup", seconds: 60, run: build::set_up },
     Stage { name: BUILD, seconds: 6 * 60, run: build::build },
     Stage { name: build::UNIT, seconds: 2 * 60, run: build::unit },
-    Stage { name: "sim", seconds: 30, run: build::simulate },
-    Stage { name: "fuzz", seconds: 2 * 60, run: build::fuzz },
+    Stage { name: build::SIM, seconds: 30, run: build::simulate },
+    Stage { name: build::FUZZ, seconds: 2 * 60, run: build::fuzz },
     Stage { name: netns::NAME, seconds: 9 * 60, run: netns::test },
     Stage { name: vm::NAME, seconds: 10 * 60, run: vm::test },
 ];
 
 /// What to run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// Only this stage.
     pub stage: Option<String>,
     /// Only tests whose names contain this.
     pub filter: Option<String>,
+    /// Only what a change can reach.
+    reach: Option<Reach>,
 }
 
 impl Plan {
-    /// Packages whose lints and tests run; none for all.
-    fn packages(&self) -> Option<&BTreeSet<String>> {
-        None
+    /// All that the two leave.
+    pub fn new(stage: Option<String>, filter: Option<String>) -> Plan {
+        Plan { stage, filter, reach: None }
     }
 
-    /// Whether the tests of the lab itself run.
+    /// Leaves out what the changes since `revision` cannot reach, and prints what that is. None
+    /// stands for the branch that the change is for, or what passed here last.
+    pub fn changed_since(mut self, revision: Option<&str>) -> Result<Plan, LabError> {
+        let (base, files) = changed_files(revision, &last_passed()?)?;
+        println!("changed since {base}: {} files", files.len());
+        let reach = Reach::of(&files)?;
+        println!("{}", reach.describe());
+        self.reach = Some(reach);
+        Ok(self)
+    }
+
+    /// Packages whose tests run; none for all.
+    fn packages(&self) -> Option<&BTreeSet<String>> {
+        self.reach.as_ref().map(|reach| &reach.packages)
+    }
+
+    /// Whether anything is compiled at all.
+    fn wants_build(&self) -> bool {
+        !self.reach.as_ref().is_some_and(|reach| reach.doc_only)
+    }
+
+    fn wants_sim(&self) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.sim)
+    }
+
+    /// Whether the tests of the lab itself and the short soak of stage netns run.
     fn wants_lab(&self) -> bool {
-        true
+        self.reach.as_ref().is_none_or(|reach| reach.everything)
     }
 
     /// Whether a test of stage netns runs, as far as the filter leaves it.
-    fn wants_netns(&self, _name: &str) -> bool {
-        true
-    }
-
-    /// Whether the short soak of stage netns runs, likewise.
-    fn wants_soak(&self) -> bool {
-        true
+    fn wants_netns(&self, name: &str) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.netns.takes(name))
     }
 
     /// Whether a test of stage vm runs, likewise.
-    fn wants_vm(&self, _name: &str) -> bool {
-        true
+    fn wants_vm(&self, name: &str) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.vm.takes(name))
     }
 
-    /// Targets of the fuzzer whose sources have changed; none if all are taken to have.
-    fn changed_targets(&self) -> Result<Option<Vec<String>>, LabError> {
-        Ok(Some(Vec::new()))
+    /// Targets of the fuzzer that look for more than is known; nothing if none of them runs. A whole
+    /// run asks what has changed, too.
+    fn searched_targets(&self) -> Result<Option<Vec<String>>, LabError> {
+        if let Some(reach) = &self.reach {
+            return Ok(reach.fuzz.clone());
+        }
+        let (base, files) = changed_files(None, &last_passed()?)?;
+        println!("compared with {base}");
+        Ok(Some(fuzz_targets_changed(&files).into_iter().map(str::to_owned).collect()))
+    }
+
+    fn is_whole(&self) -> bool {
+        self.stage.is_none() && self.filter.is_none() && self.reach.is_none()
+    }
+
+    /// Whether a stage has anything to do.
+    fn wants(&self, stage: &str) -> bool {
+        let Some(reach) = &self.reach else { return true };
+        match stage {
+            netns::NAME => !reach.netns.is_nothing() || reach.everything,
+            vm::NAME => !reach.vm.is_nothing(),
+            build::SIM => self.wants_sim(),
+            build::FUZZ => reach.fuzz.is_some(),
+            build::UNIT => !reach.packages.is_empty(),
+            _ => true,
+        }
     }
 
     /// Whether a Python with torch is worth being built before it is known that a test needs it.
     fn wants_torch(&self) -> bool {
         let about =
             |filter: &String| ["torch", "training"].iter().any(|name| filter.contains(name));
-        self.filter.as_ref().is_none_or(about)
+        self.takes_netns("training") && self.filter.as_ref().is_none_or(about)
     }
 
     /// Whether what hosts of aarch64 are sent is worth being built.
     fn wants_aarch64(&self) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.contains("aarch64"))
+        let is_about = |filter: &String| filter.contains("aarch64");
+        self.takes_netns("aarch64") && self.filter.as_ref().is_none_or(is_about)
     }
+
+    fn takes_netns(&self, module: &str) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.netns.takes_of(module))
+    }
+}
+
+/// Where it is kept which commit passed a whole run here last.
+fn last_passed() -> Result<PathBuf, LabError> {
+    Ok(dist::target_directory()?.join("lab-passed"))
 }
 
 /// What a test of rlaunch runs with.
@@ -153,7 +210,9 @@ pub fn names() -> Vec<&'static str> {
 /// Runs the stages and prints the ledger; true if nothing failed.
 pub fn test(plan: &Plan) -> bool {
     let mut ledger = Ledger::default();
-    let wanted = |stage: &&Stage| plan.stage.as_ref().is_none_or(|name| name == stage.name);
+    let wanted = |stage: &&Stage| {
+        plan.stage.as_ref().is_none_or(|name| name == stage.name) && plan.wants(stage.name)
+    };
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     let has = |name| stages.iter().any(|stage| stage.name == name);
     let (with_guests, with_torch) = (has(vm::NAME), has(netns::NAME) && plan.wants_torch());
@@ -178,5 +237,10 @@ pub fn test(plan: &Plan) -> bool {
         ledger.record(stage.name, start.elapsed(), budget, tally);
     }
     println!("\n{ledger}");
-    ledger.total().failed == 0
+    let passed = ledger.total().failed == 0;
+    if passed && plan.is_whole() {
+        // Without it a change is compared with an older commit, which tests more.
+        let _ = last_passed().and_then(|file| note_passed(&file));
+    }
+    passed
 }

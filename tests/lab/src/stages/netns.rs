@@ -56,7 +56,7 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     for (tests, why) in lacking {
         tally.add(Tally::skip(format!("{tests}…: {why}")));
     }
-    if plan.wants_soak() && plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
+    if plan.wants_lab() && plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
         tally.add(soak(&dist::launcher(Profile::Lab)?));
     }
     Ok(tally)

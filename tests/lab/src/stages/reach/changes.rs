@@ -1,0 +1,270 @@
+//! The files that have changed, and since when.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::run;
+use crate::{LabError, dist};
+
+/// The branch that changes are made for.
+const MAIN: &str = "refs/remotes/origin/main";
+
+/// Lists the files that differ between a commit and the working tree, be they committed, staged,
+/// neither, or new and not ignored; a renamed file is there by both of its names. Without `rev` the
+/// commit is the newest at which everything is known to have held: the one at which this branch
+/// left origin/main; else the one that `last_passed` names; else HEAD's parent. The first value says
+/// in words which one it was.
+pub(crate) fn changed_files(
+    rev: Option<&str>,
+    last_passed: &Path,
+) -> Result<(String, Vec<PathBuf>), LabError> {
+    changed_in(&dist::workspace(), rev, last_passed)
+}
+
+/// Notes in the file `last_passed` that everything held at HEAD; true where it did so. A tree with
+/// changes is not that commit's, so of one nothing is noted.
+pub(crate) fn note_passed(last_passed: &Path) -> Result<bool, LabError> {
+    note_passed_in(&dist::workspace(), last_passed)
+}
+
+fn changed_in(
+    checkout: &Path,
+    rev: Option<&str>,
+    last_passed: &Path,
+) -> Result<(String, Vec<PathBuf>), LabError> {
+    let git = Git(checkout);
+    git.ask(&["rev-parse", "--is-inside-work-tree"])?;
+    let (words, tree) = match rev {
+        Some(rev) => git.named(rev)?,
+        None => git.held(last_passed)?,
+    };
+    let differ = ["diff", "--name-only", "--no-renames", "--no-ext-diff", "--relative", "-z"];
+    let differ = git.paths(&[&differ[..], &[&tree, "--"]].concat())?;
+    let new = git.paths(&["ls-files", "--others", "--exclude-standard", "-z"])?;
+    let mut files: Vec<PathBuf> = differ.into_iter().chain(new).collect();
+    files.sort();
+    files.dedup();
+    Ok((words, files))
+}
+
+fn note_passed_in(checkout: &Path, last_passed: &Path) -> Result<bool, LabError> {
+    let git = Git(checkout);
+    let Some(head) = git.commit("HEAD").filter(|_| git.is_clean()) else { return Ok(false) };
+    let directory = last_passed.parent().unwrap_or(last_passed);
+    fs::create_dir_all(directory)
+        .and_then(|()| fs::write(last_passed, format!("{head}\n")))
+        .map_err(LabError::io(format!("note in {} what has passed", last_passed.display())))?;
+    Ok(true)
+}
+
+/// git in a checkout.
+struct Git<'a>(&'a Path);
+
+impl Git<'_> {
+    /// Finds the commit that a user names.
+    fn named(&self, rev: &str) -> Result<(String, String), LabError> {
+        let unknown = || LabError::Usage(format!("--changed: git knows no commit called `{rev}`"));
+        let commit = self.commit(rev).ok_or_else(unknown)?;
+        Ok((format!("{rev}: {}", self.subject(&commit)), commit))
+    }
+
+    /// Finds the newest commit at which everything is known to have held.
+    fn held(&self, last_passed: &Path) -> Result<(String, String), LabError> {
+        let head = self.commit("HEAD");
+        if let Some(fork) = self.fork() {
+            // On a main that is published as it is, nothing would differ.
+            if Some(&fork) != head.as_ref() || !self.is_clean() {
+                return Ok((format!("origin/main as of {}", self.subject(&fork)), fork));
+            }
+        }
+        if let Some(passed) = self.passed(last_passed) {
+            return Ok((format!("what last passed here: {}", self.subject(&passed)), passed));
+        }
+        if let Some(parent) = self.commit("HEAD~1") {
+            return Ok((format!("HEAD~1: {}", self.subject(&parent)), parent));
+        }
+        let nothing = self.ask(&["hash-object", "-t", "tree", "--stdin"])?;
+        Ok(("an empty tree, as HEAD has no parent".into(), nothing))
+    }
+
+    /// Finds where HEAD's history left that of origin/main.
+    fn fork(&self) -> Option<String> {
+        self.commit(MAIN)?;
+        self.ask(&["merge-base", "HEAD", MAIN]).ok()
+    }
+
+    /// Reads the commit that a file names, if HEAD comes after it.
+    fn passed(&self, file: &Path) -> Option<String> {
+        let commit = self.commit(fs::read_to_string(file).ok()?.trim())?;
+        self.ask(&["merge-base", "--is-ancestor", &commit, "HEAD"]).ok().map(|_| commit)
+    }
+
+    /// Looks for a commit of this name and gives its id.
+    fn commit(&self, name: &str) -> Option<String> {
+        let name = format!("{name}^{{commit}}");
+        self.ask(&["rev-parse", "--verify", "--quiet", "--end-of-options", &name]).ok()
+    }
+
+    /// Gives a commit in a few words.
+    fn subject(&self, commit: &str) -> String {
+        self.ask(&["log", "-1", "--format=%h %s", commit]).unwrap_or_else(|_| commit.into())
+    }
+
+    fn is_clean(&self) -> bool {
+        self.ask(&["status", "--porcelain"]).is_ok_and(|changes| changes.is_empty())
+    }
+
+    /// Gives what git prints, without the end of its last line.
+    fn ask(&self, words: &[&str]) -> Result<String, LabError> {
+        let said = self.output(words)?;
+        Ok(String::from_utf8_lossy(&said).trim_end().to_owned())
+    }
+
+    /// Gives paths that git prints with a zero byte behind each.
+    fn paths(&self, words: &[&str]) -> Result<Vec<PathBuf>, LabError> {
+        let said = self.output(words)?;
+        let paths = said.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        Ok(paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect())
+    }
+
+    fn output(&self, words: &[&str]) -> Result<Vec<u8>, LabError> {
+        let mut git = Command::new("git");
+        git.current_dir(self.0).args(words);
+        Ok(run("ask git what has changed", &mut git)?.stdout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A repository that one test makes.
+    struct Repository(PathBuf);
+
+    impl Repository {
+        fn new(test: &str) -> Repository {
+            let name = format!("rlaunch-lab-{test}-{}", std::process::id());
+            let repository = Repository(std::env::temp_dir().join(name));
+            let _ = fs::remove_dir_all(&repository.0);
+            fs::create_dir_all(&repository.0).unwrap();
+            repository.git(&["init", "--quiet"]);
+            repository.git(&["config", "user.name", "A Test"]);
+            repository.git(&["config", "user.email", "test@localhost"]);
+            repository.write(".gitignore", "target\n");
+            repository.commit("first");
+            repository
+        }
+
+        fn git(&self, words: &[&str]) -> String {
+            Git(&self.0).ask(words).unwrap()
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            let path = self.0.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        /// Commits all there is, and gives the commit's id.
+        fn commit(&self, subject: &str) -> String {
+            self.git(&["add", "--all"]);
+            self.git(&["commit", "--quiet", "--no-gpg-sign", "--message", subject]);
+            self.git(&["rev-parse", "HEAD"])
+        }
+
+        fn passed(&self) -> PathBuf {
+            self.0.join("target/lab-passed/last-passed")
+        }
+
+        /// Gives what is compared with, and the files that differ, in a line.
+        fn changed(&self, rev: Option<&str>) -> (String, String) {
+            let (words, files) = changed_in(&self.0, rev, &self.passed()).unwrap();
+            let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
+            (words, files.join(" "))
+        }
+    }
+
+    impl Drop for Repository {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn whatever_differs_is_listed_by_all_of_its_names() {
+        let repository = Repository::new("differs");
+        let text = "a text that is long enough to be recognised where it goes\n".repeat(9);
+        repository.write("old name", &text);
+        repository.write("same", "same");
+        let first = repository.commit("files");
+        repository.git(&["mv", "old name", "new\nname"]);
+        repository.write("committed", "");
+        repository.commit("moved");
+        repository.write("staged", "");
+        repository.git(&["add", "staged"]);
+        repository.write("committed", "and changed");
+        repository.write("folder/new", "");
+        repository.write("target/built", "");
+        let (words, files) = repository.changed(Some(&first));
+        assert_eq!(files, "committed folder/new new\nname old name staged");
+        assert!(words.ends_with(" files"), "{words}");
+    }
+
+    #[test]
+    fn an_unknown_commit_is_refused_by_its_name() {
+        let repository = Repository::new("unknown");
+        for rev in ["nowhere", "--all", "HEAD..HEAD", ""] {
+            let refused = changed_in(&repository.0, Some(rev), &repository.passed()).unwrap_err();
+            assert!(matches!(refused, LabError::Usage(_)), "{refused}");
+            assert!(refused.to_string().contains(&format!("`{rev}`")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_compared_with_is_the_newest_commit_that_is_known_to_be_good() {
+        let repository = Repository::new("since");
+        let (words, files) = repository.changed(None);
+        assert_eq!((&*words, &*files), ("an empty tree, as HEAD has no parent", ".gitignore"));
+        repository.write("second", "");
+        let second = repository.commit("second");
+        repository.write("third", "");
+        let third = repository.commit("third");
+        let (words, files) = repository.changed(None);
+        assert_eq!((words.starts_with("HEAD~1: "), &*files), (true, "third"), "{words}");
+        // A commit that is not there, or not HEAD's past, says nothing.
+        for wrong in ["", "0123456789012345678901234567890123456789\n", "branch"] {
+            repository.write("target/lab-passed/last-passed", wrong);
+            assert!(repository.changed(None).0.starts_with("HEAD~1: "), "{wrong}");
+        }
+        let first = repository.git(&["rev-parse", "HEAD~2"]);
+        repository.write("target/lab-passed/last-passed", &first);
+        let (words, files) = repository.changed(None);
+        assert!(words.starts_with("what last passed here: "), "{words}");
+        assert_eq!(files, "second third");
+        repository.git(&["update-ref", MAIN, &second]);
+        let (words, files) = repository.changed(None);
+        assert_eq!((words.ends_with(" second"), &*files), (true, "third"), "{words}");
+        // A published main differs by what is not committed, or else is compared with what passed.
+        repository.git(&["update-ref", MAIN, &third]);
+        assert_eq!(repository.changed(None).1, "second third");
+        repository.write("new", "");
+        let (words, files) = repository.changed(None);
+        assert_eq!((words.starts_with("origin/main as of "), &*files), (true, "new"), "{words}");
+    }
+
+    #[test]
+    fn a_tree_without_changes_can_be_noted() {
+        let repository = Repository::new("noted");
+        let note = || note_passed_in(&repository.0, &repository.passed()).unwrap();
+        repository.write("file", "");
+        assert!(!note());
+        assert!(!repository.passed().exists());
+        let head = repository.commit("clean");
+        assert!(note());
+        assert_eq!(fs::read_to_string(repository.passed()).unwrap().trim(), head);
+        assert_eq!(repository.changed(None).1, "");
+    }
+}

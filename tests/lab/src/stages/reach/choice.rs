@@ -1,0 +1,293 @@
+//! From changed files to all that is run for them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::crates::{self, Crates};
+use super::selection::{NETNS, Selection, VM};
+use super::{fuzz, paths, readers, table};
+use crate::{LabError, dist};
+
+/// Files on which every result depends, and how.
+const EVERYTHING: &[(&str, &str)] = &[
+    ("Cargo.lock", "all is built with these versions"),
+    ("Cargo.toml", "all is built with these profiles and dependencies"),
+    (".cargo/", "all is built with these flags"),
+    ("tests/lab/", "all is built and tested by it"),
+    (".ci/", "all is tested by it"),
+];
+
+/// Settings of clippy, which change no program.
+const LINTS: &str = ".clippy.toml";
+
+/// Files that formatting and `cargo deny` look at for the whole workspace, if anything does.
+const PLAIN: &[&str] = &["LICENSE", ".gitignore", ".rustfmt.toml", ".deny.toml"];
+
+/// Pages that tests read; others are for people alone.
+const READ: &[&str] = &["README.md", "examples/guides/"];
+
+/// Sources of the simulation.
+const SIM: &[&str] = &[
+    "tests/sim/",
+    "bootstrap/Cargo.toml",
+    "bootstrap/src/tree/",
+    "bootstrap/src/transitions.rs",
+    "bootstrap/src/id.rs",
+    "bootstrap/src/job.rs",
+];
+
+const FUZZ: &str = "rlaunch-fuzz";
+
+/// The folder of all tests: hosts run nothing of a file there that no row names.
+const TESTS: &str = "tests";
+/// The crate of the tests on hosts and guests.
+const ON_HOSTS: &str = "rlaunch-tests";
+
+/// A choice of all that is run after a change.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// The crates that are linted, and whose unit tests run.
+    pub(crate) packages: BTreeSet<String>,
+    /// True if nothing has changed but pages that no test reads, so that formatting is all there is
+    /// to look at.
+    pub(crate) doc_only: bool,
+    /// True if a change reaches all there is, the lab's own tests among it.
+    pub(crate) everything: bool,
+    /// True if the simulation is made of something that changed.
+    pub(crate) sim: bool,
+    /// The fuzzer's targets that are worth their full time; of the others what is known is replayed.
+    /// `None` where nothing that is fuzzed has changed.
+    pub(crate) fuzz: Option<Vec<String>>,
+    /// The tests on hosts.
+    pub(crate) netns: Selection,
+    /// The tests on guests.
+    pub(crate) vm: Selection,
+    /// Hints for the user: files that reach everything, files that no row names.
+    pub(crate) notes: Vec<String>,
+    described: Vec<String>,
+}
+
+/// The crates and tests there are to choose from.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    pub(super) crates: Crates,
+    pub(super) netns: Vec<String>,
+    pub(super) vm: Vec<String>,
+}
+
+impl Workspace {
+    /// Reads the manifests and the lists of tests.
+    pub(super) fn read() -> Result<Workspace, LabError> {
+        let list = |folder: &str| {
+            let file = dist::workspace().join(folder).join("main.rs");
+            let operation = format!("read the list of tests {}", file.display());
+            fs::read_to_string(&file).map_err(LabError::io(operation))
+        };
+        Ok(Workspace {
+            crates: Crates::ask()?,
+            netns: NETNS.modules(&list(NETNS.folder)?),
+            vm: VM.modules(&list(VM.folder)?),
+        })
+    }
+}
+
+impl Reach {
+    /// Decides what these files of the workspace can reach.
+    pub(crate) fn of(files: &[PathBuf]) -> Result<Reach, LabError> {
+        Ok(Reach::within(&Workspace::read()?, files))
+    }
+
+    /// Decides it by what is known of the workspace.
+    pub(super) fn within(workspace: &Workspace, files: &[PathBuf]) -> Reach {
+        let mut draft = Draft::new(workspace);
+        files.iter().filter(|file| !is_plain(file)).for_each(|file| draft.add(file));
+        let test_files = || files.iter().map(PathBuf::as_path);
+        draft.netns.join(&NETNS.changed(test_files()));
+        draft.vm.join(&VM.changed(test_files()));
+        draft.finish(files)
+    }
+
+    /// Says line by line what is chosen, what is left out, and why.
+    pub(crate) fn describe(&self) -> String {
+        let lines: Vec<&str> =
+            self.notes.iter().chain(&self.described).map(String::as_str).collect();
+        lines.join("\n")
+    }
+}
+
+/// A choice that is being made, file by file.
+struct Draft<'a> {
+    workspace: &'a Workspace,
+    /// Crates of which others are built.
+    changed: BTreeSet<String>,
+    /// Crates of which something is read by their own tests alone.
+    own: BTreeSet<String>,
+    everything: bool,
+    sim: bool,
+    netns: Selection,
+    vm: Selection,
+    /// Sources that have changed, as the table names them.
+    from: BTreeSet<String>,
+    notes: Vec<String>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(workspace: &'a Workspace) -> Draft<'a> {
+        Draft {
+            workspace,
+            changed: BTreeSet::new(),
+            own: BTreeSet::new(),
+            everything: false,
+            sim: false,
+            netns: Selection::default(),
+            vm: Selection::default(),
+            from: BTreeSet::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds what one file reaches.
+    fn add(&mut self, file: &Path) {
+        if let Some((_, why)) = EVERYTHING.iter().find(|(name, _)| paths::names(name, file)) {
+            self.notes.push(format!("{} reaches everything: {why}", file.display()));
+            self.everything = true;
+            return;
+        }
+        if file == Path::new(LINTS) {
+            self.notes.push(format!("{LINTS} is for all crates, and for nothing that runs"));
+            self.own.extend(self.workspace.crates.names());
+            return;
+        }
+        self.sim |= paths::any_names(SIM, file);
+        self.own.extend(readers::of(file));
+        let owner = self.workspace.crates.owner(file);
+        let owner = owner.map(|(name, inside)| (name.to_owned(), crates::is_built_from(inside)));
+        match &owner {
+            Some((name, true)) => self.changed.insert(name.clone()),
+            Some((name, false)) => self.own.insert(name.clone()),
+            None => false,
+        };
+        self.add_on_hosts(file, owner);
+    }
+
+    /// Adds what one file reaches on hosts and guests, but for files of these tests themselves.
+    fn add_on_hosts(&mut self, file: &Path, owner: Option<(String, bool)>) {
+        if let Some((name, row)) = table::row_of(file) {
+            self.from.insert(name.to_owned());
+            return self.add_row(row);
+        }
+        self.from.insert(file.display().to_string());
+        match owner {
+            // Hosts run nothing of it, or it is known by its place.
+            _ if [NETNS, VM].iter().any(|stage| file.starts_with(stage.folder)) => {}
+            Some((name, _)) if name == ON_HOSTS => {
+                self.notes.push(format!("{}: all tests on hosts share it", file.display()));
+                (self.netns, self.vm) = (Selection::All, Selection::All);
+            }
+            Some((_, false)) => {}
+            Some(_) if file.starts_with(TESTS) => {}
+            _ => {
+                let names = table::SMOKE.netns.join(", ");
+                let file = file.display();
+                self.notes.push(format!("{file}: no row of the table names it, so: {names}"));
+                self.add_row(&table::SMOKE);
+            }
+        }
+    }
+
+    fn add_row(&mut self, row: &table::Row) {
+        self.netns.add(row.netns.iter().copied());
+        self.vm.add(row.vm.iter().copied());
+    }
+
+    fn finish(self, files: &[PathBuf]) -> Reach {
+        let all = self.workspace.crates.names();
+        let reached = self.workspace.crates.reached(&self.changed);
+        let mut packages: BTreeSet<String> = reached.into_iter().chain(self.own).collect();
+        let (mut netns, mut vm, mut sim) = (self.netns, self.vm, self.sim);
+        let mut targets = fuzz::fuzz_targets_changed(files);
+        if self.everything {
+            packages = all.clone();
+            (netns, vm, sim) = (Selection::All, Selection::All, true);
+            targets = fuzz::all().collect();
+        }
+        let is_fuzzed = packages.contains(FUZZ);
+        let targets: Vec<String> = targets.into_iter().map(str::to_owned).collect();
+        let fuzz = is_fuzzed.then_some(targets);
+        let from = shortened(&self.from);
+        let described = vec![
+            describe_packages(&packages, all.len()),
+            describe_sim(sim),
+            describe_fuzz(&fuzz),
+            netns.describe(&NETNS, &self.workspace.netns, &from),
+            vm.describe(&VM, &self.workspace.vm, &from),
+        ];
+        Reach {
+            doc_only: packages.is_empty() && netns.is_nothing() && vm.is_nothing(),
+            everything: self.everything,
+            described,
+            notes: self.notes,
+            packages,
+            sim,
+            fuzz,
+            netns,
+            vm,
+        }
+    }
+}
+
+/// Tells whether no program and no test reads a file.
+fn is_plain(file: &Path) -> bool {
+    let is_page = file.extension().is_some_and(|extension| extension == "md");
+    paths::any_names(PLAIN, file) || (is_page && !paths::any_names(READ, file))
+}
+
+fn describe_packages(packages: &BTreeSet<String>, all: usize) -> String {
+    if packages.len() == all {
+        return format!("lints and unit tests: all {all} crates");
+    }
+    if packages.is_empty() {
+        return "lints and unit tests: nothing but formatting: no crate reads what changed".into();
+    }
+    let named: Vec<&str> = packages.iter().map(String::as_str).collect();
+    let named = named.join(", ");
+    format!(
+        "lints and unit tests: {named} (of {all} crates); left out: those that are not built from \
+         what changed"
+    )
+}
+
+fn describe_sim(sim: bool) -> String {
+    let said = if sim { "its seeds" } else { "nothing: it is not made of what changed" };
+    format!("sim: {said}")
+}
+
+fn describe_fuzz(targets: &Option<Vec<String>>) -> String {
+    let all = fuzz::all().count();
+    match targets {
+        None => "fuzz: nothing: no target is built from what changed".into(),
+        Some(some) if some.len() == all => format!("fuzz: all {all} targets"),
+        Some(some) if some.is_empty() => {
+            format!(
+                "fuzz: known inputs of all {all} targets; left out: a search, as none runs what changed"
+            )
+        }
+        Some(some) => format!(
+            "fuzz: {} (of {all} targets); left out: the others, of which known inputs are replayed",
+            some.join(", ")
+        ),
+    }
+}
+
+/// Gives a few names, and how many more there are.
+fn shortened(names: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    match (shown.join(", "), more) {
+        (none, _) if none.is_empty() => "what changed".into(),
+        (shown, 0) => shown,
+        (shown, more) => format!("{shown} and {more} more"),
+    }
+}

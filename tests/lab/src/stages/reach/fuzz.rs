@@ -1,0 +1,244 @@
+//! Which of the fuzzer's targets run code that has changed.
+
+use std::path::{Path, PathBuf};
+
+use super::paths;
+
+/// Targets that feed the same code.
+struct Row {
+    targets: &'static [&'static str],
+    /// The file that defines the targets, and the code they run.
+    sources: &'static [&'static str],
+}
+
+/// Sources of every target.
+const SHARED: &[&str] = &[
+    "tests/fuzz/Cargo.toml",
+    "tests/fuzz/src/lib.rs",
+    "tests/fuzz/src/main.rs",
+    "tests/fuzz/tests/",
+];
+
+/// Folders of inputs that once found something, each named as its target.
+const CORPUS: &str = "tests/fuzz/corpus";
+
+const ROWS: &[Row] = &[
+    Row {
+        targets: &["to-agent", "from-agent", "hello"],
+        sources: &[
+            "tests/fuzz/src/frames.rs",
+            "bootstrap/src/wire.rs",
+            "bootstrap/src/job.rs",
+            "bootstrap/src/id.rs",
+            "bootstrap/src/library.rs",
+            "bootstrap/src/inventory/",
+            "bootstrap/src/mesh.rs",
+            "bootstrap/src/oob.rs",
+            "bootstrap/src/client/news.rs",
+            // Frames carry those of the tree's edges.
+            "bootstrap/src/tree/message.rs",
+            "bootstrap/src/tree/payload.rs",
+        ],
+    },
+    Row {
+        targets: &["to-prover", "endpoints"],
+        // Frames are read as the agent's are.
+        sources: &[
+            "tests/fuzz/src/mesh.rs",
+            "tests/fuzz/src/frames.rs",
+            "bootstrap/src/mesh.rs",
+            "bootstrap/src/id.rs",
+            "bootstrap/src/wire.rs",
+        ],
+    },
+    Row {
+        targets: &["ssh-config"],
+        sources: &[
+            "tests/fuzz/src/ssh.rs",
+            "launcher/src/ssh/config.rs",
+            "launcher/src/ssh/config/",
+        ],
+    },
+    Row {
+        targets: &["known-hosts"],
+        sources: &[
+            "tests/fuzz/src/ssh.rs",
+            "launcher/src/ssh/known_hosts.rs",
+            "launcher/src/ssh/config/pattern.rs",
+        ],
+    },
+    Row { targets: &["key-file"], sources: &["tests/fuzz/src/ssh.rs", "launcher/src/ssh/keys.rs"] },
+    Row {
+        targets: &["certificate"],
+        sources: &[
+            "tests/fuzz/src/ssh.rs",
+            "launcher/src/ssh/certificate.rs",
+            "launcher/src/ssh/config/pattern.rs",
+        ],
+    },
+    Row {
+        targets: &["hostfile", "host-list"],
+        sources: &["tests/fuzz/src/hosts.rs", "launcher/src/hosts/"],
+    },
+    Row {
+        targets: &["edge", "node", "server", "gathered"],
+        sources: &[
+            "tests/fuzz/src/tree.rs",
+            "bootstrap/src/tree/",
+            "bootstrap/src/transitions.rs",
+            "bootstrap/src/id.rs",
+            "bootstrap/src/job.rs",
+        ],
+    },
+    Row {
+        targets: &["from-rank", "to-rank"],
+        sources: &[
+            "tests/fuzz/src/client.rs",
+            "bootstrap/src/client/machine.rs",
+            "bootstrap/src/client/wire.rs",
+            "bootstrap/src/client/news.rs",
+            "bootstrap/src/tree/",
+            "bootstrap/src/transitions.rs",
+            "bootstrap/src/id.rs",
+            "bootstrap/src/job.rs",
+        ],
+    },
+    Row {
+        targets: &["library"],
+        sources: &["tests/fuzz/src/library.rs", "bootstrap/src/library.rs"],
+    },
+    Row {
+        targets: &["handshake", "sealed"],
+        sources: &["tests/fuzz/src/secure.rs", "bootstrap/src/secure.rs", "bootstrap/src/id.rs"],
+    },
+    Row {
+        targets: &["callback", "announcement"],
+        sources: &[
+            "tests/fuzz/src/callback.rs",
+            "bootstrap/src/callback.rs",
+            "bootstrap/src/secure.rs",
+            "bootstrap/src/id.rs",
+        ],
+    },
+    Row {
+        targets: &["packets"],
+        sources: &[
+            "tests/fuzz/src/comm.rs",
+            "worker/comm/src/fuzz.rs",
+            "worker/comm/src/packet.rs",
+            "worker/comm/src/engine/",
+            "worker/comm/src/link/mod.rs",
+            "worker/sys/src/desk.rs",
+        ],
+    },
+    Row {
+        targets: &["wire-up"],
+        sources: &["tests/fuzz/src/comm.rs", "worker/comm/src/fuzz.rs", "worker/comm/src/wire_up/"],
+    },
+    Row { targets: &["horovod"], sources: &["tests/fuzz/src/horovod.rs", "worker/horovod/"] },
+    Row {
+        targets: &["cluster"],
+        sources: &[
+            "tests/fuzz/src/config.rs",
+            "launcher/src/config/file.rs",
+            "launcher/src/config/error.rs",
+        ],
+    },
+    Row {
+        targets: &["variables"],
+        sources: &["tests/fuzz/src/config.rs", "launcher/src/rank_env/env_file.rs"],
+    },
+    Row {
+        targets: &["tag-pattern"],
+        sources: &["tests/fuzz/src/pattern.rs", "launcher/src/output/pattern.rs"],
+    },
+    Row {
+        targets: &["table"],
+        sources: &[
+            "tests/fuzz/src/table.rs",
+            "bootstrap/src/table.rs",
+            "bootstrap/src/table/",
+            "bootstrap/rank-table.example.json",
+            "bootstrap/src/id.rs",
+        ],
+    },
+];
+
+/// Finds the targets that are worth their full time after these files changed; for the others it
+/// is enough that their known inputs are replayed.
+pub(crate) fn fuzz_targets_changed(files: &[PathBuf]) -> Vec<&'static str> {
+    all().filter(|target| files.iter().any(|file| feeds(target, file))).collect()
+}
+
+/// Gives the names of all targets.
+pub(super) fn all() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().flat_map(|row| row.targets).copied()
+}
+
+fn feeds(target: &str, file: &Path) -> bool {
+    let mut of_target = ROWS.iter().filter(|row| row.targets.contains(&target));
+    of_target.any(|row| paths::any_names(row.sources, file))
+        || paths::any_names(SHARED, file)
+        || file.starts_with(Path::new(CORPUS).join(target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dist;
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    fn read(file: &str) -> String {
+        fs::read_to_string(dist::workspace().join(file)).unwrap()
+    }
+
+    #[test]
+    fn every_target_has_a_row_and_no_row_has_another() {
+        let list = read("tests/fuzz/src/lib.rs");
+        let list = &list[list.find("pub const TARGETS").unwrap()..];
+        let named = list.split("name: \"").skip(1).map(|rest| rest.split('"').next().unwrap());
+        assert_eq!(all().collect::<BTreeSet<_>>(), named.collect::<BTreeSet<_>>());
+        assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len(), "a target has two rows");
+    }
+
+    #[test]
+    fn every_source_is_there() {
+        for source in ROWS.iter().flat_map(|row| row.sources).chain(SHARED) {
+            let path = dist::workspace().join(source);
+            assert!(if source.ends_with('/') { path.is_dir() } else { path.is_file() }, "{source}");
+        }
+    }
+
+    /// A target's rows name every module that its file imports.
+    #[test]
+    fn what_a_target_imports_is_among_its_sources() {
+        for entry in fs::read_dir(dist::workspace().join("tests/fuzz/src")).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let file = format!("tests/fuzz/src/{name}");
+            if SHARED.contains(&&*file) {
+                continue;
+            }
+            let rows = || ROWS.iter().filter(|row| row.sources.contains(&&*file));
+            assert!(rows().count() > 0, "{file} has no row");
+            for part in read(&file).split("rlaunch_bootstrap::").skip(1) {
+                let module = part.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+                let (as_file, folder) =
+                    (format!("bootstrap/src/{module}.rs"), format!("bootstrap/src/{module}/"));
+                let is_named = |source: &&str| **source == as_file || source.starts_with(&folder);
+                let mut sources = rows().flat_map(|row| row.sources);
+                assert!(sources.any(is_named), "{file} imports {module}");
+            }
+        }
+    }
+
+    #[test]
+    fn targets_follow_their_sources_and_what_was_found() {
+        let changed = |file: &str| fuzz_targets_changed(&[file.into()]);
+        assert_eq!(changed("launcher/src/output/pattern.rs"), ["tag-pattern"]);
+        assert_eq!(changed("launcher/src/ssh/config/pattern.rs").len(), 3);
+        assert_eq!(changed("tests/fuzz/corpus/table/a"), ["table"]);
+        assert_eq!(changed("tests/fuzz/src/lib.rs").len(), all().count());
+        assert!(changed("launcher/src/output/pen.rs").is_empty());
+    }
+}

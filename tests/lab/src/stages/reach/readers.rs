@@ -1,0 +1,41 @@
+//! Files that crates read which are not in their own directories: compiled in, or read by tests.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::paths;
+
+/// Files and folders outside, and the crates that read them. Tests on hosts are in
+/// [`super::table`]: what they read has no part in a crate's lints and unit tests.
+const READERS: &[(&str, &[&str])] = &[
+    // The launcher is a program and no library, so the fuzzer compiles what it reads by its path.
+    ("launcher/src/ssh/certificate.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/ssh/config.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/ssh/config/", &["rlaunch-fuzz"]),
+    ("launcher/src/ssh/keys.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/ssh/known_hosts.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/config/error.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/config/file.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/rank_env/env_file.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/output/pattern.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/hosts/", &["rlaunch-fuzz"]),
+    ("bootstrap/rank-table.example.json", &["rlaunch-fuzz"]),
+    // The launcher reads what the agent has read of recorded machines.
+    ("worker/fixtures/", &["rlaunch", "rlaunch-lab", "rlaunch-tests"]),
+    ("examples/hello/", &["rlaunch-comm", "rlaunch-capi", "rlaunch-python"]),
+    ("examples/all_reduce/", &["rlaunch-comm", "rlaunch-capi", "rlaunch-python"]),
+    ("examples/ring/", &["rlaunch-comm"]),
+    ("examples/services/", &["rlaunch-bootstrap"]),
+    ("examples/guides/connectx3/", &["rlaunch"]),
+];
+
+/// Finds the crates that read a file which is not theirs.
+pub(super) fn of(file: &Path) -> BTreeSet<String> {
+    let rows = READERS.iter().filter(|(named, _)| paths::names(named, file));
+    rows.flat_map(|(_, crates)| crates.iter().map(|name| (*name).to_owned())).collect()
+}
+
+#[cfg(test)]
+pub(super) fn all() -> &'static [(&'static str, &'static [&'static str])] {
+    READERS
+}

@@ -1,0 +1,249 @@
+//! Which tests of a stage on hosts or guests are run.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::table::LONG;
+
+/// A stage whose tests need hosts or guests.
+#[derive(Debug)]
+pub(super) struct HostStage {
+    pub(super) name: &'static str,
+    /// The folder of its tests, a module each, from the workspace.
+    pub(super) folder: &'static str,
+    /// Modules that hold no test of their own, but what all of them share.
+    support: &'static [&'static str],
+}
+
+pub(super) const NETNS: HostStage =
+    HostStage { name: "netns", folder: "tests/netns", support: &["guide", "running", "support"] };
+pub(super) const VM: HostStage = HostStage {
+    name: "vm",
+    folder: "tests/vm",
+    support: &["background", "guide", "support", "tools"],
+};
+
+/// The file of a stage that lists its modules.
+const LIST: &str = "main.rs";
+
+impl HostStage {
+    /// Lists the modules with tests that the text of the stage's `main.rs` names.
+    pub(super) fn modules(&self, list: &str) -> Vec<String> {
+        let named = list.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+        named.filter(|name| !self.support.contains(name)).map(str::to_owned).collect()
+    }
+
+    /// Gives the beginning of the names of a file's tests; nothing if all tests run through it.
+    fn tests_in(&self, inside: &Path) -> Option<String> {
+        let is_source = inside.extension().is_some_and(|extension| extension == "rs");
+        let stem = inside.with_extension("");
+        let mut parts = stem.components().map(|part| part.as_os_str().to_string_lossy());
+        let module = parts.next().unwrap_or_default().into_owned();
+        if inside == Path::new(LIST) || self.support.contains(&&*module) {
+            return None;
+        }
+        let below = parts.filter(|_| is_source).map(|part| format!("{part}::"));
+        Some(format!("{module}::{}", below.collect::<String>()))
+    }
+
+    /// Chooses what is run for changed files, of which any may be the stage's.
+    pub(super) fn changed<'a>(&self, files: impl Iterator<Item = &'a Path>) -> Selection {
+        let inside = files.filter_map(|file| file.strip_prefix(self.folder).ok());
+        let (list, own): (Vec<&Path>, Vec<&Path>) =
+            inside.partition(|file| *file == Path::new(LIST));
+        let mut selection = Selection::Nothing;
+        // A line of the list comes or goes with a file; changed alone, it may be about all of them.
+        if own.is_empty() && !list.is_empty() {
+            return Selection::All;
+        }
+        for file in own {
+            match self.tests_in(file) {
+                None => return Selection::All,
+                Some(tests) => {
+                    let long = LONG.iter().filter(|long| long.starts_with(&tests));
+                    selection.add(long.copied().chain([&*tests]));
+                }
+            }
+        }
+        selection
+    }
+}
+
+/// A choice of a stage's tests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Selection {
+    /// None of them, so that no host has to be there.
+    #[default]
+    Nothing,
+    /// All of them, the longest as well.
+    All,
+    /// Those whose names, as libtest prints them, begin with one of these.
+    Some(BTreeSet<String>),
+}
+
+impl Selection {
+    /// Tells whether a test, by the name that `--list` prints, is chosen. libtest's own filters take
+    /// `teardown::lost::…` for `lost::`.
+    pub(crate) fn takes(&self, test: &str) -> bool {
+        match self {
+            Selection::Nothing => false,
+            Selection::All => true,
+            Selection::Some(names) if LONG.contains(&test) => names.contains(test),
+            Selection::Some(names) => names.iter().any(|name| test.starts_with(name.as_str())),
+        }
+    }
+
+    /// Tells whether anything of a module may be chosen.
+    pub(crate) fn takes_of(&self, module: &str) -> bool {
+        match self {
+            Selection::Nothing => false,
+            Selection::All => true,
+            Selection::Some(names) => names.iter().any(|name| module_of(name) == module),
+        }
+    }
+
+    /// Tells whether no test is chosen.
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Selection::Nothing
+    }
+
+    /// Adds modules, and beginnings of names in modules.
+    pub(super) fn add<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        let mut names = names.into_iter().map(whole).peekable();
+        if names.peek().is_none() {
+            return;
+        }
+        match self {
+            Selection::All => {}
+            Selection::Some(all) => all.extend(names),
+            Selection::Nothing => *self = Selection::Some(names.collect()),
+        }
+    }
+
+    /// Adds another choice.
+    pub(super) fn join(&mut self, other: &Selection) {
+        match other {
+            Selection::Nothing => {}
+            Selection::All => *self = Selection::All,
+            Selection::Some(names) => self.add(names.iter().map(String::as_str)),
+        }
+    }
+
+    /// Says in a line what is chosen of a stage's modules, what is not, and why; `from` is what has
+    /// changed.
+    pub(super) fn describe(&self, stage: &HostStage, modules: &[String], from: &str) -> String {
+        let (name, all) = (stage.name, modules.len());
+        match self {
+            Selection::Nothing => {
+                format!("{name}: nothing: no row of the table leads there from {from}")
+            }
+            Selection::All => format!("{name}: all {all} files"),
+            Selection::Some(names) => {
+                let taken = modules.iter().filter(|module| self.takes_of(module)).count();
+                // The names of a module that is chosen as a whole say nothing more.
+                let is_more = |test: &&String| {
+                    let module = whole(module_of(test));
+                    **test == module || !names.contains(&module)
+                };
+                let chosen = names.iter().filter(is_more).map(|test| shown(test));
+                let chosen: Vec<String> = chosen.collect();
+                let long = LONG.iter().filter(|long| {
+                    !names.contains(**long)
+                        && names.iter().any(|name| long.starts_with(name.as_str()))
+                });
+                let long: String =
+                    long.map(|test| format!(", and {test}, which takes long")).collect();
+                format!(
+                    "{name}: {} (of {all} files); left out: {} files that no row of the table \
+                     names for {from}{long}",
+                    chosen.join(", "),
+                    all.saturating_sub(taken)
+                )
+            }
+        }
+    }
+}
+
+/// Turns a name of the table into the beginning of names of tests.
+fn whole(name: &str) -> String {
+    if name.contains("::") { name.to_owned() } else { format!("{name}::") }
+}
+
+pub(super) fn module_of(name: &str) -> &str {
+    name.split("::").next().unwrap_or(name)
+}
+
+/// Gives the beginning of names as people read it.
+fn shown(name: &str) -> String {
+    match name.strip_suffix("::") {
+        Some(module) => module.to_owned(),
+        None => format!("{name}…"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(names: &[&str]) -> Selection {
+        let mut selection = Selection::default();
+        selection.add(names.iter().copied());
+        selection
+    }
+
+    #[test]
+    fn modules_and_beginnings_of_names_are_taken() {
+        let some = selection(&["lost", "rsh::a_job", "mesh"]);
+        for (test, expected) in [
+            ("lost::a_host_falls_silent", true),
+            ("teardown::lost::a_host_falls_silent", false),
+            ("rsh::a_job_runs_in_containers", true),
+            ("rsh::the_guide_on_mpijobs", false),
+            ("mesh::six", true),
+            ("mesh_watch::six", false),
+        ] {
+            assert_eq!(some.takes(test), expected, "{test}");
+        }
+        assert!(some.takes_of("rsh") && !some.takes_of("teardown"));
+        assert!(Selection::All.takes("a::b") && !Selection::Nothing.takes("a::b"));
+        assert_eq!(selection(&[]), Selection::Nothing);
+    }
+
+    #[test]
+    fn what_takes_long_is_for_the_whole_run_or_a_change_of_its_file() {
+        let long = "hello::a_hundred_launches_in_a_row_all_work";
+        assert!(!selection(&["hello"]).takes(long));
+        assert!(Selection::All.takes(long));
+        let changed = NETNS.changed([Path::new("tests/netns/hello.rs")].into_iter());
+        assert!(changed.takes(long) && changed.takes("hello::every_host_answers_once"));
+    }
+
+    #[test]
+    fn a_changed_file_of_tests_is_run_and_a_shared_one_runs_all() {
+        let changed = |files: &[&str]| NETNS.changed(files.iter().copied().map(Path::new));
+        assert_eq!(changed(&["tests/vm/mesh.rs", "tests/guide.rs"]), Selection::Nothing);
+        assert_eq!(changed(&["tests/netns/output.rs"]), selection(&["output"]));
+        let inner = changed(&["tests/netns/teardown/lost.rs"]);
+        assert_eq!(inner, selection(&["teardown::lost::"]));
+        assert_eq!(changed(&["tests/netns/support.rs", "tests/netns/a.rs"]), Selection::All);
+        // The list of modules changes with each new file.
+        assert_eq!(changed(&["tests/netns/main.rs"]), Selection::All);
+        assert_eq!(changed(&["tests/netns/main.rs", "tests/netns/a.rs"]), selection(&["a"]));
+        let data = VM.changed([Path::new("tests/vm/counts.c")].into_iter());
+        assert_eq!(data, selection(&["counts"]));
+    }
+
+    #[test]
+    fn a_choice_is_said_with_what_is_left_out() {
+        let modules = ["hello", "lost", "rsh", "teardown"].map(str::to_owned);
+        let some = selection(&["hello", "rsh::the_guide", "rsh::an_mpijob", "hello::every"]);
+        assert_eq!(
+            some.describe(&NETNS, &modules, "x/"),
+            "netns: hello, rsh::an_mpijob…, rsh::the_guide… (of 4 files); left out: 2 files that no \
+             row of the table names for x/, and hello::a_hundred_launches_in_a_row_all_work, which \
+             takes long"
+        );
+        let nothing = Selection::Nothing.describe(&VM, &modules, "x/");
+        assert_eq!(nothing, "vm: nothing: no row of the table leads there from x/");
+    }
+}

@@ -1,0 +1,457 @@
+//! Sources, and the tests on hosts and guests whose subject they are.
+//!
+//! A row does not list all tests that a source could break, which for most would be every test, but
+//! the few that would say so first. The whole run, without `--changed`, is there for the rest.
+
+use std::path::Path;
+
+use super::paths;
+
+/// Sources, and what is run of the tests on hosts and on guests when one of them changes.
+///
+/// A test is named by its module, or by the beginning of its name after `module::`. Of several rows
+/// that name a file, that with the longest name counts.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// Files, and folders with a slash at their end.
+    pub(super) from: &'static [&'static str],
+    pub(super) netns: &'static [&'static str],
+    pub(super) vm: &'static [&'static str],
+}
+
+/// A job from its start to each of its ends: the tests for sources that every job runs, or that no
+/// row names.
+pub(super) const SMOKE: Row = Row {
+    from: &[],
+    netns: &["hello", "failing", "ending", "lost", "teardown", "output", "stdin", "local"],
+    vm: &["launching"],
+};
+
+/// Tests that take minutes, or hundreds of jobs, whatever they find: they are left to the whole run,
+/// unless their own file has changed.
+pub(super) const LONG: &[&str] = &[
+    "communicator::no_message_is_lost_or_wrong_in_two_minutes",
+    "hello::a_hundred_launches_in_a_row_all_work",
+];
+
+/// Test modules that no source leads to: their subject is not rlaunch.
+#[cfg(test)]
+pub(super) const OF_THEMSELVES: &[&str] = &[
+    // Other launchers, whose manners the README reports.
+    "peers", // The guests, which are the lab's.
+    "guests",
+];
+
+/// Gives all rows.
+pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter()
+}
+
+/// Finds the row of a file, and the name by which it has it.
+pub(super) fn row_of(file: &Path) -> Option<(&'static str, &'static Row)> {
+    let all = rows().flat_map(|row| row.from.iter().map(move |name| (*name, row)));
+    all.filter(|(name, _)| paths::names(name, file)).max_by_key(|(name, _)| name.len())
+}
+
+const ROWS: &[Row] = &[
+    // A job from its start to each of its ends.
+    Row {
+        from: &[
+            "launcher/Cargo.toml",
+            "launcher/src/main.rs",
+            "launcher/src/job.rs",
+            "launcher/src/crew.rs",
+            "launcher/src/crew/",
+            "launcher/src/session.rs",
+            "launcher/src/channel.rs",
+            "worker/Cargo.toml",
+            "worker/src/main.rs",
+            "worker/src/agent.rs",
+            "worker/src/channel.rs",
+            "worker/src/frames.rs",
+            "worker/src/say.rs",
+            "worker/src/ranks.rs",
+            "worker/src/child.rs",
+            "worker/src/exec_rank.rs",
+        ],
+        ..SMOKE
+    },
+    // The end of a job: which rank failed first, what is said of it, and that nothing is left.
+    Row {
+        from: &[
+            "launcher/src/watch.rs",
+            "launcher/src/first_failure.rs",
+            "launcher/src/conclusion.rs",
+            "launcher/src/signals.rs",
+            "launcher/src/reap.rs",
+            "worker/src/guardian.rs",
+            "worker/src/processes.rs",
+            "worker/src/reap.rs",
+            "worker/src/shm.rs",
+            "worker/src/workspace.rs",
+            "worker/src/oom.rs",
+            "worker/sys/src/process.rs",
+        ],
+        netns: &["failing", "ending", "lost", "teardown"],
+        vm: &[],
+    },
+    Row {
+        from: &["launcher/src/events.rs"],
+        netns: &["teardown::events::", "services::clocks", "restarts::a_"],
+        vm: &[],
+    },
+    Row {
+        from: &["launcher/src/refusal.rs", "launcher/src/report.rs", "launcher/src/exit.rs"],
+        netns: &["failing", "missing", "unreachable"],
+        vm: &[],
+    },
+    Row {
+        from: &["worker/src/prepare.rs", "worker/src/facts.rs", "worker/src/verify.rs"],
+        netns: &["missing", "delivery", "environment"],
+        vm: &[],
+    },
+    Row { from: &["launcher/src/restart.rs"], netns: &["restarts"], vm: &[] },
+    Row {
+        from: &[
+            "launcher/src/args.rs",
+            "launcher/src/args/",
+            "launcher/src/manual.rs",
+            "launcher/src/shell_words.rs",
+            "launcher/src/dry_run.rs",
+            "launcher/src/dry_run/",
+        ],
+        netns: &["words", "dry_run", "missing::a_command_line", "example"],
+        vm: &[],
+    },
+    // The environment of ranks, whatever has put it together; `-v` shows it, but for secrets.
+    Row {
+        from: &[
+            "launcher/src/config.rs",
+            "launcher/src/config/",
+            "launcher/src/rank_env.rs",
+            "launcher/src/rank_env/",
+            "launcher/src/log.rs",
+            "worker/src/rank_env.rs",
+            "worker/src/login.rs",
+            "bootstrap/src/env.rs",
+        ],
+        netns: &["config", "environment", "shells"],
+        vm: &[],
+    },
+    // An MPIJob is an allocation, and the command that leads to its pods.
+    Row {
+        from: &["launcher/src/listing.rs", "launcher/src/hosts/", "launcher/src/allocation/"],
+        netns: &["hosts", "rsh::an_mpijob", "rsh::pods"],
+        vm: &[],
+    },
+    Row {
+        from: &[
+            "launcher/src/map.rs",
+            "launcher/src/map/",
+            "launcher/src/placement.rs",
+            "launcher/src/placement_line.rs",
+            "launcher/src/crew/settle.rs",
+            "worker/sys/src/numa.rs",
+        ],
+        netns: &["placement", "hosts", "hello", "network::processors"],
+        vm: &["launching"],
+    },
+    Row {
+        from: &["launcher/src/apps/", "worker/src/awaited_ports.rs", "worker/src/rank_files.rs"],
+        netns: &["apps", "environment::preloaded"],
+        vm: &[],
+    },
+    // Variables by which libraries and frameworks find each other and their network.
+    Row {
+        from: &[
+            "launcher/src/setup.rs",
+            "launcher/src/setup/",
+            "launcher/src/held_ports.rs",
+            "launcher/src/env_style.rs",
+            "launcher/src/nccl.rs",
+            "launcher/src/nccl/",
+            "worker/src/inventory/nccl.rs",
+        ],
+        netns: &["environment", "placement", "network", "gpu"],
+        vm: &["launching", "selection::nccl"],
+    },
+    Row {
+        from: &[
+            "launcher/src/horovod.rs",
+            "worker/src/horovod.rs",
+            "worker/horovod/",
+            "bootstrap/src/env/",
+        ],
+        netns: &["horovod"],
+        vm: &[],
+    },
+    // The tree of agents comes about, carries what its ranks want, and is torn.
+    Row {
+        from: &[
+            "launcher/src/oob.rs",
+            "launcher/src/oob/",
+            "launcher/src/rendezvous.rs",
+            "worker/src/oob/",
+            "bootstrap/src/tree/",
+            "bootstrap/src/oob.rs",
+            "bootstrap/src/transitions.rs",
+        ],
+        netns: &["oob", "services", "lost", "hello"],
+        vm: &["launching"],
+    },
+    Row {
+        from: &["worker/src/services.rs", "bootstrap/src/client/"],
+        netns: &["services", "communicator::an_"],
+        vm: &[],
+    },
+    Row {
+        from: &[
+            "launcher/src/table.rs",
+            "launcher/src/show.rs",
+            "launcher/src/columns.rs",
+            "bootstrap/src/table.rs",
+            "bootstrap/src/table/",
+            "bootstrap/rank-table.schema.json",
+            "bootstrap/rank-table.example.json",
+        ],
+        netns: &[
+            "rank_table",
+            "placement",
+            "network",
+            "topo::people",
+            "communicator::cases_hold_among_hosts",
+        ],
+        vm: &["launching", "selection"],
+    },
+    Row {
+        from: &["launcher/src/selection.rs", "launcher/src/selection/", "launcher/src/reach.rs"],
+        netns: &["network", "guides"],
+        vm: &["selection", "guides", "star"],
+    },
+    Row {
+        from: &["launcher/src/mesh/", "worker/src/mesh/", "bootstrap/src/mesh.rs"],
+        netns: &[],
+        vm: &["mesh", "mesh_killed", "selection::people"],
+    },
+    // Paths that do not work: what follows, and what is said of them.
+    Row {
+        from: &[
+            "launcher/src/mesh/advice.rs",
+            "launcher/src/mesh/verdict.rs",
+            "launcher/src/mesh/words.rs",
+            "launcher/src/mesh/show.rs",
+        ],
+        netns: &[],
+        vm: &["mesh_faults", "selection", "mesh::six", "guides"],
+    },
+    Row {
+        from: &["launcher/src/mesh/watch.rs", "worker/prover/src/watch.rs"],
+        netns: &[],
+        vm: &["mesh_watch", "prover"],
+    },
+    Row {
+        from: &["worker/prover/"],
+        netns: &[],
+        vm: &["prover", "mesh", "mesh_killed", "mesh_faults::a_dead", "mesh_faults::large"],
+    },
+    Row {
+        from: &["worker/verbs/"],
+        netns: &[],
+        vm: &[
+            "verbs",
+            "counts",
+            "prover",
+            "mesh::six",
+            "mesh::soft",
+            "communicator::cases_hold_over",
+        ],
+    },
+    Row {
+        from: &[
+            "launcher/src/topo.rs",
+            "launcher/src/topo/",
+            "launcher/src/capture.rs",
+            "launcher/src/ask.rs",
+            "worker/src/inventory/",
+            "bootstrap/src/inventory/",
+        ],
+        netns: &["topo", "placement", "guides"],
+        vm: &["topo", "launching", "guides"],
+    },
+    Row {
+        from: &["launcher/src/ssh/"],
+        netns: &["jump", "keys", "unreachable", "rekey", "shells"],
+        vm: &[],
+    },
+    Row {
+        from: &[
+            "launcher/src/ssh_config.rs",
+            "launcher/src/ssh/config.rs",
+            "launcher/src/ssh/config/",
+        ],
+        netns: &["jump", "keys::what_ssh_config", "unreachable"],
+        vm: &[],
+    },
+    Row {
+        from: &[
+            "launcher/src/ssh_setup.rs",
+            "launcher/src/ssh_setup/",
+            "launcher/src/ssh/password.rs",
+        ],
+        netns: &["ssh_setup"],
+        vm: &[],
+    },
+    // Limits of what is waited for, and what is said meanwhile.
+    Row {
+        from: &["launcher/src/awake.rs", "launcher/src/waiting.rs"],
+        netns: &["jump", "unreachable", "lost::who_stands_still"],
+        vm: &[],
+    },
+    Row {
+        from: &["launcher/src/route/", "launcher/src/landing.rs"],
+        netns: &["rsh"],
+        vm: &["containers"],
+    },
+    Row {
+        from: &["launcher/src/agent/"],
+        netns: &["delivery", "shells", "aarch64", "shipped", "callback::a_host_without_stdin"],
+        vm: &[],
+    },
+    Row {
+        from: &[
+            "launcher/src/callback.rs",
+            "launcher/src/callback/",
+            "worker/src/callback.rs",
+            "bootstrap/src/callback.rs",
+            "bootstrap/src/secure.rs",
+        ],
+        netns: &["callback", "oob::where_n", "services::strangers"],
+        vm: &[],
+    },
+    // A reader that pauses or leaves is the output's as much as the end's.
+    Row {
+        from: &[
+            "launcher/src/output.rs",
+            "launcher/src/output/",
+            "launcher/src/crew/streams.rs",
+            "worker/src/pump.rs",
+            "worker/src/outbox.rs",
+        ],
+        netns: &["output", "printing", "teardown::reader::"],
+        vm: &[],
+    },
+    Row { from: &["launcher/src/stdin.rs", "worker/src/stdin.rs"], netns: &["stdin"], vm: &[] },
+    Row {
+        from: &[
+            "launcher/src/record.rs",
+            "launcher/src/record/",
+            "launcher/src/figures.rs",
+            "launcher/src/figures/",
+            "launcher/src/verdict.rs",
+            "launcher/src/verdict/",
+            "launcher/src/bench/train.rs",
+        ],
+        netns: &["report", "network::what_nccl"],
+        vm: &[],
+    },
+    Row { from: &["launcher/src/bench.rs", "worker/comm/bench/"], netns: &["bench"], vm: &[] },
+    Row {
+        from: &["worker/src/singleton.rs", "worker/src/elf.rs"],
+        netns: &["singleton", "missing::a_program"],
+        vm: &[],
+    },
+    // The library that ranks link and import.
+    Row {
+        from: &[
+            "launcher/src/agent/library.rs",
+            "worker/src/library.rs",
+            "bootstrap/src/library.rs",
+            "worker/comm/capi/",
+            "worker/comm/python/",
+        ],
+        netns: &["library", "aarch64::python", "training::torch_coll"],
+        vm: &[],
+    },
+    // Memory that is shared or lent, and a socket's silence: the communicator's.
+    Row {
+        from: &["worker/sys/"],
+        netns: &["hello", "communicator"],
+        vm: &["verbs", "communicator::cases_hold_over"],
+    },
+    // The suite and ranks that get lost, one program of each language, one measurement.
+    Row {
+        from: &["worker/comm/", "tests/comm/"],
+        netns: &["communicator", "library::the_examples", "training::numpy", "bench::messages"],
+        vm: &["communicator::cases_hold_over"],
+    },
+    Row {
+        from: &["worker/comm/src/link/verbs/", "worker/comm/src/wire_up/rdma/"],
+        netns: &[],
+        vm: &["communicator", "counts"],
+    },
+    // Every frame and every number of a job: all that is not about something above.
+    Row {
+        from: &["bootstrap/"],
+        netns: &[
+            "hello",
+            "failing",
+            "ending",
+            "lost",
+            "teardown",
+            "output",
+            "printing",
+            "stdin",
+            "local",
+            "apps",
+            "environment",
+            "missing",
+            "delivery",
+            "oob",
+            "services",
+            "example",
+        ],
+        vm: &["launching", "mesh::six", "mesh_watch", "selection"],
+    },
+    // Sources that unit tests and fuzzers run, and nothing on hosts.
+    Row {
+        from: &[
+            "launcher/src/goldens.rs",
+            "launcher/src/recorded.rs",
+            "launcher/goldens/",
+            "launcher/fixtures/",
+            "bootstrap/tests/",
+            "worker/comm/src/sim/",
+            "worker/comm/src/link/sim.rs",
+            "worker/comm/src/fuzz.rs",
+            "worker/comm/src/measure.rs",
+            "worker/comm/examples/",
+            "worker/comm/tests/",
+            "examples/ring/",
+            "examples/services/",
+        ],
+        netns: &[],
+        vm: &[],
+    },
+    Row {
+        from: &["examples/hello/", "examples/all_reduce/"],
+        netns: &["library::the_examples"],
+        vm: &[],
+    },
+    // The page holds an example with its output, which a test compares.
+    Row { from: &["examples/notebook/", "README.md"], netns: &["library::numpy_arrays"], vm: &[] },
+    Row { from: &["examples/train/"], netns: &["example", "restarts::a_rank_killed"], vm: &[] },
+    Row { from: &["examples/resnet/", "examples/torch_ddp/"], netns: &["training"], vm: &[] },
+    // Recorded machines, which a guide is followed on.
+    Row { from: &["worker/fixtures/"], netns: &["guides"], vm: &[] },
+    // Each guide is followed where its machines are; one test reads them all.
+    Row {
+        from: &["examples/guides/connectx3/", "examples/guides/docker/", "examples/guides/mpijob/"],
+        netns: &["guides", "ssh_setup::the_guide", "rsh::the_guide"],
+        vm: &[],
+    },
+    Row {
+        from: &["examples/guides/", "tests/guide.rs"],
+        netns: &["guides", "ssh_setup::the_guide", "rsh::the_guide"],
+        vm: &["guides"],
+    },
+];

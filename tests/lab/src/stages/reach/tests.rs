@@ -1,0 +1,158 @@
+//! Tests of what made-up changes of this workspace reach.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use super::choice::Workspace;
+use super::{Reach, Selection, fuzz};
+
+static WORKSPACE: LazyLock<Workspace> = LazyLock::new(|| Workspace::read().unwrap());
+
+fn reach(files: &[&str]) -> Reach {
+    let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+    Reach::within(&WORKSPACE, &files)
+}
+
+fn packages(reach: &Reach) -> String {
+    reach.packages.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// Gives the beginnings of names that are chosen.
+fn names(selection: &Selection) -> String {
+    match selection {
+        Selection::Some(names) => names.iter().map(String::as_str).collect::<Vec<_>>().join(" "),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_line_of_the_launchers_output() {
+    let reach = reach(&["launcher/src/output/pen.rs"]);
+    assert_eq!(packages(&reach), "rlaunch");
+    assert_eq!(names(&reach.netns), "output:: printing:: teardown::reader::");
+    assert_eq!(reach.vm, Selection::Nothing);
+    assert_eq!((reach.sim, reach.doc_only, &reach.fuzz), (false, false, &None));
+    assert!(reach.notes.is_empty(), "{:?}", reach.notes);
+    let said = reach.describe();
+    for line in [
+        "lints and unit tests: rlaunch (of 16 crates); left out: those that are not built from what \
+         changed",
+        "fuzz: nothing: no target is built from what changed",
+        "sim: nothing: it is not made of what changed",
+        "vm: nothing: no row of the table leads there from launcher/src/output/",
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line}\nis not in\n{said}");
+    }
+    let line = "netns: output, printing, teardown::reader (of ";
+    assert!(said.contains(line) && said.contains("; left out: "), "{said}");
+}
+
+#[test]
+fn a_file_that_the_fuzzer_compiles_as_well() {
+    let reach = reach(&["launcher/src/output/pattern.rs"]);
+    assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
+    assert_eq!(reach.fuzz.as_deref(), Some(["tag-pattern".to_owned()].as_slice()));
+}
+
+#[test]
+fn a_line_of_the_verbs() {
+    let reach = reach(&["worker/verbs/src/queue_pair.rs"]);
+    let built = "rlaunch-bench rlaunch-capi rlaunch-comm rlaunch-comm-suite rlaunch-fuzz \
+                 rlaunch-prover rlaunch-python rlaunch-verbs";
+    assert_eq!(packages(&reach), built);
+    assert_eq!(reach.netns, Selection::Nothing);
+    for module in ["verbs", "counts", "prover", "mesh", "communicator"] {
+        assert!(reach.vm.takes_of(module), "{module}");
+    }
+    // Known inputs are replayed, as the communicator's decoders are built with it.
+    assert_eq!((reach.sim, reach.fuzz.as_deref()), (false, Some([].as_slice())));
+}
+
+#[test]
+fn a_readme_is_what_a_test_compares_with() {
+    let reach = reach(&["README.md"]);
+    assert_eq!(packages(&reach), "");
+    assert_eq!(names(&reach.netns), "library::numpy_arrays");
+    assert_eq!(reach.vm, Selection::Nothing);
+    assert!(!reach.doc_only && !reach.sim && reach.fuzz.is_none());
+}
+
+#[test]
+fn pages_that_no_test_reads() {
+    let reach = reach(&["LICENSE", "examples/train/README.md", "worker/notes.md", ".gitignore"]);
+    assert!(reach.doc_only, "{reach:?}");
+    assert!(reach.packages.is_empty() && reach.netns.is_nothing() && reach.vm.is_nothing());
+}
+
+#[test]
+fn a_lock_file_reaches_everything_and_says_so() {
+    for file in ["Cargo.lock", "Cargo.toml", ".cargo/config.toml", "tests/lab/src/x.rs", ".ci/run"]
+    {
+        let reach = reach(&["README.md", file]);
+        assert_eq!(reach.packages, WORKSPACE.crates.names());
+        assert!(reach.everything && reach.sim && !reach.doc_only);
+        assert_eq!((&reach.netns, &reach.vm), (&Selection::All, &Selection::All));
+        assert_eq!(reach.fuzz.as_ref().map(Vec::len), Some(fuzz::all().count()));
+        assert!(reach.describe().contains(&format!("{file} reaches everything: ")));
+    }
+}
+
+#[test]
+fn a_source_that_no_row_names_is_reported_and_tried_by_the_smallest_jobs() {
+    let reach = reach(&["launcher/src/unheard_of.rs"]);
+    assert_eq!(packages(&reach), "rlaunch");
+    let chosen = ["hello", "ending", "lost", "teardown", "output"];
+    assert!(chosen.into_iter().all(|module| reach.netns.takes_of(module)));
+    assert!(reach.vm.takes_of("launching") && !reach.vm.takes_of("mesh"));
+    let note = "launcher/src/unheard_of.rs: no row of the table names it, so: hello, ";
+    assert!(reach.describe().starts_with(note), "{}", reach.describe());
+}
+
+#[test]
+fn a_fixture_is_for_the_unit_tests_that_read_it() {
+    let recorded = reach(&["worker/fixtures/dgx.tree"]);
+    assert_eq!(packages(&recorded), "rlaunch rlaunch-lab rlaunch-tests rlaunch-worker");
+    assert_eq!(names(&recorded.netns), "guides::");
+    let output = reach(&["launcher/fixtures/any.txt", "launcher/goldens/any.txt"]);
+    assert_eq!(packages(&output), "rlaunch");
+    assert!(output.netns.is_nothing() && output.vm.is_nothing() && !output.doc_only);
+    let table = reach(&["bootstrap/rank-table.schema.json"]);
+    assert_eq!(packages(&table), "rlaunch-bootstrap");
+    assert!(table.netns.takes("rank_table::people_get_columns") && !table.sim);
+}
+
+#[test]
+fn what_launcher_and_agents_agree_on_reaches_all_that_is_built_from_it() {
+    let tree = reach(&["bootstrap/src/tree/link.rs"]);
+    let left = ["rlaunch-horovod", "rlaunch-lab", "rlaunch-sys", "rlaunch-tests", "rlaunch-verbs"];
+    let mut reached = WORKSPACE.crates.names();
+    reached.retain(|name| !left.contains(&&**name));
+    assert_eq!(tree.packages, reached);
+    assert!(tree.sim);
+    let targets: BTreeSet<String> = tree.fuzz.unwrap().into_iter().collect();
+    let expected = ["edge", "from-rank", "gathered", "node", "server", "to-rank"];
+    assert_eq!(targets, expected.map(str::to_owned).into());
+    assert!(!reach(&["bootstrap/src/inventory/pci.rs"]).sim);
+}
+
+#[test]
+fn tests_are_what_their_own_change_reaches() {
+    let reach = reach(&["tests/netns/output.rs", "tests/netns/main.rs", "tests/vm/tools.rs"]);
+    assert_eq!(packages(&reach), "rlaunch-tests");
+    assert_eq!((&*names(&reach.netns), &reach.vm), ("output::", &Selection::All));
+    let crates = ["tests/sim/src/world.rs", "tests/fuzz/src/table.rs", "worker/tests/any.rs"];
+    let reach = self::reach(&crates);
+    assert_eq!(packages(&reach), "rlaunch-fuzz rlaunch-sim rlaunch-worker");
+    assert!(reach.sim && reach.netns.is_nothing() && reach.vm.is_nothing());
+    assert!(reach.notes.is_empty(), "{:?}", reach.notes);
+    let shared = self::reach(&["tests/Cargo.toml"]);
+    assert_eq!((&shared.netns, &shared.vm), (&Selection::All, &Selection::All));
+}
+
+#[test]
+fn lints_are_for_all_crates_and_no_host() {
+    let reach = reach(&[".clippy.toml"]);
+    assert_eq!(reach.packages, WORKSPACE.crates.names());
+    assert!(reach.netns.is_nothing() && reach.vm.is_nothing() && !reach.everything);
+}
