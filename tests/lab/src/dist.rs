@@ -195,6 +195,11 @@ pub(crate) fn place_beside(profile: Profile, program: &Path, name: &str) -> Resu
     place(program, &directory(profile)?.join(name))
 }
 
+/// Says where the agent for this machine is, seen from its launcher.
+pub(crate) fn agent_beside() -> Result<PathBuf, LabError> {
+    Ok(Path::new("lib/rlaunch").join(host_triple()?).join(AGENT))
+}
+
 /// Where [`build`] puts what it builds.
 pub fn directory(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(dist_in(&target_directory()?, profile))

@@ -1,6 +1,7 @@
 //! Measurements of rlaunch beside its peers, in one run on one machine: what is reported are
 //! ratios, since times alone say more about the machine.
 
+pub mod against;
 pub mod comm;
 pub mod failure;
 mod interval;
