@@ -1,12 +1,15 @@
 //! What can be typed after `cargo lab`.
 
-use clap::builder::PossibleValuesParser;
+use std::path::PathBuf;
+
+use clap::builder::{ArgPredicate, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::vm_command::Vm;
+use rlaunch_lab::bench::against::Earlier;
 use rlaunch_lab::bench::{comm, launch};
 use rlaunch_lab::dist::Profile;
-use rlaunch_lab::{names, stages};
+use rlaunch_lab::{LabError, names, stages};
 
 const EXAMPLES: &str = "\
 From a clean checkout:
@@ -45,6 +48,7 @@ Simulate:
 
 Measure:
   cargo lab bench launch              how quickly jobs start, beside other launchers
+  cargo lab bench launch --against DIR   and beside an earlier build of rlaunch
   cargo lab bench rendezvous          how quickly their ranks find each other
   cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
   cargo lab bench train               a training by torch, beside its own backend
@@ -212,12 +216,19 @@ pub(crate) enum Bench {
         /// How many hosts.
         #[arg(long, default_value_t = 64)]
         hosts: usize,
-        /// How many rounds, after one to warm up.
-        #[arg(long, default_value_t = 5)]
+        /// How many rounds, after one to warm up; 15 with --against.
+        #[arg(
+            long,
+            default_value_t = 5,
+            default_value_if(AGAINST, ArgPredicate::IsPresent, AGAINST_ROUNDS)
+        )]
         rounds: usize,
         /// Leave a launcher out.
         #[arg(long, value_parser = PossibleValuesParser::new(launch::launcher_names()))]
+        #[arg(conflicts_with = AGAINST)]
         skip: Vec<String>,
+        #[command(flatten)]
+        against: Against,
     },
     /// Rank table, barrier and all-gather of two ranks on every host, by rlaunch, Hydra and Open MPI
     /// in turn.
@@ -244,8 +255,10 @@ pub(crate) enum Bench {
         only: Option<comm::Link>,
         /// Peers also in ways that few people start them in: Open MPI over UCX, and without help from
         /// the kernel.
-        #[arg(long)]
+        #[arg(long, conflicts_with = AGAINST)]
         variants: bool,
+        #[command(flatten)]
+        against: Against,
     },
     /// Train a network by torch on three hosts, over rlaunch's backend and over gloo in turn.
     Train {
@@ -286,9 +299,15 @@ pub(crate) enum Bench {
         /// MiB of lines on each.
         #[arg(long, default_value_t = 64)]
         mebibytes: usize,
-        /// How many rounds, after one to warm up.
-        #[arg(long, default_value_t = 3)]
+        /// How many rounds, after one to warm up; 15 with --against.
+        #[arg(
+            long,
+            default_value_t = 3,
+            default_value_if(AGAINST, ArgPredicate::IsPresent, AGAINST_ROUNDS)
+        )]
         rounds: usize,
+        #[command(flatten)]
+        against: Against,
     },
     /// Let a rank, a launcher, an agent and a host fail, under rlaunch, Hydra and Open MPI in turn.
     Failure {
@@ -296,6 +315,50 @@ pub(crate) enum Bench {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+}
+
+/// A line is a paragraph: it is broken where the terminal is.
+const AGAINST_HELP: &str = "\
+Measure beside an earlier build of rlaunch in place of the peers.
+
+DIR is what `cargo lab build --profile release` made of it in target/dist-release, or a copy of that: \
+the directory, or the path of the `rlaunch` in it. For `bench comm` the programs `measure` and `init` \
+are there as well. Copy the earlier build before this one is built: the directory that this one goes to \
+is refused.
+
+In each round this build and the earlier one run in turn on the same hosts; which one begins \
+alternates. Peers, their bars, a slow reader (output) and settings with more ranks than processors \
+(comm) are left out: they are for a run without --against.
+
+Each row has the median of the ratios this build/earlier of all rounds, of wall time and of CPU time \
+(that of all hosts and the launch node together), with both ends of its 90 % interval by order \
+statistics, and a word:
+
+  faster     the whole interval lies below 1.00
+  no slower  the 90 % interval of the ratio reaches 1.00, median <= 1.05
+  SLOWER     neither
+
+The rule for a change that is to cost nothing is \"the 90 % interval of the ratio of CPU time reaches \
+1.00, median <= 1.05\". Memory is only shown. The exit code is 1 if any row is SLOWER, or if there are \
+too few rounds to say: below 5 no such interval exists, and 15 are usual.";
+
+/// The name by which clap knows `--against`.
+const AGAINST: &str = "against";
+/// How many rounds two builds are compared in unless told otherwise.
+const AGAINST_ROUNDS: &str = "15";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Against {
+    /// Measure beside an earlier build of rlaunch in place of the peers.
+    #[arg(id = AGAINST, long = "against", value_name = "DIR", long_help = AGAINST_HELP)]
+    directory: Option<PathBuf>,
+}
+
+impl Against {
+    /// The earlier build, if there is to be one; an error if it cannot run.
+    pub(crate) fn find(&self) -> Result<Option<Earlier>, LabError> {
+        self.directory.as_deref().map(Earlier::find).transpose()
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,7 @@
 //! Building rlaunch, and laying it out as it is shipped: `dist-PROFILE/rlaunch`, and below
 //! `dist-PROFILE/lib/rlaunch/TRIPLE` what travels to hosts: `rlaunch-worker`, `rlaunch-prover`,
-//! `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`.
+//! `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. For later comparisons there
+//! are `measure` and `init` beside a released `rlaunch`.
 
 pub mod aarch64;
 mod glibc;
@@ -188,20 +189,33 @@ pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     let linking = machine.linking(&target)?.words(Kind::Program);
     show("build the bench", bench.args(linking))?;
     let place = machine.place(&target, profile).join(program);
-    machine.place_checked(&target.join("release").join(program), &place)
+    machine.place_checked(&target.join("release").join(program), &place)?;
+    // A later build measures its communicator beside that of this one.
+    build_measure(profile)
 }
 
-/// Puts what measures a communicator beside the launcher, as a program of ranks.
+/// Programs that measure a communicator, and how long ranks take until they have one.
+const MEASURE: [&str; 2] = ["measure", "init"];
+
+/// Puts what measures a communicator beside the launcher, as programs of ranks.
 pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
-    let (name, program) = (profile.name(), "measure");
-    let words = ["build", "-p", "rlaunch-comm", "--example", program, "--profile", name];
-    show("build what measures communicators", cargo().args(words))?;
-    place_beside(profile, &target_directory()?.join(name).join("examples").join(program), program)
+    let name = profile.name();
+    let mut build = cargo();
+    build.args(["build", "-p", "rlaunch-comm", "--profile", name]);
+    build.args(MEASURE.iter().flat_map(|program| ["--example", program]));
+    show("build what measures communicators", &mut build)?;
+    let built = target_directory()?.join(name).join("examples");
+    MEASURE.iter().try_for_each(|name| place_beside(profile, &built.join(name), name))
 }
 
 /// Puts a program beside the launcher under this name.
 pub(crate) fn place_beside(profile: Profile, program: &Path, name: &str) -> Result<(), LabError> {
     place(program, &directory(profile)?.join(name))
+}
+
+/// Says where the agent for this machine is, seen from its launcher.
+pub(crate) fn agent_beside() -> Result<PathBuf, LabError> {
+    Ok(Path::new("lib/rlaunch").join(host_triple()?).join(AGENT))
 }
 
 /// Where [`build`] puts what it builds.

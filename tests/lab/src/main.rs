@@ -86,18 +86,24 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
                 None => stages::test(&plan),
             }));
         }
-        Verb::Bench(Bench::Launch { hosts, rounds, skip }) => {
+        Verb::Bench(Bench::Launch { hosts, rounds, skip, against }) => {
             let plan = launch::Plan { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
-            return Ok(exit_code(launch::run(&plan)?));
+            return Ok(exit_code(match against.find()? {
+                Some(earlier) => launch::run_against(&plan, &earlier)?,
+                None => launch::run(&plan)?,
+            }));
         }
         Verb::Bench(Bench::Rendezvous { hosts, rounds }) => {
             let plan = rendezvous::Plan { hosts: *hosts, rounds: *rounds };
             return Ok(exit_code(rendezvous::run(&plan)?));
         }
-        Verb::Bench(Bench::Comm { rounds, row, only, variants }) => {
+        Verb::Bench(Bench::Comm { rounds, row, only, variants, against }) => {
             let (row, only) = (row.clone(), *only);
             let plan = comm::Plan { rounds: *rounds, row, only, variants: *variants };
-            return Ok(exit_code(comm::run(&plan)?));
+            return Ok(exit_code(match against.find()? {
+                Some(earlier) => comm::run_against(&plan, &earlier)?,
+                None => comm::run(&plan)?,
+            }));
         }
         Verb::Bench(Bench::Train { rounds, steps }) => {
             return Ok(exit_code(train::run(&train::Plan { rounds: *rounds, steps: *steps })?));
@@ -112,9 +118,12 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Bench(Bench::Mesh { rounds }) => {
             return Ok(exit_code(mesh::run(&mesh::Plan { rounds: *rounds })?));
         }
-        Verb::Bench(Bench::Output { hosts, mebibytes, rounds }) => {
+        Verb::Bench(Bench::Output { hosts, mebibytes, rounds, against }) => {
             let plan = output::Plan { hosts: *hosts, mebibytes: *mebibytes, rounds: *rounds };
-            return Ok(exit_code(output::run(&plan)?));
+            return Ok(exit_code(match against.find()? {
+                Some(earlier) => output::run_against(&plan, &earlier)?,
+                None => output::run(&plan)?,
+            }));
         }
         Verb::Bench(Bench::Failure { rounds }) => {
             return Ok(exit_code(failure::run(&failure::Plan { rounds: *rounds })?));

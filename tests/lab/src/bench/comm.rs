@@ -7,6 +7,7 @@
 //! at 1.0 or below. How long ranks take until they can speak is measured beside `MPI_Init`, with a
 //! bar in milliseconds.
 
+mod against;
 mod init;
 mod row;
 mod setting;
@@ -19,10 +20,11 @@ use std::time::Duration;
 
 use super::launchers::{Field, Launcher};
 use super::rounds::Rounds;
-use crate::command::{run as run_command, show};
+use crate::command::run as run_command;
 use crate::dist::{self, Profile};
 use crate::setup::{self, Extent};
 use crate::{Lab, LabError, Options};
+pub use against::run_against;
 use row::{Measured, Row};
 pub use setting::Link;
 use setting::{Contender, Setting};
@@ -63,15 +65,21 @@ impl Plan {
     }
 }
 
-/// Measures and prints; true if every row with a bar holds.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
+/// Selects what a plan measures: rows, and where.
+fn selected(plan: &Plan) -> Result<(Vec<Row>, Vec<Setting>), LabError> {
     let rows = Row::with_name(plan.row.as_deref().unwrap_or(""));
     if rows.is_empty() && !plan.wants_init() {
         let all = Row::ALL.map(|row| row.to_string()).join(" ");
         return Err(LabError::Usage(format!("no such row; there are {all} {}", init::NAME)));
     }
     let settings = Setting::ALL.into_iter().filter(|_| !rows.is_empty());
-    let settings: Vec<_> = settings.filter(|one| plan.only.is_none_or(|l| l == one.link)).collect();
+    let settings = settings.filter(|one| plan.only.is_none_or(|link| link == one.link)).collect();
+    Ok((rows, settings))
+}
+
+/// Measures and prints; true if every row with a bar holds.
+pub fn run(plan: &Plan) -> Result<bool, LabError> {
+    let (rows, settings) = selected(plan)?;
     setup::install(Extent::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
     let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
@@ -87,10 +95,8 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
 
 /// Builds what ranks run under each launcher.
 fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
-    let mut own = dist::cargo();
-    own.args(["build", "--release", "-p", "rlaunch-comm", "--example", "measure"]);
-    show("build the communicator's examples", own.args(["--example", "init"]))?;
-    let examples = dist::target_directory()?.join("release/examples");
+    dist::build_measure(Profile::Release)?;
+    let examples = dist::directory(Profile::Release)?;
     let mut programs = Vec::new();
     let named: [(&str, (&str, &str), Name); 2] =
         [("measure", PEER, program), (init::NAME, init::PEER, init::program)];
@@ -153,9 +159,18 @@ fn with_lab(
 }
 
 fn place(field: &Field, program: &Path) -> Result<(), LabError> {
+    place_as(field, program, &program.file_name().unwrap_or_default().to_string_lossy())
+}
+
+fn place_as(field: &Field, program: &Path, name: &str) -> Result<(), LabError> {
     let bytes = fs::read(program).map_err(LabError::io(format!("read {}", program.display())))?;
-    let to = Path::new(ON_HOST).join(program.file_name().unwrap_or_default());
+    let to = PathBuf::from(on_host(name));
     field.hosts.iter().try_for_each(|host| field.lab.write_file(host, &to, &bytes, 0o755))
+}
+
+/// Gives the path of a program on hosts.
+fn on_host(name: &str) -> String {
+    format!("{ON_HOST}/{name}")
 }
 
 /// A round to warm up, in which the programs find how many acts a batch needs, then the timed ones.
@@ -172,7 +187,9 @@ fn measure(
         for turn in 0..contenders.len() {
             let index = (round + turn) % contenders.len();
             let contender = &contenders[index];
-            let measured = match measure_one(field, setting, contender, rows, &counts[index]) {
+            let program = on_host(&program(contender.launcher));
+            let asked = Asked { program: &program, rows, counts: &counts[index], seconds: SECONDS };
+            let measured = match measure_one(field, setting, contender, &asked) {
                 Ok(measured) => measured,
                 Err(error) if setting.has_bar => return Err(error),
                 Err(error) => {
@@ -194,20 +211,29 @@ fn measure(
     Ok(results)
 }
 
+/// Measurements that a program is asked for.
+struct Asked<'a> {
+    /// Its path on hosts.
+    program: &'a str,
+    rows: &'a [Row],
+    /// How many acts a batch of each row has at least.
+    counts: &'a [u64],
+    /// How long it takes at least.
+    seconds: &'a str,
+}
+
 /// Starts a program once.
 fn measure_one(
     field: &Field,
     setting: &Setting,
     contender: &Contender,
-    rows: &[Row],
-    counts: &[u64],
+    asked: &Asked<'_>,
 ) -> Result<Vec<Measured>, LabError> {
     let launcher = contender.launcher;
-    let program = format!("{ON_HOST}/{}", program(launcher));
-    let asked = rows.iter().zip(counts).map(|(row, count)| format!("{row}/{count}"));
-    let asked: Vec<String> = asked.collect();
-    let mut words = [FIRST.as_slice(), &[program.as_str(), SECONDS, BATCHES]].concat();
-    words.extend(asked.iter().map(String::as_str));
+    let rows = asked.rows.iter().zip(asked.counts);
+    let rows: Vec<String> = rows.map(|(row, count)| format!("{row}/{count}")).collect();
+    let mut words = [FIRST.as_slice(), &[asked.program, asked.seconds, BATCHES]].concat();
+    words.extend(rows.iter().map(String::as_str));
     let hosts = &field.hosts[..setting.hosts];
     let limit = ["--timeout", setting.limit()];
     let limit = if launcher == Launcher::Hydra { [].as_slice() } else { &limit };
@@ -217,7 +243,7 @@ fn measure_one(
     let operation = format!("measure the communicator of {}", contender.name);
     let output = run_command(&operation, &mut command)?;
     field.lab.wait_until_idle(IDLE)?;
-    row::read(&String::from_utf8_lossy(&output.stdout), rows)
+    row::read(&String::from_utf8_lossy(&output.stdout), asked.rows)
 }
 
 fn in_words(rows: &[Row], measured: &[Measured]) -> String {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Series;
+use super::against::{self, Build, Builds, Earlier, Ground, Row};
 use super::launchers::{Field, Launcher};
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
@@ -19,6 +20,9 @@ const NET: [u8; 2] = [10, 97];
 const PROGRAM: &str = "hostname";
 /// How long hosts may go on after a launcher has returned.
 const IDLE: Duration = Duration::from_secs(30);
+
+/// How often the memory of two builds is looked at: it varies less than time.
+const MEMORY_ROUNDS: usize = 5;
 
 /// The most that rlaunch may take of this one's time and CPU.
 fn bar(peer: Launcher) -> Option<f64> {
@@ -82,6 +86,34 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
     Ok(print_ratios(&results))
 }
 
+/// Measures this build beside an earlier one and prints; true if it is slower by no row.
+pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
+    let builds = Builds::make(earlier, plan.rounds)?;
+    let rows = against::on_hosts(plan.hosts, builds, |ground| compare(ground, plan.rounds))?;
+    println!("\n{PROGRAM} on {} hosts, median (min–max) of {} rounds", plan.hosts, plan.rounds);
+    Ok(against::print(&rows))
+}
+
+/// The timed rounds, then a few for memory.
+fn compare(ground: &Ground, rounds: usize) -> Result<Vec<Row>, LabError> {
+    let (mut wall, mut cpu) = (Row::new("wall", "s"), Row::new("CPU", "s"));
+    ground.in_turn(rounds, |turn| {
+        let (seconds, used) = time(turn.field, Launcher::Rlaunch)?;
+        let used = against::required(used)?;
+        println!("{turn} {seconds:.2} s, {used:.2} s of CPU");
+        wall.note(turn, seconds);
+        cpu.note(turn, used);
+        Ok(())
+    })?;
+    let mut peak = Row::without_bar("memory", "MiB");
+    for _ in 0..rounds.min(MEMORY_ROUNDS) {
+        for build in Build::ALL {
+            peak.push(build, memory(ground.field(build), Launcher::Rlaunch)?);
+        }
+    }
+    Ok(vec![wall, cpu, peak])
+}
+
 /// A warm-up, the timed rounds in turn, and one more round for memory.
 fn measure(field: &Field, launchers: &[Launcher], rounds: usize) -> Result<Vec<Results>, LabError> {
     let new = |&launcher: &Launcher| Results {
@@ -110,14 +142,13 @@ fn measure(field: &Field, launchers: &[Launcher], rounds: usize) -> Result<Vec<R
 /// Wall time of one run in seconds, and the CPU time it took on all nodes together, with what the
 /// hosts still did after it had returned.
 fn time(field: &Field, launcher: Launcher) -> Result<(f64, Option<f64>), LabError> {
-    let before = field.lab.cpu_usage();
-    let start = Instant::now();
-    let output = complete(field, launcher);
-    let wall = start.elapsed().as_secs_f64();
-    check(field, launcher, &output?)?;
-    field.lab.wait_until_idle(IDLE)?;
-    let cpu = field.lab.cpu_usage().zip(before).map(|(after, before)| after - before);
-    Ok((wall, cpu.map(|cpu| cpu.as_secs_f64())))
+    field.with_cpu(|| {
+        let start = Instant::now();
+        let output = complete(field, launcher);
+        let wall = start.elapsed().as_secs_f64();
+        check(field, launcher, &output?)?;
+        Ok(wall)
+    })
 }
 
 /// Peak memory of the launcher's processes on the launch node in MiB. Sampling costs time, so

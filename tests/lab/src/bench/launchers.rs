@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::{Account, Lab};
+use crate::{Account, Lab, LabError};
 
+/// How long hosts may go on after a launcher has returned.
+const IDLE: Duration = Duration::from_secs(30);
 /// Plain ssh at its quickest: the newer default key exchanges cost three times as much.
 /// Arguments: program, hosts...
 const PLAIN_SSH: &str = r#"program=$1; shift
@@ -90,4 +93,19 @@ pub(super) struct Field {
     pub(super) lab: Lab,
     pub(super) hosts: Vec<String>,
     pub(super) rlaunch: PathBuf,
+}
+
+impl Field {
+    /// Does `act`, and gives beside what it gave the seconds of CPU that it took on all nodes
+    /// together, with what hosts still did after it had returned; none on a machine without cgroup v2.
+    pub(super) fn with_cpu<T>(
+        &self,
+        act: impl FnOnce() -> Result<T, LabError>,
+    ) -> Result<(T, Option<f64>), LabError> {
+        let before = self.lab.cpu_usage();
+        let done = act()?;
+        self.lab.wait_until_idle(IDLE)?;
+        let used = self.lab.cpu_usage().zip(before).map(|(after, before)| after - before);
+        Ok((done, used.map(|used| used.as_secs_f64())))
+    }
 }

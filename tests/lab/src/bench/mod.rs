@@ -1,8 +1,10 @@
 //! Measurements of rlaunch beside its peers, in one run on one machine: what is reported are
 //! ratios, since times alone say more about the machine.
 
+pub mod against;
 pub mod comm;
 pub mod failure;
+mod interval;
 pub mod inventory;
 pub mod launch;
 mod launchers;
@@ -64,6 +66,11 @@ impl Series {
             }
             _ => "–".into(),
         }
+    }
+
+    /// The same with as many of them as a value of that size is worth.
+    fn summary_by_size(&self) -> String {
+        self.summary_to(if self.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
     }
 
     /// The median of the ratios to `other`, round by round: what disturbs a round disturbs both.

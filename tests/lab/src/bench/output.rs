@@ -23,14 +23,15 @@ use crate::dist::{self, Profile};
 use crate::setup::{self, Extent};
 use crate::{Lab, LabError, Options};
 
+mod against;
 mod check;
+pub use against::run_against;
 use check::{Damage, LINE, lines_of};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
 /// Where every host has its lines.
 const ON_HOST: &str = "/tmp/bench-lines";
-const IDLE: Duration = Duration::from_secs(30);
 /// No launcher may take longer for one job.
 const LIMIT: Duration = Duration::from_secs(300);
 const LAUNCHERS: [Launcher; 3] = [Launcher::Rlaunch, Launcher::Hydra, Launcher::OpenMpi];
@@ -105,11 +106,37 @@ struct Row {
     memory: f64,
 }
 
+impl Row {
+    fn new(launcher: Launcher, way: Way) -> Row {
+        Row { launcher, way, speed: Series::default(), damage: Damage::default(), memory: 0.0 }
+    }
+}
+
 /// A run that is over.
 struct Ran {
     seconds: f64,
     /// The most memory of the launcher's own process in MiB.
     memory: f64,
+}
+
+/// Result of a run.
+struct Trial {
+    ran: Ran,
+    /// Seconds on all nodes together.
+    cpu: Option<f64>,
+    damage: Damage,
+}
+
+/// Output that a launcher is to bring home.
+struct Task<'a> {
+    launcher: Launcher,
+    way: Way,
+    /// What every rank runs.
+    program: &'a [&'a str],
+    /// How many lines that prints.
+    lines: usize,
+    /// How many bytes per second are read at most.
+    pace: Option<f64>,
 }
 
 /// Measures and prints; true if every bar is met.
@@ -133,22 +160,11 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
 }
 
 fn with_lines(field: &Field, plan: &Plan) -> Result<(Vec<Row>, Row), LabError> {
-    let lines = (plan.mebibytes << 20) / LINE;
-    for (rank, host) in field.hosts.iter().enumerate() {
-        field.lab.write_file(host, Path::new(ON_HOST), &lines_of(rank, lines), 0o644)?;
-    }
-    // Used again, so that its pages are there before a launcher is waited for.
-    let mut arrived = Vec::with_capacity((lines * plan.hosts) * (LINE + 32));
+    let lines = place_lines(field, plan)?;
+    let mut arrived = room(plan, lines);
     let mut rows = Vec::new();
     for way in Way::ALL {
-        let new = |launcher| Row {
-            launcher,
-            way,
-            speed: Series::default(),
-            damage: Damage::default(),
-            memory: 0.0,
-        };
-        rows.extend(LAUNCHERS.map(new));
+        rows.extend(LAUNCHERS.map(|launcher| Row::new(launcher, way)));
     }
     for round in 0..=plan.rounds {
         for row in &mut rows {
@@ -159,19 +175,28 @@ fn with_lines(field: &Field, plan: &Plan) -> Result<(Vec<Row>, Row), LabError> {
             }
         }
     }
-    let mut slow = Row {
-        launcher: Launcher::Rlaunch,
-        way: Way::Plain,
-        speed: Series::default(),
-        damage: Damage::default(),
-        memory: 0.0,
-    };
+    let mut slow = Row::new(Launcher::Rlaunch, Way::Plain);
     let few = SLOW_LINES.min(lines);
     let length = (few * LINE).to_string();
     let program = ["head", "-c", &length, ON_HOST];
     println!("a reader of {:.0} MB/s", SLOW / 1e6);
     measure(field, &mut slow, few, (&program, Some(SLOW)), &mut arrived)?;
     Ok((rows, slow))
+}
+
+/// Gives every host its lines, and says how many they are.
+fn place_lines(field: &Field, plan: &Plan) -> Result<usize, LabError> {
+    let lines = (plan.mebibytes << 20) / LINE;
+    for (rank, host) in field.hosts.iter().enumerate() {
+        field.lab.write_file(host, Path::new(ON_HOST), &lines_of(rank, lines), 0o644)?;
+    }
+    Ok(lines)
+}
+
+/// Makes room for what arrives. It is used again, so that its pages are there before a launcher is
+/// waited for.
+fn room(plan: &Plan, lines: usize) -> Vec<u8> {
+    Vec::with_capacity((lines * plan.hosts) * (LINE + 32))
 }
 
 /// One job; what it was worth is added to `row`.
@@ -182,20 +207,11 @@ fn measure(
     (program, pace): (&[&str], Option<f64>),
     arrived: &mut Vec<u8>,
 ) -> Result<(), LabError> {
-    let (launcher, way) = (row.launcher, row.way);
-    let errors = env::temp_dir().join(format!("rlaunch-bench-{}-stderr", std::process::id()));
-    let ran = complete(field, (launcher, way), program, pace, &errors, arrived);
-    let said = fs::read_to_string(&errors).unwrap_or_default();
-    let _ = fs::remove_file(&errors);
-    let ran =
-        ran.map_err(|error| LabError::Wrong(format!("{error}\n{}", last_lines(&said, 10))))?;
-    field.lab.wait_until_idle(IDLE)?;
-    let hosts = field.hosts.iter().enumerate();
-    let tags: Vec<String> = hosts.map(|(rank, host)| way.tag(launcher, rank, host)).collect();
-    let damage = check::check(arrived, &tags, lines);
+    let task = Task { launcher: row.launcher, way: row.way, program, lines, pace };
+    let Trial { ran, damage, .. } = attempt(field, &task, arrived)?;
     let bytes = (lines * LINE * field.hosts.len()) as f64;
     let speed = bytes / 1e6 / ran.seconds;
-    let (name, what) = (launcher.name(), way.name());
+    let (name, what) = (row.launcher.name(), row.way.name());
     println!("{name:<8} {what:<9} {speed:>7.1} MB/s, {:.1} MiB, {damage}", ran.memory);
     row.speed.push(speed);
     row.memory = row.memory.max(ran.memory);
@@ -203,21 +219,36 @@ fn measure(
     Ok(())
 }
 
+/// Runs one job, and looks at what arrived.
+fn attempt(field: &Field, task: &Task<'_>, arrived: &mut Vec<u8>) -> Result<Trial, LabError> {
+    let errors = env::temp_dir().join(format!("rlaunch-bench-{}-stderr", std::process::id()));
+    let with_stderr = |error| {
+        let said = fs::read_to_string(&errors).unwrap_or_default();
+        LabError::Wrong(format!("{error}\n{}", last_lines(&said, 10)))
+    };
+    let ran = field.with_cpu(|| complete(field, task, &errors, arrived).map_err(with_stderr));
+    let _ = fs::remove_file(&errors);
+    let (ran, cpu) = ran?;
+    let hosts = field.hosts.iter().enumerate();
+    let tag = |(rank, host): (usize, &String)| task.way.tag(task.launcher, rank, host);
+    let tags: Vec<String> = hosts.map(tag).collect();
+    Ok(Trial { ran, cpu, damage: check::check(arrived, &tags, task.lines) })
+}
+
 fn complete(
     field: &Field,
-    (launcher, way): (Launcher, Way),
-    program: &[&str],
-    pace: Option<f64>,
+    task: &Task<'_>,
     errors: &Path,
     arrived: &mut Vec<u8>,
 ) -> Result<Ran, LabError> {
+    let launcher = task.launcher;
     let failed = || format!("run {}", launcher.name());
     let stderr = fs::File::create(errors).map_err(LabError::io(failed()))?;
-    let mut command = launcher.command_with(way.options(launcher), field, 1, program);
+    let mut command = launcher.command_with(task.way.options(launcher), field, 1, task.program);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let started = Instant::now();
     let mut child = command.spawn().map_err(LabError::io(failed()))?;
-    let memory = read_all(&mut child, pace, arrived).map_err(LabError::io(failed()));
+    let memory = read_all(&mut child, task.pace, arrived).map_err(LabError::io(failed()));
     let seconds = started.elapsed().as_secs_f64();
     if memory.is_err() {
         let _ = child.kill();

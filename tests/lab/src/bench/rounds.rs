@@ -2,13 +2,12 @@
 //! of its peers.
 
 use super::Series;
+use super::interval::Interval;
 
 /// Where the median ratio has to lie.
 const MEDIAN_BAR: f64 = 1.10;
 /// Where the interval of the median ratio has to begin at the latest.
 const LOWER_BAR: f64 = 1.0;
-/// How likely the true median may lie below a 90 % interval, and how likely above.
-const BEYOND: f64 = 0.05;
 
 /// Seconds of a row by round, of each contender, rlaunch first.
 #[derive(Debug, Default, Clone)]
@@ -48,7 +47,8 @@ impl Rounds {
             return Some(Verdict { better, median: own.median()? / least, lower: None });
         }
         let ratios = own.ratios_to(peer);
-        Some(Verdict { better, median: ratios.median()?, lower: lower_end(&ratios) })
+        let lower = Interval::of(&ratios).map(|interval| interval.lower);
+        Some(Verdict { better, median: ratios.median()?, lower })
     }
 
     /// Prints the row under its name, with seconds as `shown` has them in `unit`.
@@ -60,8 +60,7 @@ impl Rounds {
         has_bar: bool,
     ) {
         let shown = |series: &Series| {
-            let shown = Series(series.0.iter().map(|time| shown(*time)).collect());
-            shown.summary_to(if shown.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
+            Series(series.0.iter().map(|time| shown(*time)).collect()).summary_by_size()
         };
         print!("{name:<20}{unit:<5}");
         self.0.iter().map(shown).for_each(|one| print!("{one:>28}"));
@@ -78,51 +77,12 @@ impl Rounds {
     }
 }
 
-/// Where the 90 % interval of the median begins, by order statistics: whatever the values are like,
-/// each of them is below their true median in half of all cases.
-fn lower_end(series: &Series) -> Option<f64> {
-    let mut sorted = series.0.clone();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(values_below(sorted.len())?).copied()
-}
-
-/// How many of `count` values lie below the lower end: the most of which so many or fewer are below
-/// the true median with a probability of at most [`BEYOND`]; none if none at all is likelier.
-fn values_below(count: usize) -> Option<usize> {
-    let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
-    let mut total = 0.0;
-    let mut most = None;
-    for k in 0..count {
-        total += chance;
-        if total > BEYOND {
-            break;
-        }
-        most = Some(k);
-        // Of k + 1 among `count`, from that of k.
-        chance *= (count - k) as f64 / (k + 1) as f64;
-    }
-    most
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn series(values: &[f64]) -> Series {
         Series(values.to_vec())
-    }
-
-    #[test]
-    fn the_interval_begins_where_tables_say() {
-        // The usual tables of the sign test, one-sided at 5 %: ranks from 1.
-        for (count, rank) in [(5, 1), (7, 1), (8, 2), (10, 2), (11, 3), (15, 4), (20, 6), (30, 11)]
-        {
-            assert_eq!(values_below(count).map(|below| below + 1), Some(rank), "{count}");
-        }
-        assert_eq!(values_below(4), None);
-        assert_eq!(values_below(0), None);
-        assert_eq!(lower_end(&series(&[5.0, 4.0, 3.0, 2.0, 1.0])), Some(1.0));
-        assert_eq!(lower_end(&series(&[1.0; 4])), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! launcher's affair, and measured by `cargo lab bench launch`.
 
 use super::setting::{Contender, Link, Setting};
-use super::{IDLE, ON_HOST};
+use super::{IDLE, on_host};
 use crate::LabError;
 use crate::bench::Series;
 use crate::bench::launchers::{Field, Launcher};
@@ -39,7 +39,8 @@ pub(super) fn run(field: &Field, rounds: usize) -> Result<bool, LabError> {
         let mut words = Vec::new();
         for turn in 0..contenders.len() {
             let index = (round + turn) % contenders.len();
-            let time = once(field, &contenders[index])?;
+            let program = on_host(&program(contenders[index].launcher));
+            let time = once(field, &contenders[index], &program)?;
             words.push(format!("{} {time:.2} ms", contenders[index].name));
             if round > 0 {
                 times[index].push(time);
@@ -47,10 +48,7 @@ pub(super) fn run(field: &Field, rounds: usize) -> Result<bool, LabError> {
         }
         println!("round {round}: {}", words.join(", "));
     }
-    println!(
-        "\n{} ranks on {HOSTS} hosts, from one moment until the slowest is ready: ms, median (min–max)",
-        HOSTS * SETTING.per_host
-    );
+    println!("\n{}: ms, median (min–max)", describe());
     for (contender, times) in contenders.iter().zip(&times) {
         println!("{:<11} {}", contender.name, times.summary());
     }
@@ -59,16 +57,21 @@ pub(super) fn run(field: &Field, rounds: usize) -> Result<bool, LabError> {
     Ok(met)
 }
 
+/// Says in words what is measured.
+pub(super) fn describe() -> String {
+    let ranks = HOSTS * SETTING.per_host;
+    format!("{ranks} ranks on {HOSTS} hosts, from one moment until the slowest is ready")
+}
+
 /// Milliseconds of the slowest rank.
-fn once(field: &Field, contender: &Contender) -> Result<f64, LabError> {
+pub(super) fn once(field: &Field, contender: &Contender, program: &str) -> Result<f64, LabError> {
     let hosts = &field.hosts[..HOSTS];
-    let program = format!("{ON_HOST}/{}", program(contender.launcher));
     let limit = ["--timeout", SETTING.limit()];
     let limit = if contender.launcher == Launcher::Hydra { [].as_slice() } else { &limit };
     let options: Vec<&str> = limit.iter().copied().chain(contender.options()).collect();
     let moment = (SystemTime::now() + LEAD).duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = moment.as_secs_f64().to_string();
-    let words = [program.as_str(), &moment];
+    let words = [program, &moment];
     let mut command =
         contender.launcher.command_on(hosts, &options, field, SETTING.per_host, &words);
     command.env("MPIEXEC_TIMEOUT", SETTING.limit());

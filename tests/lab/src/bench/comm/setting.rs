@@ -13,6 +13,16 @@ pub enum Link {
     Tcp,
 }
 
+impl Link {
+    /// As rows name it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Link::Shm => "shm",
+            Link::Tcp => "tcp",
+        }
+    }
+}
+
 /// Where ranks are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
@@ -51,7 +61,7 @@ impl Setting {
             (Link::Tcp, false) => TCP_CROWDED,
         };
         let wanted = |one: &&Contender| variants || !one.is_variant;
-        RLAUNCH.iter().chain(all).filter(wanted).copied().collect()
+        [RLAUNCH].iter().chain(all).filter(wanted).copied().collect()
     }
 
     /// How many of `rounds` rounds are made here: for what is only printed few will do.
@@ -91,7 +101,7 @@ const fn variant(name: &'static str, launcher: Launcher, options: &'static str) 
     Contender { name, launcher, options, is_variant: true }
 }
 
-const RLAUNCH: &[Contender] = &[usual("rlaunch", Launcher::Rlaunch, "")];
+pub(super) const RLAUNCH: Contender = usual("rlaunch", Launcher::Rlaunch, "");
 
 const SHM: &[Contender] = &[
     usual("MPICH", Launcher::Hydra, "-bind-to core"),

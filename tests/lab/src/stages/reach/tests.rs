@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use super::choice::Workspace;
-use super::{Reach, Selection, fuzz};
+use super::selection::Selection;
+use super::{Reach, fuzz};
 
 static WORKSPACE: LazyLock<Workspace> = LazyLock::new(|| Workspace::read().unwrap());
 

@@ -1,0 +1,207 @@
+//! `--against DIR` of benches: this build of rlaunch beside an earlier one, in turn on the same hosts
+//! in one run, since whatever the machine does meanwhile disturbs both.
+
+mod earlier;
+mod row;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::interval;
+use super::launchers::Field;
+use crate::dist::{self, Profile};
+use crate::setup::{self, Extent};
+use crate::{Lab, LabError, Options};
+pub use earlier::Earlier;
+pub(super) use row::{Row, print};
+
+const NAME: &str = "bench";
+const NET: [u8; 2] = [10, 97];
+/// How many rounds there should be: with fewer an interval spans nearly all of them.
+const USUAL_ROUNDS: usize = 15;
+
+/// Builds that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Build {
+    This,
+    Earlier,
+}
+
+impl Build {
+    pub(super) const ALL: [Build; 2] = [Build::This, Build::Earlier];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Build::This => "this build",
+            Build::Earlier => "earlier",
+        }
+    }
+}
+
+/// Launchers of both builds, each in its distribution.
+pub(super) struct Builds {
+    pub(super) this: PathBuf,
+    pub(super) earlier: PathBuf,
+}
+
+impl Builds {
+    /// Says how much `rounds` rounds can tell, and builds what the earlier build is compared with.
+    pub(super) fn make(earlier: &Earlier, rounds: usize) -> Result<Builds, LabError> {
+        if let Some(warning) = warning(rounds) {
+            eprintln!("warning: {warning}");
+        }
+        // Peers are not needed; without what builds verbs, this build would lack what the earlier has.
+        setup::install(Extent::Verbs)?;
+        let builds =
+            Builds { this: dist::build(Profile::Release)?, earlier: earlier.rlaunch().into() };
+        println!("this build beside {}", builds.earlier.display());
+        if builds.are_the_same()? {
+            println!(
+                "both are the same, byte by byte: the ratios are what this machine makes of 1.00"
+            );
+        }
+        Ok(builds)
+    }
+
+    /// Says whether launcher and agent of both have the same content.
+    fn are_the_same(&self) -> Result<bool, LabError> {
+        let content = |path: PathBuf| {
+            fs::read(&path).map_err(LabError::io(format!("read {}", path.display())))
+        };
+        let agent = dist::agent_beside()?;
+        for name in [Path::new("rlaunch"), &agent] {
+            let of = |launcher: &Path| content(launcher.with_file_name(name));
+            if of(&self.this)? != of(&self.earlier)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Says what so few rounds cannot tell, if there is such a thing.
+fn warning(rounds: usize) -> Option<String> {
+    if rounds < interval::FEWEST {
+        let fewest = interval::FEWEST;
+        return Some(format!(
+            "no 90 % interval exists below {fewest} rounds, so {rounds} of them cannot say whether a \
+             row is slower; {USUAL_ROUNDS} are usual"
+        ));
+    }
+    (rounds < USUAL_ROUNDS).then(|| {
+        format!(
+            "the 90 % interval of {rounds} rounds spans nearly all of them; {USUAL_ROUNDS} are usual"
+        )
+    })
+}
+
+/// Hosts of a lab, on which both builds run.
+pub(super) struct Ground {
+    this: Field,
+    earlier: Field,
+}
+
+/// Run of one build in one round.
+pub(super) struct Turn<'a> {
+    pub(super) round: usize,
+    pub(super) build: Build,
+    pub(super) field: &'a Field,
+}
+
+impl Turn<'_> {
+    /// Says whether it is more than a warm-up, in which hosts are sent what the build needs there.
+    pub(super) fn counts(&self) -> bool {
+        self.round > 0
+    }
+}
+
+/// `round 3: earlier`, as the beginning of a line.
+impl std::fmt::Display for Turn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "round {}: {:<10}", self.round, self.build.name())
+    }
+}
+
+impl Ground {
+    pub(super) fn field(&self, build: Build) -> &Field {
+        match build {
+            Build::This => &self.this,
+            Build::Earlier => &self.earlier,
+        }
+    }
+
+    /// Has each build take a turn in each round, after a round to warm up.
+    pub(super) fn in_turn(
+        &self,
+        rounds: usize,
+        mut act: impl FnMut(&Turn<'_>) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
+        for round in 0..=rounds {
+            for build in order(round) {
+                act(&Turn { round, build, field: self.field(build) })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Orders the builds of a round: what the first leaves behind disturbs each of them as often.
+fn order(round: usize) -> [Build; 2] {
+    let mut order = Build::ALL;
+    order.rotate_left(round % 2);
+    order
+}
+
+/// Starts hosts, and has `measure` measure on them.
+pub(super) fn on_hosts<T>(
+    hosts: usize,
+    builds: Builds,
+    measure: impl FnOnce(&Ground) -> Result<T, LabError>,
+) -> Result<T, LabError> {
+    println!("starting {hosts} hosts");
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
+    let measured = ground(lab, builds).and_then(|ground| measure(&ground));
+    Lab::down(NAME)?;
+    measured
+}
+
+fn ground(lab: Lab, builds: Builds) -> Result<Ground, LabError> {
+    if lab.cpu_usage().is_none() {
+        return Err(LabError::Wrong(
+            "this machine has no cgroup v2, without which nothing says what CPU time a build takes"
+                .into(),
+        ));
+    }
+    let again = Lab::attach(NAME)?;
+    Ok(Ground {
+        this: Field { hosts: lab.hosts(), lab, rlaunch: builds.this },
+        earlier: Field { hosts: again.hosts(), lab: again, rlaunch: builds.earlier },
+    })
+}
+
+/// Gives the CPU time of a run, which every run on [`Ground`] has.
+pub(super) fn required(cpu: Option<f64>) -> Result<f64, LabError> {
+    cpu.ok_or_else(|| LabError::Wrong("the lab's cgroup no longer says its CPU time".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_build_begins_every_other_round() {
+        assert_eq!(order(0), [Build::This, Build::Earlier]);
+        assert_eq!(order(1), [Build::Earlier, Build::This]);
+        assert_eq!(order(2), order(0));
+    }
+
+    #[test]
+    fn too_few_rounds_are_warned_of() {
+        assert_eq!(warning(USUAL_ROUNDS), None);
+        assert!(warning(USUAL_ROUNDS - 1).unwrap().contains("spans"));
+        assert!(warning(5).unwrap().contains("spans"));
+        assert!(warning(4).unwrap().contains("no 90 % interval"));
+    }
+}

@@ -1,0 +1,135 @@
+//! The communicator beside that of an earlier build.
+//!
+//! Programs of ranks have it linked in, so each build brings its own, and its own launcher starts
+//! them. Where more ranks than processors take turns nothing is measured: what the kernel makes of
+//! that differs by more from run to run than builds do.
+
+use super::row::{Measured, Row};
+use super::setting::{RLAUNCH, Setting};
+use super::{Asked, Plan, SECONDS, in_words, init, measure_one, on_host, place_as, selected};
+use crate::LabError;
+use crate::bench::against::{self, Build, Builds, Earlier, Ground, Row as Compared, Turn};
+use crate::dist::{self, Profile};
+
+/// What measures acts, in a distribution.
+const MEASURE: &str = "measure";
+/// The least seconds of a batch of which the number of acts is known: no batch is as short as that.
+const NO_SECONDS: &str = "0.000001";
+
+/// Measures this build beside an earlier one and prints; true if it is slower by no row.
+pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
+    let (rows, mut settings) = selected(plan)?;
+    settings.retain(|setting| setting.has_bar);
+    let mut programs = Vec::new();
+    if !settings.is_empty() {
+        programs.push(MEASURE);
+    }
+    if plan.wants_init() {
+        programs.push(init::NAME);
+    }
+    for program in &programs {
+        earlier.program(program)?;
+    }
+    let builds = Builds::make(earlier, plan.rounds)?;
+    dist::build_measure(Profile::Release)?;
+    let hosts = settings.iter().map(|setting| setting.hosts);
+    let hosts = hosts.chain(plan.wants_init().then_some(init::HOSTS)).max().unwrap_or(1);
+    let compared = against::on_hosts(hosts, builds, |ground| {
+        place_programs(ground, &programs)?;
+        let mut compared = Vec::new();
+        for setting in &settings {
+            compared.extend(compare(ground, setting, &rows, plan.rounds)?);
+        }
+        if plan.wants_init() {
+            compared.extend(compare_init(ground, plan.rounds)?);
+        }
+        Ok(compared)
+    })?;
+    println!("\nmedian (min–max) of {} rounds; CPU is that of a whole run", plan.rounds);
+    Ok(against::print(&compared))
+}
+
+/// Gives hosts the programs of both builds.
+fn place_programs(ground: &Ground, programs: &[&str]) -> Result<(), LabError> {
+    for build in Build::ALL {
+        let field = ground.field(build);
+        for program in programs {
+            place_as(field, &field.rlaunch.with_file_name(program), &name(program, build))?;
+        }
+    }
+    Ok(())
+}
+
+/// Names the program of a build on hosts.
+fn name(program: &str, build: Build) -> String {
+    match build {
+        Build::This => format!("{program}-this"),
+        Build::Earlier => format!("{program}-earlier"),
+    }
+}
+
+/// Measures acts where ranks are as `setting` has them. In the round to warm up, both programs find
+/// how many acts a batch of their own needs; from then on both do as many as the quicker one needs, so
+/// that a run of either is as much work and takes CPU time that can be compared.
+fn compare(
+    ground: &Ground,
+    setting: &Setting,
+    rows: &[Row],
+    rounds: usize,
+) -> Result<Vec<Compared>, LabError> {
+    println!("\n{}", setting.describe());
+    let link = setting.link.name();
+    let new = |row: &Row| Compared::new(format!("{link} {row} wall"), "µs");
+    let mut walls: Vec<Compared> = rows.iter().map(new).collect();
+    let mut cpu = Compared::new(format!("{link} CPU"), "s");
+    let mut counts = vec![0; rows.len()];
+    ground.in_turn(rounds, |turn| {
+        let seconds = if turn.counts() { NO_SECONDS } else { SECONDS };
+        let (measured, used) = measure_turn(turn, setting, rows, (&counts, seconds))?;
+        if !turn.counts() {
+            let found = counts.iter_mut().zip(&measured);
+            found.for_each(|(count, one)| *count = one.count.max(*count));
+        }
+        let noted = walls.iter_mut().zip(&measured);
+        noted.for_each(|(wall, one)| wall.note(turn, one.seconds * 1e6));
+        cpu.note(turn, used);
+        Ok(())
+    })?;
+    walls.push(cpu);
+    Ok(walls)
+}
+
+/// Runs the program once; gives what it measured, and the CPU time it took.
+fn measure_turn(
+    turn: &Turn<'_>,
+    setting: &Setting,
+    rows: &[Row],
+    (counts, seconds): (&[u64], &str),
+) -> Result<(Vec<Measured>, f64), LabError> {
+    let program = on_host(&name(MEASURE, turn.build));
+    let asked = Asked { program: &program, rows, counts, seconds };
+    let act = || measure_one(turn.field, setting, &RLAUNCH, &asked);
+    let (measured, cpu) = turn.field.with_cpu(act)?;
+    let cpu = against::required(cpu)?;
+    println!("{turn} {}  {cpu:.2} s of CPU", in_words(rows, &measured));
+    Ok((measured, cpu))
+}
+
+/// Measures how long ranks take until they can speak.
+fn compare_init(ground: &Ground, rounds: usize) -> Result<Vec<Compared>, LabError> {
+    println!("\n{}", init::describe());
+    let named = |what| format!("{} {what}", init::NAME);
+    let (mut wall, mut cpu) =
+        (Compared::new(named("wall"), "ms"), Compared::new(named("CPU"), "s"));
+    ground.in_turn(rounds, |turn| {
+        let program = on_host(&name(init::NAME, turn.build));
+        let act = || init::once(turn.field, &RLAUNCH, &program);
+        let (milliseconds, used) = turn.field.with_cpu(act)?;
+        let used = against::required(used)?;
+        println!("{turn} {milliseconds:.2} ms, {used:.2} s of CPU");
+        wall.note(turn, milliseconds);
+        cpu.note(turn, used);
+        Ok(())
+    })?;
+    Ok(vec![wall, cpu])
+}
