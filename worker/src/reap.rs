@@ -8,6 +8,7 @@ use crate::say::{complain, tell};
 use crate::{processes, shm, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
+use rlaunch_bootstrap::awake::Deadline;
 use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
 use std::ffi::OsString;
 use std::fs;
@@ -26,7 +27,7 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
         return ExitCode::from(2);
     };
     let mut ended: Vec<Pid> = Vec::new();
-    let deadline = Instant::now() + VANISH;
+    let mut deadline = Deadline::after(VANISH, Instant::now());
     loop {
         let left = processes_of(&job);
         for &pid in &left {
