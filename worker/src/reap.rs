@@ -43,7 +43,7 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
             tell!("{} ended, {removed} segments removed", ended.len());
             return ExitCode::SUCCESS;
         }
-        if Instant::now() >= deadline {
+        if deadline.is_over(Instant::now()) {
             let left: Vec<_> = left.into_iter().map(processes::describe).collect();
             tell!("left: {}", left.join(", "));
             return ExitCode::FAILURE;
@@ -80,13 +80,16 @@ mod tests {
     use super::*;
     use std::process::Command;
 
+    /// A process that has not appeared by then never does: wide, since a test host may stand still.
+    const APPEARS: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_process_is_known_by_its_environment() {
         let job = "0123456789abcdef0123456789abcdef";
         let mut child = Command::new("sleep").arg("60").env(RLAUNCH_JOB_ID, job).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         // For a moment a process that starts has no environment yet.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + APPEARS;
         while processes_of(job).is_empty() && Instant::now() < deadline {
             std::thread::yield_now();
         }

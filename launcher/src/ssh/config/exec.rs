@@ -70,6 +70,9 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
+    /// What is waited for in vain lives for a thousand seconds; a machine may stand still for some.
+    const BOUND: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_code_decides_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -91,12 +94,12 @@ mod tests {
         let (begun, deadline) = (Instant::now(), Duration::from_millis(300));
         let error = run(&line, deadline).unwrap_err();
         assert!(error.ends_with("has not ended within 0.3 s"), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < BOUND);
         let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // Killed, and perhaps not reaped yet by whoever inherited it.
         while !stat().is_empty() && !stat().contains(") Z ") {
-            assert!(begun.elapsed() < Duration::from_secs(5), "{}", stat());
+            assert!(begun.elapsed() < BOUND, "{}", stat());
             std::thread::yield_now();
         }
         let error = run("kill -9 $$", deadline).unwrap_err();
