@@ -2,11 +2,12 @@
 //!
 //! In reading order: who is who ([`id`]), what a node has ([`inventory`]), what a job is to one node
 //! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]) and how
-//! there is one where a shell gives no stdin ([`callback`]), how agents join one another ([`tree`]), and
-//! every environment variable a rank can rely on ([`env`]).
+//! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), how agents
+//! join one another ([`tree`]), and every environment variable a rank can rely on ([`env`]).
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
 
+pub mod awake;
 pub mod callback;
 mod chain;
 pub mod client;

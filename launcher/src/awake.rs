@@ -1,6 +1,6 @@
 //! Time limits for what this process waits for, while it runs.
 
-use rlaunch_bootstrap::wire::OVERSLEPT;
+use rlaunch_bootstrap::awake;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -9,44 +9,64 @@ use tokio::time::{Instant, timeout_at};
 /// A limit for several steps together. It begins anew if this process stood still meanwhile: what is
 /// waited for may have come, and nobody has looked yet.
 #[derive(Debug)]
-pub(crate) struct Deadline {
-    limit: Duration,
-    due: Instant,
+pub(crate) struct Deadline(awake::Deadline);
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }
 
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Deadline {
-        Deadline { limit, due: Instant::now() + limit }
+        Deadline(awake::Deadline::after(limit, now()))
+    }
+
+    /// The same, looked at in between as well: a standstill that ends before it is due is noticed.
+    pub(crate) fn often(self) -> Deadline {
+        Deadline(self.0.often(awake::LOOK))
     }
 
     /// The time for all steps.
     pub(crate) fn limit(&self) -> Duration {
-        self.limit
+        self.0.limit()
     }
 
     /// What is left of it.
     pub(crate) fn left(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+        self.0.due().saturating_duration_since(now())
+    }
+
+    /// Whether it has begun anew because this process stood still.
+    pub(crate) fn has_begun_anew(&self) -> bool {
+        self.0.times_anew() > 0
     }
 
     /// Does not count the time since `since`, in which somebody else was waited for.
     pub(crate) fn leave_out(&mut self, since: Instant) {
-        self.due += since.elapsed();
+        self.0.leave_out(since.into_std(), now());
     }
 
     /// Begins anew.
     pub(crate) fn renew(&mut self) {
-        self.due = Instant::now() + self.limit;
+        self.0.renew(now());
+    }
+
+    /// Returns when it is over. Can be asked again.
+    pub(crate) async fn over(&mut self) {
+        // Never ends by itself.
+        let _: Option<()> = self.keep(std::future::pending()).await;
     }
 
     /// What `future` gives in time.
     pub(crate) async fn keep<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         loop {
-            match timeout_at(self.due, &mut future).await {
+            let kept = timeout_at(self.0.look().into(), &mut future).await;
+            // What has come with the end of a standstill leaves the next step its time as well.
+            let is_over = self.0.is_over(now());
+            match kept {
                 Ok(output) => return Some(output),
-                Err(_) if Instant::now() > self.due + OVERSLEPT => self.renew(),
-                Err(_) => return None,
+                Err(_) if is_over => return None,
+                Err(_) => {}
             }
         }
     }
@@ -60,6 +80,7 @@ pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::wire::OVERSLEPT;
     use std::future::pending;
 
     const LIMIT: Duration = Duration::from_millis(100);

@@ -347,8 +347,8 @@ impl Crew {
         let timeout = PREPARE_TIMEOUT + Duration::from_secs(bytes / PRELOAD_RATE);
         let names = self.nodes.iter().map(|node| node.host.to_string());
         let roster = Roster::new(names, "preparing");
-        let answers = tokio::time::timeout(timeout, self.answers(&roster));
-        let answers = roster.while_waiting(answers).await.map_err(|_| {
+        let answers = awake::within(timeout, self.answers(&roster));
+        let answers = roster.while_waiting(answers).await.ok_or_else(|| {
             let missing = roster.missing();
             Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
         })??;

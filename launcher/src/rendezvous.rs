@@ -1,6 +1,7 @@
 //! Between the preparation of all nodes and the start of their ranks: the tree of agents comes
 //! about, and the rank table goes to everybody.
 
+use crate::awake::Deadline;
 use crate::crew::{Crew, Prepared};
 use crate::exit::Exit;
 use crate::held_ports::Held;
@@ -244,22 +245,26 @@ impl Gathering {
         done: impl Fn(&Gathering) -> bool,
     ) -> Result<(), Failed> {
         let left = self.relay.server.poll_timeout().map(|at| at.since(self.relay.now()));
-        let deadline = Instant::now() + left.unwrap_or(Duration::ZERO);
-        if self.until_at(crew, deadline, done).await? { Ok(()) } else { Err(self.too_late(crew)) }
+        let mut deadline = Deadline::after(left.unwrap_or(Duration::ZERO));
+        if self.until_at(crew, &mut deadline, done).await? {
+            Ok(())
+        } else {
+            Err(self.too_late(crew))
+        }
     }
 
     /// Takes part until `done`, or until the deadline: whether it is done.
     async fn until_at(
         &mut self,
         crew: &mut Crew,
-        deadline: Instant,
+        deadline: &mut Deadline,
         done: impl Fn(&Gathering) -> bool,
     ) -> Result<bool, Failed> {
         while !done(self) {
-            match tokio::time::timeout_at(deadline.into(), crew.events.recv()).await {
-                Ok(Some(Event { node, what })) => self.on_event(crew, node, what)?,
-                Ok(None) => return Err(Failed::new(Exit::BUG, "nobody is there any more")),
-                Err(_) => return Ok(false),
+            match deadline.keep(crew.events.recv()).await {
+                Some(Some(Event { node, what })) => self.on_event(crew, node, what)?,
+                Some(None) => return Err(Failed::new(Exit::BUG, "nobody is there any more")),
+                None => return Ok(false),
             }
         }
         Ok(true)
@@ -283,7 +288,7 @@ impl Gathering {
         &mut self,
         crew: &mut Crew,
         round: u32,
-        deadline: Instant,
+        deadline: &mut Deadline,
     ) -> Result<Answers, Failed> {
         self.answers = (round, BTreeMap::new());
         let nodes = crew.nodes.len();

@@ -2,14 +2,15 @@
 //! on either side is noticed.
 
 use crate::agent::greet::Greeted;
+use crate::awake::{self, Deadline};
 use crate::channel::{Incoming, Reader, Writer};
 use crate::output::Output;
 use crate::route::{RemoteCommand, Route};
 use crate::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, OVERSLEPT, ToAgent, WireError};
-use std::time::{Duration, Instant};
+use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at};
 
@@ -117,10 +118,9 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
         events: seat.events,
         output: seat.output,
         stdin: seat.stdin,
-        silence: seat.silence,
+        silence: Deadline::after(seat.silence),
         last_words: Vec::new(),
         done: false,
-        heard: Instant::now(),
         silent: false,
     };
     let mut reader = greeted.channel.reader;
@@ -159,8 +159,8 @@ async fn clean_up(route: Option<&Route>, command: &RemoteCommand<'_>) -> Reaped 
         }
         words.lines().last().map(str::to_owned)
     };
-    match tokio::time::timeout(REAP_TIMEOUT, reaping).await {
-        Ok(Some(words)) => Reaped::Clean(words),
+    match awake::within(REAP_TIMEOUT, reaping).await {
+        Some(Some(words)) => Reaped::Clean(words),
         _ => Reaped::Unreachable,
     }
 }
@@ -171,10 +171,9 @@ struct Session {
     events: mpsc::UnboundedSender<Event>,
     output: Output,
     stdin: Feed,
-    silence: Duration,
+    silence: Deadline,
     last_words: Vec<u8>,
     done: bool,
-    heard: Instant,
     silent: bool,
 }
 
@@ -185,20 +184,16 @@ impl Session {
             if let Err(error) = self.take_frames() {
                 return error.to_string();
             }
-            let left = self.silence.saturating_sub(self.heard.elapsed());
-            match tokio::time::timeout(left, reader.next()).await {
-                Ok(None) => return "the connection ended".to_owned(),
-                Ok(Some(Incoming::Data(bytes))) => {
-                    self.heard = Instant::now();
+            match self.silence.keep(reader.next()).await {
+                Some(None) => return "the connection ended".to_owned(),
+                Some(Some(Incoming::Data(bytes))) => {
+                    self.silence.renew();
                     self.frames.push(&bytes);
                 }
-                Ok(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
-                Err(_) if self.heard.elapsed() > self.silence + OVERSLEPT => {
-                    self.heard = Instant::now();
-                }
-                Err(_) => {
+                Some(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
+                None => {
                     self.silent = true;
-                    return format!("nothing heard for {} s", self.silence.as_secs());
+                    return format!("nothing heard for {} s", self.silence.limit().as_secs());
                 }
             }
         }

@@ -3,6 +3,7 @@
 
 use crate::Met;
 use crate::apps::{Due, Order};
+use crate::awake::Deadline;
 use crate::conclusion::{Conclusion, NodeEnd, Reason};
 use crate::crew::Crew;
 use crate::events::Record;
@@ -45,8 +46,10 @@ pub(crate) struct Watch<'a> {
     reason: Option<Reason>,
     /// By node: how it ended there, once that is known.
     ends: Vec<Option<NodeEnd>>,
-    /// When to end the job (`--timeout`), or to stop waiting for nodes that were told to.
-    deadline: Option<Instant>,
+    /// When to end the job (`--timeout`).
+    timeout: Option<Instant>,
+    /// For how long nodes are waited for that were told to end.
+    patience: Option<Deadline>,
     warned_of_mpi: bool,
     /// Edges that broke: said when it turns out that both ends live on.
     broken: Option<(Instant, Vec<String>)>,
@@ -60,7 +63,7 @@ impl<'a> Watch<'a> {
         signals: &'a mut Signals,
     ) -> Watch<'a> {
         let ends = crew.nodes.iter().map(|_| None).collect();
-        let deadline = job.timeout.map(|timeout| Instant::now() + timeout);
+        let timeout = job.timeout.map(|timeout| Instant::now() + timeout);
         Watch {
             job,
             crew,
@@ -72,7 +75,8 @@ impl<'a> Watch<'a> {
             first_failure: FirstFailure::default(),
             reason: None,
             ends,
-            deadline,
+            timeout,
+            patience: None,
             warned_of_mpi: false,
             broken: None,
         }
@@ -81,10 +85,11 @@ impl<'a> Watch<'a> {
     /// Waits for every node, then says how the job went.
     pub(crate) async fn see_out(mut self) -> Result<Exit, Failed> {
         while self.ends.iter().any(Option::is_none) {
-            let timer = until(self.deadline);
+            let timeout = until(self.timeout.filter(|_| !self.is_ending()));
             let news = until(self.broken.as_ref().map(|(at, _)| *at));
             let links = until(self.links.deadline().filter(|_| !self.is_ending()));
             let order = until(self.order.deadline().filter(|_| !self.is_ending()));
+            let too_late = too_late(self.patience.as_mut());
             tokio::select! {
                 () = news => self.say_what_broke(),
                 () = order => {
@@ -99,14 +104,12 @@ impl<'a> Watch<'a> {
                 () = self.writer.reader_gone(), if self.reason.is_none() => {
                     self.end(Reason::ReaderGone, ending("nobody reads its output any more"));
                 }
-                () = timer => match self.is_ending() {
-                    true => break,
-                    false => {
-                        let after = self.job.timeout.unwrap_or_default();
-                        let why = format!("not done within {} s", after.as_secs_f64());
-                        self.end(Reason::Timeout(after), ending(why));
-                    }
-                },
+                () = timeout => {
+                    let after = self.job.timeout.unwrap_or_default();
+                    let why = format!("not done within {} s", after.as_secs_f64());
+                    self.end(Reason::Timeout(after), ending(why));
+                }
+                () = too_late => break,
             }
         }
         let Watch { job, crew, writer, first_failure, reason, ends, .. } = self;
@@ -168,6 +171,7 @@ impl<'a> Watch<'a> {
                 events.emit(&Record::NodeClean { host: &host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
             }
+            FromAgent::GraceAnew => self.patience.iter_mut().for_each(Deadline::renew),
             FromAgent::Unserved { pid, what } => self.on_unserved(&host, pid, &what),
             FromAgent::Relay { to, data } => self.relay.carry(&self.crew, node, to, data),
             FromAgent::EdgeBroke { peer, how } => self.on_broken_edge(node, peer, &how),
@@ -330,7 +334,7 @@ impl<'a> Watch<'a> {
             // The second time: now.
             Asked::End(_) => {
                 self.crew.tell_all(&ToAgent::End { now: true });
-                self.deadline = Some(Instant::now() + END_SLACK);
+                self.patience = Some(Deadline::after(END_SLACK).often());
             }
         }
     }
@@ -361,7 +365,7 @@ impl<'a> Watch<'a> {
         self.first_failure.ending(now);
         self.crew.tell_all(&ToAgent::News(news));
         self.crew.tell_all(&ToAgent::End { now: false });
-        self.deadline = Some(now + self.job.kill_after + END_SLACK);
+        self.patience = Some(Deadline::after(self.job.kill_after + END_SLACK).often());
         self.reason = Some(reason);
     }
 }
@@ -370,6 +374,14 @@ impl<'a> Watch<'a> {
 fn ending(why: impl Into<String>) -> news::News {
     let why: String = why.into();
     news::News::Ending { why: why.chars().take(MOST_WORDS).collect() }
+}
+
+/// Waits until it is over; for ever without one.
+async fn too_late(patience: Option<&mut Deadline>) {
+    match patience {
+        Some(patience) => patience.over().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Sleeps until then; for ever without a time.

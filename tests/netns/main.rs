@@ -50,6 +50,7 @@ mod shells;
 mod shipped;
 mod singleton;
 mod ssh_setup;
+mod standstill;
 mod stdin;
 mod teardown;
 mod topo;

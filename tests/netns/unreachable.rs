@@ -52,7 +52,7 @@ fn a_silent_host_is_given_up() {
     field.lab.cut("c", Cut::Silent).unwrap();
     let ran = field.rlaunch("-H a,b,c hostname").run();
     ran.refused(201, &["c: ", "within", "waiting"]).hints("ConnectTimeout");
-    assert!(ran.took < BOUND, "{ran}");
+    ran.took_less_than(BOUND.as_secs());
     // Those that can be reached may take a second on a slow machine, and not all of them.
     let err = ran.err();
     let last = err.lines().rfind(|line| is_about_a_wait(line)).unwrap();

@@ -1,7 +1,8 @@
 //! A job that runs while its test does something to it.
 
 use crate::support::{Field, SILENCE};
-use std::time::{Duration, Instant};
+use rlaunch_lab::Stopwatch;
+use std::time::Duration;
 
 /// What takes longer than this on an emulated computer hangs.
 const BOUND: Duration = Duration::from_secs(60);
@@ -54,9 +55,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Waits for a condition.
 pub(crate) fn until(condition: impl Fn() -> bool, otherwise: impl Fn() -> String) {
-    let deadline = Instant::now() + BOUND;
+    let began = Stopwatch::start();
     while !condition() {
-        assert!(Instant::now() < deadline, "{}", otherwise());
+        assert!(began.elapsed() < BOUND, "{}", otherwise());
         std::thread::sleep(PAUSE);
     }
 }

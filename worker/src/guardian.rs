@@ -11,6 +11,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
+use rlaunch_bootstrap::awake::Deadline;
 use rlaunch_sys::Fork;
 use std::fs::OpenOptions;
 use std::process::ExitCode;
@@ -103,8 +104,8 @@ fn reap(agent: Pid) -> Option<ExitCode> {
 
 /// Kills everything that descended from the agent.
 fn clear_up() {
-    let deadline = Instant::now() + VANISH;
-    while Instant::now() < deadline {
+    let mut deadline = Deadline::after(VANISH, Instant::now());
+    while !deadline.is_over(Instant::now()) {
         processes::signal_all(&[Signal::SIGKILL], None);
         if processes::descendants(None).is_empty() {
             return;

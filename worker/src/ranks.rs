@@ -13,6 +13,7 @@ use crate::singleton;
 use crate::stdin::Stdin;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rlaunch_bootstrap::awake::{Deadline, LOOK};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{
     AwaitedPort, ExitStatus, HorovodStore, Job, RankSetup, RankSpec, Singleton,
@@ -34,11 +35,11 @@ const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// TERM was sent; KILL follows at this time.
-    Ending(Instant),
-    /// KILL has been sent since this time.
+    /// TERM was sent; KILL follows after this.
+    Ending(Deadline),
+    /// KILL has been sent; what is there after `vanish` is given up.
     Killing {
-        since: Instant,
+        vanish: Deadline,
         again: Instant,
     },
     /// No process is left; output is on its way.
@@ -259,7 +260,7 @@ impl Ranks {
             }
             // Helpers that were forked while TERM went round have not had it, and the ranks whose
             // grace this was are gone.
-            Phase::Ending(kill_at) if kill_at > Instant::now() + grace => self.terminate(grace),
+            Phase::Ending(term) if term.due() > Instant::now() + grace => self.terminate(grace),
             _ => {}
         }
     }
@@ -281,16 +282,17 @@ impl Ranks {
     fn terminate(&mut self, grace: Duration) {
         // A stopped process takes its TERM only when it runs.
         self.signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
-        self.phase = Phase::Ending(Instant::now() + grace);
+        self.phase = Phase::Ending(Deadline::after(grace, Instant::now()).often(LOOK));
     }
 
     fn kill_all(&mut self) {
         self.signal_all(&[Signal::SIGKILL]);
-        let since = match self.phase {
-            Phase::Killing { since, .. } => since,
-            _ => Instant::now(),
+        let now = Instant::now();
+        let vanish = match self.phase {
+            Phase::Killing { vanish, .. } => vanish,
+            _ => Deadline::after(VANISH, now).often(LOOK),
         };
-        self.phase = Phase::Killing { since, again: Instant::now() + KILL_AGAIN };
+        self.phase = Phase::Killing { vanish, again: now + KILL_AGAIN };
     }
 
     /// Passes a signal of the user's on to every rank, not to what it started: a shell forwards
@@ -311,7 +313,7 @@ impl Ranks {
     /// When [`Ranks::on_time`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Ending(kill_at) => Some(kill_at),
+            Phase::Ending(term) => Some(term.look()),
             Phase::Killing { again, .. } => Some(again),
             Phase::Running => self.looks.last().copied(),
             Phase::Draining | Phase::Over => None,
@@ -323,17 +325,27 @@ impl Ranks {
         let now = Instant::now();
         match self.phase {
             Phase::Running => self.look_for_mpi(now),
-            Phase::Ending(kill_at) if now >= kill_at => self.kill_all(),
-            Phase::Killing { since, again } if now >= again => {
+            Phase::Ending(term) if now >= term.look() => self.look_at_grace(term, now),
+            Phase::Killing { mut vanish, again } if now >= again => {
+                let is_over = vanish.is_over(now);
+                self.phase = Phase::Killing { vanish, again };
                 self.reap();
-                if now < since + VANISH {
-                    self.kill_more();
-                } else {
-                    self.give_up();
-                }
+                if is_over { self.give_up() } else { self.kill_more() }
             }
             Phase::Draining if self.pumps.is_empty() => self.phase = Phase::Over,
             _ => {}
+        }
+    }
+
+    /// KILLs when the grace is over. While the node stood still nothing of the job could act on TERM.
+    fn look_at_grace(&mut self, mut term: Deadline, now: Instant) {
+        let before = term.times_anew();
+        if term.is_over(now) {
+            return self.kill_all();
+        }
+        self.phase = Phase::Ending(term);
+        if term.times_anew() > before {
+            self.outbox.send(&FromAgent::GraceAnew);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::say::{complain, tell};
 use crate::{processes, shm, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
+use rlaunch_bootstrap::awake::Deadline;
 use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
 use std::ffi::OsString;
 use std::fs;
@@ -26,7 +27,7 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
         return ExitCode::from(2);
     };
     let mut ended: Vec<Pid> = Vec::new();
-    let deadline = Instant::now() + VANISH;
+    let mut deadline = Deadline::after(VANISH, Instant::now());
     loop {
         let left = processes_of(&job);
         for &pid in &left {
@@ -42,7 +43,7 @@ pub(crate) fn reap(job: Option<OsString>) -> ExitCode {
             tell!("{} ended, {removed} segments removed", ended.len());
             return ExitCode::SUCCESS;
         }
-        if Instant::now() >= deadline {
+        if deadline.is_over(Instant::now()) {
             let left: Vec<_> = left.into_iter().map(processes::describe).collect();
             tell!("left: {}", left.join(", "));
             return ExitCode::FAILURE;
@@ -79,13 +80,16 @@ mod tests {
     use super::*;
     use std::process::Command;
 
+    /// A process that has not appeared by then never does: wide, since a test host may stand still.
+    const APPEARS: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_process_is_known_by_its_environment() {
         let job = "0123456789abcdef0123456789abcdef";
         let mut child = Command::new("sleep").arg("60").env(RLAUNCH_JOB_ID, job).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         // For a moment a process that starts has no environment yet.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + APPEARS;
         while processes_of(job).is_empty() && Instant::now() < deadline {
             std::thread::yield_now();
         }

@@ -2,6 +2,7 @@
 //! it has proved that it is the one whose key was announced, and once. Everybody else hears nothing.
 
 use crate::agent::store::AgentFile;
+use crate::awake::Deadline;
 use rlaunch_bootstrap::callback::{
     Call, CallError, Conversation, Fetch, MAX_OPENING, Opening, OwnKey, PublicKey,
 };
@@ -15,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 /// How long whoever connects may take until it has proved who it is. An agent may be quicker than
 /// its announcement.
@@ -183,13 +184,11 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 impl Shared {
     async fn receive(self: Arc<Self>, mut tcp: TcpStream) -> Result<(), Refusal> {
-        let deadline = Instant::now() + self.patience;
-        let late = |_| Refusal::Io(io::ErrorKind::TimedOut.into());
-        let opening = timeout_at(deadline, opening(&mut tcp)).await.map_err(late)??;
+        let mut deadline = Deadline::after(self.patience);
+        let late = || Refusal::Io(io::ErrorKind::TimedOut.into());
+        let opening = deadline.keep(opening(&mut tcp)).await.ok_or_else(late)??;
         match opening {
-            Opening::Call(call) => {
-                timeout_at(deadline, self.let_in(tcp, &call)).await.map_err(late)?
-            }
+            Opening::Call(call) => deadline.keep(self.let_in(tcp, &call)).await.ok_or_else(late)?,
             Opening::Fetch(fetch) => {
                 let file = self.lent(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
                 // It is no stranger any more, and takes longer.

@@ -9,13 +9,14 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 const NODE: NodeId = NodeId(2);
-/// Longer than anything that is right takes, and no longer than a test may.
+/// For tests in which it passes.
 const PATIENCE: Duration = Duration::from_secs(1);
-const BOUND: Duration = Duration::from_secs(30);
+/// What is not there by then never comes: wide, since a machine may stand still for seconds.
+const BOUND: Duration = Duration::from_secs(60);
 
-async fn door() -> Door {
+async fn door(patience: Duration) -> Door {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Door::patient(OwnKey::generate().unwrap(), vec![listener], PATIENCE)
+    Door::patient(OwnKey::generate().unwrap(), vec![listener], patience)
 }
 
 /// Says something, and gives everything that is said back until the door is shut.
@@ -47,7 +48,7 @@ async fn say(tcp: &mut TcpStream, stream: &mut SecureStream, words: &[u8]) -> Ve
 
 #[tokio::test]
 async fn an_agent_that_announced_itself_comes_in() {
-    let door = door().await;
+    let door = door(BOUND).await;
     let key = OwnKey::generate().unwrap();
     let mut expected = door.expect(NODE, key.public());
     let (mut tcp, mut stream, _) = call(&door, &key).await;
@@ -66,7 +67,7 @@ async fn an_agent_that_announced_itself_comes_in() {
 
 #[tokio::test]
 async fn an_agent_may_be_quicker_than_its_announcement() {
-    let door = door().await;
+    let door = door(BOUND).await;
     let key = OwnKey::generate().unwrap();
     let announced = async {
         // By now the call waits: nobody answers it.
@@ -81,7 +82,7 @@ async fn an_agent_may_be_quicker_than_its_announcement() {
 
 #[tokio::test]
 async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
-    let door = door().await;
+    let door = door(PATIENCE).await;
     let (key, thief) = (OwnKey::generate().unwrap(), OwnKey::generate().unwrap());
     let mut expected = door.expect(NODE, key.public());
     // Whoever has the command line has everything but the key that was announced.
@@ -109,36 +110,41 @@ async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
 }
 
 #[tokio::test]
-async fn slow_bytes_have_an_end_and_hold_nobody_up() {
-    let door = door().await;
+async fn slow_bytes_have_an_end() {
+    let door = door(PATIENCE).await;
+    let key = OwnKey::generate().unwrap();
+    let (_, first) = Caller::start(&key, &door.key(), NODE).unwrap();
+    let mut slow = TcpStream::connect(door.addresses()[0]).await.unwrap();
+    for byte in &first {
+        if slow.write_all(&[*byte]).await.is_err() {
+            return;
+        }
+        // The pace of the test itself: a byte each time that nothing has been said back.
+        if let Ok(read) = timeout(PATIENCE / 16, slow.read(&mut [0])).await {
+            assert_eq!(read.unwrap_or(0), 0);
+            return;
+        }
+    }
+    panic!("it may take as long as it likes");
+}
+
+#[tokio::test]
+async fn slow_bytes_hold_nobody_up() {
+    // They have no end here that others could wait for.
+    let door = door(10 * BOUND).await;
     let key = OwnKey::generate().unwrap();
     let mut expected = door.expect(NODE, key.public());
     let (_, first) = Caller::start(&key, &door.key(), NODE).unwrap();
     let mut slow = TcpStream::connect(door.addresses()[0]).await.unwrap();
-    let dripping = async {
-        for byte in &first {
-            if slow.write_all(&[*byte]).await.is_err() {
-                return;
-            }
-            // The pace of the test itself: a byte each time that nothing has been said back.
-            if let Ok(read) = timeout(PATIENCE / 16, slow.read(&mut [0])).await {
-                assert_eq!(read.unwrap_or(0), 0);
-                return;
-            }
-        }
-        panic!("it may take as long as it likes");
-    };
-    let honest = async {
-        let (mut tcp, mut stream, _) = call(&door, &key).await;
-        say(&mut tcp, &mut stream, b"me").await;
-        assert!(timeout(PATIENCE / 2, expected.called()).await.unwrap().is_some());
-    };
-    tokio::join!(dripping, honest);
+    slow.write_all(&first[..first.len() / 2]).await.unwrap();
+    let (mut tcp, mut stream, _) = call(&door, &key).await;
+    say(&mut tcp, &mut stream, b"me").await;
+    assert!(timeout(BOUND, expected.called()).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
-    let door = door().await;
+    let door = door(PATIENCE).await;
     let key = OwnKey::generate().unwrap();
     let mut expected = door.expect(NODE, key.public());
     // Recorded of a connection that came to nothing.
@@ -163,7 +169,7 @@ async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
 async fn hosts_get_what_is_lent_and_nothing_else() {
     let exe = std::env::current_exe().unwrap();
     let file = Store::new(Some(exe.clone())).native().unwrap();
-    let door = door().await;
+    let door = door(PATIENCE).await;
     let line = format!("FETCH {}\n", file.sha256);
     assert_eq!(told(&door, line.as_bytes()).await, b"");
     door.lend(&file);

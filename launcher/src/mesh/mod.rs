@@ -19,6 +19,7 @@ pub(crate) use paths::Mode;
 pub(crate) use show::{for_people, for_programs};
 pub(crate) use watch::{LinkWatch, News};
 
+use crate::awake::Deadline;
 use crate::crew::Crew;
 use crate::rendezvous::{Decided, Gathering};
 use crate::report::Failed;
@@ -101,7 +102,7 @@ pub(crate) async fn prove(
     plan: &mut Plan,
     decide: impl Fn(&Plan) -> Result<Decided, Failed>,
 ) -> Result<(Mesh, Decided), Failed> {
-    let started = Instant::now();
+    let (started, mut budget) = (Instant::now(), Deadline::after(options.timeout));
     let mut mesh = Mesh::default();
     let mut decided = decide(plan)?;
     loop {
@@ -109,13 +110,16 @@ pub(crate) async fn prove(
         if todo.is_empty() {
             break;
         }
-        let left = options.timeout.saturating_sub(started.elapsed());
+        let left = budget.left();
         let from = mesh.tried.len();
         if left < LEAST {
             mesh.give_up(&todo, options.timeout);
         } else {
             let limits = Limits::within(options.timeout, left);
-            mesh.round(crew, gathering, &decided.table, &todo, (options.settings, limits)).await?;
+            let how = (options.settings, limits);
+            if mesh.round(crew, gathering, &decided.table, &todo, how).await? {
+                budget.renew();
+            }
         }
         if mesh.take_out(plan, &decided.table, from) {
             decided = decide(plan)?;
@@ -147,7 +151,7 @@ impl Mesh {
         self.up().filter(is_current)
     }
 
-    /// Has every node prove its ends of `todo`.
+    /// Has every node prove its ends of `todo`; whether this process stood still meanwhile.
     async fn round(
         &mut self,
         crew: &mut Crew,
@@ -155,7 +159,7 @@ impl Mesh {
         table: &RankTable,
         todo: &[Proof],
         (settings, limits): (Settings, Limits),
-    ) -> Result<(), Failed> {
+    ) -> Result<bool, Failed> {
         let first = self.next_id();
         let number = self.rounds;
         self.rounds += 1;
@@ -167,7 +171,8 @@ impl Mesh {
             })?;
         }
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
-        let answers = gathering.proved(crew, number, Instant::now() + limit).await?;
+        let mut deadline = Deadline::after(limit).often();
+        let answers = gathering.proved(crew, number, &mut deadline).await?;
         let mut said = Said::default();
         for (node, (outcomes, cost)) in answers {
             said.by(node, outcomes);
@@ -177,7 +182,7 @@ impl Mesh {
             let verdict = said.verdict(id, proof, "no answer from its prover");
             self.tried.push(Tried { id, proof: *proof, verdict });
         }
-        Ok(())
+        Ok(deadline.has_begun_anew())
     }
 
     /// Everything that was tried has a number of its own.

@@ -31,10 +31,9 @@ pub mod setup;
 pub mod sim;
 pub mod soak;
 pub mod stages;
-mod stopwatch;
 pub mod vm;
 
 pub use error::LabError;
 pub use lab::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
+pub use rlaunch_stopwatch::Stopwatch;
 pub use stages::{UnderTest, VmUnderTest};
-pub use stopwatch::Stopwatch;

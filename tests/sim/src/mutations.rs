@@ -4,11 +4,12 @@
 //! it. `cargo lab sim --mutations` applies one after the other to a copy and runs seeds until the
 //! mutant is caught.
 
+use rlaunch_stopwatch::Stopwatch;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A change of one place.
@@ -193,6 +194,9 @@ const CAUGHT: &str = "caught";
 /// A mutant that runs longer waits for something that never comes, which nobody would miss.
 const ENDLESS: Duration = Duration::from_secs(120);
 
+/// What the simulation is made of.
+const PARTS: [&str; 3] = ["bootstrap", "tests/sim", "tests/stopwatch"];
+
 /// A workspace of its own: the machines and the simulation.
 struct Copy {
     directory: TempDir,
@@ -202,7 +206,7 @@ struct Copy {
 impl Copy {
     fn make(workspace: &Path) -> io::Result<Copy> {
         let directory = tempfile::tempdir()?;
-        for part in ["bootstrap", "tests/sim"] {
+        for part in PARTS {
             copy_all(&workspace.join(part), &directory.path().join(part))?;
         }
         for file in ["Cargo.lock", "Cargo.toml"] {
@@ -212,8 +216,8 @@ impl Copy {
         let text = fs::read_to_string(&manifest)?;
         let members = text.find("members = [").zip(text.find("\n]\n"));
         let (from, to) = members.ok_or_else(|| io::Error::other("the manifest has no members"))?;
-        let members = "members = [\"bootstrap\", \"tests/sim\"";
-        fs::write(&manifest, format!("{}{members}{}", &text[..from], &text[to..]))?;
+        let members = format!("members = {PARTS:?}");
+        fs::write(&manifest, format!("{}{members}{}", &text[..from], &text[to + 2..]))?;
         Ok(Copy { directory, target: std::path::absolute(workspace.join("target/mutants"))? })
     }
 
@@ -244,7 +248,7 @@ impl Copy {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let started = Instant::now();
+        let started = Stopwatch::start();
         while started.elapsed() < ENDLESS {
             if let Some(status) = mutant.try_wait()? {
                 let survived = "NOT CAUGHT".to_owned();

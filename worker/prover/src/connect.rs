@@ -8,6 +8,7 @@ use crate::end::End;
 use crate::fault;
 use crate::link::{Link, Remote};
 use crate::workers;
+use rlaunch_bootstrap::awake::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::mesh::{self, EndTold, Fault, Path, PathTold, Round, Step};
 use rlaunch_verbs::{
@@ -45,8 +46,8 @@ type Done = (usize, Result<Link, Fault>);
 #[derive(Clone, Copy)]
 struct Manner {
     settings: mesh::Settings,
-    within: Duration,
-    deadline: Instant,
+    /// Each wait has one of its own, which begins anew where this process stood still.
+    deadline: Deadline,
 }
 
 /// Connects all of them. `listeners` are those of the ends that the connection manager serves.
@@ -56,7 +57,8 @@ pub(crate) fn all(
     round: &Round,
 ) -> Vec<Done> {
     let within = Duration::from_millis(round.limits.connect_ms.into());
-    let manner = Manner { settings: round.settings, within, deadline: Instant::now() + within };
+    let deadline = Deadline::after(within, Instant::now());
+    let manner = Manner { settings: round.settings, deadline };
     let waits = |job: &Job| job.end.local.manager.is_some() && !job.path.dials;
     let (waiting, dialling): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(waits);
     let mut waiting = by_end(waiting);
@@ -104,17 +106,18 @@ fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
 }
 
 /// Connects with one peer, path by path, as long as that does not keep this end waiting.
-fn dial_peer(jobs: Vec<Job>, manner: Manner) -> Vec<Done> {
+fn dial_peer(jobs: Vec<Job>, mut manner: Manner) -> Vec<Done> {
     let mut gone: Option<Fault> = None;
     let connect = |job: Job| {
         let index = job.index;
         if let Some(fault) = &gone {
             return (index, Err(fault.clone()));
         }
-        let begin = Instant::now();
-        let connected = dial(job, manner);
+        let (begin, standstills) = (Instant::now(), manner.deadline.times_anew());
+        let connected = dial(job, &mut manner);
         if let Err(fault) = &connected
             && begin.elapsed() > PATIENCE
+            && manner.deadline.times_anew() == standstills
         {
             gone = Some(fault.clone());
         }
@@ -123,17 +126,35 @@ fn dial_peer(jobs: Vec<Job>, manner: Manner) -> Vec<Done> {
     jobs.into_iter().map(connect).collect()
 }
 
-fn dial(mut job: Job, manner: Manner) -> Result<Link, Fault> {
-    if Instant::now() >= manner.deadline {
+fn dial(mut job: Job, manner: &mut Manner) -> Result<Link, Fault> {
+    if manner.deadline.is_over(Instant::now()) {
         let cause = format!("no time was left to connect within {}", manner.within());
         return Err(Fault { step: Step::Connect, cause, hint: None, waited: false });
     }
     let connected = match job.pair.take() {
-        Some(pair) => out_of_band(&job, pair, manner),
-        None => by_manager(&job, manner).map(|pair| (pair, None)),
+        Some(pair) => out_of_band(&job, pair, *manner),
+        None => {
+            let settings = manner.settings(Mtu::B4096);
+            unless_late(&mut manner.deadline, |due| by_manager(&job, &settings, due))
+        }
     };
     let (pair, mtu) = connected.map_err(|error| fault::of(Step::Connect, &error))?;
     Ok(job.linked(pair, mtu))
+}
+
+/// Tries until `due`, and once more where this process stood still until long after that.
+fn unless_late<T, E>(
+    deadline: &mut Deadline,
+    mut tries: impl FnMut(Instant) -> Result<T, E>,
+) -> Result<T, E> {
+    loop {
+        let due = deadline.due();
+        let tried = tries(due);
+        let now = Instant::now();
+        if tried.is_ok() || now < due || deadline.is_over(now) {
+            return tried;
+        }
+    }
 }
 
 fn out_of_band(
@@ -157,17 +178,20 @@ fn out_of_band(
     Ok((pair, Some(mtu.bytes())))
 }
 
-fn by_manager(job: &Job, manner: Manner) -> Result<QueuePair<Connected>, VerbsError> {
+fn by_manager(
+    job: &Job,
+    settings: &Settings,
+    due: Instant,
+) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
     let from = job.end.local.manager.unwrap_or(IpAddr::from([0, 0, 0, 0]));
     let address = job.end_told.gid.map_or(from, |address| match address.to_ipv4_mapped() {
         Some(v4) => v4.into(),
         None => address.into(),
     });
     let to = SocketAddr::new(address, job.end_told.listener.unwrap_or(0));
-    let settings = manner.settings(Mtu::B4096);
-    let route = Route::resolve(from, to, &settings, manner.deadline)?;
+    let route = Route::resolve(from, to, settings, due)?;
     let saying = said(job.path.id, job.path_told.first_packet);
-    route.connect(&job.end.resources, &saying, &settings, manner.deadline)
+    Ok((route.connect(&job.end.resources, &saying, settings, due)?, None))
 }
 
 /// Lets those in who show that they were told of it.
@@ -175,13 +199,14 @@ fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
     mut expected: HashMap<u32, Job>,
-    manner: Manner,
+    mut manner: Manner,
     tell: &Sender<Done>,
 ) {
     while !expected.is_empty() {
-        let request = match listener.request(manner.deadline) {
+        let request = match listener.request(manner.deadline.due()) {
             Ok(Some(request)) => request,
-            Ok(None) => break,
+            Ok(None) if manner.deadline.is_over(Instant::now()) => break,
+            Ok(None) => continue,
             Err(error) => {
                 return refuse_all(expected, &fault::of(Step::Connect, &error), tell);
             }
@@ -211,7 +236,7 @@ fn refuse_all(jobs: HashMap<u32, Job>, fault: &Fault, tell: &Sender<Done>) {
 fn accept(job: Job, request: Request, manner: Manner) -> Result<Link, Fault> {
     let settings = manner.settings(Mtu::B4096);
     let pair = request
-        .accept(&job.end.resources, &[], &settings, manner.deadline)
+        .accept(&job.end.resources, &[], &settings, manner.deadline.due())
         .map_err(|error| fault::of(Step::Connect, &error))?;
     Ok(job.linked(pair, None))
 }
@@ -250,6 +275,33 @@ impl Manner {
 
     /// `1.5 s`.
     fn within(self) -> String {
-        format!("{:.1} s", self.within.as_secs_f64())
+        format!("{:.1} s", self.deadline.limit().as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::wire::OVERSLEPT;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    /// How often is tried what fails `late` after it was due.
+    fn tries(late: Duration) -> u32 {
+        let (mut deadline, mut tries) = (Deadline::after(LIMIT, Instant::now()), 0);
+        let failed: Result<(), ()> = unless_late(&mut deadline, |due| {
+            tries += 1;
+            if tries == 1 {
+                thread::sleep(due + late - Instant::now());
+            }
+            Err(())
+        });
+        assert!(failed.is_err());
+        tries
+    }
+
+    #[test]
+    fn a_process_that_stood_still_tries_again() {
+        assert!(tries(2 * OVERSLEPT) > 1);
     }
 }

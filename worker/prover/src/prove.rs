@@ -6,6 +6,7 @@ use crate::link::{Link, Request};
 use crate::path::{Deadlines, Machine, Words};
 use crate::turns::Turns;
 use rlaunch_bootstrap::mesh::{Fault, Limits, Outcome, Proved, Step};
+use rlaunch_bootstrap::wire::OVERSLEPT;
 use rlaunch_verbs::{Completion, VerbsError};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -34,6 +35,30 @@ impl Rest {
     }
 }
 
+/// The time that passes while this process runs. What its peers said while it stood still has come, or
+/// could not come: neither is late.
+#[derive(Debug)]
+struct Clock {
+    looked: Instant,
+    still: Duration,
+}
+
+impl Clock {
+    fn start(now: Instant) -> Clock {
+        Clock { looked: now, still: Duration::ZERO }
+    }
+
+    /// What it shows at `now`. It is looked at all the time.
+    fn look(&mut self, now: Instant) -> Instant {
+        let since = now.saturating_duration_since(self.looked);
+        if since > OVERSLEPT {
+            self.still += since;
+        }
+        self.looked = now;
+        now - self.still
+    }
+}
+
 /// The paths of one end.
 struct Proofs<'a> {
     end: &'a Arc<End>,
@@ -55,13 +80,14 @@ pub(crate) fn prove<E>(
     limits: &Limits,
     mut meanwhile: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<Outcome>, E> {
-    let mut ends = begin(paths.iter().flatten(), Deadlines::of(limits, Instant::now()));
-    let mut rest = Rest { news_at: Instant::now() };
+    let now = Instant::now();
+    let mut ends = begin(paths.iter().flatten(), Deadlines::of(limits, now));
+    let (mut clock, mut rest) = (Clock::start(now), Rest { news_at: now });
     loop {
         let (mut waits, mut news) = (false, false);
         for end in &mut ends {
             news |= end.complete();
-            waits |= end.advance(Instant::now());
+            waits |= end.advance(clock.look(Instant::now()));
         }
         if !waits {
             break;
@@ -205,5 +231,28 @@ impl Proof<'_> {
         let Some(place) = self.reading.take() else { return };
         let fault = self.machine.ended().and_then(|how| how.as_ref().err());
         turns.done(self.link.path.peer, place, fault.filter(|_| !answered));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
+
+    #[test]
+    fn a_standstill_of_this_process_is_not_its_peers_silence() {
+        let begin = Instant::now();
+        let (mut machine, _) = Machine::begin(true, 1, Deadlines::of(&LIMITS, begin));
+        let mut clock = Clock::start(begin);
+        let second = |seconds| begin + Duration::from_secs_f64(seconds);
+        for now in [0.4, 0.8, 7.0, 7.1].map(second) {
+            machine.expire(clock.look(now));
+            assert!(machine.ended().is_none(), "{clock:?}");
+        }
+        // The 6.2 s are all that is left out.
+        machine.expire(clock.look(second(7.3)));
+        let fault = machine.ended().and_then(|how| how.clone().err()).unwrap();
+        assert_eq!(fault.cause, "no answer within 1.1 s");
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Root {
 struct Seen {
     entries: BTreeMap<String, Entry>,
     listed: BTreeSet<String>,
+    #[cfg(test)]
+    looks: usize,
 }
 
 impl Root {
@@ -62,6 +64,10 @@ impl Root {
     fn saw(&self, path: &str, entry: impl FnOnce() -> Entry) {
         let Some(seen) = &self.seen else { return };
         let (mut seen, entry) = (seen.borrow_mut(), entry());
+        #[cfg(test)]
+        {
+            seen.looks += 1;
+        }
         let says_more = match seen.entries.get(path) {
             None => true,
             Some(Entry::Directory) => matches!(entry, Entry::Link(_)),
@@ -88,6 +94,12 @@ impl Root {
     pub(crate) fn recording(self) -> Recording {
         let seen = self.seen.map(RefCell::into_inner).unwrap_or_default();
         Recording::of(&seen.entries, &seen.listed)
+    }
+
+    /// How often something was read that is there.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> usize {
+        self.seen.as_ref().map_or(0, |seen| seen.borrow().looks)
     }
 
     /// A file's text without the end of its last line; `None` when it cannot be read, as entries

@@ -15,6 +15,7 @@ use crate::outbox::Outbox;
 use crate::say::complain;
 use nix::unistd::Pid;
 use prover::Prover;
+use rlaunch_bootstrap::awake::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
 use rlaunch_bootstrap::mesh::{
@@ -29,8 +30,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How much longer than it is given a step of the prover may take before it is given up: it has
-/// deadlines of its own, and knows better what it was that took so long.
-const SLACK: Duration = Duration::from_millis(500);
+/// deadlines of its own, and knows better what it was that took so long. More than a standstill lasts
+/// that the prover leaves out and this process does not.
+const SLACK: Duration = Duration::from_secs(1);
+/// Between two looks whether a step takes too long: what the prover takes for a standstill is one here
+/// as well.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A meeting that the mesh wants of all agents.
 #[derive(Debug)]
@@ -68,7 +73,7 @@ pub(crate) struct Mesh {
     phase: Phase,
     round: Option<Round>,
     /// When the prover is given up.
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
     meetings: VecDeque<Meeting>,
     node: NodeId,
     world_size: u32,
@@ -265,11 +270,14 @@ impl Mesh {
 
     /// Waits for the prover, or for the time at which it is given up. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Arrival<FromProver> {
-        let deadline = self.deadline;
-        let late = async move {
-            match deadline {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
+        let deadline = &mut self.deadline;
+        let late = async {
+            let Some(deadline) = deadline else { return std::future::pending().await };
+            loop {
+                tokio::time::sleep_until(deadline.look().into()).await;
+                if deadline.is_over(tokio::time::Instant::now().into_std()) {
+                    return;
+                }
             }
         };
         let heard = async {
@@ -334,6 +342,7 @@ impl Mesh {
     }
 }
 
-fn within(limit_ms: u32) -> Instant {
-    Instant::now() + Duration::from_millis(limit_ms.into()) + SLACK
+fn within(limit_ms: u32) -> Deadline {
+    let limit = Duration::from_millis(limit_ms.into()) + SLACK;
+    Deadline::after(limit, Instant::now()).often(LOOK)
 }

@@ -22,7 +22,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// How long a stranger may take to say who it is.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How many may stand at a door at once, beyond the children.
 const STRANGERS: usize = 64;
 /// Between two tries to open a door that jams.
@@ -76,7 +76,7 @@ impl Strangers {
         let (children, dialling) = (children.to_vec(), dialling.clone());
         let task = self.tasks.spawn(async move {
             // A stranger's fault is its own affair.
-            timeout(PATIENCE, receive(tcp, &children, &dialling)).await.ok()?.ok()?
+            timeout(dialling.patience, receive(tcp, &children, &dialling)).await.ok()?.ok()?
         });
         self.in_order.push_back(task);
     }

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The next pair is tried when the one before has not succeeded within this.
-const STAGGER: Duration = Duration::from_millis(200);
+pub(super) const STAGGER: Duration = Duration::from_millis(200);
 
 /// Who dials, and by what it is known.
 #[derive(Clone)]
@@ -31,6 +31,10 @@ pub(crate) struct Dialling {
     pub(crate) backs: Backs,
     /// How long a neighbour may be silent.
     pub(crate) silence: Duration,
+    /// [`STAGGER`].
+    pub(crate) stagger: Duration,
+    /// [`super::accept::PATIENCE`], with strangers.
+    pub(crate) patience: Duration,
 }
 
 /// How the way to the parent ended.
@@ -67,10 +71,10 @@ impl Dialling {
                             let pair = (local, remote);
                             (index, this.try_pair(parent, pair, deadline, &progress).await)
                         });
-                        next_at = Instant::now() + STAGGER;
+                        next_at = Instant::now() + self.stagger;
                     }
                     None if running.is_empty() => return outcome(None, parent, &outcomes),
-                    None => next_at = deadline + STAGGER,
+                    None => next_at = deadline + self.stagger,
                 }
             }
             tokio::select! {

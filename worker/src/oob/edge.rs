@@ -3,11 +3,11 @@
 use super::talk::{Talk, TalkError};
 use bytes::Bytes;
 use nix::sys::socket::{setsockopt, sockopt};
+use rlaunch_bootstrap::awake::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::secure::{MAX_PLAIN, SecureError, SecureStream};
 use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::tree::link::{Frame, Head};
-use rlaunch_bootstrap::wire::OVERSLEPT;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,12 +145,12 @@ impl Incoming {
     /// Reads something; `None` once the peer has been silent for too long. While this process
     /// itself stood still, that was not the peer's silence.
     async fn read(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let mut silence = Deadline::after(self.silence, Instant::now().into_std());
         loop {
-            let due = Instant::now() + self.silence;
-            match timeout_at(due, self.reading.read(buffer)).await {
+            match timeout_at(silence.look().into(), self.reading.read(buffer)).await {
                 Ok(read) => return Some(read),
-                Err(_) if Instant::now() > due + OVERSLEPT => {}
-                Err(_) => return None,
+                Err(_) if silence.is_over(Instant::now().into_std()) => return None,
+                Err(_) => {}
             }
         }
     }

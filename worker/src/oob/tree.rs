@@ -1,8 +1,8 @@
 //! This node in the tree: carries what the node machine wants said over edges, or through the
 //! launcher where there is no edge, and hands it what comes.
 
-use super::accept::{self, Backs};
-use super::dial::{Dialling, Outcome};
+use super::accept::{self, Backs, PATIENCE};
+use super::dial::{Dialling, Outcome, STAGGER};
 use super::edge::{Edge, FromEdge, Proved};
 use crate::outbox::Outbox;
 use crate::say::complain;
@@ -101,6 +101,8 @@ impl Tree {
             listeners: listeners.iter().filter_map(|l| l.local_addr().ok()).collect(),
             backs: Backs::default(),
             silence: job.silence(),
+            stagger: STAGGER,
+            patience: PATIENCE,
         };
         let expected: Vec<NodeId> = shape.children(job.node).collect();
         let mut doors = JoinSet::new();

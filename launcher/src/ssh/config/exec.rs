@@ -70,6 +70,9 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
+    /// What is waited for in vain lives for a thousand seconds; a machine may stand still for some.
+    const BOUND: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_code_decides_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -88,18 +91,25 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pid");
         let line = format!("sleep 1000 & echo $! >{}; wait", file.display());
-        let (begun, deadline) = (Instant::now(), Duration::from_millis(300));
-        let error = run(&line, deadline).unwrap_err();
-        assert!(error.ends_with("has not ended within 0.3 s"), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(5));
-        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        let (begun, mut deadline) = (Instant::now(), Duration::from_millis(250));
+        // On a busy machine it has not begun by then.
+        let pid: i32 = loop {
+            let error = run(&line, deadline).unwrap_err();
+            let late = format!("has not ended within {} s", deadline.as_secs_f32());
+            assert!(error.ends_with(&late), "{error}");
+            assert!(begun.elapsed() < BOUND);
+            match std::fs::read_to_string(&file).unwrap_or_default().trim().parse() {
+                Ok(pid) => break pid,
+                Err(_) => deadline *= 2,
+            }
+        };
         let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // Killed, and perhaps not reaped yet by whoever inherited it.
         while !stat().is_empty() && !stat().contains(") Z ") {
-            assert!(begun.elapsed() < Duration::from_secs(5), "{}", stat());
+            assert!(begun.elapsed() < BOUND, "{}", stat());
             std::thread::yield_now();
         }
-        let error = run("kill -9 $$", deadline).unwrap_err();
+        let error = run("kill -9 $$", BOUND).unwrap_err();
         assert!(error.contains("was ended by signal: 9"), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use crate::communicator::Communicator;
 use crate::group::Group;
 use crate::link::tcp::TcpLink;
 use crate::link::{Link, OwnLink};
+use rlaunch_stopwatch::Stopwatch;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
@@ -61,7 +62,7 @@ fn received(comm: &Communicator, length: usize, from: usize, tag: u32) -> Vec<u6
 
 #[test]
 fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let comm = communicator(0, vec![Box::new(OwnLink::default())], Patience::none());
     thread::scope(|scope| {
         scope.spawn(|| exchange(&comm, 0, (1, 2)));
@@ -72,7 +73,7 @@ fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
 
 #[test]
 fn threads_hand_on_what_they_find_of_each_others() {
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     for patience in [Patience::none(), Patience::of(Duration::from_micros(50), true)] {
         let (first, second) = pair(patience);
         thread::scope(|scope| {
@@ -88,7 +89,7 @@ fn threads_hand_on_what_they_find_of_each_others() {
 
 #[test]
 fn who_looks_for_long_does_not_keep_the_others_from_sending() {
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let (first, second) = pair(Patience::of(TOO_LONG, false));
     thread::scope(|scope| {
         scope.spawn(|| received(&first, 1, 1, 1));

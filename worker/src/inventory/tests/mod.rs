@@ -10,7 +10,6 @@ use rlaunch_bootstrap::inventory::pci::PciDevice;
 use rlaunch_bootstrap::inventory::recording::{Entry, Recording, relative};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tree::{fixture, lay_out};
 
@@ -132,13 +131,12 @@ fn large_server() -> String {
 }
 
 #[test]
-fn a_large_server_is_read_in_a_moment() {
+fn a_large_server_is_read_in_few_looks() {
     let root = lay_out(&large_server());
-    let root = Root::recorded(root.path());
-    let start = Instant::now();
+    let root = Root::recorded(root.path()).watching();
     let inventory = read(&root);
-    // Far above what it takes, so that a busy machine does not matter; far below a scan gone wild.
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // Each entry of the GID tables once, and some more; far below a scan gone wild.
+    assert!(root.looks() < 4000, "{}", root.looks());
     assert_eq!((inventory.gpus.len(), inventory.rdma.len()), (8, 8));
     for (gpu, nic) in inventory.gpus.iter().zip(&inventory.rdma) {
         let nic = nic.pci.as_ref().unwrap();

@@ -6,6 +6,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rlaunch_bootstrap::awake::Deadline;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,9 @@ pub(super) struct Still {
     begin: Instant,
     limit: Option<Duration>,
     is_mentioned: bool,
-    /// It was told to go on, and may have stood still because somebody wanted it.
-    woken: Option<bool>,
+    /// It was told to go on, and may have stood still because somebody wanted it; what it has for
+    /// the rest.
+    woken: Option<(bool, Deadline)>,
     is_ended: bool,
 }
 
@@ -48,11 +50,14 @@ impl Still {
             eprintln!("rlaunch: waiting {seconds} s for process {pid} to finish a message");
         }
         let Some(limit) = self.limit else { return };
-        if lasted > limit && self.woken.is_none() {
-            self.woken = Some(is_stopped(self.pid));
+        if self.woken.is_none() && lasted > limit {
+            let rest = Deadline::after(REST, Instant::now());
+            self.woken = Some((is_stopped(self.pid), rest));
             let _ = kill(self.pid, Signal::SIGCONT);
-        }
-        if lasted > limit + REST && !self.is_ended {
+        } else if let Some((_, rest)) = &mut self.woken
+            && !self.is_ended
+            && rest.is_over(Instant::now())
+        {
             self.is_ended = true;
             let _ = kill(self.pid, Signal::SIGKILL);
         }
@@ -62,7 +67,7 @@ impl Still {
 /// It is over: who was stopped is stopped again.
 impl Drop for Still {
     fn drop(&mut self) {
-        if self.woken == Some(true) && !self.is_ended {
+        if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_ended {
             let _ = kill(self.pid, Signal::SIGSTOP);
         }
     }
@@ -79,6 +84,9 @@ fn is_stopped(pid: Pid) -> bool {
 mod tests {
     use super::*;
     use std::process::{Child, Command};
+
+    /// What has not happened by then never does: wide, since a machine may stand still for seconds.
+    const BOUND: Duration = Duration::from_secs(50);
 
     struct Peer(Child);
 
@@ -99,10 +107,10 @@ mod tests {
         }
     }
 
-    fn wait_for(condition: impl Fn() -> bool) {
+    fn wait_for(mut condition: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !condition() {
-            assert!(begin.elapsed() < Duration::from_secs(10));
+            assert!(begin.elapsed() < BOUND);
             thread::sleep(LOOK);
         }
     }
@@ -116,6 +124,29 @@ mod tests {
         wait_for(|| !is_stopped(pid));
         drop(still);
         wait_for(|| is_stopped(pid));
+    }
+
+    #[test]
+    fn who_did_not_look_for_long_leaves_it_its_time_to_go_on() {
+        let (mut peer, pid) = Peer::stopped();
+        let mut still = Still::new(pid, Some(Duration::from_millis(1)));
+        // A standstill of this process, before it has told the peer anything.
+        still.begin -= 2 * REST;
+        still.pass();
+        still.pass();
+        wait_for(|| !is_stopped(pid));
+        assert!(peer.0.try_wait().unwrap().is_none(), "it was killed");
+    }
+
+    #[test]
+    fn who_does_not_go_on_is_ended() {
+        let (mut peer, pid) = Peer::stopped();
+        let mut still = Still::new(pid, Some(Duration::from_millis(1)));
+        let ended = || {
+            still.pass();
+            peer.0.try_wait().unwrap().is_some()
+        };
+        wait_for(ended);
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! Machines that stand still while a job ends: what nobody could do meanwhile has its time afterwards.
+
+use crate::support::Field;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::Stopwatch;
+use std::time::Duration;
+
+/// How long nodes are waited for beyond the grace.
+const SLACK: Duration = Duration::from_secs(4);
+/// Nobody is given up for being silent.
+const PATIENT: &str = "-H a,b --node-timeout 60";
+
+/// Stops these for so long, and has them go on.
+fn stop_for(field: &Field, pids: &[Pid], pause: Duration) {
+    pids.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+    let stopped = Stopwatch::start();
+    field.wait_for("a long pause", || stopped.in_all() > pause);
+    pids.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
+}
+
+/// After it, what is left to do takes less than the grace, and is done later than rlaunch would wait.
+#[test]
+fn ranks_of_a_node_that_stood_still_have_their_grace() {
+    const GRACE: Duration = Duration::from_secs(4);
+    let field = Field::new();
+    // What it sleeps in one piece may pass during the pause.
+    let saving = "echo told; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo saved; exit 0";
+    let script = format!("trap '{saving}' TERM; echo up; sleep 1000 & wait");
+    let run = field.rlaunch(PATIENT).args(["--kill-after", "4"]);
+    let mut running = run.within(Duration::from_secs(60)).sh(&script).spawn();
+    running.wait_for_text("up\n", 2);
+    running.signal(Signal::SIGINT);
+    running.wait_for_text("told\n", 2);
+    let of_b = field.started().into_iter().filter(|process| process.host == "b");
+    let of_b: Vec<Pid> = of_b.map(|process| Pid::from_raw(process.pid)).collect();
+    assert!(of_b.len() >= 3, "guardian, agent and rank: {of_b:?}");
+    stop_for(&field, &of_b, GRACE + SLACK - Duration::from_secs(1));
+    let ran = running.finish();
+    assert_eq!(ran.ended_with(130).out().matches("saved\n").count(), 2, "{ran}");
+    ran.keeps_quiet_about(&["no word of the end"]);
+}
+
+#[test]
+fn a_launcher_that_stood_still_hears_how_its_nodes_ended() {
+    const GRACE: Duration = Duration::from_secs(1);
+    let field = Field::new();
+    let script = "trap 'echo told; sleep 0.5; exit 0' TERM; echo up; sleep 1000 & wait";
+    let run = field.rlaunch(PATIENT).args(["--kill-after", "1"]);
+    let mut running = run.within(Duration::from_secs(60)).sh(script).spawn();
+    running.wait_for_text("up\n", 2);
+    running.signal(Signal::SIGINT);
+    running.wait_for_text("told\n", 2);
+    stop_for(&field, &[running.pid()], GRACE + SLACK + Duration::from_secs(2));
+    running.finish().ended_with(130).keeps_quiet_about(&["no word of the end"]);
+}
