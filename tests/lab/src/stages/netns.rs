@@ -19,10 +19,24 @@ pub(super) const NAME: &str = "netns";
 const LABS: [(&str, [u8; 2]); 2] = [("test", [10, 95]), ("test2", [10, 98])];
 const HOSTS: usize = 8;
 
-/// Files whose tests wait for most of their time, for a limit to pass or for a silence to be noticed.
-/// The second lab runs them beside everything else.
-const WAITING: &[&str] =
-    &["ending", "lost", "network", "oob", "restarts", "teardown", "unreachable"];
+/// Files whose tests wait for most of their time, for a limit to pass or for a silence to be noticed,
+/// and a few more, so that both labs are done at about the same time. The second lab runs them beside
+/// everything else.
+const WAITING: &[&str] = &[
+    "callback",
+    "delivery",
+    "ending",
+    "jump",
+    "lost",
+    "network",
+    "oob",
+    "restarts",
+    "services",
+    "shells",
+    "standstill",
+    "teardown",
+    "unreachable",
+];
 
 /// What `--filter` calls the soak of this stage.
 const SOAK: &str = "soak";
