@@ -64,7 +64,7 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (this, earlier) = (self.this.summary_by_size(), self.earlier.summary_by_size());
-        write!(f, "{:<28}{:<5}{this:>26}{earlier:>26}", self.name, self.unit)?;
+        write!(f, "{:<30}{:<5}{this:>26}{earlier:>26}", self.name, self.unit)?;
         let Some(comparison) = self.comparison() else { return Ok(()) };
         let ends = |of: Interval| format!("{:.3}–{:.3}", of.lower, of.upper);
         let interval = comparison.interval.map_or("–".into(), ends);
@@ -75,7 +75,7 @@ impl fmt::Display for Row {
 
 /// Prints a table of rows; true if each that has a bar shows that this build is no slower.
 pub(in crate::bench) fn print(rows: &[Row]) -> bool {
-    println!("{:<33}{:>26}{:>26}{:>9}  90 % interval", "", "this build", "earlier", "ratio");
+    println!("{:<35}{:>26}{:>26}{:>9}  90 % interval", "", "this build", "earlier", "ratio");
     rows.iter().for_each(|row| println!("{}", format!("{row}").trim_end()));
     let slower = rows.iter().filter(|row| !row.holds()).count();
     let bars = rows.iter().filter(|row| row.has_bar).count();

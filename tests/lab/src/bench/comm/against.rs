@@ -8,7 +8,7 @@ use super::row::{Measured, Row};
 use super::setting::{RLAUNCH, Setting};
 use super::{Asked, Plan, SECONDS, in_words, init, measure_one, on_host, place_as, selected};
 use crate::LabError;
-use crate::bench::against::{self, Build, Builds, Earlier, Ground, Row as Compared, Turn};
+use crate::bench::against::{self, Builds, Earlier, Ground, Row as Compared, Turn};
 use crate::dist::{self, Profile};
 
 /// What measures acts, in a distribution.
@@ -35,7 +35,6 @@ pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
     let hosts = settings.iter().map(|setting| setting.hosts);
     let hosts = hosts.chain(plan.wants_init().then_some(init::HOSTS)).max().unwrap_or(1);
     let compared = against::on_hosts(hosts, builds, |ground| {
-        place_programs(ground, &programs)?;
         let mut compared = Vec::new();
         for setting in &settings {
             compared.extend(compare(ground, setting, &rows, plan.rounds)?);
@@ -49,23 +48,12 @@ pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
     Ok(against::print(&compared))
 }
 
-/// Gives hosts the programs of both builds.
-fn place_programs(ground: &Ground, programs: &[&str]) -> Result<(), LabError> {
-    for build in Build::ALL {
-        let field = ground.field(build);
-        for program in programs {
-            place_as(field, &field.rlaunch.with_file_name(program), &name(program, build))?;
-        }
-    }
-    Ok(())
-}
-
-/// Names the program of a build on hosts.
-fn name(program: &str, build: Build) -> String {
-    match build {
-        Build::This => format!("{program}-this"),
-        Build::Earlier => format!("{program}-earlier"),
-    }
+/// Gives hosts the program of the build whose turn it is, and its path there. It is the same for both
+/// builds and written anew each time: where the pages of a program lie makes acts quicker or slower by
+/// some percent, which must not stay with one build for all rounds.
+fn place_program(turn: &Turn<'_>, name: &str) -> Result<String, LabError> {
+    place_as(turn.field, &turn.field.rlaunch.with_file_name(name), name)?;
+    Ok(on_host(name))
 }
 
 /// Measures acts where ranks are as `setting` has them. In the round to warm up, both programs find
@@ -106,7 +94,7 @@ fn measure_turn(
     rows: &[Row],
     (counts, seconds): (&[u64], &str),
 ) -> Result<(Vec<Measured>, f64), LabError> {
-    let program = on_host(&name(MEASURE, turn.build));
+    let program = place_program(turn, MEASURE)?;
     let asked = Asked { program: &program, rows, counts, seconds };
     let act = || measure_one(turn.field, setting, &RLAUNCH, &asked);
     let (measured, cpu) = turn.field.with_cpu(act)?;
@@ -122,7 +110,7 @@ fn compare_init(ground: &Ground, rounds: usize) -> Result<Vec<Compared>, LabErro
     let (mut wall, mut cpu) =
         (Compared::new(named("wall"), "ms"), Compared::new(named("CPU"), "s"));
     ground.in_turn(rounds, |turn| {
-        let program = on_host(&name(init::NAME, turn.build));
+        let program = place_program(turn, init::NAME)?;
         let act = || init::once(turn.field, &RLAUNCH, &program);
         let (milliseconds, used) = turn.field.with_cpu(act)?;
         let used = against::required(used)?;
