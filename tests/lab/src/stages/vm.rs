@@ -1,9 +1,12 @@
 //! The stage of real verbs: rlaunch in guests of QEMU.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use super::again::second_look;
-use super::run::{Program, report};
+use super::run::{Outcome, Program, report};
 use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
 use crate::background::Background;
 use crate::dist::{self, Profile};
@@ -20,10 +23,12 @@ struct Cabled {
     topology: Topology,
 }
 
-/// Tests whose names begin with `star::` have a switch for all, the others a cable for each two.
-const LABS: [Cabled; 2] = [
+/// Tests whose names begin with `star::` have a switch for all, the others a cable for each two. There
+/// are two labs of the latter: emulated computers wait for each other for a third of their time.
+const STAR_LAB: Cabled = Cabled { name: "teststar", topology: Topology::Star };
+const TRIANGLES: [Cabled; 2] = [
     Cabled { name: "test", topology: Topology::Triangle },
-    Cabled { name: "teststar", topology: Topology::Star },
+    Cabled { name: "test2", topology: Topology::Triangle },
 ];
 const GUESTS: usize = 3;
 /// What tests on a star are called.
@@ -56,17 +61,83 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     let program = Program::new(&dist::build_everything()?.test(NAME)?, plan.filter.as_ref());
     let mut names = program.names()?;
     names.retain(|name| plan.wants_vm(name));
+    let (stars, others): (Vec<String>, Vec<String>) =
+        names.into_iter().partition(|name| name.starts_with(STAR));
+    // Once, before two labs want it.
+    vm::build()?;
+    let queue = Mutex::new(by_file(&others));
+    let second = || -> Result<Vec<Outcome>, LabError> {
+        let mut outcomes = among(&program, &STAR_LAB, &stars)?;
+        // Half a minute for guests is worth it where more than one file is left.
+        if lock(&queue).len() > 1 {
+            outcomes.extend(from_queue(&program, &TRIANGLES[1], || lock(&queue).pop_back())?);
+        }
+        Ok(outcomes)
+    };
+    let (first, second) = thread::scope(|scope| {
+        let beside = scope.spawn(second);
+        (from_queue(&program, &TRIANGLES[0], || lock(&queue).pop_front()), beside.join())
+    });
+    let lost = |_| Err(LabError::Wrong("a lab's tests ended by a panic".into()));
     let mut tally = Tally::default();
-    for (lab, names) in by_lab(&names) {
-        let run = |program: &Program, log: &str| {
-            let (_up, program) = guests(program, lab)?;
-            program.run(&format!("{NAME}-{log}"))
-        };
-        let first = run(&program.only(&names), lab.name)?;
-        let again = |test: &str| run(&program.only(&[test.to_owned()]), &format!("again-{test}"));
-        tally.add(second_look(first, again)?);
+    for outcome in first?.into_iter().chain(second.unwrap_or_else(lost)?) {
+        tally.add(second_look(outcome, |test| again(&program, test))?);
     }
     Ok(tally)
+}
+
+/// Runs one test, alone on fresh guests.
+fn again(program: &Program, test: &str) -> Result<Outcome, LabError> {
+    let lab = if test.starts_with(STAR) { &STAR_LAB } else { &TRIANGLES[0] };
+    let (_up, program) = guests(program, lab)?;
+    program.only(&[test.to_owned()]).run(&format!("{NAME}-again-{test}"))
+}
+
+/// Runs tests among guests of their own, if there are any.
+fn among(
+    program: &Program,
+    lab: &'static Cabled,
+    names: &[String],
+) -> Result<Vec<Outcome>, LabError> {
+    let mut all = Some(("star".to_owned(), names.to_vec())).filter(|_| !names.is_empty());
+    from_queue(program, lab, || all.take())
+}
+
+/// Starts guests and runs among them what there is, file by file.
+fn from_queue(
+    program: &Program,
+    lab: &'static Cabled,
+    mut next: impl FnMut() -> Option<File>,
+) -> Result<Vec<Outcome>, LabError> {
+    let Some(mut file) = next() else { return Ok(Vec::new()) };
+    let (_up, program) = guests(program, lab)?;
+    let mut outcomes = Vec::new();
+    loop {
+        outcomes.push(program.only(&file.1).run(&format!("{NAME}-{}", file.0))?);
+        match next() {
+            Some(another) => file = another,
+            None => return Ok(outcomes),
+        }
+    }
+}
+
+/// A file of tests, and the names of those in it.
+type File = (String, Vec<String>);
+
+fn by_file(names: &[String]) -> VecDeque<File> {
+    let mut files: VecDeque<File> = VecDeque::new();
+    for name in names {
+        let file = name.split("::").next().unwrap_or(name);
+        match files.iter_mut().find(|(known, _)| known == file) {
+            Some((_, tests)) => tests.push(name.clone()),
+            None => files.push_back((file.to_owned(), vec![name.clone()])),
+        }
+    }
+    files
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has a program of this stage run on fresh guests, in each lab that has tests of it.
@@ -74,21 +145,15 @@ pub(super) fn on_guests(
     program: &Program,
     mut run: impl FnMut(&Program) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
-    for (lab, names) in by_lab(&program.names()?) {
-        let (_up, program) = guests(&program.only(&names), lab)?;
-        run(&program)?;
+    let (stars, others): (Vec<String>, Vec<String>) =
+        program.names()?.into_iter().partition(|name| name.starts_with(STAR));
+    for (lab, names) in [(&TRIANGLES[0], others), (&STAR_LAB, stars)] {
+        if !names.is_empty() {
+            let (_up, program) = guests(&program.only(&names), lab)?;
+            run(&program)?;
+        }
     }
     Ok(())
-}
-
-/// The names of tests by the lab in which they run.
-fn by_lab(names: &[String]) -> Vec<(&'static Cabled, Vec<String>)> {
-    let of = |lab: &'static Cabled| {
-        let is_of = |name: &&String| name.starts_with(STAR) == (lab.topology == Topology::Star);
-        (lab, names.iter().filter(is_of).cloned().collect())
-    };
-    let labs = LABS.iter().map(of);
-    labs.filter(|(_, names): &(_, Vec<String>)| !names.is_empty()).collect()
 }
 
 /// Guests that go down with their handle.
