@@ -3,7 +3,7 @@
 //! over a device share its cases, so that every choice meets every other and every job.
 
 use crate::background::{Background, until};
-use crate::support::{Field, PATIENT, Ran, Undo};
+use crate::support::{Field, ORDINARY, PATIENT, Ran, Undo};
 use rlaunch_lab::Cut;
 
 /// On the launcher's guest.
@@ -17,7 +17,7 @@ const IWARP: &str = "--hca siw";
 /// Runs a shell line as each of so many ranks; the suite is `$suite`.
 fn job(field: &Field, (hosts, ranks): (&str, usize), options: &str, line: &str) -> Ran {
     let words = format!(
-        "-H {hosts} -np {ranks} {PATIENT} --transport rdma {options} --preload {SUITE} sh -c"
+        "-H {hosts} -np {ranks} {PATIENT} {ORDINARY} --transport rdma {options} --preload {SUITE} sh -c"
     );
     let line = format!("suite=\"$RLAUNCH_PRELOAD_DIR\"/comm-suite; {line}");
     field.rlaunch(&words, &[&line])
