@@ -50,16 +50,15 @@ impl Still {
             eprintln!("rlaunch: waiting {seconds} s for process {pid} to finish a message");
         }
         let Some(limit) = self.limit else { return };
-        if self.woken.is_none() && lasted > limit {
+        if let Some((_, rest)) = &mut self.woken {
+            if !self.is_ended && rest.is_over(Instant::now()) {
+                self.is_ended = true;
+                let _ = kill(self.pid, Signal::SIGKILL);
+            }
+        } else if lasted > limit {
             let rest = Deadline::after(REST, Instant::now());
             self.woken = Some((is_stopped(self.pid), rest));
             let _ = kill(self.pid, Signal::SIGCONT);
-        } else if let Some((_, rest)) = &mut self.woken
-            && !self.is_ended
-            && rest.is_over(Instant::now())
-        {
-            self.is_ended = true;
-            let _ = kill(self.pid, Signal::SIGKILL);
         }
     }
 }
@@ -128,18 +127,18 @@ mod tests {
 
     #[test]
     fn who_did_not_look_for_long_leaves_it_its_time_to_go_on() {
-        let (mut peer, pid) = Peer::stopped();
+        let (_peer, pid) = Peer::stopped();
         let mut still = Still::new(pid, Some(Duration::from_millis(1)));
         // A standstill of this process, before it has told the peer anything.
         still.begin -= 2 * REST;
         still.pass();
         still.pass();
+        assert!(still.woken.is_some() && !still.is_ended, "{still:?}");
         wait_for(|| !is_stopped(pid));
-        assert!(peer.0.try_wait().unwrap().is_none(), "it was killed");
     }
 
     #[test]
-    fn who_does_not_go_on_is_ended() {
+    fn who_goes_on_and_does_not_finish_is_ended() {
         let (mut peer, pid) = Peer::stopped();
         let mut still = Still::new(pid, Some(Duration::from_millis(1)));
         let ended = || {
