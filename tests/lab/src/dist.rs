@@ -21,8 +21,8 @@ use serde::Deserialize;
 use crate::command::{run, show};
 use crate::{LabError, setup};
 use glibc::Kind;
-use lab::Selection;
 pub(crate) use lab::{Artifact, Built, TEST_FEATURES};
+use lab::{Compiler, Selection};
 use machine::Machine;
 
 /// How to build.
@@ -80,7 +80,7 @@ pub(crate) fn build_everything() -> Result<Built, LabError> {
 /// Makes a cargo link what it builds by the profile of tests as [`build_everything`] does, so that it
 /// finds that built.
 pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
-    let wrapper = lab::wrapper(&Machine::own()?, &target_directory()?)?;
+    let wrapper = lab::wrapper(&Machine::own()?, &target_directory()?, Compiler::Clippy)?;
     cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     Ok(())
 }

@@ -155,9 +155,16 @@ const PIECES: &[Piece] = &[
 #[derive(Debug)]
 pub(crate) struct Built {
     artifacts: Vec<Artifact>,
+    warnings: usize,
 }
 
 impl Built {
+    /// How many warnings compilers have for the crates of this workspace, clippy's among them where
+    /// everything was built.
+    pub(crate) fn warnings(&self) -> usize {
+        self.warnings
+    }
+
     /// The test program called `name`.
     pub(crate) fn test(&self, name: &str) -> Result<PathBuf, LabError> {
         let mut tests = self.tests();
@@ -196,7 +203,23 @@ impl Built {
     }
 }
 
-/// A line of cargo's JSON messages about something it built, as far as it matters here.
+/// A line of cargo's JSON messages.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Message {
+    Artifact(Artifact),
+    /// A warning or an error.
+    Said {
+        message: Diagnostic,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+struct Diagnostic {
+    rendered: Option<String>,
+}
+
+/// Something that cargo built, as far as it matters here.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Artifact {
     package_id: String,
@@ -258,26 +281,43 @@ pub(super) fn build(
 ) -> Result<Built, LabError> {
     let mut cargo = machine.cargo(&["build", "--profile", PROFILE.name()]);
     cargo.args(selection.words());
-    cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper(machine, target)?);
-    let built = Built { artifacts: artifacts(selection.operation(), &mut cargo)? };
+    let compiler = match selection {
+        Selection::Everything => Compiler::Clippy,
+        _ => Compiler::Rustc,
+    };
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper(machine, target, compiler)?);
+    let built = artifacts(selection.operation(), &mut cargo)?;
     lay_out(machine, target, &built)?;
     Ok(built)
 }
 
-/// Runs a cargo that builds, with its progress shown; gives what it built or found built.
-fn artifacts(operation: &str, cargo: &mut Command) -> Result<Vec<Artifact>, LabError> {
-    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+/// Runs a cargo that builds, with its progress shown as it comes and what compilers say afterwards;
+/// gives what it built or found built.
+fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
+    cargo.arg("--message-format=json").stderr(Stdio::inherit());
     let output = cargo.output().map_err(LabError::io(format!("start {}", display(cargo))))?;
-    if !output.status.success() {
-        return Err(LabError::Tool {
-            operation: operation.into(),
-            program: "cargo".into(),
-            status: output.status.to_string(),
-            stderr: String::new(),
-        });
-    }
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    let mut built = Built { artifacts: Vec::new(), warnings: 0 };
+    for line in lines.lines() {
+        match serde_json::from_str(line) {
+            Ok(Message::Artifact(artifact)) => built.artifacts.push(artifact),
+            Ok(Message::Said { message }) => {
+                built.warnings += 1;
+                eprint!("{}", message.rendered.unwrap_or_default());
+            }
+            // Of build scripts, and how it ended.
+            Err(_) => {}
+        }
+    }
+    if output.status.success() {
+        return Ok(built);
+    }
+    Err(LabError::Tool {
+        operation: operation.into(),
+        program: "cargo".into(),
+        status: output.status.to_string(),
+        stderr: String::new(),
+    })
 }
 
 /// Runs a cargo that builds one program; gives its path.
@@ -286,10 +326,19 @@ pub(crate) fn program_of(
     cargo: &mut Command,
     name: &str,
 ) -> Result<PathBuf, LabError> {
-    let artifacts = artifacts(operation, cargo)?;
-    let found = artifacts.into_iter().find(|artifact| artifact.target.name == name);
+    let built = artifacts(operation, cargo)?;
+    let found = built.artifacts.into_iter().find(|artifact| artifact.target.name == name);
     let found = found.and_then(|artifact| artifact.executable);
     found.ok_or_else(|| LabError::Wrong(format!("cargo built no program called {name}")))
+}
+
+/// What compiles the crates of this workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compiler {
+    Rustc,
+    /// Rustc with lints. A run of `cargo clippy` beside the build would check every crate that is
+    /// about to be compiled, those from elsewhere included: two minutes.
+    Clippy,
 }
 
 /// Copies what was built to where launchers and guests find it.
@@ -311,8 +360,12 @@ fn lay_out(machine: &Machine, target: &Path, built: &Built) -> Result<(), LabErr
 
 /// Writes the wrapper around rustc that links pieces as they are to be, and says where it is. Cargo
 /// knows it by its path, so that is named by a digest of the content: a changed one builds anew.
-pub(super) fn wrapper(machine: &Machine, target: &Path) -> Result<PathBuf, LabError> {
-    let text = script(&rules(machine, target)?);
+pub(super) fn wrapper(
+    machine: &Machine,
+    target: &Path,
+    compiler: Compiler,
+) -> Result<PathBuf, LabError> {
+    let text = script(&rules(machine, target)?, compiler);
     write_wrapper(target, &text)
 }
 
@@ -357,7 +410,7 @@ fn rules(machine: &Machine, target: &Path) -> Result<Vec<(String, Vec<String>)>,
 
 /// A script that rustc and its arguments are handed to. A crate's tests are linked as usual. It is one
 /// of bash: dash drops variables such as `CARGO_BIN_EXE_rlaunch-prover` from the environment.
-fn script(rules: &[(String, Vec<String>)]) -> String {
+fn script(rules: &[(String, Vec<String>)], compiler: Compiler) -> String {
     let mut text = "\
 #!/usr/bin/env bash
 # Starts rustc, with more arguments for some crates: `cargo lab` wrote this.
@@ -377,7 +430,10 @@ case $name/$kind in
         let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
         text += &format!("    {crate_kind}) set -- \"$@\" {} ;;\n", words.join(" "));
     }
-    text += "esac\nexec \"$@\"\n";
+    text += match compiler {
+        Compiler::Rustc => "esac\nexec \"$@\"\n",
+        Compiler::Clippy => "esac\nexec \"${1%rustc}clippy-driver\" \"$@\"\n",
+    };
     text
 }
 
@@ -391,7 +447,7 @@ mod tests {
             ("rlaunch/bin".to_owned(), vec!["-C".to_owned(), "link-arg=-L/a b".to_owned()]),
             ("rlaunch/cdylib".to_owned(), vec!["-C".to_owned(), "strip=symbols".to_owned()]),
         ];
-        let text = script(&rules);
+        let text = script(&rules, Compiler::Rustc);
         let all = ["-c", &text, "wrapper", "printf", "<%s>"];
         let output = Command::new("bash").args(all).args(words).output().unwrap();
         let shown = String::from_utf8(output.stdout).unwrap();

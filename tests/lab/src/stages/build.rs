@@ -32,23 +32,24 @@ pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     Ok(Tally::check(true))
 }
 
-/// Formatting, lints and dependencies, then what the other stages run. Nothing is left out when
-/// something fails, so that one run shows all there is to mend.
+/// Checks formatting and dependencies, then lints and builds all that the other stages run, in one
+/// pass. Nothing is left out when something fails, so that one run shows all there is to mend.
 pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
-    if plan.wants_build() {
-        tally.add(lint());
-    }
     tally.add(match deny::command() {
         Ok(mut deny) => run::check(&mut deny),
         Err(error) => run::failed("cargo deny", &error),
     });
     if plan.wants_build() {
-        tally.add(match dist::build_everything() {
-            Ok(_) => Tally::check(true),
-            Err(error) => run::failed("the build", &error),
-        });
+        match dist::build_everything() {
+            Ok(built) => {
+                println!("lints: {} warnings", built.warnings());
+                tally.add(Tally::check(built.warnings() == 0));
+                tally.add(Tally::check(true));
+            }
+            Err(error) => tally.add(run::failed("the build", &error)),
+        }
     }
     if plan.wants_aarch64() {
         tally.add(match aarch64::build(Profile::Lab) {
@@ -58,14 +59,6 @@ pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
         });
     }
     Ok(tally)
-}
-
-/// Clippy over all there is, tests that need hosts included.
-fn lint() -> Tally {
-    let mut clippy = dist::cargo();
-    clippy.args(["clippy", "--profile", "lab", "--workspace", "--all-targets"]);
-    clippy.args(["--features", TEST_FEATURES, "--", "-D", "warnings"]);
-    run::check(&mut clippy)
 }
 
 /// Tests that need neither root nor hosts, one program after the other, then examples in comments.
