@@ -236,11 +236,11 @@ pub fn workspace() -> PathBuf {
 /// A cargo for the workspace. Under sudo it runs as the account that called sudo, so that what it
 /// builds stays that account's.
 pub fn cargo() -> Command {
-    of_toolchain(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    as_caller(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// A program of the Rust toolchain, likewise.
-fn of_toolchain(program: OsString) -> Command {
+/// A program as the account that called sudo, likewise.
+pub(crate) fn as_caller(program: OsString) -> Command {
     let mut command = match (env::var("SUDO_UID"), env::var("SUDO_GID")) {
         (Ok(uid), Ok(gid)) if geteuid().is_root() && uid != "0" => {
             let mut command = Command::new("setpriv");

@@ -103,6 +103,11 @@ impl Ledger {
         total
     }
 
+    /// Whether something passed in every stage: none was skipped whole.
+    pub fn ran_all(&self) -> bool {
+        self.entries.iter().all(|entry| entry.tally.passed > 0)
+    }
+
     /// The time of all stages.
     pub fn took(&self) -> Duration {
         self.entries.iter().map(|entry| entry.took).sum()

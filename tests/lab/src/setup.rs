@@ -17,6 +17,8 @@ struct Need {
 }
 
 const LAB: &[Need] = &[
+    // What starts the compiler: other shells drop variables whose names they cannot use.
+    Need { program: "bash", package: "bash" },
     Need { program: "sshd", package: "openssh-server" },
     Need { program: "ssh", package: "openssh-client" },
     Need { program: "ssh-keygen", package: "openssh-client" },

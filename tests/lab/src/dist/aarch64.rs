@@ -5,7 +5,7 @@
 use super::lab::{self, Selection};
 use super::machine::Machine;
 use super::{AGENT, Profile, build_library, build_prover_for};
-use super::{cargo, of_toolchain, place, target_directory, workspace};
+use super::{as_caller, cargo, place, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub fn prepare() -> Result<(), LabError> {
         }
         println!("adding Rust's target {target} by rustup");
         let progress = spinner(format!("adding {target}"));
-        let mut rustup = of_toolchain("rustup".into());
+        let mut rustup = as_caller("rustup".into());
         run("add Rust's target", rustup.args(["target", "add", target]))?;
         progress.finish_and_clear();
     }
@@ -113,7 +113,7 @@ fn obstacle(target: &str, compiler: &str) -> Result<Option<String>, LabError> {
 }
 
 fn has_target(target: &str) -> Result<bool, LabError> {
-    let mut rustc = of_toolchain("rustc".into());
+    let mut rustc = as_caller("rustc".into());
     rustc.current_dir(workspace());
     let output = run("ask rustc for its targets", rustc.args(["--print", "sysroot"]))?;
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());

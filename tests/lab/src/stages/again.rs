@@ -7,17 +7,34 @@ use crate::ledger::{Tally, UNLUCKY};
 use super::run::Outcome;
 
 /// Runs each test that failed once more, by `again`, which gives each fresh hosts and nothing beside it.
-/// More failures than luck may explain are left as they are, since the run has failed either way.
-pub(super) fn second_look(
+/// More failures in all programs than luck may explain are left as they are, since the run has failed
+/// either way.
+pub(super) fn second_looks(
+    outcomes: Vec<Outcome>,
+    mut again: impl FnMut(&str) -> Result<Outcome, LabError>,
+) -> Result<Tally, LabError> {
+    let all: usize = outcomes.iter().map(|outcome| outcome.tally.failed).sum();
+    let mut tally = Tally::default();
+    for outcome in outcomes {
+        tally.add(match all {
+            0 => outcome.tally,
+            1..UNLUCKY => second_look(outcome, &mut again)?,
+            _ => outcome.tally,
+        });
+    }
+    if all >= UNLUCKY {
+        println!("no second attempt: {all} tests failed");
+    }
+    Ok(tally)
+}
+
+/// Does so for one program. One that crashed is not run again: which test it was is not known.
+fn second_look(
     outcome: Outcome,
     mut again: impl FnMut(&str) -> Result<Outcome, LabError>,
 ) -> Result<Tally, LabError> {
     let Outcome { mut tally, failed, log } = outcome;
-    if failed.is_empty() {
-        return Ok(tally);
-    }
-    if failed.len() >= UNLUCKY || failed.len() != tally.failed {
-        println!("no second attempt: {} tests failed", tally.failed);
+    if failed.len() != tally.failed {
         return Ok(tally);
     }
     for test in failed {
@@ -43,7 +60,7 @@ mod tests {
     /// A second look at tests that failed, of which those that begin with `u` were unlucky.
     fn looked_at(first: Outcome) -> (Tally, Vec<String>) {
         let mut asked = Vec::new();
-        let tally = second_look(first, |test| {
+        let tally = second_looks(vec![first], |test| {
             asked.push(test.to_owned());
             let tally = Tally::check(test.starts_with('u'));
             Ok(Outcome { tally, ..Outcome::default() })

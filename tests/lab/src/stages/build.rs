@@ -87,6 +87,7 @@ pub(super) fn programs(built: &Built, plan: &Plan) -> Vec<(String, Program)> {
     let program = |test: &dist::Artifact| {
         let mut program = Program::new(test.program()?, plan.filter.as_ref());
         program.directory = test.directory();
+        program.is_of_caller = true;
         program.environment.push(("CARGO_MANIFEST_DIR", test.directory()));
         Some((format!("{}-{}", test.package(), test.name()), program))
     };
@@ -110,10 +111,11 @@ pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
 
 /// What is known is replayed by all targets; those whose sources have changed look for more.
 pub(super) fn fuzz(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
-    let searched = plan.searched_targets()?.unwrap_or_default();
-    match searched.as_slice() {
-        [] => println!("no target's sources have changed"),
-        names => println!("targets whose sources have changed: {}", names.join(" ")),
+    let searched = plan.searched_targets()?;
+    match searched.as_deref() {
+        None => println!("all targets look for more"),
+        Some([]) => println!("no target's sources have changed"),
+        Some(names) => println!("targets whose sources have changed: {}", names.join(" ")),
     }
-    fuzz::run(&fuzz::Plan { targets: None, seconds: FUZZ_SECONDS, searched: Some(searched) })
+    fuzz::run(&fuzz::Plan { targets: None, seconds: FUZZ_SECONDS, searched })
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::again::second_look;
+use super::again::second_looks;
 use super::run::{self, Outcome, Program, Tests};
 use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
 use crate::dist::{self, Profile, aarch64};
@@ -79,7 +79,7 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
 /// The tests of the lab itself, which make labs of their own.
 fn own_tests(program: &Program) -> Result<Tally, LabError> {
     let first = program.run("netns-lab")?;
-    second_look(first, |test| program.only(&[test.to_owned()]).run("netns-lab-again"))
+    second_looks(vec![first], |test| program.only(&[test.to_owned()]).run("netns-lab-again"))
 }
 
 /// The quick form of `cargo lab soak launch`, on a quiet machine and on a busy one.
@@ -105,18 +105,15 @@ fn in_labs(program: &Program, names: &[String]) -> Result<Tally, LabError> {
         let threads: Vec<_> = (0..count).map(|lab| scope.spawn(move || run(lab))).collect();
         threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
     });
-    let mut tally = Tally::default();
+    let mut outcomes = Vec::new();
     for lane in lanes {
         let lost = |_| Err(LabError::Wrong("a lab's tests ended by a panic".into()));
-        for outcome in lane.unwrap_or_else(lost)? {
-            let again = |test: &str| {
-                let (_up, program) = hosts(program, 0)?;
-                program.only(&[test.to_owned()]).run(&format!("again-{test}"))
-            };
-            tally.add(second_look(outcome, again)?);
-        }
+        outcomes.extend(lane.unwrap_or_else(lost)?);
     }
-    Ok(tally)
+    second_looks(outcomes, |test| {
+        let (_up, program) = hosts(program, 0)?;
+        program.only(&[test.to_owned()]).run(&format!("again-{test}"))
+    })
 }
 
 /// Runs what the queue has for a lab.

@@ -59,18 +59,19 @@ pub fn repeat(plan: &Plan, times: usize) -> Result<bool, LabError> {
             run(&mut counts, &program, &name, times)?;
         }
     }
-    let hosts_wanted = is_wanted(netns::NAME) || is_wanted(vm::NAME);
-    if hosts_wanted && setup::require_root().is_ok() {
-        let program = |stage| Ok(Program::new(&built.test(stage)?, plan.filter.as_ref()));
-        let has_tests = |program: &Program| Ok(!program.names()?.is_empty());
-        let on_hosts: Program = program(netns::NAME)?;
-        if is_wanted(netns::NAME) && has_tests(&on_hosts)? {
-            netns::on_hosts(&on_hosts, |program| run(&mut counts, program, netns::NAME, times))?;
+    let program = |stage| -> Result<Option<Program>, LabError> {
+        let program = Program::new(&built.test(stage)?, plan.filter.as_ref());
+        if !is_wanted(stage) || program.names()?.is_empty() {
+            return Ok(None);
         }
-        let on_guests: Program = program(vm::NAME)?;
-        if is_wanted(vm::NAME) && has_tests(&on_guests)? {
-            vm::on_guests(&on_guests, |program| run(&mut counts, program, vm::NAME, times))?;
-        }
+        setup::require_root()?;
+        Ok(Some(program))
+    };
+    if let Some(program) = program(netns::NAME)? {
+        netns::on_hosts(&program, |program| run(&mut counts, program, netns::NAME, times))?;
+    }
+    if let Some(program) = program(vm::NAME)? {
+        vm::on_guests(&program, |program| run(&mut counts, program, vm::NAME, times))?;
     }
     println!();
     counts.print();

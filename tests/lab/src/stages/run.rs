@@ -52,6 +52,8 @@ pub(super) struct Program {
     /// Where it is started.
     pub(super) directory: PathBuf,
     pub(super) environment: Vec<(&'static str, PathBuf)>,
+    /// Whether it runs as the account that called sudo, as cargo does, rather than as root.
+    pub(super) is_of_caller: bool,
     pub(super) tests: Tests,
 }
 
@@ -69,7 +71,8 @@ impl Program {
     pub(super) fn new(path: &Path, filter: Option<&String>) -> Program {
         let tests = Tests::Matching(filter.cloned(), Vec::new());
         let directory = dist::workspace();
-        Program { path: path.into(), directory, environment: Vec::new(), tests }
+        let (path, environment) = (path.into(), Vec::new());
+        Program { path, directory, environment, is_of_caller: false, tests }
     }
 
     /// The same program for tests of these names.
@@ -77,9 +80,12 @@ impl Program {
         Program { tests: Tests::Named(tests.to_vec()), ..self.clone() }
     }
 
-    /// The program as a command, as the account we run as: cargo itself may run as another.
+    /// The program as a command.
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
+        let mut command = match self.is_of_caller {
+            true => dist::as_caller(self.path.clone().into()),
+            false => Command::new(&self.path),
+        };
         match &self.tests {
             Tests::Matching(filter, left_out) => {
                 command.args(filter);
@@ -149,8 +155,9 @@ pub(super) fn tests(command: &mut Command, log: &str, shown: Shown) -> Result<Ou
         }
     }
     let status = child.wait().map_err(wait)?;
-    let Reader { mut tally, failed, .. } = reader;
-    if !status.success() && tally.failed == 0 {
+    let Reader { mut tally, failed, is_complete, .. } = reader;
+    // Without a result it ended in the middle of a test, whatever its status says.
+    if (!status.success() || !is_complete) && tally.failed == 0 {
         println!("{} ended with {status}", display(command));
         tally.failed = 1;
     }
@@ -173,6 +180,8 @@ struct Reader {
     failed: Vec<String>,
     /// Names since the last heading of failures, if they are that list.
     listed: Option<Vec<String>>,
+    /// Whether a result has been read.
+    is_complete: bool,
 }
 
 impl Reader {
@@ -191,6 +200,7 @@ impl Reader {
                 _ => listed.clear(),
             }
         }
+        self.is_complete |= line.starts_with("test result: ");
         self.tally.add_libtest_line(line);
     }
 }

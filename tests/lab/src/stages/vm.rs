@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::again::second_look;
+use super::again::second_looks;
 use super::run::{Outcome, Program, report};
 use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
 use crate::background::Background;
@@ -79,11 +79,9 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         (from_queue(&program, &TRIANGLES[0], || lock(&queue).pop_front()), beside.join())
     });
     let lost = |_| Err(LabError::Wrong("a lab's tests ended by a panic".into()));
-    let mut tally = Tally::default();
-    for outcome in first?.into_iter().chain(second.unwrap_or_else(lost)?) {
-        tally.add(second_look(outcome, |test| again(&program, test))?);
-    }
-    Ok(tally)
+    let mut outcomes = first?;
+    outcomes.extend(second.unwrap_or_else(lost)?);
+    second_looks(outcomes, |test| again(&program, test))
 }
 
 /// Runs one test, alone on fresh guests.

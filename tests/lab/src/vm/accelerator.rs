@@ -5,7 +5,7 @@
 //! anew.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ pub(super) enum Accelerator {
 impl Accelerator {
     /// What this machine can do: as it was found before, or as a probe finds it.
     pub(super) fn of_this_machine(image: &Image) -> Accelerator {
-        if !Path::new("/dev/kvm").exists() {
+        let opens = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
+        if !opens {
             return Accelerator::Tcg;
         }
         // Where neither is known, guests still start: by emulation.

@@ -30,6 +30,13 @@ pub(crate) fn note_passed(last_passed: &Path) -> Result<bool, LabError> {
     note_passed_in(&dist::workspace(), last_passed)
 }
 
+/// The commit of this checkout, unless files differ from it.
+pub(crate) fn head() -> Option<String> {
+    let checkout = dist::workspace();
+    let git = Git(&checkout);
+    git.commit("HEAD").filter(|_| git.is_clean())
+}
+
 fn changed_in(
     checkout: &Path,
     rev: Option<&str>,

@@ -19,6 +19,6 @@ mod rot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use changes::{changed_files, note_passed};
+pub(crate) use changes::{changed_files, head, note_passed};
 pub(crate) use choice::Reach;
 pub(crate) use fuzz::fuzz_targets_changed;

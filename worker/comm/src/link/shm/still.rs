@@ -56,7 +56,7 @@ impl Still {
                 let _ = kill(self.pid, Signal::SIGKILL);
             }
         } else if lasted > limit {
-            let rest = Deadline::after(REST, Instant::now());
+            let rest = Deadline::after(REST, Instant::now()).often(LOOK);
             self.woken = Some((is_stopped(self.pid), rest));
             let _ = kill(self.pid, Signal::SIGCONT);
         }
