@@ -355,7 +355,11 @@ fn lay_out(machine: &Machine, target: &Path, built: &Built) -> Result<(), LabErr
             _ => place(file, &to)?,
         }
     }
-    place_sources(&workspace().join(PACKAGE), &sent.join("python"))
+    let is_module = |piece: &&Piece| piece.target == "_rlaunch";
+    match PIECES.iter().find(is_module).and_then(|module| built.file(module)) {
+        Some(_) => place_sources(&workspace().join(PACKAGE), &sent.join("python")),
+        None => Ok(()),
+    }
 }
 
 /// Writes the wrapper around rustc that links pieces as they are to be, and says where it is. Cargo
