@@ -239,7 +239,7 @@ pub fn cargo() -> Command {
     as_caller(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// A program as the account that called sudo, likewise.
+/// Makes a command that runs as the account that called sudo.
 pub(crate) fn as_caller(program: OsString) -> Command {
     let mut command = match (env::var("SUDO_UID"), env::var("SUDO_GID")) {
         (Ok(uid), Ok(gid)) if geteuid().is_root() && uid != "0" => {

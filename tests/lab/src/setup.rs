@@ -17,7 +17,7 @@ struct Need {
 }
 
 const LAB: &[Need] = &[
-    // What starts the compiler: other shells drop variables whose names they cannot use.
+    // Interpreter of the wrapper around rustc: other shells drop variables whose names they cannot use.
     Need { program: "bash", package: "bash" },
     Need { program: "sshd", package: "openssh-server" },
     Need { program: "ssh", package: "openssh-client" },
@@ -132,7 +132,7 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
     if still.is_empty() { Ok(()) } else { Err(LabError::Missing(still.join(" "))) }
 }
 
-/// An error that names what is missing, where nothing is to be installed unasked.
+/// Fails with the names of missing packages; installs nothing.
 pub fn require(extent: Extent) -> Result<(), LabError> {
     match missing(extent).as_slice() {
         [] => Ok(()),

@@ -16,7 +16,7 @@ pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<bool, LabError> {
     run_command(cargo.args(words))
 }
 
-/// The same by a program that has been built.
+/// Runs a simulation program that has been built.
 pub(crate) fn run_program(program: &Path, words: &[&str]) -> Result<bool, LabError> {
     run_command(Command::new(program).args(words).current_dir(dist::workspace()))
 }

@@ -39,7 +39,7 @@ fn values_beyond(count: usize) -> Option<usize> {
             break;
         }
         most = Some(k);
-        // Of k + 1 among `count`, from that of k.
+        // The next binomial chance, k + 1 of `count`, follows from this one.
         chance *= (count - k) as f64 / (k + 1) as f64;
     }
     most

@@ -28,7 +28,7 @@ const PROFILE: Profile = Profile::Lab;
 pub(crate) const TEST_FEATURES: &str =
     "rlaunch-lab/hosts,rlaunch-tests/hosts,rlaunch-fuzz/libfuzzer";
 
-/// Which targets of which packages are built.
+/// Packages and targets that one call of cargo builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// Launcher and agent: what a job needs whose ranks speak to nothing.
@@ -43,7 +43,7 @@ pub(crate) enum Selection {
     Everything,
 }
 
-/// Of one job, so that both of its builds see the same features of everything.
+/// Packages of a job, the same for both of its builds, so that both see the same features.
 const OF_JOB: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const OF_SHIPPED: &[&str] = &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 const OF_SENT: &[&str] = &["rlaunch-capi", "rlaunch-python"];
@@ -99,13 +99,13 @@ enum Place {
 /// How a piece is linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Link {
-    /// As cargo does.
+    /// Linked with no argument but cargo's.
     Plain,
     /// Without symbols: it travels to emulated computers, where they cost minutes.
     Stripped,
     /// For hosts whose C library is older than this machine's.
     Portable,
-    /// Both.
+    /// Portable and without symbols.
     PortableStripped,
     /// With the C library in it, without symbols, and not to be relocated at each start.
     Static,
@@ -144,14 +144,14 @@ const PIECES: &[Piece] = &[
         link: Link::PortableStripped,
     },
     Piece { target: "comm-suite", kind: BIN, place: Place::Top, link: Link::Stripped },
-    // Of rlaunch-verbs, for guests.
+    // Examples of rlaunch-verbs, for guests.
     Piece { target: "loopback", kind: EXAMPLE, place: Place::Top, link: Link::Plain },
     Piece { target: "perf", kind: EXAMPLE, place: Place::Top, link: Link::Plain },
-    // Of rlaunch-prover, for guests: it needs devices.
+    // A test of rlaunch-prover, run on guests since it needs devices.
     Piece { target: "two_provers", kind: TEST, place: Place::Top, link: Link::Plain },
 ];
 
-/// What a build left.
+/// Artifacts and warnings of one call of cargo.
 #[derive(Debug)]
 pub(crate) struct Built {
     artifacts: Vec<Artifact>,
@@ -173,7 +173,7 @@ impl Built {
         found.ok_or_else(|| LabError::Wrong(format!("cargo built no test program called {name}")))
     }
 
-    /// The program called `name` that is no test.
+    /// Finds the program called `name` that is not a test.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
         let mut programs = self.artifacts.iter().filter(|artifact| !artifact.profile.test);
         let found = programs.find(|artifact| artifact.target.name == name && artifact.is(BIN));
@@ -186,7 +186,7 @@ impl Built {
         self.artifacts.iter().filter(|artifact| artifact.profile.test)
     }
 
-    /// A file of a target that is no test of itself.
+    /// Finds the file to lay out: the target's own, not its unit tests'.
     fn file(&self, piece: &Piece) -> Option<&Path> {
         let mut artifacts = self.artifacts.iter();
         let found = artifacts.find(|artifact| {
@@ -305,7 +305,7 @@ fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
                 built.warnings += 1;
                 eprint!("{}", message.rendered.unwrap_or_default());
             }
-            // Of build scripts, and how it ended.
+            // Other messages: build scripts, and the end of the build.
             Err(_) => {}
         }
     }
@@ -332,7 +332,7 @@ pub(crate) fn program_of(
     found.ok_or_else(|| LabError::Wrong(format!("cargo built no program called {name}")))
 }
 
-/// What compiles the crates of this workspace.
+/// Compiler of this workspace's crates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compiler {
     Rustc,

@@ -94,7 +94,7 @@ pub(super) fn programs(built: &Built, plan: &Plan) -> Vec<(String, Program)> {
     tests.filter_map(program).collect()
 }
 
-/// The same seeds every time, and some that have not been run before.
+/// Simulates with fixed seeds, and with some drawn from the commit.
 pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
@@ -109,7 +109,7 @@ pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     Ok(tally)
 }
 
-/// What is known is replayed by all targets; those whose sources have changed look for more.
+/// Replays known inputs in all targets, and searches in those whose sources have changed.
 pub(super) fn fuzz(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let searched = plan.searched_targets()?;
     match searched.as_deref() {

@@ -75,7 +75,7 @@ impl Program {
         Program { path, directory, environment, is_of_caller: false, tests }
     }
 
-    /// The same program for tests of these names.
+    /// Restricts the program to tests of these names.
     pub(super) fn only(&self, tests: &[String]) -> Program {
         Program { tests: Tests::Named(tests.to_vec()), ..self.clone() }
     }
@@ -121,7 +121,7 @@ impl Program {
     }
 }
 
-/// What a test program came to.
+/// Result of one run of a test program.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) tally: Tally,

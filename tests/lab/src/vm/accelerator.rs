@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// What the initial ramdisk prints when it has come as far as it can.
 const BOOTED: &str = "lab: no root directory";
 
-/// What executes guests.
+/// Executor of guests' processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accelerator {
     /// The processor itself.
