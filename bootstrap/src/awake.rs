@@ -10,7 +10,7 @@ const MOST_ANEW: u32 = 3;
 pub const LOOK: Duration = Duration::from_millis(250);
 
 /// A limit that begins anew where its process is found to have stood still: what is waited for may
-/// have come, and nobody has looked yet, or stood still as well.
+/// have come without being read yet, or have stood still as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     limit: Duration,

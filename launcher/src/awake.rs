@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// A limit for several steps together. It begins anew if this process stood still meanwhile: what is
-/// waited for may have come, and nobody has looked yet.
+/// waited for may have come without being read yet.
 #[derive(Debug)]
 pub(crate) struct Deadline(awake::Deadline);
 
@@ -61,7 +61,7 @@ impl Deadline {
         let mut future = pin!(future);
         loop {
             let kept = timeout_at(self.0.look().into(), &mut future).await;
-            // What has come with the end of a standstill leaves the next step its time as well.
+            // An output that comes as a standstill ends leaves the next step its time as well.
             let is_over = self.0.is_over(now());
             match kept {
                 Ok(output) => return Some(output),

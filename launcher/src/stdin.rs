@@ -333,7 +333,7 @@ mod tests {
     use rlaunch_bootstrap::wire::{FrameReader, STDIN_WINDOW};
     use std::time::Instant;
 
-    /// What is not there by then never comes: wide, since a machine may stand still for seconds.
+    /// Limit for what must come. It is wide, since a machine may stand still for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
     fn asked(text: &str) -> StdinArg {

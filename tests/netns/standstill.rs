@@ -1,4 +1,4 @@
-//! Machines that stand still while a job ends: what nobody could do meanwhile has its time afterwards.
+//! Machines that stand still while a job ends: ranks and nodes have their time afterwards.
 
 use crate::support::Field;
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long nodes are waited for beyond the grace.
 const SLACK: Duration = Duration::from_secs(4);
-/// Nobody is given up for being silent.
+/// Options under which no node is given up for being silent.
 const PATIENT: &str = "-H a,b --node-timeout 60";
 
 /// Stops these for so long, and has them go on.

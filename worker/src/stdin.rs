@@ -106,7 +106,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::time::Duration;
 
-    /// What is not there by then never comes: wide, since a machine may stand still for seconds.
+    /// Limit for what must come. It is wide, since a machine may stand still for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
     /// A reader's end, and the agent's.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 const NODE: NodeId = NodeId(2);
 /// For tests in which it passes.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What is not there by then never comes: wide, since a machine may stand still for seconds.
+/// Limit for what must come. It is wide, since a machine may stand still for seconds.
 const BOUND: Duration = Duration::from_secs(60);
 
 async fn door(patience: Duration) -> Door {

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    /// What is not killed lives for a thousand seconds; a machine may stand still for some.
+    /// Limit far below the thousand seconds of a process that is not killed; a machine may stand still.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[tokio::test]

@@ -58,7 +58,7 @@ const PACKAGE: &str = "worker/comm/python/python";
 const COMPILED: &str = "__pycache__";
 
 /// Builds launcher, agent and the library for ranks; gives the path of the launcher in its distribution.
-/// By the profile of tests it comes with the prover and the bench, as far as verbs can be built.
+/// In the profile of tests it comes with the prover and the bench, as far as verbs can be built.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     match profile {
         Profile::Lab => build_lab(Selection::Shipped).map(drop)?,

@@ -194,7 +194,7 @@ const CAUGHT: &str = "caught";
 /// A mutant that runs longer waits for something that never comes, which nobody would miss.
 const ENDLESS: Duration = Duration::from_secs(120);
 
-/// What the simulation is made of.
+/// Sources of the simulation.
 const PARTS: [&str; 3] = ["bootstrap", "tests/sim", "tests/stopwatch"];
 
 /// A workspace of its own: the machines and the simulation.

@@ -23,7 +23,7 @@ const JOB: JobId = JobId(77);
 const RANGE: PortRange = PortRange { first: 23000, last: 23999 };
 const ROOT: NodeId = NodeId(0);
 const CHILD: NodeId = NodeId(1);
-/// What takes longer does not end: wide, since a machine may stand still for seconds.
+/// Limit for what must end. It is wide, since a machine may stand still for seconds.
 const LONG: Duration = Duration::from_secs(60);
 
 fn secret() -> Secret {
@@ -253,7 +253,7 @@ async fn strangers_are_let_go_in_time_and_told_nothing() {
     assert!(root.doors.try_join_next().is_none(), "the door is still open");
 }
 
-/// A recorded handshake is answered, and leads no further: not because somebody loses patience.
+/// A recorded handshake is answered, and leads no further, long before any limit is over.
 #[tokio::test]
 async fn a_replayed_handshake_is_let_go() {
     let mut root = Member::patient(ROOT, &[1], &[CHILD], 2 * LONG);

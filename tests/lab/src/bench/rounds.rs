@@ -4,7 +4,7 @@
 use super::Series;
 use super::interval::Interval;
 
-/// Where the median ratio has to lie.
+/// Largest median ratio that is allowed.
 const MEDIAN_BAR: f64 = 1.10;
 /// Where the interval of the median ratio has to begin at the latest.
 const LOWER_BAR: f64 = 1.0;

@@ -47,7 +47,7 @@ pub fn prepare() -> Result<(), LabError> {
     Ok(())
 }
 
-/// What cannot be built here, and why.
+/// Lists what cannot be built here, and why.
 pub fn lacking() -> Result<Vec<String>, LabError> {
     if cfg!(target_arch = "aarch64") {
         return Ok(vec!["aarch64 from elsewhere: this machine is of aarch64 itself".into()]);

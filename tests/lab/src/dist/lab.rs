@@ -1,4 +1,4 @@
-//! What tests run, built by one call of cargo.
+//! Everything that tests run, built by one call of cargo.
 //!
 //! Cargo resolves the features of a crate for the packages that one call selects, so each further
 //! call for another package compiles shared crates again. Here the whole workspace is one selection.
@@ -33,11 +33,11 @@ pub(crate) const TEST_FEATURES: &str =
 pub(crate) enum Selection {
     /// Launcher and agent: what a job needs whose ranks speak to nothing.
     Job,
-    /// What ranks link and import beside those two.
+    /// Libraries that ranks link and import, beside those two.
     Ranks,
     /// What [`super::build`] lays out, without RDMA where verbs cannot be built.
     Shipped,
-    /// What hosts of another architecture are sent beside the agent, likewise.
+    /// Files that hosts of another architecture are sent beside the agent, likewise.
     Sent,
     /// All of the workspace, tests included.
     Everything,
@@ -255,7 +255,7 @@ impl Artifact {
         self.executable.as_deref()
     }
 
-    /// Where cargo starts it: the package's directory.
+    /// Gives the package's directory, in which cargo starts tests.
     pub(crate) fn directory(&self) -> PathBuf {
         self.manifest_path.parent().unwrap_or(Path::new("/")).to_path_buf()
     }

@@ -153,7 +153,7 @@ impl Plan {
     }
 }
 
-/// Where it is kept which commit passed a whole run here last.
+/// Gives the file that names the last commit to pass a whole run here.
 fn last_passed() -> Result<PathBuf, LabError> {
     Ok(dist::target_directory()?.join("lab-passed"))
 }

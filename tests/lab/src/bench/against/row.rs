@@ -1,4 +1,4 @@
-//! What was measured of both builds, and what it says: faster, no slower, or slower.
+//! Measurements of both builds, and their verdict: faster, no slower, or slower.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use super::{Build, Turn};
 use crate::bench::Series;
 use crate::bench::interval::Interval;
 
-/// What the 90 % interval of the ratio has to reach.
+/// Value that the 90 % interval of the ratio has to reach.
 const REACHED: f64 = 1.00;
-/// Where the median ratio has to lie.
+/// Largest median ratio that is allowed.
 const MEDIAN_BAR: f64 = 1.05;
 
 /// Measurements of one kind of both builds, by round.

@@ -14,7 +14,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// As rows name it.
+    /// Gives the link's name in rows.
     pub(super) fn name(self) -> &'static str {
         match self {
             Link::Shm => "shm",

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// What has not happened by then never does: wide, since a machine may stand still for seconds.
+    /// Limit for what must happen. It is wide, since a machine may stand still for seconds.
     const BOUND: Duration = Duration::from_secs(50);
 
     struct Peer(Child);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "RLAUNCH_TEST_ROLE";
 const NAME: &str = "RLAUNCH_TEST_NAME";
-/// What has not happened by then never does: wide, since a machine may stand still for seconds.
+/// Limit for what must happen. It is wide, since a machine may stand still for seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Keeps what comes.
