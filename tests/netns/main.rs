@@ -12,6 +12,7 @@ mod running;
 mod support;
 
 mod aarch64;
+mod abuse;
 mod apps;
 mod bench;
 mod callback;

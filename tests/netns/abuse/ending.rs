@@ -1,0 +1,1 @@
+//! Jobs that try to outlive rlaunch, and ends that come by silence.

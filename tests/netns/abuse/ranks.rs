@@ -1,0 +1,1 @@
+//! Ranks that interrupt, fork or leave in the midst of messages.
