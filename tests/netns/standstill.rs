@@ -25,7 +25,7 @@ fn ranks_of_a_node_that_stood_still_have_their_grace() {
     const GRACE: Duration = Duration::from_secs(4);
     let field = Field::new();
     // What it sleeps in one piece may pass during the pause.
-    let saving = "echo told; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo saved; exit 0";
+    let saving = "echo told; for i in 1 2 3 4 5; do sleep 0.5; done; echo saved; exit 0";
     let script = format!("trap '{saving}' TERM; echo up; sleep 1000 & wait");
     let run = field.rlaunch(PATIENT).args(["--kill-after", "4"]);
     let mut running = run.within(Duration::from_secs(60)).sh(&script).spawn();
