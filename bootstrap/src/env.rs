@@ -1,6 +1,12 @@
 //! Every environment variable a rank can rely on, and which of the launching shell's go with it.
 
 pub mod horovod;
+mod secrets;
+
+pub use secrets::{is_secret, redacted, shown};
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// What names of rlaunch's own begin with. A launcher's options can be given so, too, but never by a
 /// name that [`is_of_rank`].
@@ -205,31 +211,18 @@ pub fn is_node_own(name: &str) -> bool {
     EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether a variable's name says that its value is a secret, which is then never printed.
-pub fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    ["TOKEN", "KEY", "SECRET", "PASS", "CRED"].iter().any(|word| name.contains(word))
-}
-
-/// A value as it may be printed, logged or recorded.
-pub fn shown(name: &str, value: &str) -> String {
-    if is_secret(name) {
-        format!("(set, {} chars)", value.chars().count())
-    } else {
-        value.to_owned()
-    }
-}
-
 /// `first` followed by those entries of `then` that are not in it. Empty entries are dropped: they
 /// would mean the working directory.
-pub fn join_search_path<'a>(first: &'a str, then: &'a str) -> String {
-    let mut entries: Vec<&str> = Vec::new();
-    for entry in first.split(':').chain(then.split(':')) {
+pub fn join_search_path(first: &OsStr, then: &OsStr) -> OsString {
+    let mut entries: Vec<&[u8]> = Vec::new();
+    let all =
+        [first, then].into_iter().flat_map(|path| path.as_bytes().split(|&byte| byte == b':'));
+    for entry in all {
         if !entry.is_empty() && !entries.contains(&entry) {
             entries.push(entry);
         }
     }
-    entries.join(":")
+    OsString::from_vec(entries.join(&b':'))
 }
 
 #[cfg(test)]
@@ -267,15 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn secrets_show_their_length_only() {
-        assert_eq!(shown("WANDB_API_KEY", "abc"), "(set, 3 chars)");
-        assert_eq!(shown("hf_token", "ä"), "(set, 1 chars)");
-        assert_eq!(shown("NCCL_DEBUG", "INFO"), "INFO");
-    }
-
-    #[test]
     fn search_paths_keep_order_and_drop_repeats() {
-        assert_eq!(join_search_path("/a:/b", "/b:/c:"), "/a:/b:/c");
-        assert_eq!(join_search_path("", "/c"), "/c");
+        let joined = |first: &[u8], then: &[u8]| {
+            join_search_path(OsStr::from_bytes(first), OsStr::from_bytes(then)).into_vec()
+        };
+        assert_eq!(joined(b"/a:/b", b"/b:/c:"), b"/a:/b:/c");
+        assert_eq!(joined(b"", b"/c"), b"/c");
+        assert_eq!(joined(b"/\xff", b"/\xfe:/\xff"), b"/\xff:/\xfe");
     }
 }

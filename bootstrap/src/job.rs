@@ -48,6 +48,7 @@ pub struct Job {
     /// To be told which processors are threads of one core.
     pub wants_cores: bool,
     /// NCCL's network plugin, which has to be there.
+    #[serde(with = "crate::path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
     /// What ranks link and import; `None` where the launcher has none.
     pub library: Option<Library>,
@@ -128,9 +129,9 @@ impl PortRange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {
     /// The launcher's directory where the node has it, else the user's home there.
-    Launchers(PathBuf),
+    Launchers(#[serde(with = "crate::path")] PathBuf),
     /// Asked for by name: it must be there.
-    Required(PathBuf),
+    Required(#[serde(with = "crate::path")] PathBuf),
 }
 
 /// One variable of the ranks' environment and how it meets what the node already has.
@@ -193,6 +194,7 @@ pub struct RankSetup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankFile {
     /// Where; what is relative is below the working directory of the rank.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// What is in it.
     #[serde(with = "serde_bytes")]
@@ -223,6 +225,7 @@ pub struct HorovodStore {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCheck {
     /// As typed, relative to the working directory.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// SHA-256 of the launcher's copy, when it is at most 1 MiB.
     pub sha256: Option<[u8; 32]>,
@@ -233,6 +236,7 @@ pub struct ScriptCheck {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadFile {
     /// The path as the user typed it.
+    #[serde(with = "crate::path")]
     pub typed: PathBuf,
     /// The file name of the copy, without a directory.
     pub name: OsString,
@@ -328,16 +332,19 @@ pub enum Problem {
     /// The program is there and may not be executed.
     NotExecutable {
         /// Its path.
+        #[serde(with = "crate::path")]
         program: PathBuf,
     },
     /// The script an interpreter was given is not there.
     NoScript {
         /// As typed.
+        #[serde(with = "crate::path")]
         script: PathBuf,
     },
     /// The directory of `--wdir` is not there.
     NoDirectory {
         /// As typed.
+        #[serde(with = "crate::path")]
         directory: PathBuf,
     },
     /// A file that an option names is not there.
@@ -345,6 +352,7 @@ pub enum Problem {
         /// The option.
         option: String,
         /// As typed.
+        #[serde(with = "crate::path")]
         path: PathBuf,
     },
     /// A preloaded file could not be kept.
@@ -367,6 +375,7 @@ pub enum Problem {
     /// The program needs MPI, which nobody serves.
     Singleton {
         /// The program's path.
+        #[serde(with = "crate::path")]
         program: PathBuf,
         /// The library, and what it needs: `libmpi.so.40`, `PMIx`.
         library: String,
@@ -388,11 +397,13 @@ pub enum Notice {
     /// The launcher's directory is not there; the ranks run in the user's home.
     RunsInHome {
         /// That home.
+        #[serde(with = "crate::path")]
         home: PathBuf,
     },
     /// The node's copy of the script differs from the launcher's.
     ScriptDiffers {
         /// As typed.
+        #[serde(with = "crate::path")]
         script: PathBuf,
     },
 }

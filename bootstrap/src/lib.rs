@@ -18,6 +18,7 @@ pub mod job;
 pub mod library;
 pub mod mesh;
 pub mod oob;
+mod path;
 pub mod secure;
 pub mod table;
 mod transitions;

@@ -8,6 +8,7 @@ use crate::exit::Exit;
 use crate::job::JobSpec;
 use crate::map::RankMap;
 use crate::report::Failed;
+use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use serde::Serialize;
@@ -71,7 +72,7 @@ pub(crate) enum Record<'a> {
     /// A node has verified that nothing of the job is left there.
     NodeClean { host: &'a str, helpers_ended: u32, segments_removed: u32 },
     /// The last record of a job. `spoke` says whose `exit_code` it is: `rank` or `launcher`.
-    JobEnded { exit_code: u8, spoke: &'a str, message: &'a str },
+    JobEnded { exit_code: u8, spoke: &'a str, message: String },
 }
 
 impl<'a> Record<'a> {
@@ -83,10 +84,16 @@ impl<'a> Record<'a> {
 
     pub(crate) fn job_ended(ended: &'a Result<Exit, Failed>) -> Self {
         match ended {
-            Ok(exit) => Record::JobEnded { exit_code: exit.0, spoke: "rank", message: "" },
+            Ok(exit) => {
+                Record::JobEnded { exit_code: exit.0, spoke: "rank", message: String::new() }
+            }
             Err(failed) => {
                 let spoke = if failed.by_rank { "rank" } else { "launcher" };
-                Record::JobEnded { exit_code: failed.exit.0, spoke, message: &failed.message }
+                Record::JobEnded {
+                    exit_code: failed.exit.0,
+                    spoke,
+                    message: redacted(&failed.message),
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// What is asked for of ranks' environment.
@@ -28,12 +29,15 @@ pub(crate) struct Wanted {
 /// A `-x` or an `--env-file` that cannot be meant.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvError {
-    #[error("`-x {0}`: a variable's name is missing")]
-    NoName(String),
+    #[error("-x: a variable's name is missing before the `=`, or altogether")]
+    NoName,
     #[error("`-x {0}`: {0} is not set here")]
     Unset(String),
     #[error("`-x {0}`: a pattern takes no value")]
-    Pattern(String),
+    Pattern(
+        /// Without the value.
+        String,
+    ),
     #[error(transparent)]
     File(#[from] EnvFileError),
     #[error("{}:{line}: {name} is not set here", path.display())]
@@ -43,7 +47,7 @@ pub(crate) enum EnvError {
 impl EnvError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            EnvError::NoName(_) | EnvError::Pattern(_) | EnvError::File(_) => None,
+            EnvError::NoName | EnvError::Pattern(_) | EnvError::File(_) => None,
             EnvError::Unset(name) => Some(format!("export {name} first, or use -x {name}=VALUE")),
             EnvError::UnsetOfFile { name, .. } => {
                 Some(format!("export {name} first, or write {name}=VALUE"))
@@ -76,7 +80,8 @@ pub(crate) fn forwarded(
     let mut explicit = Vec::new();
     for path in &wanted.files {
         for line in env_file::read(path)? {
-            let value = line.value.map(OsString::from).or_else(|| value_of(&own, &line.name));
+            let value =
+                line.value.map(OsString::from).or_else(|| value_of(&own, line.name.as_ref()));
             let value = value.ok_or_else(|| EnvError::UnsetOfFile {
                 path: path.clone(),
                 line: line.number,
@@ -134,7 +139,7 @@ fn set(env: &mut Vec<EnvVar>, name: OsString, value: OsString) {
     env.push(EnvVar { name, value, rule: EnvRule::Set });
 }
 
-fn value_of(own: &[(OsString, OsString)], name: &str) -> Option<OsString> {
+fn value_of(own: &[(OsString, OsString)], name: &OsStr) -> Option<OsString> {
     own.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
 }
 
@@ -144,26 +149,24 @@ fn named(
     asked: &OsStr,
     own: &[(OsString, OsString)],
 ) -> Result<Vec<(OsString, OsString)>, EnvError> {
-    let text = asked.to_string_lossy().into_owned();
-    let (name, value) = match text.split_once('=') {
-        Some((name, value)) => (name, Some(value.into())),
-        None => (text.as_str(), None),
-    };
+    let mut parts = asked.as_bytes().splitn(2, |&byte| byte == b'=').map(OsStr::from_bytes);
+    let (name, value) = (parts.next().unwrap_or_default(), parts.next());
+    let text = name.to_string_lossy();
     if name.is_empty() {
-        return Err(EnvError::NoName(text));
+        return Err(EnvError::NoName);
     }
-    if name.contains(['*', '?']) {
+    if text.contains(['*', '?']) {
         if value.is_some() {
-            return Err(EnvError::Pattern(text));
+            return Err(EnvError::Pattern(text.into_owned()));
         }
-        let fits = |own: &OsStr| wildcard(name, &own.to_string_lossy()) && may_go_along(own);
+        let fits = |own: &OsStr| wildcard(&text, &own.to_string_lossy()) && may_go_along(own);
         let found: Vec<_> = own.iter().filter(|(name, _)| fits(name)).cloned().collect();
-        tracing::info!("-x {name}: {} variables", found.len());
+        tracing::info!("-x {text}: {} variables", found.len());
         return Ok(found);
     }
-    let value = value.or_else(|| value_of(own, name));
-    let value = value.ok_or_else(|| EnvError::Unset(name.to_owned()))?;
-    Ok(vec![(name.into(), value)])
+    let value = value.map(OsStr::to_owned).or_else(|| value_of(own, name));
+    let value = value.ok_or_else(|| EnvError::Unset(text.into_owned()))?;
+    Ok(vec![(name.to_owned(), value)])
 }
 
 /// What only this rank is told, but for what `-x` has set.
@@ -260,6 +263,19 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_value_are_kept() {
+        let odd = |text: &[u8]| OsStr::from_bytes(text).to_owned();
+        let own = [(odd(b"B"), odd(b"\x80=")), (odd(b"N\xff"), odd(b"\xfe"))];
+        let asked = [odd(b"A=\xff=b"), odd(b"B"), odd(b"N\xff"), odd(b"M\xff=1")];
+        let wanted = Wanted { named: asked.to_vec(), nothing_else: true, ..Wanted::default() };
+        let (env, _) = forwarded(own.into_iter(), &wanted).unwrap();
+        let found = env[1..].iter().map(|var| (var.name.as_bytes(), var.value.as_bytes()));
+        let expected: [(&[u8], &[u8]); 4] =
+            [(b"A", b"\xff=b"), (b"B", b"\x80="), (b"N\xff", b"\xfe"), (b"M\xff", b"1")];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn another_program_has_what_the_first_has_and_its_own() {
         let wanted = Wanted { named: vec!["A=2".into(), "B=1".into()], ..Wanted::default() };
         let first = forwarded(shell().into_iter(), &wanted).unwrap();
@@ -277,8 +293,10 @@ mod tests {
             forwarded(shell().into_iter(), &wanted).unwrap_err().to_string()
         };
         assert_eq!(ask("NOPE"), "`-x NOPE`: NOPE is not set here");
-        assert_eq!(ask("=1"), "`-x =1`: a variable's name is missing");
-        assert_eq!(ask("A*=1"), "`-x A*=1`: a pattern takes no value");
+        // A value may be a secret.
+        let nameless = "-x: a variable's name is missing before the `=`, or altogether";
+        assert_eq!((ask("=1"), ask("")), (nameless.to_owned(), nameless.to_owned()));
+        assert_eq!(ask("A*=1"), "`-x A*`: a pattern takes no value");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::map::RankMap;
 use crate::report::Failed;
 use crate::setup::Setup;
 use crate::show::{self, ToldRow};
+use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::table::RankTable;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -97,7 +98,7 @@ impl End {
             Err(failed) => (&failed.exit, failed.by_rank, failed.message.as_str()),
         };
         let spoke = if by_rank { "rank" } else { "launcher" };
-        End { exit_code: exit.0, spoke: spoke.to_owned(), message: message.to_owned() }
+        End { exit_code: exit.0, spoke: spoke.to_owned(), message: redacted(message) }
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) async fn see_through(mut job: JobSpec, signals: &mut Signals) -> Resu
             number: next.done,
             most: next.most,
             former: &former.to_string(),
-            after: &failed.message,
+            after: &names::redacted(&failed.message),
         });
     }
 }

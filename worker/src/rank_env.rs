@@ -16,14 +16,12 @@ pub(crate) fn common(
 ) -> Environment {
     let mut env: Environment = node.filter(|(name, _)| !is_foreign(name)).collect();
     for var in forwarded {
-        let own = env.get(&var.name).map(|value| value.to_string_lossy().into_owned());
-        let own = own.unwrap_or_default();
-        let theirs = var.value.to_string_lossy();
+        let own = env.get(&var.name).map_or(OsStr::new(""), OsString::as_os_str);
         let value = match var.rule {
             EnvRule::Default if env.contains_key(&var.name) => continue,
             EnvRule::Set | EnvRule::Default => var.value.clone(),
-            EnvRule::PathBefore => join_search_path(&theirs, &own).into(),
-            EnvRule::PathAfter => join_search_path(&own, &theirs).into(),
+            EnvRule::PathBefore => join_search_path(&var.value, own),
+            EnvRule::PathAfter => join_search_path(own, &var.value),
         };
         env.insert(var.name.clone(), value);
     }

@@ -103,10 +103,8 @@ impl Services {
         env.insert(RLAUNCH_RANK_TABLE.into(), workspace.rank_table().into());
         match workspace.commands() {
             Ok(directory) => {
-                let own = env.get(OsStr::new(PATH)).map(|p| p.to_string_lossy().into_owned());
-                let joined =
-                    join_search_path(&own.unwrap_or_default(), &directory.to_string_lossy());
-                env.insert(PATH.into(), joined.into());
+                let own = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
+                env.insert(PATH.into(), join_search_path(&own, directory.as_os_str()));
             }
             // The socket is there all the same.
             Err(error) => complain!("rlaunch-worker: cannot link the commands of ranks: {error}"),

@@ -11,6 +11,7 @@ use super::Args;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory};
 use mca::Parameter;
+use rlaunch_bootstrap::env::redacted;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use words::{Dashes, Meaning, WORDS, Word};
@@ -343,8 +344,9 @@ fn values_of(arg: &clap::Arg) -> usize {
 /// `--no-such-option` is unknown; the option nearest to it may be meant.
 fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
     let text = word.to_string_lossy();
-    let typed = text.trim_start_matches('-').split('=').next().unwrap_or_default();
-    let typed = typed.replace('_', "-");
+    // The value may be a secret.
+    let text = text.split('=').next().unwrap_or_default();
+    let typed = text.trim_start_matches('-').replace('_', "-");
     let near = |name: &str| {
         strsim::levenshtein(name, &typed) <= 2 || (typed.len() > 2 && name.starts_with(&typed))
     };
@@ -377,7 +379,8 @@ fn is_known(command: &clap::Command, word: &Word) -> bool {
 }
 
 fn refused(command: &clap::Command, word: &OsStr, value: &OsStr, why: &str) -> clap::Error {
-    let (word, value) = (word.display(), value.display());
+    let shown = |text: &OsStr| redacted(&text.to_string_lossy());
+    let (word, value) = (shown(word), shown(value));
     let message = format!("invalid value '{value}' for '{word}': {why}");
     command.clone().error(ErrorKind::ValueValidation, message)
 }

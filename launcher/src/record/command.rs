@@ -1,42 +1,32 @@
 //! Command lines as they may be kept.
 
-use rlaunch_bootstrap::env::{is_secret, shown};
+use rlaunch_bootstrap::env::{is_secret, redacted, shown};
 use std::ffi::OsString;
 
 /// Words by which mpiexec is given a variable and its value as words of their own.
 const VARIABLES: [&str; 3] = ["-env", "-genv", "--genv"];
 
 /// Words without the values of what is called a secret: `-x API_KEY=…`, `--env=API_KEY=…`,
-/// `--token=…`, and the word behind `--token` or `-genv API_KEY`.
+/// `--token=…`, and the word behind `--token`, `-token` or `-genv API_KEY`; and without passwords of
+/// URLs.
 pub(crate) fn without_secrets(words: &[OsString]) -> Vec<String> {
     let mut kept: Vec<String> = Vec::with_capacity(words.len());
     let (mut is_value, mut of_variable) = (false, false);
     for word in words {
         let word = word.to_string_lossy();
         let is_variable = kept.last().is_some_and(|last| VARIABLES.contains(&last.as_str()));
-        let can_name = word.starts_with("--") || is_variable;
+        // `-xNAME` takes its value from the environment, and the program follows.
+        let is_option = word.len() > 2 && word.starts_with('-') && !word.starts_with("-x");
+        let can_name = is_option || is_variable;
         let names_secret = can_name && !word.contains('=') && is_secret(&word);
         kept.push(match is_value && (of_variable || !word.starts_with('-')) {
             true => shown(kept.last().map_or("", String::as_str), &word),
-            false => without_secret(&word),
+            false => redacted(&word),
         });
         is_value = names_secret;
         of_variable = is_variable;
     }
     kept
-}
-
-/// What follows the `=` behind a secret's name is left out.
-fn without_secret(word: &str) -> String {
-    let mut start = 0;
-    for (at, _) in word.match_indices('=') {
-        let name = &word[start..at];
-        if is_secret(name) {
-            return format!("{}{}", &word[..=at], shown(name, &word[at + 1..]));
-        }
-        start = at + 1;
-    }
-    word.to_owned()
 }
 
 #[cfg(test)]
@@ -62,11 +52,21 @@ mod tests {
             format!("-genv A b -genv API_KEY={hidden}")
         );
         assert_eq!(kept("p --api-key=abc"), format!("p --api-key={hidden}"));
+        assert_eq!(
+            kept("p -db-pwd abc --to pg://u:abc@d"),
+            format!("p -db-pwd {hidden} --to pg://u:{hidden}@d")
+        );
+        assert_eq!(kept("p {\"password\":\"a\"}"), "p {\"password\":(set, 4 chars)");
     }
 
     #[test]
     fn all_else_stays() {
-        for line in ["rlaunch -H a:2,b -x A=1 p --lr=0.1", "p --token --lr 1", "-x HF_TOKEN p"] {
+        for line in [
+            "rlaunch -H a:2,b -x A=1 p --lr=0.1",
+            "p --token --lr 1",
+            "-x HF_TOKEN p",
+            "-xHF_TOKEN p",
+        ] {
             assert_eq!(kept(line), line);
         }
     }

@@ -2,6 +2,7 @@
 //! that containers are started from.
 
 use super::image::Image;
+use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::str::FromStr;
 
@@ -188,7 +189,7 @@ impl Container {
         if container.is_image()
             && let Some(command) = enter.as_ref().filter(|command| !starts(command))
         {
-            return Err(BadContainer::NoRun(command.clone()));
+            return Err(BadContainer::NoRun(redacted(command)));
         }
         Ok(Some(Container { enter, ..container }))
     }
@@ -283,7 +284,7 @@ fn check_command(command: &str) -> Result<(), BadContainer> {
     let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
     let bare = command.replace(NAME, "");
     let usable = !command.trim().is_empty() && bare.chars().all(plain);
-    if usable { Ok(()) } else { Err(BadContainer::Command(command.to_owned())) }
+    if usable { Ok(()) } else { Err(BadContainer::Command(redacted(command))) }
 }
 
 #[cfg(test)]

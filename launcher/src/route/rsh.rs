@@ -3,7 +3,10 @@
 
 use crate::channel::{AgentChannel, Ending};
 use crate::hosts::Host;
+use crate::record::without_secrets;
+use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
+use std::ffi::OsString;
 use std::io;
 use tokio::process::Command;
 
@@ -69,7 +72,8 @@ impl Rsh {
     pub(crate) fn parse(source: &str, text: &str) -> Result<Rsh, RshError> {
         let origin = || source.to_owned();
         let words = shlex::split(text);
-        let words = words.ok_or_else(|| RshError::Quote { origin: origin(), text: text.into() })?;
+        let words =
+            words.ok_or_else(|| RshError::Quote { origin: origin(), text: redacted(text) })?;
         if words.first().is_none_or(String::is_empty) {
             return Err(RshError::Empty { origin: origin() });
         }
@@ -111,7 +115,8 @@ impl Rsh {
 
     /// What it means that `said` came back and no agent.
     pub(crate) fn no_agent(&self, host: &Host, ended: Option<ExitStatus>, said: &str) -> RshError {
-        let words = self.words_for(host).iter().map(|word| quoted(word)).collect::<Vec<_>>();
+        let words: Vec<OsString> = self.words_for(host).into_iter().map(OsString::from).collect();
+        let words = without_secrets(&words).iter().map(|word| quoted(word)).collect::<Vec<_>>();
         RshError::NoAgent { command: words.join(" "), ended, words: last_words(said) }
     }
 }
@@ -165,6 +170,10 @@ mod tests {
             "`/etc/mpi/kubexec.sh w-0` exited with code 1, and no agent has spoken: Error from \
              server: pods not found"
         );
+        let secret = Rsh::parse("--rsh", "x --password=hunter2 --token hunter2").unwrap();
+        let error = secret.no_agent(&host, None, "");
+        let said = format!("{error} {}", error.hint().unwrap());
+        assert!(!said.contains("hunter2"), "{said}");
         let silent = rsh.no_agent(&host, None, "+ shift\n");
         let expected = "`/etc/mpi/kubexec.sh w-0` runs, and no agent has spoken";
         assert_eq!(silent.to_string(), expected);

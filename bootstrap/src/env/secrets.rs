@@ -1,0 +1,267 @@
+//! Secrets among variables and command lines: which names have one, and how a text is shown without
+//! it.
+//!
+//! Names decide for `NAME=VALUE`, whatever the value is; in any other text a password is known by its
+//! place in a URL. When in doubt a value is hidden: a record is read by more people than its job.
+
+use std::ops::Range;
+
+/// What names of secrets contain, in upper case.
+const STEMS: &[&str] = &[
+    "KEY", "SECRET", "PASS", "CRED", "COOKIE", "WEBHOOK", "BEARER", "JWT", "TOKEN", "AUTH", "PWD",
+];
+/// What only a whole word of a name says: PATH is not a personal access token.
+const WORDS: &[&str] = &["PAT", "DSN"];
+/// The working directory, and the one before it.
+const DIRECTORIES: &[&str] = &["PWD", "OLDPWD"];
+
+/// Tells whether a variable's or an option's name says that its value is a secret, which is then never
+/// printed.
+pub fn is_secret(name: &str) -> bool {
+    let upper = name.to_ascii_uppercase();
+    if DIRECTORIES.contains(&upper.as_str()) {
+        return false;
+    }
+    let has = |stem: &&str| upper.match_indices(*stem).any(|(at, _)| !is_other(stem, &upper[at..]));
+    STEMS.iter().any(has) || words(name).any(|word| WORDS.contains(&word.as_str()))
+}
+
+/// Tells whether a stem is only the beginning of another word: AUTHOR, AUTHORITY, TOKENIZER.
+fn is_other(stem: &str, from: &str) -> bool {
+    let rest = from.strip_prefix(stem).unwrap_or_default();
+    match stem {
+        "AUTH" => rest.starts_with("OR") && !rest.starts_with("ORIZ") && !rest.starts_with("ORIS"),
+        "TOKEN" => rest.starts_with("IZ") || rest.starts_with("IS"),
+        _ => false,
+    }
+}
+
+/// Splits a name into words, in upper case: `githubPat` and `github-pat` have PAT.
+fn words(name: &str) -> impl Iterator<Item = String> {
+    let mut spaced = String::with_capacity(name.len());
+    let mut was_lower = false;
+    for c in name.chars() {
+        if was_lower && c.is_ascii_uppercase() {
+            spaced.push('_');
+        }
+        was_lower = c.is_ascii_lowercase();
+        spaced.push(c.to_ascii_uppercase());
+    }
+    let words: Vec<String> =
+        spaced.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_owned).collect();
+    words.into_iter()
+}
+
+/// Shows a variable's value as it may be printed, logged or recorded.
+pub fn shown(name: &str, value: &str) -> String {
+    if is_secret(name) { hidden(value) } else { redacted(value) }
+}
+
+/// Shows a text as it may be printed, logged or recorded: without what follows the `=` behind a secret's
+/// name, up to the end, and without passwords of URLs.
+pub fn redacted(text: &str) -> String {
+    let passwords = passwords(text);
+    let mut end = secret_value(text).unwrap_or(text.len());
+    // A password may look like a secret's name, and is hidden from its beginning.
+    let torn = passwords.iter().find(|password| password.start < end && end < password.end);
+    end = torn.map_or(end, |password| password.start);
+    let mut shown = String::with_capacity(text.len());
+    let mut at = 0;
+    for password in passwords.into_iter().take_while(|password| password.end <= end) {
+        shown.push_str(&text[at..password.start]);
+        shown.push_str(&hidden(&text[password.clone()]));
+        at = password.end;
+    }
+    shown.push_str(&text[at..end]);
+    if end < text.len() {
+        shown.push_str(&hidden(&text[end..]));
+    }
+    shown
+}
+
+fn hidden(secret: &str) -> String {
+    format!("(set, {} chars)", secret.chars().count())
+}
+
+/// Finds where the value of the first secret begins that a text names, as `NAME=` or as JSON's `"NAME":`.
+fn secret_value(text: &str) -> Option<usize> {
+    let is_named = |(at, sign): &(usize, &str)| {
+        let before = text[..*at].trim_end();
+        let name = match *sign {
+            "=" => before,
+            _ => before.strip_suffix(['"', '\'']).unwrap_or_default(),
+        };
+        let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let name = name.rsplit(|c: char| !is_of_name(c)).next().unwrap_or_default();
+        !name.is_empty() && is_secret(name)
+    };
+    let mut signs = text.match_indices(['=', ':']);
+    signs.find(is_named).map(|(at, sign)| at + sign.len())
+}
+
+/// Finds the passwords of all URLs in a text, as in `pg://u:pw@host`.
+fn passwords(text: &str) -> Vec<Range<usize>> {
+    const SEPARATOR: &str = "://";
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = text[from..].find(SEPARATOR).map(|at| from + at) {
+        let (scheme, start) = (&text[from..at], at + SEPARATOR.len());
+        let rest = &text[start..];
+        let url = &rest[..rest.find(char::is_whitespace).unwrap_or(rest.len())];
+        let url = &url[..url.find(SEPARATOR).unwrap_or(url.len())];
+        let password = password(scheme, url).map(|own| start + own.start..start + own.end);
+        from = password.as_ref().map_or(start, |password| password.end);
+        found.extend(password);
+    }
+    found
+}
+
+/// Finds the password of a URL in what follows its `://`. For HTTP a user name alone is one: tokens
+/// are given so.
+fn password(scheme: &str, url: &str) -> Option<Range<usize>> {
+    let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
+    let colon = authority.find(':').filter(|_| !authority.starts_with('['));
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let password = match (colon, authority.rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => colon + 1..url.rfind('@')?,
+        (_, Some(at)) => {
+            let scheme = scheme.rsplit(|c: char| !c.is_ascii_alphanumeric()).next();
+            0..scheme.filter(|scheme| matches!(*scheme, "http" | "https")).map(|_| at)?
+        }
+        // A password may have characters that it should not have, but a path may have an `@`, too.
+        (Some(colon), None) if !is_port(&authority[colon + 1..]) => colon + 1..url.rfind('@')?,
+        (_, None) => return None,
+    };
+    (!password.is_empty()).then_some(password)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_of_secrets_are_known() {
+        for name in [
+            "WANDB_API_KEY",
+            "hf_token",
+            "HTTP_AUTH",
+            "OAUTH2",
+            "Authorization",
+            "MYSQL_PWD",
+            "dbPwd",
+            "GITHUB_PAT",
+            "githubPat",
+            "github-pat",
+            "SENTRY_DSN",
+            "SESSION_COOKIE",
+            "AWS_CREDENTIALS",
+            "PGPASSWORD",
+            "SLACK_WEBHOOK_URL",
+            "--db-password",
+        ] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in [
+            "PATH",
+            "LD_LIBRARY_PATH",
+            "PYTHONPATH",
+            "PATTERN",
+            "PWD",
+            "OLDPWD",
+            "GIT_AUTHOR_NAME",
+            "XAUTHORITY",
+            "TOKENIZERS_PARALLELISM",
+            "NCCL_DEBUG",
+            "DSNAME",
+            "RANK",
+            "",
+        ] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn secrets_show_their_length_only() {
+        assert_eq!(shown("WANDB_API_KEY", "abc"), "(set, 3 chars)");
+        assert_eq!(shown("hf_token", "ä"), "(set, 1 chars)");
+        assert_eq!(shown("NCCL_DEBUG", "INFO"), "INFO");
+        assert_eq!(redacted("--password=a=b"), "--password=(set, 3 chars)");
+        assert_eq!(redacted("{\"api_key\": \"abc\"}"), "{\"api_key\":(set, 7 chars)");
+        assert_eq!(
+            redacted("AccountName=x;AccountKey=abc"),
+            "AccountName=x;AccountKey=(set, 3 chars)"
+        );
+    }
+
+    #[test]
+    fn passwords_of_urls_are_hidden() {
+        let hidden = "(set, 2 chars)";
+        for (url, expected) in [
+            ("pg://u:pw@d/x", format!("pg://u:{hidden}@d/x")),
+            ("redis://:pw@d", format!("redis://:{hidden}@d")),
+            ("pg://u:p/w@d", "pg://u:(set, 3 chars)@d".to_owned()),
+            ("pg://u:p@w@d", "pg://u:(set, 3 chars)@d".to_owned()),
+            (
+                "a http://u:pw@d,http://v:pq@e b",
+                format!("a http://u:{hidden}@d,http://v:{hidden}@e b"),
+            ),
+            ("git+https://pw@github.com/x", format!("git+https://{hidden}@github.com/x")),
+        ] {
+            assert_eq!(redacted(url), expected, "{url}");
+        }
+        assert_eq!(redacted("pg://u:x_key=pw@d A"), "pg://u:(set, 12 chars)");
+        for url in [
+            "https://h:80/a",
+            "ssh://git@h/x",
+            "docker://h:5000/image@sha256:00",
+            "tcp://[::1]:80/a@b",
+            "https://h/a:b@c",
+            "see http://a:1 mail me@x",
+            "://",
+            "a://",
+        ] {
+            assert_eq!(redacted(url), url);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_is_shown(
+            head in "[a-zA-Z_]{0,6}",
+            stem in prop::sample::select(vec![
+                "_AUTH", "_PWD", "_PAT", "_DSN", "COOKIE", "CREDENTIAL", "TOKEN", "SECRET", "PASSWORD",
+            ]),
+            secret in "[!-~]{0,6}hunter2[!-~]{0,6}",
+            before in "[ -~]{0,12}",
+        ) {
+            let name = format!("{head}{stem}");
+            let texts = [
+                shown(&name, &secret),
+                redacted(&format!("{name}={secret}")),
+                redacted(&format!("-x{name}={secret}")),
+                redacted(&format!("{before} --{}={secret}", name.to_lowercase())),
+            ];
+            for text in texts {
+                prop_assert!(!text.contains("hunter2"), "{}", text);
+            }
+        }
+
+        #[test]
+        fn no_password_of_a_url_is_shown(
+            name in "[A-Z]{0,4}",
+            user in "[a-z]{0,4}",
+            // Digits and a slash would be a port and a path.
+            secret in "[a-z!@#$%^&*()/?:]{1}[!-.0-9;-~]{0,6}hunter2[!-.0-9;-~]{0,4}",
+            behind in "[ a-z/:.]{0,8}",
+        ) {
+            let text = shown(&name, &format!("{behind} pg://{user}:{secret}@host{behind}"));
+            prop_assert!(!text.contains("hunter2"), "{}", text);
+        }
+
+        #[test]
+        fn a_text_without_any_stays(text in "[a-zA-Z0-9 _./,-]{0,40}") {
+            prop_assert_eq!(redacted(&text), text);
+        }
+    }
+}
