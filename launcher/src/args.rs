@@ -17,6 +17,7 @@ mod reach;
 mod setup;
 mod spelling;
 mod train;
+mod trust;
 mod values;
 mod verbs;
 
@@ -36,6 +37,7 @@ pub(crate) use program::{CommandArgs, ProgramArgs};
 pub(crate) use reach::ReachArgs;
 pub(crate) use setup::SetupArgs;
 pub(crate) use train::TrainArgs;
+pub(crate) use trust::TrustArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArgs};
 
 use clap::Parser;
@@ -68,6 +70,7 @@ Examples:
   rlaunch reap --all -H a,b                     end what jobs left behind; see rlaunch reap --help
   rlaunch ssh-config a                          what ~/.ssh/config says about a host
   rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
+  rlaunch trust                                 let ./rlaunch.toml count; see rlaunch trust --help
   rlaunch completions bash                      for your shell; see rlaunch completions --help
 
 Words of mpirun, mpiexec, torchrun and horovodrun are understood as they are typed there: -np 4,

@@ -45,6 +45,8 @@ pub(crate) async fn every_host(
     let mut reach = Reach::from_args(reach).map_err(|error| usage(&error).hint(error.hint()))?;
     let is_local = reach.settle(&hosts);
     if hosts.is_empty() {
+        let checked = given.config.found.check_no_hosts();
+        checked.map_err(|error| usage(&error).hint(error.hint()))?;
         hosts.push(Host::this_machine());
     }
     if is_local {

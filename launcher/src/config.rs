@@ -3,45 +3,53 @@
 //! Flags count before the environment, the environment before the profile, the profile before the
 //! file's defaults. What counts is put before what was typed, as the words that would have been
 //! typed; but whether it can be meant is checked where it stands, so that an error names the file
-//! and the line.
+//! and the line. Of a file that the user does not trust only harmless keys count ([`stranger`]).
 
 mod book;
 mod error;
 mod file;
 mod find;
 mod merge;
+mod review;
+mod stranger;
+mod trusted;
 
 pub(crate) use book::HostBook;
-pub(crate) use error::ConfigError;
+pub(crate) use error::{ConfigError, FILE};
 pub(crate) use find::Surroundings;
+pub(crate) use review::Review;
+pub(crate) use trusted::{State, TrustStore, Trusted};
 
 use clap::{ArgMatches, Command};
 use error::Place;
-use file::{File, Setting, Value};
+use file::{File, HostEntry, Setting, Value};
+use find::ReadFile;
 use merge::Given;
 use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_of_rank};
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use stranger::Aside;
 
 /// What was found beside the command line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// What the file says of hosts.
     pub(crate) book: HostBook,
-    /// The file that was read.
-    file: Option<PathBuf>,
-    /// What counts of it and of the environment: `transport (rlaunch.toml:3)`.
+    /// The files that were read.
+    files: Vec<PathBuf>,
+    /// What counts of them and of the environment: `transport (rlaunch.toml:3)`.
     given: Vec<String>,
     /// What does not count, and why.
     notes: Vec<String>,
+    /// What does not count because its file is not trusted.
+    aside: Option<Aside>,
 }
 
 impl Found {
     /// Says for -v what was read, and for -vv what came of it.
     pub(crate) fn log(&self) {
-        if let Some(path) = &self.file {
-            let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
-            tracing::info!("defaults from {}{}", if here { "./" } else { "" }, path.display());
+        for path in &self.files {
+            tracing::info!("defaults from {}", stranger::shown(path));
         }
         for given in &self.given {
             tracing::debug!("given: {given}");
@@ -55,6 +63,62 @@ impl Found {
     pub(crate) fn hint(&self) -> Option<String> {
         (!self.given.is_empty()).then(|| format!("not typed but given: {}", self.given.join(", ")))
     }
+
+    /// Says on one line what of an untrusted file is left aside.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.aside.as_ref().map(Aside::sentence)
+    }
+
+    /// Gives a hint for an error that may come of what is left aside.
+    pub(crate) fn trust_hint(&self) -> Option<String> {
+        self.aside.as_ref().map(Aside::hint)
+    }
+
+    /// Refuses to take this machine in place of an untrusted file's hosts, where no other are named.
+    pub(crate) fn check_no_hosts(&self) -> Result<(), ConfigError> {
+        match self.aside.as_ref().and_then(Aside::hosts_are_of) {
+            Some(path) => Err(ConfigError::UntrustedHosts { path: path.to_owned() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A file whose settings are checked.
+struct Checked {
+    path: PathBuf,
+    is_trusted: bool,
+    profiles: Vec<(String, Vec<Given>)>,
+    defaults: Vec<Given>,
+    /// Which hosts there are, where nobody says so.
+    list: Vec<Given>,
+    hosts: Vec<HostEntry>,
+}
+
+impl Checked {
+    /// Checks all of a file, so that a mistake is found even in what will not count.
+    fn of(read: ReadFile, all: &Command) -> Result<Checked, ConfigError> {
+        let ReadFile { path, text, is_trusted } = read;
+        let File { defaults, profiles, hosts, list } = file::parse(&text, &path)?;
+        let profile = |(name, settings): (String, Vec<Setting>)| {
+            check(all, &settings).map(|given| (name, given))
+        };
+        Ok(Checked {
+            is_trusted,
+            profiles: profiles.into_iter().map(profile).collect::<Result<_, _>>()?,
+            defaults: check(all, &defaults)?,
+            list: check(all, list.as_slice())?,
+            hosts,
+            path,
+        })
+    }
+
+    fn profile(&self, name: &str) -> Option<&Vec<Given>> {
+        self.profiles.iter().find(|(own, _)| own == name).map(|(_, given)| given)
+    }
+}
+
+fn check(all: &Command, settings: &[Setting]) -> Result<Vec<Given>, ConfigError> {
+    settings.iter().map(|setting| merge::check(all, setting)).collect()
 }
 
 /// The words of a command line with defaults before what was typed. `all` knows every option that a
@@ -74,32 +138,31 @@ pub(crate) fn with_defaults(
         return Ok((typed, Found::default()));
     };
     let (cluster, profile) = sources(&matches, around);
-    let (file, path) = match find::find(cluster.as_deref(), around)? {
-        Some((path, text)) => (file::parse(&text, &path)?, Some(path)),
-        None => (File::default(), None),
-    };
-    let check = |settings: &[Setting]| {
-        settings.iter().map(|setting| merge::check(&all, setting)).collect::<Result<Vec<_>, _>>()
-    };
+    let files = find::find(cluster.as_deref(), around)?.into_iter();
+    let files = files.map(|read| Checked::of(read, &all)).collect::<Result<Vec<_>, _>>()?;
     let (environment, mut notes) = of_environment(&all, around)?;
-    let mut profiles = Vec::new();
-    for (name, settings) in &file.profiles {
-        profiles.push((name, check(settings)?));
-    }
-    let chosen = match &profile {
-        Some(name) => {
-            let found = profiles.into_iter().find(|(own, _)| *own == name);
-            found.map(|(_, given)| given).ok_or_else(|| no_profile(name, &file, path.as_deref()))?
+    let mut layers = vec![check(&all, &environment)?, chosen(profile.as_deref(), &files)?];
+    layers.extend(files.iter().flat_map(|file| [file.defaults.clone(), file.list.clone()]));
+    let aside = match files.iter().find(|file| !file.is_trusted) {
+        Some(strange) => {
+            let (would_count, _) = merge::choose(&command, &matches, layers.clone())?;
+            let is_kept = |given: &Given| {
+                stranger::is_harmless(given) || !stranger::is_of(given, &strange.path)
+            };
+            layers.iter_mut().for_each(|layer| layer.retain(is_kept));
+            Aside::of(&strange.path, &would_count, &strange.hosts)
         }
-        None => Vec::new(),
+        None => None,
     };
-    let layers =
-        vec![check(&environment)?, chosen, check(&file.defaults)?, check(file.list.as_slice())?];
     let (given, left_out) = merge::choose(&command, &matches, layers)?;
     notes.extend(left_out);
-    let book = HostBook { path: path.clone().unwrap_or_default(), entries: file.hosts };
     let shown = |given: &Given| format!("{} ({})", given.long, given.place);
-    let found = Found { book, file: path, given: given.iter().map(shown).collect(), notes };
+    let given_words = given.iter().map(shown).collect();
+    let paths = files.iter().map(|file| file.path.clone()).collect();
+    let trusted = files.into_iter().find(|file| file.is_trusted);
+    let book = trusted.map(|file| HostBook { path: file.path, entries: file.hosts });
+    let book = book.unwrap_or_default();
+    let found = Found { book, files: paths, given: given_words, notes, aside };
     let mut words = typed;
     let behind_name = words.len().min(1);
     let defaults: Vec<OsString> = given.into_iter().flat_map(|given| given.words).collect();
@@ -117,15 +180,27 @@ fn sources(matches: &ArgMatches, around: &Surroundings) -> (Option<PathBuf>, Opt
     (cluster, profile)
 }
 
-fn no_profile(name: &str, file: &File, path: Option<&Path>) -> ConfigError {
-    match path {
-        Some(path) => ConfigError::NoProfile {
-            path: path.to_owned(),
+/// Finds the settings of the profile that was asked for. Since the user named it, it is not left
+/// aside: one of an untrusted file is an error.
+fn chosen(name: Option<&str>, files: &[Checked]) -> Result<Vec<Given>, ConfigError> {
+    let Some(name) = name else { return Ok(Vec::new()) };
+    let with_it = |is_trusted| {
+        files.iter().find(|file| file.is_trusted == is_trusted && file.profile(name).is_some())
+    };
+    if let Some(given) = with_it(true).and_then(|file| file.profile(name)) {
+        return Ok(given.clone());
+    }
+    Err(match (with_it(false), files.last()) {
+        (Some(strange), _) => {
+            ConfigError::UntrustedProfile { path: strange.path.clone(), name: name.to_owned() }
+        }
+        (None, Some(file)) => ConfigError::NoProfile {
+            path: file.path.clone(),
             name: name.to_owned(),
             has: file.profiles.iter().map(|(name, _)| name.clone()).collect(),
         },
-        None => ConfigError::NoFile(name.to_owned()),
-    }
+        (None, None) => ConfigError::NoFile(name.to_owned()),
+    })
 }
 
 /// Variables that stand for an option, and what to note of others. Those that ranks are told never

@@ -6,7 +6,7 @@ use crate::args::{
     AnotherArgs, Args, ConfigArgs, ForeignArgs, HostArgs, NetworkArgs, OtherNodes, PlacingArgs,
     ReachArgs,
 };
-use crate::config::{Found, HostBook};
+use crate::config::{ConfigError, Found, HostBook};
 use crate::dry_run::DryRun;
 use crate::events::{Events, Record};
 use crate::exit::Exit;
@@ -169,6 +169,8 @@ pub(crate) struct Preload {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobError {
     #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
     Listing(#[from] ListingError),
     #[error(transparent)]
     TwoNumbers(#[from] TwoNumbers),
@@ -216,6 +218,7 @@ impl JobError {
 
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
+            JobError::Config(error) => error.hint(),
             JobError::Listing(error) => error.hint(),
             JobError::Env(error) => error.hint(),
             JobError::OtherNodes(_) => Some("without --nnodes all hosts take part".into()),
@@ -242,10 +245,12 @@ impl JobSpec {
         let named = HostArgs { hosts: book.with_slots(&args.hosts.hosts), ..args.hosts };
         let HostArgs { map_by, per_node, rank_by, .. } = named;
         let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
+        let found = args.reach.config.found.clone();
         let mut reach = Reach::from_args(args.reach)?;
         let mut hosts = listing::hosts(&named, &mut reach)?;
         let local = reach.settle(&apps::all_hosts(&hosts, &others)?);
         if hosts.is_empty() {
+            found.check_no_hosts()?;
             let slots = apps::ranks_on_common(named.ranks, &others);
             hosts.push(Host { slots, ..Host::this_machine() });
         }

@@ -208,6 +208,10 @@ pub(crate) fn print(args: &HostfileArgs) -> Result<Exit, Failed> {
     let typed = Typed { lists: &lists, files: &args.hostfiles, exclude: &args.exclude };
     let listing = Listing::of(&typed)
         .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
+    if listing.hosts.is_empty() {
+        let checked = args.config.found.check_no_hosts();
+        checked.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
+    }
     let text = as_hostfile(&listing);
     // A reader that leaves is no failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());

@@ -62,12 +62,14 @@ mod ssh_setup;
 mod stdin;
 mod table;
 mod topo;
+mod trust;
 mod verdict;
 mod waiting;
 mod watch;
 
 use apps::Order;
 use args::{Args, BenchArgs, Invocation};
+use config::Found;
 use crew::{Crew, Streams};
 use dry_run::DryRun;
 use events::Record;
@@ -99,6 +101,9 @@ fn main() -> ExitCode {
         log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
         args.reach.config.found.log();
     }
+    let found = invocation.found();
+    found.and_then(Found::warning).iter().for_each(|line| report::warn(line));
+    let untrusted = found.and_then(Found::trust_hint);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -118,10 +123,12 @@ fn main() -> ExitCode {
         Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
         Invocation::Completions(args) => manual::completions(&args),
         Invocation::Man(args) => manual::man(&args),
+        Invocation::Trust(args) => trust::trust(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };
     let exit = ended.unwrap_or_else(|failed| {
+        let failed = if failed.by_rank { failed } else { failed.hint(untrusted) };
         failed.print();
         failed.exit
     });

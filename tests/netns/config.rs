@@ -24,11 +24,16 @@ fn a_file_says_which_hosts_there_are_and_how_they_are_reached() {
     let field = Field::new();
     let directory = launch_directory();
     cluster(&field, directory.path());
-    let run = |words: &str| field.rlaunch(words).in_directory(directory.path());
+    let state = directory.path().join("state");
+    let run = |words: &str| {
+        let run = field.rlaunch(words).in_directory(directory.path());
+        run.env("XDG_STATE_HOME", state.to_str().unwrap())
+    };
     let ran = run("--cluster rlaunch.toml -np 3 hostname").run();
     let expected = ["[0,titanic] a", "[1,titanic] a", "[2,olympic] b"];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     ran.says(&["olympic has no address 192.0.2.99, its mesh in rlaunch.toml:12"]);
+    run("trust").run().succeeded();
     // Flags before the environment, the environment before the profile, the profile before defaults.
     let ran = run("--profile apart -v hostname").env("RLAUNCH_TAG_OUTPUT", "1").run();
     assert_eq!(ran.succeeded().sorted(), ["[0,titanic] a", "[1,olympic] b"], "{ran}");
@@ -50,7 +55,9 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     let file = directory.path().join("rlaunch.toml");
     let with = |text: &str, words: &str| {
         fs::write(&file, text).unwrap();
-        field.rlaunch(words).in_directory(directory.path()).run()
+        let state = directory.path().join("state");
+        let run = field.rlaunch(words).in_directory(directory.path());
+        run.env("XDG_STATE_HOME", state.to_str().unwrap()).run()
     };
     let ran = with("[hosts.a]\nslot = 2\n", "hostname");
     ran.refused(200, &["rlaunch.toml:2: unknown key `slot`: `slots` exists"]);
@@ -59,7 +66,9 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     let ran = with("[profile.x]\ntransport = \"tpc\"\n", "hostname");
     ran.refused(200, &["rlaunch.toml:2: `transport` cannot be `tpc`: auto, rdma or tcp"]);
     // What is found only when all is put together names what nobody typed.
-    let ran = with("hosts = [\"a\", \"b,,c\"]\n", "hostname");
+    let list = "hosts = [\"a\", \"b,,c\"]\n";
+    with(list, "trust").succeeded();
+    let ran = with(list, "hostname");
     ran.refused(200, &["an empty host"]).hints("host (rlaunch.toml:1)");
     let ran = with("", "--profile x hostname");
     ran.refused(200, &["rlaunch.toml has no profile `x`"]);

@@ -2,9 +2,10 @@
 
 use super::{
     AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, ConfigArgs, HostfileArgs, ManArgs,
-    ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, application, spelling,
+    ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, TrustArgs, application,
+    spelling,
 };
-use crate::config::{self, ConfigError, Surroundings};
+use crate::config::{self, ConfigError, Found, Surroundings};
 use crate::exit::Exit;
 use crate::report::Failed;
 use clap::{CommandFactory, Parser, ValueHint};
@@ -23,6 +24,7 @@ pub(crate) enum Invocation {
     Hostfile(HostfileArgs),
     SshConfig(SshConfigArgs),
     SshSetup(SetupArgs),
+    Trust(TrustArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
@@ -110,6 +112,7 @@ const VERBS: &[Verb] = &[
         |typed| Ok(Invocation::SshSetup(SetupArgs::try_parse_from(typed)?)),
         SetupArgs::command,
     ),
+    ("trust", |typed| Ok(Invocation::Trust(TrustArgs::try_parse_from(typed)?)), TrustArgs::command),
     (
         "completions",
         |typed| Ok(Invocation::Completions(CompletionsArgs::try_parse_from(typed)?)),
@@ -136,6 +139,27 @@ impl Invocation {
     /// Parses the command line, with what the environment and a file add to it.
     pub(crate) fn parse_or_explain() -> Result<Invocation, Misread> {
         Invocation::parse(std::env::args_os().collect())
+    }
+
+    /// What stands beside the command line, for verbs that take it.
+    pub(crate) fn found(&self) -> Option<&Found> {
+        let config = match self {
+            Invocation::Run(args) => &args.reach.config,
+            Invocation::Reap(args) => &args.reach.config,
+            Invocation::Topo(args) => &args.reach.config,
+            Invocation::Capture(args) => &args.reach.config,
+            Invocation::Bench(args) => &args.reach.config,
+            Invocation::Train(args) => &args.reach.config,
+            Invocation::Hostfile(args) => &args.config,
+            Invocation::Report(_)
+            | Invocation::SshConfig(_)
+            | Invocation::SshSetup(_)
+            | Invocation::Trust(_)
+            | Invocation::Completions(_)
+            | Invocation::Man(_)
+            | Invocation::OfRank(_) => return None,
+        };
+        Some(&config.found)
     }
 
     /// What these words ask for, the first of which is the command's name.

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// The file's name where it is looked for.
 pub(crate) const FILE: &str = "rlaunch.toml";
 
+/// What makes an untrusted file count.
+const TRUST: &str = "`rlaunch trust` shows what the file does and trusts it";
+
 /// Where something was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -30,7 +33,7 @@ impl fmt::Display for Place {
 pub(crate) enum ConfigError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// Found, and not to be trusted.
+    /// Found, and others may have written it.
     #[error("{} is not read: {reason}, and it can name commands to run", path.display())]
     Distrusted { path: PathBuf, reason: String },
     #[error("{place}: {reason}")]
@@ -48,6 +51,21 @@ pub(crate) enum ConfigError {
     NoProfile { path: PathBuf, name: String, has: Vec<String> },
     #[error("profile `{0}`: there is no rlaunch.toml to have it")]
     NoFile(String),
+    #[error("profile `{name}` of {} does not count: the file is not trusted", path.display())]
+    UntrustedProfile { path: PathBuf, name: String },
+    /// Nothing else names any, and this machine is not what the file's writer meant.
+    #[error("the only hosts are those of {}, which is not trusted", path.display())]
+    UntrustedHosts { path: PathBuf },
+    #[error("no directory for what is trusted: neither XDG_STATE_HOME nor HOME names one")]
+    NoState,
+    #[error("cannot record what is trusted in {}", path.display())]
+    Record { path: PathBuf, source: io::Error },
+    #[error("{} is not trusted", .0.display())]
+    NotTrusted(PathBuf),
+    #[error("{}: there is no such file", .0.display())]
+    Missing(PathBuf),
+    #[error("{}: only a {FILE} needs trust, where a working directory has one", .0.display())]
+    NeedsNoTrust(PathBuf),
 }
 
 fn known(near: Option<&str>, all: &[&str]) -> String {
@@ -73,9 +91,21 @@ impl ConfigError {
         match self {
             ConfigError::Read { .. } => Some("--cluster none goes without a file".into()),
             ConfigError::Distrusted { path, .. } => Some(format!(
-                "--cluster {} reads it all the same, --cluster none goes without",
+                "chmod go-w {0}, if it is yours; --cluster {0} reads it all the same, --cluster \
+                 none goes without",
                 path.display()
             )),
+            ConfigError::UntrustedProfile { .. } => Some(TRUST.into()),
+            ConfigError::UntrustedHosts { .. } => {
+                Some(format!("{TRUST}; -H names other hosts, as -H localhost"))
+            }
+            ConfigError::NoState | ConfigError::Record { .. } => {
+                Some(format!("--cluster {FILE} reads a file without asking for trust"))
+            }
+            ConfigError::NotTrusted(_) => Some("`rlaunch trust --list` has what is".into()),
+            ConfigError::NeedsNoTrust(path) => {
+                Some(format!("--cluster {} takes it as it is, since you name it", path.display()))
+            }
             ConfigError::Unknown { near: None, all: [], .. } => {
                 Some("`rlaunch --help` has the options, each a key by its long name".into())
             }
@@ -84,6 +114,7 @@ impl ConfigError {
             )),
             ConfigError::Unknown { .. }
             | ConfigError::NoProfile { .. }
+            | ConfigError::Missing(_)
             | ConfigError::Wrong { .. } => None,
         }
     }

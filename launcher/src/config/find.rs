@@ -1,8 +1,10 @@
-//! Which file is read: `--cluster F`, else `rlaunch.toml` here, else the user's own.
+//! Which files are read: `--cluster F`; else `rlaunch.toml` here, if the user trusts it; else the
+//! user's own, with what of an untrusted one here is harmless.
 
 use super::error::{ConfigError, FILE};
+use super::trusted::{self, TrustStore};
 use nix::fcntl::OFlag;
-use nix::unistd::{Uid, User};
+use nix::unistd::{Gid, Group, Uid, User};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -30,7 +32,7 @@ impl Surroundings {
         Surroundings {
             variables: std::env::vars_os().collect(),
             directory: PathBuf::new(),
-            home: std::env::home_dir(),
+            home: home(),
         }
     }
 
@@ -38,6 +40,13 @@ impl Surroundings {
     pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
         let found = self.variables.iter().find(|(own, _)| own == name);
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Finds the directory in which programs keep a user's state.
+    pub(crate) fn state(&self) -> Option<PathBuf> {
+        let state = self.variable("XDG_STATE_HOME").map(PathBuf::from);
+        let state = state.filter(|path| path.is_absolute());
+        state.or_else(|| Some(self.home.as_ref()?.join(".local/state")))
     }
 
     /// The user's own file, for all directories.
@@ -49,42 +58,83 @@ impl Surroundings {
     }
 }
 
-/// The file to read and its content, where there is one. One that was not asked for by name must be
-/// the user's own, or root's: it can name commands that run here.
-pub(crate) fn find(
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadFile {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+    /// The user has named it, or trusts it, or it is the user's own.
+    pub(super) is_trusted: bool,
+}
+
+/// Finds the files to read and their content, an untrusted one first. One that was not asked for by name
+/// must be the user's own, or root's, and nobody else may write to it: a trusted one can name
+/// commands that run here.
+pub(super) fn find(
     asked: Option<&Path>,
     around: &Surroundings,
-) -> Result<Option<(PathBuf, String)>, ConfigError> {
+) -> Result<Vec<ReadFile>, ConfigError> {
+    let trusted = |(path, text)| ReadFile { path, text, is_trusted: true };
     if let Some(path) = asked {
         if path.as_os_str() == NONE {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let text = fs::File::open(path).and_then(read);
-        return match text {
-            Ok(text) => Ok(Some((path.to_owned(), text))),
-            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
-        };
+        let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        return Ok(vec![trusted((path.to_owned(), text))]);
     }
-    let candidates = [Some(around.directory.join(FILE)), around.of_user()];
-    for path in candidates.into_iter().flatten() {
-        // A pipe of that name is not waited for.
-        let opened = fs::OpenOptions::new().read(true).custom_flags(UNBLOCKED).open(&path);
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) if is_absent(&error) => continue,
-            Err(source) => return Err(ConfigError::Read { path, source }),
-        };
-        let text = match file.metadata().map(|metadata| distrust(&metadata)) {
-            Ok(Some(reason)) => return Err(ConfigError::Distrusted { path, reason }),
-            Ok(None) => read(file),
-            Err(error) => Err(error),
-        };
-        return match text {
-            Ok(text) => Ok(Some((path, text))),
-            Err(source) => Err(ConfigError::Read { path, source }),
-        };
+    let own = around.of_user();
+    let near = around.directory.join(FILE);
+    let Some(text) = guarded(&near)? else {
+        return Ok(own.map_or(Ok(None), read_own)?.map(trusted).into_iter().collect());
+    };
+    let is_own = || {
+        let same =
+            |own: &PathBuf| Some(trusted::identity(own).ok()? == trusted::identity(&near).ok()?);
+        own.as_ref().and_then(same).unwrap_or(false)
+    };
+    if is_own() || TrustStore::of(around).is_ok_and(|store| store.trusts(&near, &text)) {
+        return Ok(vec![trusted((near, text))]);
     }
-    Ok(None)
+    // A stranger's file must not displace the user's own settings.
+    let stranger = ReadFile { path: near, text, is_trusted: false };
+    let own = own.map_or(Ok(None), read_own)?.map(trusted);
+    Ok([Some(stranger), own].into_iter().flatten().collect())
+}
+
+fn read_own(path: PathBuf) -> Result<Option<(PathBuf, String)>, ConfigError> {
+    Ok(guarded(&path)?.map(|text| (path, text)))
+}
+
+/// Reads a file that was not asked for by name, if it exists and only this user or root can have
+/// written it.
+pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
+    let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    if let Some(reason) = distrust(&file.metadata().map_err(failed)?) {
+        return Err(ConfigError::Distrusted { path: path.to_owned(), reason });
+    }
+    read(file).map(Some).map_err(failed)
+}
+
+/// Opens a file; a pipe of that name is not waited for.
+fn open(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().read(true).custom_flags(UNBLOCKED).open(path)
+}
+
+/// Reads a file, whoever may write to it.
+pub(super) fn content(path: &Path) -> io::Result<String> {
+    open(path).and_then(read)
+}
+
+/// Finds the home directory, in the environment or else in the list of users.
+fn home() -> Option<PathBuf> {
+    let account = || User::from_uid(Uid::effective()).ok().flatten().map(|user| user.dir);
+    std::env::home_dir().filter(|home| home.is_absolute()).or_else(account)
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -102,7 +152,28 @@ fn distrust(metadata: &fs::Metadata) -> Option<String> {
         let name = name.unwrap_or_else(|| format!("uid {owner}"));
         return Some(format!("it belongs to {name}"));
     }
-    (metadata.mode() & 0o002 != 0).then(|| "everybody may write to it".to_owned())
+    if metadata.mode() & 0o002 != 0 {
+        return Some("everybody may write to it".to_owned());
+    }
+    let gid = Gid::from_raw(metadata.gid());
+    (metadata.mode() & 0o020 != 0 && !is_private_to(owner, gid)).then(|| {
+        let group = Group::from_gid(gid).ok().flatten().map(|group| group.name);
+        format!("its group {} may write to it", group.unwrap_or_else(|| gid.to_string()))
+    })
+}
+
+/// Tells whether a group has no member but its user. Where each user has such a group, umask is often
+/// 002, and every file is writable by a group that is the user alone; Debian's ssh allows that, too.
+fn is_private_to(user: Uid, gid: Gid) -> bool {
+    let user = User::from_uid(user).ok().flatten();
+    let group = Group::from_gid(gid).ok().flatten();
+    user.zip(group).is_some_and(|(user, group)| is_alone(&user, &group))
+}
+
+fn is_alone(user: &User, group: &Group) -> bool {
+    user.gid == group.gid
+        && user.name == group.name
+        && group.mem.iter().all(|member| *member == user.name)
 }
 
 fn read(file: fs::File) -> io::Result<String> {
@@ -118,42 +189,110 @@ fn read(file: fs::File) -> io::Result<String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use tempfile::TempDir;
 
-    #[test]
-    fn the_nearest_file_is_read_and_only_where_it_can_be_trusted() {
+    struct Scratch {
+        _scratch: TempDir,
+        around: Surroundings,
+        near: PathBuf,
+        own: PathBuf,
+    }
+
+    /// A directory and a home without files.
+    fn scratch() -> Scratch {
         let scratch = tempfile::tempdir().unwrap();
         let (here, home) = (scratch.path().join("here"), scratch.path().join("home"));
         let own = home.join(".config/rlaunch/rlaunch.toml");
         for directory in [&here, &own.parent().unwrap().to_owned()] {
             fs::create_dir_all(directory).unwrap();
         }
-        let mut around = Surroundings { directory: here.clone(), ..Surroundings::default() };
-        around.home = Some(home);
-        assert!(find(None, &around).unwrap().is_none());
-        fs::write(&own, "# own").unwrap();
-        assert_eq!(find(None, &around).unwrap().unwrap(), (own.clone(), "# own".to_owned()));
         let near = here.join("rlaunch.toml");
+        let around = Surroundings { directory: here, home: Some(home), ..Surroundings::default() };
+        Scratch { _scratch: scratch, around, near, own }
+    }
+
+    /// What is read, and whether it is trusted.
+    fn found(asked: Option<&Path>, around: &Surroundings) -> Vec<(String, bool)> {
+        let files = find(asked, around).unwrap();
+        files.into_iter().map(|file| (file.text, file.is_trusted)).collect()
+    }
+
+    fn texts(list: &[(&str, bool)]) -> Vec<(String, bool)> {
+        list.iter().map(|(text, is_trusted)| ((*text).to_owned(), *is_trusted)).collect()
+    }
+
+    #[test]
+    fn the_nearest_trusted_file_is_read_and_what_is_untrusted_before_it() {
+        let Scratch { _scratch, mut around, near, own } = scratch();
+        assert!(find(None, &around).unwrap().is_empty());
+        fs::write(&own, "# own").unwrap();
+        assert_eq!(found(None, &around), texts(&[("# own", true)]));
         fs::write(&near, "# near").unwrap();
-        assert_eq!(find(None, &around).unwrap().unwrap().1, "# near");
-        assert_eq!(find(Some(&own), &around).unwrap().unwrap().1, "# own");
-        assert!(find(Some(Path::new("none")), &around).unwrap().is_none());
-        let missing = find(Some(&here.join("x.toml")), &around).unwrap_err();
+        assert_eq!(found(None, &around), texts(&[("# near", false), ("# own", true)]));
+        TrustStore::of(&around).unwrap().trust(&near, "# near").unwrap();
+        assert_eq!(found(None, &around), texts(&[("# near", true)]));
+        fs::write(&near, "# changed").unwrap();
+        assert_eq!(found(None, &around), texts(&[("# changed", false), ("# own", true)]));
+        assert_eq!(found(Some(&own), &around), texts(&[("# own", true)]));
+        assert_eq!(found(Some(&near), &around), texts(&[("# changed", true)]));
+        assert!(find(Some(Path::new("none")), &around).unwrap().is_empty());
+        let missing = find(Some(&near.with_file_name("x.toml")), &around).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read "), "{missing}");
-        fs::set_permissions(&near, fs::Permissions::from_mode(0o666)).unwrap();
-        let error = find(None, &around).unwrap_err();
-        assert!(error.to_string().contains("everybody may write to it"), "{error}");
-        assert!(error.hint().unwrap().contains("--cluster"), "{error}");
-        // Asked for by name it is read.
-        assert!(find(Some(&near), &around).is_ok());
-        fs::set_permissions(&near, fs::Permissions::from_mode(0o644)).unwrap();
-        if Uid::effective().is_root() {
-            std::os::unix::fs::chown(&near, Some(54321), None).unwrap();
-            let error = find(None, &around).unwrap_err().to_string();
-            assert!(error.contains("it belongs to uid 54321"), "{error}");
-        }
+        // In its own directory the user's own file is no stranger's.
+        around.directory = own.parent().unwrap().to_owned();
+        assert_eq!(found(None, &around), texts(&[("# own", true)]));
         // An absolute XDG_CONFIG_HOME is taken in place of ~/.config.
+        around.directory = near.with_file_name("");
         fs::remove_file(&near).unwrap();
-        around.variables = vec![("XDG_CONFIG_HOME".into(), here.clone().into())];
-        assert!(find(None, &around).unwrap().is_none());
+        around.variables = vec![("XDG_CONFIG_HOME".into(), around.directory.clone().into())];
+        assert!(find(None, &around).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_to_is_not_read() {
+        let Scratch { _scratch, around, near, own } = scratch();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for path in [&near, &own] {
+            fs::write(path, "").unwrap();
+            TrustStore::of(&around).unwrap().trust(path, "").unwrap();
+            mode(path, 0o666);
+            let error = find(None, &around).unwrap_err();
+            assert!(error.to_string().contains("everybody may write to it"), "{error}");
+            assert!(error.hint().unwrap().contains("chmod go-w "), "{error}");
+            // Asked for by name it is read.
+            assert!(find(Some(path), &around).is_ok());
+            mode(path, 0o644);
+            if Uid::effective().is_root() {
+                let chown =
+                    |uid, gid| std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
+                chown(0, 54321);
+                mode(path, 0o664);
+                let error = find(None, &around).unwrap_err().to_string();
+                assert!(error.contains("its group 54321 may write to it"), "{error}");
+                chown(54321, 0);
+                let error = find(None, &around).unwrap_err().to_string();
+                assert!(error.contains("it belongs to uid 54321"), "{error}");
+            }
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_private_group_has_no_other_member() {
+        let user = User::from_uid(Uid::from_raw(0)).unwrap().unwrap();
+        let group = |name: &str, gid, members: &[&str]| Group {
+            name: name.into(),
+            passwd: std::ffi::CString::default(),
+            gid: Gid::from_raw(gid),
+            mem: members.iter().map(|&member| member.to_owned()).collect(),
+        };
+        let (name, gid) = (user.name.clone(), user.gid.as_raw());
+        assert!(is_alone(&user, &group(&name, gid, &[])));
+        assert!(is_alone(&user, &group(&name, gid, &[&name])));
+        assert!(!is_alone(&user, &group(&name, gid, &["mallory"])));
+        assert!(!is_alone(&user, &group("users", gid, &[])));
+        assert!(!is_alone(&user, &group(&name, gid + 1, &[])));
     }
 }

@@ -4,13 +4,21 @@ use clap::{CommandFactory, Parser};
 use std::fs;
 use tempfile::TempDir;
 
-/// A directory with `rlaunch.toml` in it, and variables.
-fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
+/// A directory with `rlaunch.toml` in it, which nobody trusts yet, and variables.
+fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("rlaunch.toml"), text).unwrap();
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-    let directory = scratch.path().to_owned();
-    (scratch, Surroundings { variables, directory, home: None })
+    let (directory, home) = (scratch.path().to_owned(), scratch.path().join("home"));
+    (scratch, Surroundings { variables, directory, home: Some(home) })
+}
+
+/// The same with a file that is trusted.
+fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
+    let (scratch, around) = strange(text, variables);
+    let file = around.directory.join("rlaunch.toml");
+    TrustStore::of(&around).unwrap().trust(&file, text).unwrap();
+    (scratch, around)
 }
 
 fn words(line: &str) -> Vec<OsString> {
@@ -163,4 +171,81 @@ fn verbs_take_what_they_have() {
 fn help_needs_no_file() {
     let (_scratch, around) = around("[defaults]\nnpp = 1\n", &[]);
     assert!(with_defaults(Args::command(), Args::command(), words("--help"), &around).is_ok());
+}
+
+/// What a command line means with an untrusted file here, and one of the user's own.
+fn among_strangers(line: &str, near: &str, own: Option<&str>) -> Result<(Args, Found), String> {
+    let (scratch, around) = strange(near, &[]);
+    if let Some(own) = own {
+        let path = scratch.path().join("home/.config/rlaunch/rlaunch.toml");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, own).unwrap();
+    }
+    let plain = |text: String| text.replace(&format!("{}/", scratch.path().display()), "");
+    let found = with_defaults(Args::command(), Args::command(), words(line), &around);
+    let (words, found) = found.map_err(|error| plain(error.to_string()))?;
+    Ok((Args::try_parse_from(words).unwrap(), found))
+}
+
+#[test]
+fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
+    let file = "[defaults]\nnp = 2\nrsh = \"x\"\nenv = [\"A=1\"]\ntransport = \"tcp\"\n\
+                [hosts.b]\nssh = \"c\"\n[profile.x]\nnp = 3\n";
+    let (args, found) = among_strangers("p", file, None).unwrap();
+    assert_eq!((args.hosts.ranks, args.network.transport), (Some(2), crate::setup::Transport::Tcp));
+    assert!(args.reach.rsh.is_none() && args.program.env.is_empty() && args.hosts.hosts.is_empty());
+    assert!(found.book.entries.is_empty());
+    let said = found.warning().unwrap();
+    let keys = "so rsh (line 3), env (line 4) and hosts (line 6) are left aside; `rlaunch trust` ";
+    assert!(said.contains(keys) && !said.contains('\n'), "{said}");
+    assert!(found.check_no_hosts().is_err());
+    // What was typed counts before it, so nothing of that is left aside.
+    let file = "[defaults]\nrsh = \"x\"\nhosts = [\"b\"]\n";
+    let (_, found) = among_strangers("--rsh y -H a p", file, None).unwrap();
+    assert_eq!(found.warning(), None);
+    assert!(found.check_no_hosts().is_ok());
+    let error = among_strangers("--profile x p", "[profile.x]\nnp = 3\n", None).unwrap_err();
+    let expected = "profile `x` of rlaunch.toml does not count: the file is not trusted";
+    assert_eq!(error, expected);
+    // A tag is harmless, but not an escape of the terminal's.
+    let (_, found) = among_strangers("p", "[defaults]\nname = \"\\u001b[2J\"\n", None).unwrap();
+    assert!(found.warning().unwrap().contains("name (line 2)"), "{found:?}");
+}
+
+#[test]
+fn no_key_that_needs_trust_counts_before_it() {
+    const VALUES: [&str; 7] = [
+        "true",
+        "\"a\"",
+        "\"1\"",
+        "\"info\"",
+        "\"docker:a\"",
+        "\"10.0.0.0/8\"",
+        "\"oob_tcp_if_include e0\"",
+    ];
+    for key in stranger::needing_trust() {
+        let parsed = |value: &&str| {
+            let file = format!("[defaults]\n{key} = {value}\n");
+            let (_scratch, around) = strange(&file, &[]);
+            with_defaults(Args::command(), Args::command(), words("p"), &around).ok()
+        };
+        let counted = VALUES.iter().find_map(parsed);
+        let (counted, found) = counted.unwrap_or_else(|| panic!("a value for `{key}`"));
+        assert_eq!(counted, words("p"), "{key}");
+        assert!(found.warning().unwrap().contains("(line 2)"), "{found:?}");
+    }
+}
+
+#[test]
+fn an_untrusted_file_takes_nothing_away_from_the_users_own() {
+    let own = "[defaults]\nno-env = true\nnp = 4\nrsh = \"mine\"\n[hosts.o]\nssh = \"d\"\n\
+               [profile.x]\nradix = 3\n";
+    let near =
+        "[defaults]\nno-env = false\nnp = 2\nrsh = \"x\"\n[hosts.n]\n[profile.x]\nradix = 9\n";
+    let (args, found) = among_strangers("--profile x p", near, Some(own)).unwrap();
+    assert_eq!((args.hosts.hosts, args.hosts.ranks), (vec!["o".to_owned()], Some(2)));
+    assert_eq!((args.reach.rsh.as_deref(), args.between.radix), (Some("mine"), Some(3)));
+    assert!(args.program.no_env);
+    assert_eq!(found.book.entries[0].name, "o");
+    assert!(found.warning().is_some());
 }

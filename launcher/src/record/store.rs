@@ -1,8 +1,8 @@
 //! Where records are: `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`, the newest [`NEWEST`] of them.
 
 use super::JobRecord;
+use crate::config::Surroundings;
 use crate::report;
-use nix::unistd::{Uid, User};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::DirBuilderExt;
@@ -56,13 +56,7 @@ impl StoreError {
 impl Store {
     /// That of the user and environment of this process.
     pub(crate) fn of_user() -> Result<Store, StoreError> {
-        let variable = |name| std::env::var_os(name).map(PathBuf::from);
-        let home = || {
-            let account = || User::from_uid(Uid::effective()).ok().flatten().map(|user| user.dir);
-            variable("HOME").filter(|home| home.is_absolute()).or_else(account)
-        };
-        let state = variable("XDG_STATE_HOME").filter(|state| state.is_absolute());
-        let state = state.or_else(|| home().map(|home| home.join(".local/state")));
+        let state = Surroundings::current().state();
         state.map(|state| Store::below(&state)).ok_or(StoreError::NoDirectory)
     }
 

@@ -128,14 +128,16 @@ const ROWS: &[Row] = &[
         from: &[
             "launcher/src/config.rs",
             "launcher/src/config/",
+            "launcher/src/trust.rs",
             "launcher/src/rank_env.rs",
             "launcher/src/rank_env/",
             "launcher/src/log.rs",
             "worker/src/rank_env.rs",
             "worker/src/login.rs",
             "bootstrap/src/env.rs",
+            "bootstrap/src/env/secrets.rs",
         ],
-        netns: &["config", "environment", "shells"],
+        netns: &["config", "environment", "shells", "abuse::config"],
         vm: &[],
     },
     // An MPIJob is an allocation, and the command that leads to its pods.

@@ -1,0 +1,38 @@
+//! `rlaunch trust`, as typed.
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// Let the rlaunch.toml of a working directory count, which may be a stranger's.
+///
+/// It prints what the file does that needs trust: hosts, commands, programs, files, variables,
+/// networks, profiles. Then it records the file's path and the SHA-256 of its content, below
+/// ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch). A file that has changed is not trusted any
+/// more. Trust is in the file alone: files that it names are taken as they are then.
+///
+/// Without trust, harmless keys count, as np, transport, timeout or tag-output, and a line names the
+/// others. What --cluster names, and ~/.config/rlaunch/rlaunch.toml, needs no trust.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch trust",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch trust                     ./rlaunch.toml
+  rlaunch trust ~/src/train         the one of that directory
+  rlaunch trust --list              what was trusted, and what has changed since
+  rlaunch trust --revoke            not any more"
+)]
+pub(crate) struct TrustArgs {
+    /// The file, or its directory; ./rlaunch.toml without it
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Print what was trusted: whether it still is, has changed or is gone
+    #[arg(long, conflicts_with_all = ["file", "revoke"])]
+    pub(crate) list: bool,
+
+    /// Trust the file no more
+    #[arg(long)]
+    pub(crate) revoke: bool,
+}
