@@ -97,7 +97,7 @@ impl ConfigError {
             )),
             ConfigError::UntrustedProfile { .. } => Some(TRUST.into()),
             ConfigError::UntrustedHosts { .. } => {
-                Some(format!("{TRUST}; -H names other hosts, as -H localhost"))
+                Some("-H names other hosts, as -H localhost for this machine".into())
             }
             ConfigError::NoState | ConfigError::Record { .. } => {
                 Some(format!("--cluster {FILE} reads a file without asking for trust"))

@@ -156,17 +156,22 @@ impl Aside {
 
     /// Says it on one line.
     pub(super) fn sentence(&self) -> String {
-        format!("{}; `rlaunch trust` shows what the file does and trusts it", self.what())
+        let are = match &self.keys[..] {
+            [(key, _)] if key != "hosts" => "is",
+            _ => "are",
+        };
+        format!(
+            "{} is not trusted, so {} {are} left aside; `rlaunch trust` shows what the file does \
+             and trusts it",
+            shown(&self.path),
+            self.listed()
+        )
     }
 
     /// Gives a hint for an error that may come of it.
     pub(super) fn hint(&self) -> String {
-        format!("{}: see `rlaunch trust`", self.what())
-    }
-
-    fn what(&self) -> String {
-        let are = if self.keys.len() == 1 { "is" } else { "are" };
-        format!("{} is not trusted, so {} {are} left aside", shown(&self.path), self.listed())
+        let path = shown(&self.path);
+        format!("{} of {path} would count after `rlaunch trust`", self.listed())
     }
 
     fn listed(&self) -> String {

@@ -201,6 +201,8 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     assert!(found.check_no_hosts().is_err());
     // What was typed counts before it, so nothing of that is left aside.
     let file = "[defaults]\nrsh = \"x\"\nhosts = [\"b\"]\n";
+    let (_, found) = among_strangers("--rsh y p", file, None).unwrap();
+    assert!(found.warning().unwrap().contains("so hosts (line 3) are left aside"), "{found:?}");
     let (_, found) = among_strangers("--rsh y -H a p", file, None).unwrap();
     assert_eq!(found.warning(), None);
     assert!(found.check_no_hosts().is_ok());
