@@ -57,11 +57,7 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         let own = own_tests(&Program::new(&built.test("lab")?, plan.filter.as_ref()));
         tally.add(own.unwrap_or_else(|error| run::failed("the lab's own tests", &error)));
     }
-    let mut program = Program::new(&built.test(NAME)?, plan.filter.as_ref());
-    let names = program.names()?;
-    let lacking = lacking(plan, &names);
-    let left_out = lacking.iter().map(|(tests, _)| (*tests).to_owned()).collect();
-    program.tests = Tests::Matching(plan.filter.clone(), left_out);
+    let (program, lacking) = runnable(plan, &built.test(NAME)?)?;
     let mut names = program.names()?;
     names.retain(|name| plan.wants_netns(name));
     if !names.is_empty() {
@@ -74,6 +70,16 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         tally.add(soak(&dist::launcher(Profile::Lab)?));
     }
     Ok(tally)
+}
+
+/// Gives the program with the tests that this machine can run, and for those it cannot what their names
+/// have in common, with the reason.
+pub(super) fn runnable(plan: &Plan, path: &Path) -> Result<(Program, Lacking), LabError> {
+    let mut program = Program::new(path, plan.filter.as_ref());
+    let lacking = lacking(plan, &program.names()?);
+    let left_out = lacking.iter().map(|(tests, _)| (*tests).to_owned()).collect();
+    program.tests = Tests::Matching(plan.filter.clone(), left_out);
+    Ok((program, lacking))
 }
 
 /// The tests of the lab itself, which make labs of their own.
@@ -197,9 +203,11 @@ fn is_waiting(file: &str) -> bool {
     WAITING.contains(&file.split("::").next().unwrap_or(file))
 }
 
-/// What this machine lacks for some tests of those called `names`: what their names have in common,
-/// and why they cannot run.
-fn lacking(plan: &Plan, names: &[String]) -> Vec<(&'static str, String)> {
+/// Tests that this machine cannot run: what their names have in common, and the reason.
+pub(super) type Lacking = Vec<(&'static str, String)>;
+
+/// Finds what this machine lacks for some tests of those called `names`.
+fn lacking(plan: &Plan, names: &[String]) -> Lacking {
     let is_wanted =
         |part: &str| names.iter().any(|name| name.contains(part) && plan.wants_netns(name));
     let mut lacking = Vec::new();

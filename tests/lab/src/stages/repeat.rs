@@ -49,53 +49,78 @@ impl Counts {
 }
 
 /// Runs the tests of a plan so many times, those that need hosts on the same ones; true if none
-/// failed.
+/// failed. Tests that this machine cannot run are named instead.
 pub fn repeat(plan: &Plan, times: usize) -> Result<bool, LabError> {
+    const STAGES: [&str; 3] = [build::UNIT, netns::NAME, vm::NAME];
     let is_wanted = |stage: &str| plan.stage.as_ref().is_none_or(|name| name == stage);
+    if !STAGES.into_iter().any(is_wanted) {
+        let stages = STAGES.join(", ");
+        return Err(LabError::Usage(format!("only tests of stages {stages} can be repeated")));
+    }
     let built = dist::build_everything()?;
-    let mut counts = Counts::default();
+    let mut repeated = Repeated { plan, times, counts: Counts::default(), lacking: Vec::new() };
     if is_wanted(build::UNIT) {
         for (name, program) in build::programs(&built, plan) {
-            run(&mut counts, &program, &name, times)?;
+            repeated.run(&program, &name)?;
         }
     }
-    let program = |stage| -> Result<Option<Program>, LabError> {
-        let program = Program::new(&built.test(stage)?, plan.filter.as_ref());
-        if !is_wanted(stage) || program.names()?.is_empty() {
-            return Ok(None);
+    if is_wanted(netns::NAME) {
+        let (program, lacking) = netns::runnable(plan, &built.test(netns::NAME)?)?;
+        repeated.lacking = lacking;
+        if !program.names()?.is_empty() {
+            setup::require_root()?;
+            netns::on_hosts(&program, |program| repeated.run(program, netns::NAME))?;
         }
-        setup::require_root()?;
-        Ok(Some(program))
-    };
-    if let Some(program) = program(netns::NAME)? {
-        netns::on_hosts(&program, |program| run(&mut counts, program, netns::NAME, times))?;
     }
-    if let Some(program) = program(vm::NAME)? {
-        vm::on_guests(&program, |program| run(&mut counts, program, vm::NAME, times))?;
+    if is_wanted(vm::NAME) {
+        let program = Program::new(&built.test(vm::NAME)?, plan.filter.as_ref());
+        if !program.names()?.is_empty() {
+            setup::require_root()?;
+            vm::on_guests(&program, |program| repeated.run(program, vm::NAME))?;
+        }
     }
-    println!();
-    counts.print();
-    match counts.0.is_empty() {
+    repeated.print();
+    match repeated.counts.0.is_empty() && repeated.lacking.is_empty() {
         true => Err(LabError::Usage("no test has such a name".into())),
-        false => Ok(counts.failures() == 0),
+        false => Ok(repeated.counts.failures() == 0),
     }
 }
 
-fn run(counts: &mut Counts, program: &Program, what: &str, times: usize) -> Result<(), LabError> {
-    let names = program.names()?;
-    if names.is_empty() {
-        return Ok(());
+/// Tests that are being repeated.
+struct Repeated<'a> {
+    plan: &'a Plan,
+    times: usize,
+    counts: Counts,
+    lacking: netns::Lacking,
+}
+
+impl Repeated<'_> {
+    fn run(&mut self, program: &Program, what: &str) -> Result<(), LabError> {
+        let (names, times) = (program.names()?, self.times);
+        if names.is_empty() {
+            return Ok(());
+        }
+        println!("{what}: {} tests, {times} times", names.len());
+        // The output of another filter's failures stays.
+        let filter = self.plan.filter.as_deref().unwrap_or("all").replace([':', '/'], "-");
+        for time in 1..=times {
+            let outcome = program.run_quietly(&format!("repeat-{what}-{filter}-{time}"))?;
+            println!(
+                "{what} {time} of {times}: {} passed, {} failed",
+                outcome.tally.passed, outcome.tally.failed
+            );
+            self.counts.add(&names, &outcome);
+        }
+        Ok(())
     }
-    println!("{what}: {} tests, {times} times", names.len());
-    for time in 1..=times {
-        let outcome = program.run_quietly(&format!("repeat-{what}-{time}"))?;
-        println!(
-            "{what} {time} of {times}: {} passed, {} failed",
-            outcome.tally.passed, outcome.tally.failed
-        );
-        counts.add(&names, &outcome);
+
+    fn print(&self) {
+        println!();
+        self.counts.print();
+        for (tests, why) in &self.lacking {
+            println!("skipped: {tests}…: {why}");
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
