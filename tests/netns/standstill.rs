@@ -43,10 +43,11 @@ fn ranks_of_a_node_that_stood_still_have_their_grace() {
 
 #[test]
 fn a_launcher_that_stood_still_hears_how_its_nodes_ended() {
-    const GRACE: Duration = Duration::from_secs(1);
+    const GRACE: Duration = Duration::from_secs(4);
     let field = Field::new();
-    let script = "trap 'echo told; sleep 0.5; exit 0' TERM; echo up; sleep 1000 & wait";
-    let run = field.rlaunch(PATIENT).args(["--kill-after", "1"]);
+    // Long enough for the launcher to be stopped before its job is over.
+    let script = "trap 'echo told; sleep 3; exit 0' TERM; echo up; sleep 1000 & wait";
+    let run = field.rlaunch(PATIENT).args(["--kill-after", "4"]);
     let mut running = run.within(Duration::from_secs(60)).sh(script).spawn();
     running.wait_for_text("up\n", 2);
     running.signal(Signal::SIGINT);
