@@ -52,6 +52,17 @@ fn cases_hold_over_soft_iwarp() {
     holds(&field, ("n1,n2,n3", 3), IWARP, "long");
 }
 
+/// Ranks whose children live on and write to what they have inherited.
+#[test]
+fn ranks_fork_while_they_talk() {
+    let field = Field::new();
+    for options in [ROCE, IWARP] {
+        let ran = job(&field, ("n1,n2", 2), options, "exec $suite forks 12");
+        let said = ran.succeeded().out.trim_end();
+        assert!(said.ends_with("12 forks during messages among 2 ranks"), "{ran}");
+    }
+}
+
 /// Their queue pairs are there while they talk, on every host and one for each peer elsewhere; and
 /// gone afterwards.
 #[test]

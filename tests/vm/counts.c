@@ -1,13 +1,14 @@
 /* Counts what a program asks of its RDMA device, to be preloaded. At the end it writes a line to the
- * file that COUNTS names:
+ * file that COUNTS names, and a second one:
  *
  *   posts N calls N doorbells N signalled N completions N copies N writes N
+ *   registrations N
  *
  * posts: requests; calls: how often some were handed to libibverbs; doorbells: how often the provider
  * rang the device's, which with soft RoCE is a system call; signalled: requests that want a
  * completion; completions: what polls have found; copies: of messages, by requests that carry their
  * bytes themselves and by memcpy and memmove of 64 KiB or more after the first post; writes: requests
- * to write to the peer's memory.
+ * to write to the peer's memory; registrations: of memory, by programs that load libibverbs themselves.
  *
  * libibverbs' data path is pointers in the context, and in queue pairs of the newer interface. They
  * are exchanged when the device is opened. Programs that load libibverbs themselves are given ours
@@ -25,10 +26,11 @@
 
 #define LARGE 65536
 
-static unsigned long posts, calls, doorbells, signalled, completions, copies, writes;
+static unsigned long posts, calls, doorbells, signalled, completions, copies, writes, registrations;
 static int device = -1;
 
 static struct ibv_context *(*open_device)(struct ibv_device *);
+static struct ibv_mr *(*reg_mr)(struct ibv_pd *, void *, size_t, int);
 static int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
 static struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
@@ -112,6 +114,12 @@ static struct ibv_context *counted_open_device(struct ibv_device *wanted)
 	return context;
 }
 
+static struct ibv_mr *counted_reg_mr(struct ibv_pd *domain, void *first, size_t length, int access)
+{
+	registrations++;
+	return reg_mr(domain, first, length, access);
+}
+
 /* The C library's, by any of the versions that it has had. */
 static void *find(void *where, const char *name)
 {
@@ -125,6 +133,10 @@ static void *find(void *where, const char *name)
 void *dlsym(void *restrict where, const char *restrict name)
 {
 	void *found = find(where, name);
+	if (found && !strcmp(name, "ibv_reg_mr")) {
+		reg_mr = found;
+		return counted_reg_mr;
+	}
 	if (!found || strcmp(name, "ibv_open_device"))
 		return found;
 	open_device = found;
@@ -174,5 +186,6 @@ __attribute__((destructor)) static void report(void)
 	fprintf(file,
 		"posts %lu calls %lu doorbells %lu signalled %lu completions %lu copies %lu writes %lu\n",
 		posts, calls, doorbells, signalled, completions, copies, writes);
+	fprintf(file, "registrations %lu\n", registrations);
 	fclose(file);
 }

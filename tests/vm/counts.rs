@@ -39,15 +39,17 @@ fn messages_cost_what_they_cost_perftest() {
             pair.run(program, act, (size, iterations), &environment).unwrap();
             let read = format!("cat {COUNTED}");
             let counted = (pair.on_client(&read).unwrap(), pair.on_server(&read).unwrap());
-            let counted = (counted.0.trim(), counted.1.trim());
+            let first = |counted: &str| counted.lines().next().unwrap_or_default().to_owned();
+            let counted = (first(&counted.0), first(&counted.1));
+            let counted = (counted.0.as_str(), counted.1.as_str());
             assert_eq!(counted, (client, server), "{program:?}, {act:?} of {size} bytes");
         }
     }
 }
 
 /// What one end of a communicator has asked of its device while so many messages of 1 MiB went from
-/// rank 0 to rank 1: posts, copies and writes.
-fn streamed(field: &Field, messages: usize, rank: usize) -> [usize; 3] {
+/// rank 0 to rank 1: posts, copies, writes and registrations.
+fn streamed(field: &Field, messages: &str, rank: usize) -> [usize; 4] {
     let line = format!(
         "COUNTS={COUNTED} LD_PRELOAD={COUNTER} \"$RLAUNCH_PRELOAD_DIR\"/comm-suite stream {messages} && \
          test $RANK != {rank} || cat {COUNTED}"
@@ -55,25 +57,44 @@ fn streamed(field: &Field, messages: usize, rank: usize) -> [usize; 3] {
     let words =
         format!("-H n1,n2 -np 2 {PATIENT} --transport rdma --hca rxe --preload {SUITE} sh -c");
     let ran = field.rlaunch(&words, &[&line]);
-    let counts = ran.succeeded().out.lines().find(|line| line.starts_with("posts ")).unwrap();
-    let words: Vec<&str> = counts.split_whitespace().collect();
-    ["posts", "copies", "writes"].map(|name| {
+    let lines = ran.succeeded().out.lines();
+    let counts =
+        lines.filter(|line| line.starts_with("posts ") || line.starts_with("registrations "));
+    let words: Vec<&str> = counts.flat_map(str::split_whitespace).collect();
+    ["posts", "copies", "writes", "registrations"].map(|name| {
         let at = words.iter().position(|word| *word == name).unwrap();
         words[at + 1].parse().unwrap()
     })
 }
 
-/// Everything else is short, and carried by its request.
+/// A rank registers the slots of its one queue pair.
+const SLOTS: usize = 1;
+
+/// Everything else is short, and carried by its request. Memory that was not registered by the program
+/// is for each message.
 #[test]
-fn a_long_message_is_one_write_and_no_copy() {
+fn a_long_message_is_one_write_one_registration_and_no_copy() {
     let field = Field::new();
     let pair = Pair::of(&field.lab).unwrap();
     install_counter(&field);
     pair.copy(COUNTER).unwrap();
-    let [posts, copies, writes] = streamed(&field, 10, 0);
-    assert_eq!((writes, copies), (10, posts - writes));
-    let [posts, copies, writes] = streamed(&field, 10, 1);
-    assert_eq!((writes, copies), (0, posts));
+    let [posts, copies, writes, registrations] = streamed(&field, "10", 0);
+    assert_eq!((writes, copies, registrations), (10, posts - writes, SLOTS + 10));
+    let [posts, copies, writes, registrations] = streamed(&field, "10", 1);
+    assert_eq!((writes, copies, registrations), (0, posts, SLOTS + 10));
+}
+
+/// Not when it is registered, and not when it is used again.
+#[test]
+fn messages_of_registered_memory_cost_no_registration() {
+    let field = Field::new();
+    let pair = Pair::of(&field.lab).unwrap();
+    install_counter(&field);
+    pair.copy(COUNTER).unwrap();
+    for (rank, wanted) in [(0, 10), (1, 0)] {
+        let [_, _, writes, registrations] = streamed(&field, "10 registered", rank);
+        assert_eq!((writes, registrations), (wanted, SLOTS + 1), "rank {rank}");
+    }
 }
 
 /// Compiles it and brings it to the first guest.

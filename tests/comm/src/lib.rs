@@ -3,11 +3,13 @@
 
 mod case;
 mod cover;
+mod forks;
 mod run;
 mod traffic;
 mod value;
 
 pub use case::{Case, Collective, Op, all};
 pub use cover::{cover, cover_by};
+pub use forks::forks;
 pub use run::{long, run};
 pub use traffic::{Progress, traffic};

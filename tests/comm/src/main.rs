@@ -3,9 +3,9 @@
 use rlaunch_comm::{Communicator, Op, chain};
 use rlaunch_comm_suite as suite;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES | traffic SECONDS | \
+const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES [registered] | forks ROUNDS | traffic SECONDS | \
                      pair LINE | lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort";
 /// So many calls hold before a rank is lost.
 const CALLS: usize = 50;
@@ -48,7 +48,15 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
             Ok(format!("{rounds} rounds of messages among {size} ranks"))
         }
         ["pair", line] => pair(&comm, line),
-        ["stream", messages] => stream(&comm, messages.parse().map_err(|_| USAGE)?),
+        ["stream", messages] => stream(&comm, messages.parse().map_err(|_| USAGE)?, false),
+        ["stream", messages, "registered"] => {
+            stream(&comm, messages.parse().map_err(|_| USAGE)?, true)
+        }
+        ["forks", rounds] => {
+            let rounds = rounds.parse().map_err(|_| USAGE)?;
+            suite::forks(&comm, rounds)?;
+            Ok(format!("{rounds} forks during messages among {size} ranks"))
+        }
         ["lose", rank, how, elements] => {
             let elements = elements.parse().map_err(|_| USAGE)?;
             lose(&comm, rank.parse().map_err(|_| USAGE)?, how, elements)
@@ -88,18 +96,27 @@ fn pair(comm: &Communicator, line: &str) -> Result<String, String> {
     ran.success().then(|| "2 ranks have spoken".to_owned()).ok_or(format!("sh: {ran}"))
 }
 
-/// Long messages from rank 0 to rank 1.
-fn stream(comm: &Communicator, messages: usize) -> Result<String, String> {
-    let mut data = vec![comm.rank() as u8; 1 << 20];
+/// Long messages from rank 0 to rank 1, of memory that is registered once or for each of them.
+fn stream(comm: &Communicator, messages: usize, registered: bool) -> Result<String, String> {
+    const LENGTH: usize = 1 << 20;
+    let said = |error: rlaunch_comm::CommError| error.to_string();
+    let mut vector = vec![comm.rank() as u8; LENGTH];
+    let mut buffer = registered.then(|| comm.buffer::<u8>(LENGTH)).transpose().map_err(said)?;
+    let data = buffer.as_deref_mut().unwrap_or(&mut vector);
+    let mut times = Vec::with_capacity(messages);
     for message in 0..messages {
+        let begin = Instant::now();
         let done = match comm.rank() {
-            0 => comm.send(&data, 1, message as u32),
-            1 => comm.recv(&mut data, 0, message as u32).map(drop),
+            0 => comm.send(data, 1, message as u32),
+            1 => comm.recv(data, 0, message as u32).map(drop),
             _ => Ok(()),
         };
-        done.map_err(|error| error.to_string())?;
+        done.map_err(said)?;
+        times.push(begin.elapsed().as_micros());
     }
-    Ok(format!("{messages} messages from rank 0 to rank 1"))
+    times.sort_unstable();
+    let median = times.get(messages / 2).copied().unwrap_or(0);
+    Ok(format!("{messages} messages from rank 0 to rank 1, {median} us each"))
 }
 
 /// Calls until a rank ends or sends itself a signal, and then until somebody notices. Rank 0 says

@@ -196,6 +196,7 @@ impl Communicator {
         element: ElementType,
         given: &Given<'_, u8>,
     ) -> Result<Asked, Cause> {
+        self.own()?;
         let size = self.size();
         if let Some(root) = kind.root().filter(|root| *root >= size) {
             return Err(Cause::NoSuchRank { rank: root, size });

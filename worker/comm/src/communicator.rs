@@ -83,6 +83,9 @@ impl Communicator {
     /// Ends the job, and says why: rlaunch ends all ranks, this one included. What is returned is
     /// for the caller to return as well, since the end takes a moment. Alone, it is the only effect.
     pub fn abort(&self, why: &str) -> CommError {
+        if let Err(cause) = self.own() {
+            return CommError { operation: Operation::Abort, cause };
+        }
         let told = self.station.tell_agent(|agent| agent.abort(why));
         let cause = match told {
             Some(Err(error)) => format!("{why} (and the agent was not told: {error})"),
@@ -167,7 +170,7 @@ impl Communicator {
     ) -> Result<Received, CommError> {
         let operation = Operation::Receive { from, tag };
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
-        let source = from.map(|from| self.message(from, tag)).transpose();
+        let source = self.source(from, tag);
         let came = source.and_then(|source| match source {
             Some(message) => self.receive_bytes(message, bytes, operation),
             None => self.receive_lent((None, tag), bytes, operation),
@@ -326,8 +329,21 @@ impl Communicator {
         })
     }
 
+    /// Fails in a process that was forked: connections and device memory are its parent's.
+    #[inline]
+    pub(crate) fn own(&self) -> Result<(), Cause> {
+        if self.station.desk.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
+    }
+
+    /// A message from a rank, or `None` for one from any.
+    pub(crate) fn source(&self, from: Option<usize>, tag: u32) -> Result<Option<Message>, Cause> {
+        self.own()?;
+        from.map(|from| self.message(from, tag)).transpose()
+    }
+
     /// A message to or from a rank.
     pub(crate) fn message(&self, rank: usize, tag: u32) -> Result<Message, Cause> {
+        self.own()?;
         let size = self.size();
         let peer = *self.group.ranks.get(rank).ok_or(Cause::NoSuchRank { rank, size })?;
         Ok(Message { peer, context: self.context << 1, tag })

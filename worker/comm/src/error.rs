@@ -93,6 +93,8 @@ pub enum Operation {
     Start,
     /// Ending the job.
     Abort,
+    /// Telling devices of memory.
+    Register,
 }
 
 impl fmt::Display for Operation {
@@ -108,6 +110,7 @@ impl fmt::Display for Operation {
             Operation::Collective(name) => f.write_str(name),
             Operation::Start => f.write_str("start"),
             Operation::Abort => f.write_str("abort"),
+            Operation::Register => f.write_str("register"),
         }
     }
 }
@@ -202,6 +205,9 @@ pub enum Cause {
     /// The request was given up before it was done.
     #[error("given up")]
     GivenUp,
+    /// A process was forked, and called into its parent's communicator.
+    #[error("the communicator belongs to the process that forked this one")]
+    Forked,
     /// The process could not join the others.
     #[error("{0}")]
     Start(Arc<str>),

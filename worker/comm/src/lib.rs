@@ -18,6 +18,7 @@ mod packet;
 #[doc(hidden)]
 pub mod raw;
 pub mod reduce;
+mod registered;
 pub mod schedule;
 mod scope;
 pub mod sim;
@@ -30,6 +31,7 @@ pub use communicator::{Communicator, Received};
 pub use element::{Element, ElementType, Op};
 pub use error::{Cause, CommError, LinkError, Operation, PeerName};
 pub use link::shm::AttachError;
+pub use registered::Registered;
 pub use rlaunch_bootstrap::chain;
 pub use scope::{Request, Scope};
 pub use start::StartError;

@@ -6,7 +6,7 @@ use crate::element::{ElementType, Op};
 use crate::engine::stretch::{Stretch, Target};
 use crate::engine::{Engine, Key, Owner};
 use crate::error::{Cause, CommError, Operation};
-use rlaunch_sys::{Loan, Loans};
+use rlaunch_sys::{Lease, Loan, Loans};
 use std::sync::Arc;
 
 pub use crate::collectives::{Given, Kind};
@@ -108,7 +108,7 @@ pub unsafe fn ireceive(
     (from, tag): (Option<usize>, u32),
 ) -> Result<Pending, CommError> {
     let operation = Operation::Receive { from, tag };
-    let source = from.map(|from| comm.message(from, tag)).transpose();
+    let source = comm.source(from, tag);
     let source = source.map_err(|cause| CommError { operation, cause })?;
     // SAFETY: `bytes` is nobody else's until the request is dropped, which takes it back.
     let loan = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
@@ -156,6 +156,54 @@ pub unsafe fn icollective(
     }))
 }
 
+/// Memory of the program's that devices were told of once: messages from and to any part of it need
+/// no more of that. Devices forget it when this is dropped; a message that is still on its way then
+/// fails, and takes the peer along.
+#[derive(Debug)]
+pub struct Registration {
+    comm: Arc<Communicator>,
+    lease: Option<Lease>,
+}
+
+/// Tells all devices of memory.
+///
+/// # Safety
+///
+/// The bytes at `first` are mapped until the registration is dropped, and may be written to if
+/// `writable`. While no message is sent from or received into them, they are the caller's.
+#[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
+pub unsafe fn register(
+    comm: &Arc<Communicator>,
+    (first, length, writable): (*mut u8, usize, bool),
+) -> Result<Registration, CommError> {
+    comm.own().map_err(|cause| CommError { operation: Operation::Register, cause })?;
+    let tell = |engine: &mut Engine, loans: &Loans, lease| engine.tell(lease, loans);
+    // SAFETY: the bytes stay until the registration is dropped, which ends the lease.
+    let lease = unsafe { comm.station.desk.lease_raw((first, length, writable), tell) };
+    Ok(Registration { comm: comm.clone(), lease: Some(lease) })
+}
+
+impl Registration {
+    /// Has devices forget the memory; `false`, and nothing is changed, while a message is sent from or
+    /// received into it.
+    pub fn end(&mut self) -> bool {
+        let desk = &self.comm.station.desk;
+        self.lease = self.lease.take().and_then(|lease| match desk.is_inherited() {
+            true => None,
+            false => desk.end_lease(lease).err(),
+        });
+        self.lease.is_none()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.comm.station.desk.revoke(lease);
+        }
+    }
+}
+
 /// Lends memory to the engine.
 ///
 /// # Safety
@@ -180,8 +228,14 @@ impl Pending {
         Pending { comm: comm.clone(), key, operation, size, is_over: false, loans }
     }
 
+    fn own(&self) -> Result<(), CommError> {
+        let operation = self.operation;
+        self.comm.own().map_err(|cause| CommError { operation, cause })
+    }
+
     /// Waits until it is done. Of a send, what it says is to whom.
     pub fn wait(mut self) -> Result<Received, CommError> {
+        self.own()?;
         let station = &self.comm.station;
         let came = station.wait(&mut station.desk.sit(), self.key);
         self.is_over = true;
@@ -191,6 +245,9 @@ impl Pending {
     /// Goes on with everything, and says whether this is done, and what came of it; after that it
     /// is good for nothing but to be dropped.
     pub fn test(&mut self) -> Option<Result<Received, CommError>> {
+        if let Err(error) = self.own() {
+            return Some(Err(error));
+        }
         let station = &self.comm.station;
         let mut sitting = station.desk.sit();
         let (engine, loans) = sitting.parts();
@@ -205,6 +262,9 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let desk = &self.comm.station.desk;
+        if desk.is_inherited() {
+            return;
+        }
         if !self.is_over {
             let mut sitting = desk.sit();
             let (engine, loans) = sitting.parts();
@@ -269,6 +329,52 @@ mod tests {
         let pending = unsafe { icollective(&comm, Kind::AllGather, what, given) }.unwrap();
         pending.wait().unwrap();
         assert_eq!(copy, long);
+    }
+
+    /// A child that lives on, as a loader of data does, and calls into what it has inherited.
+    #[test]
+    fn a_forked_process_is_refused_and_says_no_goodbye() {
+        let comm = alone();
+        let mut into = [0; 8];
+        // SAFETY: the buffer lives longer than the request.
+        let begun = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
+        let mut begun = Some(begun.unwrap());
+        let registered = comm.buffer::<u8>(64).unwrap();
+        // SAFETY: the child calls into the communicator, which takes no lock of the parent's, and
+        // into the allocator, which the C library makes usable in children; it leaves by `_exit`.
+        let forked = unsafe { nix::unistd::fork() }.unwrap();
+        if let nix::unistd::ForkResult::Child = forked {
+            let refusals = [
+                comm.send(&[1u8], 0, 0).map(drop),
+                comm.recv_any(&mut [0u8], 0).map(drop),
+                comm.all_reduce(&[1u64], &mut [0], Op::Sum),
+                comm.barrier(),
+                comm.split(0, 0).map(drop),
+                comm.buffer::<u8>(1).map(drop),
+                begun
+                    .as_mut()
+                    .and_then(Pending::test)
+                    .unwrap_or(Ok(Received { from: 0, length: 0 }))
+                    .map(drop),
+                Err(comm.abort("in a child")),
+            ];
+            let is_refused = |refusal: &Result<(), CommError>| {
+                matches!(refusal, Err(CommError { cause: Cause::Forked, .. }))
+            };
+            let refused = refusals.iter().filter(|refusal| is_refused(refusal)).count();
+            drop((begun, registered));
+            let station = Arc::downgrade(&comm.station);
+            drop(comm);
+            let gone = usize::from(station.upgrade().is_none());
+            // SAFETY: it ends the process at once, and runs nothing of the harness.
+            unsafe { nix::libc::_exit((10 * gone + refused) as i32) };
+        }
+        let nix::unistd::ForkResult::Parent { child } = forked else { return };
+        let status = nix::sys::wait::waitpid(child, None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 18));
+        comm.send(&[9u8; 8], 0, 1).unwrap();
+        begun.take().map(Pending::wait).unwrap().unwrap();
+        assert_eq!(into, [9; 8]);
     }
 
     #[test]

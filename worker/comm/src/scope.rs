@@ -102,7 +102,7 @@ impl<'env> Scope<'_, 'env> {
         tag: u32,
     ) -> Result<Request, CommError> {
         let operation = Operation::Receive { from, tag };
-        let source = from.map(|from| self.comm.message(from, tag)).transpose();
+        let source = self.comm.source(from, tag);
         let source = source.map_err(|cause| CommError { operation, cause })?;
         let target = Target { into: self.lend_exclusive(data), fold: None };
         Ok(self.begin::<T>(operation, |engine, loans| {
@@ -138,9 +138,10 @@ impl<'env> Scope<'_, 'env> {
     /// Waits for an operation. Of a send, what it says is to whom and how much.
     #[expect(clippy::needless_pass_by_value, reason = "it is waited for once")]
     pub fn wait(&self, request: Request) -> Result<Received, CommError> {
-        self.begun.borrow_mut().retain(|(key, _)| *key != request.key);
-        let mut sitting = self.comm.station.desk.sit();
         let Request { key, operation, size } = request;
+        self.comm.own().map_err(|cause| CommError { operation, cause })?;
+        self.begun.borrow_mut().retain(|(begun, _)| *begun != key);
+        let mut sitting = self.comm.station.desk.sit();
         let came = self.comm.station.wait(&mut sitting, key);
         drop(sitting);
         self.comm.received(came, operation, size)
@@ -148,6 +149,8 @@ impl<'env> Scope<'_, 'env> {
 
     /// Goes on with everything, and says whether this operation is done, and what came of it.
     pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
+        let operation = request.operation;
+        self.comm.own().map_err(|cause| CommError { operation, cause })?;
         let mut sitting = self.comm.station.desk.sit();
         let (engine, loans) = sitting.parts();
         engine.progress(loans);
@@ -160,6 +163,7 @@ impl<'env> Scope<'_, 'env> {
     fn finish(&self) -> Result<(), CommError> {
         loop {
             let Some((key, operation)) = self.begun.borrow_mut().pop() else { return Ok(()) };
+            self.comm.own().map_err(|cause| CommError { operation, cause })?;
             let mut sitting = self.comm.station.desk.sit();
             let ended = self.comm.station.wait(&mut sitting, key);
             drop(sitting);
@@ -172,7 +176,7 @@ impl<'env> Scope<'_, 'env> {
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
         let begun = self.begun.get_mut();
-        if begun.is_empty() {
+        if begun.is_empty() || self.comm.own().is_err() {
             return;
         }
         let mut sitting = self.comm.station.desk.sit();

@@ -342,6 +342,10 @@ impl Station {
 /// Peers learn that this rank has left, and that they are not to wait for it.
 impl Drop for Station {
     fn drop(&mut self) {
+        // A forked process would take leave in its parent's place.
+        if self.desk.is_inherited() {
+            return;
+        }
         let begin = self.idle.now();
         let mut sitting = self.desk.sit();
         let mut is_first = true;

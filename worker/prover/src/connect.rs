@@ -189,7 +189,7 @@ fn by_manager(
         None => address.into(),
     });
     let to = SocketAddr::new(address, job.end_told.listener.unwrap_or(0));
-    let route = Route::resolve(from, to, settings, due)?;
+    let route = Route::resolve(from, to, settings, due)?.by(job.end.context.name())?;
     let saying = said(job.path.id, job.path_told.first_packet);
     Ok((route.connect(&job.end.resources, &saying, settings, due)?, None))
 }

@@ -153,7 +153,7 @@ impl End {
 /// What own requests are about.
 impl End {
     /// The words to be written to the peer of a path.
-    pub(crate) fn saying(&self, place: usize, words: Words) -> Result<Part, VerbsError> {
+    pub(crate) fn saying(&self, place: usize, words: Words) -> Result<Part<'_>, VerbsError> {
         let at = self.layout.sending(place);
         self.region.write_u64(at + TOKEN, words.token);
         self.region.write_u64(at + ECHO, words.echo);
@@ -161,14 +161,14 @@ impl End {
     }
 
     /// The beat to be written to it.
-    pub(crate) fn beating(&self, place: usize, count: u64) -> Result<Part, VerbsError> {
+    pub(crate) fn beating(&self, place: usize, count: u64) -> Result<Part<'_>, VerbsError> {
         let at = self.layout.sending(place) + BEAT;
         self.region.write_u64(at, count);
         self.region.part(at, 8)
     }
 
     /// A place for a block, with nothing of an earlier one left in it.
-    pub(crate) fn empty_place(&self, index: usize) -> Result<Part, VerbsError> {
+    pub(crate) fn empty_place(&self, index: usize) -> Result<Part<'_>, VerbsError> {
         let at = self.layout.place(index);
         self.region.fill(at, BLOCK, 0);
         self.region.part(at, BLOCK)

@@ -5,23 +5,21 @@
 //! behind one only as long as it is lent: [`Desk::lend`] and [`Desk::scope`] do not return before
 //! they have taken theirs back, as `std::thread::scope` does not before its threads have ended.
 
-use crate::held::Held;
-use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
-use std::ops::Range;
-use std::rc::Rc;
-use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::time::Duration;
+mod attachment;
+mod loans;
 
-/// Memory that is lent, as a name for it. It may outlive the memory, and then stands for nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan {
-    slot: u32,
-    generation: u32,
-}
+pub use attachment::Attached;
+pub use loans::{Loan, Loans};
+
+use crate::birth::Birth;
+use crate::pages::Pages;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 /// Memory to be lent.
 #[derive(Debug)]
@@ -54,235 +52,17 @@ struct Raw {
 
 impl Raw {
     const NONE: Raw = Raw { first: std::ptr::null_mut(), length: 0, writable: false };
-}
 
-#[derive(Debug)]
-struct Slot {
-    generation: u32,
-    raw: Option<Raw>,
-    /// So many read it; [`WRITTEN`] where somebody writes it.
-    readers: Cell<u32>,
-    /// Where the memory is the desk's own.
-    own: Option<Box<[u8]>>,
-    /// What devices have been told of it, by who told them.
-    attached: Vec<Attached>,
-}
-
-#[derive(Debug)]
-struct Attached {
-    key: usize,
-    what: Box<dyn Any + Send>,
-    alive: Weak<()>,
-}
-
-impl Slot {
-    /// No device reaches the memory from here on, nor does anybody else.
-    fn close(&mut self) {
-        debug_assert!(self.readers.get() == 0, "memory is taken back while it is used");
-        for Attached { what, alive, .. } in self.attached.drain(..) {
-            drop(what);
-            if alive.strong_count() > 0 {
-                eprintln!("rlaunch: memory is taken back that a device may still write to");
-                std::process::abort();
-            }
-        }
-        self.own = None;
-    }
-}
-
-/// In place of a number of readers.
-const WRITTEN: u32 = u32::MAX;
-
-/// All that is lent.
-#[derive(Debug, Default)]
-pub struct Loans {
-    slots: RefCell<Vec<Slot>>,
-    free: RefCell<Vec<u32>>,
-}
-
-// SAFETY: the pointers are to bytes, which any thread may use while they are lent, and they are
-// followed under the desk's lock alone.
-unsafe impl Send for Loans {}
-
-impl Loans {
-    fn insert(&self, raw: Raw, own: Option<Box<[u8]>>) -> Loan {
-        let mut slots = self.slots.borrow_mut();
-        if let Some(at) = self.free.borrow_mut().pop() {
-            let slot = &mut slots[at as usize];
-            (slot.raw, slot.own) = (Some(raw), own);
-            return Loan { slot: at, generation: slot.generation };
-        }
-        // Memory for 2^32 slots is more than there is.
-        let at = slots.len() as u32;
-        let readers = Cell::new(0);
-        slots.push(Slot { generation: 0, raw: Some(raw), readers, own, attached: Vec::new() });
-        Loan { slot: at, generation: 0 }
+    fn new(first: *mut u8, length: usize, writable: bool) -> Raw {
+        if length == 0 { Raw { writable, ..Raw::NONE } } else { Raw { first, length, writable } }
     }
 
-    /// What stands for it stands for nothing from here on.
-    fn remove(&self, loan: Loan) {
-        let mut slots = self.slots.borrow_mut();
-        if let Some(slot) = slots.get_mut(loan.slot as usize)
-            && slot.generation == loan.generation
-            && slot.raw.take().is_some()
-        {
-            slot.close();
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.borrow_mut().push(loan.slot);
-        }
-    }
-
-    /// `length` zeros that belong to the desk until they are [given up](Loans::give_up).
-    pub fn keep(&self, length: usize) -> Loan {
-        let mut own = vec![0; length].into_boxed_slice();
-        let raw = Raw { first: own.as_mut_ptr(), length, writable: true };
-        self.insert(raw, Some(own))
-    }
-
-    /// Frees memory that [`Loans::keep`] has made; nothing where somebody else lends it, or where
-    /// it is in use.
-    pub fn give_up(&self, loan: Loan) {
-        let is_own = self.slots.borrow().get(loan.slot as usize).is_some_and(|slot| {
-            slot.generation == loan.generation && slot.own.is_some() && slot.readers.get() == 0
-        });
-        if is_own {
-            self.remove(loan);
-        }
-    }
-
-    /// How long it is, in bytes; `None` where it stands for nothing.
-    pub fn length(&self, loan: Loan) -> Option<usize> {
-        self.raw(loan).map(|raw| raw.length)
-    }
-
-    #[inline]
-    fn raw(&self, loan: Loan) -> Option<Raw> {
-        let slots = self.slots.borrow();
-        let slot = slots.get(loan.slot as usize)?;
-        if slot.generation == loan.generation { slot.raw } else { None }
-    }
-
-    /// Runs `reads` on these bytes. `None` where they are not lent, or where a caller further up
-    /// writes the same memory.
-    #[inline]
-    pub fn read<R>(
-        &self,
-        loan: Loan,
-        range: Range<usize>,
-        reads: impl FnOnce(&[u8]) -> R,
-    ) -> Option<R> {
-        let raw = within(self.raw(loan)?, &range)?;
-        let _open = self.open(loan, |readers| (readers < WRITTEN - 1).then(|| readers + 1))?;
-        // SAFETY: `within` has seen that the range lies inside the memory, which is lent: whoever
-        // owns it has promised not to write to it, and waits for the desk's lock to take it back.
-        // `open` keeps this desk from writing to it meanwhile.
-        Some(reads(unsafe { slice::from_raw_parts(raw.first, raw.length) }))
-    }
-
-    /// The same with bytes that may be written, which memory lent to be read has none of, and which
-    /// nobody further up reads.
-    #[inline]
-    pub fn write<R>(
-        &self,
-        loan: Loan,
-        range: Range<usize>,
-        writes: impl FnOnce(&mut [u8]) -> R,
-    ) -> Option<R> {
-        let raw = within(self.raw(loan)?, &range)?;
-        if !raw.writable {
-            return None;
-        }
-        let _open = self.open(loan, |readers| (readers == 0).then_some(WRITTEN))?;
-        // SAFETY: as above, and lent exclusively; `open` keeps this from being done twice at once.
-        Some(writes(unsafe { slice::from_raw_parts_mut(raw.first, raw.length) }))
-    }
-
-    /// Hands to `uses` what `key` has attached to a loan: made by `attaches` the first time, and
-    /// dropped before the memory goes back to its owner. `None` where nothing is lent, or where
-    /// `attaches` makes nothing. One key attaches one type; neither closure comes back to the
-    /// loans.
-    pub fn attached<A: Any + Send, R>(
-        &self,
-        loan: Loan,
-        key: usize,
-        attaches: impl FnOnce(Held) -> Option<A>,
-        uses: impl FnOnce(&A) -> R,
-    ) -> Option<R> {
-        let raw = self.raw(loan)?;
-        let mut slots = self.slots.borrow_mut();
-        let slot = slots.get_mut(loan.slot as usize)?;
-        let known = slot.attached.iter().position(|attached| attached.key == key);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let alive = Arc::new(());
-                let watched = Arc::downgrade(&alive);
-                let what = attaches(Held::new(raw.first, raw.length, raw.writable, alive));
-                // Kept even where it is none: whoever let the memory escape is found out.
-                let what: Box<dyn Any + Send> = Box::new(what);
-                slot.attached.push(Attached { key, what, alive: watched });
-                slot.attached.len() - 1
-            }
-        };
-        slot.attached[at].what.downcast_ref::<Option<A>>()?.as_ref().map(uses)
-    }
-
-    /// Runs `does` on two parts of the same memory, the first to be written. `None` also where they
-    /// overlap.
-    pub fn both<R>(
-        &self,
-        loan: Loan,
-        (into, from): (Range<usize>, Range<usize>),
-        does: impl FnOnce(&mut [u8], &[u8]) -> R,
-    ) -> Option<R> {
-        if into.start < from.end && from.start < into.end {
-            return None;
-        }
-        let raw = within(self.raw(loan)?, &from)?;
-        self.write(loan, into, |into| {
-            // SAFETY: as in `read`, and `write` has found the loan in nobody else's use; the two
-            // ranges have no byte in common. What lies between them is left alone, since a device
-            // may be writing to it.
-            does(into, unsafe { slice::from_raw_parts(raw.first, raw.length) })
-        })
-    }
-
-    /// One more has a reference into it, if `also` says how many they are then.
-    #[inline]
-    fn open(&self, loan: Loan, also: impl FnOnce(u32) -> Option<u32>) -> Option<Open<'_>> {
-        let slots = self.slots.borrow();
-        let readers = &slots.get(loan.slot as usize)?.readers;
-        let before = readers.get();
-        readers.set(also(before)?);
-        Some(Open { loans: self, slot: loan.slot, before })
-    }
-}
-
-fn within(raw: Raw, range: &Range<usize>) -> Option<Raw> {
-    if range.start > range.end || range.end > raw.length {
-        return None;
-    }
-    if raw.length == 0 {
-        let first = std::ptr::NonNull::dangling().as_ptr();
-        return Some(Raw { first, ..raw });
-    }
-    // SAFETY: the offset is not beyond the end of the memory.
-    let first = unsafe { raw.first.add(range.start) };
-    Some(Raw { first, length: range.len(), writable: raw.writable })
-}
-
-/// A reference is in use; dropped with it.
-struct Open<'l> {
-    loans: &'l Loans,
-    slot: u32,
-    before: u32,
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.loans.slots.borrow().get(self.slot as usize) {
-            slot.readers.set(self.before);
-        }
+    /// Whether all of another lies in it, and may be written to here if there.
+    fn contains(self, other: Raw) -> bool {
+        let offset = other.first.addr().checked_sub(self.first.addr());
+        let fits = offset
+            .is_some_and(|offset| offset <= self.length && other.length <= self.length - offset);
+        fits && other.length > 0 && (self.writable || !other.writable)
     }
 }
 
@@ -295,21 +75,39 @@ struct Drawer<T> {
 /// State, and the memory that is lent to it.
 #[derive(Debug)]
 pub struct Desk<T> {
-    drawer: Mutex<Drawer<T>>,
+    drawer: ManuallyDrop<Mutex<Drawer<T>>>,
     bell: Condvar,
     /// So many wait for whoever is at it.
     waiting: AtomicUsize,
     leaves: fn(&mut T),
+    birth: Birth,
+    /// No two desks of a process have one.
+    number: u64,
 }
+
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 impl<T> Desk<T> {
     /// With nothing lent. Whoever leaves it, for good or for a time, does `leaves` last.
     pub fn new(state: T, leaves: fn(&mut T)) -> Desk<T> {
-        let drawer = Mutex::new(Drawer { state, loans: Loans::default() });
-        Desk { drawer, bell: Condvar::new(), waiting: AtomicUsize::new(0), leaves }
+        let drawer = ManuallyDrop::new(Mutex::new(Drawer { state, loans: Loans::default() }));
+        let (bell, waiting, birth) = (Condvar::new(), AtomicUsize::new(0), Birth::now());
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Desk { drawer, bell, waiting, leaves, birth, number }
+    }
+
+    /// Whether it belongs to the process that forked this one, which has a copy of it: connections
+    /// and device memory in it are the parent's, and its lock may be held for ever. It is not to be
+    /// used then, and nothing of it is dropped.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.birth.is_inherited()
     }
 
     /// Waits for whoever is at it.
+    ///
+    /// # Panics
+    /// In a process that [has inherited it](Desk::is_inherited).
     #[inline]
     pub fn sit(&self) -> Sitting<'_, T> {
         Sitting { desk: self, guard: Some(self.lock()) }
@@ -324,6 +122,7 @@ impl<T> Desk<T> {
     /// A state in which somebody has panicked is not unsound, only unfinished.
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Drawer<T>> {
+        assert!(!self.is_inherited(), "this belongs to the process that forked this one");
         match self.drawer.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -350,7 +149,7 @@ impl<T> Desk<T> {
         let raws = memory.each_mut().map(Memory::raw);
         let mut sitting = self.sit();
         let drawer = sitting.drawer();
-        let loans = raws.map(|raw| drawer.loans.insert(raw, None));
+        let loans = raws.map(|raw| drawer.loans.insert(raw));
         // Dropped after `works`, however it ends, and before `memory`.
         let mut lent = Lent { desk: self, sitting, loans };
         works(&mut lent.sitting, loans)
@@ -375,17 +174,113 @@ impl<T> Desk<T> {
     /// `length` bytes at `first` are readable, and, if `writable`, written by nobody else, until
     /// [`Desk::take_back`] has returned for the loan.
     pub unsafe fn lend_raw(&self, first: *mut u8, length: usize, writable: bool) -> Loan {
-        let raw = if length == 0 {
-            Raw { writable, ..Raw::NONE }
-        } else {
-            Raw { first, length, writable }
-        };
-        self.lock().loans.insert(raw, None)
+        self.lock().loans.insert(Raw::new(first, length, writable))
     }
 
     /// What the loan stands for is not touched any more.
     pub fn take_back(&self, loan: Loan) {
-        self.lock().loans.remove(loan);
+        // A copy of a parent's desk touches nothing anyway.
+        if !self.is_inherited() {
+            self.lock().loans.remove(loan);
+        }
+    }
+
+    /// Takes memory whose owner keeps it where it is, so that devices need to be told of it once: loans
+    /// of any part of it find what was [attached](Loans::attached) to it. `tell` attaches it to
+    /// those that there are. The desk itself does not look at it.
+    ///
+    /// # Safety
+    ///
+    /// `length` bytes at `first` are mapped, and may be written to if `writable`, until
+    /// [`Desk::end_lease`] has ended it; while they are part of no loan, devices do not touch them.
+    pub unsafe fn lease_raw(
+        &self,
+        (first, length, writable): (*mut u8, usize, bool),
+        tell: impl FnOnce(&mut T, &Loans, Loan),
+    ) -> Lease {
+        let mut sitting = self.sit();
+        let (state, loans) = sitting.parts();
+        let loan = loans.lease(Raw::new(first, length, writable));
+        tell(state, loans, loan);
+        Lease { desk: self.number, loan }
+    }
+
+    /// Takes memory of this process's own in the same way.
+    pub fn lease(&self, pages: Pages, tell: impl FnOnce(&mut T, &Loans, Loan)) -> LeasedPages {
+        let memory = (pages.as_ptr(), pages.length(), true);
+        // SAFETY: the pages stay where they are until `end_lease_of` drops them, after the lease. Who
+        // only drops what is returned leaks them.
+        let lease = unsafe { self.lease_raw(memory, tell) };
+        LeasedPages { pages: ManuallyDrop::new(pages), lease }
+    }
+
+    /// Has devices forget memory. Gives the lease back, and changes nothing, while messages are sent from
+    /// or received into the memory, and where the lease is another desk's.
+    pub fn end_lease(&self, lease: Lease) -> Result<(), Lease> {
+        if lease.desk != self.number || self.is_inherited() {
+            return Err(lease);
+        }
+        let drawer = self.lock();
+        if drawer.loans.is_in_use(lease.loan) {
+            return Err(lease);
+        }
+        drawer.loans.remove(lease.loan);
+        Ok(())
+    }
+
+    /// Has devices forget memory, whoever uses it: what they still do with it fails, and their queue pairs
+    /// with that.
+    pub fn revoke(&self, lease: Lease) {
+        if lease.desk == self.number {
+            self.take_back(lease.loan);
+        }
+    }
+
+    /// Frees own memory; leaks it while it is in use, and in a process that has inherited it.
+    pub fn end_lease_of(&self, leased: LeasedPages) {
+        let LeasedPages { pages, lease } = leased;
+        if self.end_lease(lease).is_ok() {
+            drop(ManuallyDrop::into_inner(pages));
+        }
+    }
+}
+
+/// A forked process has copies of its parent's things, which are not its own to give back.
+impl<T> Drop for Desk<T> {
+    fn drop(&mut self) {
+        if !self.is_inherited() {
+            // SAFETY: it is dropped here alone, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.drawer) };
+        }
+    }
+}
+
+/// Memory that devices were told of, until [`Desk::end_lease`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "only the desk can end it"]
+pub struct Lease {
+    /// Its number.
+    desk: u64,
+    loan: Loan,
+}
+
+/// Memory of this process's own that devices were told of, until [`Desk::end_lease_of`].
+#[derive(Debug)]
+#[must_use = "only the desk can free it"]
+pub struct LeasedPages {
+    pages: ManuallyDrop<Pages>,
+    lease: Lease,
+}
+
+impl LeasedPages {
+    /// Its bytes. No message is sent from or received into them: that would borrow this.
+    pub fn bytes(&self) -> &[u8] {
+        self.pages.bytes()
+    }
+
+    /// The same, to be written to.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.pages.bytes_mut()
     }
 }
 
@@ -423,9 +318,13 @@ impl<'d, T> Sitting<'d, T> {
         self.guard.get_or_insert_with(|| self.desk.lock())
     }
 
-    /// The state, and the memory that it may work on.
+    /// The state, and the memory that it may work on. What is to be [attached](Loans::attached) to that
+    /// is made first, while others may sit here.
     #[inline]
     pub fn parts(&mut self) -> (&mut T, &Loans) {
+        if let Some(jobs) = self.drawer().loans.take_jobs() {
+            self.away(|| jobs.into_iter().for_each(attachment::Job::run));
+        }
         let drawer = self.drawer();
         (&mut drawer.state, &drawer.loans)
     }
@@ -463,7 +362,9 @@ impl<'d, T> Sitting<'d, T> {
 
 impl<T> Drop for Sitting<'_, T> {
     fn drop(&mut self) {
+        let jobs = self.guard.as_ref().and_then(|guard| guard.loans.take_jobs());
         self.leave();
+        jobs.into_iter().flatten().for_each(attachment::Job::run);
     }
 }
 
@@ -479,7 +380,7 @@ pub struct Scope<'scope, 'env: 'scope, T> {
 impl<'scope, 'env, T> Scope<'scope, 'env, T> {
     /// Lends memory until the scope ends.
     pub fn lend(&'scope self, mut memory: Memory<'env>) -> Loan {
-        let loan = self.desk.lock().loans.insert(memory.raw(), None);
+        let loan = self.desk.lock().loans.insert(memory.raw());
         self.lent.borrow_mut().push(loan);
         loan
     }
@@ -498,6 +399,9 @@ struct Ends<'d, T> {
 
 impl<T> Drop for Ends<'_, T> {
     fn drop(&mut self) {
+        if self.desk.is_inherited() {
+            return;
+        }
         let drawer = self.desk.lock();
         self.lent.borrow_mut().drain(..).for_each(|loan| drawer.loans.remove(loan));
     }

@@ -1,16 +1,20 @@
 //! System calls that no crate offers as a safe function, made safe here: each is one function that
 //! checks what it needs and cannot be misused from outside.
 
+mod birth;
 mod desk;
 mod held;
 mod numa;
+mod pages;
 mod process;
 mod shared;
 mod socket;
 
-pub use desk::{Desk, Loan, Loans, Memory, Scope, Sitting};
+pub use birth::Birth;
+pub use desk::{Attached, Desk, Lease, LeasedPages, Loan, Loans, Memory, Scope, Sitting};
 pub use held::Held;
 pub use numa::prefer_memory_of;
+pub use pages::Pages;
 pub use process::{Fork, exec, fork, let_descendants_read, write_to_process};
-pub use shared::SharedMemory;
+pub use shared::{Lane, SharedMemory};
 pub use socket::{Silence, unacknowledged};

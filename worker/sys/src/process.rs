@@ -60,17 +60,33 @@ pub fn let_descendants_read(ancestor: u32) -> io::Result<bool> {
 }
 
 /// Copies bytes from an address of this process to one of another (process_vm_writev(2)); how many,
-/// which are fewer where memory ends. Fails with `EFAULT` where there is none, and with `EPERM`
-/// where this process may not.
+/// which are fewer where memory ends. Fails with `EFAULT` where there is none, with `EPERM` where
+/// this process may not, and with `EINVAL` for this process itself: its memory has owners that the
+/// compiler knows of.
 pub fn write_to_process(pid: i32, source: u64, target: u64, length: usize) -> io::Result<usize> {
+    if pid <= 0 || is_thread_of_this(pid) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
     let local = libc::iovec { iov_base: source as usize as *mut _, iov_len: length };
     let remote = libc::iovec { iov_base: target as usize as *mut _, iov_len: length };
     // SAFETY: the call reads this process's memory, wherever that is mapped, and fails where it
-    // is not; it changes none of it. The two descriptions live until it returns.
+    // is not. What it writes to is another process's: the number is that of none of this one's
+    // threads, by the lines above, and would become one only if that process ended, the numbers went
+    // all the way around, and a new thread got this one, between two system calls. The two
+    // descriptions live until it returns.
     match unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) } {
         -1 => Err(io::Error::last_os_error()),
         written => Ok(written as usize),
     }
+}
+
+/// Whether a number is that of one of this process's threads, of which each stands for its memory.
+fn is_thread_of_this(number: i32) -> bool {
+    // SAFETY: getpid(2) takes nothing and cannot fail.
+    let this = unsafe { libc::getpid() };
+    // SAFETY: tgkill(2) takes numbers and touches no memory; signal 0 only asks whether the process
+    // has such a thread.
+    this == number || unsafe { libc::syscall(libc::SYS_tgkill, this, number, 0) } == 0
 }
 
 fn yama() -> bool {
@@ -88,15 +104,47 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
     }
 
+    /// A process that sleeps until its end of the pipe is closed.
+    struct Child(std::process::Child);
+
+    impl Child {
+        fn start() -> Child {
+            let mut cat = std::process::Command::new("cat");
+            let pipe = std::process::Stdio::piped;
+            Child(cat.stdin(pipe()).stdout(pipe()).spawn().unwrap())
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     #[test]
     fn memory_that_is_not_there_is_not_copied() {
-        let me = std::process::id() as i32;
-        let (from, to) = ([7_u8; 16], [0_u8; 16]);
-        let (source, target) = (from.as_ptr().addr() as u64, to.as_ptr().addr() as u64);
-        for (source, target) in [(8, target), (source, 8)] {
-            let error = write_to_process(me, source, target, 16).unwrap_err();
+        let child = Child::start();
+        let from = [7_u8; 16];
+        let source = from.as_ptr().addr() as u64;
+        for (source, target) in [(8, source), (source, 8)] {
+            let error = write_to_process(child.0.id() as i32, source, target, 16).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
         }
+    }
+
+    #[test]
+    fn memory_of_this_process_is_not_written_to() {
+        let (from, to) = ([7_u8; 16], [0_u8; 16]);
+        let (source, target) = (from.as_ptr().addr() as u64, to.as_ptr().addr() as u64);
+        let me = std::process::id() as i32;
+        // SAFETY: gettid(2) takes nothing and cannot fail. The harness runs tests in threads.
+        let thread = unsafe { libc::gettid() };
+        for number in [me, thread, 0, -1] {
+            let error = write_to_process(number, source, target, 16).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{number}");
+        }
+        assert_eq!(std::hint::black_box(to), [0; 16]);
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! Memory that processes share.
 
+mod lane;
+
+pub use lane::Lane;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -7,40 +11,58 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
-use std::slice;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A mapping of memory that other processes have mapped, too.
+/// A mapping of memory that other processes have mapped, too: words at its beginning, and bytes behind
+/// them.
 ///
-/// Its bytes have no owner the compiler knows of. Who may write which of them when is agreed
-/// between the processes through its words ([`SharedMemory::word`]): bytes are handed over by
-/// storing a word with `Release` and loading it with `Acquire`. A peer that breaks the agreement
-/// makes bytes change while they are read; they are any bytes then, so what reads them checks
-/// what they say once it has copied it out, and takes no bytes for anything but numbers.
-#[derive(Debug)]
+/// The words ([`SharedMemory::word`]) are atomics, which any thread of any process may use at any
+/// time. The bytes are divided into lanes ([`SharedMemory::lane`]): each byte is in one lane of this
+/// process at most, and a lane has one owner. Which *process* may write which bytes when is agreed
+/// through words, by storing one with `Release` and loading it with `Acquire`; processes that share
+/// memory are of one job and one user, and trusted to keep to it as the code of this one is. If
+/// one does not, bytes change while they are read; so what reads them takes them for nothing but
+/// numbers, and checks what they say once it has copied it out.
+#[derive(Clone, Debug)]
 pub struct SharedMemory {
+    /// The mapping's, which lives as long as this does.
+    base: NonNull<u8>,
+    /// How many bytes from the beginning are words.
+    words: usize,
+    mapping: Arc<Mapping>,
+}
+
+#[derive(Debug)]
+struct Mapping {
     base: NonNull<u8>,
     length: usize,
     file: File,
+    /// The bytes of the lanes that there are.
+    lanes: Mutex<Vec<Range<usize>>>,
 }
 
 // SAFETY: the mapping is the process's, not a thread's: it may be used and unmapped by any.
+unsafe impl Send for Mapping {}
+// SAFETY: what is shared between threads are the file, which only system calls use, and the lanes
+// behind their lock.
+unsafe impl Sync for Mapping {}
+// SAFETY: as above.
 unsafe impl Send for SharedMemory {}
-// SAFETY: words are atomics; bytes are handed from one side to the other as the type says,
-// whether the sides are processes or threads.
+// SAFETY: it gives out references to atomics alone; bytes are reached by their lane's owner only.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
     /// Where named memory is.
     pub const DIRECTORY: &str = "/dev/shm";
 
-    /// Maps the memory of this name, which whoever comes first makes, full of zeros. It takes no
-    /// pages yet, see [`SharedMemory::reserve`].
+    /// Maps the memory of this name, which whoever comes first makes, full of zeros: `words` bytes of
+    /// words, the rest for lanes. It takes no pages yet, see [`SharedMemory::reserve`].
     ///
     /// Fails with `InvalidInput` for a name that is none, with `PermissionDenied` where what is
     /// there is not this user's alone, and with `InvalidData` where it is not a file or has
     /// another length.
-    pub fn open(name: &str, length: usize) -> io::Result<SharedMemory> {
+    pub fn open(name: &str, words: usize, length: usize) -> io::Result<SharedMemory> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -65,11 +87,11 @@ impl SharedMemory {
             found if found == length as u64 => {}
             _ => return Err(refused(io::ErrorKind::InvalidData, "it has another length")),
         }
-        SharedMemory::map(file, length)
+        SharedMemory::map(file, words, length)
     }
 
     /// Memory without a name, mapped twice: what two processes would have, within one.
-    pub fn pair(length: usize) -> io::Result<(SharedMemory, SharedMemory)> {
+    pub fn pair(words: usize, length: usize) -> io::Result<(SharedMemory, SharedMemory)> {
         // SAFETY: memfd_create(2) reads a string that ends with a zero, as a C literal does.
         let fd = unsafe { libc::memfd_create(c"rlaunch".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -79,7 +101,7 @@ impl SharedMemory {
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(length as u64)?;
         let other = file.try_clone()?;
-        Ok((SharedMemory::map(file, length)?, SharedMemory::map(other, length)?))
+        Ok((SharedMemory::map(file, words, length)?, SharedMemory::map(other, words, length)?))
     }
 
     /// Takes the name away. Those who have mapped the memory keep it.
@@ -94,8 +116,8 @@ impl SharedMemory {
         Ok(PathBuf::from(SharedMemory::DIRECTORY).join(name))
     }
 
-    fn map(file: File, length: usize) -> io::Result<SharedMemory> {
-        if length == 0 || length > isize::MAX as usize {
+    fn map(file: File, words: usize, length: usize) -> io::Result<SharedMemory> {
+        if length == 0 || length > isize::MAX as usize || words > length {
             return Err(refused(io::ErrorKind::InvalidInput, "a length of a mapping"));
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -107,12 +129,13 @@ impl SharedMemory {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedMemory { base, length, file })
+        let mapping = Arc::new(Mapping { base, length, file, lanes: Mutex::default() });
+        Ok(SharedMemory { base, words, mapping })
     }
 
     /// In bytes.
     pub fn length(&self) -> usize {
-        self.length
+        self.mapping.length
     }
 
     /// Takes pages for these bytes, near this thread. Fails with `StorageFull` where there are none
@@ -121,11 +144,12 @@ impl SharedMemory {
     /// # Panics
     /// If the bytes are not in the mapping.
     pub fn reserve(&self, bytes: Range<usize>) -> io::Result<()> {
-        self.bytes(bytes.start, bytes.len());
+        self.mapping.at(bytes.start, bytes.len());
         let (offset, length) = (bytes.start as libc::off_t, bytes.len() as libc::off_t);
+        let file = self.mapping.file.as_raw_fd();
         loop {
             // SAFETY: fallocate(2) takes numbers and touches no memory of this process.
-            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, offset, length) } == 0 {
+            if unsafe { libc::fallocate(file, 0, offset, length) } == 0 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
@@ -141,7 +165,7 @@ impl SharedMemory {
     /// # Panics
     /// If the bytes are not in the mapping.
     pub fn bring_in(&self, bytes: Range<usize>) {
-        let at = self.bytes(bytes.start, bytes.len());
+        let at = self.mapping.at(bytes.start, bytes.len());
         // SAFETY: sysconf(3) takes a number; this one is known everywhere.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let before = at.addr() % page;
@@ -154,56 +178,42 @@ impl SharedMemory {
     /// The word at this offset.
     ///
     /// # Panics
-    /// If the offset is not a multiple of 8, or not in the mapping.
+    /// If the offset is not a multiple of 8, or no word is there.
     #[inline(always)]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at {offset}");
-        let at = self.bytes(offset, 8).cast();
-        // SAFETY: the lines above have checked that it lies in the mapping, which begins at a page
-        // and lives as long as `self`, and is aligned. All processes use words atomically.
+        assert!(offset < self.words && 8 <= self.words - offset, "8 bytes at {offset}");
+        // SAFETY: the line above has checked that it lies in the mapping.
+        let at = unsafe { self.base.as_ptr().add(offset) }.cast();
+        // SAFETY: it is aligned, as the mapping begins at a page, and lives as long as `self`. No lane
+        // has these bytes, so all of this process use them atomically, and all processes do.
         unsafe { AtomicU64::from_ptr(at) }
     }
 
-    /// Copies bytes in.
+    /// Takes bytes for one owner; `None` while another lane has any of them.
     ///
     /// # Panics
-    /// If they do not fit in the mapping.
-    #[inline(always)]
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
-        let to = self.bytes(offset, bytes.len());
-        // SAFETY: `to` is the start of as many bytes of the mapping, which no slice overlaps that
-        // someone could hold: such a slice is handed out by `with` alone, and for bytes that are
-        // the reader's at that time.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    /// If the bytes are not in the mapping, or some of them are words.
+    pub fn lane(&self, bytes: Range<usize>) -> Option<Lane> {
+        self.mapping.at(bytes.start, bytes.len());
+        assert!(self.words <= bytes.start, "a lane at {}, where words are", bytes.start);
+        let mut lanes = self.mapping.lanes();
+        let overlaps = |other: &Range<usize>| other.start < bytes.end && bytes.start < other.end;
+        if lanes.iter().any(overlaps) {
+            return None;
+        }
+        lanes.push(bytes.clone());
+        drop(lanes);
+        Some(Lane::new(self.clone(), bytes))
+    }
+}
+
+impl Mapping {
+    fn lanes(&self) -> std::sync::MutexGuard<'_, Vec<Range<usize>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies bytes out.
-    ///
-    /// # Panics
-    /// If there are not that many in the mapping.
-    #[inline(always)]
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
-        let from = self.bytes(offset, bytes.len());
-        // SAFETY: `from` is the start of as many bytes of the mapping; `bytes` is memory of this
-        // process that nothing else refers to.
-        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
-    }
-
-    /// Looks at bytes where they are. They are the caller's until it returns: it has been told so
-    /// by a word, and hands them back by another after that.
-    ///
-    /// # Panics
-    /// If they are not in the mapping.
-    #[inline(always)]
-    pub fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
-        let from = self.bytes(offset, length);
-        // SAFETY: `from` is the start of as many initialised bytes of the mapping, which outlives
-        // the slice; they are the reader's, so nobody writes them, and every byte is a valid u8.
-        look(unsafe { slice::from_raw_parts(from, length) })
-    }
-
-    #[inline(always)]
-    fn bytes(&self, offset: usize, length: usize) -> *mut u8 {
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(
             offset <= self.length && length <= self.length - offset,
             "{length} bytes at {offset}"
@@ -213,7 +223,7 @@ impl SharedMemory {
     }
 }
 
-impl Drop for SharedMemory {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and whatever borrowed from it is gone.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
@@ -252,21 +262,19 @@ mod tests {
     #[test]
     fn whoever_comes_second_sees_what_the_first_wrote() {
         let name = Name::of("second");
-        let first = SharedMemory::open(&name.0, 10_000).unwrap();
+        let first = SharedMemory::open(&name.0, 4096, 10_000).unwrap();
         first.word(8).store(7, Ordering::Release);
-        first.write(9_990, b"0123456789");
-        let second = SharedMemory::open(&name.0, 10_000).unwrap();
+        first.lane(4096..10_000).unwrap().write(9_990, b"0123456789");
+        let second = SharedMemory::open(&name.0, 4096, 10_000).unwrap();
         assert_eq!(second.word(8).load(Ordering::Acquire), 7);
-        let mut bytes = [0; 10];
-        second.read(9_990, &mut bytes);
-        assert_eq!(&bytes, b"0123456789");
-        assert_eq!(second.with(9_995, 5, <[u8]>::to_vec), b"56789");
+        let lane = second.lane(9_990..10_000).unwrap();
+        assert_eq!(lane.with(9_990, 10, <[u8]>::to_vec), b"0123456789");
         assert_eq!(name.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
     fn both_mappings_of_a_pair_are_one_memory() {
-        let (first, second) = SharedMemory::pair(4096).unwrap();
+        let (first, second) = SharedMemory::pair(4096, 8192).unwrap();
         first.word(4088).store(1, Ordering::Release);
         assert_eq!(second.word(4088).load(Ordering::Acquire), 1);
     }
@@ -274,7 +282,7 @@ mod tests {
     #[test]
     fn memory_outlives_its_name() {
         let name = Name::of("name");
-        let first = SharedMemory::open(&name.0, 4096).unwrap();
+        let first = SharedMemory::open(&name.0, 4096, 4096).unwrap();
         SharedMemory::unlink(&name.0).unwrap();
         assert!(!name.path().exists());
         first.word(0).store(1, Ordering::Relaxed);
@@ -283,7 +291,7 @@ mod tests {
     #[test]
     fn pages_are_taken_only_for_what_is_reserved() {
         let name = Name::of("pages");
-        let memory = SharedMemory::open(&name.0, 1 << 20).unwrap();
+        let memory = SharedMemory::open(&name.0, 4096, 1 << 20).unwrap();
         memory.reserve(4096 * 3 + 100..4096 * 5).unwrap();
         assert_eq!(name.path().metadata().unwrap().blocks() * 512, 4096 * 2);
     }
@@ -291,7 +299,7 @@ mod tests {
     #[test]
     fn more_than_there_is_room_for_is_an_error() {
         let name = Name::of("room");
-        let memory = SharedMemory::open(&name.0, 1 << 45).unwrap();
+        let memory = SharedMemory::open(&name.0, 4096, 1 << 45).unwrap();
         let error = memory.reserve(0..1 << 45).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
@@ -301,7 +309,7 @@ mod tests {
         let name = Name::of("length");
         std::fs::write(name.path(), b"short").unwrap();
         std::fs::set_permissions(name.path(), PermissionsExt::from_mode(0o600)).unwrap();
-        let error = SharedMemory::open(&name.0, 4096).unwrap_err();
+        let error = SharedMemory::open(&name.0, 4096, 4096).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
@@ -310,7 +318,7 @@ mod tests {
         let name = Name::of("mode");
         std::fs::write(name.path(), b"").unwrap();
         std::fs::set_permissions(name.path(), PermissionsExt::from_mode(0o660)).unwrap();
-        let error = SharedMemory::open(&name.0, 4096).unwrap_err();
+        let error = SharedMemory::open(&name.0, 4096, 4096).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 
@@ -318,14 +326,14 @@ mod tests {
     fn a_link_is_not_followed() {
         let name = Name::of("link");
         symlink("/dev/zero", name.path()).unwrap();
-        let error = SharedMemory::open(&name.0, 4096).unwrap_err();
+        let error = SharedMemory::open(&name.0, 4096, 4096).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
     }
 
     #[test]
     fn a_name_that_leaves_the_directory_is_refused() {
         for name in ["", "..", "../etc/passwd", "a/b", "a\0b"] {
-            let error = SharedMemory::open(name, 4096).unwrap_err();
+            let error = SharedMemory::open(name, 4096, 4096).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }
     }
@@ -333,28 +341,35 @@ mod tests {
     #[test]
     #[should_panic(expected = "8 bytes at 4096")]
     fn a_word_behind_the_end_is_not_given() {
-        let (memory, _) = SharedMemory::pair(4096).unwrap();
+        let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
         memory.word(4096);
     }
 
     #[test]
     #[should_panic(expected = "a word at 4")]
     fn half_a_word_is_not_given() {
-        let (memory, _) = SharedMemory::pair(4096).unwrap();
+        let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
         memory.word(4);
     }
 
     #[test]
-    #[should_panic(expected = "2 bytes at 4095")]
-    fn bytes_behind_the_end_are_not_given() {
-        let (memory, _) = SharedMemory::pair(4096).unwrap();
-        memory.with(4095, 2, |_| ());
+    fn a_byte_is_in_one_lane_at_most() {
+        let (memory, other) = SharedMemory::pair(4096, 8192).unwrap();
+        let lane = memory.lane(4096..4196).unwrap();
+        assert!(memory.lane(4195..5000).is_none());
+        assert!(memory.clone().lane(4096..4097).is_none());
+        let beside = memory.lane(4196..5000).unwrap();
+        assert!(other.lane(4096..8192).is_some(), "that is another process's view");
+        drop(lane);
+        assert!(memory.lane(4096..4196).is_some());
+        assert!(memory.lane(4100..4200).is_none());
+        drop(beside);
     }
 
     #[test]
-    #[should_panic(expected = "bytes at 18446744073709551615")]
-    fn an_offset_that_overflows_is_no_way_in() {
-        let (memory, _) = SharedMemory::pair(4096).unwrap();
-        memory.write(usize::MAX, b"ab");
+    #[should_panic(expected = "a lane at 4088, where words are")]
+    fn words_are_in_no_lane() {
+        let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
+        memory.lane(4088..5000);
     }
 }

@@ -12,7 +12,7 @@
 use rlaunch_verbs::{
     Buffer, CompletionChannel, CompletionQueue, Connected, Context, Depth, Device, Endpoint,
     Listener, MemoryRegion, Mtu, ProtectionDomain, QueuePair, Resources, Route, Settings,
-    VerbsError, WriteFlags,
+    VerbsError,
 };
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -218,11 +218,8 @@ fn read_and_flag(
     if came != block() {
         return Err("the block is not what was read".into());
     }
-    one.region.write_u64(0, FLAG);
-    let flags = WriteFlags { signalled: true, inline: true };
-    first.write_with(3, one.region.part(0, 8)?, there.buffer(BLOCK as u64), flags)?;
-    // The request carries its bytes.
-    one.region.write_u64(0, 0);
+    // The request carries its bytes, which are gone when this returns.
+    first.write_inline(3, &FLAG.to_ne_bytes(), there.buffer(BLOCK as u64), true)?;
     wait(one, "inline write")?;
     if other.region.read_u64(BLOCK) != Some(FLAG) {
         return Err("the flag is not what was sent".into());

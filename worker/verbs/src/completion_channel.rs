@@ -26,6 +26,7 @@ unsafe impl Sync for CompletionChannel {}
 impl CompletionChannel {
     /// Makes one.
     pub fn create(context: &Arc<Context>) -> Result<Arc<CompletionChannel>, VerbsError> {
+        context.own()?;
         // SAFETY: the context is open and will be owned by the channel.
         let channel = unsafe { rdma_sys::ibv_create_comp_channel(context.as_ptr()) };
         let failed = || VerbsError::last(Verb::CreateCompChannel, context.name());
@@ -77,6 +78,7 @@ impl CompletionChannel {
 
     /// Takes and acknowledges one event; false when there is none.
     fn take(&self) -> Result<bool, VerbsError> {
+        self.context.own()?;
         let (mut queue, mut of_ours) = (null_mut(), null_mut());
         // SAFETY: the channel is alive; both are room for the pointers.
         let code =
@@ -107,6 +109,9 @@ impl AsFd for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: it was made once and is destroyed here alone; queues on it have an `Arc` of this
         // and are gone.
         let code = unsafe { rdma_sys::ibv_destroy_comp_channel(self.as_ptr()) };

@@ -123,6 +123,7 @@ impl CompletionQueue {
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
     ) -> Result<Arc<CompletionQueue>, VerbsError> {
+        context.own()?;
         let entries = i32::try_from(entries.max(1)).unwrap_or(i32::MAX);
         let none = null_mut::<ibv_comp_channel>();
         let on = channel.as_ref().map_or(none, |channel| channel.as_ptr());
@@ -145,6 +146,7 @@ impl CompletionQueue {
     /// Has the next completion told on the channel. What has come before is not, so the queue is
     /// polled once more afterwards.
     pub fn arm(&self) -> Result<(), VerbsError> {
+        self.context.own()?;
         // SAFETY: the queue is alive; any completion shall be told of, not just those that the peer
         // marks.
         let code = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), 0) };
@@ -168,6 +170,7 @@ impl CompletionQueue {
         &self,
         batch: &'b mut Batch<MOST>,
     ) -> Result<impl ExactSizeIterator<Item = Completion> + use<'b, MOST>, VerbsError> {
+        self.context.own()?;
         let first = batch.0.as_mut_ptr().cast();
         // SAFETY: the queue is alive, and there is room for MOST completions.
         let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), MOST as i32, first) };
@@ -209,6 +212,9 @@ impl<const MOST: usize> Batch<MOST> {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: it was made once and is destroyed here alone; queue pairs that use it have an
         // `Arc` of this and are gone.
         if unsafe { rdma_sys::ibv_destroy_cq(self.as_ptr()) } != 0 {

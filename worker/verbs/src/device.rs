@@ -1,8 +1,11 @@
 //! Devices, and opened ones.
 
+use crate::connection_manager::Opened;
 use crate::error::{Verb, VerbsError};
+use crate::fork;
 use crate::port::{GidEntry, PortAttributes};
 use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_port_attr};
+use rlaunch_sys::Birth;
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -44,6 +47,7 @@ unsafe impl Sync for Device {}
 
 /// The devices of this machine, or why there can be none.
 pub fn devices() -> Result<Vec<Device>, VerbsError> {
+    fork::prepare();
     let mut count = 0;
     // SAFETY: `count` is an int that lives until the call returns, as ibv_get_device_list(3) asks.
     let list = unsafe { rdma_sys::ibv_get_device_list(&raw mut count) };
@@ -84,13 +88,7 @@ impl Device {
     /// `mlx5_0`.
     pub fn name(&self) -> String {
         // SAFETY: the device is alive: `self._list` keeps the list that it is part of.
-        let name = unsafe { rdma_sys::ibv_get_device_name(self.device.as_ptr()) };
-        if name.is_null() {
-            return String::new();
-        }
-        // SAFETY: ibv_get_device_name returns a string that ends with a zero and is part of the
-        // device, which is alive.
-        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        unsafe { Device::name_of(self.device.as_ptr()) }
     }
 
     /// Whether it takes the RDMA connection manager only: iWARP, and what behaves like it.
@@ -101,6 +99,22 @@ impl Device {
             || device.transport_type == rdma_sys::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
+    /// `mlx5_0`, of a device that is alive.
+    ///
+    /// # Safety
+    ///
+    /// The device is alive.
+    pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
+        // SAFETY: the caller's promise.
+        let name = unsafe { rdma_sys::ibv_get_device_name(device) };
+        if name.is_null() {
+            return String::new();
+        }
+        // SAFETY: ibv_get_device_name returns a string that ends with a zero and is part of the
+        // device, which is alive.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+
     /// Opens it for use by this process.
     pub fn open(&self) -> Result<Arc<Context>, VerbsError> {
         // SAFETY: the device is alive: `self._list` keeps the list that it is part of.
@@ -108,8 +122,8 @@ impl Device {
         let name = self.name();
         match NonNull::new(context) {
             Some(context) => {
-                let owner = Owner::Us(self.clone());
-                Ok(Arc::new(Context { context, name, owner }))
+                let (owner, birth) = (Owner::Us(self.clone()), Birth::now());
+                Ok(Arc::new(Context { context, name, owner, birth }))
             }
             None => Err(VerbsError::last(Verb::OpenDevice, &name)),
         }
@@ -122,15 +136,17 @@ pub struct Context {
     context: NonNull<ibv_context>,
     name: String,
     owner: Owner,
+    /// The process that opened it.
+    birth: Birth,
 }
 
 /// Who closes it.
 #[derive(Debug)]
 enum Owner {
     /// Whoever opened it, of this device.
-    Us(Device),
-    /// librdmacm, which keeps devices open for as long as the process lives.
-    Manager,
+    Us(#[expect(dead_code, reason = "held until the context is closed")] Device),
+    /// librdmacm, which may close a device that was unplugged once nobody holds it.
+    Manager(#[expect(dead_code, reason = "held until the context is dropped")] Opened),
 }
 
 // SAFETY: libibverbs locks what it shares between threads: ibv_open_device(3) and the library's
@@ -160,18 +176,27 @@ impl Context {
         &self.name
     }
 
-    /// One that librdmacm has opened.
-    pub(crate) fn of_manager(context: NonNull<ibv_context>) -> Context {
-        // SAFETY: librdmacm never closes what it has opened, so the context and its device are alive.
-        let device = unsafe { context.as_ref() }.device;
-        // SAFETY: as above.
-        let name = unsafe { rdma_sys::ibv_get_device_name(device) };
-        let name = match name.is_null() {
-            true => String::new(),
-            // SAFETY: a string that ends with a zero and is part of the device.
-            false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-        };
-        Context { context, name, owner: Owner::Manager }
+    /// One that librdmacm has opened, of those that `opened` holds.
+    pub(crate) fn of_manager(
+        context: NonNull<ibv_context>,
+        name: String,
+        opened: Opened,
+    ) -> Context {
+        Context { context, name, owner: Owner::Manager(opened), birth: Birth::now() }
+    }
+
+    /// Whether it was opened by the process that forked this one: then it is not to be touched.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.birth.is_inherited()
+    }
+
+    /// Fails where it was.
+    #[inline]
+    pub(crate) fn own(&self) -> Result<(), VerbsError> {
+        match self.is_inherited() {
+            false => Ok(()),
+            true => Err(VerbsError::Inherited { device: self.name.clone() }),
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
@@ -180,6 +205,7 @@ impl Context {
 
     /// What it can have.
     pub fn limits(&self) -> Result<Limits, VerbsError> {
+        self.own()?;
         let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open, and the attributes are room for what the call writes.
         let code = unsafe { rdma_sys::ibv_query_device(self.as_ptr(), attributes.as_mut_ptr()) };
@@ -201,6 +227,7 @@ impl Context {
 
     /// What a port, counted from 1, is at now.
     pub fn port(&self, number: u8) -> Result<PortAttributes, VerbsError> {
+        self.own()?;
         let mut attributes = MaybeUninit::<ibv_port_attr>::zeroed();
         // SAFETY: the context is open, and the attributes are room for what the call writes.
         let code =
@@ -214,6 +241,7 @@ impl Context {
 
     /// An entry of a port's GID table; `None` for one that is empty.
     pub fn gid(&self, port: u8, index: u16) -> Result<Option<GidEntry>, VerbsError> {
+        self.own()?;
         let mut entry = MaybeUninit::<ibv_gid_entry>::zeroed();
         // SAFETY: the context is open, and the entry is room for what the call writes.
         let code = unsafe {
@@ -239,7 +267,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let Owner::Us(_device) = &self.owner else { return };
+        if self.is_inherited() || !matches!(self.owner, Owner::Us(_)) {
+            return;
+        }
         // SAFETY: it was opened once and is closed here alone; what was made of it has an `Arc` of
         // this and is gone.
         if unsafe { rdma_sys::ibv_close_device(self.as_ptr()) } != 0 {

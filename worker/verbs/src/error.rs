@@ -45,6 +45,8 @@ pub enum Verb {
     PostSend,
     /// `ibv_post_recv`
     PostRecv,
+    /// `rdma_get_devices`
+    GetDevices,
     /// `rdma_create_id`
     CreateId,
     /// `rdma_set_option`
@@ -86,6 +88,7 @@ impl fmt::Display for Verb {
             Verb::ModifyToRts => "ibv_modify_qp to RTS",
             Verb::PostSend => "ibv_post_send",
             Verb::PostRecv => "ibv_post_recv",
+            Verb::GetDevices => "rdma_get_devices",
             Verb::CreateId => "rdma_create_id",
             Verb::SetOption => "rdma_set_option",
             Verb::BindAddr => "rdma_bind_addr",
@@ -159,6 +162,24 @@ pub enum VerbsError {
         /// In bytes.
         length: usize,
     },
+    /// It was opened by the process that forked this one.
+    #[error("{device}: it belongs to the process that forked this one")]
+    Inherited {
+        /// `mlx5_0`.
+        device: String,
+    },
+    /// The connection manager leads by another device that has the same address.
+    #[error(
+        "{who}: the connection manager leads by {found}, not by {wanted}: both have that address"
+    )]
+    OtherDevice {
+        /// Between which addresses.
+        who: String,
+        /// The device that was to be used.
+        wanted: String,
+        /// The one that the kernel has taken.
+        found: String,
+    },
     /// A part of a region that is not in it.
     #[error("{length} bytes at {offset} are not in a region of {size}")]
     OutOfBounds {
@@ -197,6 +218,13 @@ impl VerbsError {
             ),
             VerbsError::Failed { verb, source, .. } => hint_of(*verb, source.raw_os_error()?),
             VerbsError::Event { verb, source, .. } => hint_of(*verb, source.raw_os_error()?),
+            VerbsError::Inherited { .. } => {
+                Some("open it in the child, or start the child by exec")
+            }
+            VerbsError::OtherDevice { .. } => Some(
+                "the kernel takes the device that was added first: give one of them an address of its \
+                 own, or remove it (rdma link delete)",
+            ),
             VerbsError::NoDevice { .. }
             | VerbsError::Late { .. }
             | VerbsError::TooLong { .. }
@@ -234,7 +262,7 @@ fn because(verb: Verb, source: &io::Error) -> String {
 }
 
 fn hint_of(verb: Verb, code: i32) -> Option<&'static str> {
-    use Verb::{CreateCq, CreateQp, ModifyToRts, OpenDevice, RegMr};
+    use Verb::{Connect, CreateCq, CreateQp, ModifyToRts, OpenDevice, RegMr};
     Some(match (verb, code) {
         (OpenDevice, libc::EACCES | libc::EPERM) => {
             "give this user read and write access to /dev/infiniband/uverbs*"
@@ -244,6 +272,10 @@ fn hint_of(verb: Verb, code: i32) -> Option<&'static str> {
             "raise the limit on locked memory (ulimit -l) of sshd or the container"
         }
         (ModifyToRts, libc::EINVAL) => "--connect rdma_cm; for eRDMA compat_mode=Y",
+        (Connect, libc::ECONNREFUSED) => {
+            "if two RDMA devices have that address (rdma link), the kernel takes the one that was \
+             added first: on both hosts it has to be of the same kind"
+        }
         _ => return None,
     })
 }
@@ -251,6 +283,21 @@ fn hint_of(verb: Verb, code: i32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_devices_with_one_address_are_named() {
+        let (who, wanted, found) = ("10.0.0.1 to 10.0.0.2:7", "siw0", "rxe0");
+        let (who, wanted, found) = (who.to_owned(), wanted.to_owned(), found.to_owned());
+        let error = VerbsError::OtherDevice { who, wanted, found };
+        let said = "10.0.0.1 to 10.0.0.2:7: the connection manager leads by rxe0, not by siw0: both \
+                    have that address";
+        assert_eq!(error.to_string(), said);
+        let source = io::Error::from_raw_os_error(libc::ECONNREFUSED);
+        let (who, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
+        let refused = VerbsError::Event { verb: Verb::Connect, who, event_name, source };
+        let hints = [error.hint(), refused.hint()].map(Option::unwrap_or_default);
+        assert!(hints.iter().all(|hint| hint.contains("added first")), "{hints:?}");
+    }
 
     #[test]
     fn errors_name_the_verb_the_device_and_what_it_means() {

@@ -29,6 +29,7 @@ impl Context {
     /// Waits for the next; `None` when there was none in time.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<DeviceEvent>, VerbsError> {
         let failed = || VerbsError::last(Verb::GetAsyncEvent, self.name());
+        self.own()?;
         let (fd, deadline) = (self.event_fd(), Instant::now() + timeout);
         set_nonblocking(fd).map_err(|_| failed())?;
         if !is_readable(fd, deadline).map_err(|_| failed())? {

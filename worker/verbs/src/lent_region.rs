@@ -40,7 +40,7 @@ impl LentRegion {
     }
 
     /// Some of its bytes.
-    pub fn part(&self, offset: usize, length: usize) -> Result<Part, VerbsError> {
+    pub fn part(&self, offset: usize, length: usize) -> Result<Part<'_>, VerbsError> {
         self.0.part(offset, length)
     }
 }

@@ -29,7 +29,8 @@
 //! before what was made of it; `Drop` gives back, logs what fails and never panics. libibverbs is
 //! safe to call from any thread (ibv_open_device(3): "fully thread safe"), hence handles are `Send`
 //! and `Sync`. Memory that a peer writes to is reached by raw pointers alone: no reference to it
-//! ever exists.
+//! ever exists. A process that fork(2) makes has copies of its parent's handles: it can do nothing with
+//! them, and gives nothing back ([`VerbsError::Inherited`]).
 
 mod address;
 mod completion_channel;
@@ -38,6 +39,7 @@ mod connection_manager;
 mod device;
 mod error;
 mod event;
+mod fork;
 mod lent_region;
 mod memory;
 mod memory_region;
@@ -59,11 +61,12 @@ pub use connection_manager::{Listener, MAX_SAID, Request, Route};
 pub use device::{Context, Device, Limits, devices};
 pub use error::{Verb, VerbsError};
 pub use event::DeviceEvent;
+pub use fork::{ForkSafety, fork_safety};
 pub use lent_region::LentRegion;
 pub use memory_region::MemoryRegion;
 pub use port::{GidEntry, LinkLayer, Mtu, PortAttributes};
 pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{Buffer, Connected, Endpoint, Prepared, QueuePair, Settings, WriteFlags};
+pub use queue_pair::{Buffer, Connected, Endpoint, Prepared, QueuePair, Settings};
 pub use registration::Part;
 pub use resources::{Depth, Resources};
 pub use slots::{Ended, Slot, Slots};

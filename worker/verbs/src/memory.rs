@@ -15,6 +15,8 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct Memory {
     first: NonNull<u8>,
+    /// As it was asked for, in bytes; what was allocated is whole pages.
+    size: usize,
     layout: Layout,
 }
 
@@ -26,16 +28,18 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// `size` bytes, at least one, from the beginning of a page.
     pub(crate) fn allocate(size: usize) -> Result<Memory, LayoutError> {
-        let layout = Layout::from_size_align(size.max(1), PAGE)?;
+        let size = size.max(1);
+        // Checked once as it is: with that, the whole pages are no longer than memory is either.
+        let layout = Layout::from_size_align(size, PAGE)?.pad_to_align();
         // SAFETY: the layout's size is not zero.
         let first = unsafe { alloc_zeroed(layout) };
         let first = NonNull::new(first).unwrap_or_else(|| handle_alloc_error(layout));
-        Ok(Memory { first, layout })
+        Ok(Memory { first, size, layout })
     }
 
     /// In bytes.
     pub(crate) fn size(&self) -> usize {
-        self.layout.size()
+        self.size
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {

@@ -65,7 +65,7 @@ impl MemoryRegion {
     }
 
     /// Some of its bytes.
-    pub fn part(&self, offset: usize, length: usize) -> Result<Part, VerbsError> {
+    pub fn part(&self, offset: usize, length: usize) -> Result<Part<'_>, VerbsError> {
         self.0.part(offset, length)
     }
 

@@ -21,6 +21,7 @@ unsafe impl Sync for ProtectionDomain {}
 impl ProtectionDomain {
     /// Makes one.
     pub fn allocate(context: &Arc<Context>) -> Result<Arc<ProtectionDomain>, VerbsError> {
+        context.own()?;
         // SAFETY: the context is open, and the domain will own it.
         let domain = unsafe { rdma_sys::ibv_alloc_pd(context.as_ptr()) };
         match NonNull::new(domain) {
@@ -41,6 +42,9 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: it was made once and is freed here alone; what was made of it has an `Arc` of this
         // and is gone.
         if unsafe { rdma_sys::ibv_dealloc_pd(self.as_ptr()) } != 0 {

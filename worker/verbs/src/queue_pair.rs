@@ -108,25 +108,6 @@ impl Buffer {
     }
 }
 
-/// How a write is posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteFlags {
-    /// A completion tells its end. Without one its place in the queue pair is free only once a later
-    /// one that is signalled has ended.
-    pub signalled: bool,
-    /// The request carries the data itself, as much as [`crate::Depth::inline`] allows; the memory
-    /// may be changed at once.
-    pub inline: bool,
-}
-
-impl WriteFlags {
-    fn to_verbs(self) -> u32 {
-        let bit = |is_set: bool, flag: ibv_send_flags| if is_set { flag.0 } else { 0 };
-        bit(self.signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | bit(self.inline, ibv_send_flags::IBV_SEND_INLINE)
-    }
-}
-
 impl Endpoint {
     /// What is `offset` bytes into the memory that the peer has told of.
     pub fn buffer(&self, offset: u64) -> Buffer {
@@ -237,43 +218,68 @@ impl QueuePair<Connected> {
 
     /// Has the device write a part of a region of the pair's own domain to the peer's memory. A
     /// completion with `id` tells the end; until then the part stays as it is.
-    pub fn write(&self, id: u64, from: Part, to: Buffer) -> Result<(), VerbsError> {
-        self.write_with(id, from, to, WriteFlags { signalled: true, inline: false })
+    pub fn write(&self, id: u64, from: Part<'_>, to: Buffer) -> Result<(), VerbsError> {
+        self.write_with(id, from, to, true)
     }
 
-    /// The same, otherwise flagged.
+    /// Writes as [`QueuePair::write`] does. Unless it is `signalled` there is no completion, and its
+    /// place in the queue pair is free only once a later request that is signalled has ended.
     pub fn write_with(
         &self,
         id: u64,
-        from: Part,
+        from: Part<'_>,
         to: Buffer,
-        flags: WriteFlags,
+        signalled: bool,
     ) -> Result<(), VerbsError> {
-        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, from, to, flags.to_verbs())
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Piece::of(from), to, signalled)
+    }
+
+    /// Writes bytes that the request carries itself, at most as many as [`QueuePair::inline`] says:
+    /// they may be changed at once.
+    pub fn write_inline(
+        &self,
+        id: u64,
+        bytes: &[u8],
+        to: Buffer,
+        signalled: bool,
+    ) -> Result<(), VerbsError> {
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, self.carried(bytes)?, to, signalled)
     }
 
     /// Has the device read the peer's memory into a part of a region of the pair's own domain, as
     /// much as the part takes. A completion with `id` tells the end.
-    pub fn read(&self, id: u64, into: Part, from: Buffer) -> Result<(), VerbsError> {
-        let flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, into, from, flags)
+    pub fn read(&self, id: u64, into: Part<'_>, from: Buffer) -> Result<(), VerbsError> {
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Piece::of(into), from, true)
     }
 
     /// Sends a part of a region of the pair's own domain to where the peer receives next.
-    pub fn send_with(&self, id: u64, from: Part, flags: WriteFlags) -> Result<(), VerbsError> {
+    pub fn send(&self, id: u64, from: Part<'_>, signalled: bool) -> Result<(), VerbsError> {
         let nowhere = Buffer::new(0, 0);
-        self.post(id, ibv_wr_opcode::IBV_WR_SEND, from, nowhere, flags.to_verbs())
+        self.post(id, ibv_wr_opcode::IBV_WR_SEND, Piece::of(from), nowhere, signalled)
+    }
+
+    /// Sends bytes that the request carries itself, as [`QueuePair::write_inline`] writes them.
+    pub fn send_inline(&self, id: u64, bytes: &[u8], signalled: bool) -> Result<(), VerbsError> {
+        let nowhere = Buffer::new(0, 0);
+        self.post(id, ibv_wr_opcode::IBV_WR_SEND, self.carried(bytes)?, nowhere, signalled)
+    }
+
+    /// Bytes to be carried by a request, which has room for them.
+    fn carried<'b>(&self, bytes: &'b [u8]) -> Result<Piece<'b>, VerbsError> {
+        Piece::carried(bytes, self.inline())
     }
 
     fn post(
         &self,
         id: u64,
         opcode: ibv_wr_opcode::Type,
-        here: Part,
+        here: Piece<'_>,
         there: Buffer,
-        flags: u32,
+        signalled: bool,
     ) -> Result<(), VerbsError> {
-        let mut piece = ibv_sge { addr: here.address, length: here.length, lkey: here.local_key };
+        self.handle.own()?;
+        let flag = |is_set: bool, flag: ibv_send_flags| if is_set { flag.0 } else { 0 };
+        let mut piece = here.piece;
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed();
         // SAFETY: integers, pointers and unions of them: zeros are a value of each.
         let request = unsafe { request.assume_init_mut() };
@@ -281,17 +287,43 @@ impl QueuePair<Connected> {
         request.sg_list = &raw mut piece;
         request.num_sge = 1;
         request.opcode = opcode;
-        request.send_flags = flags;
+        request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
+            | flag(here.is_carried, ibv_send_flags::IBV_SEND_INLINE);
         request.wr.rdma.remote_addr = there.address;
         request.wr.rdma.rkey = there.remote_key;
         let mut refused = null_mut();
         // SAFETY: the pair is alive and ready to send; request and piece live until the call
-        // returns, which has copied them. What the piece leads to is checked by the device against
-        // the region's key, which is void once the region is gone.
+        // returns, which has copied them. Bytes that are carried are read by this call, with no key
+        // that anything would be checked by: they are borrowed until it returns. What another piece
+        // leads to is read or written by the device, which checks it against the region's key; the
+        // region is there now, and the key is void once it is gone.
         let code = unsafe {
             rdma_sys::ibv_post_send(self.handle.as_ptr(), &raw mut *request, &raw mut refused)
         };
         self.handle.check(Verb::PostSend, code)
+    }
+}
+
+/// What a request moves, here.
+struct Piece<'m> {
+    piece: ibv_sge,
+    /// The request carries the bytes themselves.
+    is_carried: bool,
+    _memory: PhantomData<&'m [u8]>,
+}
+
+impl<'m> Piece<'m> {
+    fn of(part: Part<'m>) -> Piece<'m> {
+        let piece = ibv_sge { addr: part.address, length: part.length, lkey: part.local_key };
+        Piece { piece, is_carried: false, _memory: PhantomData }
+    }
+
+    fn carried(bytes: &'m [u8], room: u32) -> Result<Piece<'m>, VerbsError> {
+        let (length, size) = (bytes.len(), room as usize);
+        let short = u32::try_from(length).ok().filter(|length| *length <= room);
+        let length = short.ok_or(VerbsError::OutOfBounds { offset: 0, length, size })?;
+        let piece = ibv_sge { addr: bytes.as_ptr().addr() as u64, length, lkey: 0 };
+        Ok(Piece { piece, is_carried: true, _memory: PhantomData })
     }
 }
 
@@ -312,8 +344,9 @@ impl<State> QueuePair<State> {
     }
 
     /// Has the device put what the peer sends next into a part of a region of the pair's own domain.
-    pub fn receive(&self, id: u64, into: Part) -> Result<(), VerbsError> {
-        let mut piece = ibv_sge { addr: into.address, length: into.length, lkey: into.local_key };
+    pub fn receive(&self, id: u64, into: Part<'_>) -> Result<(), VerbsError> {
+        self.handle.own()?;
+        let mut piece = Piece::of(into).piece;
         let mut request =
             ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut piece, num_sge: 1 };
         let mut refused = null_mut();
@@ -337,6 +370,12 @@ impl Handle {
         })?;
         let resources = with.clone();
         Ok(Handle { pair, owner: Owner::Us, resources, inline, _not_copied: PhantomData })
+    }
+
+    /// Fails in a process that has inherited it.
+    #[inline]
+    fn own(&self) -> Result<(), VerbsError> {
+        self.resources.domain.context().own()
     }
 
     /// For errors.
@@ -421,6 +460,7 @@ impl Handle {
         set: ibv_qp_attr_mask,
         fill: impl FnOnce(&mut ibv_qp_attr),
     ) -> Result<(), VerbsError> {
+        self.own()?;
         let mut attributes = MaybeUninit::<ibv_qp_attr>::zeroed();
         // SAFETY: integers and arrays of them: zeros are a value of each.
         let attributes = unsafe { attributes.assume_init_mut() };
@@ -434,7 +474,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let Owner::Us = &self.owner else { return };
+        if self.resources.domain.context().is_inherited() || !matches!(self.owner, Owner::Us) {
+            return;
+        }
         // SAFETY: it was made once and is destroyed here alone.
         let code = unsafe { rdma_sys::ibv_destroy_qp(self.as_ptr()) };
         if code != 0 {
@@ -457,5 +499,24 @@ impl PortAttributes {
     /// RoCE is addressed by GID alone.
     pub fn needs_gid(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is no key by which a device, or libibverbs, would check where such bytes lie.
+    #[test]
+    fn bytes_that_a_request_carries_are_borrowed_and_fit() {
+        let bytes = [7; 64];
+        let carried = Piece::carried(&bytes, 64).unwrap();
+        assert_eq!((carried.piece.addr, carried.piece.length), (bytes.as_ptr().addr() as u64, 64));
+        assert!(carried.is_carried);
+        for (length, room) in [(64, 63), (1, 0)] {
+            let error = Piece::carried(&bytes[..length], room).err().unwrap().to_string();
+            assert_eq!(error, format!("{length} bytes at 0 are not in a region of {room}"));
+        }
+        assert!(Piece::carried(&[], 0).is_ok());
     }
 }

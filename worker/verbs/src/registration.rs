@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crate::protection_domain::ProtectionDomain;
 use rdma_sys::{ibv_access_flags, ibv_mr};
 use rlaunch_sys::Held;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,8 +14,11 @@ use std::sync::Arc;
 ///
 /// # Safety
 ///
-/// Its bytes stay where they are, and are not given to anybody else, until it is dropped. There is no
-/// reference to those that a device may write to.
+/// Its bytes stay where they are, and are not given to anybody else, until it is dropped. This process
+/// makes no reference to bytes while a device may write to them. When that is, the device's owner and
+/// the peers decide together: a device writes to what it was asked to receive or read into, and where a
+/// peer that was given the region's remote key writes. A peer is of the same job, and trusted to
+/// write only where and when it was let in.
 pub(crate) unsafe trait Registrable {
     /// The first byte.
     fn first(&self) -> *mut u8;
@@ -41,8 +45,11 @@ unsafe impl Registrable for Memory {
     }
 }
 
-// SAFETY: it keeps what was lent until it is dropped, and nobody looks meanwhile at what may be written
-// to.
+// SAFETY: it keeps what was lent until it is dropped: `Attachment::end` of rlaunch-sys has seen to that
+// before memory is taken back, and aborts where it is not so. References to lent memory are made by
+// `Loans::read`, `write` and `both` alone, which refuse bytes from `Loans::expose`, called before a peer is
+// told where it may write, to `Loans::conceal`, called when the peer has said that it has. Memory
+// that is leased is looked at by its owner, and only while no loan of it is exposed: a loan borrows it.
 unsafe impl Registrable for Held {
     fn first(&self) -> *mut u8 {
         self.as_ptr()
@@ -66,12 +73,14 @@ pub(crate) struct Registration<M> {
     domain: Arc<ProtectionDomain>,
 }
 
-/// Bytes of a region, as a device is told of them.
+/// Bytes of a region, as a device is told of them while the region is there. A request that was posted
+/// outlives the region: the device finds its key void then, and the queue pair fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Part<'r> {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) local_key: u32,
+    region: PhantomData<&'r ()>,
 }
 
 // SAFETY: libibverbs is thread safe (see `Context`), and the region is given back by its one owner.
@@ -86,6 +95,7 @@ impl<M: Registrable> Registration<M> {
         memory: M,
         access: ibv_access_flags,
     ) -> Result<Registration<M>, VerbsError> {
+        domain.context().own()?;
         let access = if memory.is_writable() { access } else { ibv_access_flags(0) };
         let access = i32::try_from(access.0).unwrap_or(0);
         let (first, length) = (memory.first().cast(), memory.length());
@@ -117,7 +127,7 @@ impl<M: Registrable> Registration<M> {
     }
 
     /// Some of its bytes.
-    pub(crate) fn part(&self, offset: usize, length: usize) -> Result<Part, VerbsError> {
+    pub(crate) fn part(&self, offset: usize, length: usize) -> Result<Part<'_>, VerbsError> {
         let size = self.memory.length();
         let outside = || VerbsError::OutOfBounds { offset, length, size };
         let end = offset.checked_add(length).filter(|end| *end <= size);
@@ -125,12 +135,17 @@ impl<M: Registrable> Registration<M> {
         // SAFETY: the region is registered until this is dropped, and the key never changes.
         let local_key = unsafe { self.region.as_ref() }.lkey;
         let length = u32::try_from(length).map_err(|_| outside())?;
-        Ok(Part { address: self.address() + offset as u64, length, local_key })
+        let address = self.address() + offset as u64;
+        Ok(Part { address, length, local_key, region: PhantomData })
     }
 }
 
 impl<M> Drop for Registration<M> {
     fn drop(&mut self) {
+        // A forked process has a copy of the parent's memory, or none of it, and none of its device's.
+        if self.domain.context().is_inherited() {
+            return;
+        }
         // SAFETY: it was registered once and is given back here alone; from then on no device
         // touches the memory.
         let code = unsafe { rdma_sys::ibv_dereg_mr(self.region.as_ptr()) };

@@ -7,7 +7,7 @@
 use crate::completion_queue::{Completion, Status};
 use crate::error::VerbsError;
 use crate::memory_region::MemoryRegion;
-use crate::queue_pair::{Buffer, Connected, QueuePair, WriteFlags};
+use crate::queue_pair::{Buffer, Connected, QueuePair};
 use crate::{Part, ProtectionDomain};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,16 +196,21 @@ impl Slots {
             offset += part.len();
         }
         let signalled = signalled || self.outgoing.is_due();
-        let inline = length <= self.pair.inline() as usize;
-        let flags = WriteFlags { signalled, inline };
-        let part = self.region.part(at, length)?;
-        self.pair.send_with(self.sending_id(), part, flags)?;
+        let id = self.sending_id();
+        if length <= self.pair.inline() as usize {
+            // SAFETY: the slot is this one's alone, as above, and devices write to none that is sent
+            // from.
+            let message = unsafe { self.region.memory().bytes(at, length) };
+            self.pair.send_inline(id, message.unwrap_or_default(), signalled)?;
+        } else {
+            self.pair.send(id, self.region.part(at, length)?, signalled)?;
+        }
         self.outgoing.post(signalled);
         Ok(())
     }
 
     /// Has the device write to the peer's memory; there is [room](Slots::room). Its end gets known.
-    pub fn write(&mut self, from: Part, to: Buffer) -> Result<(), VerbsError> {
+    pub fn write(&mut self, from: Part<'_>, to: Buffer) -> Result<(), VerbsError> {
         if self.room() == 0 {
             return Err(VerbsError::OutOfBounds { offset: 0, length: 1, size: 0 });
         }

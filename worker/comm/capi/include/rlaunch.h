@@ -29,6 +29,9 @@
 // The ranks of a job, or some of them.
 typedef struct rl_comm rl_comm;
 
+// Memory that devices were told of.
+typedef struct rl_registration rl_registration;
+
 // Something that goes on.
 typedef struct rl_request rl_request;
 
@@ -374,6 +377,21 @@ rl_result rl_test(rl_request **request, int *done, rl_received *received);
 // Gives the request up and sets it to NULL: its memory is not touched any more. What was half sent
 // with it takes the peer along.
 rl_result rl_cancel(rl_request **request);
+
+// Tells all RDMA devices of memory that will be sent from and received into again and again, so that
+// they need not be told for each long message. The memory may be read and written, and is not freed
+// or mapped anew before rl_unregister. It is as fast as before where there is no RDMA.
+//
+// On Linux before 5.12, forked processes do not have the pages that the memory lies on, not even
+// parts of them that are not registered: there it should begin and end at pages.
+rl_result rl_register(const rl_comm *comm,
+                      void *data,
+                      size_t bytes,
+                      rl_registration **registration);
+
+// Has devices forget the memory, which may be freed then, and sets the registration to NULL. Fails with
+// RL_INVALID, and changes nothing, while something that was begun sends from or receives into it.
+rl_result rl_unregister(rl_registration **registration);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -70,7 +70,8 @@ fn code(cause: &Cause) -> rl_result {
         Cause::Length { .. } | Cause::Ragged { .. } | Cause::Uneven { .. } => RL_LENGTH,
         // Nothing in C asks for an interruption.
         Cause::GivenUp | Cause::Interrupted => RL_GIVEN_UP,
-        Cause::Start(_) => RL_START,
+        // A forked process has to begin for itself.
+        Cause::Start(_) | Cause::Forked => RL_START,
     }
 }
 

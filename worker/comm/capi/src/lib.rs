@@ -27,8 +27,10 @@ mod handles;
 mod later;
 mod memory;
 mod messages;
+mod registrations;
 mod requests;
 mod types;
 
 pub use handles::{rl_comm, rl_request};
+pub use registrations::rl_registration;
 pub use types::*;

@@ -35,6 +35,27 @@ static void places(rl_comm *comm)
     CHECK(rank == 0 && size == 1 && local_rank == 0 && local_size == 1);
 }
 
+static void registrations(rl_comm *comm)
+{
+    float *data = (float *)calloc(LONG, sizeof *data);
+    float *into = (float *)calloc(LONG, sizeof *into);
+    rl_registration *one = NULL, *other = NULL;
+    rl_request *request = NULL;
+    data[LONG - 1] = 7;
+    OK(rl_register(comm, data, LONG * sizeof *data, &one));
+    OK(rl_register(comm, into, LONG * sizeof *into, &other));
+    OK(rl_irecv(comm, into, LONG, RL_F32, 0, 9, &request));
+    OK(rl_send(comm, data, LONG, RL_F32, 0, 9));
+    OK(rl_wait(&request, NULL));
+    CHECK(into[LONG - 1] == 7);
+    OK(rl_unregister(&one));
+    CHECK(one == NULL);
+    CHECK(rl_unregister(&one) == RL_INVALID);
+    OK(rl_unregister(&other));
+    free(data);
+    free(into);
+}
+
 static void messages(rl_comm *comm)
 {
     float into[2 * N] = {0};
@@ -179,6 +200,7 @@ int main(void)
     OK(rl_init(&comm));
     places(comm);
     messages(comm);
+    registrations(comm);
     later(comm);
     collectives(comm);
     later_collectives(comm);

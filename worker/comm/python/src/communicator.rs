@@ -1,9 +1,11 @@
 //! The communicator as Python sees it: each call takes the memory of its arguments, leaves the
 //! interpreter to other threads, and does what Rust's call of the same name does.
 
+use crate::buffer::{Access, Buffer};
 use crate::calls::{Argument, Asked, Memory};
 use crate::error::{raise, raise_start};
 use crate::interrupt;
+use crate::registration::Registration;
 use crate::request::{Received, Request};
 use crate::shared::{self, Begun, Shared};
 use pyo3::exceptions::PyValueError;
@@ -123,6 +125,18 @@ fn exchange(
 
 #[pymethods]
 impl Communicator {
+    /// Tells RDMA devices of x's memory, until what is returned is released: for memory that is sent
+    /// from and received into again and again. x may be read-only, and is only sent then.
+    fn register(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Registration> {
+        let buffer = Buffer::of(x, "register", Access::Read)?;
+        let place = buffer.place();
+        #[expect(unsafe_code, reason = "the memory has to stay")]
+        // SAFETY: the buffer stays beside the registration, and is dropped after it.
+        let registration =
+            self.run(py, move |inner| unsafe { raw::register(inner, place.raw()) })?;
+        Ok(Registration::new(&self.shared, registration, buffer))
+    }
+
     /// This process's number, from 0.
     #[getter]
     fn rank(&self) -> PyResult<usize> {

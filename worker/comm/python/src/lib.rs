@@ -9,6 +9,7 @@ mod communicator;
 mod dtype;
 mod error;
 mod interrupt;
+mod registration;
 mod request;
 mod shared;
 
@@ -24,6 +25,7 @@ fn _rlaunch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<request::Received>()?;
     module.add_class::<request::Request>()?;
+    module.add_class::<registration::Registration>()?;
     module.add_function(wrap_pyfunction!(communicator::start, module)?)?;
     module.add_function(wrap_pyfunction!(communicator::forked, module)?)?;
     Ok(())

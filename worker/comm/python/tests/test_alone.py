@@ -1,6 +1,7 @@
 """Every call in a world of one."""
 
 import array
+import gc
 import os
 import signal
 import subprocess
@@ -163,6 +164,23 @@ class Alone(unittest.TestCase):
         receives.wait()
         out.append(0)
         self.assertEqual(out, b"12345678\0")
+
+    def test_registered_memory_stays_until_it_is_released(self):
+        x = bytearray(1 << 16)
+        with comm.register(x) as registration:
+            with self.assertRaises(BufferError):
+                x.append(0)
+            comm.broadcast(x)
+            comm.sendrecv(b"a" * len(x), 0, x, 0)
+        self.assertEqual(x, b"a" * len(x))
+        x.append(0)
+        registration.release()
+        dropped = comm.register(x)
+        del dropped
+        gc.collect()
+        x.append(0)
+        with self.assertRaises(TypeError):
+            comm.register(5)
 
     def test_a_request_that_is_dropped_goes_on(self):
         x, out = bytearray(1 << 20), bytearray(1 << 20)

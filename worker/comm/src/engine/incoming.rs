@@ -132,6 +132,7 @@ impl Inbox {
     /// Whether anything of this owner's is on its way.
     pub(crate) fn holds(&self, owner: Owner) -> bool {
         self.arriving.values().any(|arriving| arriving.owner == owner)
+            || self.fetches.iter().any(|fetch| fetch.owner == owner)
     }
 
     /// Forgets where the messages of `owner` were to go; what still comes of them is lost.
@@ -221,8 +222,9 @@ impl Incoming<'_> {
     /// A long message is where its sender was told to write it.
     fn written_here(&mut self, transfer: u32) -> Result<(), LinkError> {
         match self.inbox.arriving.get(&transfer) {
-            Some(Arriving { is_exposed: true, came: 0, length, .. }) => {
-                let length = *length;
+            Some(Arriving { is_exposed: true, came: 0, length, target, .. }) => {
+                let (length, into) = (*length, target.into.part(0, *length));
+                self.loans.conceal(into.loan, &into.range());
                 self.advance(transfer, length);
                 Ok(())
             }
@@ -231,9 +233,14 @@ impl Incoming<'_> {
     }
 
     /// Where the next bytes of a long message go.
-    fn arriving(&self, header: Header) -> Result<(Target, usize), LinkError> {
+    fn arriving(&mut self, header: Header) -> Result<(Target, usize), LinkError> {
         let unwanted = LinkError::OutOfTurn("it sends what nobody asked for");
-        let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
+        let arriving = self.inbox.arriving.get_mut(&header.transfer).ok_or(unwanted)?;
+        // A peer whose device cannot be told of its own memory sends, and writes nothing.
+        if std::mem::take(&mut arriving.is_exposed) {
+            let into = arriving.target.into.part(0, arriving.length);
+            self.loans.conceal(into.loan, &into.range());
+        }
         if header.length as usize > arriving.length - arriving.came {
             return Err(LinkError::OutOfTurn("it sends more than it offered"));
         }

@@ -17,11 +17,11 @@ pub(crate) use slab::Key;
 
 use self::core::{Core, Posted};
 use crate::error::{Cause, LinkError, Operation, PeerName};
-use crate::link::{Armed, Limits, Link, Watched};
+use crate::link::{Armed, Exposure, Limits, Link, Watched};
 use crate::packet::{Header, Kind};
 use incoming::{Fetch, Inbox, Incoming};
 use outbox::Outbox;
-use rlaunch_sys::Loans;
+use rlaunch_sys::{Loan, Loans};
 use std::sync::Arc;
 use std::time::Duration;
 use stretch::{Stretch, Target};
@@ -298,6 +298,9 @@ impl Engine {
             return false;
         }
         let mut progress = waits && self.pump(at, loans);
+        if !self.peers[at].inbox.fetches.is_empty() {
+            self.fetch(at, loans);
+        }
         let (mut incoming, link) = self.incoming(at, loans);
         match link.receive(&mut incoming) {
             Ok(false) => return progress,
@@ -341,7 +344,13 @@ impl Engine {
         while let Some(fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
                 let into = fetch.target.into.part(0, fetch.length).piece(loans);
-                let place = self.peers[at].link.expose(into);
+                let place = match self.peers[at].link.expose(into) {
+                    Exposure::At(place) => Some(place),
+                    Exposure::Unable => None,
+                    Exposure::Later => {
+                        return self.peers[at].inbox.fetches.push_front(fetch);
+                    }
+                };
                 match self.incoming(at, loans).0.grant(&fetch, place) {
                     Ok(()) => drop(self.pump(at, loans)),
                     Err(error) => return self.lose(at, error),
@@ -438,6 +447,14 @@ impl Engine {
         self.threads.news();
     }
 
+    /// Tells all devices of memory that is lent for long.
+    pub(crate) fn tell(&mut self, lease: Loan, loans: &Loans) {
+        let length = loans.length(lease).unwrap_or(0);
+        for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
+            peer.link.tell(Stretch::all(lease, length).piece(loans));
+        }
+    }
+
     /// Gives up a request: its memory is about to go.
     pub(crate) fn withdraw(&mut self, key: Key, loans: &Loans) {
         let collective = self.core.requests.remove(key).and_then(|request| request.collective);
@@ -481,6 +498,10 @@ impl Engine {
         for at in 0..self.peers.len() {
             if self.peers[at].is_gone {
                 continue;
+            }
+            // A device is being told of memory, and says nothing when that is done.
+            if !self.peers[at].inbox.fetches.is_empty() {
+                return false;
             }
             let is_expected = at == self.awaited || self.expects(at);
             let Peer { link, outbox, is_armed_for_room, .. } = &mut self.peers[at];

@@ -1,7 +1,7 @@
 //! A way to a peer that is connected when there is something to say to it.
 
 use super::tcp::TcpLink;
-use super::{Armed, Limits, Link, Piece, Place, Sink, WAKING, Watched, Wrote};
+use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, WAKING, Watched, Wrote};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
 use crate::wire_up::Reception;
@@ -112,8 +112,14 @@ impl Link for LaterLink {
 
     // Who exposes memory and who writes to it have spoken before.
 
-    fn expose(&mut self, into: Piece<'_>) -> Option<Place> {
-        self.met_before()?.expose(into)
+    fn tell(&mut self, whole: Piece<'_>) {
+        if let Some(link) = self.met_before() {
+            link.tell(whole);
+        }
+    }
+
+    fn expose(&mut self, into: Piece<'_>) -> Exposure {
+        self.met_before().map_or(Exposure::Unable, |link| link.expose(into))
     }
 
     fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {

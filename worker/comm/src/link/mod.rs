@@ -59,11 +59,15 @@ pub(crate) trait Link: Send {
         Ok(false)
     }
 
-    /// Lets the peer write to this memory, and says what it has to know for that. `None` where it
-    /// cannot, and then [`Link::send`] has to bring the bytes.
-    fn expose(&mut self, into: Piece<'_>) -> Option<Place> {
+    /// Tells this link's device of all the memory of a loan, before any of it is sent or received.
+    fn tell(&mut self, whole: Piece<'_>) {
+        let _ = whole;
+    }
+
+    /// Lets the peer write to this memory, and says what it has to know for that.
+    fn expose(&mut self, into: Piece<'_>) -> Exposure {
         let _ = into;
-        None
+        Exposure::Unable
     }
 
     /// Writes a whole message to where the peer has exposed memory, without a copy. Called with the
@@ -129,6 +133,17 @@ pub(crate) struct Piece<'l> {
 pub(crate) struct Place {
     pub(crate) address: u64,
     pub(crate) key: u64,
+}
+
+/// What became of memory that a peer was to be let write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exposure {
+    /// The peer may write, here.
+    At(Place),
+    /// The device is being told of it: to be asked again.
+    Later,
+    /// The peer cannot write, and [`Link::send`] has to bring the bytes.
+    Unable,
 }
 
 /// What became of a message that was to be written.

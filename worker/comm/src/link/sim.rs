@@ -1,6 +1,6 @@
 //! A link through memory, in a world where one rank runs at a time and chance decides the rest.
 
-use super::{Armed, Limits, Link, Piece, Place, Sink, Wrote};
+use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, Wrote};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
 use crate::sim::{Message, Shared};
@@ -47,8 +47,12 @@ impl SimLink {
         let (loan, range) = self.exposed.remove(&address).ok_or(unknown)?;
         assert_eq!(range.len(), bytes.len(), "as long as it was offered");
         // Memory that was taken back is unknown to the device.
-        let loans = sink.loans();
-        loans.and_then(|loans| loans.write(loan, range, |memory| memory.copy_from_slice(bytes)));
+        if let Some(loans) = sink.loans() {
+            loans.conceal(loan, &range);
+            loans.write(loan, range.clone(), |memory| memory.copy_from_slice(bytes));
+            // What goes on as if another had written.
+            loans.expose(loan, range);
+        }
         Ok(())
     }
 
@@ -131,14 +135,18 @@ impl Link for SimLink {
         Ok(self.world.fetch(address, into))
     }
 
-    fn expose(&mut self, into: Piece<'_>) -> Option<Place> {
-        // Now and then there is not enough memory that may be locked.
-        if self.world.chance(8) == 0 {
-            return None;
+    fn expose(&mut self, into: Piece<'_>) -> Exposure {
+        let range = into.start..into.start + into.length;
+        match self.world.chance(8) {
+            // Now and then there is not enough memory that may be locked, or a device takes its time.
+            0 => return Exposure::Unable,
+            1 => return Exposure::Later,
+            _ if !into.loans.expose(into.loan, range.clone()) => return Exposure::Unable,
+            _ => {}
         }
         let address = self.exposed.last_key_value().map_or(1, |(last, _)| last + 1);
-        self.exposed.insert(address, (into.loan, into.start..into.start + into.length));
-        Some(Place { address, key: address })
+        self.exposed.insert(address, (into.loan, range));
+        Exposure::At(Place { address, key: address })
     }
 
     fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {

@@ -3,7 +3,7 @@
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
-use rlaunch_verbs::{Batch, Completion, WriteFlags};
+use rlaunch_verbs::{Batch, Completion};
 use std::time::{Duration, Instant};
 
 /// Of small messages every so many is signalled, of large ones each: perftest's numbers.
@@ -29,9 +29,8 @@ impl End {
             while posted < iterations && posted < completed + self.depth {
                 posted += 1;
                 let signalled = posted % every == 0 || posted == iterations;
-                let flags = WriteFlags { signalled, inline: false };
                 // It stands for all up to itself.
-                self.pair.write_with(posted as u64, from, self.there, flags)?;
+                self.pair.write_with(posted as u64, from, self.there, signalled)?;
             }
             let ended = self.completions.poll_into(&mut batch)?;
             patience.spend(ended.len() > 0)?;
@@ -48,7 +47,7 @@ impl End {
         let Plan { size, iterations, .. } = self.plan;
         let from = self.region.part(0, size)?;
         let inline = size <= usize::try_from(self.inline)?;
-        let flags = WriteFlags { signalled: true, inline };
+        let mut carried = vec![0; size];
         let is_server = self.plan.server.is_none();
         let mut posted = Vec::with_capacity(iterations);
         let (mut sent, mut received) = (0, 0);
@@ -61,8 +60,13 @@ impl End {
             if sent < iterations {
                 posted.push(ticks.now());
                 sent += 1;
-                self.region.write(size - 1, &[sent as u8]);
-                self.pair.write_with(sent as u64, from, self.there, flags)?;
+                if inline {
+                    carried[size - 1] = sent as u8;
+                    self.pair.write_inline(sent as u64, &carried, self.there, true)?;
+                } else {
+                    self.region.write(size - 1, &[sent as u8]);
+                    self.pair.write(sent as u64, from, self.there)?;
+                }
                 self.wait_for_completion()?;
             }
         }

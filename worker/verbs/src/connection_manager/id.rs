@@ -1,8 +1,10 @@
 //! The connection manager's ids, each with a channel of its own on which its events come.
 
+use super::opened::Opened;
 use super::{MAX_SAID, name_of};
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
+use crate::fork;
 use crate::queue_pair::{Connected, QueuePair, Settings};
 use crate::resources::Resources;
 use crate::waiting::{is_readable, set_nonblocking};
@@ -10,6 +12,7 @@ use rdma_sys::{
     rdma_cm_event, rdma_cm_event_type as event_type, rdma_cm_id, rdma_event_channel,
     rdma_port_space,
 };
+use rlaunch_sys::Birth;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -27,10 +30,12 @@ pub(crate) struct Id {
     channel: Channel,
     /// For errors.
     who: String,
+    /// The process that made it.
+    birth: Birth,
 }
 
 #[derive(Debug)]
-struct Channel(NonNull<rdma_event_channel>);
+struct Channel(NonNull<rdma_event_channel>, Birth);
 
 // SAFETY: librdmacm locks what threads share, and each id is destroyed by its one owner.
 unsafe impl Send for Id {}
@@ -39,10 +44,13 @@ unsafe impl Sync for Id {}
 
 impl Channel {
     fn create(who: &str) -> Result<Channel, VerbsError> {
+        // librdmacm opens all devices now.
+        fork::prepare();
         // SAFETY: rdma_create_event_channel(3) has no requirement.
         let channel = unsafe { rdma_sys::rdma_create_event_channel() };
         let failed = || VerbsError::last(Verb::CreateId, who);
-        let channel = NonNull::new(channel).map(Channel).ok_or_else(failed)?;
+        let channel = NonNull::new(channel).ok_or_else(failed)?;
+        let channel = Channel(channel, Birth::now());
         set_nonblocking(channel.fd()).map_err(|_| failed())?;
         Ok(channel)
     }
@@ -73,6 +81,9 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if self.1.is_inherited() {
+            return;
+        }
         // SAFETY: it was made once and is destroyed here alone, after the id that used it.
         unsafe { rdma_sys::rdma_destroy_event_channel(self.0.as_ptr()) }
     }
@@ -96,7 +107,7 @@ impl Id {
         let code =
             unsafe { rdma_sys::rdma_create_id(channel_pointer, &raw mut id, null_mut(), space) };
         match NonNull::new(id).filter(|_| code == 0) {
-            Some(id) => Ok(Id { id, channel, who }),
+            Some(id) => Ok(Id { id, channel, who, birth: Birth::now() }),
             None => Err(VerbsError::last(Verb::CreateId, &who)),
         }
     }
@@ -106,7 +117,7 @@ impl Id {
         let channel = Channel::create(who)?;
         // SAFETY: both are alive; the event that the id came with has been acknowledged.
         let code = unsafe { rdma_sys::rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) };
-        let adopted = Id { id, channel, who: who.to_owned() };
+        let adopted = Id { id, channel, who: who.to_owned(), birth: Birth::now() };
         adopted.check(Verb::CreateId, code)?;
         Ok(adopted)
     }
@@ -128,7 +139,7 @@ impl Id {
         // SAFETY: the id is alive; the field is set once its address is known.
         let verbs = unsafe { self.id.as_ref() }.verbs;
         match NonNull::new(verbs) {
-            Some(context) => Ok(Arc::new(Context::of_manager(context))),
+            Some(context) => Opened::of(context, &self.who),
             None => Err(VerbsError::code(Verb::BindAddr, &self.who, libc::ENODEV)),
         }
     }
@@ -260,6 +271,9 @@ impl AsFd for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
+        if self.birth.is_inherited() {
+            return;
+        }
         // SAFETY: the id is alive; the field says whether there is a pair.
         if !unsafe { self.id.as_ref() }.qp.is_null() {
             // SAFETY: the id is alive; whether or not it is connected, the call does no harm.

@@ -4,9 +4,11 @@
 //! The end that connects sends first: iWARP's handshake counts on it.
 
 mod id;
+mod opened;
 mod raw;
 
 pub(crate) use id::Id;
+pub(crate) use opened::Opened;
 
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
@@ -30,7 +32,7 @@ pub const MAX_SAID: usize = 56;
 /// `queue_req` of its drivers/infiniband/core/addr.c).
 const ADDRESS_PATIENCE: i32 = 300;
 
-/// Waits for peers at an address.
+/// Waits for peers of a device.
 #[derive(Debug)]
 pub struct Listener {
     id: Id,
@@ -40,16 +42,12 @@ pub struct Listener {
 impl Listener {
     /// Listens at an address of an RDMA device; port 0 takes any that is free. `backlog` peers may
     /// knock at once: iWARP resets those beyond it.
+    ///
+    /// Where two devices have the address, as soft RoCE and Soft-iWARP may on one interface, the kernel
+    /// takes the one that was added first, here as where a peer dials: peers whose host has added
+    /// them in another order come by the other device, and are rejected by the kernel.
     pub fn bind(address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
-        let id = Id::create(address.to_string())?;
-        let mut raw = Raw::of(address);
-        // SAFETY: the id is alive; the address lives until the call returns.
-        let code = unsafe { rdma_sys::rdma_bind_addr(id.as_ptr(), raw.as_ptr()) };
-        id.check(Verb::BindAddr, code)?;
-        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // SAFETY: the id is alive and bound.
-        let code = unsafe { rdma_sys::rdma_listen(id.as_ptr(), backlog) };
-        id.check(Verb::Listen, code)?;
+        let id = Id::listening(address.to_string(), address, backlog)?;
         let context = id.context()?;
         Ok(Listener { id, context })
     }
@@ -155,6 +153,18 @@ impl Route {
         Ok(Route { id, context })
     }
 
+    /// Fails unless it leads by this device: what the peer is reached by is made of that.
+    pub fn by(self, device: &str) -> Result<Route, VerbsError> {
+        match self.context.name() {
+            found if found == device => Ok(self),
+            found => Err(VerbsError::OtherDevice {
+                who: self.id.who().to_owned(),
+                wanted: device.to_owned(),
+                found: found.to_owned(),
+            }),
+        }
+    }
+
     /// The device: what the peer is reached by has to be made of it.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
@@ -182,6 +192,20 @@ impl Route {
 }
 
 impl Id {
+    /// Listens at an address.
+    fn listening(who: String, address: SocketAddr, backlog: u32) -> Result<Id, VerbsError> {
+        let id = Id::create(who)?;
+        let mut raw = Raw::of(address);
+        // SAFETY: the id is alive; the address lives until the call returns.
+        let code = unsafe { rdma_sys::rdma_bind_addr(id.as_ptr(), raw.as_ptr()) };
+        id.check(Verb::BindAddr, code)?;
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        // SAFETY: the id is alive and bound.
+        let code = unsafe { rdma_sys::rdma_listen(id.as_ptr(), backlog) };
+        id.check(Verb::Listen, code)?;
+        Ok(id)
+    }
+
     /// Asks once which device leads from one address to another, and by which neighbour; false when
     /// that is still open after a while.
     fn resolves_address(

@@ -266,6 +266,7 @@ const ROWS: &[Row] = &[
             "mesh::six",
             "mesh::soft",
             "communicator::cases_hold_over",
+            "communicator::ranks_fork",
         ],
     },
     Row {
@@ -378,7 +379,7 @@ const ROWS: &[Row] = &[
     Row {
         from: &["worker/sys/"],
         netns: &["hello", "communicator"],
-        vm: &["verbs", "communicator::cases_hold_over"],
+        vm: &["verbs", "counts", "communicator::cases_hold_over", "communicator::ranks_fork"],
     },
     // The suite and ranks that get lost, one program of each language, one measurement.
     Row {

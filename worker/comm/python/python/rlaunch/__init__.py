@@ -15,6 +15,10 @@ Each call ``f`` has an ``if`` that only begins it and returns a request, to be a
 and awaited by ``wait()``; until then the memory is the request's. What is not awaited goes on, as
 long as the program makes calls.
 
+Memory that is sent or received again and again should be registered once, with ``with
+comm.register(x):`` or until ``release()``: RDMA devices are told of it for each long message
+otherwise.
+
 float16, bfloat16, float32, float64, int32, int64, uint8 and uint64 can be reduced, by ``"sum"``,
 ``"prod"``, ``"min"`` or ``"max"``; anything else can be moved.
 """
@@ -50,9 +54,19 @@ def _load():
 
 _by = _load()
 Communicator, Received, Request = _by.Communicator, _by.Received, _by.Request
+Registration = _by.Registration
 Error, PeerLost, TimedOut = _by.Error, _by.PeerLost, _by.TimedOut
 
-__all__ = ["Communicator", "Error", "PeerLost", "Received", "Request", "TimedOut", "init"]
+__all__ = [
+    "Communicator",
+    "Error",
+    "PeerLost",
+    "Received",
+    "Registration",
+    "Request",
+    "TimedOut",
+    "init",
+]
 
 _lock = _threading.Lock()
 _world = None

@@ -57,6 +57,8 @@ def _load():
         "rl_irecv": memory + count + [c_size_t, c_uint32] + request,
         "rl_recv_any": memory + count + [c_uint32] + came,
         "rl_irecv_any": memory + count + [c_uint32] + request,
+        "rl_register": memory + [c_size_t] + request,
+        "rl_unregister": request,
         "rl_wait": request + came,
         "rl_test": request + [POINTER(c_int)] + came,
     }
@@ -187,6 +189,37 @@ class Request:
             begun.lock.release()
 
 
+def _unregister(handle, process, memory):
+    # What is still in use is left to the library, and its memory held.
+    if os.getpid() == process and handle.value and _library.rl_unregister(byref(handle)) != 0:
+        _IN_USE.append(memory)
+
+
+_IN_USE = []
+
+
+class Registration:
+    """Memory of an object that RDMA devices know until this is released: long messages from and to
+    any part of it need not be told to them. The object keeps its memory until then."""
+
+    def __init__(self, comm, handle, memory):
+        self._comm, self._own = comm, handle
+        self._finalizer = weakref.finalize(self, _unregister, handle, os.getpid(), memory)
+
+    def release(self):
+        """Has devices forget the memory. Fails while a request on it is not done."""
+        self._comm._handle()
+        if self._own.value:
+            _check(_library.rl_unregister(byref(self._own)))
+            self._finalizer.detach()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.release()
+
+
 def _finalize(handle, process):
     # A forked process would take leave of the ranks in its parent's place.
     if os.getpid() == process:
@@ -251,6 +284,14 @@ class Communicator:
         """Ends the job: rlaunch says why, and ends all ranks, this one included. The end takes a
         moment, so it raises an error."""
         _check(_library.rl_abort(self._handle(), why.encode()))
+
+    def register(self, x):
+        """Tells RDMA devices of x's memory, until what is returned is released: for memory that is
+        sent from and received into again and again."""
+        _, x = pair("register", None, x)
+        handle = c_void_p()
+        _check(_library.rl_register(self._handle(), x.address, x.bytes, byref(handle)))
+        return Registration(self, handle, x)
 
     def _begin(self, name, arguments, memory, receives=None):
         """Begins a call of the library, whose last argument is the request."""

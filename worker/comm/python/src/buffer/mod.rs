@@ -66,6 +66,25 @@ impl Described {
     }
 }
 
+/// Where elements are: an address that may be handed to another thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    first: NonNull<u8>,
+    length: usize,
+    is_writable: bool,
+}
+
+#[expect(unsafe_code, reason = "a pointer is nobody's")]
+// SAFETY: an address alone, which is followed by those alone who promise what that takes.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// Where it begins, its length in bytes, whether it may be written to.
+    pub(crate) fn raw(self) -> (*mut u8, usize, bool) {
+        (self.first.as_ptr(), self.length, self.is_writable)
+    }
+}
+
 /// Elements of one type, one behind the other, as long as this lives.
 pub(crate) struct Buffer {
     first: NonNull<u8>,
@@ -112,6 +131,12 @@ impl Buffer {
             return wrong(format!("{dtype} array is not aligned to {}", dtype.alignment()));
         }
         Ok(Buffer { first, elements, dtype, is_writable, _keeper: keeper })
+    }
+
+    /// Where its elements are, as long as it lives.
+    pub(crate) fn place(&self) -> Place {
+        let length = self.elements * self.dtype.size();
+        Place { first: self.first, length, is_writable: self.is_writable }
     }
 
     /// Of its elements.

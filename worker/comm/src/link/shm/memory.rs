@@ -1,9 +1,9 @@
 //! What a ring needs of the memory it lies in: shared memory, or a model of it in tests.
 
-use rlaunch_sys::SharedMemory;
+use rlaunch_sys::{Lane, SharedMemory};
 use std::sync::atomic::{self, Ordering};
 
-/// Offsets are in bytes; those of words are multiples of 8.
+/// Words. Offsets are in bytes, and multiples of 8.
 pub(super) trait Memory {
     fn load(&self, word: usize, order: Ordering) -> u64;
 
@@ -12,12 +12,15 @@ pub(super) trait Memory {
     /// Stores if it is what it is thought to be; what it was.
     fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64>;
 
+    /// A full barrier.
+    fn fence(&self);
+}
+
+/// Words, and bytes that only one end of this process reaches. Offsets are in bytes.
+pub(super) trait Bytes: Memory {
     fn write(&self, offset: usize, bytes: &[u8]);
 
     fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T;
-
-    /// A full barrier.
-    fn fence(&self);
 }
 
 impl Memory for SharedMemory {
@@ -36,17 +39,40 @@ impl Memory for SharedMemory {
     }
 
     #[inline(always)]
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        SharedMemory::write(self, offset, bytes);
+    fn fence(&self) {
+        atomic::fence(Ordering::SeqCst);
+    }
+}
+
+impl Memory for Lane {
+    #[inline(always)]
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        Lane::load(self, word, order)
     }
 
     #[inline(always)]
-    fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
-        SharedMemory::with(self, offset, length, look)
+    fn store(&self, word: usize, value: u64, order: Ordering) {
+        Lane::store(self, word, value, order);
+    }
+
+    fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64> {
+        self.memory().swap_if(word, was, value)
     }
 
     #[inline(always)]
     fn fence(&self) {
         atomic::fence(Ordering::SeqCst);
+    }
+}
+
+impl Bytes for Lane {
+    #[inline(always)]
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        Lane::write(self, offset, bytes);
+    }
+
+    #[inline(always)]
+    fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
+        Lane::with(self, offset, length, look)
     }
 }

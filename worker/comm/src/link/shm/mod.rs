@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use ring::{Receiver, Sender};
+use rlaunch_sys::Lane;
 pub use segment::AttachError;
 use segment::{Identity, Segment};
 use std::hash::{BuildHasher, RandomState};
@@ -109,9 +110,15 @@ impl Node {
         }
         let place = self.segment.ring_to(peer);
         let from = self.segment.ring_from(peer);
+        let lane = |ring| {
+            let taken = LinkError::OutOfTurn("there is a link to it already");
+            self.segment.lane(ring).ok_or(taken)
+        };
         let mut link = ShmLink {
             sender: Sender::new(place),
+            outgoing: lane(place)?,
             receiver: Receiver::new(from),
+            incoming: lane(from)?,
             asks: Segment::help(from),
             asked: Segment::help(place),
             request: 0,
@@ -146,7 +153,11 @@ fn namespace(kind: &str) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     sender: Sender,
+    /// The lines that it writes to.
+    outgoing: Lane,
     receiver: Receiver,
+    /// The lines that it reads.
+    incoming: Lane,
     /// Where we ask it for help, and where it asks us.
     asks: usize,
     asked: usize,
@@ -192,7 +203,7 @@ impl ShmLink {
     /// Nothing has come: helps the peer to fetch from us, if it asks.
     #[inline]
     fn idle(&mut self) -> Result<bool, LinkError> {
-        self.sender.idle(self.node.segment.memory());
+        self.sender.idle(&self.outgoing);
         if self.is_asked() {
             self.help();
             return Ok(false);
@@ -204,7 +215,7 @@ impl ShmLink {
         // Only now: what it sent before it ended is there when the end is.
         if self.node.bell.ended(self.peer)
             && !self.said_bye
-            && !self.receiver.waiting(self.node.segment.memory())
+            && !self.receiver.waiting(&self.incoming)
         {
             return Err(LinkError::Gone);
         }
@@ -323,22 +334,20 @@ impl Link for ShmLink {
 
     #[inline]
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
-        let memory = self.node.segment.memory();
-        if !self.sender.send(memory, header.to_words(), payload)? {
+        if !self.sender.send(&self.outgoing, header.to_words(), payload)? {
             self.wanted = payload.len();
             return Ok(false);
         }
         self.wake();
-        self.sender.prepare(self.node.segment.memory());
+        self.sender.prepare(&self.outgoing);
         Ok(true)
     }
 
     /// One packet at most: to look for another would cost as much as a packet.
     #[inline]
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
-        let memory = self.node.segment.memory();
         let mut bye = false;
-        let taken = self.receiver.receive(memory, |words, payload| {
+        let taken = self.receiver.receive(&self.incoming, |words, payload| {
             let header = Header::from_words(words)?;
             bye = header.kind == Kind::Bye;
             sink.packet(header, payload)
@@ -347,7 +356,7 @@ impl Link for ShmLink {
             return self.idle();
         }
         self.said_bye |= bye;
-        if self.receiver.release(memory) {
+        if self.receiver.release(&self.incoming) {
             self.wake();
         }
         Ok(true)
@@ -377,10 +386,9 @@ impl Link for ShmLink {
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         let node = &*self.node;
         node.bell.arm(&node.segment);
-        let memory = node.segment.memory();
-        if self.receiver.waiting(memory)
+        if self.receiver.waiting(&self.incoming)
             || self.is_asked()
-            || (wants_room && self.sender.has_room(memory, self.wanted)?)
+            || (wants_room && self.sender.has_room(&self.outgoing, self.wanted)?)
             || (node.bell.ended(self.peer) && !self.said_bye)
         {
             return Ok(Armed::Awake);

@@ -4,7 +4,7 @@
 
 use super::bell::{fall_asleep, sleeps};
 use super::halves::{Request, ask, asked, claim_front, close, help, written};
-use super::memory::Memory;
+use super::memory::{Bytes, Memory};
 use super::ring::{LINE, Place, Receiver, Sender};
 use crate::packet::{Header, Kind};
 use loom::model::Builder;
@@ -47,6 +47,12 @@ impl Memory for Model {
         self.0[word / 8].compare_exchange(was, value, Ordering::SeqCst, Ordering::SeqCst)
     }
 
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Bytes for Model {
     fn write(&self, offset: usize, bytes: &[u8]) {
         for (index, word) in bytes.chunks_exact(8).enumerate() {
             let value = u64::from_ne_bytes(word.try_into().unwrap());
@@ -57,10 +63,6 @@ impl Memory for Model {
     fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
         let words = (0..length / 8).map(|index| self.load(offset + index * 8, Ordering::Relaxed));
         look(&words.flat_map(u64::to_ne_bytes).collect::<Vec<u8>>())
-    }
-
-    fn fence(&self) {
-        fence(Ordering::SeqCst);
     }
 }
 

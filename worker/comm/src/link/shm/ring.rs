@@ -9,7 +9,7 @@
 //! Records do not wrap around; where one does not fit before the end, a pad takes the rest.
 //! Positions count lines and go on for ever; where they are in the ring is their remainder.
 
-use super::memory::Memory;
+use super::memory::{Bytes, Memory};
 use crate::error::LinkError;
 use std::sync::atomic::Ordering;
 
@@ -48,6 +48,11 @@ impl Place {
     #[inline(always)]
     fn at(&self, position: u64) -> usize {
         self.lines + (position as usize & (self.count - 1)) * LINE
+    }
+
+    /// Its lines, as bytes of the memory.
+    pub(super) fn bytes(&self) -> std::ops::Range<usize> {
+        self.lines..self.lines + self.count * LINE
     }
 
     /// From there to the end of the lap.
@@ -95,7 +100,7 @@ impl Sender {
     /// Puts a record in, or says `false` when there is no room. The first word is not 0, and its
     /// lower half is the payload's length.
     #[inline]
-    pub(super) fn send<M: Memory>(
+    pub(super) fn send<M: Bytes>(
         &mut self,
         memory: &M,
         words: [u64; 2],
@@ -212,7 +217,7 @@ impl Receiver {
     /// Hands over the next record, if there is one, where it lies: its payload is at a multiple of
     /// 16. When that fails the record stays.
     #[inline]
-    pub(super) fn receive<M: Memory, T>(
+    pub(super) fn receive<M: Bytes, T>(
         &mut self,
         memory: &M,
         take: impl FnOnce([u64; 2], &[u8]) -> Result<T, LinkError>,

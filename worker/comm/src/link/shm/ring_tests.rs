@@ -3,14 +3,19 @@
 use super::ring::{LINE, Place, Receiver, Sender};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
-use rlaunch_sys::SharedMemory;
+use rlaunch_sys::{Lane, SharedMemory};
 use std::sync::atomic::Ordering;
 use std::thread;
 
 const PLACE: Place = Place { lines: 4096, count: 64, head: 0 };
 
-fn memory() -> (SharedMemory, SharedMemory) {
-    SharedMemory::pair(4096 + PLACE.count * LINE).unwrap()
+fn memory() -> (Lane, Lane) {
+    memory_for(PLACE)
+}
+
+fn memory_for(place: Place) -> (Lane, Lane) {
+    let (ours, theirs) = SharedMemory::pair(place.lines, place.bytes().end).unwrap();
+    (ours.lane(place.bytes()).unwrap(), theirs.lane(place.bytes()).unwrap())
 }
 
 fn words(length: usize) -> [u64; 2] {
@@ -97,7 +102,8 @@ fn the_longest_records_never_wait_for_each_other() {
     let (ours, theirs) = memory();
     for before in 0..PLACE.count {
         let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
-        ours.write(0, &vec![0; 4096 + PLACE.count * LINE]);
+        ours.write(PLACE.lines, &[0; PLACE.count * LINE]);
+        ours.store(PLACE.head, 0, Ordering::Relaxed);
         let mut pass = |payload: &[u8]| {
             assert!(sender.send(&ours, words(payload.len()), payload).unwrap(), "{before}");
             assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
@@ -134,7 +140,7 @@ fn a_record_that_the_sink_refuses_stays() {
 fn garbled(first_words: &[u64]) -> String {
     let (ours, theirs) = memory();
     for (line, word) in first_words.iter().enumerate() {
-        ours.word(PLACE.lines + line * LINE).store(*word, Ordering::Release);
+        ours.store(PLACE.lines + line * LINE, *word, Ordering::Release);
     }
     let mut receiver = Receiver::new(PLACE);
     let error = receiver.receive(&theirs, |_, _| Ok(())).unwrap_err().to_string();
@@ -160,7 +166,7 @@ fn a_record_across_the_end_is_an_error() {
         assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
     }
     let last = PLACE.lines + (PLACE.count - 1) * LINE;
-    ours.word(last).store(words(64)[0], Ordering::Release);
+    ours.store(last, words(64)[0], Ordering::Release);
     receiver.receive(&theirs, |_, _| Ok(())).unwrap_err();
 }
 
@@ -169,7 +175,7 @@ fn a_receiver_that_claims_too_much_is_an_error() {
     let (ours, _) = memory();
     let mut sender = Sender::new(PLACE);
     while sender.send(&ours, words(8), &[1; 8]).unwrap() {}
-    ours.word(PLACE.head).store(PLACE.count as u64, Ordering::Release);
+    ours.store(PLACE.head, PLACE.count as u64, Ordering::Release);
     sender.send(&ours, words(8), &[1; 8]).unwrap_err();
 }
 
@@ -179,7 +185,7 @@ fn records_of_one_length_go_around_for_ever() {
         let place = Place { lines: 4096, count, head: 0 };
         for length in (0..10).map(|lines| lines * LINE).filter(|length| *length <= place.payload())
         {
-            let (ours, theirs) = SharedMemory::pair(4096 + count * LINE).unwrap();
+            let (ours, theirs) = memory_for(place);
             let (mut sender, mut receiver) = (Sender::new(place), Receiver::new(place));
             for record in 0..3 * count as u64 {
                 let words = [words(length)[0], record];

@@ -6,7 +6,7 @@ use super::ring::{LINE, Place};
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
-use rlaunch_sys::SharedMemory;
+use rlaunch_sys::{Lane, SharedMemory};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -162,12 +162,13 @@ impl Segment {
             let name = name.to_owned();
             move |source| AttachError::System { operation, name, source }
         };
-        let memory = SharedMemory::open(name, layout.length()).map_err(|error| {
-            if error.kind() == io::ErrorKind::InvalidData {
-                return AttachError::Other { name: name.to_owned(), local_size };
-            }
-            system("open")(error)
-        })?;
+        let memory =
+            SharedMemory::open(name, layout.rings(), layout.length()).map_err(|error| {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    return AttachError::Other { name: name.to_owned(), local_size };
+                }
+                system("open")(error)
+            })?;
         memory.reserve(0..layout.rings()).map_err(system("find room for"))?;
         memory.bring_in(0..layout.rings());
         memory.reserve(layout.inbox(local_rank)).map_err(system("find room for"))?;
@@ -236,6 +237,11 @@ impl Segment {
         let length = AT_HAND.min(ring.count * LINE);
         self.memory.bring_in(ring.lines..ring.lines + length);
         ring
+    }
+
+    /// The lines of a ring, for the one link that this rank has there.
+    pub(super) fn lane(&self, ring: Place) -> Option<Lane> {
+        self.memory.lane(ring.bytes())
     }
 
     /// Where the receiver of a ring asks its sender for help.

@@ -10,10 +10,11 @@ mod hub;
 
 pub(crate) use hub::Hub;
 
-use super::{Armed, Limits, Link, Outlook, Piece, Place, Sink, Watched, Wrote};
+use super::{Armed, Exposure, Limits, Link, Outlook, Piece, Place, Sink, Watched, Wrote};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
 use credits::Credits;
+use rlaunch_sys::Attached;
 use rlaunch_verbs::{Buffer, Completion, Ended, LentRegion, Slots, Status, VerbsError};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -228,12 +229,14 @@ impl VerbsLink {
         }
         Ok(Wrote::All)
     }
+}
 
-    /// Runs `uses` on what the device was told of lent memory. `None` where it cannot be told.
-    fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&LentRegion) -> R) -> Option<R> {
-        let domain = &self.hub.resources.domain;
-        let tell = |held| LentRegion::register(domain, held).ok();
-        piece.loans.attached(piece.loan, self.hub.number, tell, uses)
+impl Hub {
+    /// Runs `uses` on what the device was told of lent memory, and on where the loan begins in that.
+    fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&LentRegion, usize) -> R) -> Attached<R> {
+        let domain = self.resources.domain.clone();
+        let tell = move |held| LentRegion::register(&domain, held).ok();
+        piece.loans.attached(piece.loan, self.number, tell, uses)
     }
 }
 
@@ -293,15 +296,28 @@ impl Link for VerbsLink {
         Ok(true)
     }
 
-    fn expose(&mut self, into: Piece<'_>) -> Option<Place> {
-        let (start, length) = (into.start as u64, into.length);
-        let place = self.told(into, |region| {
+    fn tell(&mut self, whole: Piece<'_>) {
+        // Where the device refuses, messages from and to the memory are copied.
+        let _ = self.hub.told(whole, |_, _| ());
+    }
+
+    fn expose(&mut self, into: Piece<'_>) -> Exposure {
+        let Piece { loans, loan, start, length } = into;
+        let place = self.hub.told(into, |region, offset| {
             // All of it is there, and may be written to.
-            region.part(into.start, length).ok().filter(|_| region.is_writable())?;
-            let address = region.address() + start;
+            let at = offset + start;
+            region.part(at, length).ok().filter(|_| region.is_writable())?;
+            let address = region.address() + at as u64;
             Some(Place { address, key: region.remote_key().into() })
         });
-        place.flatten()
+        match place {
+            // Nobody looks at it until the peer has written.
+            Attached::Used(Some(place)) if loans.expose(loan, start..start + length) => {
+                Exposure::At(place)
+            }
+            Attached::Later => Exposure::Later,
+            Attached::Used(_) | Attached::Unable => Exposure::Unable,
+        }
     }
 
     fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
@@ -312,15 +328,17 @@ impl Link for VerbsLink {
         let Ok(key) = u32::try_from(to.key) else {
             return Err(LinkError::OutOfTurn("it wants a message where no device has memory"));
         };
-        let domain = self.hub.resources.domain.clone();
-        let tell = |held| LentRegion::register(&domain, held).ok();
         let Piece { start, length, .. } = from;
         let (slots, begun) = (&mut self.slots, &mut self.begun);
-        let wrote = from.loans.attached(from.loan, self.hub.number, tell, |region| {
+        let wrote = self.hub.told(from, |region, offset| {
+            let start = offset + start;
             VerbsLink::post(slots, Written { region, start, length, to: to.address, key }, begun)
         });
-        let Some(wrote) = wrote else {
-            return if self.begun == 0 { Ok(Wrote::Unable) } else { Err(LinkError::HalfSent) };
+        let wrote = match wrote {
+            Attached::Used(wrote) => wrote,
+            Attached::Later => return Ok(Wrote::NoRoom),
+            Attached::Unable if self.begun == 0 => return Ok(Wrote::Unable),
+            Attached::Unable => return Err(LinkError::HalfSent),
         };
         match wrote {
             Ok(Wrote::All) => {

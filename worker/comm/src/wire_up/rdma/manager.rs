@@ -122,7 +122,7 @@ pub(super) fn connect(
 
 pub(super) fn dial(job: Job, knock: &Knock) -> Result<Joined, VerbsError> {
     let (settings, deadline) = (&knock.settings, knock.deadline);
-    let route = Route::resolve(job.from, job.to, settings, deadline)?;
+    let route = Route::resolve(job.from, job.to, settings, deadline)?.by(job.hub.device())?;
     let saying = knocks(&job.key, &knock.job, knock.me, job.peer);
     let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
     if !has_opened(pair.said(), &job.key, &knock.job, knock.me, job.peer) {

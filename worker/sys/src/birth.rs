@@ -1,0 +1,63 @@
+//! Whether this process was forked after something was made: what its parent made is not its own.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many forks lie between the process that first asked and this one.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Runs in the child of each fork(2).
+extern "C" fn count() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process that something was made in. A child that fork(2) makes has copies of its parent's
+/// sockets, device mappings and locks; to use or to close them would do so in the parent's name.
+/// The check is one load, no system call.
+///
+/// A child made by the bare system call, without the C library, is not noticed: neither are its
+/// `pthread_atfork` handlers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Birth(u64);
+
+impl Birth {
+    /// This process, now.
+    pub fn now() -> Birth {
+        static WATCH: Once = Once::new();
+        WATCH.call_once(|| {
+            // SAFETY: the handler is a function of this program, does nothing but add to an atomic
+            // number, which is allowed between fork(2) and execve(2) in any process, and never
+            // unwinds. Where there is no memory for it, forks go unnoticed and nothing else changes.
+            unsafe { libc::pthread_atfork(None, None, Some(count)) };
+        });
+        Birth(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether this process is a child that was forked since.
+    #[inline]
+    pub fn is_inherited(self) -> bool {
+        self.0 != FORKS.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_knows_what_its_parent_made() {
+        let birth = Birth::now();
+        // SAFETY: the child calls nothing but a load and `_exit`, which any child may.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = i32::from(birth.is_inherited() && !Birth::now().is_inherited());
+            // SAFETY: it ends the process at once, and runs nothing of the harness.
+            unsafe { libc::_exit(40 + code) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is this thread's own, and the status an int that lives until then.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 41);
+        assert!(!birth.is_inherited());
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory in whole pages.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::slice;
+
+/// What page tables map at once, at least: 64 KiB with some kernels of aarch64, which is a multiple of
+/// every smaller one.
+const PAGE: usize = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
+
+/// Zeros at first, on pages that nothing else lives on: what is told to devices may be withheld from
+/// forked processes, page by page.
+#[derive(Debug)]
+pub struct Pages {
+    first: NonNull<u8>,
+    length: usize,
+    layout: Layout,
+}
+
+// SAFETY: the memory is owned by this alone.
+unsafe impl Send for Pages {}
+// SAFETY: as above, and shared access only reads.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// `length` bytes; `None` where no memory is as long.
+    pub fn zeroed(length: usize) -> Option<Pages> {
+        let whole = length.max(1).checked_next_multiple_of(PAGE)?;
+        let layout = Layout::from_size_align(whole, PAGE).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let first = unsafe { alloc_zeroed(layout) };
+        let first = NonNull::new(first).unwrap_or_else(|| handle_alloc_error(layout));
+        Some(Pages { first, length, layout })
+    }
+
+    /// Where they begin: at a page.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.first.as_ptr()
+    }
+
+    /// In bytes, as it was asked for.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes were allocated, as zeros, and live as long as this.
+        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.length) }
+    }
+
+    /// The bytes, to be written to.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and this is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this layout in `zeroed`, and given back here alone.
+        unsafe { dealloc(self.first.as_ptr(), self.layout) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_whole_and_zeros() {
+        for length in [0, 1, PAGE, PAGE + 1] {
+            let mut pages = Pages::zeroed(length).unwrap();
+            assert!(pages.as_ptr().addr().is_multiple_of(PAGE));
+            assert_eq!(pages.layout.size() % PAGE, 0);
+            assert_eq!(pages.bytes(), vec![0; length]);
+            pages.bytes_mut().fill(7);
+        }
+        assert!(Pages::zeroed(usize::MAX).is_none());
+    }
+}
