@@ -21,6 +21,7 @@ use rlaunch_bootstrap::client::news;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::Singleton;
 use rlaunch_bootstrap::tree::message::{MAX_TEXT, Missing};
+use rlaunch_bootstrap::tree::rank_set::RankSet;
 use rlaunch_bootstrap::wire::{FromAgent, ToAgent, Unserved};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ const END_SLACK: Duration = Duration::from_secs(4);
 const OTHER_NEWS: Duration = Duration::from_secs(1);
 /// How long agents may take to stop their ranks before this process stops itself.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long ranks that end well are gathered before the others are told: most end together with the job.
+const LEFT_AFTER: Duration = Duration::from_millis(100);
 /// So many characters of a reason are told to ranks.
 const MOST_WORDS: usize = MAX_TEXT / 4;
 
@@ -51,6 +54,8 @@ pub(crate) struct Watch<'a> {
     /// For how long nodes are waited for that were told to end.
     patience: Option<Deadline>,
     warned_of_mpi: bool,
+    /// Ranks that have ended well, and when the others are told.
+    left: (RankSet, Option<Instant>),
     /// Edges that broke: said when it turns out that both ends live on.
     broken: Option<(Instant, Vec<String>)>,
 }
@@ -78,6 +83,7 @@ impl<'a> Watch<'a> {
             timeout,
             patience: None,
             warned_of_mpi: false,
+            left: (RankSet::new(), None),
             broken: None,
         }
     }
@@ -89,6 +95,7 @@ impl<'a> Watch<'a> {
             let news = until(self.broken.as_ref().map(|(at, _)| *at));
             let links = until(self.links.deadline().filter(|_| !self.is_ending()));
             let order = until(self.order.deadline().filter(|_| !self.is_ending()));
+            let left = until(self.left.1.filter(|_| !self.is_ending()));
             let too_late = too_late(self.patience.as_mut());
             tokio::select! {
                 () = news => self.say_what_broke(),
@@ -96,6 +103,7 @@ impl<'a> Watch<'a> {
                     self.order.on_time(Instant::now()).iter().for_each(|line| report::say(line));
                 }
                 () = links => self.links.on_time(&self.crew),
+                () = left => self.tell_who_left(),
                 event = self.crew.events.recv() => match event {
                     Some(event) => self.on_event(event),
                     None => break,
@@ -153,6 +161,10 @@ impl<'a> Watch<'a> {
                         false => self.crew.tell_all(&ToAgent::News(news)),
                     }
                 }
+                if status.success() {
+                    self.left.0.insert(rank);
+                    self.left.1.get_or_insert(Instant::now() + LEFT_AFTER);
+                }
                 if self.job.serve && !self.is_ending() {
                     let line = format!("rank {rank} on {host} has ended, and so do the others");
                     self.end(Reason::Served(line.clone()), ending(line));
@@ -202,6 +214,12 @@ impl<'a> Watch<'a> {
             }
             _ => {}
         }
+    }
+
+    /// Ranks that wait for one that has ended would wait for ever, where the two have never met.
+    fn tell_who_left(&mut self) {
+        let (ranks, _) = std::mem::take(&mut self.left);
+        self.crew.tell_all(&ToAgent::News(news::News::RanksLeft { ranks }));
     }
 
     /// Programs that have waited have what they waited for.

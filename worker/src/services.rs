@@ -19,13 +19,15 @@ use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::tree::node::{Answer, CallId, ClientId, Input};
 use rlaunch_bootstrap::tree::payload::Payload;
+use rlaunch_bootstrap::tree::rank_set::RankSet;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -64,6 +66,31 @@ enum FromClient {
 enum Said {
     Answer(u64, Reply, Payload),
     News(News),
+    /// Ranks have left: all that have until the task comes to this.
+    Left(Arc<AtomicBool>, Departed),
+}
+
+/// Ranks whose processes have ended well.
+type Departed = Arc<Mutex<RankSet>>;
+
+/// A connection.
+struct Client {
+    answers: mpsc::Sender<Said>,
+    /// A [`Said::Left`] is on its way to the task. One is enough for a client that reads nothing.
+    is_left_due: Arc<AtomicBool>,
+}
+
+impl Client {
+    fn new(answers: mpsc::Sender<Said>) -> Client {
+        Client { answers, is_left_due: Arc::default() }
+    }
+
+    /// Tells it who has left; `false` where it reads nothing.
+    fn tell_who_left(&self, departed: &Departed) -> bool {
+        let is_due = &self.is_left_due;
+        let left = || Said::Left(is_due.clone(), departed.clone());
+        is_due.swap(true, Ordering::Relaxed) || self.answers.try_send(left()).is_ok()
+    }
 }
 
 /// The open socket.
@@ -71,9 +98,10 @@ pub(crate) struct Services {
     /// `None` when it is not open.
     path: Option<PathBuf>,
     events: mpsc::Receiver<FromClient>,
-    clients: BTreeMap<ClientId, mpsc::Sender<Said>>,
+    clients: BTreeMap<ClientId, Client>,
     /// What was told to all of them, for those who come later.
     news: Vec<News>,
+    departed: Departed,
     door: JoinHandle<()>,
 }
 
@@ -91,8 +119,8 @@ impl Services {
 
     fn absent() -> Services {
         let (_, events) = mpsc::channel(1);
-        let (clients, news) = (BTreeMap::new(), Vec::new());
-        Services { path: None, events, clients, news, door: tokio::spawn(async {}) }
+        let (clients, news, departed) = Default::default();
+        Services { path: None, events, clients, news, departed, door: tokio::spawn(async {}) }
     }
 
     /// Tells the ranks where it is, and where the commands are that use it.
@@ -124,8 +152,8 @@ impl Services {
         let guest = Arc::new(Guest { job, token, world_size, ranks });
         let (sender, events) = mpsc::channel(64);
         let door = tokio::spawn(accept_all(listener, guest, sender));
-        let (clients, news) = (BTreeMap::new(), Vec::new());
-        Ok(Services { path: Some(path), events, clients, news, door })
+        let (clients, news, departed) = Default::default();
+        Ok(Services { path: Some(path), events, clients, news, departed, door })
     }
 
     /// The next call, or the end of a client. Safe to cancel.
@@ -137,7 +165,11 @@ impl Services {
                     for news in &self.news {
                         let _ = answers.try_send(Said::News(news.clone()));
                     }
-                    self.clients.insert(id, answers);
+                    let client = Client::new(answers);
+                    if !lock(&self.departed).is_empty() {
+                        client.tell_who_left(&self.departed);
+                    }
+                    self.clients.insert(id, client);
                 }
                 Some(FromClient::Input(input)) => {
                     if let Input::ClientGone(id) = &input {
@@ -153,8 +185,8 @@ impl Services {
     /// Sends an answer. A client that has not read a thousand of them is let go.
     pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
         let (reply, payload) = answer.split();
-        if let Some(answers) = self.clients.get(&id.client)
-            && answers.try_send(Said::Answer(id.request, reply, payload)).is_err()
+        if let Some(client) = self.clients.get(&id.client)
+            && client.answers.try_send(Said::Answer(id.request, reply, payload)).is_err()
         {
             self.clients.remove(&id.client);
         }
@@ -162,11 +194,17 @@ impl Services {
 
     /// Tells all who are connected, and those who will be. What is told once is not told again.
     pub(crate) fn tell(&mut self, news: &News) {
+        if let News::RanksLeft { ranks } = news {
+            lock(&self.departed).extend(ranks);
+            self.clients.retain(|_, client| client.tell_who_left(&self.departed));
+            return;
+        }
         if self.news.len() == MOST_NEWS || self.news.contains(news) {
             return;
         }
         self.news.push(news.clone());
-        self.clients.retain(|_, answers| answers.try_send(Said::News(news.clone())).is_ok());
+        let told = |client: &mut Client| client.answers.try_send(Said::News(news.clone()));
+        self.clients.retain(|_, client| told(client).is_ok());
     }
 
     /// Lets nobody in any more, and those who are in read what was said.
@@ -174,7 +212,7 @@ impl Services {
         self.door.abort();
         let open: Vec<_> = std::mem::take(&mut self.clients).into_values().collect();
         let read = async {
-            for answers in open {
+            for Client { answers, .. } in open {
                 let sent = answers.max_capacity();
                 // All permits are back once the writer has taken everything.
                 let _ = answers.reserve_many(sent).await;
@@ -182,6 +220,10 @@ impl Services {
         };
         let _ = timeout(LAST_WORDS, read).await;
     }
+}
+
+fn lock(departed: &Departed) -> MutexGuard<'_, RankSet> {
+    departed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn accept_all(listener: UnixListener, guest: Arc<Guest>, events: mpsc::Sender<FromClient>) {
@@ -293,6 +335,11 @@ async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<Sa
         let (frame, payload) = match said {
             Said::Answer(request, reply, payload) => (ToRank::Reply { request, reply }, payload),
             Said::News(news) => (ToRank::News(news), Payload::empty()),
+            Said::Left(is_due, departed) => {
+                is_due.store(false, Ordering::Relaxed);
+                let ranks = lock(&departed).clone();
+                (ToRank::News(News::RanksLeft { ranks }), Payload::empty())
+            }
         };
         let head = encode_head(&frame, payload.len());
         let Ok(head) = head.map(Bytes::from) else { return };

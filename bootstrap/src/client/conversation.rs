@@ -6,6 +6,7 @@ use super::request::{Answered, Request};
 use super::wire::{Reply, ToRank, payload_limit};
 use super::{ClientError, Credentials};
 use crate::tree::codec::{Decoder, encode_head};
+use crate::tree::rank_set::RankSet;
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub(super) struct Conversation {
     pub(super) timeout: Option<Duration>,
     /// What nobody has asked for yet.
     news: VecDeque<News>,
+    left: RankSet,
 }
 
 /// A call that was sent.
@@ -40,8 +42,8 @@ impl Conversation {
         let &Credentials { job, rank, token, timeout, .. } = credentials;
         let (machine, hello) = Client::hello(job, rank, token);
         let decoder = Decoder::new(0);
-        let news = VecDeque::new();
-        let conversation = Conversation { machine, decoder, world_size: 0, timeout, news };
+        let (news, left) = (VecDeque::new(), RankSet::new());
+        let conversation = Conversation { machine, decoder, world_size: 0, timeout, news, left };
         Ok((conversation, encode_head(&hello, 0)?))
     }
 
@@ -98,10 +100,17 @@ impl Conversation {
                 self.keep(news);
             }
         }
-        Ok(self.news.pop_front())
+        let mut left = || {
+            let ranks = std::mem::take(&mut self.left);
+            (!ranks.is_empty()).then_some(News::RanksLeft { ranks })
+        };
+        Ok(self.news.pop_front().or_else(&mut left))
     }
 
     fn keep(&mut self, news: News) {
+        if let News::RanksLeft { ranks } = &news {
+            return self.left.extend(ranks);
+        }
         if self.news.len() < MOST_NEWS {
             self.news.push_back(news);
         }

@@ -6,9 +6,11 @@
 
 use crate::id::{NodeId, Rank};
 use crate::job::ExitStatus;
+use crate::tree::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 
-/// So many are told and kept; later ones would find nobody who still waits.
+/// News that are told and kept, beside [`News::RanksLeft`]; later ones would find no rank that still
+/// waits.
 pub const MOST_NEWS: usize = 16;
 
 /// What happened.
@@ -41,5 +43,11 @@ pub enum News {
     Ending {
         /// Why, at most [`crate::tree::message::MAX_TEXT`] bytes.
         why: String,
+    },
+    /// The processes of these ranks have ended well. Told together with those that were told before,
+    /// where that is simpler.
+    RanksLeft {
+        /// Which.
+        ranks: RankSet,
     },
 }

@@ -6,7 +6,7 @@
 //!                           ◀────   Welcome{world size}, or Refused and the end
 //!   Call{request, …}        ────▶
 //!                           ◀────   Reply{request, …} when it is answered, in any order
-//!                           ◀────   News, unasked, MOST_NEWS times at most
+//!                           ◀────   News, unasked
 //! ```
 //!
 //! Frames are [`crate::tree::codec`]'s. What a rank gives is in the head; what it gets may be
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Changes whenever a frame changes. A rank's library may be older than the agent.
-pub const CLIENT_VERSION: u16 = 2;
+pub const CLIENT_VERSION: u16 = 3;
 
 /// The longest head of a rank, in bytes: what it keeps or gives at once, and some names.
 pub const MAX_CALL: usize = 2 * MAX_BLOB;

@@ -19,9 +19,10 @@ impl Bell {
         let _ = self.0.write(1);
     }
 
-    pub(crate) fn hear(&self) {
+    /// How often it was rung since it was heard last.
+    pub(crate) fn hear(&self) -> u64 {
         // It fails where it has not been rung, or another thread has heard it.
-        let _ = self.0.read();
+        self.0.read().unwrap_or(0)
     }
 }
 
@@ -43,12 +44,12 @@ mod tests {
             let mut fds = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
         };
-        bell.hear();
+        assert_eq!(bell.hear(), 0);
         assert!(!is_readable());
         bell.ring();
         bell.ring();
         assert!(is_readable());
-        bell.hear();
+        assert_eq!(bell.hear(), 2);
         assert!(!is_readable(), "however often it was rung");
     }
 }

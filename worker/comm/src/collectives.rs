@@ -7,7 +7,7 @@ use crate::communicator::Communicator;
 use crate::element::{Element, ElementType, Op};
 use crate::engine::collective::Plan;
 use crate::engine::stretch::Stretch;
-use crate::engine::{Engine, Key};
+use crate::engine::{Engine, Key, Owner};
 use crate::error::{Cause, CommError, Operation};
 use crate::schedule::Schedule;
 use crate::scope::{Request, Scope};
@@ -64,6 +64,19 @@ impl Kind {
             Kind::AllToAll => "all_to_all",
         }
     }
+
+    /// The names of all kinds, by number.
+    pub(crate) const NAMES: [&str; 9] = [
+        "barrier",
+        "broadcast",
+        "reduce",
+        "all_reduce",
+        "gather",
+        "scatter",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    ];
 
     /// The rank that is unlike the others.
     pub fn root(self) -> Option<usize> {
@@ -298,7 +311,10 @@ impl Communicator {
         if lengths.0.max(lengths.1).max(scratch) <= self.station.inline {
             let input = (!is_one).then_some(input);
             let ran = self.run_inline(&collective, (input, output));
-            return ran.map_err(|cause| self.station.failed(operation, cause));
+            return ran.map_err(|cause| {
+                self.give_up(&collective, &cause);
+                self.station.failed(operation, cause)
+            });
         }
         let memory = [Memory::Shared(input), Memory::Exclusive(output)];
         let ran = self.station.desk.lend(memory, |sitting, [input, output]| {
@@ -341,8 +357,10 @@ impl Engine {
     /// Begins a collective as a request.
     pub(crate) fn start(&mut self, operation: Operation, plan: Plan, loans: &Loans) -> Key {
         let request = self.request(operation);
-        if self.core.fault.is_none() {
-            let collective = self.begin(plan, request, loans);
+        if let Some(cause) = self.core.out_of_step(plan.context, plan.tag) {
+            self.core.ended(Owner::Request(request), Err(cause));
+        } else if self.core.fault.is_none() {
+            let collective = self.begin(operation, plan, request, loans);
             self.core.belongs(request, collective);
         }
         request

@@ -1,12 +1,14 @@
 //! The ranks that talk to each other, as one of them sees them.
 
-use crate::collectives::Schedules;
+use crate::collectives::{Collective, Schedules};
 use crate::element::Element;
 use crate::engine::direct::{Got, Sent};
+use crate::engine::out_of_step::GivenUp;
 use crate::engine::stretch::{Stretch, Target};
 use crate::engine::{Came, Engine, Message, Owner};
 use crate::error::{Cause, CommError, Operation};
 use crate::group::Group;
+use crate::packet::CONTEXT;
 use crate::station::{Pause, Station};
 use rlaunch_sys::{Loans, Memory, Sitting};
 use std::sync::Arc;
@@ -21,8 +23,8 @@ pub struct Received {
     pub length: usize,
 }
 
-/// Contexts have 24 bits, of which one says that a collective speaks.
-const MOST_CONTEXTS: u32 = 1 << 23;
+/// One bit of a context says that a collective speaks.
+const MOST_CONTEXTS: u32 = 1 << (CONTEXT - 1);
 
 /// The ranks of a job, or some of them. Calls may come from several threads; those of collectives
 /// must come in the same order in every rank.
@@ -31,22 +33,48 @@ pub struct Communicator {
     pub(crate) station: Arc<Station>,
     pub(crate) group: Group,
     /// Its number; the same in every rank.
-    context: u32,
-    /// The next number that no communicator of this process has.
-    next_context: Arc<AtomicU32>,
+    pub(crate) context: u32,
+    contexts: Arc<Contexts>,
     /// How many collectives there were.
     collectives: AtomicU32,
     pub(crate) schedules: Schedules,
 }
 
+/// Numbers for communicators. The first rank of a communicator numbers those that are split from it,
+/// and no two ranks of the job have a number in common: whichever threads of whichever ranks split at
+/// once, no number is given out twice.
+#[derive(Debug)]
+struct Contexts {
+    /// How many this rank has given out.
+    given: AtomicU32,
+    /// This rank's number in the job, and how many ranks that has.
+    me: usize,
+    ranks: usize,
+}
+
+impl Contexts {
+    /// A number that no communicator of the job has; [`MOST_CONTEXTS`] where there is none left. The
+    /// world is 0.
+    fn give(&self) -> u32 {
+        let given = self.given.fetch_add(1, Ordering::Relaxed) as usize;
+        let number = given.saturating_mul(self.ranks).saturating_add(self.me + 1);
+        if number < MOST_CONTEXTS as usize {
+            return number as u32;
+        }
+        self.given.fetch_sub(1, Ordering::Relaxed);
+        MOST_CONTEXTS
+    }
+}
+
 impl Communicator {
     pub(crate) fn new(station: Arc<Station>, group: Group) -> Communicator {
         let schedules = Schedules::new(group.layout());
+        let contexts = Contexts { given: AtomicU32::new(0), me: group.me, ranks: group.size() };
         Communicator {
             station,
             group,
             context: 0,
-            next_context: Arc::new(AtomicU32::new(1)),
+            contexts: Arc::new(contexts),
             collectives: AtomicU32::new(0),
             schedules,
         }
@@ -73,8 +101,10 @@ impl Communicator {
     }
 
     /// Has `interrupted` asked after each sleep of a wait, once a second at least: where it says
-    /// `true`, the wait fails with [`Cause::Interrupted`]. What was half sent then takes the peer
-    /// along. The first to be given is asked, for all communicators of this process.
+    /// `true`, the wait fails with [`Cause::Interrupted`]. A message to be sent then arrives whole or
+    /// not at all, one to be received waits for the next receive, and the communicator of a collective
+    /// is of no more use for collectives, at any of its ranks. What a device copies just then takes the
+    /// peer along. The first to be given is asked, for all communicators of this process.
     pub fn end_waits_by(&self, interrupted: fn() -> bool) {
         // Who comes second has the same wish.
         let _ = self.station.interrupted.set(interrupted);
@@ -226,6 +256,9 @@ impl Communicator {
                 Got::Hindered => return Err(engine.obstacle(from.peer)),
                 Got::Nothing => {}
             }
+            if let Some(cause) = engine.core.out_of_step(from.context, from.tag) {
+                return Err(cause);
+            }
             // Now the others have their turn. What comes of that may be the message: who slept on it
             // would not hear of it again.
             if self.station.is_about_to_rest(&pause) && engine.progress(loans) {
@@ -305,17 +338,16 @@ impl Communicator {
     /// Makes a communicator of those ranks that give the same `colour`, ordered by `key` and then
     /// by their rank here. Every rank has to call it.
     pub fn split(&self, colour: u32, key: i64) -> Result<Communicator, CommError> {
-        let free = self.next_context.load(Ordering::Relaxed);
-        let own = [u64::from(colour), key as u64, u64::from(free)];
+        let context = if self.rank() == 0 { self.contexts.give() } else { 0 };
+        let own = [u64::from(colour), key as u64, u64::from(context)];
         let mut all = vec![0; own.len() * self.size()];
         self.all_gather(&own, &mut all)?;
         let (rows, _) = all.as_chunks::<3>();
-        let context = rows.iter().map(|row| row[2] as u32).max().unwrap_or(free);
+        let context = rows[0][2] as u32;
         if context >= MOST_CONTEXTS {
             let cause = Cause::Start("there are too many communicators".into());
             return Err(CommError { operation: Operation::Collective("split"), cause });
         }
-        self.next_context.store(context + 1, Ordering::Relaxed);
         let colours: Vec<(u32, i64)> =
             rows.iter().map(|row| (row[0] as u32, row[1] as i64)).collect();
         let group = self.group.split(&colours);
@@ -324,7 +356,7 @@ impl Communicator {
             schedules: Schedules::new(group.layout()),
             group,
             context,
-            next_context: self.next_context.clone(),
+            contexts: self.contexts.clone(),
             collectives: AtomicU32::new(0),
         })
     }
@@ -352,6 +384,16 @@ impl Communicator {
     /// The context and the number of the next collective.
     pub(crate) fn next_collective(&self) -> (u32, u32) {
         (self.context << 1 | 1, self.collectives.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Gives up a collective that this thread runs itself.
+    #[cold]
+    pub(crate) fn give_up(&self, collective: &Collective, cause: &Cause) {
+        let Collective { number: (context, number), operation, .. } = *collective;
+        let ranks = &self.group.ranks;
+        let mut sitting = self.station.desk.sit();
+        let (engine, loans) = sitting.parts();
+        engine.give_up(GivenUp { context, number, operation, ranks, cause }, loans);
     }
 
     /// Begins something and waits for its end.

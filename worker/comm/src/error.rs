@@ -191,6 +191,21 @@ pub enum Cause {
         /// In elements.
         expected: usize,
     },
+    /// The sender gave up the message while this rank waited for it, or before.
+    #[error("{0} gave up the message before it was received")]
+    Withdrawn(PeerName),
+    /// A rank gave up a collective of the communicator, so that its ranks wait for each other in
+    /// vain from there on.
+    #[error(
+        "{by} gave up {collective} on this communicator, whose ranks are at different calls since: \
+         use another"
+    )]
+    OutOfStep {
+        /// Which rank.
+        by: PeerName,
+        /// Which collective.
+        collective: &'static str,
+    },
     /// A message that is no whole number of the elements that were wanted.
     #[error("a message of {length} bytes, which is no whole number of elements of {size}")]
     Ragged {

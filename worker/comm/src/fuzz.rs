@@ -3,7 +3,7 @@
 
 use crate::engine::stretch::{Stretch, Target};
 use crate::engine::{Engine, Message, Owner};
-use crate::error::{LinkError, Operation, PeerName};
+use crate::error::{Cause, LinkError, Operation, PeerName};
 use crate::link::{Armed, Limits, Link, OwnLink, Sink};
 use crate::packet::{Header, Kind};
 use crate::wire_up;
@@ -125,7 +125,9 @@ pub fn packets(data: &[u8]) {
         for _ in 0..2 * (data.len() / (WAY + Header::SIZE)) + 4 {
             engine.progress(loans);
         }
-        keys.into_iter().for_each(|key| engine.withdraw(key, loans));
+        for key in keys {
+            engine.withdraw(key, &Cause::GivenUp, loans);
+        }
     });
 }
 

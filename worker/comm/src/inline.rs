@@ -118,6 +118,10 @@ impl Communicator {
         let schedule: &Schedule = &collective.schedule;
         let element = collective.element;
         let mut sitting = self.station.desk.sit();
+        let (context, number) = collective.number;
+        if let Some(cause) = sitting.parts().0.core.out_of_step(context, number) {
+            return Err(cause);
+        }
         for step in &schedule.steps {
             for local in &step.local {
                 buffers.local(*local).ok_or(Cause::GivenUp)?;

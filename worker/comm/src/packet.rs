@@ -21,14 +21,23 @@ pub(crate) enum Kind {
     Bye = 6,
     /// The message of this transfer is where its sender was told to write it.
     Written = 7,
+    /// The sender gave up the message of this transfer. Its receiver answers with [`Kind::Done`]
+    /// unless it has done so before.
+    Withdrawn = 8,
+    /// The collective with this context and this number was given up; the payload says by which rank,
+    /// which collective it was, and why.
+    OutOfStep = 9,
 }
+
+/// Bits of a context.
+pub(crate) const CONTEXT: u32 = 28;
 
 /// Says what the payload behind it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// What the packet is.
     pub(crate) kind: Kind,
-    /// The communicator, and whether a collective of it speaks. 24 bits.
+    /// The communicator, and whether a collective of it speaks. [`CONTEXT`] bits.
     pub(crate) context: u32,
     /// The message's tag, or the collective's number.
     pub(crate) tag: u32,
@@ -47,14 +56,14 @@ impl Header {
     pub(crate) fn to_words(self) -> [u64; 2] {
         let first = u64::from(self.length)
             | u64::from(self.kind as u8) << 32
-            | u64::from(self.context & 0xff_ffff) << 40;
+            | u64::from(self.context) << (u64::BITS - CONTEXT);
         [first, u64::from(self.tag) | u64::from(self.transfer) << 32]
     }
 
     /// Fails with words that no rlaunch has made.
     #[inline]
     pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {
-        let kind = match (words[0] >> 32) as u8 {
+        let kind = match (words[0] >> 32) as u8 & 0xf {
             1 => Kind::Eager,
             2 => Kind::Offer,
             3 => Kind::Grant,
@@ -62,11 +71,13 @@ impl Header {
             5 => Kind::Done,
             6 => Kind::Bye,
             7 => Kind::Written,
+            8 => Kind::Withdrawn,
+            9 => Kind::OutOfStep,
             other => return Err(LinkError::Garbled(other)),
         };
         Ok(Header {
             kind,
-            context: (words[0] >> 40) as u32,
+            context: (words[0] >> (u64::BITS - CONTEXT)) as u32,
             tag: words[1] as u32,
             transfer: (words[1] >> 32) as u32,
             length: words[0] as u32,

@@ -59,8 +59,8 @@ fn whole(
     Ok(Received { length: length / size, ..received })
 }
 
-/// Something that goes on. Given up when it is dropped: what was half sent with it takes the peer
-/// along.
+/// Something that goes on. Given up when it is dropped, as by an
+/// [interrupted](Communicator::end_waits_by) wait.
 #[derive(Debug)]
 #[must_use = "it is given up when it is dropped"]
 pub struct Pending {
@@ -266,9 +266,8 @@ impl Drop for Pending {
             return;
         }
         if !self.is_over {
-            let mut sitting = desk.sit();
-            let (engine, loans) = sitting.parts();
-            engine.withdraw(self.key, loans);
+            let station = &self.comm.station;
+            station.give_up(&mut desk.sit(), self.key, &Cause::GivenUp);
         }
         self.loans.iter().flatten().for_each(|loan| desk.take_back(*loan));
     }

@@ -4,7 +4,7 @@ use crate::communicator::{Communicator, Received};
 use crate::element::Element;
 use crate::engine::stretch::{Stretch, Target};
 use crate::engine::{Engine, Key, Owner};
-use crate::error::{CommError, Operation};
+use crate::error::{Cause, CommError, Operation};
 use rlaunch_sys::{self as sys, Loans, Memory};
 use std::cell::RefCell;
 
@@ -28,8 +28,8 @@ pub struct Scope<'scope, 'env> {
 
 impl Communicator {
     /// Runs `works`, which begins operations on memory that was borrowed outside; they are all done
-    /// when this returns. Where `works` fails they are given up, and what was half sent with them
-    /// takes the peer along.
+    /// when this returns. Where `works` fails they are given up, as by an
+    /// [interrupted](Communicator::end_waits_by) wait.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -180,7 +180,8 @@ impl Drop for Scope<'_, '_> {
             return;
         }
         let mut sitting = self.comm.station.desk.sit();
-        let (engine, loans) = sitting.parts();
-        begun.drain(..).for_each(|(key, _)| engine.withdraw(key, loans));
+        for (key, _) in begun.drain(..) {
+            self.comm.station.give_up(&mut sitting, key, &Cause::GivenUp);
+        }
     }
 }

@@ -14,6 +14,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use rlaunch_bootstrap::client::Client;
 use rlaunch_sys::{Desk, Sitting};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +26,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long the last words may take: a peer that does not read them has other worries.
 const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How long devices may take that copy from or to memory of a request that was given up.
+const DEVICES: Duration = Duration::from_secs(2);
 
 /// How long a rank looks before it sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +65,11 @@ pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
     /// Sleeps until something happens at the links, `longest` at most. Says whether the agent has
     /// something to tell.
     fn sleep(&self, longest: Duration) -> bool;
-    /// Has [`Idle::sleep`] end when this is ready.
-    fn watch(&self, watched: Watched<'_>) -> Result<(), LinkError>;
+    /// Has [`Idle::sleep`] end when this is ready, for the link with this number.
+    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError>;
+    /// The link with this number waits for nothing any more, and least of all for what becomes of
+    /// this, that it has had watched.
+    fn forget(&self, link: usize, fd: BorrowedFd<'_>);
     /// The same for the agent's socket.
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
     /// Ends the [`Idle::sleep`] of another thread, or else the next one.
@@ -79,8 +86,32 @@ pub(crate) struct Kernel {
     begin: Instant,
     epoll: Epoll,
     bell: Bell,
-    /// What is watched, and whether for room as well.
-    watched: Mutex<BTreeMap<RawFd, bool>>,
+    watches: Mutex<Watches>,
+}
+
+/// What is watched for links. Links may share it: it is watched until the last of them has left.
+#[derive(Debug, Default)]
+struct Watches {
+    /// By link, what it was watching last and whether for room as well.
+    links: Vec<Option<(RawFd, bool)>>,
+    /// How many links watch it, and whether for room as well.
+    files: BTreeMap<RawFd, (usize, bool)>,
+}
+
+impl Watches {
+    /// A link watches this from here on, or nothing; returns what it was watching until then.
+    fn replace(&mut self, link: usize, next: Option<(RawFd, bool)>) -> Option<(RawFd, bool)> {
+        if link >= self.links.len() {
+            self.links.resize(link + 1, None);
+        }
+        let before = std::mem::replace(&mut self.links[link], next);
+        if let Some((fd, _)) = before
+            && let Some((links, _)) = self.files.get_mut(&fd)
+        {
+            *links -= 1;
+        }
+        before
+    }
 }
 
 impl Kernel {
@@ -91,7 +122,7 @@ impl Kernel {
             bell.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
         epoll.add(&bell, event).map_err(system("epoll_ctl"))?;
-        Ok(Kernel { begin: Instant::now(), epoll, bell, watched: Mutex::default() })
+        Ok(Kernel { begin: Instant::now(), epoll, bell, watches: Mutex::default() })
     }
 }
 
@@ -126,16 +157,40 @@ impl Idle for Kernel {
         self.epoll.add(socket, event).map_err(system("epoll_ctl"))
     }
 
-    fn watch(&self, watched: Watched<'_>) -> Result<(), LinkError> {
-        let fd = watched.fd.as_raw_fd();
-        let mut known = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError> {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = (watched.fd.as_raw_fd(), watched.writable);
+        if watches.links.get(link) == Some(&Some(next)) {
+            return Ok(());
+        }
+        watches.replace(link, Some(next));
         let mut flags = EpollFlags::EPOLLIN;
         flags.set(EpollFlags::EPOLLOUT, watched.writable);
         let mut event = EpollEvent::new(flags, 0);
-        match known.insert(fd, watched.writable) {
-            Some(writable) if writable == watched.writable => Ok(()),
-            Some(_) => self.epoll.modify(watched.fd, &mut event).map_err(system("epoll_ctl")),
-            None => self.epoll.add(watched.fd, event).map_err(system("epoll_ctl")),
+        match watches.files.entry(next.0) {
+            Entry::Occupied(mut known) => {
+                let (links, writable) = known.get_mut();
+                *links += 1;
+                if std::mem::replace(writable, watched.writable) == watched.writable {
+                    return Ok(());
+                }
+                self.epoll.modify(watched.fd, &mut event).map_err(system("epoll_ctl"))
+            }
+            Entry::Vacant(new) => {
+                new.insert((1, watched.writable));
+                self.epoll.add(watched.fd, event).map_err(system("epoll_ctl"))
+            }
+        }
+    }
+
+    fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.replace(link, None);
+        let file = fd.as_raw_fd();
+        if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {
+            watches.files.remove(&file);
+            // It fails where it was not watched.
+            let _ = self.epoll.delete(fd);
         }
     }
 
@@ -242,9 +297,28 @@ impl Station {
             }
             let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
             if let Err(cause) = self.pause(&mut pause, sitting, missing) {
-                let (engine, loans) = sitting.parts();
-                engine.withdraw(key, loans);
+                self.give_up(sitting, key, &cause);
                 return Err(cause);
+            }
+        }
+    }
+
+    /// Gives up a request, and waits until no device uses its memory: one that has begun to copy goes
+    /// on on its own, or as soon as the peer looks. After a while such a peer is lost.
+    pub(crate) fn give_up(&self, sitting: &mut Sitting<'_, Engine>, key: Key, cause: &Cause) {
+        let (engine, loans) = sitting.parts();
+        let Some(owner) = engine.withdraw(key, cause, loans) else { return };
+        let begin = self.idle.now();
+        loop {
+            let (engine, loans) = sitting.parts();
+            let progress = engine.progress(loans);
+            let lasted = self.idle.now().saturating_sub(begin);
+            if !engine.is_with_device(owner) {
+                return;
+            } else if lasted >= DEVICES {
+                return engine.lose_devices(owner);
+            } else if !progress {
+                self.sleep(sitting, DEVICES - lasted);
             }
         }
     }
@@ -321,7 +395,7 @@ impl Station {
             sitting.parts().0.threads.bystanders -= 1;
             return;
         }
-        if !engine.arm(|watched| self.idle.watch(watched)) {
+        if !engine.arm(&*self.idle) {
             return engine.disarm();
         }
         engine.threads.falls_asleep();

@@ -1,11 +1,12 @@
 //! A collective that is under way: which step of its schedule, and where its elements are.
 
 use super::core::Owner;
+use super::out_of_step::GivenUp;
 use super::slab::Key;
 use super::stretch::{Fold, Stretch, Target};
 use super::{Engine, Message};
 use crate::element::{ElementType, Op};
-use crate::error::Cause;
+use crate::error::{Cause, Operation};
 use crate::schedule::{Exchange, Local, Place, Schedule, Span};
 use rlaunch_sys::{Loan, Loans};
 use std::sync::Arc;
@@ -33,7 +34,10 @@ pub(crate) struct Collective {
     /// Messages of the step that are not done.
     pub(crate) pending: usize,
     pub(crate) failed: Option<Cause>,
-    request: Key,
+    operation: Operation,
+    pub(super) request: Key,
+    /// It has failed, and waits for devices that use its memory.
+    is_given_up: bool,
 }
 
 impl Collective {
@@ -79,10 +83,18 @@ impl Collective {
 
 impl Engine {
     /// Begins a collective; its request ends when it does.
-    pub(crate) fn begin(&mut self, plan: Plan, request: Key, loans: &Loans) -> Key {
+    pub(crate) fn begin(
+        &mut self,
+        operation: Operation,
+        plan: Plan,
+        request: Key,
+        loans: &Loans,
+    ) -> Key {
         let bytes = plan.schedule.scratch * plan.element.size();
         let scratch = (bytes > 0).then(|| loans.keep(bytes));
-        let collective = Collective { plan, scratch, step: 0, pending: 0, failed: None, request };
+        let (step, pending, failed, is_given_up) = (0, 0, None, false);
+        let collective =
+            Collective { plan, scratch, step, pending, failed, operation, request, is_given_up };
         let key = self.core.collectives.insert(collective);
         self.run(key, loans);
         key
@@ -93,7 +105,10 @@ impl Engine {
         loop {
             let Some(collective) = self.core.collectives.get_mut(key) else { return };
             let step = collective.step;
-            if collective.failed.is_some() || step == collective.plan.schedule.steps.len() {
+            if collective.failed.is_some() {
+                return self.fail(key, loans);
+            }
+            if step == collective.plan.schedule.steps.len() {
                 return self.end(key, loans);
             }
             collective.step += 1;
@@ -151,9 +166,45 @@ impl Engine {
         Some(collective)
     }
 
+    /// Has a collective fail that goes on, where `is_it` says so of what it was begun with.
+    pub(super) fn fail_collective(
+        &mut self,
+        key: Key,
+        cause: &Cause,
+        is_it: impl Fn(&Plan) -> bool,
+        loans: &Loans,
+    ) {
+        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        if collective.failed.is_none() && is_it(&collective.plan) {
+            collective.failed = Some(cause.clone());
+            self.fail(key, loans);
+        }
+    }
+
     fn end(&mut self, key: Key, loans: &Loans) {
         let Some(collective) = self.drop_collective(key, loans) else { return };
-        let how = collective.failed.map_or(Ok(Default::default()), Err);
-        self.core.ended(Owner::Request(collective.request), how);
+        self.core.ended(Owner::Request(collective.request), Ok(Default::default()));
+    }
+
+    /// Gives up a collective of which a part has failed, and ends it once no device uses its memory.
+    fn fail(&mut self, key: Key, loans: &Loans) {
+        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let cause = collective.failed.clone().unwrap_or(Cause::GivenUp);
+        if !std::mem::replace(&mut collective.is_given_up, true) {
+            let Plan { context, tag: number, ranks, .. } = collective.plan.clone();
+            let operation = collective.operation;
+            let given_up = GivenUp { context, number, operation, ranks: &ranks, cause: &cause };
+            self.give_up(given_up, loans);
+            let news = self.core.news_of(context, number);
+            let with_device = self.abandon(Owner::Collective(key), news, loans);
+            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            collective.pending = with_device;
+        }
+        let is_over = |collective: &mut Collective| collective.pending == 0;
+        if self.core.collectives.get_mut(key).is_some_and(is_over)
+            && let Some(collective) = self.drop_collective(key, loans)
+        {
+            self.core.ended(Owner::Request(collective.request), Err(cause));
+        }
     }
 }

@@ -2,9 +2,11 @@
 //! both.
 
 use super::collective::Collective;
+use super::out_of_step::OutOfStep;
 use super::slab::{Key, Slab};
 use super::stretch::Target;
 use crate::error::{Cause, Operation, PeerName};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Who is told of the end of a message.
@@ -14,6 +16,8 @@ pub(crate) enum Owner {
     Request(Key),
     /// A step of a collective.
     Collective(Key),
+    /// It was given up.
+    Nobody,
 }
 
 /// A receive that waits for its message.
@@ -55,8 +59,13 @@ pub(crate) struct Core {
     pub(crate) collectives: Slab<Collective>,
     /// Collectives whose step is over.
     pub(crate) ready: Vec<Key>,
-    /// What nothing can be done about any more.
+    /// Sticky error for every pending and future call.
     pub(crate) fault: Option<Cause>,
+    /// How many messages have come before a receive was posted for them.
+    arrivals: u64,
+    /// Communicators of which a collective was given up, by context, and what peers have told of others.
+    pub(crate) out_of_step: BTreeMap<u32, OutOfStep>,
+    pub(crate) heard: Vec<OutOfStep>,
 }
 
 impl Core {
@@ -68,7 +77,16 @@ impl Core {
             collectives: Slab::default(),
             ready: Vec::new(),
             fault: None,
+            arrivals: 0,
+            out_of_step: BTreeMap::new(),
+            heard: Vec::new(),
         }
+    }
+
+    /// The place of a message among those that have come before their receives.
+    pub(crate) fn arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
     }
 
     /// A request is about this collective.
@@ -106,14 +124,17 @@ impl Core {
             }
             Owner::Collective(key) => {
                 let Some(collective) = self.collectives.get_mut(key) else { return };
+                collective.pending = collective.pending.saturating_sub(1);
+                let has_failed = how.is_err();
                 if let Err(cause) = how {
                     collective.failed.get_or_insert(cause);
                 }
-                collective.pending -= 1;
-                if collective.pending == 0 {
+                // What else it waits for may never come.
+                if collective.pending == 0 || has_failed {
                     self.ready.push(key);
                 }
             }
+            Owner::Nobody => {}
         }
     }
 

@@ -7,7 +7,8 @@
 //! cannot be done is asked for when it matters.
 
 use super::core::Core;
-use super::incoming::{Found, Incoming};
+use super::inbox::Found;
+use super::incoming::Incoming;
 use super::{Engine, Message};
 use crate::error::LinkError;
 use crate::link::{Fill, Sink};

@@ -1,145 +1,19 @@
 //! What becomes of packets that have come.
 
 use super::core::{Came, Core, Owner, Posted};
+use super::inbox::{Arriving, Body, Fetch, Half, Inbox, Origin, Unexpected};
+use super::out_of_step::OutOfStep;
 use super::outbox::{Offer, Outbox};
-use super::stretch::Target;
-use crate::error::LinkError;
+use super::stretch::{Stretch, Target};
+use crate::error::{Cause, LinkError};
 use crate::link::{Fill, Limits, Place, Sink};
 use crate::packet::{Header, Kind};
 use rlaunch_sys::Loans;
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 /// How much of what comes in parts is reduced at once, in bytes: a multiple of every element, and
 /// well within a cache.
 const FOLDED: usize = 64 << 10;
-
-/// A message that nobody has asked for yet.
-#[derive(Debug)]
-struct Unexpected {
-    header: Header,
-    body: Body,
-}
-
-#[derive(Debug)]
-enum Body {
-    Whole(Vec<u8>),
-    Offered(Offer),
-}
-
-/// What was found among what has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Message,
-    /// A message that is long.
-    Offer,
-    Nothing,
-}
-
-/// A long message on its way.
-#[derive(Debug)]
-struct Arriving {
-    target: Target,
-    owner: Owner,
-    length: usize,
-    came: usize,
-    /// The peer was told where to write it.
-    is_exposed: bool,
-}
-
-/// A message that this rank fetches itself, or lets its sender write.
-#[derive(Debug)]
-pub(crate) struct Fetch {
-    pub(crate) transfer: u32,
-    /// Where it is; 0 where it cannot be fetched.
-    pub(crate) address: u64,
-    pub(crate) length: usize,
-    pub(crate) target: Target,
-    pub(crate) owner: Owner,
-}
-
-/// Where a packet goes that comes in parts.
-#[derive(Debug)]
-enum Half {
-    /// To a receive's target, from this offset on.
-    Target { target: Target, start: usize },
-    /// Nobody has asked for it yet, or nobody has room for it.
-    Kept(Vec<u8>),
-}
-
-/// What has come from one peer and is not done with.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    unexpected: VecDeque<Unexpected>,
-    arriving: BTreeMap<u32, Arriving>,
-    half: Option<Half>,
-    /// Elements of a packet that comes in parts, until there are enough to be reduced.
-    scratch: Vec<u8>,
-    /// To be fetched, or to be written by the peer.
-    pub(crate) fetches: VecDeque<Fetch>,
-    /// The peer has nothing to say any more.
-    pub(crate) has_left: bool,
-    /// Whom it had lost when it left: a rank of the job.
-    pub(crate) has_lost: Option<usize>,
-}
-
-impl Inbox {
-    /// Whether something long is on its way.
-    pub(crate) fn awaits_data(&self) -> bool {
-        !self.arriving.is_empty()
-    }
-
-    /// Hands over a short message that has come, if one has.
-    #[inline]
-    pub(crate) fn look(&mut self, context: u32, tag: u32, take: &mut impl FnMut(&[u8])) -> Found {
-        if self.unexpected.is_empty() {
-            return Found::Nothing;
-        }
-        let Some(at) = self.find(context, tag) else { return Found::Nothing };
-        match &self.unexpected[at].body {
-            Body::Whole(bytes) => {
-                take(bytes);
-                self.unexpected.remove(at);
-                Found::Message
-            }
-            Body::Offered(_) => Found::Offer,
-        }
-    }
-
-    /// How long a message is that was offered, in bytes.
-    pub(crate) fn offered(&self, context: u32, tag: u32) -> Option<u64> {
-        match self.unexpected[self.find(context, tag)?].body {
-            Body::Offered(offer) => Some(offer.length),
-            Body::Whole(_) => None,
-        }
-    }
-
-    /// Whether a message waits that a receive fits.
-    fn find(&self, context: u32, tag: u32) -> Option<usize> {
-        let fits =
-            |message: &Unexpected| message.header.tag == tag && message.header.context == context;
-        self.unexpected.iter().position(fits)
-    }
-
-    /// Whose messages can never come now.
-    pub(crate) fn fail(&mut self) -> Vec<Owner> {
-        let fetches = std::mem::take(&mut self.fetches);
-        let arriving = std::mem::take(&mut self.arriving);
-        let fetched = fetches.into_iter().map(|fetch| fetch.owner);
-        fetched.chain(arriving.into_values().map(|arriving| arriving.owner)).collect()
-    }
-
-    /// Whether anything of this owner's is on its way.
-    pub(crate) fn holds(&self, owner: Owner) -> bool {
-        self.arriving.values().any(|arriving| arriving.owner == owner)
-            || self.fetches.iter().any(|fetch| fetch.owner == owner)
-    }
-
-    /// Forgets where the messages of `owner` were to go; what still comes of them is lost.
-    pub(crate) fn withdraw(&mut self, owner: Owner) -> Result<(), LinkError> {
-        if self.holds(owner) { Err(LinkError::HalfSent) } else { Ok(()) }
-    }
-}
 
 /// Packets of one peer go through this.
 pub(crate) struct Incoming<'e> {
@@ -154,13 +28,113 @@ pub(crate) struct Incoming<'e> {
 impl Incoming<'_> {
     /// Gives a receive what has come before it was posted; `false` where nothing has.
     pub(crate) fn posted(&mut self, posted: Posted) -> Result<bool, LinkError> {
-        let Some(at) = self.inbox.find(posted.context, posted.tag) else { return Ok(false) };
-        let Some(message) = self.inbox.unexpected.remove(at) else { return Ok(false) };
-        match message.body {
+        let Some(message) = self.inbox.take(posted.context, posted.tag) else { return Ok(false) };
+        let Unexpected { header, body, number } = message;
+        let origin = Origin { header, number };
+        match body {
             Body::Whole(bytes) => self.deliver(&posted, &bytes),
-            Body::Offered(offer) => self.accept(&posted, message.header.transfer, offer)?,
+            Body::Offered(offer) => self.accept(&posted, origin, offer)?,
+            Body::Comes(_) => self.go_on_with(&posted, header.transfer),
+            Body::Withdrawn => self.core.ended(posted.owner, Err(self.withdrawn_by())),
         }
         Ok(true)
+    }
+
+    /// Hands a message to a receive of which a part has come for one that was given up.
+    fn go_on_with(&mut self, posted: &Posted, transfer: u32) {
+        let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
+        let Some(kept) = arriving.kept.take() else { return };
+        let before = std::mem::replace(&mut arriving.target, posted.target);
+        arriving.owner = posted.owner;
+        let (length, came) = (arriving.length as u64, arriving.came);
+        let misfit = self.core.misfit(self.peer, length, posted);
+        match misfit {
+            // What still comes of it finds no memory.
+            Some(cause) => {
+                arriving.target = before;
+                self.core.ended(posted.owner, Err(cause));
+            }
+            None => {
+                let part = before.into.part(0, came);
+                let put = |bytes: &[u8]| posted.target.put(self.loans, 0, bytes);
+                let _ = part.read(self.loans, put);
+            }
+        }
+        self.loans.give_up(kept);
+    }
+
+    fn withdrawn_by(&self) -> Cause {
+        Cause::Withdrawn(self.core.names[self.peer].clone())
+    }
+
+    /// Forgets where the messages of `owner` were to go. Those of the program wait for the next receive
+    /// then, and those of a collective are nobody's any more. Says whether a message waits again, and
+    /// how many the peer's device may still write.
+    pub(crate) fn withdraw(&mut self, owner: Owner) -> (bool, usize) {
+        let (mut is_back, mut with_device) = (false, 0);
+        let is_message = matches!(owner, Owner::Request(_));
+        while let Some(at) = self.inbox.fetches.iter().position(|fetch| fetch.owner == owner) {
+            let Some(fetch) = self.inbox.fetches.remove(at) else { break };
+            let Fetch { origin, length, address, .. } = fetch;
+            if is_message {
+                let offer = Offer { length: length as u64, address };
+                self.inbox.put_back(origin, Body::Offered(offer));
+                is_back = true;
+            } else {
+                self.outbox.answer(Kind::Done, origin.header.transfer);
+            }
+        }
+        let mut comes = Vec::new();
+        for arriving in self.inbox.arriving.values_mut().filter(|arr| arr.owner == owner) {
+            if arriving.is_exposed {
+                arriving.goes_back = is_message;
+                with_device += 1;
+                continue;
+            }
+            arriving.owner = Owner::Nobody;
+            if !is_message {
+                continue;
+            }
+            let kept = self.loans.keep(arriving.length);
+            let target = Target { into: Stretch::all(kept, arriving.length), fold: None };
+            let came = arriving.target.into.part(0, arriving.came);
+            let _ = came.read(self.loans, |bytes| target.put(self.loans, 0, bytes));
+            (arriving.target, arriving.kept) = (target, Some(kept));
+            comes.push((arriving.origin, arriving.length as u64));
+        }
+        for (origin, length) in comes {
+            self.inbox.put_back(origin, Body::Comes(length));
+            is_back = true;
+        }
+        (is_back, with_device)
+    }
+
+    /// The peer has given up a message that it had offered.
+    fn withdrawn(&mut self, transfer: u32) {
+        self.inbox.withdrawn = self.inbox.withdrawn.wrapping_add(1);
+        let fetched = self.inbox.fetches.iter().position(|f| f.origin.header.transfer == transfer);
+        let ended = if let Some(arriving) = self.inbox.arriving.remove(&transfer) {
+            match arriving.kept {
+                Some(kept) => {
+                    self.loans.give_up(kept);
+                    self.inbox.is_withdrawn(transfer);
+                }
+                None if arriving.goes_back => {
+                    self.inbox.put_back(arriving.origin, Body::Withdrawn);
+                }
+                None => self.core.ended(arriving.owner, Err(self.withdrawn_by())),
+            }
+            true
+        } else if let Some(fetch) = fetched.and_then(|at| self.inbox.fetches.remove(at)) {
+            self.core.ended(fetch.owner, Err(self.withdrawn_by()));
+            true
+        } else {
+            self.inbox.is_withdrawn(transfer)
+        };
+        // Otherwise it was answered before the peer gave it up.
+        if ended {
+            self.outbox.answer(Kind::Done, transfer);
+        }
     }
 
     #[inline]
@@ -177,8 +151,9 @@ impl Incoming<'_> {
     }
 
     /// Decides how a long message comes.
-    fn accept(&mut self, posted: &Posted, transfer: u32, offer: Offer) -> Result<(), LinkError> {
+    fn accept(&mut self, posted: &Posted, origin: Origin, offer: Offer) -> Result<(), LinkError> {
         let (target, owner) = (posted.target, posted.owner);
+        let transfer = origin.header.transfer;
         if let Some(cause) = self.core.misfit(self.peer, offer.length, posted) {
             self.core.ended(owner, Err(cause));
             self.outbox.answer(Kind::Done, transfer);
@@ -187,7 +162,7 @@ impl Incoming<'_> {
         // No longer than the memory for it.
         let length = offer.length as usize;
         let address = if length >= self.limits.fetch { offer.address } else { 0 };
-        let fetch = Fetch { transfer, address, length, target, owner };
+        let fetch = Fetch { origin, address, length, fetched: 0, target, owner };
         // What is reduced comes by way of packets: a device does not reduce.
         if address != 0 || (length >= self.limits.write && target.fold.is_none()) {
             self.inbox.fetches.push_back(fetch);
@@ -198,9 +173,11 @@ impl Incoming<'_> {
 
     /// Asks for a long message to be sent, or to be written to `place`.
     pub(crate) fn grant(&mut self, fetch: &Fetch, place: Option<Place>) -> Result<(), LinkError> {
-        let Fetch { transfer, length, target, owner, .. } = *fetch;
-        let is_exposed = place.is_some();
-        let arriving = Arriving { target, owner, length, came: 0, is_exposed };
+        let Fetch { origin, length, target, owner, .. } = *fetch;
+        let (is_exposed, transfer) = (place.is_some(), origin.header.transfer);
+        let (came, kept, goes_back) = (0, None, false);
+        let arriving =
+            Arriving { origin, target, owner, length, came, is_exposed, kept, goes_back };
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
             return Err(LinkError::OutOfTurn("it offers two messages by one number"));
         }
@@ -212,9 +189,23 @@ impl Incoming<'_> {
     fn advance(&mut self, transfer: u32, length: usize) {
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
         arriving.came += length;
-        if arriving.came == arriving.length {
-            let (owner, length) = (arriving.owner, arriving.length);
-            self.inbox.arriving.remove(&transfer);
+        if arriving.came < arriving.length {
+            return;
+        }
+        let Arriving { origin, owner, length, target, kept, goes_back, .. } = *arriving;
+        self.inbox.arriving.remove(&transfer);
+        let bytes = || target.into.read(self.loans, <[u8]>::to_vec).unwrap_or_default();
+        if let Some(kept) = kept {
+            let bytes = bytes();
+            self.loans.give_up(kept);
+            self.inbox.is_whole(transfer, bytes);
+        } else if goes_back {
+            let Header { context, tag, .. } = origin.header;
+            match self.core.take(self.peer, context, tag) {
+                Some(posted) => self.deliver(&posted, &bytes()),
+                None => self.inbox.put_back(origin, Body::Whole(bytes())),
+            }
+        } else {
             self.core.ended(owner, Ok(Came { from: self.peer, length }));
         }
     }
@@ -233,11 +224,12 @@ impl Incoming<'_> {
     }
 
     /// Where the next bytes of a long message go.
-    fn arriving(&mut self, header: Header) -> Result<(Target, usize), LinkError> {
+    fn arriving(&self, header: Header) -> Result<(Target, usize), LinkError> {
         let unwanted = LinkError::OutOfTurn("it sends what nobody asked for");
-        let arriving = self.inbox.arriving.get_mut(&header.transfer).ok_or(unwanted)?;
-        // A peer whose device cannot be told of its own memory sends, and writes nothing.
-        if std::mem::take(&mut arriving.is_exposed) {
+        let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
+        // A peer whose device cannot be told of its own memory sends, and writes nothing. It still counts
+        // as exposed: a receive that is given up has its memory waited for in any case.
+        if arriving.is_exposed && arriving.came == 0 {
             let into = arriving.target.into.part(0, arriving.length);
             self.loans.conceal(into.loan, &into.range());
         }
@@ -251,8 +243,8 @@ impl Incoming<'_> {
     fn begin(&mut self, header: Header) -> Result<Half, LinkError> {
         Ok(match header.kind {
             Kind::Data => {
-                let (target, start) = self.arriving(header)?;
-                Half::Target { target, start }
+                let (_, start) = self.arriving(header)?;
+                Half::Transfer { transfer: header.transfer, start }
             }
             // A message that fits no receive yet may fit one when it is whole.
             _ => Half::Kept(Vec::new()),
@@ -261,13 +253,19 @@ impl Incoming<'_> {
 
     fn end(&mut self, header: Header) -> Result<(), LinkError> {
         match self.inbox.half.take() {
-            Some(Half::Target { .. }) => {
+            Some(Half::Transfer { .. }) => {
                 self.advance(header.transfer, header.length as usize);
                 Ok(())
             }
             Some(Half::Kept(bytes)) => self.packet(header, &bytes),
             None => Ok(()),
         }
+    }
+
+    /// Keeps a message until a receive for it is posted.
+    fn keep(&mut self, header: Header, body: Body) {
+        let number = self.core.arrival();
+        self.inbox.unexpected.push_back(Unexpected { header, body, number });
     }
 
     /// Reduces what has gathered in the scratch memory, which ends at `end` of the packet.
@@ -284,10 +282,8 @@ impl Sink for Incoming<'_> {
         match header.kind {
             Kind::Eager => match self.core.take(self.peer, header.context, header.tag) {
                 Some(posted) => self.deliver(&posted, payload),
-                None => {
-                    let body = Body::Whole(payload.to_vec());
-                    self.inbox.unexpected.push_back(Unexpected { header, body });
-                }
+                None if self.core.is_out_of_step(header.context, header.tag) => {}
+                None => self.keep(header, Body::Whole(payload.to_vec())),
             },
             Kind::Data => {
                 let (target, came) = self.arriving(header)?;
@@ -297,22 +293,29 @@ impl Sink for Incoming<'_> {
             Kind::Offer => {
                 let offer = Offer::decode(payload)?;
                 match self.core.take(self.peer, header.context, header.tag) {
-                    Some(posted) => self.accept(&posted, header.transfer, offer)?,
-                    None => {
-                        let body = Body::Offered(offer);
-                        self.inbox.unexpected.push_back(Unexpected { header, body });
+                    Some(posted) => {
+                        let origin = Origin { header, number: self.core.arrival() };
+                        self.accept(&posted, origin, offer)?;
                     }
+                    None => self.keep(header, Body::Offered(offer)),
                 }
             }
             Kind::Grant => self.outbox.granted(header.transfer, Place::decode(payload)?)?,
             Kind::Written => self.written_here(header.transfer)?,
             Kind::Done => {
-                let (owner, length) = self.outbox.done(header.transfer)?;
-                self.core.ended(owner, Ok(Came { from: self.peer, length }));
+                if let Some((owner, length)) = self.outbox.done(header.transfer)? {
+                    self.core.ended(owner, Ok(Came { from: self.peer, length }));
+                }
             }
             Kind::Bye => {
                 self.inbox.has_left = true;
                 self.inbox.has_lost = (header.transfer as usize).checked_sub(1);
+                self.inbox.has_word = true;
+            }
+            Kind::Withdrawn => self.withdrawn(header.transfer),
+            Kind::OutOfStep => {
+                self.core.heard.push(OutOfStep::decode(header, payload)?);
+                self.inbox.has_word = true;
             }
         }
         Ok(())
@@ -328,17 +331,21 @@ impl Sink for Incoming<'_> {
         if offset == 0 || self.inbox.half.is_none() {
             self.inbox.half = Some(self.begin(header)?);
         }
-        let filled = match &mut self.inbox.half {
-            Some(Half::Target { target, start }) if target.fold.is_none() => {
-                let into = target.into.part(*start + offset, length - offset);
-                match into.write(self.loans, |memory| fill(memory)) {
-                    Some(filled) => filled,
-                    // The bytes have to go somewhere, even if nobody wants them any more.
-                    None => fill(&mut [0; 4096][..(length - offset).min(4096)]),
-                }
+        // The receive may be another one than when the packet began.
+        let target = match &self.inbox.half {
+            Some(Half::Transfer { transfer, .. }) => {
+                self.inbox.arriving.get(transfer).map(|arriving| arriving.target)
             }
-            Some(Half::Target { target, start }) => {
-                let (target, start) = (*target, *start);
+            _ => None,
+        };
+        let filled = match (&mut self.inbox.half, target) {
+            (Some(Half::Transfer { start, .. }), Some(target)) if target.fold.is_none() => {
+                let into = target.into.part(*start + offset, length - offset);
+                let filled = into.write(self.loans, |memory| fill(memory));
+                filled.unwrap_or_else(|| to_nowhere(length - offset, fill))
+            }
+            (Some(Half::Transfer { start, .. }), Some(target)) => {
+                let start = *start;
                 let room = (length - offset).min(FOLDED - self.inbox.scratch.len());
                 let filled = append(&mut self.inbox.scratch, room, fill);
                 if let Ok(count) = filled
@@ -348,8 +355,9 @@ impl Sink for Incoming<'_> {
                 }
                 filled
             }
-            Some(Half::Kept(bytes)) => append(bytes, length - offset, fill),
-            None => Ok(0),
+            (Some(Half::Transfer { .. }), None) => to_nowhere(length - offset, fill),
+            (Some(Half::Kept(bytes)), _) => append(bytes, length - offset, fill),
+            (None, _) => Ok(0),
         };
         let filled = filled.map_err(|source| LinkError::System { operation: "receive", source })?;
         if offset + filled == length {
@@ -368,6 +376,11 @@ impl Sink for Incoming<'_> {
     fn loans(&self) -> Option<&Loans> {
         Some(self.loans)
     }
+}
+
+/// Takes some of `rest` bytes that nobody wants any more: they have to go somewhere.
+fn to_nowhere(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
+    fill(&mut [0; 4096][..rest.min(4096)])
 }
 
 /// Lets `fill` put up to `room` bytes behind those that are there.

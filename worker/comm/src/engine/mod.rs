@@ -5,7 +5,9 @@
 pub(crate) mod collective;
 pub(crate) mod core;
 pub(crate) mod direct;
+mod inbox;
 mod incoming;
+pub(crate) mod out_of_step;
 mod outbox;
 mod slab;
 pub(crate) mod stretch;
@@ -17,9 +19,11 @@ pub(crate) use slab::Key;
 
 use self::core::{Core, Posted};
 use crate::error::{Cause, LinkError, Operation, PeerName};
-use crate::link::{Armed, Exposure, Limits, Link, Watched};
+use crate::link::{Armed, Exposure, Limits, Link};
 use crate::packet::{Header, Kind};
-use incoming::{Fetch, Inbox, Incoming};
+use crate::station::Idle;
+use inbox::{Fetch, Inbox};
+use incoming::Incoming;
 use outbox::Outbox;
 use rlaunch_sys::{Loan, Loans};
 use std::sync::Arc;
@@ -52,6 +56,8 @@ struct Peer {
     inbox: Inbox,
     /// Whoever sleeps is woken when it has room.
     is_armed_for_room: bool,
+    /// Sleeps end when something comes from it.
+    is_watched: bool,
     is_gone: bool,
 }
 
@@ -73,6 +79,15 @@ pub(crate) struct Engine {
     pub(crate) threads: Threads,
 }
 
+/// What came of a fetch.
+enum Fetched {
+    All,
+    /// This rank may not.
+    Forbidden,
+    /// The peer has given up a message, and this may be it.
+    Revoked,
+}
+
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("core", &self.core).finish_non_exhaustive()
@@ -88,6 +103,7 @@ impl Engine {
             outbox: Outbox::default(),
             inbox: Inbox::default(),
             is_armed_for_room: false,
+            is_watched: false,
             is_gone: false,
         };
         let peers = links.into_iter().map(peer).collect();
@@ -200,7 +216,10 @@ impl Engine {
         loans: &Loans,
     ) {
         let posted = Posted { from: None, context, tag, target, owner };
-        if ranks.iter().any(|&peer| self.find(peer, posted, loans)) {
+        // By arrival, so that no rank waits until all before it have nothing more to say.
+        let came = |peer: &usize| Some((self.peers[*peer].inbox.came(context, tag)?, *peer));
+        let first = ranks.iter().filter_map(came).min();
+        if first.is_some_and(|(_, peer)| self.find(peer, posted, loans)) {
             return;
         }
         if let Some(fault) = &self.core.fault {
@@ -317,16 +336,29 @@ impl Engine {
     /// What follows from what has come.
     #[inline]
     fn after(&mut self, at: usize, loans: &Loans) {
-        let peer = &self.peers[at];
-        let (waits, has_left) = (!peer.outbox.is_empty(), peer.inbox.has_left);
-        if !peer.inbox.fetches.is_empty() {
+        let Peer { outbox, inbox, .. } = &self.peers[at];
+        let (waits, has_word) = (!outbox.is_empty(), inbox.has_word);
+        let fetches = !inbox.fetches.is_empty();
+        if has_word {
+            // Before anything is sent that may be given up by it.
+            self.hear_of_step(loans);
+        }
+        if fetches {
             self.fetch(at, loans);
         }
         if waits {
             self.pump(at, loans);
         }
-        if has_left {
-            self.leave(at);
+        if has_word {
+            self.hear_goodbye(at, loans);
+        }
+    }
+
+    #[cold]
+    fn hear_goodbye(&mut self, at: usize, loans: &Loans) {
+        self.peers[at].inbox.has_word = false;
+        if self.peers[at].inbox.has_left {
+            self.leave(at, loans);
         }
     }
 
@@ -341,7 +373,7 @@ impl Engine {
 
     /// Fetches what the peer has let this rank fetch, and lets it write what it may.
     fn fetch(&mut self, at: usize, loans: &Loans) {
-        while let Some(fetch) = self.peers[at].inbox.fetches.pop_front() {
+        while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
                 let into = fetch.target.into.part(0, fetch.length).piece(loans);
                 let place = match self.peers[at].link.expose(into) {
@@ -357,70 +389,84 @@ impl Engine {
                 }
                 continue;
             }
-            match self.fetch_one(at, &fetch, loans) {
-                Ok(true) => {
-                    self.peers[at].outbox.answer(Kind::Done, fetch.transfer);
+            match self.fetch_one(at, &mut fetch, loans) {
+                Ok(Fetched::All) => {
+                    self.peers[at].outbox.answer(Kind::Done, fetch.origin.header.transfer);
                     self.core.ended(fetch.owner, Ok(Came { from: at, length: fetch.length }));
                     self.pump(at, loans);
                 }
-                Ok(false) => match self.incoming(at, loans).0.grant(&fetch, None) {
+                Ok(Fetched::Forbidden) => match self.incoming(at, loans).0.grant(&fetch, None) {
                     Ok(()) => drop(self.pump(at, loans)),
                     Err(error) => return self.lose(at, error),
                 },
+                // Which message it is comes as a packet, and then the others are fetched.
+                Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
                 Err(error) => {
                     let cause = self.lost(at, error);
                     self.core.ended(fetch.owner, Err(cause.clone()));
-                    return self.core.fail_all(&cause);
+                    return self.fail_all(&cause);
                 }
             }
         }
     }
 
-    fn fetch_one(&mut self, at: usize, fetch: &Fetch, loans: &Loans) -> Result<bool, LinkError> {
-        let link = &mut self.peers[at].link;
-        let Fetch { address, length, target, .. } = fetch;
+    fn fetch_one(
+        &mut self,
+        at: usize,
+        fetch: &mut Fetch,
+        loans: &Loans,
+    ) -> Result<Fetched, LinkError> {
+        let Peer { link, inbox, .. } = &mut self.peers[at];
+        let known = inbox.withdrawn;
+        let Fetch { address, length, target, .. } = *fetch;
         let at_once = if target.fold.is_some() { FETCHED_FOLD } else { FETCHED };
         let scratch = &mut self.scratch;
-        if target.fold.is_some() && scratch.len() < at_once.min(*length) {
-            scratch.resize(at_once.min(*length), 0);
+        if target.fold.is_some() && scratch.len() < at_once.min(length) {
+            scratch.resize(at_once.min(length), 0);
         }
-        let mut fetched = 0;
-        while fetched < *length {
-            let part = at_once.min(length - fetched);
-            let from = address + fetched as u64;
+        if link.has_revoked(known) {
+            return Ok(Fetched::Revoked);
+        }
+        while fetch.fetched < length {
+            let part = at_once.min(length - fetch.fetched);
+            let from = address + fetch.fetched as u64;
             let went = if target.fold.is_some() {
-                let went = link.fetch(from, &mut scratch[..part])?;
-                if went {
-                    let _ = target.put(loans, fetched, &scratch[..part]);
-                }
-                went
+                link.fetch(from, &mut scratch[..part])
             } else {
-                let into = target.into.part(fetched, part);
-                into.write(loans, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))?
+                let into = target.into.part(fetch.fetched, part);
+                into.write(loans, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
             };
-            if !went {
-                return Ok(false);
+            // What was fetched, or not found, may be something else than what was offered.
+            if link.has_revoked(known) {
+                return Ok(Fetched::Revoked);
             }
-            fetched += part;
+            if !went? {
+                return Ok(Fetched::Forbidden);
+            }
+            if target.fold.is_some() {
+                let _ = target.put(loans, fetch.fetched, &scratch[..part]);
+            }
+            fetch.fetched += part;
         }
-        Ok(true)
+        Ok(Fetched::All)
     }
 
     /// The peer has said that it is done with everything.
-    fn leave(&mut self, at: usize) {
+    fn leave(&mut self, at: usize, loans: &Loans) {
         self.peers[at].is_gone = true;
         let peer = &mut self.peers[at];
         if let Some(rank) = peer.inbox.has_lost.filter(|rank| *rank < self.core.names.len()) {
             let why = Arc::new(LinkError::Hearsay(at));
             let cause = Cause::Lost { peer: self.core.names[rank].clone(), why };
             self.lost.get_or_insert(rank);
-            return self.core.fail_all(&cause);
+            return self.fail_all(&cause);
         }
         let cause = Cause::Left(self.core.names[at].clone());
         for (owner, length) in peer.outbox.all_written() {
             self.core.ended(owner, Ok(Came { from: at, length }));
         }
-        let mut owners = peer.inbox.fail();
+        let (mut owners, kept) = peer.inbox.fail();
+        kept.into_iter().for_each(|loan| loans.give_up(loan));
         owners.extend(peer.outbox.fail());
         self.core.posted.retain(|posted| {
             let is_theirs = posted.from == Some(at);
@@ -443,7 +489,7 @@ impl Engine {
     /// A rank that is lost takes the others with it: what they wait for may depend on it.
     fn lose(&mut self, at: usize, error: LinkError) {
         let cause = self.lost(at, error);
-        self.core.fail_all(&cause);
+        self.fail_all(&cause);
         self.threads.news();
     }
 
@@ -455,20 +501,11 @@ impl Engine {
         }
     }
 
-    /// Gives up a request: its memory is about to go.
-    pub(crate) fn withdraw(&mut self, key: Key, loans: &Loans) {
-        let collective = self.core.requests.remove(key).and_then(|request| request.collective);
-        let owner = collective.map_or(Owner::Request(key), Owner::Collective);
-        self.core.posted.retain(|posted| posted.owner != owner);
-        for at in 0..self.peers.len() {
-            let peer = &mut self.peers[at];
-            let withdrawn = peer.outbox.withdraw(owner).and_then(|()| peer.inbox.withdraw(owner));
-            if let Err(error) = withdrawn {
-                self.lose(at, error);
-            }
-        }
-        if let Some(key) = collective {
-            self.drop_collective(key, loans);
+    /// Everything that waits fails, and everything to come. What was offered goes back to its owners.
+    fn fail_all(&mut self, cause: &Cause) {
+        self.core.fail_all(cause);
+        for peer in &mut self.peers {
+            peer.outbox.revoke_all(&mut *peer.link);
         }
     }
 
@@ -490,27 +527,31 @@ impl Engine {
         vec![self.core.names[rank].clone()]
     }
 
-    /// What to sleep on, by link; `None` where something has come meanwhile.
-    pub(crate) fn arm(
-        &mut self,
-        mut watch: impl FnMut(Watched<'_>) -> Result<(), LinkError>,
-    ) -> bool {
+    /// Has `idle` sleep on the links; `false` where something has come meanwhile.
+    pub(crate) fn arm(&mut self, idle: &dyn Idle) -> bool {
         for at in 0..self.peers.len() {
             if self.peers[at].is_gone {
+                let Peer { link, is_watched, .. } = &mut self.peers[at];
+                if std::mem::take(is_watched) {
+                    link.forget(&mut |fd| idle.forget(at, fd));
+                }
                 continue;
             }
             // A device is being told of memory, and says nothing when that is done.
-            if !self.peers[at].inbox.fetches.is_empty() {
+            if self.peers[at].inbox.fetches.front().is_some_and(|fetch| fetch.address == 0) {
                 return false;
             }
             let is_expected = at == self.awaited || self.expects(at);
-            let Peer { link, outbox, is_armed_for_room, .. } = &mut self.peers[at];
+            let Peer { link, outbox, is_armed_for_room, is_watched, .. } = &mut self.peers[at];
             if is_expected {
                 link.ask();
             }
             *is_armed_for_room = !outbox.is_empty();
             let watched = match link.arm(*is_armed_for_room) {
-                Ok(Armed::Watch(watched)) => watch(watched),
+                Ok(Armed::Watch(watched)) => {
+                    *is_watched = true;
+                    idle.watch(at, watched)
+                }
                 Ok(Armed::Quiet) => Ok(()),
                 Ok(Armed::Awake) => return false,
                 Err(error) => Err(error),

@@ -5,12 +5,13 @@
 //! long one.
 
 use super::core::Owner;
+use super::out_of_step::OutOfStep;
 use super::stretch::Stretch;
 use crate::error::LinkError;
 use crate::link::{Link, Place, Wrote};
 use crate::packet::{Header, Kind};
 use rlaunch_sys::Loans;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What goes along with [`Kind::Offer`]: the message's length, and where it may be fetched from, 0
 /// where it may not.
@@ -50,14 +51,14 @@ impl Place {
     }
 }
 
-fn pair(first: u64, second: u64) -> [u8; 16] {
+pub(super) fn pair(first: u64, second: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&first.to_le_bytes());
     bytes[8..].copy_from_slice(&second.to_le_bytes());
     bytes
 }
 
-fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkError> {
+pub(super) fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkError> {
     let ([first, second], []) = bytes.as_chunks::<8>() else {
         return Err(LinkError::OutOfTurn(what));
     };
@@ -73,8 +74,8 @@ enum Queued {
     Copy { header: Header, bytes: Box<[u8]> },
     /// An offer.
     Offer { header: Header, offer: Offer },
-    /// A grant that says where to write.
-    Grant { header: Header, place: Place },
+    /// Two words: a grant that says where to write, or news of a collective.
+    Words { header: Header, words: [u8; 16] },
     /// Nothing but a header.
     Bare(Header),
 }
@@ -84,11 +85,26 @@ enum Queued {
 struct Transfer {
     from: Stretch,
     owner: Owner,
+    /// Where it was offered to be fetched from.
+    address: u64,
     sent: usize,
     /// Where it may be written to.
     place: Option<Place>,
     /// The link has all of it, and says when its memory may change.
     is_written: bool,
+}
+
+impl Transfer {
+    /// The next packet of this transfer, and where its payload is.
+    fn packet(&self, id: u32, longest: usize) -> (Header, Stretch) {
+        let length = (self.from.length - self.sent).min(longest);
+        (about(Kind::Data, id, length), self.from.part(self.sent, length))
+    }
+
+    /// Whether a device reads the message from its owner's memory.
+    fn is_with_device(&self, is_begun: bool) -> bool {
+        self.is_written || (is_begun && self.place.is_some())
+    }
 }
 
 /// Packets for one peer.
@@ -102,6 +118,8 @@ pub(crate) struct Outbox {
     /// Those of them that are wanted, in turn; and how much of the first's next packet was begun.
     streams: VecDeque<u32>,
     begun: Option<u32>,
+    /// Messages that were offered and then given up, until the peer has answered.
+    withdrawn: BTreeSet<u32>,
     last: u32,
 }
 
@@ -130,10 +148,16 @@ impl Outbox {
     pub(crate) fn offer(&mut self, header: Header, from: Stretch, address: u64, owner: Owner) {
         self.last = self.last.wrapping_add(1).max(1);
         let offer = Offer { length: from.length as u64, address };
-        self.transfers
-            .insert(self.last, Transfer { from, owner, sent: 0, place: None, is_written: false });
+        let transfer = Transfer { from, owner, address, sent: 0, place: None, is_written: false };
+        self.transfers.insert(self.last, transfer);
         let header = Header { transfer: self.last, length: Offer::SIZE as u32, ..header };
         self.queue.push_back(Queued::Offer { header, offer });
+    }
+
+    /// Tells the peer about a collective.
+    pub(crate) fn tell(&mut self, news: OutOfStep) {
+        let (header, words) = news.encode();
+        self.queue.push_back(Queued::Words { header, words });
     }
 
     /// Answers an offer of the peer.
@@ -145,7 +169,7 @@ impl Outbox {
     pub(crate) fn grant(&mut self, transfer: u32, place: Option<Place>) {
         let Some(place) = place else { return self.answer(Kind::Grant, transfer) };
         let header = about(Kind::Grant, transfer, Place::SIZE);
-        self.queue.push_back(Queued::Grant { header, place });
+        self.queue.push_back(Queued::Words { header, words: place.encode() });
     }
 
     /// Says goodbye, and whom this rank has lost, if that is why it leaves; then nothing else is
@@ -163,6 +187,9 @@ impl Outbox {
 
     /// The peer wants a message.
     pub(crate) fn granted(&mut self, transfer: u32, place: Option<Place>) -> Result<(), LinkError> {
+        if self.withdrawn.contains(&transfer) {
+            return Ok(());
+        }
         let unknown = LinkError::OutOfTurn("it wants what was not offered");
         let wanted = self.transfers.get_mut(&transfer).ok_or(unknown)?;
         if wanted.place.is_some() || self.streams.contains(&transfer) {
@@ -186,14 +213,17 @@ impl Outbox {
         Some((written.owner, written.from.length))
     }
 
-    /// The peer has fetched a message, or does not want it; whose it was.
-    pub(crate) fn done(&mut self, transfer: u32) -> Result<(Owner, usize), LinkError> {
+    /// The peer has fetched a message, or does not want it; whose it was, unless it was given up.
+    pub(crate) fn done(&mut self, transfer: u32) -> Result<Option<(Owner, usize)>, LinkError> {
+        if self.withdrawn.remove(&transfer) {
+            return Ok(None);
+        }
         if self.streams.contains(&transfer) {
             return Err(LinkError::OutOfTurn("it has what it wants to be sent"));
         }
         let unknown = LinkError::OutOfTurn("it has what was not offered");
         let ended = self.transfers.remove(&transfer).ok_or(unknown)?;
-        Ok((ended.owner, ended.from.length))
+        Ok(Some((ended.owner, ended.from.length)))
     }
 
     /// Sends as much as there is room for; whose messages are sent goes to `sent`. Says whether
@@ -252,9 +282,8 @@ impl Outbox {
                 Wrote::Unable => transfer.place = None,
             }
         }
-        let length = (transfer.from.length - transfer.sent).min(link.limits().packet);
-        let header = about(Kind::Data, id, length);
-        let part = transfer.from.part(transfer.sent, length);
+        let (header, part) = transfer.packet(id, link.limits().packet);
+        let length = part.length;
         let went = part.read(loans, |bytes| link.send(header, bytes));
         if !went.ok_or(LinkError::HalfSent)?? {
             self.begun = Some(id);
@@ -272,20 +301,86 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Gives up what belongs to `owner`. Fails where a part of it is on its way.
-    pub(crate) fn withdraw(&mut self, owner: Owner) -> Result<(), LinkError> {
-        let mut at = 0;
-        let is_begun = self.is_begun;
-        let mut half = false;
-        self.queue.retain(|queued| {
-            let is_theirs = matches!(queued, Queued::Message { owner: of, .. } if *of == owner);
-            half |= is_theirs && at == 0 && is_begun;
-            at += 1;
-            !is_theirs
-        });
-        // What was offered may be asked for later, and cannot be taken back.
-        half |= self.transfers.values().any(|transfer| transfer.owner == owner);
-        if half { Err(LinkError::HalfSent) } else { Ok(()) }
+    /// Gives up what belongs to `owner`, whose memory is not read any more when this returns: a packet
+    /// of which a part is sent goes on from a copy. Says how many messages a device still reads.
+    pub(crate) fn withdraw(
+        &mut self,
+        owner: Owner,
+        link: &mut dyn Link,
+        loans: &Loans,
+    ) -> Result<usize, LinkError> {
+        let theirs = self.transfers.iter().filter(|(_, transfer)| transfer.owner == owner);
+        let theirs: Vec<u32> = theirs.map(|(id, _)| *id).collect();
+        let mut with_device = 0;
+        for id in theirs {
+            with_device += usize::from(!self.withdraw_offer(id, link, loans)?);
+        }
+        if let Some(Queued::Message { header, from, owner: of }) = self.queue.front()
+            && *of == owner
+            && self.is_begun
+        {
+            let bytes = from.read(loans, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
+            self.queue[0] = Queued::Copy { header: *header, bytes };
+        }
+        self.queue
+            .retain(|queued| !matches!(queued, Queued::Message { owner: of, .. } if *of == owner));
+        Ok(with_device)
+    }
+
+    /// Takes back an offer; `false` where a device reads the message.
+    fn withdraw_offer(
+        &mut self,
+        id: u32,
+        link: &mut dyn Link,
+        loans: &Loans,
+    ) -> Result<bool, LinkError> {
+        let Some(transfer) = self.transfers.get(&id) else { return Ok(true) };
+        let is_begun = self.begun == Some(id);
+        if transfer.is_with_device(is_begun) {
+            return Ok(false);
+        }
+        if is_begun {
+            let (header, part) = transfer.packet(id, link.limits().packet);
+            let bytes = part.read(loans, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
+            self.queue.push_front(Queued::Copy { header, bytes });
+            (self.is_begun, self.begun) = (true, None);
+        }
+        self.revoke(id, link);
+        Ok(true)
+    }
+
+    fn revoke(&mut self, id: u32, link: &mut dyn Link) {
+        let Some(transfer) = self.transfers.remove(&id) else { return };
+        self.streams.retain(|stream| *stream != id);
+        let is_it = |queued: &Queued| matches!(queued, Queued::Offer { header, .. } if header.transfer == id);
+        let queued = self.queue.iter().position(is_it);
+        if let Some(at) = queued.filter(|at| *at > 0 || !self.is_begun) {
+            // The peer has not heard of it.
+            self.queue.remove(at);
+            return;
+        }
+        link.revoke(transfer.address);
+        self.withdrawn.insert(id);
+        self.answer(Kind::Withdrawn, id);
+    }
+
+    /// Takes back all offers, since their owners' memory goes. The peer is not told which they were: it
+    /// hears of the fault, and until then trusts nothing that it fetches.
+    pub(crate) fn revoke_all(&mut self, link: &mut dyn Link) {
+        let begun = self.begun;
+        let is_free = |id: &u32, transfer: &mut Transfer| {
+            begun != Some(*id) && !transfer.is_with_device(false)
+        };
+        for (id, transfer) in self.transfers.extract_if(.., is_free) {
+            self.streams.retain(|stream| *stream != id);
+            self.withdrawn.insert(id);
+            link.revoke(transfer.address);
+        }
+    }
+
+    /// Whether a message of this owner's was offered, which has given it up: then a device reads it.
+    pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
+        self.transfers.values().any(|transfer| transfer.owner == owner)
     }
 
     /// Whether anything of this owner's is not sent.
@@ -300,12 +395,13 @@ impl Outbox {
     pub(crate) fn fail(&mut self) -> Vec<Owner> {
         let queued = self.queue.drain(..).filter_map(|queued| match queued {
             Queued::Message { owner, .. } => Some(owner),
-            Queued::Copy { .. } | Queued::Offer { .. } | Queued::Grant { .. } | Queued::Bare(_) => {
+            Queued::Copy { .. } | Queued::Offer { .. } | Queued::Words { .. } | Queued::Bare(_) => {
                 None
             }
         });
         let queued: Vec<Owner> = queued.collect();
         self.streams.clear();
+        self.withdrawn.clear();
         let transfers = std::mem::take(&mut self.transfers);
         queued.into_iter().chain(transfers.into_values().map(|transfer| transfer.owner)).collect()
     }
@@ -318,7 +414,7 @@ fn send(queued: &Queued, link: &mut dyn Link, loans: &Loans) -> Result<bool, Lin
         }
         Queued::Copy { header, bytes } => link.send(*header, bytes),
         Queued::Offer { header, offer } => link.send(*header, &offer.encode()),
-        Queued::Grant { header, place } => link.send(*header, &place.encode()),
+        Queued::Words { header, words } => link.send(*header, words),
         Queued::Bare(header) => link.send(*header, &[]),
     }
 }

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::agent::Heard;
 use crate::error::{Cause, LinkError};
 use rlaunch_bootstrap::client::news::News;
-use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {
     /// Why all calls fail, where the agent has said so.
@@ -29,6 +29,12 @@ impl Engine {
                 let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
                 if at < self.peers.len() && at != self.me && (ends || is_missed) {
                     self.blame(&[at], LinkError::Failed(status));
+                }
+            }
+            Heard::News(News::RanksLeft { ranks }) => {
+                let left = (0..self.peers.len()).filter(|at| ranks.contains(Rank(*at as u32)));
+                for at in left.filter(|at| *at != self.me).collect::<Vec<_>>() {
+                    self.peers[at].link.peer_has_left();
                 }
             }
             Heard::News(News::NodeLost { node, how }) => {
@@ -66,7 +72,7 @@ impl Engine {
     fn judge(&mut self, cause: &Cause) {
         self.is_judged = true;
         self.core.fault = Some(cause.clone());
-        self.core.fail_all(cause);
+        self.fail_all(cause);
         self.threads.news();
     }
 }
@@ -77,7 +83,6 @@ mod tests {
     use crate::error::{Operation, PeerName};
     use crate::link::{Armed, Limits, Link, OwnLink, Sink};
     use crate::packet::Header;
-    use rlaunch_bootstrap::id::Rank;
     use rlaunch_bootstrap::job::ExitStatus;
 
     struct Silent {

@@ -4,9 +4,10 @@ use super::tcp::TcpLink;
 use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, WAKING, Watched, Wrote};
 use crate::error::LinkError;
 use crate::packet::{Header, Kind};
-use crate::wire_up::Reception;
+use crate::wire_up::{Arrival, Call, Reception};
 use rlaunch_bootstrap::id::Rank;
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,18 +30,28 @@ impl Outlook {
 pub(crate) struct LaterLink {
     peer: Rank,
     outlook: Outlook,
+    /// What was watched until the peer was met.
+    call: Call,
     way: Way,
 }
 
 enum Way {
-    Ahead { reception: Arc<Reception>, is_wanted: bool, seen: u32 },
+    Ahead {
+        reception: Arc<Reception>,
+        is_wanted: bool,
+        seen: u32,
+    },
     Met(Box<dyn Link>),
+    /// It has left, and has sent nothing.
+    Left {
+        is_told: bool,
+    },
 }
 
 impl LaterLink {
     pub(crate) fn new(peer: Rank, reception: &Arc<Reception>) -> LaterLink {
         let way = Way::Ahead { reception: reception.clone(), is_wanted: false, seen: 0 };
-        LaterLink { peer, outlook: reception.outlook(peer), way }
+        LaterLink { peer, outlook: reception.outlook(peer), call: reception.call(), way }
     }
 
     #[cfg(test)]
@@ -54,8 +65,10 @@ impl LaterLink {
         if !reception.has_news(seen) {
             return Ok(false);
         }
-        if let Some(link) = reception.take(self.peer)? {
-            self.way = Way::Met(link);
+        match reception.take(self.peer)? {
+            Some(Arrival::Met(link)) => self.way = Way::Met(link),
+            Some(Arrival::Left) => self.way = Way::Left { is_told: false },
+            None => {}
         }
         Ok(true)
     }
@@ -70,7 +83,7 @@ impl LaterLink {
     fn met_before(&mut self) -> Option<&mut dyn Link> {
         match &mut self.way {
             Way::Met(link) => Some(link.as_mut()),
-            Way::Ahead { .. } => None,
+            Way::Ahead { .. } | Way::Left { .. } => None,
         }
     }
 }
@@ -107,7 +120,19 @@ impl Link for LaterLink {
     }
 
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
-        self.met()?.map_or(Ok(false), |link| link.receive(sink))
+        if let Some(link) = self.met()? {
+            return link.receive(sink);
+        }
+        match &mut self.way {
+            // What the peer would have said.
+            Way::Left { is_told: is_told @ false } => {
+                *is_told = true;
+                let bye = Kind::Bye;
+                sink.packet(Header { kind: bye, context: 0, tag: 0, transfer: 0, length: 0 }, &[])?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     // Who exposes memory and who writes to it have spoken before.
@@ -133,7 +158,7 @@ impl Link for LaterLink {
     fn is_delivered(&self) -> bool {
         match &self.way {
             Way::Met(link) => link.is_delivered(),
-            Way::Ahead { .. } => true,
+            Way::Ahead { .. } | Way::Left { .. } => true,
         }
     }
 
@@ -144,21 +169,38 @@ impl Link for LaterLink {
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
+        if let Way::Ahead { reception, .. } = &self.way {
+            reception.quiet();
+        }
         // News may be for links that were asked before this one.
         if self.hear()? {
             return Ok(Armed::Awake);
         }
         match &mut self.way {
             Way::Met(link) => link.arm(wants_room),
-            Way::Ahead { reception, .. } => {
-                Ok(Armed::Watch(Watched { fd: reception.fd(), writable: false }))
+            Way::Ahead { .. } => {
+                Ok(Armed::Watch(Watched { fd: self.call.as_fd(), writable: false }))
             }
+            Way::Left { is_told: false } => Ok(Armed::Awake),
+            Way::Left { is_told: true } => Ok(Armed::Quiet),
         }
     }
 
     fn disarm(&mut self) {
         if let Some(link) = self.met_before() {
             link.disarm();
+        }
+    }
+    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
+        forgets(self.call.as_fd());
+        if let Way::Met(link) = &self.way {
+            link.forget(forgets);
+        }
+    }
+
+    fn peer_has_left(&mut self) {
+        if let Way::Ahead { reception, .. } = &self.way {
+            reception.peer_has_left(self.peer);
         }
     }
 }

@@ -64,6 +64,22 @@ pub(crate) trait Link: Send {
         let _ = whole;
     }
 
+    /// What was [offered](Link::offer) at this address is about to change: whoever fetches it from here
+    /// on finds that out by [`Link::has_revoked`]. Called once for each [`Kind::Withdrawn`] that is
+    /// sent, before it.
+    ///
+    /// [`Kind::Withdrawn`]: crate::packet::Kind::Withdrawn
+    fn revoke(&mut self, address: u64) {
+        let _ = address;
+    }
+
+    /// Whether the peer has revoked more than these offers. Asked after a [fetch](Link::fetch), whose
+    /// bytes are what was offered where it says `false`.
+    fn has_revoked(&mut self, known: u32) -> bool {
+        let _ = known;
+        false
+    }
+
     /// Lets the peer write to this memory, and says what it has to know for that.
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
         let _ = into;
@@ -99,6 +115,16 @@ pub(crate) trait Link: Send {
 
     /// After it has slept, or changed its mind.
     fn disarm(&mut self) {}
+
+    /// Hands everything to `forgets` that [`Link::arm`] has ever given to be watched: the peer has left,
+    /// and no news of it are waited for.
+    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let _ = forgets;
+    }
+
+    /// The peer's process has ended well, as the launcher knows. A link that has met the peer hears of
+    /// that itself, after all that was sent.
+    fn peer_has_left(&mut self) {}
 }
 
 /// How much goes at once over a link, in bytes.

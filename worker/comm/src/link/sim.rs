@@ -135,6 +135,14 @@ impl Link for SimLink {
         Ok(self.world.fetch(address, into))
     }
 
+    fn revoke(&mut self, address: u64) {
+        self.world.revoke(self.from, self.to, address);
+    }
+
+    fn has_revoked(&mut self, known: u32) -> bool {
+        self.world.revoked(self.to, self.from) != known
+    }
+
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
         let range = into.start..into.start + into.length;
         match self.world.chance(8) {

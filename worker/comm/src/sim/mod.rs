@@ -88,6 +88,8 @@ struct State {
     confirmed: BTreeMap<(usize, usize), VecDeque<u32>>,
     /// Messages that may be fetched, by address.
     exposed: BTreeMap<u64, Vec<u8>>,
+    /// How many of them were revoked, by who had offered them and to whom.
+    revoked: BTreeMap<(usize, usize), u32>,
 }
 
 /// What the ranks of a world share.
@@ -175,6 +177,19 @@ impl Shared {
         let address = before.map_or(1, |(at, bytes)| at + bytes.len() as u64 + 1);
         state.exposed.insert(address, message.to_vec());
         Some(address)
+    }
+
+    /// The program of `from` uses the memory at `address` for something else from here on.
+    pub(crate) fn revoke(&self, from: usize, to: usize, address: u64) {
+        let mut state = self.lock();
+        *state.revoked.entry((from, to)).or_default() += 1;
+        if let Some(bytes) = state.exposed.get_mut(&address) {
+            bytes.fill(0xee);
+        }
+    }
+
+    pub(crate) fn revoked(&self, from: usize, to: usize) -> u32 {
+        self.lock().revoked.get(&(from, to)).copied().unwrap_or(0)
     }
 
     pub(crate) fn fetch(&self, address: u64, into: &mut [u8]) -> bool {
@@ -294,9 +309,11 @@ impl Idle for SimIdle {
         Ok(())
     }
 
-    fn watch(&self, _: Watched<'_>) -> Result<(), LinkError> {
+    fn watch(&self, _: usize, _: Watched<'_>) -> Result<(), LinkError> {
         Ok(())
     }
+
+    fn forget(&self, _: usize, _: BorrowedFd<'_>) {}
 
     // A simulated rank has one thread.
     fn ring(&self) {}
@@ -318,6 +335,7 @@ pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + 
         wires: BTreeMap::new(),
         confirmed: BTreeMap::new(),
         exposed: BTreeMap::new(),
+        revoked: BTreeMap::new(),
     };
     let world = Arc::new(Shared { state: Mutex::new(state), turns: Condvar::new() });
     std::thread::scope(|scope| {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::element::Op;
-use crate::error::Cause;
+use crate::error::{Cause, CommError};
+use std::cell::Cell;
 
 fn settings(seed: u64, ranks: usize) -> Settings {
     let (per_node, faults, timeout) = (2, Faults::default(), Duration::from_secs(60));
@@ -75,6 +76,36 @@ fn tags_are_kept_apart_and_anybody_may_be_meant() {
                     assert!(!std::mem::replace(&mut seen[received.from], true));
                 }
             }
+        });
+    }
+}
+
+#[test]
+fn a_receive_from_any_rank_takes_the_message_that_came_first() {
+    for seed in 0..20 {
+        run(&settings(seed, 4), |comm| match comm.rank() {
+            0 => {
+                let mut data = vec![0_u8; 2000];
+                // What comes with the other tag comes after the message.
+                comm.recv(&mut data, 3, 9).unwrap();
+                comm.send(&[0_u8], 1, 9).unwrap();
+                comm.recv(&mut data, 1, 9).unwrap();
+                let from = [(); 2].map(|()| comm.recv_any(&mut data, 1).unwrap().from);
+                assert_eq!(from, [3, 1], "seed {seed}");
+            }
+            rank @ (1 | 3) => {
+                if rank == 1 {
+                    comm.recv(&mut [0_u8], 0, 9).unwrap();
+                }
+                // Rank 3's is so long that it is offered.
+                let data = vec![1_u8; rank * 500];
+                comm.scope(|scope| {
+                    let _ = scope.isend(&data, 0, 1)?;
+                    scope.isend(&[1_u8], 0, 9).map(drop)
+                })
+                .unwrap();
+            }
+            _ => {}
         });
     }
 }
@@ -273,4 +304,139 @@ fn an_abort_says_why() {
         let error = comm.abort("no data");
         assert_eq!(error.to_string(), "abort: no data");
     });
+}
+
+thread_local! {
+    /// Whether the waits of this thread's rank are to end.
+    static QUITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A call that is interrupted when it first sleeps.
+fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>) -> CommError {
+    comm.end_waits_by(|| QUITS.get());
+    QUITS.set(true);
+    let given_up = calls().err().expect("it has to sleep");
+    QUITS.set(false);
+    assert!(matches!(given_up.cause, Cause::Interrupted), "{given_up}");
+    given_up
+}
+
+/// Ranks know by their own turns that something has happened elsewhere: time is virtual.
+fn for_a_while(comm: &Communicator) {
+    let until = comm.station.idle.now() + Duration::from_millis(20);
+    while comm.station.idle.now() < until {
+        comm.station.idle.pass();
+    }
+}
+
+#[test]
+fn a_message_that_was_given_up_is_not_received() {
+    // Fetched, written and sent, and where the kernel forbids to fetch.
+    for (seed, length) in (0..90).zip([700, 1024, 3000, 10_001].into_iter().cycle()) {
+        let faults = Faults { no_fetch: seed % 3 == 0, ..Faults::default() };
+        run(&Settings { faults, ..settings(seed, 3) }, |comm| {
+            let (first, next) = (message(0, 1, length), message(0, 2, length));
+            let mut data = vec![0; length];
+            match comm.rank() {
+                0 => {
+                    for to in [1, 2] {
+                        quitting(comm, || comm.send(&first, to, 5));
+                    }
+                    for to in [1, 2] {
+                        comm.send(&next, to, 5).unwrap();
+                    }
+                }
+                _ => {
+                    for_a_while(comm);
+                    let given_up = comm.recv(&mut data, 0, 5).unwrap_err().to_string();
+                    let words = "rank 0 on n0 gave up the message before it was received";
+                    assert!(given_up.ends_with(words), "seed {seed}: {given_up}");
+                    comm.recv(&mut data, 0, 5).unwrap();
+                    assert_eq!(data, next, "seed {seed}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_receive_that_is_given_up_leaves_the_message_for_the_next() {
+    for (seed, length) in (0..60).zip([40, 1024, 3000, 10_001].into_iter().cycle()) {
+        let faults = Faults { no_fetch: true, ..Faults::default() };
+        run(&Settings { faults, ..settings(seed, 2) }, |comm| {
+            if comm.rank() == 0 {
+                for number in 0..4 {
+                    comm.send(&message(0, number, length), 1, 5).unwrap();
+                }
+                return;
+            }
+            comm.end_waits_by(|| QUITS.get());
+            let mut number = 0;
+            while number < 4 {
+                let mut data = vec![0; length];
+                QUITS.set(!QUITS.get());
+                match comm.recv(&mut data, 0, 5) {
+                    Ok(_) => {
+                        assert_eq!(data, message(0, number, length), "seed {seed}, {number}");
+                        number += 1;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error.cause, Cause::Interrupted), "seed {seed}: {error}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn all_ranks_are_told_of_a_collective_that_was_given_up() {
+    let words = "rank 2 on n1 gave up all_reduce on this communicator, whose ranks are at \
+                 different calls since: use another";
+    for (seed, count) in (0..60).zip([1, 100, 3000].into_iter().cycle()) {
+        let said = run(&settings(seed, 4), |comm| {
+            let other = comm.split(0, comm.rank() as i64).unwrap();
+            let (own, mut sum) = (vec![1_u64; count], vec![0; count]);
+            let mut call = || comm.all_reduce(&own, &mut sum, Op::Sum);
+            let mut failed = Vec::new();
+            if comm.rank() == 2 {
+                quitting(comm, &mut call);
+            } else {
+                for_a_while(comm);
+                // All that it needs may have been sent before.
+                failed.extend(call().err().map(|error| error.to_string()));
+            }
+            failed.push(comm.barrier().unwrap_err().to_string());
+            failed.push(comm.split(0, 0).unwrap_err().to_string());
+            let mut all = [0_u64];
+            other.all_reduce(&[1], &mut all, Op::Sum).unwrap();
+            assert_eq!(all, [4]);
+            // Messages are not collectives.
+            let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
+            comm.sendrecv(&own, (right, 0), &mut sum, (left, 0)).unwrap();
+            (failed, comm.station.idle.now())
+        });
+        for (failed, now) in said {
+            assert!(failed.iter().all(|failed| failed.ends_with(words)), "seed {seed}: {failed:?}");
+            assert!(now < Duration::from_secs(30), "seed {seed}: {now:?}");
+        }
+    }
+}
+
+#[test]
+fn a_collective_that_has_begun_and_is_dropped_is_given_up() {
+    for seed in 0..20 {
+        run(&settings(seed, 3), |comm| {
+            let (own, mut sum) = (vec![1_u64; 2000], vec![0; 2000]);
+            if comm.rank() == 1 {
+                let dropped = comm.scope(|scope| {
+                    let _ = scope.iall_reduce(&own, &mut sum, Op::Sum)?;
+                    Err::<(), _>(comm.abort("no more"))
+                });
+                dropped.unwrap_err();
+            }
+            let failed = comm.all_reduce(&own, &mut sum, Op::Sum).unwrap_err().to_string();
+            assert!(failed.contains("rank 1 on n0 gave up all_reduce"), "seed {seed}: {failed}");
+        });
+    }
 }

@@ -6,19 +6,32 @@ use crate::communicator::Communicator;
 use crate::group::Group;
 use crate::link::tcp::TcpLink;
 use crate::link::{Link, OwnLink};
+use crate::packet::{Header, Kind};
 use rlaunch_stopwatch::Stopwatch;
 use std::net::{TcpListener, TcpStream};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 const ROUNDS: u64 = 60;
 const TOO_LONG: Duration = LONGEST_SLEEP.saturating_mul(20);
 
 fn communicator(me: usize, links: Vec<Box<dyn Link>>, patience: Patience) -> Communicator {
+    let timeout = Duration::from_secs(60);
+    waiting_by(Arc::new(Kernel::new().unwrap()), timeout, me, links, patience)
+}
+
+fn waiting_by(
+    idle: Arc<dyn Idle>,
+    timeout: Duration,
+    me: usize,
+    links: Vec<Box<dyn Link>>,
+    patience: Patience,
+) -> Communicator {
     let nodes: Vec<u32> = (0..links.len() as u32).collect();
     let name = |rank: &u32| PeerName { rank: *rank, host: format!("n{rank}").into() };
     let engine = Engine::new(me, links, nodes.iter().map(name).collect());
-    let kernel = Arc::new(Kernel::new().unwrap());
-    let station = Station::new(engine, kernel, patience, Some(Duration::from_secs(60)));
+    let station = Station::new(engine, idle, patience, Some(timeout));
     Communicator::new(Arc::new(station), Group::world(me, nodes.into()))
 }
 
@@ -98,4 +111,96 @@ fn who_looks_for_long_does_not_keep_the_others_from_sending() {
         second.send(&[0_u64], 0, 1).unwrap();
     });
     assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
+
+/// Counts how often a sleep ends.
+#[derive(Debug)]
+struct Counted {
+    kernel: Kernel,
+    sleeps: AtomicU32,
+}
+
+impl Idle for Counted {
+    fn now(&self) -> Duration {
+        self.kernel.now()
+    }
+
+    fn pass(&self) {
+        self.kernel.pass();
+    }
+
+    fn sleep(&self, longest: Duration) -> bool {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.kernel.sleep(longest)
+    }
+
+    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError> {
+        self.kernel.watch(link, watched)
+    }
+
+    fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
+        self.kernel.forget(link, fd);
+    }
+
+    fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError> {
+        self.kernel.watch_agent(socket)
+    }
+
+    fn ring(&self) {
+        self.kernel.ring();
+    }
+}
+
+#[test]
+fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
+    let [(leaves, theirs), (silent, _held)] = [sockets(), sockets()];
+    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket, Vec::new()).unwrap()) };
+    let bye = Header { kind: Kind::Bye, context: 0, tag: 0, transfer: 0, length: 0 };
+    let mut leaver = TcpLink::new(theirs, Vec::new()).unwrap();
+    assert!(leaver.send(bye, &[]).unwrap());
+    drop(leaver);
+    let kernel = Kernel::new().unwrap();
+    let idle = Arc::new(Counted { kernel, sleeps: AtomicU32::new(0) });
+    let links = vec![Box::new(OwnLink::default()) as _, link(leaves), link(silent)];
+    let timeout = Duration::from_secs(2);
+    let comm = waiting_by(idle.clone(), timeout, 0, links, Patience::none());
+    let failed = comm.recv(&mut [0_u8], 2, 0).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut { .. }), "{failed}");
+    let sleeps = idle.sleeps.load(Ordering::Relaxed);
+    // It takes some looks until a socket is looked at that nothing is waited for from.
+    assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
+}
+
+#[test]
+fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
+    let (first, second) = pair(Patience::none());
+    let split = |comm: &Communicator| comm.split(0, comm.rank() as i64).unwrap();
+    let (first_part, second_part) = thread::scope(|scope| {
+        let other = scope.spawn(|| split(&second));
+        (split(&first), other.join().unwrap())
+    });
+    for round in 0..100 {
+        let (early, late) = (Barrier::new(3), Barrier::new(2));
+        let (early, late) = (&early, &late);
+        let begins = |comm, barriers: [Option<&Barrier>; 2]| {
+            for barrier in barriers.into_iter().flatten() {
+                barrier.wait();
+            }
+            split(comm).context
+        };
+        // Each rank waits for the other in one communicator when both begin in the other one.
+        let [a, b, c, d] = thread::scope(|scope| {
+            let calls = [
+                (&first, [Some(early), None]),
+                (&second_part, [Some(early), None]),
+                (&first_part, [None, Some(late)]),
+                (&second, [Some(early), Some(late)]),
+            ];
+            let begins = &begins;
+            let calls = calls.map(|(comm, at)| scope.spawn(move || begins(comm, at)));
+            calls.map(|call| call.join().unwrap())
+        });
+        assert_eq!((a, b), (d, c), "round {round}: the ranks of a communicator agree");
+        assert_ne!(a, c, "round {round}: one rank, two communicators");
+    }
 }

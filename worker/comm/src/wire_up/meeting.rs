@@ -85,6 +85,10 @@ impl Peer {
         self.sockets.iter().all(|socket| matches!(socket, Connection::InUse(_)))
     }
 
+    fn missing(&self) -> usize {
+        self.sockets.iter().filter(|socket| matches!(socket, Connection::Missing(_))).count()
+    }
+
     fn sockets(self) -> Sockets {
         let sockets = self.sockets.into_iter().filter_map(|connection| match connection {
             Connection::InUse(socket) => Some(socket),
@@ -187,6 +191,18 @@ impl Meeting {
         met.map(|(rank, peer)| (rank, peer.sockets())).collect()
     }
 
+    /// Whether this rank is dialling a peer.
+    pub(super) fn is_dialling(&self, rank: Rank) -> bool {
+        self.dials.iter().any(|dial| dial.parties.to == rank)
+    }
+
+    /// Waits for one peer no longer; `false` where it is not missing.
+    pub(super) fn forget(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.remove(&rank) else { return false };
+        self.missing -= peer.missing();
+        true
+    }
+
     /// Waits for one peer no longer, and says why it has not come.
     pub(super) fn give_up(
         &mut self,
@@ -196,9 +212,7 @@ impl Meeting {
     ) -> Option<WireUpError> {
         let peer = self.peers.remove(&rank)?;
         self.dials.retain(|dial| dial.parties.to != rank);
-        let missing =
-            peer.sockets.iter().filter(|socket| matches!(socket, Connection::Missing(_))).count();
-        self.missing -= missing;
+        self.missing -= peer.missing();
         Some(unmet(table, (self.me, self.door.address), (rank, peer), (waited, 0)))
     }
 

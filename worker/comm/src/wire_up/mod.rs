@@ -33,7 +33,7 @@ pub(crate) use door::Door;
 pub use error::{Listener, NoRdma, Unmet, Unreached, WireUpError};
 pub(crate) use meeting::meet;
 pub(crate) use rdma::{Fabric, Later};
-pub(crate) use reception::Reception;
+pub(crate) use reception::{Arrival, Call, Reception};
 
 /// What wakes a thread that meets peers.
 fn bell() -> Result<Bell, WireUpError> {

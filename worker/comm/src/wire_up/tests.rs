@@ -483,3 +483,76 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
     }
     assert!(links[0].send(header, &[]).unwrap());
 }
+
+/// Both ends of the way between two ranks that have not met.
+fn two_ahead() -> [LaterLink; 2] {
+    let (doors, contacts) = doors(&[0; 2]);
+    let table = Arc::new(table(2));
+    let open = |(me, door): (u32, Door)| {
+        let (peer, table) = (Rank(1 - me), table.clone());
+        let reception =
+            Reception::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+        LaterLink::new(peer, &Arc::new(reception.unwrap()))
+    };
+    let links: Vec<LaterLink> = (0..).zip(doors).map(open).collect();
+    links.try_into().unwrap()
+}
+
+/// Sleeps on a link until something has come.
+fn next_kind(link: &mut LaterLink) -> Kind {
+    struct First(Option<Kind>);
+    impl Sink for First {
+        fn packet(&mut self, header: Header, _: &[u8]) -> Result<(), LinkError> {
+            self.0.get_or_insert(header.kind);
+            Ok(())
+        }
+
+        fn part(&mut self, _: Header, _: usize, _: &mut Fill<'_>) -> Result<usize, LinkError> {
+            unreachable!("it is short")
+        }
+    }
+    let mut first = First(None);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        link.receive(&mut first).unwrap();
+        if let Some(kind) = first.0 {
+            return kind;
+        }
+        assert!(Instant::now() < end);
+        if let Armed::Watch(watched) = link.arm(false).unwrap() {
+            let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::from(1000_u16)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_left_before_it_was_met_says_goodbye() {
+    let [mut link, gone] = two_ahead();
+    drop(gone);
+    link.peer_has_left();
+    assert_eq!(next_kind(&mut link), Kind::Bye);
+    assert!(matches!(link.arm(true).unwrap(), Armed::Quiet));
+}
+
+/// The news that the peer has left go by another way than what it sent.
+#[test]
+fn what_a_peer_sent_before_it_left_comes_first() {
+    for is_wanted in [false, true] {
+        let [mut link, mut leaves] = two_ahead();
+        let header = |kind| Header { kind, context: 0, tag: 0, transfer: 0, length: 0 };
+        if is_wanted {
+            // Both dial each other then.
+            assert!(!link.send(header(Kind::Eager), &[]).unwrap());
+        }
+        let end = Instant::now() + PATIENCE;
+        for kind in [Kind::Eager, Kind::Bye] {
+            while !leaves.send(header(kind), &[]).unwrap() {
+                assert!(Instant::now() < end);
+            }
+        }
+        link.peer_has_left();
+        assert_eq!(next_kind(&mut link), Kind::Eager);
+        assert!(leaves.is_met());
+    }
+}

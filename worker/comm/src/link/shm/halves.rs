@@ -16,6 +16,9 @@ const SOURCE: usize = 8;
 const TARGET: usize = 16;
 const LENGTH: usize = 24;
 const SLICE: usize = 32;
+/// How many offers the sender has revoked. Beside the request, since nobody but the receiver reads
+/// either often.
+const REVOKED: usize = 40;
 /// In a line of their own, because both sides write to it: the request's number, how many slices
 /// are taken from the front, how many from the back.
 const CLAIMED: usize = LINE;
@@ -54,6 +57,22 @@ impl Request {
         let end = (slice + 1).saturating_mul(self.slice);
         slice * self.slice..self.length.min(end)
     }
+}
+
+/// Says that memory that was offered is about to change: what it is changed to is not seen by a
+/// receiver that does not see this. The sender's.
+pub(super) fn revoke<M: Memory>(memory: &M, at: usize) {
+    let revoked = memory.load(at + REVOKED, Ordering::Relaxed);
+    memory.store(at + REVOKED, revoked.wrapping_add(1), Ordering::Relaxed);
+    memory.fence();
+}
+
+/// How many offers the sender has revoked; the receiver's. What it has fetched before is what was
+/// offered, unless it is more than the receiver knows of.
+#[inline(always)]
+pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
+    memory.acquire();
+    memory.load(at + REVOKED, Ordering::Relaxed) as u32
 }
 
 /// Asks for help. The receiver's; one request at a time.

@@ -14,6 +14,9 @@ pub(super) trait Memory {
 
     /// A full barrier.
     fn fence(&self);
+
+    /// Keeps what is loaded after it from being loaded before what was loaded before it.
+    fn acquire(&self);
 }
 
 /// Words, and bytes that only one end of this process reaches. Offsets are in bytes.
@@ -42,6 +45,10 @@ impl Memory for SharedMemory {
     fn fence(&self) {
         atomic::fence(Ordering::SeqCst);
     }
+    #[inline(always)]
+    fn acquire(&self) {
+        atomic::fence(Ordering::Acquire);
+    }
 }
 
 impl Memory for Lane {
@@ -62,6 +69,11 @@ impl Memory for Lane {
     #[inline(always)]
     fn fence(&self) {
         atomic::fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn acquire(&self) {
+        atomic::fence(Ordering::Acquire);
     }
 }
 

@@ -27,6 +27,7 @@ pub use segment::AttachError;
 use segment::{Identity, Segment};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,14 +235,17 @@ impl ShmLink {
         let number = halves::asked(memory, self.asked);
         self.helped = number;
         let Some(pid) = self.source else { return };
+        let mut is_there = true;
         let works = halves::help(memory, self.asked, number, |request, bytes| {
             let (from, to) = (bytes.start as u64, bytes.len());
             let source = request.source.wrapping_add(from);
             let target = request.target.wrapping_add(from);
             let written = rlaunch_sys::write_to_process(pid.as_raw(), source, target, to);
+            is_there = !written.as_ref().is_err_and(is_nowhere);
             written.is_ok_and(|written| written == to)
         });
-        if !works {
+        // A message that was given up may not be there any more.
+        if !works && is_there {
             self.source = None;
         }
     }
@@ -323,6 +327,10 @@ fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Failed> {
     Ok(())
 }
 
+fn is_nowhere(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::EFAULT as i32)
+}
+
 fn reading(error: Errno) -> Failed {
     Failed::Link(LinkError::System { operation: "read its memory", source: error.into() })
 }
@@ -383,6 +391,17 @@ impl Link for ShmLink {
         }
     }
 
+    fn revoke(&mut self, _: u64) {
+        let memory = self.node.segment.memory();
+        halves::revoke(memory, self.asked);
+        // It may be about this message; another one takes longer without help.
+        self.helped = halves::asked(memory, self.asked);
+    }
+
+    fn has_revoked(&mut self, known: u32) -> bool {
+        halves::revoked(self.node.segment.memory(), self.asks) != known
+    }
+
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         let node = &*self.node;
         node.bell.arm(&node.segment);
@@ -398,5 +417,9 @@ impl Link for ShmLink {
 
     fn disarm(&mut self) {
         self.node.bell.disarm(&self.node.segment);
+    }
+
+    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
+        forgets(self.node.bell.fd());
     }
 }

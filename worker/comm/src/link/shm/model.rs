@@ -3,7 +3,7 @@
 //! further.
 
 use super::bell::{fall_asleep, sleeps};
-use super::halves::{Request, ask, asked, claim_front, close, help, written};
+use super::halves::{Request, ask, asked, claim_front, close, help, revoke, revoked, written};
 use super::memory::{Bytes, Memory};
 use super::ring::{LINE, Place, Receiver, Sender};
 use crate::packet::{Header, Kind};
@@ -49,6 +49,10 @@ impl Memory for Model {
 
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+
+    fn acquire(&self) {
+        fence(Ordering::Acquire);
     }
 }
 
@@ -232,4 +236,27 @@ fn each_slice_is_copied_by_one_end() {
 #[test]
 fn a_sender_that_cannot_write_says_so() {
     each_slice_is_copied_once(false);
+}
+
+/// The message is a word of its own, which stands for what the kernel copies.
+#[test]
+fn memory_that_was_given_up_is_not_taken_for_the_message() {
+    const MESSAGE: usize = 2 * LINE;
+    const OFFERED: u64 = 7;
+    check(|| {
+        let words = (0..3 * LINE / 8).map(|_| AtomicU64::new(0));
+        let memory = Arc::new(Model(words.collect()));
+        memory.store(MESSAGE, OFFERED, Ordering::Relaxed);
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            revoke(&*theirs, 0);
+            theirs.store(MESSAGE, OFFERED + 1, Ordering::Relaxed);
+        });
+        let fetched = memory.load(MESSAGE, Ordering::Relaxed);
+        if revoked(&*memory, 0) == 0 {
+            assert_eq!(fetched, OFFERED);
+        }
+        other.join().unwrap();
+        assert_eq!(revoked(&*memory, 0), 1);
+    });
 }

@@ -23,7 +23,7 @@ use outbound::Outbound;
 use rlaunch_sys::Silence;
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use stripe::Stripe;
 use watch::Watch;
@@ -182,6 +182,10 @@ impl Link for TcpLink {
         watched
             .map(Armed::Watch)
             .map_err(|source| LinkError::System { operation: "watch sockets", source })
+    }
+    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
+        forgets(self.socket.as_fd());
+        self.watch.fd().into_iter().for_each(forgets);
     }
 }
 

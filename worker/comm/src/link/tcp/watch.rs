@@ -5,7 +5,7 @@ use nix::poll::PollFlags;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// What is watched beside the first socket.
 #[derive(Debug, Default)]
@@ -21,6 +21,11 @@ struct Set {
 }
 
 impl Watch {
+    /// What stands for several sockets, if it was ever needed.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.as_ref().map(|set| set.epoll.0.as_fd())
+    }
+
     /// What is ready once one of the sockets is ready for what is `wanted` of it: that of the first
     /// one comes first.
     pub(super) fn on<'l>(

@@ -17,6 +17,7 @@ use credits::Credits;
 use rlaunch_sys::Attached;
 use rlaunch_verbs::{Buffer, Completion, Ended, LentRegion, Slots, Status, VerbsError};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -389,6 +390,10 @@ impl Link for VerbsLink {
     fn disarm(&mut self) {
         self.hub.disarm(self.has_left);
     }
+
+    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
+        forgets(self.hub.fd());
+    }
 }
 
 impl Drop for VerbsLink {
@@ -432,7 +437,7 @@ mod tests {
     use super::*;
 
     fn header(kind: Kind, length: u32) -> Header {
-        Header { kind, context: 0x12_3456, tag: 0xabcd_ef01, transfer: 0x2345_6789, length }
+        Header { kind, context: 0xf12_3456, tag: 0xabcd_ef01, transfer: 0x2345_6789, length }
     }
 
     #[test]
@@ -459,8 +464,8 @@ mod tests {
         assert!(refused(&good[..25]).ends_with(said));
         assert!(refused(&[&good[..], &[0]].concat()).ends_with(said));
         let mut unknown = good.clone();
-        unknown[PREFIX + 4] = 99;
-        assert!(refused(&unknown).ends_with("unknown kind 99"));
+        unknown[PREFIX + 4] |= 0xf;
+        assert!(refused(&unknown).ends_with("unknown kind 15"));
         let mut taken = good;
         taken[0] = 1;
         assert!(refused(&taken).ends_with("it has taken more messages than were sent"));

@@ -102,6 +102,11 @@ impl Later {
         self.theirs.contains_key(&peer)
     }
 
+    /// Whether a queue pair with this peer is being connected.
+    pub(crate) fn begins(&self, peer: Rank) -> bool {
+        self.begun.contains_key(&peer)
+    }
+
     /// The two have met by this socket, and connect until then.
     pub(crate) fn begin(
         &mut self,
