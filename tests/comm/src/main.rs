@@ -5,8 +5,9 @@ use rlaunch_comm_suite as suite;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES [registered] | forks ROUNDS | traffic SECONDS | \
-                     pair LINE | lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort";
+const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES [registered] | forks ROUNDS | \
+                     traffic SECONDS | pair LINE | lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort | \
+                     give-up | give-up-all ELEMENTS | leave MESSAGES | unruly SECONDS SEED";
 /// So many calls hold before a rank is lost.
 const CALLS: usize = 50;
 
@@ -64,6 +65,22 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
         // The others wait for what never comes.
         ["abort"] if me == 1 => Err(comm.abort("no data").to_string()),
         ["abort"] => Ok(String::new()),
+        ["give-up"] => suite::give_up_a_message(&comm),
+        ["give-up-all", elements] => {
+            let elements = elements.parse().map_err(|_| USAGE)?;
+            return suite::give_up_a_collective(&comm, elements).map(|_| None);
+        }
+        ["unruly", seconds, seed] => {
+            let seconds: u64 = seconds.parse().map_err(|_| USAGE)?;
+            let tell = |given: &suite::Given| println!("{given}");
+            let seed = seed.parse().map_err(|_| USAGE)?;
+            let given = suite::unruly(&comm, seed, Duration::from_secs(seconds), tell)?;
+            Ok(format!("seed {seed}: {given}"))
+        }
+        ["leave", messages] => {
+            let messages = messages.parse().map_err(|_| USAGE)?;
+            return suite::leave(&comm, messages).map(|said| (me == 0).then_some(said));
+        }
         _ => Err(USAGE.to_owned()),
     }?;
     comm.barrier().map_err(|error| error.to_string())?;

@@ -2,7 +2,8 @@
 //!
 //! Contents, lengths and order are known to both ends, so that a wrong, a lost or an early message
 //! is one that is not what it should be; and every minute all ranks compare what they have in memory
-//! with what it was when their buffers had grown.
+//! with what it was when their buffers had grown. For the second half of the time ranks give up some
+//! of their calls, by a signal at a random moment or by dropping them, and go on with what is left.
 
 use std::path::Path;
 
@@ -23,7 +24,9 @@ const AFTER: u64 = 180;
 /// Ranks give way to everybody else: an hour is long. Priorities are first those of sessions, and that
 /// of the ranks is the agent's, which has to be heard in time.
 const LAST: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/autogroup
-    exec nice -n 19 "$RLAUNCH_PRELOAD_DIR"/comm-suite traffic "$1"' sh "$1""#;
+    exec nice -n 19 "$RLAUNCH_PRELOAD_DIR"/comm-suite "$@"' sh "$@""#;
+/// Decides what is given up, and when.
+const SEED: u64 = 1;
 
 /// Sends messages for so many seconds; true, as all else is an error.
 pub fn run(seconds: u64) -> Result<bool, LabError> {
@@ -37,18 +40,36 @@ pub fn run(seconds: u64) -> Result<bool, LabError> {
     let soaked = soak(&lab, &rlaunch, seconds);
     Lab::down(NAME)?;
     soaked?;
-    println!("{seconds} s: nothing was lost, out of order or wrong, and no rank has grown");
+    println!(
+        "{seconds} s: nothing was lost, out of order or wrong, no rank has grown, and calls that were \
+         given up left the others whole"
+    );
     Ok(true)
 }
 
 fn soak(lab: &Lab, rlaunch: &Path, seconds: u64) -> Result<(), LabError> {
     // Copies, so that whoever builds meanwhile changes nothing.
     let dist = lab.install(rlaunch.parent().unwrap_or(rlaunch))?;
+    let (first, second) = (seconds.div_ceil(2), seconds / 2);
+    let traffic = ["traffic".to_owned(), first.to_string()];
+    ranks(lab, &dist, "send messages", first, &traffic)?;
+    let unruly = ["unruly".to_owned(), second.to_string(), SEED.to_string()];
+    ranks(lab, &dist, "give up calls", second, &unruly)
+}
+
+/// Runs the suite in all ranks.
+fn ranks(
+    lab: &Lab,
+    dist: &Path,
+    what: &str,
+    seconds: u64,
+    words: &[String],
+) -> Result<(), LabError> {
     let mut command = lab.exec_in(Account::Root, Path::new("/"));
     let limit = (seconds + AFTER).to_string();
     command.arg(dist.join("rlaunch")).args(["-H", RANKS, "--timeout", &limit]);
     command.arg("--preload").arg(dist.join("comm-suite"));
-    command.args(["sh", "-c", LAST, "sh", &seconds.to_string()]);
+    command.args(["sh", "-c", LAST, "sh"]).args(words);
     command.env("RLAUNCH_COMM_TIMEOUT", LOST);
-    show("send messages", &mut command)
+    show(what, &mut command)
 }

@@ -384,7 +384,13 @@ const ROWS: &[Row] = &[
     // The suite and ranks that get lost, one program of each language, one measurement.
     Row {
         from: &["worker/comm/", "tests/comm/"],
-        netns: &["communicator", "library::the_examples", "training::numpy", "bench::messages"],
+        netns: &[
+            "communicator",
+            "abuse::ranks",
+            "library::the_examples",
+            "training::numpy",
+            "bench::messages",
+        ],
         vm: &["communicator::cases_hold_over"],
     },
     Row {
