@@ -245,43 +245,58 @@ fn exchange(
     for (tag, message) in ours(|message| message.from) {
         work.send(&END, message.to, tag as u32).map_err(said)?;
     }
-    for (tag, data) in buffers.iter_mut().filter(|(tag, _)| ended >> tag & 1 == 0) {
-        let before = came;
-        while !is_end(work, *tag, &messages[*tag], data, &mut came)? {}
-        given.kept += u64::from(came != before);
-    }
+    let first = came;
+    drain(work, messages, &mut buffers, (&mut came, &mut ended))?;
+    given.kept += u64::from((came & !first).count_ones());
     // Those whose sends held have come, here or before.
     let mut all = vec![0; work.size()];
     control.all_gather(&[sent], &mut all).map_err(said)?;
     let due = all.iter().fold(0, |due, sent| due | sent);
     for (tag, _) in ours(|message| message.to) {
-        if due >> tag & 1 == 1 && came >> tag & 1 == 0 {
+        // One that came before its receive was dropped is gone with it.
+        if due >> tag & 1 == 1 && came >> tag & 1 == 0 && !drops {
             return Err(format!("message {tag} of {} is missing", messages[tag].from));
         }
     }
     Ok(())
 }
 
-/// Receives what is left of a message until its end, which has come where this is `true`.
-fn is_end(
+/// Receives what is left of the messages until the end of each. All of them at once, since senders wait
+/// for their long ones before they send any end.
+fn drain(
     work: &Communicator,
-    tag: usize,
-    message: &Message,
-    data: &mut [u64],
-    came: &mut u64,
-) -> Result<bool, String> {
-    match work.recv(data, message.from, tag as u32) {
-        Ok(received) if data[..received.length] == END => Ok(true),
-        Ok(received) if *came >> tag & 1 == 1 || received.length != message.words.len() => {
-            Err(format!("message {tag} of {} has come twice or too short", message.from))
+    messages: &[Message],
+    buffers: &mut [(usize, Vec<u64>)],
+    (came, ended): (&mut u64, &mut u64),
+) -> Result<(), String> {
+    loop {
+        let mut left: Vec<&mut (usize, Vec<u64>)> =
+            buffers.iter_mut().filter(|(tag, _)| *ended >> tag & 1 == 0).collect();
+        if left.is_empty() {
+            return Ok(());
         }
-        Ok(_) => {
-            *came |= 1 << tag;
-            check(tag, message, data)?;
-            Ok(false)
+        let received = work.scope(|scope| {
+            let mut requests = Vec::new();
+            for (tag, data) in &mut left {
+                requests.push(scope.irecv(data, messages[*tag].from, *tag as u32)?);
+            }
+            Ok(requests.into_iter().map(|request| scope.wait(request)).collect::<Vec<_>>())
+        });
+        for ((tag, data), received) in left.into_iter().zip(received.map_err(said)?) {
+            let (of, bit) = (&messages[*tag], 1 << *tag);
+            match received {
+                Ok(received) if data[..received.length] == END => *ended |= bit,
+                Ok(received) if *came & bit != 0 || received.length != of.words.len() => {
+                    return Err(format!("message {tag} of {} has come twice or short", of.from));
+                }
+                Ok(_) => {
+                    *came |= bit;
+                    check(*tag, of, data)?;
+                }
+                Err(CommError { cause: Cause::Withdrawn(_), .. }) => {}
+                Err(error) => return Err(error.to_string()),
+            }
         }
-        Err(CommError { cause: Cause::Withdrawn(_), .. }) => Ok(false),
-        Err(error) => Err(error.to_string()),
     }
 }
 

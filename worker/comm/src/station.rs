@@ -126,6 +126,24 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Whether nothing ends a sleep now.
+    #[cfg(test)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
+    }
+
+    /// Watches this no more if no link does.
+    fn unwatch(&self, watches: &mut Watches, fd: BorrowedFd<'_>) {
+        let file = fd.as_raw_fd();
+        if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {
+            watches.files.remove(&file);
+            // It fails where the file was closed, and is watched no more then.
+            let _ = self.epoll.delete(fd);
+        }
+    }
+}
+
 fn system(operation: &'static str) -> impl Fn(nix::Error) -> LinkError {
     move |errno| LinkError::System { operation, source: errno.into() }
 }
@@ -164,6 +182,9 @@ impl Idle for Kernel {
             return Ok(());
         }
         watches.replace(link, Some(next));
+        if let Some(before) = watched.instead_of {
+            self.unwatch(&mut watches, before);
+        }
         let mut flags = EpollFlags::EPOLLIN;
         flags.set(EpollFlags::EPOLLOUT, watched.writable);
         let mut event = EpollEvent::new(flags, 0);
@@ -186,12 +207,7 @@ impl Idle for Kernel {
     fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.replace(link, None);
-        let file = fd.as_raw_fd();
-        if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {
-            watches.files.remove(&file);
-            // It fails where it was not watched.
-            let _ = self.epoll.delete(fd);
-        }
+        self.unwatch(&mut watches, fd);
     }
 
     fn ring(&self) {

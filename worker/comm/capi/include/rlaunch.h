@@ -79,7 +79,7 @@ typedef int32_t rl_op;
 // The job is at its end.
 #define RL_ABORTED 19
 
-// The request was given up before it was done.
+// The request was given up before it was done, here or by another rank.
 #define RL_GIVEN_UP 20
 
 // This process could not join the others.
@@ -374,8 +374,9 @@ rl_result rl_wait(rl_request **request, rl_received *received);
 // NULL, however it ended. `received` may be NULL, and is written to when it is over.
 rl_result rl_test(rl_request **request, int *done, rl_received *received);
 
-// Gives the request up and sets it to NULL: its memory is not touched any more. What was half sent
-// with it takes the peer along.
+// Gives the request up and sets it to NULL: its memory is not touched any more. A message to be sent
+// arrives whole or not at all, one to be received waits for the next receive, and the communicator of
+// a collective is of no more use for collectives, at any of its ranks.
 rl_result rl_cancel(rl_request **request);
 
 // Tells all RDMA devices of memory that will be sent from and received into again and again, so that

@@ -72,8 +72,9 @@ pub unsafe extern "C" fn rl_test(
     })
 }
 
-/// Gives the request up and sets it to NULL: its memory is not touched any more. What was half sent
-/// with it takes the peer along.
+/// Gives the request up and sets it to NULL: its memory is not touched any more. A message to be sent
+/// arrives whole or not at all, one to be received waits for the next receive, and the communicator of
+/// a collective is of no more use for collectives, at any of its ranks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rl_cancel(request: Option<&mut *mut rl_request>) -> rl_result {
     call(|| {

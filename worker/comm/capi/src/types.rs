@@ -26,7 +26,7 @@ pub const RL_LEFT: rl_result = 17;
 pub const RL_TIMED_OUT: rl_result = 18;
 /// The job is at its end.
 pub const RL_ABORTED: rl_result = 19;
-/// The request was given up before it was done.
+/// The request was given up before it was done, here or by another rank.
 pub const RL_GIVEN_UP: rl_result = 20;
 /// This process could not join the others.
 pub const RL_START: rl_result = 32;

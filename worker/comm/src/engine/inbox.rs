@@ -75,8 +75,8 @@ pub(crate) struct Fetch {
 /// Where a packet goes that comes in parts.
 #[derive(Debug)]
 pub(super) enum Half {
-    /// To where its transfer goes, from this offset on.
-    Transfer { transfer: u32, start: usize },
+    /// To where its transfer goes, from this offset on; so much of the packet has come.
+    Transfer { transfer: u32, start: usize, came: usize },
     /// No receive was posted for it, or none has room for it.
     Kept(Vec<u8>),
 }
@@ -136,6 +136,15 @@ impl Inbox {
     /// When the message came that a receive would get, as a number that grows.
     pub(crate) fn came(&self, context: u32, tag: u32) -> Option<u64> {
         Some(self.unexpected[self.find(context, tag)?].number)
+    }
+
+    /// How much of a message has come with what there is of a packet in the midst of it.
+    pub(super) fn came_so_far(&self, transfer: u32) -> usize {
+        let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.came);
+        match self.half {
+            Some(Half::Transfer { transfer: of, came, .. }) if of == transfer => whole + came,
+            _ => whole,
+        }
     }
 
     /// Takes the first message that a receive fits.

@@ -42,11 +42,12 @@ impl Incoming<'_> {
 
     /// Hands a message to a receive of which a part has come for one that was given up.
     fn go_on_with(&mut self, posted: &Posted, transfer: u32) {
+        let came = self.inbox.came_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
         let Some(kept) = arriving.kept.take() else { return };
         let before = std::mem::replace(&mut arriving.target, posted.target);
         arriving.owner = posted.owner;
-        let (length, came) = (arriving.length as u64, arriving.came);
+        let length = arriving.length as u64;
         let misfit = self.core.misfit(self.peer, length, posted);
         match misfit {
             // What still comes of it finds no memory.
@@ -95,18 +96,28 @@ impl Incoming<'_> {
             if !is_message {
                 continue;
             }
-            let kept = self.loans.keep(arriving.length);
-            let target = Target { into: Stretch::all(kept, arriving.length), fold: None };
-            let came = arriving.target.into.part(0, arriving.came);
-            let _ = came.read(self.loans, |bytes| target.put(self.loans, 0, bytes));
-            (arriving.target, arriving.kept) = (target, Some(kept));
-            comes.push((arriving.origin, arriving.length as u64));
+            comes.push(arriving.origin);
         }
-        for (origin, length) in comes {
-            self.inbox.put_back(origin, Body::Comes(length));
-            is_back = true;
+        for origin in comes {
+            is_back |= self.keep_coming(origin);
         }
         (is_back, with_device)
+    }
+
+    /// Has what still comes of a message go to memory of the engine, until another receive takes it.
+    fn keep_coming(&mut self, origin: Origin) -> bool {
+        let transfer = origin.header.transfer;
+        let came = self.inbox.came_so_far(transfer);
+        let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
+        let length = arriving.length;
+        let kept = self.loans.keep(length);
+        let target = Target { into: Stretch::all(kept, length), fold: None };
+        let before = std::mem::replace(&mut arriving.target, target);
+        let came = before.into.part(0, came);
+        let _ = came.read(self.loans, |bytes| target.put(self.loans, 0, bytes));
+        arriving.kept = Some(kept);
+        self.inbox.put_back(origin, Body::Comes(length as u64));
+        true
     }
 
     /// The peer has given up a message that it had offered.
@@ -244,7 +255,7 @@ impl Incoming<'_> {
         Ok(match header.kind {
             Kind::Data => {
                 let (_, start) = self.arriving(header)?;
-                Half::Transfer { transfer: header.transfer, start }
+                Half::Transfer { transfer: header.transfer, start, came: 0 }
             }
             // A message that fits no receive yet may fit one when it is whole.
             _ => Half::Kept(Vec::new()),
@@ -360,6 +371,9 @@ impl Sink for Incoming<'_> {
             (None, _) => Ok(0),
         };
         let filled = filled.map_err(|source| LinkError::System { operation: "receive", source })?;
+        if let Some(Half::Transfer { came, .. }) = &mut self.inbox.half {
+            *came = offset + filled;
+        }
         if offset + filled == length {
             self.end(header)?;
         }

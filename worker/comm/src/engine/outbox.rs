@@ -342,8 +342,15 @@ impl Outbox {
         if is_begun {
             let (header, part) = transfer.packet(id, link.limits().packet);
             let bytes = part.read(loans, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
+            let is_last = transfer.sent + part.length == transfer.from.length;
             self.queue.push_front(Queued::Copy { header, bytes });
             (self.is_begun, self.begun) = (true, None);
+            if is_last {
+                // The message arrives all the same.
+                self.streams.retain(|stream| *stream != id);
+                self.transfers.remove(&id);
+                return Ok(true);
+            }
         }
         self.revoke(id, link);
         Ok(true)

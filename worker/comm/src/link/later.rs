@@ -177,9 +177,16 @@ impl Link for LaterLink {
             return Ok(Armed::Awake);
         }
         match &mut self.way {
-            Way::Met(link) => link.arm(wants_room),
+            Way::Met(link) => Ok(match link.arm(wants_room)? {
+                Armed::Watch(watched) => {
+                    let instead_of = watched.instead_of.or(Some(self.call.as_fd()));
+                    Armed::Watch(Watched { instead_of, ..watched })
+                }
+                other => other,
+            }),
             Way::Ahead { .. } => {
-                Ok(Armed::Watch(Watched { fd: self.call.as_fd(), writable: false }))
+                let fd = self.call.as_fd();
+                Ok(Armed::Watch(Watched { fd, writable: false, instead_of: None }))
             }
             Way::Left { is_told: false } => Ok(Armed::Awake),
             Way::Left { is_told: true } => Ok(Armed::Quiet),

@@ -201,6 +201,8 @@ pub(crate) struct Watched<'l> {
     pub(crate) fd: BorrowedFd<'l>,
     /// It is waited for being writable, too.
     pub(crate) writable: bool,
+    /// What the link may have had watched before, and waits for no more.
+    pub(crate) instead_of: Option<BorrowedFd<'l>>,
 }
 
 /// Puts the next bytes of a packet to the front of memory, and says how many there were.

@@ -8,9 +8,10 @@ use crate::link::tcp::TcpLink;
 use crate::link::{Link, OwnLink};
 use crate::packet::{Header, Kind};
 use rlaunch_stopwatch::Stopwatch;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 const ROUNDS: u64 = 60;
@@ -169,6 +170,48 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     let sleeps = idle.sleeps.load(Ordering::Relaxed);
     // It takes some looks until a socket is looked at that nothing is waited for from.
     assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
+}
+
+/// What a peer writes that is half sent goes on into the receive that follows.
+#[test]
+fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
+    let (ours, mut peer) = sockets();
+    let links = vec![
+        Box::new(OwnLink::default()) as _,
+        Box::new(TcpLink::new(ours, Vec::new()).unwrap()) as _,
+    ];
+    let comm = communicator(0, links, Patience::none());
+    static QUITS: AtomicBool = AtomicBool::new(true);
+    let message: Vec<u8> = (0..300_000).map(|at: usize| at as u8 ^ (at >> 8) as u8).collect();
+    let header = |kind, length| Header { kind, context: 0, tag: 5, transfer: 1, length };
+    let head = |header: Header| header.to_words().map(u64::to_le_bytes).concat();
+    let offer = [message.len() as u64, 0].map(u64::to_le_bytes).concat();
+    peer.write_all(&head(header(Kind::Offer, 16))).unwrap();
+    peer.write_all(&offer).unwrap();
+    thread::scope(|scope| {
+        let mut data = vec![0; message.len()];
+        scope.spawn(|| {
+            let mut grant = [0; Header::SIZE];
+            peer.read_exact(&mut grant).unwrap();
+            let whole = head(header(Kind::Data, message.len() as u32));
+            let whole = [&whole, &message[..]].concat();
+            for part in whole.chunks(70_000) {
+                peer.write_all(part).unwrap();
+                // The rank sleeps in between.
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        comm.end_waits_by(|| QUITS.load(Ordering::Relaxed));
+        let mut given_up = 0;
+        while let Err(error) = comm.recv(&mut data, 1, 5) {
+            assert!(matches!(error.cause, Cause::Interrupted), "{error}");
+            given_up += 1;
+            QUITS.store(given_up < 20, Ordering::Relaxed);
+            data.fill(0);
+        }
+        assert!(given_up > 0);
+        assert!(data == message, "after {given_up} receives that were given up");
+    });
 }
 
 #[test]

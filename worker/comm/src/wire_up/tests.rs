@@ -7,6 +7,7 @@ use crate::error::LinkError;
 use crate::link::tcp::TcpLink;
 use crate::link::{Armed, Fill, LaterLink, Link, Sink};
 use crate::packet::{Header, Kind};
+use crate::station::{Idle, Kernel};
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
@@ -524,6 +525,31 @@ fn next_kind(link: &mut LaterLink) -> Kind {
             poll(&mut fds, PollTimeout::from(1000_u16)).unwrap();
         }
     }
+}
+
+/// No link hears the call about the last peer.
+#[test]
+fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
+    let [mut link, mut other] = two_ahead();
+    let kernel = Kernel::new().unwrap();
+    let watch = |link: &mut LaterLink| {
+        if let Armed::Watch(watched) = link.arm(false).unwrap() {
+            kernel.watch(1, watched).unwrap();
+        }
+    };
+    watch(&mut link);
+    let header = Header { kind: Kind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
+    let end = Instant::now() + PATIENCE;
+    while !other.send(header, &[]).unwrap() {
+        assert!(Instant::now() < end);
+    }
+    let mut tags = Tags(Vec::new());
+    while tags.0.is_empty() {
+        link.receive(&mut tags).unwrap();
+        assert!(Instant::now() < end);
+    }
+    watch(&mut link);
+    assert!(kernel.is_quiet());
 }
 
 #[test]

@@ -412,7 +412,7 @@ impl Link for ShmLink {
         {
             return Ok(Armed::Awake);
         }
-        Ok(Armed::Watch(Watched { fd: node.bell.fd(), writable: false }))
+        Ok(Armed::Watch(Watched { fd: node.bell.fd(), writable: false, instead_of: None }))
     }
 
     fn disarm(&mut self) {

@@ -38,7 +38,8 @@ impl Watch {
         let only_first = of_lanes.iter().all(PollFlags::is_empty);
         if only_first && of_first.contains(PollFlags::POLLIN) {
             let writable = of_first.contains(PollFlags::POLLOUT);
-            return Ok(Watched { fd: first.as_fd(), writable });
+            let instead_of = self.fd();
+            return Ok(Watched { fd: first.as_fd(), writable, instead_of });
         }
         if self.epoll.is_none() {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -50,7 +51,8 @@ impl Watch {
         for ((socket, member), wanted) in sockets.zip(&mut set.members).zip(wanted) {
             change(&set.epoll, socket, member, flags(*wanted))?;
         }
-        Ok(Watched { fd: set.epoll.0.as_fd(), writable: false })
+        let instead_of = Some(first.as_fd());
+        Ok(Watched { fd: set.epoll.0.as_fd(), writable: false, instead_of })
     }
 }
 

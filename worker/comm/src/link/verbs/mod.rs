@@ -384,7 +384,7 @@ impl Link for VerbsLink {
         {
             return Ok(Armed::Awake);
         }
-        Ok(Armed::Watch(Watched { fd: self.hub.fd(), writable: false }))
+        Ok(Armed::Watch(Watched { fd: self.hub.fd(), writable: false, instead_of: None }))
     }
 
     fn disarm(&mut self) {
