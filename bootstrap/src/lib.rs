@@ -1,6 +1,6 @@
 //! What rlaunch's launcher and its agents must agree on.
 //!
-//! In reading order: who is who ([`id`]), what a node has ([`inventory`]), what a job is to one node
+//! In reading order: who is who ([`id`], [`names`]), what a node has ([`inventory`]), what a job is to one node
 //! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]) and how
 //! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), how agents
 //! join one another ([`tree`]), and every environment variable a rank can rely on ([`env`]).
@@ -17,6 +17,7 @@ pub mod inventory;
 pub mod job;
 pub mod library;
 pub mod mesh;
+pub mod names;
 pub mod oob;
 mod path;
 pub mod secure;

@@ -2,6 +2,7 @@
 //! options there are is not known here.
 
 use super::error::{ConfigError, Place, nearest};
+use rlaunch_bootstrap::names;
 use std::net::IpAddr;
 use std::path::Path;
 use toml::Spanned;
@@ -169,7 +170,7 @@ impl Reading<'_> {
 
     fn host(&self, name: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<HostEntry, ConfigError> {
         let line = self.line(name.span().start);
-        let name_of = self.word(name, name.get_ref())?;
+        let name_of = self.word(name, name.get_ref(), names::is_host)?;
         let mut host = HostEntry { name: name_of, line, ..HostEntry::default() };
         if host.name.contains(['@', ',', '[', ']']) {
             let reason = format!("`{}` is no host name: its user is the key `user`", host.name);
@@ -195,13 +196,18 @@ impl Reading<'_> {
     fn string(&self, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<String, ConfigError> {
         let text = value.get_ref().as_str();
         let text = text.ok_or_else(|| self.wrong(key, format!("`{}` is a string", key.get_ref())));
-        self.word(key, text?)
+        let is_name = if &**key.get_ref() == "user" { names::is_user } else { names::is_host };
+        self.word(key, text?, is_name)
     }
 
     /// What may become a word of a command line, or part of one.
-    fn word(&self, key: &Key<'_>, text: &str) -> Result<String, ConfigError> {
-        let bad = |c: char| c.is_whitespace() || c.is_control() || c == '/';
-        if text.is_empty() || text.starts_with('-') || text.contains(bad) {
+    fn word(
+        &self,
+        key: &Key<'_>,
+        text: &str,
+        is_name: fn(&str) -> bool,
+    ) -> Result<String, ConfigError> {
+        if !is_name(text) || text.contains('/') {
             let reason = format!("{text:?} names no host or user");
             return Err(self.wrong(key, reason));
         }

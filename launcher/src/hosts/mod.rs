@@ -4,6 +4,7 @@ pub(crate) mod hostfile;
 pub(crate) mod ranges;
 
 use ranges::{MOST_HOSTS, RangeError};
+use rlaunch_bootstrap::names;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -76,6 +77,8 @@ pub(crate) enum HostsError {
     Slots { entry: String, slots: String },
     #[error("`{entry}`: `{name}` is no host name")]
     Name { entry: String, name: String },
+    #[error("`{entry}`: `{name}` has a character that means something to a shell")]
+    Shell { entry: String, name: String },
     #[error("`{entry}`: {what}")]
     Range { entry: String, what: RangeError },
     #[error("more than {MOST_HOSTS} hosts")]
@@ -163,6 +166,10 @@ pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, Hos
     if user.as_deref().is_some_and(is_no_word) || is_no_word(name) {
         return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
     }
+    let bad_user = user.as_deref().filter(|user| !names::is_user(user));
+    if let Some(bad) = bad_user.or((!names::is_host(name)).then_some(name)) {
+        return Err(HostsError::Shell { entry: entry.to_owned(), name: bad.to_owned() });
+    }
     let names = match is_address {
         true => vec![name.to_owned()],
         false => ranges::expand(name)
@@ -173,7 +180,7 @@ pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, Hos
 }
 
 fn is_no_word(name: &str) -> bool {
-    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
+    let is_odd = |letter: char| letter.is_whitespace() || names::is_invisible(letter);
     name.len() > LONGEST_NAME
         || name.starts_with('-')
         || name.contains(is_odd)
@@ -279,6 +286,11 @@ mod tests {
         assert!(matches!(parsed("-oProxyCommand=x@a"), Err(HostsError::Name { .. })));
         assert!(matches!(parsed("[fd00::2]4"), Err(HostsError::Slots { .. })));
         assert!(matches!(parsed("a#b"), Err(HostsError::Name { .. })));
+        assert!(matches!(parsed("a\u{202e}b"), Err(HostsError::Name { .. })));
+        for name in ["`id`", "$(id)", "a;id", "a|b", "a&b", "me`id`@a", "me;id@a", "a>b", "x{1}"] {
+            assert!(matches!(parsed(name), Err(HostsError::Shell { .. })), "{name}");
+        }
+        assert_eq!(parsed(r"DOMAIN\me@a"), Ok(vec![(r"DOMAIN\me@a".to_owned(), 1)]));
         assert!(matches!(parsed("n[1-2"), Err(HostsError::Range { .. })));
         let said = |list: &str| parsed(list).unwrap_err().to_string();
         assert_eq!(said("a,b:two"), "in -H a,b:two: `b:two`: `two` is no number of slots");

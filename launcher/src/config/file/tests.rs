@@ -95,6 +95,9 @@ fn mistakes_are_named_with_their_line() {
         ("[hosts.a]\nslots = 0", "rlaunch.toml:2: `slots` is a number, 1 or more"),
         ("[hosts.a]\nssh = 1", "rlaunch.toml:2: `ssh` is a string"),
         ("[hosts.a]\nuser = \"a b\"", "rlaunch.toml:2: \"a b\" names no host or user"),
+        ("[hosts.a]\nuser = \"`id`\"", "rlaunch.toml:2: \"`id`\" names no host or user"),
+        ("[hosts.a]\nssh = \"$(id)\"", "rlaunch.toml:2: \"$(id)\" names no host or user"),
+        ("[hosts.\"a;id\"]", "rlaunch.toml:1: \"a;id\" names no host or user"),
         (
             "[hosts.a]\nmesh = [\"x\"]",
             "rlaunch.toml:2: `mesh` is a list of addresses, as [\"10.1.0.1\"]",
