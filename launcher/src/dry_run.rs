@@ -23,7 +23,7 @@ use crate::map::RankMap;
 use crate::placement_line;
 use crate::record::without_secrets;
 use crate::rendezvous::Joined;
-use crate::report::Failed;
+use crate::report::{self, Failed};
 use crate::shell_words::quoted;
 use crate::show::Show;
 use rlaunch_bootstrap::env::shown;
@@ -31,7 +31,6 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 
 /// How dry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -50,8 +49,7 @@ pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     if let Some(map) = &map {
         placement_line::print(map, job.map_by);
     }
-    // A reader that has gone does not need it.
-    let _ = std::io::stdout().write_all(typed(job, map.as_ref()).as_bytes());
+    report::print(&typed(job, map.as_ref()));
     Ok(Exit::SUCCESS)
 }
 

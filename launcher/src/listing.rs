@@ -9,7 +9,6 @@ use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
 use crate::job::Reach;
 use crate::report::{self, Failed};
 use crate::route::RshError;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// What was typed of hosts.
@@ -213,8 +212,7 @@ pub(crate) fn print(args: &HostfileArgs) -> Result<Exit, Failed> {
         checked.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
     }
     let text = as_hostfile(&listing);
-    // A reader that leaves is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    report::print(&text);
     Ok(Exit::SUCCESS)
 }
 

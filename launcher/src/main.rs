@@ -39,6 +39,7 @@ mod oob;
 mod output;
 mod placement;
 mod placement_line;
+mod printable;
 mod rank_env;
 mod reach;
 mod reap;

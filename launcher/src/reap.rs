@@ -4,9 +4,9 @@ use crate::agent::store::AGENT;
 use crate::args::ReapArgs;
 use crate::ask;
 use crate::exit::Exit;
-use crate::report::Failed;
+use crate::printable;
+use crate::report::{self, Failed};
 use crate::route::Container;
-use std::io::Write;
 
 /// Reaps on every host at once and prints one line for each.
 pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
@@ -20,8 +20,7 @@ pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
     let mut failures = Vec::new();
     for (host, answer) in answers {
         match answer.and_then(|answer| what_was_done(&answer, &host.to_string())) {
-            // A reader that has gone does not need it.
-            Ok(words) => drop(writeln!(std::io::stdout(), "{host}: {words}")),
+            Ok(words) => report::print(&format!("{host}: {words}\n")),
             Err(failed) => failures.push(failed),
         }
     }
@@ -35,6 +34,6 @@ fn what_was_done(answer: &[u8], host: &str) -> Result<String, Failed> {
     let last = text.lines().last().ok_or_else(|| failed(format!("{AGENT} said nothing")))?;
     match last.strip_prefix("left: ") {
         Some(left) => Err(failed(format!("could not end {left}"))),
-        None => Ok(last.to_owned()),
+        None => Ok(printable::line(last)),
     }
 }

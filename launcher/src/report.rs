@@ -1,6 +1,8 @@
-//! What rlaunch says for itself, all of it on stderr: one error, its details, and what to do.
+//! What rlaunch says for itself, on stderr: one error, its details, and what to do; and what it was
+//! asked to print, on stdout. Whatever words of others are in it, see [`printable`].
 
 use crate::exit::Exit;
+use crate::printable;
 use anstyle::{AnsiColor, Style};
 pub(crate) use rlaunch_bootstrap::chain;
 use std::io::Write;
@@ -48,12 +50,12 @@ impl Failed {
             return;
         }
         let mut err = anstream::stderr().lock();
-        let _ = writeln!(err, "{ERROR}error:{ERROR:#} {}", self.message);
+        let _ = writeln!(err, "{ERROR}error:{ERROR:#} {}", printable::message(&self.message));
         for detail in &self.details {
-            let _ = writeln!(err, "  {detail}");
+            let _ = writeln!(err, "  {}", printable::message(detail));
         }
         for hint in &self.hints {
-            let _ = writeln!(err, "{HINT}hint:{HINT:#} {hint}");
+            let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));
         }
     }
 }
@@ -75,7 +77,11 @@ pub(crate) fn warn(message: &str) {
     if is_quiet() {
         return;
     }
-    let _ = writeln!(anstream::stderr().lock(), "{WARNING}warning:{WARNING:#} {message}");
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "{WARNING}warning:{WARNING:#} {}",
+        printable::message(message)
+    );
 }
 
 /// Something that goes on.
@@ -83,7 +89,7 @@ pub(crate) fn say(message: &str) {
     if is_quiet() {
         return;
     }
-    let _ = writeln!(anstream::stderr().lock(), "rlaunch: {message}");
+    let _ = writeln!(anstream::stderr().lock(), "rlaunch: {}", printable::message(message));
 }
 
 /// A line that begins with what it is about.
@@ -91,7 +97,7 @@ pub(crate) fn plain(line: &str) {
     if is_quiet() {
         return;
     }
-    let _ = writeln!(anstream::stderr().lock(), "{line}");
+    let _ = writeln!(anstream::stderr().lock(), "{}", printable::message(line));
 }
 
 /// Words of other launchers that change nothing here.
@@ -99,7 +105,8 @@ pub(crate) fn ignored(words: &str) {
     if is_quiet() {
         return;
     }
-    let _ = writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {words}");
+    let _ =
+        writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {}", printable::message(words));
 }
 
 /// What could be done about it.
@@ -107,7 +114,12 @@ pub(crate) fn hint(message: &str) {
     if is_quiet() {
         return;
     }
-    let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {message}");
+    let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {}", printable::text(message));
+}
+
+/// Prints what was asked for to stdout. A reader that has gone does not need it.
+pub(crate) fn print(text: &str) {
+    let _ = std::io::stdout().lock().write_all(printable::text(text).as_bytes());
 }
 
 /// `a, b, c`; long lists end in `and 12 more`.

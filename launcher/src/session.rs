@@ -5,6 +5,7 @@ use crate::agent::greet::Greeted;
 use crate::awake::{self, Deadline};
 use crate::channel::{Incoming, Reader, Writer};
 use crate::output::Output;
+use crate::printable;
 use crate::route::{RemoteCommand, Route};
 use crate::stdin::Feed;
 use bytes::Bytes;
@@ -221,7 +222,8 @@ impl Session {
     }
 
     fn diagnose(&mut self, words: &[u8]) {
-        tracing::debug!(node = %self.node, "agent: {}", String::from_utf8_lossy(words).trim_end());
+        let said = printable::line(&String::from_utf8_lossy(words));
+        tracing::debug!(node = %self.node, "agent: {said}");
         self.last_words.extend_from_slice(words);
         let excess = self.last_words.len().saturating_sub(LAST_WORDS);
         self.last_words.drain(..excess);

@@ -10,6 +10,7 @@ use crate::map::{MappedNode, RankMap};
 use crate::mesh;
 use crate::record::RankPlace;
 use crate::rendezvous::Joined;
+use crate::report;
 use crate::setup::{Setup, Variable};
 use crate::table;
 use rlaunch_bootstrap::env::{self as names, shown};
@@ -20,7 +21,6 @@ use rlaunch_bootstrap::table::{RankNic, RankTable};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -67,9 +67,7 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
     if text.is_empty() {
         return;
     }
-    let write = move || std::io::stdout().write_all(text.as_bytes());
-    // A reader that has gone does not need it.
-    drop(tokio::task::spawn_blocking(write).await);
+    drop(tokio::task::spawn_blocking(move || report::print(&text)).await);
 }
 
 impl Show {

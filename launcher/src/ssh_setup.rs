@@ -18,6 +18,7 @@ use crate::args::SetupArgs;
 use crate::exit::Exit;
 use crate::hosts::{self, Host};
 use crate::job::Reach;
+use crate::printable;
 use crate::report::{self, Failed};
 use crate::signals::Signals;
 use crate::ssh::Ssh;
@@ -155,11 +156,10 @@ impl Setup {
         if plan.is_empty() && found.iter().all(Result::is_ok) {
             report::say("there is nothing to do");
         }
-        // A reader that has gone does not need it.
-        let _ = match self.dry_run {
-            true => std::io::stdout().write_all(plan.as_bytes()),
-            false => std::io::stderr().write_all(plan.as_bytes()),
-        };
+        match self.dry_run {
+            true => report::print(&plan),
+            false => drop(std::io::stderr().write_all(printable::text(&plan).as_bytes())),
+        }
         if self.dry_run {
             return self.conclude(found.into_iter().map(|found| found.map(drop)));
         }

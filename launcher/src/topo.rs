@@ -11,7 +11,7 @@ use crate::columns::{self, row};
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::landing;
-use crate::report::Failed;
+use crate::report::{self, Failed};
 use crate::selection::{self, Addressing};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
@@ -20,7 +20,6 @@ use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 const GIB: u64 = 1 << 30;
@@ -56,8 +55,7 @@ pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
         true => as_json(&nodes)?,
         false => nodes.iter().map(|(host, inventory)| print(host, inventory)).collect(),
     };
-    // A reader that has gone does not need it.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    report::print(&text);
     ask::conclude(failures)
 }
 

@@ -18,6 +18,7 @@ use crate::args::ReportArgs;
 use crate::exit::Exit;
 use crate::figures::Figures;
 use crate::figures::collective::Collective;
+use crate::printable;
 use crate::record::JobRecord;
 use crate::record::store::Store;
 use crate::report::Failed;
@@ -182,7 +183,7 @@ fn print(report: &Report, json: bool) -> Result<(), Failed> {
     if json {
         let text = serde_json::to_string_pretty(report);
         let text = text.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        let _ = writeln!(out, "{text}");
+        let _ = writeln!(out, "{}", printable::text(&text));
     } else {
         let _ = text::write(&mut out, report);
     }

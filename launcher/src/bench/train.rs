@@ -11,7 +11,6 @@ use crate::verdict::{Remark, Run, Scaling, Verdict, scaling_table};
 use crate::{live_recorded, specify};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Version of what `--json` prints. New fields may appear without a new one.
 const VERSION: u32 = 1;
@@ -104,8 +103,7 @@ fn print(measured: &[Measured], json: bool) -> Result<(), Failed> {
         }
         false => scaling_table(&Scaling::beside_smallest(runs)),
     };
-    // A reader that has gone does not need it.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    report::print(&text);
     Ok(())
 }
 

@@ -22,12 +22,12 @@ impl Tails {
         }
     }
 
-    /// The last lines of a rank, oldest first, without control characters.
+    /// The last lines of a rank, oldest first, without colours.
     pub(crate) fn lines(&self, rank: Rank) -> Vec<String> {
         let tail = self.0.get(&rank).map(|tail| String::from_utf8_lossy(tail)).unwrap_or_default();
         let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();
-        let printable = |line: &&str| line.chars().filter(|c| !c.is_control()).collect();
-        lines[lines.len().saturating_sub(LINES)..].iter().map(printable).collect()
+        let plain = |line: &&str| anstream::adapter::strip_str(line).to_string();
+        lines[lines.len().saturating_sub(LINES)..].iter().map(plain).collect()
     }
 }
 

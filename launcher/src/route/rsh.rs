@@ -3,6 +3,7 @@
 
 use crate::channel::{AgentChannel, Ending};
 use crate::hosts::Host;
+use crate::printable;
 use crate::record::without_secrets;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -12,8 +13,6 @@ use tokio::process::Command;
 
 /// Stands for the host in a command's words.
 const HOST: &str = "{host}";
-/// What is shown at most of a command's last words, in characters.
-const SHOWN: usize = 300;
 
 /// A command that leads to every host of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,12 +125,12 @@ fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
 }
 
-/// The last two lines of what a command said. A line that `set -x` prints says nothing of a cause.
+/// The last two lines of what a command said, as one that can be shown. A line that `set -x` prints
+/// says nothing of a cause.
 pub(crate) fn last_words(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with('+')).collect();
-    let last = lines[lines.len().saturating_sub(2)..].join("; ");
-    last.chars().take(SHOWN).collect()
+    printable::line(&lines[lines.len().saturating_sub(2)..].join("; "))
 }
 
 #[cfg(test)]

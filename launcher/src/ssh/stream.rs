@@ -1,5 +1,6 @@
 //! The bytes below SSH, whatever carries them, and what the server says in them at first.
 
+use crate::printable;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +9,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How much of a server's first words is kept, in bytes.
 const KEPT: usize = 1024;
-/// How much of them is shown, in characters.
-const SHOWN: usize = 160;
 
 /// A connection to a server: TCP, a channel through a jump host, the pipes of a command.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -49,8 +48,7 @@ pub(super) fn one_line(written: &[u8]) -> String {
     let text = String::from_utf8_lossy(written);
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("SSH-"));
-    let joined = lines.collect::<Vec<_>>().join("; ");
-    joined.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+    printable::line(&lines.collect::<Vec<_>>().join("; "))
 }
 
 /// A stream whose first words are kept.
@@ -134,7 +132,7 @@ mod tests {
     fn an_endless_greeting_is_cut() {
         let greeting = Greeting::default();
         assert!(!greeting.hear(&[b'x'; 4096]));
-        assert_eq!(greeting.words().len(), SHOWN);
-        assert_eq!(one_line(b"\x1b[1mone\n\n two \r\n"), "[1mone; two");
+        assert_eq!(greeting.words().chars().count(), printable::LONGEST_QUOTE + 1);
+        assert_eq!(one_line(b"\x1b[1mone\n\n two \r\n"), "\\x1b[1mone; two");
     }
 }

@@ -7,6 +7,7 @@ use super::{Remark, Report, Scaling, Speed, Verdict};
 use crate::columns::{self, row};
 use crate::figures::collective::{Collective, Measured};
 use crate::figures::throughput::Style;
+use crate::printable;
 use crate::report::{HINT, WARNING};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -143,9 +144,9 @@ fn used(networks: &[RankNetwork]) -> String {
 }
 
 fn write_remark(out: &mut impl Write, remark: &Remark) -> io::Result<()> {
-    writeln!(out, "  {WARNING}warning:{WARNING:#} {}", remark.text)?;
+    writeln!(out, "  {WARNING}warning:{WARNING:#} {}", printable::message(&remark.text))?;
     match &remark.hint {
-        Some(hint) => writeln!(out, "  {HINT}hint:{HINT:#} {hint}"),
+        Some(hint) => writeln!(out, "  {HINT}hint:{HINT:#} {}", printable::text(hint)),
         None => Ok(()),
     }
 }
@@ -171,5 +172,5 @@ pub(crate) fn table(scaling: &Scaling) -> String {
 }
 
 fn indent(out: &mut impl Write, text: &str) -> io::Result<()> {
-    text.lines().try_for_each(|line| writeln!(out, "  {line}"))
+    printable::text(text).lines().try_for_each(|line| writeln!(out, "  {line}"))
 }
