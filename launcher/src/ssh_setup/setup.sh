@@ -1,14 +1,24 @@
 # Lets a key in, and a container's key into its container. Behind lines that set:
+#   token        a word of this run alone, in every answer
 #   dry          1: say what would change, and change nothing
 #   key          a line for authorized_keys, or nothing; key_blob: what in it is the key itself
 #   forced       the line of the container's key, or nothing; forced_blob: the key itself
 #   script       the command that the line names, and script_path: where it is, from ~
-# Answers in lines that begin with `rlaunch-setup`.
+# Answers in lines that begin with `rlaunch-setup-TOKEN`.
+#
+# authorized_keys may hold any bytes, and other people's ways in. So no tool that goes by lines or
+# letters writes it: awk only finds where a key's options begin and end, in a copy that has a
+# question mark for every byte that a tool could stumble over, and the file itself is copied by
+# numbers of bytes. A line that holds another key is never touched.
 set -u
 umask 077
+LC_ALL=C
+export LC_ALL
 changed=0
+found=
+backup=.ssh/authorized_keys.rlaunch-backup
 
-say() { printf 'rlaunch-setup %s\n' "$*"; }
+say() { printf 'rlaunch-setup-%s %s\n' "$token" "$*"; }
 fail() { say failed "$(echo "$*" | tr '\n' ' ')"; exit 0; }
 
 # Says what is to be done, and does it unless nothing is to be changed: WORDS COMMAND...
@@ -23,18 +33,181 @@ change() {
 
 mode_is() { [ -n "$(find -H "$1" -prune -perm "$2" 2>/dev/null)" ]; }
 others_may_write() { [ -n "$(find -H "$1" -prune \( -perm -020 -o -perm -002 \) 2>/dev/null)" ]; }
-lines_with() { grep -v '^[[:space:]]*#' "$keys" 2>/dev/null | grep -F -c -e "$1"; }
-has_line() { grep -F -x -q -e "$1" "$keys" 2>/dev/null; }
+sum() { cksum <"$1"; }
+
+# Reads lines as sshd does: OPTIONS TYPE KEY COMMENT, with or without OPTIONS. For each that lets the
+# wanted key in, prints `good`, or `fix FROM LENGTH KEPT NEW`: in place of the LENGTH bytes at FROM
+# there should be NEW, the options KEPT (FROM:LENGTH,...) and a blank. At last `end LINES BYTES`.
+finder='
+function skip(text) { sub(/^[ \t]+/, "", text); return text }
+function is_key(text,   n) {
+    n = length(type)
+    if (substr(text, 1, n) != type || substr(text, n + 1, 1) !~ /[ \t]/) return 0
+    text = skip(substr(text, n + 1))
+    n = length(blob)
+    return substr(text, 1, n) == blob && substr(text, n + 1, 1) ~ /^[ \t\r]?$/
+}
+# Where each option begins and how long it is; gives the end of all, or 0 if a quote has none.
+function split_options(text,   i, c, open, begin) {
+    count = 0
+    begin = 1
+    for (i = 1; (c = substr(text, i, 1)) != ""; i++) {
+        if (c == "\\" && substr(text, i + 1, 1) == "\"") i++
+        else if (c == "\"") open = !open
+        else if (!open && (c == "," || c == " " || c == "\t")) {
+            count++
+            from[count] = begin
+            size[count] = i - begin
+            begin = i + 1
+            if (c != ",") return i
+        }
+    }
+    return 0
+}
+function judge(line, start, length_of_options,   i, option, kept, right, commands, new, have) {
+    split("", have)
+    for (i = 1; i <= count; i++) {
+        option = tolower(substr(line, from[i], size[i]))
+        # Such a line lets in what the key has signed, and not the key.
+        if (option == "cert-authority") return
+        if (option ~ /^command=/) {
+            commands++
+            if (substr(line, from[i], size[i]) == wanted[1]) right++
+        } else if (size[i] > 0) {
+            have[option] = 1
+            kept = kept (kept == "" ? "" : ",") (start + from[i] - 1) ":" size[i]
+        }
+    }
+    right = commands == 1 && right == 1
+    new = wanted[1]
+    for (i = 2; i <= wants; i++) {
+        if ((tolower(wanted[i]) in have) || ("restrict" in have)) continue
+        right = 0
+        new = new "," wanted[i]
+    }
+    if (right || wants == 0) print "good"
+    else print "fix", start, length_of_options, (kept == "" ? "-" : kept), new
+}
+BEGIN {
+    type = ENVIRON["type"]
+    blob = ENVIRON["blob"]
+    if (ENVIRON["options"] != "") {
+        text = ENVIRON["options"] " "
+        split_options(text)
+        wants = count
+        for (i = 1; i <= wants; i++) wanted[i] = substr(text, from[i], size[i])
+    }
+}
+{
+    start = at
+    at += length($0) + 1
+    if (index($0, blob) == 0) next
+    line = skip($0)
+    start += length($0) - length(line)
+    count = 0
+    if (is_key(line)) judge(line, start, 0)
+    else if (line !~ /^#/ && substr(line, 1, length(type) + 1) != type " ") {
+        end = split_options(line)
+        rest = skip(substr(line, end + 1))
+        if (end > 0 && is_key(rest)) judge(line, start, length(line) - length(rest))
+    }
+}
+END { printf "end %d %d\n", NR, at }
+'
+
+# Sets `found` to what is said of a key: FILE TYPE KEY OPTIONS
+find_key() {
+    found="end 0 0"
+    [ -e "$1" ] || return 0
+    bytes=$(wc -c <"$1") || return 1
+    found=$(tr '\000-\010\013\014\016-\037\177-\377' '?' <"$1" | type=$2 blob=$3 options=$4 awk "$finder")
+    # Behind a last line without an end, one byte more is counted.
+    counted=${found##* }
+    case $counted in '' | *[!0-9]*) return 1 ;; esac
+    [ $((counted - bytes)) -eq 0 ] || [ $((counted - bytes)) -eq 1 ]
+}
+# How many lines hold the key, and how many of those are not right.
+lines_found() { printf '%s\n' "$found" | grep -c -v '^end '; }
+lines_to_fix() { printf '%s\n' "$found" | grep -c '^fix '; }
 
 # Hosts that share a home directory are set up at the same time.
 make_directory() { [ -d .ssh ] || mkdir -m 700 .ssh || [ -d .ssh ]; }
+
+# In place, so that what others add meanwhile stays; what a full disk takes half of is taken back.
 append() {
-    [ ! -s "$keys" ] || [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys" || return 1
-    printf '%s\n' "$1" >>"$keys"
+    before=0
+    [ ! -e "$keys" ] || before=$(wc -c <"$keys") || return 1
+    rm -f "$keys.new"
+    {
+        [ "$before" -eq 0 ] || [ "$(tail -c 1 "$keys" | wc -l)" -eq 1 ] || echo
+        printf '%s\n' "$1"
+    } >"$keys.new" && cat "$keys.new" >>"$keys"
+    done=$?
+    if [ $done != 0 ] && [ -e "$keys" ]; then
+        part=$(($(wc -c <"$keys") - before))
+        if [ "$part" -gt 0 ] && [ "$(tail -c "$part" "$keys" | cksum)" = "$(head -c "$part" "$keys.new" | cksum)" ]; then
+            dd if=/dev/null of="$keys" bs=1 seek="$before" 2>/dev/null
+        fi
+    fi
+    rm -f "$keys.new"
+    return $done
 }
-# LINE in place of every line with BLOB: BLOB LINE
-replace() {
-    { grep -F -v -e "$1" "$keys"; [ $? -le 1 ] && printf '%s\n' "$2"; } >"$keys.new" || return 1
+
+# The file as it is; the one before stays beside it.
+back_up() {
+    rm -f "$backup.new"
+    cat "$keys" >"$backup.new" && [ "$(sum "$keys")" = "$(sum "$backup.new")" ] || {
+        rm -f "$backup.new"
+        return 1
+    }
+    [ ! -e "$backup" ] || mv -f "$backup" "$backup.1" || return 1
+    mv -f "$backup.new" "$backup"
+}
+# COUNT bytes of the file: FROM COUNT
+bytes() { [ "$2" -eq 0 ] || tail -c "+$(($1 + 1))" "$keys" | head -c "$2"; }
+# The file with what was found corrected. Counts in `grown` how much longer that is.
+corrected() {
+    at=0
+    grown=0
+    while read -r verdict from length kept options; do
+        [ "$verdict" = fix ] || continue
+        bytes "$at" $((from - at)) && printf '%s' "$options" || return 1
+        grown=$((grown + ${#options} + 1 - length))
+        spans=$(echo "$kept" | tr ',' ' ')
+        [ "$spans" != - ] || spans=
+        for span in $spans; do
+            printf , && bytes "${span%:*}" "${span#*:}" || return 1
+            grown=$((grown + 1 + ${span#*:}))
+        done
+        printf ' ' || return 1
+        at=$((from + length))
+    done <<END
+$found
+END
+    tail -c "+$((at + 1))" "$keys"
+}
+# Whether the new file has all lines of the old one, and is as long as it must be.
+is_whole() {
+    [ "$(wc -l <"$keys")" -eq "$(wc -l <"$keys.new")" ] || return 1
+    [ $(($(wc -c <"$keys.new") - $(wc -c <"$keys"))) -eq "$grown" ] || return 1
+    count=$(lines_found)
+    find_key "$keys.new" "$forced_type" "$forced_blob" "$forced_options" || return 1
+    [ "$(lines_found)" -eq "$count" ] && [ "$(lines_to_fix)" -eq 0 ]
+}
+# Options that somebody has given the key stay, but for a command of their own.
+correct() {
+    back_up || { echo "cannot keep $backup"; return 1; }
+    rm -f "$keys.new"
+    corrected >"$keys.new" && is_whole || {
+        rm -f "$keys.new"
+        echo "its copy is not whole, is the disk full?"
+        return 1
+    }
+    [ "$(sum "$keys")" = "$(sum "$backup")" ] || {
+        rm -f "$keys.new"
+        echo "something else has written it meanwhile"
+        return 1
+    }
     chmod 600 "$keys.new" && mv -f "$keys.new" "$keys"
 }
 put_script() {
@@ -66,20 +239,27 @@ main() {
         change "make ~/.ssh, mode 700" make_directory
     fi
     [ "$dry" = 1 ] || lock
-    [ ! -L "$keys" ] || keys=$(readlink -f "$keys")
+    [ ! -L "$keys" ] || keys=$(readlink -f "$keys") || fail "~/.ssh/authorized_keys leads nowhere"
+    [ ! -e "$keys" ] || [ -f "$keys" ] || fail "~/.ssh/authorized_keys is not a file"
     [ ! -f "$keys" ] || mode_is "$keys" 600 || change "chmod 600 ~/.ssh/authorized_keys" chmod 600 "$keys"
-    if [ -n "$key" ] && [ "$(lines_with "$key_blob")" = 0 ]; then
-        change "add your key to ~/.ssh/authorized_keys" append "$key"
+    unread="cannot read ~/.ssh/authorized_keys to its end by tr and awk"
+    if [ -n "$key" ]; then
+        find_key "$keys" "${key%% *}" "$key_blob" "" || fail "$unread"
+        [ "$(lines_found)" != 0 ] || change "add your key to ~/.ssh/authorized_keys" append "$key"
     fi
     if [ -n "$forced" ]; then
         if [ "$(cat "$script_path" 2>/dev/null)" != "$script" ] || ! mode_is "$script_path" 700; then
             change "write ~/$script_path, mode 700" put_script
         fi
-        count=$(lines_with "$forced_blob")
-        if [ "$count" = 0 ]; then
+        before_blob=${forced%% "$forced_blob"*}
+        forced_type=${before_blob##* }
+        forced_options=${before_blob%"$forced_type"}
+        forced_options=${forced_options% }
+        find_key "$keys" "$forced_type" "$forced_blob" "$forced_options" || fail "$unread"
+        if [ "$(lines_found)" = 0 ]; then
             change "add the container's key, with its command, to ~/.ssh/authorized_keys" append "$forced"
-        elif [ "$count" != 1 ] || ! has_line "$forced"; then
-            change "correct the line of the container's key in ~/.ssh/authorized_keys" replace "$forced_blob" "$forced"
+        elif [ "$(lines_to_fix)" != 0 ]; then
+            change "correct the line of the container's key in ~/.ssh/authorized_keys, which is kept as ~/$backup" correct
         fi
     fi
     # Where SELinux is at work, sshd reads only what is labelled as its own.
