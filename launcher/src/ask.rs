@@ -65,6 +65,7 @@ pub(crate) async fn every_host(
     }
     let mut answers = way.roster.while_waiting(tasks.join_all()).await;
     answers.sort_by_key(|(index, ..)| *index);
+    way.routes.introduce();
     Ok(answers.into_iter().map(|(_, answer, host)| (host, answer)).collect())
 }
 

@@ -202,6 +202,7 @@ impl Gathering {
         }
         let mut reached: Vec<Reached> = way.roster.while_waiting(tasks.join_all()).await;
         reached.sort_by_key(|(node, _)| *node);
+        way.routes.iter().for_each(Routes::introduce);
         gather(reached, self.commands, (self.events, libraries), map).await
     }
 }
@@ -248,7 +249,7 @@ impl Way {
             pid: facts.pid,
             sent_bytes: sent.unwrap_or(0),
         });
-        tracing::debug!(%host, hostname = %facts.hostname, pid = facts.pid, "agent started");
+        tracing::debug!(%host, hostname = ?facts.hostname, pid = facts.pid, "agent started");
         let session = session::serve(greeted, route, seat, self.job);
         let session = tokio::spawn(session.in_current_span());
         Ok(Arrived { facts, hello_at: Instant::now(), sent, session })

@@ -24,6 +24,7 @@ use crate::route::{BadContainer, Container, Rsh, RshError};
 use crate::selection::PortWishes;
 use crate::setup::{Options, Transport, Wishes};
 use crate::show::Show;
+use crate::ssh::new_hosts::NewHostsRule;
 use crate::stdin::{Stdin, StdinError};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::wire::Token;
@@ -110,6 +111,8 @@ pub(crate) struct Reach {
     pub(crate) here: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
+    /// What becomes of hosts whose keys are not known, where the command line says so.
+    pub(crate) new_hosts: Option<NewHostsRule>,
     /// Handshakes at one time, where the user says so.
     pub(crate) fanout: Option<u16>,
     /// Hosts may not be there yet: a name that nobody knows and a port where nobody listens are
@@ -124,6 +127,7 @@ impl Reach {
             port,
             ssh_config,
             rsh,
+            new_hosts,
             container,
             container_exec,
             agent,
@@ -141,6 +145,7 @@ impl Reach {
             port,
             ssh_config,
             rsh,
+            new_hosts,
             container,
             here,
             patient,

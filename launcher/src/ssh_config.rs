@@ -6,7 +6,6 @@ use crate::hosts::{self, Host};
 use crate::report::{self, Failed};
 use crate::ssh::algorithms::Names;
 use crate::ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// Prints it, host by host.
@@ -16,16 +15,13 @@ pub(crate) fn ssh_config(args: &SshConfigArgs) -> Result<Exit, Failed> {
     let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
     let paths =
         args.ssh_config.clone().map_or_else(|| SshConfig::default_paths(&home), |file| vec![file]);
-    let config = SshConfig::load(&paths).map_err(|e| usage(&e).hint(e.hint()))?;
+    let config = SshConfig::of_user(args.ssh_config.as_deref(), &home);
+    let config = config.map_err(|e| usage(&e).hint(e.hint()))?;
     let mut text = head(&config, &paths);
     for host in &hosts {
         text += &of_host(&config, host, args.port)?;
     }
-    // A reader that leaves is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    if args.ssh_config.is_none() {
-        config.refused_by_ssh(&home).iter().for_each(|line| report::warn(line));
-    }
+    report::print(&text);
     Ok(Exit::SUCCESS)
 }
 
@@ -63,7 +59,7 @@ fn of_host(config: &SshConfig, host: &Host, port: Option<u16>) -> Result<String,
     text += &format!("hostkeyalgorithms {}\n", names.host_keys);
     text += &format!("pubkeyacceptedalgorithms {}\n", names.public_keys);
     if resolved.strict_host_key_checking == StrictHostKeyChecking::AcceptNew {
-        text += "# a key that is not known is accepted and kept: nobody is asked\n";
+        text += "# a key that is not known is accepted, kept and said: nobody is asked\n";
     }
     Ok(text)
 }

@@ -145,6 +145,7 @@ impl Setup {
         let wanted: Vec<Wanted> =
             self.ways.iter().map(|way| self.wanted(way, self.key_is_named)).collect();
         let found = survey::look(&ssh, &self.ways, &wanted).await;
+        ssh.introduce();
         let here = self.to_do_here(&found);
         let hosts = self
             .ways

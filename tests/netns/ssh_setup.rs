@@ -105,7 +105,7 @@ fn with_password(field: &Field) -> impl Drop + use<> {
 }
 
 /// Somebody at a terminal.
-struct Typist<'a> {
+pub(crate) struct Typist<'a> {
     keyboard: File,
     screen: JoinHandle<()>,
     shown: Arc<Mutex<String>>,
@@ -113,7 +113,7 @@ struct Typist<'a> {
 }
 
 impl<'a> Typist<'a> {
-    fn start(field: &'a Field, run: Run<'a>) -> Typist<'a> {
+    pub(crate) fn start(field: &'a Field, run: Run<'a>) -> Typist<'a> {
         let OpenptyResult { master, slave } = openpty(None, None).unwrap();
         let mut command = run.at_terminal().command();
         command.stdin(slave).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -138,7 +138,13 @@ impl<'a> Typist<'a> {
     }
 
     /// The same of a question on the terminal itself.
-    fn answer_hidden(&mut self, field: &Field, question: &str, times: usize, line: &str) {
+    pub(crate) fn answer_hidden(
+        &mut self,
+        field: &Field,
+        question: &str,
+        times: usize,
+        line: &str,
+    ) {
         let asked = || self.shown.lock().unwrap().matches(question).count() >= times;
         field.wait_for(question, asked);
         self.type_line(line);
@@ -149,7 +155,7 @@ impl<'a> Typist<'a> {
     }
 
     /// What rlaunch said, and what the terminal showed.
-    fn finish(self) -> (Outcome, String) {
+    pub(crate) fn finish(self) -> (Outcome, String) {
         let outcome = self.running.finish();
         self.screen.join().unwrap();
         let shown = self.shown.lock().unwrap().clone();

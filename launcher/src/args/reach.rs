@@ -2,6 +2,7 @@
 
 use super::ConfigArgs;
 use crate::route::Container;
+use crate::ssh::new_hosts::NewHostsRule;
 use std::path::PathBuf;
 
 /// Hosts and the way to them.
@@ -40,6 +41,19 @@ pub(crate) struct ReachArgs {
     /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
     pub(crate) ssh_config: Option<PathBuf>,
+
+    /// What becomes of hosts whose keys ~/.ssh/known_hosts does not have: accept their keys and say so,
+    /// ask at the terminal, or refuse them, so that nothing of yours is sent there. Without it
+    /// StrictHostKeyChecking says so (accept-new or no, ask, yes), and where that is not set they are
+    /// accepted. A key that has changed is refused
+    #[arg(
+        long,
+        value_name = "RULE",
+        value_enum,
+        conflicts_with = "rsh",
+        help_heading = "Reaching hosts"
+    )]
+    pub(crate) new_hosts: Option<NewHostsRule>,
 
     /// The agent to send, in place of the one that came with rlaunch
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]

@@ -80,6 +80,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("log-level", "can hide warnings"),
     ("login", "runs a login shell on hosts"),
     ("nccl-net-plugin", "loads code into ranks"),
+    ("new-hosts", "decides whether hosts without a known key are accepted"),
     ("no-env", "decides on variables of ranks"),
     ("oob-if", "chooses a network"),
     ("oob-net", "chooses a network"),

@@ -216,11 +216,12 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
 
 #[test]
 fn no_key_that_needs_trust_counts_before_it() {
-    const VALUES: [&str; 7] = [
+    const VALUES: [&str; 8] = [
         "true",
         "\"a\"",
         "\"1\"",
         "\"info\"",
+        "\"ask\"",
         "\"docker:a\"",
         "\"10.0.0.0/8\"",
         "\"oob_tcp_if_include e0\"",

@@ -101,6 +101,14 @@ impl Routes {
         Routes { label: format!("rlaunch-{job}"), ..self }
     }
 
+    /// Says which hosts were met for the first time, if that was not said yet.
+    pub(crate) fn introduce(&self) {
+        match &self.by {
+            By::Ssh(ssh) => ssh.introduce(),
+            By::Rsh(_) => {}
+        }
+    }
+
     /// Reaches a host; `roster` is told what it waits for. A command that leads there is only
     /// started when it has something to run.
     pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {

@@ -1,7 +1,8 @@
 //! Who is asked for passphrases and passwords: whoever sits at the terminal, or a program that shows
 //! a window or knows the answer, as ssh(1) has it (`SSH_ASKPASS`).
 
-use super::passphrase::{LONGEST, Terminal};
+use super::passphrase::{Echo, LONGEST, Terminal};
+use crate::printable;
 use crate::report;
 use std::ffi::OsString;
 use std::io;
@@ -53,8 +54,18 @@ impl Prompter {
 
     /// The answer to `prompt`, of which nothing is shown; `None` when there is none.
     pub(crate) async fn ask(&self, prompt: &str) -> Option<Zeroizing<String>> {
+        self.answer(prompt, Echo::Off).await
+    }
+
+    /// The same of what is no secret, so that it is seen while it is typed.
+    pub(crate) async fn ask_openly(&self, prompt: &str) -> Option<Zeroizing<String>> {
+        self.answer(prompt, Echo::On).await
+    }
+
+    async fn answer(&self, prompt: &str, echo: Echo) -> Option<Zeroizing<String>> {
+        let prompt = &printable::text(prompt);
         match self {
-            Prompter::Terminal(terminal) => terminal.ask(prompt).await,
+            Prompter::Terminal(terminal) => terminal.ask(prompt, echo).await,
             Prompter::Helper(helper) => match helper.ask(prompt, PATIENCE).await {
                 Ok(answer) => answer,
                 Err(error) => {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use exec::Commands;
-use file::{Criterion, Item, Sources, Subject};
+use file::{Criterion, Item, Sources, Subject, Trust};
 use line::Line;
 use scope::{Local, Scope, lower};
 use values::{
@@ -37,6 +37,8 @@ pub(crate) enum ConfigError {
     Read { path: PathBuf, source: io::Error },
     #[error("{}:{line}: {keyword}: {reason}", path.display())]
     Value { path: PathBuf, line: usize, keyword: String, reason: String },
+    #[error("bad owner or permissions on {}: {reason}", path.display())]
+    Unsafe { path: PathBuf, reason: String, cure: String },
 }
 
 impl ConfigError {
@@ -48,6 +50,11 @@ impl ConfigError {
                 let file = path.display();
                 Some(format!("correct line {line} of {file}; `man ssh_config` explains {keyword}"))
             }
+            Self::Unsafe { path, cure, .. } => Some(format!(
+                "what it says is run in your name, so ssh refuses it as well: look through {}, then \
+                 {cure}",
+                path.display()
+            )),
         }
     }
 }
@@ -57,10 +64,12 @@ impl ConfigError {
 pub(crate) enum StrictHostKeyChecking {
     /// Refuse it.
     Yes,
-    /// Accept and record it; refuse a changed one. Also `ask`: nobody is there to answer.
+    /// Accept it where the user says so; refuse a changed one.
+    Ask,
+    /// Accept and record it; refuse a changed one.
     #[default]
     AcceptNew,
-    /// Accept any key.
+    /// Accept and record it; accept a changed one as well, and give it no password.
     No,
 }
 
@@ -244,11 +253,27 @@ impl SshConfig {
         vec![home.join(".ssh/config"), PathBuf::from("/etc/ssh/ssh_config")]
     }
 
-    /// Reads `paths`, the most important first; a file that does not exist says nothing.
+    /// Reads the file that the user has named, or else the user's own and the system's. As ssh does, it
+    /// refuses the user's own where others may write to it, and such files that any of them includes.
+    pub(crate) fn of_user(named: Option<&Path>, home: &Path) -> Result<Self, ConfigError> {
+        match named {
+            Some(path) => Self::read(&[path.to_owned()], Trust::Always),
+            None => Self::read(&Self::default_paths(home), Trust::IfOwn),
+        }
+    }
+
+    /// Reads `paths`, the most important first, which the user has named.
+    #[cfg(test)]
     pub(crate) fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        Self::read(paths, Trust::Always)
+    }
+
+    /// Reads `paths`, the most important first; a file that does not exist says nothing.
+    fn read(paths: &[PathBuf], first: Trust) -> Result<Self, ConfigError> {
         let mut config = Self::empty();
-        for path in paths {
-            if let Some(text) = file::read(path)? {
+        let trust = std::iter::once(first).chain(std::iter::repeat(Trust::Always));
+        for (path, trust) in paths.iter().zip(trust) {
+            if let Some(text) = file::read(path, trust)? {
                 config.add(&text, path)?;
             }
         }
@@ -296,13 +321,6 @@ impl SshConfig {
     /// What of them is not followed.
     pub(crate) fn notes(&self) -> &[String] {
         &self.sources.notes
-    }
-
-    /// Those of the files that `ssh` would refuse for who owns them or may write to them, each with
-    /// what to do about it. Here they count all the same: their reader is not in their power.
-    pub(crate) fn refused_by_ssh(&self, home: &Path) -> Vec<String> {
-        let own = self.sources.files.iter().filter(|file| file.starts_with(home));
-        own.filter_map(|file| permissions::refused(file)).collect()
     }
 
     /// Finds bad values now, in blocks that match no host of this run as well.

@@ -2,6 +2,7 @@
 
 use super::config::ConfigError;
 use super::known_hosts::KnownHostsError;
+use super::new_hosts::NewHostKey;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,15 +53,16 @@ pub(crate) enum SshError {
     Algorithms { keyword: &'static str, list: String },
     #[error(transparent)]
     KnownHosts(#[from] KnownHostsError),
-    #[error(
-        "its host key has changed: {} is in {}:{}, the host shows {}",
-        .0.recorded, .0.file.display(), .0.line, .0.shown
-    )]
+    #[error("{0}")]
     HostKeyChanged(Box<HostKeyChange>),
+    #[error("password authentication is disabled to avoid man-in-the-middle attacks: {0}")]
+    NoPassword(Box<HostKeyChange>),
     #[error("its host key is marked as revoked in {}:{line}", file.display())]
     HostKeyRevoked { file: PathBuf, line: usize },
-    #[error("its host key {shown} is not known, and StrictHostKeyChecking is on")]
-    HostKeyUnknown { shown: String },
+    #[error("its host key {shown} is not known, {why}")]
+    HostKeyUnknown { shown: String, why: &'static str },
+    #[error("its host key {} is not known, and nobody was asked", .0.fingerprint())]
+    HostKeyToAsk(Box<NewHostKey>),
     #[error("its host certificate {why}")]
     HostCertificate { why: String, key_id: String },
     #[error("{} may not log in: {}", .0.user, .0.why())]
@@ -74,7 +76,11 @@ pub(crate) enum SshError {
 }
 
 /// A host that shows another key than the recorded one.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its host key has changed: {recorded} is in {}:{line}, the host shows {shown}",
+    file.display()
+)]
 pub(crate) struct HostKeyChange {
     /// What known-hosts files call the host.
     pub(crate) name: String,
@@ -188,7 +194,7 @@ impl SshError {
             SshError::Algorithms { keyword, .. } => {
                 Some(format!("correct {keyword} in ~/.ssh/config"))
             }
-            SshError::HostKeyChanged(change) => Some(format!(
+            SshError::HostKeyChanged(change) | SshError::NoPassword(change) => Some(format!(
                 "find out why first: someone may be in between; if the host was reinstalled:\n  \
                  ssh-keygen -R {} -f {}",
                 change.name,
@@ -198,9 +204,9 @@ impl SshError {
                 "whoever has this key is not to be trusted; on {host}, a new one:\n  \
                  sudo rm /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub; sudo ssh-keygen -A"
             )),
-            SshError::HostKeyUnknown { .. } => Some(format!(
+            SshError::HostKeyUnknown { .. } | SshError::HostKeyToAsk(_) => Some(format!(
                 "connect once by hand and compare the key, which records it: ssh {host}\n\
-                 or let new hosts pass, in ~/.ssh/config:\n  Host {host}\n    \
+                 or let new hosts pass, by --new-hosts accept or in ~/.ssh/config:\n  Host {host}\n    \
                  StrictHostKeyChecking accept-new"
             )),
             SshError::HostCertificate { key_id, .. } => Some(format!(

@@ -5,30 +5,47 @@ use super::certificate;
 use super::config::{HostConfig, StrictHostKeyChecking};
 use super::error::{HostKeyChange, SshError};
 use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
+use super::new_hosts::{NewHostKey, NewHosts};
+use crate::report;
 use russh::client;
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The known-hosts files of all hosts, each read once.
+/// The known-hosts files of all hosts, each read once, and the hosts that are in none.
 #[derive(Default)]
 pub(crate) struct HostKeys {
     read: Mutex<HashMap<Vec<PathBuf>, Arc<KnownHosts>>>,
+    /// From `--new-hosts`, which counts before the configuration.
+    rule: Option<StrictHostKeyChecking>,
+    new: Arc<NewHosts>,
 }
 
-/// Where a [`Client`] leaves why it refused a key.
+/// Where a [`Client`] leaves what it found about a key.
 #[derive(Clone, Default)]
-pub(crate) struct Refusal(Arc<Mutex<Option<SshError>>>);
+pub(crate) struct Judgement(Arc<Mutex<Found>>);
 
-impl Refusal {
-    /// The reason, once.
-    pub(crate) fn take(&self) -> Option<SshError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+#[derive(Default)]
+struct Found {
+    refusal: Option<SshError>,
+    /// Another key was recorded, and the user lets that pass.
+    changed: Option<Box<HostKeyChange>>,
+}
+
+impl Judgement {
+    /// Why the key was refused, once.
+    pub(crate) fn refusal(&self) -> Option<SshError> {
+        self.with(|found| found.refusal.take())
     }
 
-    fn set(&self, error: SshError) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    /// That another key was recorded and this one let pass, once.
+    pub(crate) fn change(&self) -> Option<Box<HostKeyChange>> {
+        self.with(|found| found.changed.take())
+    }
+
+    fn with<T>(&self, then: impl FnOnce(&mut Found) -> T) -> T {
+        then(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -41,17 +58,27 @@ pub(crate) struct Client {
     strict: StrictHostKeyChecking,
     /// Where a new key is recorded.
     record: Option<PathBuf>,
-    refusal: Refusal,
+    new: Arc<NewHosts>,
+    judgement: Judgement,
 }
 
 impl HostKeys {
+    pub(crate) fn new(rule: Option<StrictHostKeyChecking>) -> HostKeys {
+        HostKeys { rule, ..HostKeys::default() }
+    }
+
+    /// The hosts that were met in this run.
+    pub(super) fn new_hosts(&self) -> &NewHosts {
+        &self.new
+    }
+
     /// A checker for one connection, and where it leaves its verdict.
     pub(crate) fn checker(
         &self,
         config: &HostConfig,
         port: u16,
-    ) -> Result<(Client, Refusal), KnownHostsError> {
-        let refusal = Refusal::default();
+    ) -> Result<(Client, Judgement), KnownHostsError> {
+        let judgement = Judgement::default();
         // An alias stands for a host on any port, so it is recorded without one.
         let (name, port) = match &config.host_key_alias {
             Some(alias) => (alias.clone(), 22),
@@ -61,11 +88,12 @@ impl HostKeys {
             known: self.known_hosts(config)?,
             name,
             port,
-            strict: config.strict_host_key_checking,
+            strict: self.rule.unwrap_or(config.strict_host_key_checking),
             record: config.user_known_hosts_files.first().cloned(),
-            refusal: refusal.clone(),
+            new: self.new.clone(),
+            judgement: judgement.clone(),
         };
-        Ok((client, refusal))
+        Ok((client, judgement))
     }
 
     fn known_hosts(&self, config: &HostConfig) -> Result<Arc<KnownHosts>, KnownHostsError> {
@@ -135,20 +163,40 @@ impl Client {
         match self.known.check(&[&self.name], self.port, key) {
             Verdict::Known => Ok(()),
             Verdict::Revoked { file, line } => Err(SshError::HostKeyRevoked { file, line }),
-            _ if self.strict == StrictHostKeyChecking::No => Ok(()),
             Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
                 let name = self.name.clone();
-                let change = HostKeyChange { name, file, line, recorded, shown };
-                Err(SshError::HostKeyChanged(Box::new(change)))
+                let change = Box::new(HostKeyChange { name, file, line, recorded, shown });
+                if self.strict != StrictHostKeyChecking::No {
+                    return Err(SshError::HostKeyChanged(change));
+                }
+                report::warn(&format!("{}: {change}; StrictHostKeyChecking is no", self.name));
+                self.judgement.with(|found| found.changed = Some(change));
+                Ok(())
             }
-            Verdict::Unknown if self.strict == StrictHostKeyChecking::Yes => {
-                Err(SshError::HostKeyUnknown { shown })
-            }
-            Verdict::Unknown => {
-                tracing::info!(host = %self.name, key = %shown, "new host key accepted");
-                self.record.as_ref().map_or(Ok(()), |file| {
-                    Ok(KnownHosts::append(file, &self.name, self.port, key)?)
-                })
+            Verdict::Unknown => self.judge_new(NewHostKey {
+                key: key.clone(),
+                name: self.name.clone(),
+                port: self.port,
+                file: self.record.clone(),
+            }),
+        }
+    }
+
+    fn judge_new(&self, new: NewHostKey) -> Result<(), SshError> {
+        match self.strict {
+            StrictHostKeyChecking::Yes => Err(SshError::HostKeyUnknown {
+                shown: new.fingerprint(),
+                why: "and StrictHostKeyChecking is on",
+            }),
+            _ if self.new.has_met(&new) => Ok(()),
+            StrictHostKeyChecking::Ask => Err(SshError::HostKeyToAsk(Box::new(new))),
+            StrictHostKeyChecking::AcceptNew => Ok(self.new.accept(&new)?),
+            StrictHostKeyChecking::No => {
+                // As ssh does, which does not insist on it here.
+                if let Err(error) = self.new.accept(&new) {
+                    tracing::warn!("{}", report::chain(&error));
+                }
+                Ok(())
             }
         }
     }
@@ -165,6 +213,7 @@ impl client::Handler for Client {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.judge(key),
             PublicKeyOrCertificate::Certificate(certificate) => self.judge_certificate(certificate),
         };
-        Ok(verdict.map_err(|error| self.refusal.set(error)).is_ok())
+        let refused = |error| self.judgement.with(|found| found.refusal = Some(error));
+        Ok(verdict.map_err(refused).is_ok())
     }
 }

@@ -16,6 +16,7 @@ mod jump;
 mod key_ring;
 mod keys;
 pub(crate) mod known_hosts;
+pub(crate) mod new_hosts;
 pub(crate) mod passphrase;
 pub(crate) mod password;
 mod proxy;
@@ -26,9 +27,9 @@ use crate::awake::Deadline;
 use crate::exit::Exit;
 use crate::hosts::Host;
 use crate::job::Reach;
-use crate::report::{self, Failed};
-use config::{ConfigError, HostConfig, Proxy, SshConfig};
-use error::SshError;
+use crate::report::Failed;
+use config::{ConfigError, HostConfig, Proxy, SshConfig, StrictHostKeyChecking};
+use error::{HostKeyChange, SshError};
 use host_key::{Client, HostKeys};
 use jump::{Hop, Jump, Jumps, SSH_PORT};
 use key_ring::KeyRing;
@@ -88,6 +89,8 @@ pub(crate) struct Connection {
     place: String,
     /// This machine's address and the host's, where TCP leads straight from one to the other.
     ends: Option<(IpAddr, IpAddr)>,
+    /// It shows another key than the one on record, and the user lets that pass.
+    changed: Option<Box<HostKeyChange>>,
     /// What its bytes go through is open for as long as it is.
     via: Option<Arc<Jump>>,
     proxy: Option<ProxyCommand>,
@@ -112,14 +115,7 @@ impl Ssh {
 
     fn load(reach: &Reach) -> Result<Ssh, ConfigError> {
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
-        let paths = match &reach.ssh_config {
-            Some(file) => vec![file.clone()],
-            None => SshConfig::default_paths(&home),
-        };
-        let config = SshConfig::load(&paths)?;
-        if reach.ssh_config.is_none() {
-            config.refused_by_ssh(&home).iter().for_each(|line| report::warn(line));
-        }
+        let config = SshConfig::of_user(reach.ssh_config.as_deref(), &home)?;
         Ok(Ssh {
             resolving: config.runs_commands().then(|| Semaphore::new(RESOLVED)),
             config,
@@ -127,7 +123,7 @@ impl Ssh {
             port: reach.port,
             patient: reach.patient,
             keys: KeyRing::default(),
-            host_keys: HostKeys::default(),
+            host_keys: HostKeys::new(reach.new_hosts.map(StrictHostKeyChecking::from)),
             fanout: Semaphore::new(reach.fanout.unwrap_or(FANOUT).into()),
             jumps: Jumps::default(),
         })
@@ -149,6 +145,11 @@ impl Ssh {
         let via = self.through(&jumps).await?;
         tell("connecting");
         self.log_in(&target, via, tell).await
+    }
+
+    /// Says which hosts were met for the first time, if that was not said yet.
+    pub(crate) fn introduce(&self) {
+        self.host_keys.new_hosts().announce();
     }
 
     /// What the configuration says about a host, and about the jump hosts before it.
@@ -230,8 +231,25 @@ impl Ssh {
         (through, self.fanout.acquire().await.ok())
     }
 
-    /// Connects once, up to the end of the handshake.
+    /// Connects once, up to the end of the handshake. Where the user has to be asked about the host's
+    /// key, it is done again after a yes: no handshake waits for somebody to type.
     async fn attempt(
+        &self,
+        hop: &Hop,
+        via: Option<Arc<Jump>>,
+        deadline: &mut Deadline,
+    ) -> Result<Connection, SshError> {
+        match self.attempt_unasked(hop, via.clone(), deadline).await {
+            Err(SshError::HostKeyToAsk(new)) => {
+                self.host_keys.new_hosts().ask(&new).await?;
+                deadline.renew();
+                self.attempt_unasked(hop, via, deadline).await
+            }
+            done => done,
+        }
+    }
+
+    async fn attempt_unasked(
         &self,
         hop: &Hop,
         via: Option<Arc<Jump>>,
@@ -283,7 +301,7 @@ impl Ssh {
 
     async fn handshake(&self, hop: &Hop, line: Line) -> Result<Connection, SshError> {
         let Line { stream, place, ends, proxy } = line;
-        let (checker, verdict) = self.host_keys.checker(&hop.config, hop.port)?;
+        let (checker, judgement) = self.host_keys.checker(&hop.config, hop.port)?;
         let mut preferred = algorithms::preferred(&hop.config)?;
         preferred.key = checker.preferred_algorithms(&preferred.key).into();
         preferred.host_key_certificates = checker.certificates(&hop.config).into();
@@ -299,12 +317,15 @@ impl Ssh {
         let (stream, greeting) = Overheard::new(stream);
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         let source = match connected {
-            Ok(handle) => return Ok(Connection { handle, place, ends, via: None, proxy }),
+            Ok(handle) => {
+                let changed = judgement.change();
+                return Ok(Connection { handle, place, ends, changed, via: None, proxy });
+            }
             Err(source) => source,
         };
         // The verdict on the host's key says more than "unknown key".
-        if let Some(verdict) = verdict.take() {
-            return Err(verdict);
+        if let Some(refusal) = judgement.refusal() {
+            return Err(refusal);
         }
         let hung_up = matches!(source, russh::Error::Disconnect | russh::Error::IO(_));
         if !hung_up || greeting.has_version() {

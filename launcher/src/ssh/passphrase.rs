@@ -36,6 +36,13 @@ pub(crate) fn is_asking() -> bool {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
+/// Whether the terminal shows what is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Echo {
+    On,
+    Off,
+}
+
 /// The terminal that someone sits at.
 pub(crate) struct Terminal {
     tty: Arc<File>,
@@ -57,23 +64,30 @@ impl Terminal {
     }
 
     /// What is typed after `prompt`; `None` when nothing is wanted, or nobody is there any more.
-    pub(crate) async fn ask(&self, prompt: &str) -> Option<Zeroizing<String>> {
+    pub(crate) async fn ask(&self, prompt: &str, echo: Echo) -> Option<Zeroizing<String>> {
         // The pipe closes when nobody waits for the answer any more.
         let (unwanted, _wanted) = io::pipe().ok()?;
         let (tty, prompt) = (self.tty.clone(), prompt.to_owned());
-        let asking = tokio::task::spawn_blocking(move || question(&tty, &prompt, &unwanted));
+        let asking = tokio::task::spawn_blocking(move || question(&tty, &prompt, echo, &unwanted));
         asking.await.ok().flatten()
     }
 }
 
-fn question(tty: &File, prompt: &str, unwanted: &PipeReader) -> Option<Zeroizing<String>> {
+fn question(
+    tty: &File,
+    prompt: &str,
+    echo: Echo,
+    unwanted: &PipeReader,
+) -> Option<Zeroizing<String>> {
     let say = |mut tty: &File, text: &str| drop(tty.write_all(text.as_bytes()));
     loop {
-        let silence = Silence::begin(tty)?;
+        let silence = Silence::begin(tty, echo)?;
         say(tty, prompt);
         let typed = line(tty, unwanted);
         drop(silence);
-        say(tty, "\n");
+        if echo == Echo::Off {
+            say(tty, "\n");
+        }
         match typed {
             Typed::Line(text) => return Some(text),
             Typed::Nothing => return None,
@@ -147,14 +161,17 @@ fn finished(line: &Zeroizing<Vec<u8>>) -> Typed {
     Typed::Line(Zeroizing::new(String::from_utf8_lossy(line).into_owned()))
 }
 
-/// While it lives, the terminal shows nothing of what is typed.
+/// While it lives, the terminal shows nothing of what is typed, unless that is to be seen; then lines
+/// and signals are the terminal's to make.
 struct Silence<'a>(&'a File);
 
 impl Silence<'_> {
-    fn begin(tty: &File) -> Option<Silence<'_>> {
+    fn begin(tty: &File, echo: Echo) -> Option<Silence<'_>> {
         let before = tcgetattr(tty).ok()?;
         let mut silent = before.clone();
-        silent.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
+        if echo == Echo::Off {
+            silent.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
+        }
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
         let silence = Silence(tty);
         tcsetattr(tty, SetArg::TCSADRAIN, &silent).ok()?;

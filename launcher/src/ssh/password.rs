@@ -5,7 +5,8 @@ use super::config::{HostConfig, StrictHostKeyChecking};
 use super::error::{HostKeyChange, SshError};
 use super::host_key::Client;
 use super::jump::{self, Hop, Jump, SSH_PORT};
-use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
+use super::known_hosts::{KnownHosts, Verdict, fingerprint};
+use super::new_hosts::NewHostKey;
 use super::{Connection, Line, Ssh, algorithms, login_is_late};
 use crate::awake::{self, Deadline};
 use crate::hosts::Host;
@@ -110,6 +111,9 @@ impl Ssh {
             None => Entry::Open(connection),
             Some((why, methods)) => {
                 let takes_passwords = methods.iter().any(|method| typed.contains(method));
+                if let Some(change) = connection.changed.filter(|_| takes_passwords) {
+                    return Err(SshError::NoPassword(change));
+                }
                 Entry::Refused { why, takes_passwords }
             }
         })
@@ -122,6 +126,10 @@ impl Ssh {
         password: &Password,
     ) -> Result<Tried, SshError> {
         let mut connection = self.greet(config).await?;
+        // It may be somebody else's; no password, typed or asked for, is for them.
+        if let Some(change) = connection.changed {
+            return Err(SshError::NoPassword(change));
+        }
         let user = self.user_of(config);
         let login = log_in(&mut connection.handle, &user, password);
         let late = || SshError::Timeout {
@@ -189,27 +197,6 @@ async fn log_in(
     Ok(matches!(answer, Answer::Success))
 }
 
-/// A host's key that no known-hosts file has.
-pub(crate) struct NewHostKey {
-    key: PublicKey,
-    /// What known-hosts files are to call the host.
-    name: String,
-    port: u16,
-    file: PathBuf,
-}
-
-impl NewHostKey {
-    /// As `ssh-keygen -l` shows it.
-    pub(crate) fn fingerprint(&self) -> String {
-        fingerprint(self.key.key_data())
-    }
-
-    /// Writes it down, so that from now on the host must show this one.
-    pub(crate) fn accept(&self) -> Result<(), KnownHostsError> {
-        KnownHosts::append(&self.file, &self.name, self.port, &self.key)
-    }
-}
-
 fn judge(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHostKey>, SshError> {
     let (user, global) = (&config.user_known_hosts_files, &config.global_known_hosts_files);
     let files: Vec<PathBuf> = user.iter().chain(global).cloned().collect();
@@ -230,7 +217,7 @@ fn judge(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHos
         Verdict::Unknown => {
             // Where keys are not written down each login takes whichever it is shown.
             let file = user.first().filter(|file| **file != Path::new("/dev/null")).cloned();
-            Ok(file.map(|file| NewHostKey { key, name, port, file }))
+            Ok(file.map(|file| NewHostKey { key, name, port, file: Some(file) }))
         }
     }
 }

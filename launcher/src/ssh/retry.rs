@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(trouble(&look_up("Name or service not known")), Some(Trouble::NoName));
         assert_eq!(trouble(&refused()), Some(Trouble::NoConnection));
         assert_eq!(trouble(&dropped()), Some(Trouble::Dropped));
-        assert_eq!(trouble(&SshError::HostKeyUnknown { shown: String::new() }), None);
+        assert_eq!(trouble(&SshError::HostKeyUnknown { shown: String::new(), why: "" }), None);
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
 
         let mut changed = Attempts::new(rules("", "n1", false));
         changed.failed(dropped(), LEFT).unwrap();
-        let unknown = SshError::HostKeyUnknown { shown: String::new() };
+        let unknown = SshError::HostKeyUnknown { shown: String::new(), why: "" };
         let error = changed.failed(unknown, LEFT).unwrap_err();
         assert!(matches!(error, SshError::HostKeyUnknown { .. }));
     }

@@ -5,7 +5,8 @@ use super::remote::{self, Wanted};
 use super::{Way, at_once};
 use crate::report;
 use crate::ssh::Ssh;
-use crate::ssh::password::{Entry, NewHostKey};
+use crate::ssh::new_hosts::NewHostKey;
+use crate::ssh::password::Entry;
 use std::fmt::Write;
 use std::sync::Arc;
 

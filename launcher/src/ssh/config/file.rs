@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::ConfigError;
 use super::line::Line;
 use super::pattern::file_name;
+use super::permissions::{self, Fault};
 use super::scope::tilde;
 
 /// Files within files, as deep as OpenSSH allows.
@@ -126,17 +127,36 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
     if criteria.is_empty() { Err("no criterion".into()) } else { Ok(criteria) }
 }
 
+/// Whose word a file is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// The user's and root's, so nobody else may be able to write it: the user's own configuration,
+    /// and whatever any configuration includes.
+    IfOwn,
+    /// Anybody's: the user has named it, or the system has it.
+    Always,
+}
+
 /// The content of `path`, or nothing where there is no such file.
-pub(super) fn read(path: &Path) -> Result<Option<String>, ConfigError> {
-    let read = || {
+pub(super) fn read(path: &Path, trust: Trust) -> Result<Option<String>, ConfigError> {
+    let mut fault = None;
+    let mut read = || {
         let mut bytes = Vec::new();
-        let count = File::open(path)?.take(LONGEST + 1).read_to_end(&mut bytes)?;
+        let file = File::open(path)?;
+        if trust == Trust::IfOwn {
+            fault = permissions::fault(path, &file.metadata()?);
+        }
+        let count = file.take(LONGEST + 1).read_to_end(&mut bytes)?;
         if count as u64 > LONGEST {
             return Err(io::Error::other(format!("longer than {} MiB", LONGEST >> 20)));
         }
         Ok(bytes)
     };
-    match read() {
+    let content = read();
+    if let Some(Fault { reason, cure }) = fault {
+        return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
+    }
+    match content {
         // A comment in some older encoding must not spoil the file.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
@@ -201,7 +221,7 @@ impl Reading<'_> {
         let mut items = Vec::new();
         // A pattern may find directories; they hold no lines.
         for path in paths.iter().filter(|path| !path.is_dir()) {
-            if let Some(text) = read(path)? {
+            if let Some(text) = read(path, Trust::IfOwn)? {
                 items.push(Item::Include(self.file(&text, path)?));
             }
         }

@@ -1,47 +1,57 @@
 //! Who owns a configuration file, and who else may write to it.
 
-use std::fs;
+use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use nix::unistd::Uid;
 
-/// Why `ssh` would refuse a file of the user's own configuration, and the line that mends it.
-pub(super) fn refused(file: &Path) -> Option<String> {
-    let metadata = fs::metadata(file).ok()?;
+/// Why a file is not to be obeyed, and the command that mends it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) reason: String,
+    pub(super) cure: String,
+}
+
+/// What `ssh` finds wrong with a file of the user's own configuration: what it says is run as the user,
+/// so only the user and root may say it.
+pub(super) fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
     let (owner, us) = (metadata.uid(), Uid::current().as_raw());
-    let shown = file.display();
     if owner != 0 && owner != us {
-        return Some(format!(
-            "{shown} is owned by uid {owner}, ssh as uid {us} refuses it: sudo chown {us} {shown}"
-        ));
+        let reason = format!("it belongs to uid {owner}, and this is uid {us}");
+        return Some(Fault { reason, cure: format!("sudo chown {us} {}", file.display()) });
     }
     let mode = metadata.permissions().mode() & 0o777;
-    (mode & 0o022 != 0).then(|| {
-        format!("others may write to {shown} (mode {mode:o}), ssh refuses it: chmod 600 {shown}")
+    (mode & 0o022 != 0).then(|| Fault {
+        reason: format!("others may write to it (mode {mode:o})"),
+        cure: format!("chmod go-w {}", file.display()),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_file_that_others_may_write_to() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config");
         fs::write(&file, "").unwrap();
-        let refused_with = |mode| {
+        let fault_with = |mode| {
             fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
-            refused(&file)
+            fault(&file, &fs::metadata(&file).unwrap())
         };
-        assert_eq!(refused_with(0o644), None);
-        let why = refused_with(0o664).unwrap();
-        assert!(why.contains("(mode 664)") && why.contains("chmod 600 /"), "{why}");
+        assert_eq!(fault_with(0o644), None);
+        for mode in [0o664, 0o646] {
+            let Fault { reason, cure } = fault_with(mode).unwrap();
+            assert!(reason.contains(&format!("(mode {mode:o})")), "{reason}");
+            assert!(cure.starts_with("chmod go-w /"), "{cure}");
+        }
         if Uid::current().is_root() {
             std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
-            let why = refused_with(0o600).unwrap();
-            assert!(why.contains("owned by uid 1000") && why.contains("chown 0 /"), "{why}");
+            let Fault { reason, cure } = fault_with(0o600).unwrap();
+            assert!(reason.contains("uid 1000") && cure.contains("chown 0 /"), "{reason} {cure}");
         }
     }
 }

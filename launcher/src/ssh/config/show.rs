@@ -44,6 +44,7 @@ impl SshConfig {
     fn show_trust(&self, host: &HostConfig, lines: &mut Vec<(&'static str, String)>) {
         let strict = match host.strict_host_key_checking {
             StrictHostKeyChecking::Yes => "true",
+            StrictHostKeyChecking::Ask => "ask",
             StrictHostKeyChecking::AcceptNew => "accept-new",
             StrictHostKeyChecking::No => "false",
         };

@@ -272,3 +272,52 @@ fn endless_files_are_refused() {
     fs::write(&file, format!("Include {itself} {itself}")).unwrap();
     assert!(SshConfig::load(&[file]).is_err());
 }
+
+#[test]
+fn files_that_others_may_write_are_refused_as_by_ssh() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(".ssh").join(name);
+    fs::create_dir(home.path().join(".ssh")).unwrap();
+    let write = |name: &str, text: &str, mode| {
+        fs::write(at(name), text).unwrap();
+        fs::set_permissions(at(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let load = |named: Option<&str>| {
+        let named = named.map(at);
+        SshConfig::of_user(named.as_deref(), home.path()).map(drop)
+    };
+    let refused = |named: Option<&str>, name: &str| {
+        let error = load(named).unwrap_err();
+        let begin = format!("bad owner or permissions on {}: ", at(name).display());
+        assert!(error.to_string().starts_with(&begin), "{error}");
+        assert!(error.hint().unwrap().contains("chmod go-w"), "{error:?}");
+    };
+    write("part", "Port 7", 0o644);
+    write("config", &format!("Include {}", at("part").display()), 0o644);
+    load(None).unwrap();
+    for mode in [0o666, 0o664, 0o646] {
+        write("config", "ProxyCommand id", mode);
+        refused(None, "config");
+        load(Some("config")).unwrap();
+    }
+    // What is included is checked whoever includes it; ssh(1) says the same of such a file.
+    write("config", &format!("Include {}", at("part").display()), 0o600);
+    write("part", "Port 7", 0o666);
+    refused(None, "part");
+    refused(Some("config"), "part");
+    let ssh = std::process::Command::new("ssh").arg("-GF").arg(at("config")).arg("a").output();
+    if let Ok(ssh) = ssh {
+        let said = String::from_utf8_lossy(&ssh.stderr).into_owned();
+        assert!(said.contains("Bad owner or permissions on"), "{said}");
+    }
+}
+
+#[test]
+fn names_of_jump_hosts_run_nothing() {
+    for (jump, alias) in [("`id`", "n"), ("me;id@a", "n"), ("a,$(id)", "n"), ("gate-%n", "a;id")] {
+        let parsed = SshConfig::parse(&format!("ProxyJump {jump}"), Path::new("/c"));
+        let error = parsed.and_then(|config| config.resolve(alias)).unwrap_err().to_string();
+        let means = "has a character that means something to a shell";
+        assert!(error.starts_with("/c:1: proxyjump: ") && error.ends_with(means), "{error}");
+    }
+}

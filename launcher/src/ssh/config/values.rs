@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rlaunch_bootstrap::names;
+
 use super::{AddressFamily, JumpHop, Proxy, RekeyLimit, StrictHostKeyChecking};
 
 pub(super) fn parse_port(text: &str) -> Result<u16, String> {
@@ -29,7 +31,8 @@ pub(super) fn parse_flag(text: &str) -> Result<bool, String> {
 pub(super) fn parse_strict(text: &str) -> Result<StrictHostKeyChecking, String> {
     match text.to_ascii_lowercase().as_str() {
         "yes" | "true" => Ok(StrictHostKeyChecking::Yes),
-        "accept-new" | "ask" => Ok(StrictHostKeyChecking::AcceptNew),
+        "accept-new" => Ok(StrictHostKeyChecking::AcceptNew),
+        "ask" => Ok(StrictHostKeyChecking::Ask),
         "no" | "false" | "off" => Ok(StrictHostKeyChecking::No),
         _ => Err(format!("`{text}` is none of yes, accept-new, ask, no and off")),
     }
@@ -134,6 +137,9 @@ fn parse_hop(text: &str) -> Result<JumpHop, String> {
     };
     if host.is_empty() || user.as_ref().is_some_and(String::is_empty) {
         return Err(format!("`{text}` is no host; user@host:port is expected"));
+    }
+    if !names::is_host(host) || user.as_deref().is_some_and(|user| !names::is_user(user)) {
+        return Err(format!("`{text}` has a character that means something to a shell"));
     }
     let port = port.map(parse_port).transpose()?;
     Ok(JumpHop { user, host: host.to_owned(), port })

@@ -101,8 +101,13 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     Row {
-        from: &["launcher/src/refusal.rs", "launcher/src/report.rs", "launcher/src/exit.rs"],
-        netns: &["failing", "missing", "unreachable"],
+        from: &[
+            "launcher/src/refusal.rs",
+            "launcher/src/report.rs",
+            "launcher/src/printable.rs",
+            "launcher/src/exit.rs",
+        ],
+        netns: &["failing", "missing", "unreachable", "abuse::ssh::words_of_a_host"],
         vm: &[],
     },
     Row {
@@ -142,8 +147,13 @@ const ROWS: &[Row] = &[
     },
     // An MPIJob is an allocation, and the command that leads to its pods.
     Row {
-        from: &["launcher/src/listing.rs", "launcher/src/hosts/", "launcher/src/allocation/"],
-        netns: &["hosts", "rsh::an_mpijob", "rsh::pods"],
+        from: &[
+            "launcher/src/listing.rs",
+            "launcher/src/hosts/",
+            "launcher/src/allocation/",
+            "bootstrap/src/names.rs",
+        ],
+        netns: &["hosts", "rsh::an_mpijob", "rsh::pods", "abuse::ssh::names"],
         vm: &[],
     },
     Row {
@@ -283,7 +293,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &["launcher/src/ssh/"],
-        netns: &["jump", "keys", "unreachable", "rekey", "shells"],
+        netns: &["jump", "keys", "unreachable", "rekey", "shells", "abuse::ssh::"],
         vm: &[],
     },
     Row {
@@ -292,7 +302,7 @@ const ROWS: &[Row] = &[
             "launcher/src/ssh/config.rs",
             "launcher/src/ssh/config/",
         ],
-        netns: &["jump", "keys::what_ssh_config", "unreachable"],
+        netns: &["jump", "keys::what_ssh_config", "unreachable", "abuse::ssh::a_configuration"],
         vm: &[],
     },
     Row {
@@ -301,7 +311,7 @@ const ROWS: &[Row] = &[
             "launcher/src/ssh_setup/",
             "launcher/src/ssh/password.rs",
         ],
-        netns: &["ssh_setup"],
+        netns: &["ssh_setup", "abuse::ssh::"],
         vm: &[],
     },
     // Limits of what is waited for, and what is said meanwhile.
