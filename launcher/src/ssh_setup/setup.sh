@@ -217,8 +217,11 @@ put_script() {
 
 lock() {
     tries=0
+    absent=0
     until mkdir .ssh/.rlaunch-setup 2>/dev/null; do
-        [ -d .ssh/.rlaunch-setup ] || fail "cannot write below ~/.ssh"
+        # Its holder may have removed it since; that it was so each time is not to be believed.
+        [ -d .ssh/.rlaunch-setup ] || absent=$((absent + 1))
+        [ $absent -le 5 ] || fail "cannot write below ~/.ssh"
         tries=$((tries + 1))
         [ $tries -le 120 ] || fail "another set-up is at work; if none is: rmdir ~/.ssh/.rlaunch-setup"
         # Some can sleep for whole seconds alone.
