@@ -406,6 +406,11 @@ pub enum Notice {
         #[serde(with = "crate::path")]
         script: PathBuf,
     },
+    /// There is no place for the job's own directory, and the ranks do without what is in it.
+    NoWorkspace {
+        /// What was tried, and the system's reasons.
+        cause: String,
+    },
 }
 
 #[cfg(test)]

@@ -125,6 +125,16 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
             Notice::ScriptDiffers { script } => {
                 report::warn(&format!("{} on {hosts} differs from yours", script.display()));
             }
+            Notice::NoWorkspace { cause } => {
+                report::warn(&format!(
+                    "no directory for the job on {hosts} ({cause}): its ranks have no `rlaunch` \
+                     commands, rank table, communicator or TMPDIR there"
+                ));
+                report::hint(
+                    "make one of these places writable, or let a start-up file of the shell there \
+                     (~/.bashrc) set TMPDIR to one that is",
+                );
+            }
         }
     }
 }

@@ -77,7 +77,8 @@ pub(crate) fn prepare(
     node: &[(OsString, OsString)],
 ) -> Result<Prepared, Vec<Problem>> {
     let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
-    let mut notices = Vec::new();
+    let lacking = files.lacking.iter().cloned();
+    let mut notices: Vec<_> = lacking.map(|cause| Notice::NoWorkspace { cause }).collect();
     let mut programs = Vec::with_capacity(job.applications.len());
     for application in &job.applications {
         match prepare_program(job, application, files, node) {
@@ -267,6 +268,8 @@ fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>,
 pub(crate) struct JobFiles {
     /// `None` when it could not be made and nothing is to be copied.
     workspace: Option<PathBuf>,
+    /// Why it could not.
+    lacking: Option<String>,
     directory: PathBuf,
     files: Vec<PreloadFile>,
     open: Option<File>,
@@ -276,21 +279,25 @@ pub(crate) struct JobFiles {
 impl JobFiles {
     /// Makes the directories, for this user alone.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
-        let directory = workspace.path().join("preload");
-        let made = match workspace.create() {
-            Ok(()) => true,
-            // A job can do without a TMPDIR of its own, but not without its files.
-            Err(_) if job.preload.is_empty() => false,
-            Err(error) => return Err(preload_problem("create", workspace.path(), &error)),
+        let lacking = workspace.create().err();
+        let made = match (workspace.path(), &lacking) {
+            (Some(path), _) => path,
+            // A job may do without a TMPDIR of its own, but not without its files.
+            (None, Some(cause)) if !job.preload.is_empty() => {
+                let (operation, cause) = ("create a directory for them".to_owned(), cause.clone());
+                return Err(Problem::Preload { operation, cause });
+            }
+            (None, _) => Path::new(""),
         };
+        let directory = made.join("preload");
         if !job.preload.is_empty() {
             DirBuilder::new()
                 .mode(0o700)
                 .create(&directory)
                 .map_err(|error| preload_problem("create", &directory, &error))?;
         }
-        let workspace = made.then(|| workspace.path().to_owned());
-        Ok(JobFiles { workspace, directory, files: job.preload.clone(), open: None, received: 0 })
+        let (workspace, files) = (workspace.path().map(Path::to_owned), job.preload.clone());
+        Ok(JobFiles { workspace, lacking, directory, files, open: None, received: 0 })
     }
 
     /// The job's private directory, when there is one.

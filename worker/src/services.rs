@@ -125,10 +125,10 @@ impl Services {
 
     /// Tells the ranks where it is, and where the commands are that use it.
     pub(crate) fn announce(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
-        let Some(path) = &self.path else { return };
+        let (Some(path), Some(table)) = (&self.path, workspace.rank_table()) else { return };
         env.insert(RLAUNCH_SOCKET.into(), path.into());
         env.insert(RLAUNCH_TOKEN.into(), job.token.reveal().into());
-        env.insert(RLAUNCH_RANK_TABLE.into(), workspace.rank_table().into());
+        env.insert(RLAUNCH_RANK_TABLE.into(), table.into());
         match workspace.commands() {
             Ok(directory) => {
                 let own = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();

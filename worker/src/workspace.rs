@@ -1,7 +1,7 @@
 //! The job's private directory on this node: its TMPDIR, and below it the preloaded files.
 //!
-//! Its path is fixed before the agent forks from its guardian, so that whoever lives longest can
-//! remove it.
+//! Its name is fixed before the agent forks from its guardian, so that whoever lives longest can
+//! remove it. Where it is made is the first of a few places that serves.
 
 use crate::say::complain;
 use nix::fcntl::{Flock, FlockArg};
@@ -10,65 +10,73 @@ use rlaunch_bootstrap::tree::payload::Payload;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// Below a longer path a Unix socket cannot be named any more, in bytes.
 const LONGEST: usize = 48;
+/// Where it is made if TMPDIR names no place that serves. The last takes memory.
+const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// A path that belongs to this agent alone. Nothing is there before [`Workspace::create`].
+/// A directory that belongs to this agent alone. Nothing is there before [`Workspace::create`].
 #[derive(Debug)]
 pub(crate) struct Workspace {
+    name: String,
+    places: Vec<PathBuf>,
+    made: OnceLock<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
     path: PathBuf,
     /// Held while the agent lives, so that [`sweep`] can tell a directory that is in use.
-    lock: OnceLock<Flock<File>>,
+    _lock: Flock<File>,
 }
 
 impl Workspace {
-    /// Chooses the path: below TMPDIR, unless that is long, or `/tmp`; named by user, process and time.
+    /// Chooses the name, by user, process and time, and where it may be: below TMPDIR, unless that is
+    /// long, then below [`PLACES`].
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
             format!("rlaunch-{}-{}-{:016x}", Uid::effective(), std::process::id(), now.as_nanos());
-        let below = std::env::temp_dir();
-        let fits = below.as_os_str().len() <= LONGEST;
-        let below = if fits { below } else { PathBuf::from("/tmp") };
-        Workspace { path: below.join(name), lock: OnceLock::new() }
+        Workspace { name, places: places(), made: OnceLock::new() }
     }
 
-    /// Makes the directory, for this user alone. One in which something is already is refused: it
-    /// is not ours.
-    ///
-    /// It gets its name when it is locked already: [`sweep`] takes what it knows by name and finds
-    /// unlocked.
-    pub(crate) fn create(&self) -> io::Result<()> {
-        let unnamed = self.path.with_extension("new");
-        DirBuilder::new().mode(0o700).create(&unnamed)?;
-        let made = lock(&unnamed)
-            .ok_or_else(|| io::Error::other("it cannot be locked"))
-            .and_then(|lock| fs::rename(&unnamed, &self.path).map(|()| lock));
-        let lock = made.inspect_err(|_| drop(fs::remove_dir(&unnamed)))?;
-        let _ = self.lock.set(lock);
-        Ok(())
+    /// Makes the directory, for this user alone, in the first place where that can be done and what it
+    /// is for. Fails with every place and its cause.
+    pub(crate) fn create(&self) -> Result<(), String> {
+        let mut causes = Vec::new();
+        for place in &self.places {
+            match make(place, &self.name) {
+                Ok(made) => {
+                    return self.made.set(made).map_err(|made| {
+                        let _ = fs::remove_dir(&made.path);
+                        format!("{}: it is there already", made.path.display())
+                    });
+                }
+                Err(error) => causes.push(format!("{}: {error}", place.display())),
+            }
+        }
+        Err(causes.join("; "))
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// `None` before it was made.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.made.get().map(|made| made.path.as_path())
     }
 
     /// Where [`Workspace::keep_rank_table`] puts it.
-    pub(crate) fn rank_table(&self) -> PathBuf {
-        self.path.join("rank-table.json")
+    pub(crate) fn rank_table(&self) -> Option<PathBuf> {
+        self.path().map(|path| path.join("rank-table.json"))
     }
 
     /// Writes the rank table for the ranks to read; a job without a directory does without.
     pub(crate) fn keep_rank_table(&self, table: &Payload) -> io::Result<()> {
-        if self.lock.get().is_none() {
-            return Ok(());
-        }
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.rank_table())?;
+        let Some(path) = self.rank_table() else { return Ok(()) };
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         table.chunks().try_for_each(|chunk| file.write_all(chunk))
     }
 
@@ -77,19 +85,62 @@ impl Workspace {
     pub(crate) fn commands(&self) -> io::Result<PathBuf> {
         let agent = std::env::current_exe()?;
         let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
-        let own = self.path.join("bin");
-        link(&agent, &beside).map(|()| beside).or_else(|_| link(&agent, &own).map(|()| own))
+        link(&agent, &beside).map(|()| beside).or_else(|error| {
+            let own = self.path().ok_or(error)?.join("bin");
+            link(&agent, &own).map(|()| own)
+        })
     }
 
-    /// Removes the directory and all that is in it; that it is not there is fine.
+    /// Removes the directory and all that is in it; that it is not there is fine. It may be another
+    /// process that has made it, so every place is looked at.
     pub(crate) fn remove(&self) {
-        match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                complain!("rlaunch-worker: cannot remove {}: {error}", self.path.display());
+        for path in self.places.iter().map(|place| place.join(&self.name)) {
+            if path.symlink_metadata().is_err() {
+                continue;
             }
-            _ => {}
+            if let Err(error) = fs::remove_dir_all(&path) {
+                complain!("rlaunch-worker: cannot remove {}: {error}", path.display());
+            }
         }
     }
+}
+
+/// Where a directory may be made, best first.
+fn places() -> Vec<PathBuf> {
+    let own = std::env::temp_dir();
+    let fits = own.is_absolute() && own.as_os_str().len() <= LONGEST;
+    let mut places: Vec<PathBuf> = fits.then_some(own).into_iter().collect();
+    for place in PLACES.map(PathBuf::from) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// Makes a directory that can be locked, written to and have sockets. One in which something is already
+/// is refused: it is not ours.
+///
+/// It gets its name when it is locked already: [`sweep`] takes what it knows by name and finds unlocked.
+fn make(place: &Path, name: &str) -> io::Result<Made> {
+    let path = place.join(name);
+    let unnamed = path.with_extension("new");
+    DirBuilder::new().mode(0o700).create(&unnamed)?;
+    let made = lock(&unnamed)
+        .ok_or_else(|| io::Error::other("it cannot be locked"))
+        .and_then(|lock| try_out(&unnamed).map(|()| lock))
+        .and_then(|lock| fs::rename(&unnamed, &path).map(|()| lock));
+    let lock = made.inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
+    Ok(Made { path, _lock: lock })
+}
+
+/// A full disk still makes directories, and some file systems have no sockets.
+fn try_out(directory: &Path) -> io::Result<()> {
+    let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
+    UnixListener::bind(&socket)?;
+    fs::remove_file(&socket)?;
+    fs::write(&file, "x")?;
+    fs::remove_file(&file)
 }
 
 /// Makes `directory/rlaunch` lead to `agent`; that it does already is fine.
@@ -111,8 +162,7 @@ fn link(agent: &Path, directory: &Path) -> io::Result<()> {
 
 /// Removes what agents of this user left that were killed together with their guardians.
 pub(crate) fn sweep() {
-    let places = [std::env::temp_dir(), PathBuf::from("/tmp")];
-    for entry in places.iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
+    for entry in places().iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
         let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
         let Some(_held) = ours.then(|| lock(&entry.path())).flatten() else { continue };
@@ -143,13 +193,38 @@ mod tests {
     fn it_is_private_and_goes() {
         let workspace = Workspace::choose();
         workspace.create().unwrap();
-        fs::write(workspace.path().join("x"), "x").unwrap();
-        assert!(workspace.create().is_err(), "an existing directory is not taken over");
+        let path = workspace.path().unwrap().to_owned();
+        fs::write(path.join("x"), "x").unwrap();
+        let (place, name) = (path.parent().unwrap(), path.file_name().unwrap());
+        let again = make(place, name.to_str().unwrap());
+        assert!(again.is_err(), "an existing directory is not taken over");
         sweep();
-        assert!(workspace.path().exists(), "one in use is not swept");
+        assert!(path.exists(), "one in use is not swept");
         workspace.remove();
-        assert!(!workspace.path().exists());
+        assert!(!path.exists());
         workspace.remove();
+    }
+
+    #[test]
+    fn a_place_that_does_not_serve_is_passed_over() {
+        let (good, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        let places = vec!["/nonexistent".into(), file.path().into(), good.path().into()];
+        let workspace = Workspace { places, ..Workspace::choose() };
+        // A guardian's knowledge: it was forked before.
+        let guardian = Workspace {
+            name: workspace.name.clone(),
+            places: workspace.places.clone(),
+            ..Workspace::choose()
+        };
+        workspace.create().unwrap();
+        assert_eq!(workspace.path().unwrap().parent(), Some(good.path()));
+        assert_eq!(fs::read_dir(workspace.path().unwrap()).unwrap().count(), 0);
+        guardian.remove();
+        assert_eq!(fs::read_dir(good.path()).unwrap().count(), 0);
+        let places = vec!["/nonexistent".into(), file.path().into()];
+        let why = Workspace { places, ..Workspace::choose() }.create().unwrap_err();
+        assert!(why.starts_with("/nonexistent: No such file or directory"), "{why}");
+        assert!(why.ends_with("Not a directory (os error 20)"), "{why}");
     }
 
     #[test]
@@ -159,8 +234,7 @@ mod tests {
         for other in ["rlaunch-notes", "rlaunch-7-1-2", "rlaunch-8-4711-18e9e9aa4fe64244"] {
             assert!(!is_name(other, user), "{other}");
         }
-        let chosen = Workspace::choose();
-        let name = chosen.path().file_name().unwrap().to_string_lossy().into_owned();
+        let name = Workspace::choose().name;
         assert!(is_name(&name, Uid::effective()), "{name}");
     }
 
@@ -168,7 +242,7 @@ mod tests {
     fn one_whose_owner_is_gone_is_swept() {
         let workspace = Workspace::choose();
         workspace.create().unwrap();
-        let path = workspace.path().to_owned();
+        let path = workspace.path().unwrap().to_owned();
         drop(workspace);
         assert!(path.exists());
         sweep();
