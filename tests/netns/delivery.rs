@@ -116,22 +116,23 @@ fn an_empty_copy_is_replaced() {
 }
 
 #[test]
-fn three_builds_are_kept() {
+fn three_builds_are_kept_and_those_of_this_week() {
     let field = Field::new();
     field.forget_agents(&["a"], Account::Root);
-    let line = "for n in 1 2 3 4 5; do d=~/.cache/rlaunch/$n; mkdir -p $d/library-$n/python
-        echo $n >$d/rlaunch-worker; touch -d \"$n hours ago\" $d/rlaunch-worker; done";
-    field.on("a", line);
-    field.rlaunch("-H a hostname").run().succeeded();
-    let entries = fs::read_dir(field.cache("a", Account::Root)).unwrap();
-    let mut kept: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    kept.sort_unstable_by_key(String::len);
-    assert_eq!(kept.len(), 3, "{kept:?}");
-    assert_eq!(kept[2].len(), 32, "the new build is not among {kept:?}");
-    kept.truncate(2);
-    kept.sort_unstable();
-    assert_eq!(kept, ["1", "2"]);
+    let line = "for n in 9 7 5 11 8 10; do d=~/.cache/rlaunch/$(printf %032d $n)
+        mkdir -p $d/library-$n/python; echo $n >$d/rlaunch-worker; touch -d \"$n days ago\" $d; done";
+    let kept = |line: &str| {
+        field.forget_agents(&["a"], Account::Root);
+        field.on("a", line);
+        field.rlaunch("-H a hostname").run().succeeded();
+        let entries = fs::read_dir(field.cache("a", Account::Root)).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut ages: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
+        ages.sort_unstable();
+        ages
+    };
+    assert_eq!(kept(line), [5, 7]);
+    assert_eq!(kept(&line.replace("8 10", "1 2 3")), [1, 2, 3, 5]);
     field.forget_agents(&["a"], Account::Root);
 }
 

@@ -2,6 +2,7 @@
 //! end, leave.
 
 use crate::awaited_ports::AwaitedPorts;
+use crate::cache;
 use crate::callback::Launcher;
 use crate::channel::{Channel, Way};
 use crate::child;
@@ -46,6 +47,7 @@ pub(crate) fn run(workspace: &Workspace, launcher: Option<Launcher>) -> ExitCode
 async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
     let mut agent = Agent::start(way).await?;
     agent.hello();
+    cache::hold_build();
     let Some(job) = agent.receive_job().await else { return Ok(()) };
     let mut library = OfRanks::of(&job);
     let Some((mut prepared, services)) = agent.prepare(&job, workspace, &library).await else {

@@ -1,6 +1,7 @@
 //! What this node's ranks link and import: beside the agent in its cache, under a name that holds its
 //! hash. A node that has it looks for the directory and nothing else.
 
+use crate::cache;
 use crate::rank_env::Environment;
 use flate2::write::ZlibDecoder;
 use nix::unistd::gethostname;
@@ -9,12 +10,10 @@ use rlaunch_bootstrap::job::{Application, Job};
 use rlaunch_bootstrap::library::{
     Archive, ArchivedFile, LIBRARY_PREFIX, Library, LibraryName, LibraryPlace, MAX_ARCHIVE, PYTHON,
 };
-use std::fs;
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-/// How many libraries are kept beside one agent.
-const KEPT: usize = 3;
 
 /// The library, as far as it is here.
 pub(crate) enum OfRanks {
@@ -33,9 +32,12 @@ impl OfRanks {
             Some(Library::Named(name)) => {
                 let Ok(agent) = std::env::current_exe() else { return OfRanks::Absent };
                 let path = agent.with_file_name(name.directory());
-                match path.is_dir() {
+                match path.is_dir() && cache::check(&path).is_ok() {
                     // It was verified before it got this name.
-                    true => OfRanks::Here(path),
+                    true => {
+                        cache::hold(path.clone());
+                        OfRanks::Here(path)
+                    }
                     false => OfRanks::Arriving(Arriving::new(*name, path)),
                 }
             }
@@ -150,14 +152,16 @@ fn keep(archive: &Archive, path: &Path) -> Result<(), String> {
     let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
     let new = path.with_extension(new);
     let kept = write(archive, &new).and_then(|()| match fs::rename(&new, path) {
+        Ok(()) => Ok(()),
         // Another job of this moment was faster.
-        Err(error) if !path.is_dir() => Err(cannot_keep(path, &error)),
-        _ => Ok(()),
+        Err(_) if path.is_dir() => cache::check(path).map_err(|error| cannot_keep(path, &error)),
+        Err(error) => Err(cannot_keep(path, &error)),
     });
     // Gone already where it got its name.
     let _ = fs::remove_dir_all(&new);
     kept?;
-    drop_old(path);
+    cache::hold(path.to_owned());
+    trim_beside(path.to_owned());
     Ok(())
 }
 
@@ -165,8 +169,11 @@ fn write(archive: &Archive, directory: &Path) -> Result<(), String> {
     for file in &archive.0 {
         let path = directory.join(&file.path);
         let parent = path.parent().unwrap_or(directory);
-        fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, &file.content))
+        // For this user alone, whatever the umask is.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        let mut options = OpenOptions::new();
+        made.and_then(|()| options.write(true).create_new(true).mode(0o600).open(&path))
+            .and_then(|mut new| new.write_all(&file.content))
             .map_err(|error| cannot_keep(&path, &error))?;
     }
     Ok(())
@@ -176,18 +183,15 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
     format!("cannot keep {}: {error}", path.display())
 }
 
-/// Removes all but the newest libraries beside this one.
-fn drop_old(path: &Path) {
-    let Some(entries) = path.parent().and_then(|beside| fs::read_dir(beside).ok()) else { return };
-    let mut all: Vec<_> = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(LIBRARY_PREFIX))
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .collect();
-    all.sort_unstable();
-    for (_, old) in all.iter().rev().skip(KEPT).filter(|(_, old)| old != path) {
-        let _ = fs::remove_dir_all(old);
-    }
+/// Removes libraries beside this one that are old and not in use; the ranks do not wait for that.
+fn trim_beside(path: PathBuf) {
+    let trimming = move || {
+        if let Some(beside) = path.parent() {
+            cache::trim(beside, |name| name.starts_with(LIBRARY_PREFIX), &path);
+        }
+    };
+    // They go with a later one.
+    let _ = std::thread::Builder::new().spawn(trimming);
 }
 
 #[cfg(test)]
@@ -258,17 +262,27 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_both_end_well_and_the_newest_are_kept() {
+    fn two_at_once_both_end_well() {
         let beside = tempfile::tempdir().unwrap();
-        for content in 0..5_u8 {
-            let library = archive(&[content]);
-            for _ in 0..2 {
-                receive(beside.path(), library.name(), &packed(&library)).1.unwrap();
-            }
+        let library = archive(b"ELF");
+        for _ in 0..2 {
+            receive(beside.path(), library.name(), &packed(&library)).1.unwrap();
         }
-        assert_eq!(fs::read_dir(beside.path()).unwrap().count(), KEPT);
-        let last = beside.path().join(archive(&[4]).name().directory());
-        assert!(last.is_dir());
+        assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_library_that_others_may_write_to_is_not_loaded() {
+        let beside = tempfile::tempdir().unwrap();
+        let library = archive(b"ELF");
+        let (_, received) = receive(beside.path(), library.name(), &packed(&library));
+        received.unwrap();
+        let path = beside.path().join(library.name().directory());
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let (found, received) = receive(beside.path(), library.name(), &packed(&library));
+        assert!(matches!(found, OfRanks::Absent));
+        let cause = received.unwrap_err();
+        assert!(cause.ends_with("others may write to it, its mode is 777"), "{cause}");
     }
 
     #[test]

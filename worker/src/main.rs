@@ -8,6 +8,7 @@
 
 mod agent;
 mod awaited_ports;
+mod cache;
 mod callback;
 mod channel;
 mod child;
@@ -42,7 +43,7 @@ mod workspace;
 use rlaunch_bootstrap::client::command;
 use say::{complain, tell};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -54,6 +55,7 @@ rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`,
   rlaunch-worker inventory [DIR]   what this host has, or what a copy of its files in DIR says
   rlaunch-worker capture           the files that say so
   rlaunch-worker __verify SHA256   check that this file is that build
+  rlaunch-worker __keep SHA256     check it, and give it its name in the cache
   rlaunch-worker __exec-rank …     become a rank (started by the agent)
   rlaunch-worker __environment …   print the environment (started by a login shell)
   rlaunch-worker --version
@@ -69,7 +71,10 @@ fn main() -> ExitCode {
     }
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
         Some("agent") => match callback::Launcher::parse(args) {
-            Ok(launcher) => guardian::guard(|workspace| agent::run(workspace, launcher)),
+            Ok(launcher) => {
+                leave_cache();
+                guardian::guard(|workspace| agent::run(workspace, launcher))
+            }
             Err(()) => usage(),
         },
         Some("reap") => reap::reap(args.next()),
@@ -78,11 +83,22 @@ fn main() -> ExitCode {
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__environment") => login::print(args.next()),
         Some("__verify") => verify::verify(args.next()),
+        Some("__keep") => verify::keep(args.next()),
         Some("--version") => {
             tell!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         _ => usage(),
+    }
+}
+
+/// Goes back to the directory of the login shell, from the cache that it entered to execute this file.
+fn leave_cache() {
+    let (Ok(here), Ok(exe)) = (std::env::current_dir(), std::env::current_exe()) else { return };
+    let entered = exe.parent().and_then(Path::parent) == Some(&here);
+    if let Some(before) = std::env::var_os("PWD").filter(|_| entered) {
+        // It may be gone; an agent names no path that begins here.
+        let _ = std::env::set_current_dir(before);
     }
 }
 

@@ -1,13 +1,13 @@
 //! Starting the agent on a host, and taking it there first when it is not there yet.
 //!
-//! A warm start is one command that names the agent by its hash and executes it. When nothing
-//! speaks, the agent is taken to the host, see [`super::install`], and started again.
+//! A warm start is one command that names the agent by its hash and executes it, if it is the account's
+//! own. When nothing speaks, the agent is taken to the host, see [`super::install`], and started again.
 
 use super::greet::{Calling, Greeted, greet};
-use super::install::{Installer, Placed, cached};
+use super::install::{Installer, Placed};
 use super::store::{AgentFile, Store, StoreError};
 use crate::callback::Callbacks;
-use crate::route::{self, RemoteCommand, Route, RouteError};
+use crate::route::{self, Program, RemoteCommand, Route, RouteError};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::wire::{PROTOCOL_VERSION, WireError};
@@ -159,8 +159,8 @@ impl Delivery {
 
     /// Starts the agent of `node` on a host that was reached, taking it there first if need be.
     pub(crate) async fn start(&self, route: &Route, node: NodeId) -> Result<Greeted, DeliverError> {
-        let path = cached(&self.directory, &self.native);
-        match self.execute(route, node, Placed { path, sent: None }).await {
+        let program = self.perhaps_cached();
+        match self.execute(route, node, Placed { program, sent: None }).await {
             Err(DeliverError::NoStart(_)) => {}
             started => return started,
         }
@@ -173,9 +173,18 @@ impl Delivery {
         self.execute(route, node, placed).await
     }
 
-    /// Makes sure that the agent is on a host, and returns its path as a shell there reads it.
-    pub(crate) async fn place(&self, route: &Route) -> Result<String, DeliverError> {
-        Ok(self.install(route).await?.path)
+    /// Makes sure that the agent is on a host, and returns where.
+    pub(crate) async fn place(&self, route: &Route) -> Result<Program, DeliverError> {
+        Ok(self.install(route).await?.program)
+    }
+
+    /// Where most hosts have the agent by now. Accounts may share a directory that the user has named.
+    fn perhaps_cached(&self) -> Program {
+        let (directory, build) = (self.directory.clone(), self.native.hash.clone());
+        match self.is_named {
+            true => Program::InShared { directory, build },
+            false => Program::InCache { cache: directory, build },
+        }
     }
 
     /// One command that names the agent and becomes it.
@@ -190,8 +199,8 @@ impl Delivery {
         let from = addresses.map(|(_, host)| host);
         let calling = words.is_some().then_some(Calling { callbacks: &self.callbacks, node, from });
         let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
-        let channel = route.exec(&RemoteCommand::Become(&agent.path, &words)).await?;
-        greet(channel, (agent.path, agent.sent), calling, route.patience()).await
+        let channel = route.exec(&RemoteCommand::Become(&agent.program, &words)).await?;
+        greet(channel, (agent.program, agent.sent), calling, route.patience()).await
     }
 
     async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {

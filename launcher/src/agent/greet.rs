@@ -4,6 +4,7 @@ use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
 use crate::awake;
 use crate::callback::{Callbacks, Called};
 use crate::channel::{AgentChannel, Incoming};
+use crate::route::Program;
 use rlaunch_bootstrap::callback::{Announcement, AnnouncementScanner};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
@@ -22,8 +23,8 @@ pub(crate) struct Greeted {
     pub(crate) channel: AgentChannel,
     pub(crate) frames: FrameReader,
     pub(crate) facts: NodeFacts,
-    /// The agent's path, as a shell on the host reads it.
-    pub(crate) agent: String,
+    /// Where the agent lies.
+    pub(crate) agent: Program,
     /// Bytes that travelled when the agent had to be sent.
     pub(crate) sent: Option<usize>,
 }
@@ -41,13 +42,13 @@ pub(crate) async fn greet_here(
     channel: AgentChannel,
     agent: String,
 ) -> Result<Greeted, DeliverError> {
-    greet(channel, (agent, None), None, HELLO_TIMEOUT).await
+    greet(channel, (Program::At(agent), None), None, HELLO_TIMEOUT).await
 }
 
-/// Waits for the agent's first words, for so long; `agent` is its path and the bytes that travelled.
+/// Waits for the agent's first words, for so long; `agent` is its place and the bytes that travelled.
 pub(super) async fn greet(
     mut channel: AgentChannel,
-    (agent, sent): (String, Option<usize>),
+    (agent, sent): (Program, Option<usize>),
     calling: Option<Calling<'_>>,
     patience: Duration,
 ) -> Result<Greeted, DeliverError> {

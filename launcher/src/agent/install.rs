@@ -5,7 +5,7 @@ use super::deliver::{DeliverError, MAX_ANSWER, check_directory};
 use super::store::{AGENT, AgentFile, Store};
 use crate::callback::Callbacks;
 use crate::channel::{AgentChannel, Incoming, Reader};
-use crate::route::{RemoteCommand, Route};
+use crate::route::{Program, RemoteCommand, Route};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,8 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The agent on a host.
 pub(super) struct Placed {
-    /// As a shell there reads it.
-    pub(super) path: String,
+    pub(super) program: Program,
     /// Bytes that travelled.
     pub(super) sent: Option<usize>,
 }
@@ -98,8 +97,8 @@ impl Installer<'_> {
         loop {
             match answer.split_once(' ').unwrap_or((&answer, "")) {
                 ("present" | "installed", place) => {
-                    let path = self.path_of(&file, place);
-                    return Ok(ByStdin::Placed(Placed { path, sent }));
+                    let program = Program::At(self.path_of(&file, place));
+                    return Ok(ByStdin::Placed(Placed { program, sent }));
                 }
                 ("want", how) => {
                     let payload = file.payload(how == "gzip")?;
@@ -136,11 +135,11 @@ impl Installer<'_> {
         let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
         let mut answers = Answers::of(channel.reader);
         let answer = answers.next().await?;
+        let at = |place| Program::At(self.path_of(file, place));
         match answer.split_once(' ').unwrap_or((&answer, "")) {
-            ("present", place) => Ok(Placed { path: self.path_of(file, place), sent: None }),
+            ("present", place) => Ok(Placed { program: at(place), sent: None }),
             ("installed", place) => {
-                let sent = usize::try_from(file.size).ok();
-                Ok(Placed { path: self.path_of(file, place), sent })
+                Ok(Placed { program: at(place), sent: usize::try_from(file.size).ok() })
             }
             ("failed", cause) => Err(self.no_fetch(cause, addresses.map(|(_, host)| host))),
             _ => Err(DeliverError::Shell(answer)),
@@ -171,11 +170,16 @@ impl Installer<'_> {
         given.filter(|path| check_directory(path).is_ok()).unwrap_or("-")
     }
 
-    /// Where the agent is by the host's own words: `in DIRECTORY`, `at PATH`, or nothing where it is
-    /// where it should be.
+    /// Where the agent is by the host's own words: `in DIRECTORY`, `in .rlaunch-UID` below the named one,
+    /// `at PATH`, or nothing where it is where it should be.
     fn path_of(&self, file: &AgentFile, place: &str) -> String {
         let is_plain = |path: &&str| check_directory(path).is_ok();
+        let is_own = |name: &&str| {
+            let number = name.strip_prefix(".rlaunch-");
+            number.is_some_and(|uid| uid.parse::<u32>().is_ok_and(|n| n.to_string() == uid))
+        };
         match place.split_once(' ') {
+            Some(("in", own)) if is_own(&own) => cached(&format!("{}/{own}", self.directory), file),
             Some(("in", directory)) if is_plain(&directory) => cached(directory, file),
             Some(("at", path)) if is_plain(&path) => path.to_owned(),
             _ => cached(self.directory, file),
@@ -184,7 +188,7 @@ impl Installer<'_> {
 }
 
 /// The agent's path in a cache.
-pub(super) fn cached(directory: &str, file: &AgentFile) -> String {
+fn cached(directory: &str, file: &AgentFile) -> String {
     format!("{directory}/{}/{AGENT}", file.hash)
 }
 
@@ -283,6 +287,9 @@ mod tests {
         let usual = format!("~/x/{hash}/rlaunch-worker");
         for (place, expected) in [
             ("", usual.clone()),
+            ("in .rlaunch-7", format!("~/x/.rlaunch-7/{hash}/rlaunch-worker")),
+            ("in .rlaunch-7;reboot", usual.clone()),
+            ("in .rlaunch-+7", usual.clone()),
             ("in /tmp/.rlaunch-0", format!("/tmp/.rlaunch-0/{hash}/rlaunch-worker")),
             ("at /usr/bin/rlaunch-worker", "/usr/bin/rlaunch-worker".to_owned()),
             // Nothing that a host says gets into a command.

@@ -6,11 +6,50 @@ pub(super) const HOME: &str = "h=${HOME:-/}; [ \"$h\" = / ] && h=; [ -w \"$h\" ]
     [ -w $h ] || { t=/tmp/home-$(id -u); mkdir -m 700 $t 2>/dev/null; [ -O $t ] && h=$t; }; \
     export HOME=\"$h\";";
 
+/// Becomes an agent in a shared directory, `$1`, where each account's cache is called by its number;
+/// `$2` names the build, the rest are the agent's words. What is this account's own lies in a
+/// directory of mode 0700, see place.sh; that is entered first, so that nobody who may rename what is
+/// above it can put another in its place between a look and the start. No program is needed to know the
+/// number.
+const ENTER_SHARED: &str = "d=$1; case $d in \"~/\"*) d=\"$HOME/${d#??}\";; esac; b=$2; shift 2; \
+    while read -r k r e x; do case $k in Uid:) break; esac; done </proc/self/status; \
+    p=$PWD; cd -P \"$d/.rlaunch-$e\" && [ -O . -a -O $b -a -O $b/rlaunch-worker ] && \
+    unset OLDPWD && PWD=$p && exec $b/rlaunch-worker \"$@\"";
+
+/// Where an agent lies on a host, in words that a shell there reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// A path at which only the account itself, or root, can have put it: it was found there just now,
+    /// or is on this machine.
+    At(String),
+    /// Perhaps in the account's own cache; by whom it was put there is to be looked at first.
+    InCache { cache: String, build: String },
+    /// Perhaps in the account's cache in a directory that accounts share.
+    InShared { directory: String, build: String },
+}
+
+impl Program {
+    /// A list of commands that becomes it with these words, and fails where it is not there or not the
+    /// account's own. Every login shell reads it alike; `-O` costs no process in most of them.
+    fn becoming(&self, words: &str) -> String {
+        match self {
+            Program::At(path) => format!("exec {path} {words}"),
+            Program::InCache { cache, build } => {
+                let file = format!("{cache}/{build}/rlaunch-worker");
+                format!("[ -O {cache} -a -O {cache}/{build} -a -O {file} ] && exec {file} {words}")
+            }
+            Program::InShared { directory, build } => {
+                format!("exec sh -c '{ENTER_SHARED}' sh {directory} {build} {words}")
+            }
+        }
+    }
+}
+
 /// What a host is asked to run. Its words pass through login shells of every kind, and through
 /// whatever wraps them, so none may hold a quote, a backslash, an exclamation mark or a line break.
 pub(crate) enum RemoteCommand<'a> {
-    /// To become a program: its path, which may begin with `~/`, and its words.
-    Become(&'a str, &'a str),
+    /// To become a program with these words.
+    Become(&'a Program, &'a str),
     /// To run a script of sh(1) with these words as `$1` and so on. One that begins with `~/` may
     /// arrive as it is.
     Script(&'a str, &'a [&'a str]),
@@ -20,7 +59,7 @@ impl RemoteCommand<'_> {
     /// As the host's login shell is to read it.
     pub(crate) fn line(&self) -> String {
         match self {
-            RemoteCommand::Become(program, words) => format!("exec {program} {words}"),
+            RemoteCommand::Become(program, words) => program.becoming(words),
             RemoteCommand::Script(script, words) => {
                 format!("exec sh -c '{script}' sh {}", words.join(" "))
             }
@@ -31,8 +70,13 @@ impl RemoteCommand<'_> {
     /// host's own shell: a `~` is one of the other side.
     pub(crate) fn line_behind(&self, enter: &str) -> String {
         match self {
+            RemoteCommand::Become(Program::InShared { directory, build }, words) => {
+                format!(
+                    "exec {enter} sh -c '{HOME} {ENTER_SHARED}' sh '{directory}' {build} {words}"
+                )
+            }
             RemoteCommand::Become(program, words) => {
-                format!("exec {enter} sh -c '{HOME} exec {program} {words}'")
+                format!("exec {enter} sh -c '{HOME} {}'", program.becoming(words))
             }
             RemoteCommand::Script(script, words) => {
                 let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
@@ -49,7 +93,9 @@ mod tests {
 
     #[test]
     fn a_home_is_found_in_words_that_any_shell_passes_on() {
-        assert!(!HOME.contains(['\'', '\\', '!', '\n']), "{HOME}");
+        for script in [HOME, ENTER_SHARED] {
+            assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
+        }
     }
 
     /// What a shell prints that runs a line where `env NAME=VALUE...` has set its environment.
@@ -69,7 +115,8 @@ mod tests {
         let script = RemoteCommand::Script("echo $1 ~;", &["~/x"]);
         let expected = format!("~/x {}\n", inside.path().display());
         assert_eq!(printed(&["HOME=/nowhere"], &script.line_behind(&enter)), expected);
-        let program = RemoteCommand::Become("echo", "~");
+        let echo = Program::At("echo".into());
+        let program = RemoteCommand::Become(&echo, "~");
         let expected = format!("{}\n", inside.path().display());
         assert_eq!(printed(&["HOME=/nowhere"], &program.line_behind(&enter)), expected);
         // On the host itself its own shell does that.
@@ -79,10 +126,69 @@ mod tests {
 
     #[test]
     fn there_is_a_home_where_none_is_said() {
-        let program = RemoteCommand::Become("sh", "-c \"[ -w ~ ] && echo ~\"");
+        let sh = Program::At("sh".into());
+        let program = RemoteCommand::Become(&sh, "-c \"[ -w ~ ] && echo ~\"");
         for home in [&["HOME=/nonexistent"][..], &["HOME=/"], &[]] {
             let found = printed(home, &program.line_behind("env"));
             assert!(found.len() > 2 && !found.contains("nonexistent"), "{home:?}: {found}");
+        }
+    }
+
+    /// A build called `0f`, below a home and below a shared directory.
+    fn lay_out(home: &std::path::Path) -> [Program; 2] {
+        let own = format!(".rlaunch-{}", nix::unistd::Uid::effective());
+        for cache in ["cache".to_owned(), format!("shared/{own}")] {
+            let build = home.join(cache).join("0f");
+            std::fs::create_dir_all(&build).unwrap();
+            let agent = build.join("rlaunch-worker");
+            std::fs::write(&agent, "#!/bin/sh\necho $* $PWD $OLDPWD\n").unwrap();
+            std::fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
+        }
+        let build = || "0f".to_owned();
+        [
+            Program::InCache { cache: "~/cache".into(), build: build() },
+            Program::InShared { directory: "~/shared".into(), build: build() },
+        ]
+    }
+
+    #[test]
+    fn a_warm_start_becomes_what_is_the_accounts_own() {
+        let home = tempfile::tempdir().unwrap();
+        let variable = format!("HOME={}", home.path().display());
+        for program in lay_out(home.path()) {
+            let become_it = RemoteCommand::Become(&program, "agent --callback x");
+            for line in [become_it.line(), become_it.line_behind("env")] {
+                let said = printed(&[&variable], &line);
+                assert!(said.starts_with("agent --callback x "), "{line}: {said}");
+            }
+        }
+    }
+
+    /// Only root can give files away.
+    #[test]
+    fn a_warm_start_executes_nothing_of_another_account() {
+        if !nix::unistd::Uid::effective().is_root() {
+            return;
+        }
+        for level in 0..3 {
+            let home = tempfile::tempdir().unwrap();
+            let variable = format!("HOME={}", home.path().display());
+            for program in lay_out(home.path()) {
+                let cache = match program {
+                    Program::InShared { .. } => "shared/.rlaunch-0",
+                    _ => "cache",
+                };
+                let path = home.path().join(cache).join(["", "0f", "0f/rlaunch-worker"][level]);
+                std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+                let become_it = RemoteCommand::Become(&program, "agent");
+                for line in [become_it.line(), become_it.line_behind("env")] {
+                    let mut command = Command::new("env");
+                    command.args(["-i", "PATH=/usr/bin:/bin", &variable, "sh", "-c", &line]);
+                    let output = command.output().unwrap();
+                    assert!(!output.status.success() && output.stdout.is_empty(), "{line}");
+                }
+            }
         }
     }
 }

@@ -4,19 +4,23 @@
 //! it cannot write to. Inside it copies the agent to a place of its own first, since what ranks link
 //! is kept beside it.
 
-use super::command::HOME;
+use super::command::{HOME, Program};
 
 /// Where the host's agent lies in the container.
 const MOUNT: &str = "/opt/rlaunch";
 
 /// What the host's sh(1) does first: `$1` is the agent's path there. Without an agent nothing is
 /// started, and it is brought.
-const LOOK: &str = "a=$1; i=$2; shift 2; \
-    [ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
+const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
+/// What it does before that where it is not known whose the agent is.
+const OWN: &str = "[ -O \"${a%/*/*}\" -a -O \"${a%/*}\" -a -O \"$a\" ] || exit 127;";
+/// What it does before that where `$1` is a directory that accounts share.
+const SHARED: &str = "case $a in \"~/\"*) a=\"$HOME/${a#??}\";; esac; f=${a##*/}; a=${a%/*}; \
+    a=${a%/*}/.rlaunch-$(id -u)/${a##*/}/$f;";
 
 /// What the container's sh(1) does: `$1` names the build.
 const INSIDE: &str = "d=\"$h/.cache/rlaunch/$1\"; t=\"$d/.new.$(uname -n).$$\"; shift; \
-    [ -x \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
+    [ -x \"$d/rlaunch-worker\" -a -O \"$d\" -a -O \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
     cp /opt/rlaunch/rlaunch-worker \"$t\" && mv -f \"$t\" \"$d/rlaunch-worker\"; } && \
     exec \"$d/rlaunch-worker\" \"$@\"";
 
@@ -32,8 +36,17 @@ pub(super) struct Image<'a> {
 
 impl Image<'_> {
     /// The line for a host's login shell that starts a container of this name and becomes an agent
-    /// in it. `agent` is its path there, which may begin with `~/`, and `words` are its own.
-    pub(super) fn line(&self, container: &str, agent: &str, words: &str) -> String {
+    /// in it, with `words` of its own.
+    pub(super) fn line(&self, container: &str, agent: &Program, words: &str) -> String {
+        let (path, own) = match agent {
+            Program::At(path) => (path.clone(), String::new()),
+            Program::InCache { cache, build } => {
+                (format!("{cache}/{build}/rlaunch-worker"), OWN.to_owned())
+            }
+            Program::InShared { directory, build } => {
+                (format!("{directory}/{build}/rlaunch-worker"), format!("{SHARED} {OWN}"))
+            }
+        };
         let image = self.name;
         let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
         let start = match self.run {
@@ -42,7 +55,7 @@ impl Image<'_> {
         };
         let inside = format!("{HOME} {INSIDE}");
         format!(
-            "exec sh -c '{LOOK} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"' sh {agent} \
+            "exec sh -c 'a=$1; i=$2; shift 2; {own} {LOOK} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"' sh {path} \
              '{inside}' {words}"
         )
     }
@@ -135,12 +148,14 @@ mod tests {
         Image { tool, name: "some/image:1", run }
     }
 
-    const AGENT: &str = "~/.cache/rlaunch/0f/rlaunch-worker";
+    fn agent() -> Program {
+        Program::InCache { cache: "~/.cache/rlaunch".into(), build: "0f".into() }
+    }
 
     #[test]
     fn an_agent_that_is_not_there_starts_no_container() {
         let host = Host::new();
-        let (output, calls) = host.run(&image("docker", None).line("n", AGENT, "agent"));
+        let (output, calls) = host.run(&image("docker", None).line("n", &agent(), "agent"));
         assert_eq!((output.status.code(), calls.as_str()), (Some(127), ""));
     }
 
@@ -148,7 +163,8 @@ mod tests {
     fn a_container_has_the_hosts_agent_and_what_rdma_takes() {
         let host = Host::new();
         write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho \"$0|$1|$2|$#\"\n");
-        let line = image("podman", None).line("rlaunch-1-b", AGENT, "agent --callback 10.0.0.1:2");
+        let line =
+            image("podman", None).line("rlaunch-1-b", &agent(), "agent --callback 10.0.0.1:2");
         assert!(!line.contains(['\\', '!', '\n']) && line.len() < 2 << 10, "{line}");
         assert_eq!(line.matches('\'').count(), 4, "{line}");
         let (output, calls) = host.run(&line);
@@ -172,7 +188,7 @@ mod tests {
         let host = Host::new();
         write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
         let image = image("docker", Some("sudo docker run --rm -i --gpus all {name}"));
-        let (output, calls) = host.run(&image.line("n", AGENT, "agent"));
+        let (output, calls) = host.run(&image.line("n", &agent(), "agent"));
         assert_eq!(output.stdout, b"here\n");
         assert!(calls.starts_with("run\n--rm\n-i\n--gpus\nall\n--name\nn\n-v\n"), "{calls}");
         fs::remove_file(host.at("calls")).unwrap();

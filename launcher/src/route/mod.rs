@@ -8,7 +8,7 @@ mod container;
 mod image;
 mod rsh;
 
-pub(crate) use command::RemoteCommand;
+pub(crate) use command::{Program, RemoteCommand};
 pub(crate) use container::{BadContainer, Container, ContainerError};
 pub(crate) use rsh::{Rsh, RshError, last_words};
 

@@ -1,5 +1,6 @@
 //! The prover's file in this node's cache: beside the agent, under a name that holds its hash.
 
+use crate::cache;
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::mesh::ProverFile;
 use sha2::{Digest, Sha256};
@@ -35,7 +36,8 @@ impl Arriving {
         let beside = agent.parent().unwrap_or(Path::new("/"));
         let path = beside.join(name(&wanted));
         // It was verified before it got this name; a full disk may have cut it since.
-        if fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size) {
+        let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
+        if is_whole && cache::check(&path).is_ok() {
             return Ok(Wanted::Here(path));
         }
         // Hosts may share a home.

@@ -1,0 +1,285 @@
+//! The cache that this agent lies in: a directory for each build, named by its hash, in which also lies
+//! what its ranks load. Hosts may share it by a home on NFS.
+//!
+//! What is in use is kept: an agent holds a shared lock in the build's directory, and one in that of its
+//! library, and both say by their time when they were used last. A build is removed when a new one is
+//! kept, never to make room for a start that finds its own.
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Uid;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// The locked file in a directory that is in use.
+const IN_USE: &str = ".in-use";
+/// Hexadecimal digits in the name of a build's directory.
+const DIGITS: usize = 32;
+/// How many directories of a kind are kept, whatever their age.
+const KEPT: usize = 3;
+/// What was used since then is kept, as long as there is room.
+const RECENT: Duration = Duration::from_hours(7 * 24);
+/// What was used since then is kept even where there is none.
+const FRESH: Duration = Duration::from_hours(1);
+/// The room for directories of a kind, in bytes. A build takes about 10 MiB with what its ranks load.
+const ROOM: u64 = 512 << 20;
+/// How exactly a directory says when it was used.
+const TOUCH: Duration = Duration::from_hours(1);
+/// What a thread needs that makes a few system calls, in bytes.
+const STACK: usize = 64 << 10;
+
+/// Fails where others than this user and root may have written what is at `path`, or may still: it is
+/// not to be executed or loaded.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    match (found.uid(), found.mode()) {
+        _ if found.is_symlink() => refused("it is a link".to_owned()),
+        (uid, _) if uid != 0 && uid != Uid::effective().as_raw() => {
+            refused(format!("it belongs to another user, {uid}"))
+        }
+        (_, mode) if mode & 0o022 != 0 => {
+            refused(format!("others may write to it, its mode is {:o}", mode & 0o7777))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a directory of the cache is called as those of builds are.
+pub(crate) fn is_build(name: &str) -> bool {
+    name.len() == DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Holds the build that this process is of, if it lies in a cache.
+pub(crate) fn hold_build() {
+    let Ok(agent) = std::env::current_exe() else { return };
+    let build = agent.parent().filter(|directory| {
+        directory.file_name().is_some_and(|name| is_build(&name.to_string_lossy()))
+    });
+    if let Some(build) = build {
+        hold(build.to_owned());
+    }
+}
+
+/// Keeps a directory from being removed as long as this process lives. That is done beside everything
+/// else: a file server may take its time to give a lock.
+pub(crate) fn hold(directory: PathBuf) {
+    let holding = move || {
+        touch(&directory);
+        match lock_shared(&directory) {
+            // The process's own end gives it back.
+            Ok(lock) => std::mem::forget(lock),
+            // Without locks the time alone says that the directory is in use.
+            Err(_) => loop {
+                thread::park_timeout(TOUCH);
+                touch(&directory);
+            },
+        }
+    };
+    // Without a thread, that of its start is what the directory has.
+    let _ = thread::Builder::new().stack_size(STACK).spawn(holding);
+}
+
+/// Says that it is used now.
+fn touch(directory: &Path) {
+    let is_old = |found: fs::Metadata| found.modified().is_ok_and(|used| age(used) > TOUCH);
+    if fs::metadata(directory).is_ok_and(is_old) {
+        // Root's own directories serve other users as well, who cannot say so.
+        let _ = File::open(directory).and_then(|opened| opened.set_modified(SystemTime::now()));
+    }
+}
+
+fn age(used: SystemTime) -> Duration {
+    SystemTime::now().duration_since(used).unwrap_or_default()
+}
+
+fn open_lock(directory: &Path, create: bool) -> io::Result<File> {
+    // On NFS, an exclusive lock takes a file that is open for writing.
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(create).truncate(false).mode(0o600);
+    options.open(directory.join(IN_USE))
+}
+
+fn lock_shared(directory: &Path) -> io::Result<Flock<File>> {
+    let file = open_lock(directory, true)?;
+    Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| errno.into())
+}
+
+/// Whether a directory is in use.
+enum Use {
+    /// By no agent, and none can begin to hold it before this lock goes.
+    Not {
+        _lock: Option<Flock<File>>,
+    },
+    Held,
+    /// The file system has no locks, or gives none.
+    Unknown,
+}
+
+fn look(directory: &Path) -> Use {
+    let file = match open_lock(directory, false) {
+        Ok(file) => file,
+        // It never was.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Use::Not { _lock: None },
+        Err(_) => return Use::Unknown,
+    };
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Use::Not { _lock: Some(lock) },
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Use::Held,
+        Err(_) => Use::Unknown,
+    }
+}
+
+/// A directory that may go.
+struct Candidate {
+    used: SystemTime,
+    path: PathBuf,
+    size: u64,
+}
+
+/// Removes directories of this user in `cache` whose names `is_kind` knows: all but the newest, those
+/// that were used lately, and those in use. `own` stays.
+pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
+    let me = Uid::effective().as_raw();
+    let candidate = |entry: fs::DirEntry| {
+        let found = entry.metadata().ok()?;
+        let is_one = found.is_dir()
+            && found.uid() == me
+            && entry.path() != own
+            && is_kind(&entry.file_name().to_string_lossy());
+        let used = found.modified().ok()?;
+        is_one.then(|| Candidate { used, path: entry.path(), size: size(&entry.path()) })
+    };
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    let mut all: Vec<Candidate> = entries.filter_map(candidate).collect();
+    all.sort_unstable_by_key(|candidate| candidate.used);
+    let mut room = size(own) + all.iter().map(|candidate| candidate.size).sum::<u64>();
+    // Its own is the newest.
+    let old = all.len().saturating_sub(KEPT - 1);
+    for Candidate { used, path, size } in &all[..old] {
+        let in_use = look(path);
+        // Whoever holds it by now has touched it before.
+        let is_still = fs::metadata(path).is_ok_and(|now| now.modified().is_ok_and(|m| m == *used));
+        let goes = match &in_use {
+            Use::Not { .. } => age(*used) > if room > ROOM { FRESH } else { RECENT },
+            Use::Held => false,
+            Use::Unknown => age(*used) > RECENT,
+        };
+        if goes && is_still {
+            let _ = fs::remove_dir_all(path);
+            room = room.saturating_sub(*size);
+            // On NFS a file that is open stays until it is closed.
+            drop(in_use);
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+/// What a directory holds, in bytes; links are not followed.
+fn size(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| {
+        let found = entry.metadata().ok()?;
+        Some(if found.is_dir() { size(&entry.path()) } else { found.len() })
+    });
+    sizes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A directory that was used so long ago, with a file of this size in it, which takes no room.
+    fn used(cache: &Path, name: &str, ago: Duration, size: u64) -> PathBuf {
+        let path = cache.join(name);
+        fs::create_dir(&path).unwrap();
+        File::create(path.join("file")).unwrap().set_len(size).unwrap();
+        File::open(&path).unwrap().set_modified(SystemTime::now() - ago).unwrap();
+        path
+    }
+
+    fn left(cache: &Path) -> String {
+        let entries = fs::read_dir(cache).unwrap().flatten();
+        let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        names.join(" ")
+    }
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    #[test]
+    fn the_newest_the_recent_and_those_in_use_are_kept() {
+        let cache = tempfile::tempdir().unwrap();
+        let own = used(cache.path(), "own", Duration::ZERO, 1);
+        for (name, days) in [("b1", 8), ("b2", 9), ("b3", 10), ("b4", 11), ("a5", 12)] {
+            used(cache.path(), name, DAY * days, 1);
+        }
+        let _held = lock_shared(&cache.path().join("b4")).unwrap();
+        // The file is new, and the directory was touched by it.
+        let opened = File::open(cache.path().join("b4")).unwrap();
+        opened.set_modified(SystemTime::now() - DAY * 11).unwrap();
+        fs::write(cache.path().join("b6"), "no directory").unwrap();
+        trim(cache.path(), |name| name.starts_with('b'), &own);
+        assert_eq!(left(cache.path()), "a5 b1 b2 b4 b6 own");
+    }
+
+    #[test]
+    fn what_was_used_this_week_goes_only_for_want_of_room() {
+        let cache = tempfile::tempdir().unwrap();
+        let own = used(cache.path(), "own", Duration::ZERO, 1);
+        for (name, hours) in [("b0", 0), ("b1", 1), ("b2", 2), ("b3", 3), ("b4", 4)] {
+            used(cache.path(), name, Duration::from_hours(hours), ROOM / 4 - 1024);
+        }
+        trim(cache.path(), |name| name.starts_with('b'), &own);
+        assert_eq!(left(cache.path()), "b0 b1 b2 b3 own", "until there is room");
+        for name in ["b5", "b6", "b7"] {
+            used(cache.path(), name, Duration::from_secs(60), ROOM);
+        }
+        trim(cache.path(), |name| name.starts_with('b'), &own);
+        assert_eq!(left(cache.path()), "b0 b5 b6 b7 own", "those of this hour stay");
+    }
+
+    #[test]
+    fn builds_are_known_by_their_names() {
+        assert!(is_build("0123456789abcdef0123456789abcdef"));
+        assert!(!is_build("library-0123456789abcdef01234567") && !is_build("..") && !is_build(""));
+    }
+
+    #[test]
+    fn a_directory_that_is_held_is_touched_and_locked() {
+        let cache = tempfile::tempdir().unwrap();
+        let held = used(cache.path(), "held", DAY * 30, 1);
+        hold(held.clone());
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while !matches!(look(&held), Use::Held) {
+            assert!(std::time::Instant::now() < deadline, "it is not held");
+            thread::yield_now();
+        }
+        let used = fs::metadata(&held).unwrap().modified().unwrap();
+        assert!(age(used) < DAY, "{used:?}");
+    }
+
+    #[test]
+    fn what_others_can_have_written_is_refused() {
+        let cache = tempfile::tempdir().unwrap();
+        let path = used(cache.path(), "library", Duration::ZERO, 1);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        check(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
+        let why = check(&path).unwrap_err().to_string();
+        assert_eq!(why, "others may write to it, its mode is 775");
+        let link = cache.path().join("link");
+        std::os::unix::fs::symlink("/usr", &link).unwrap();
+        assert_eq!(check(&link).unwrap_err().to_string(), "it is a link");
+        check(Path::new("/usr")).unwrap();
+        if Uid::effective().is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+            let why = check(&path).unwrap_err().to_string();
+            assert_eq!(why, "it belongs to another user, 65534");
+        }
+    }
+}
