@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::hosts::{self, Host};
 use crate::job::Reach;
 use crate::oob::Choice;
+use crate::open_files;
 use crate::report::{self, Failed};
 use crate::route::{RemoteCommand, Route, Routes};
 use crate::waiting::Roster;
@@ -54,6 +55,7 @@ pub(crate) async fn every_host(
         let host = hosts.swap_remove(0);
         return Ok(vec![(host, this_machine(&given, &words).await)]);
     }
+    open_files::allow(hosts.len());
     let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
     let roster = Roster::new(hosts.iter().map(Host::to_string), "connecting");
     let way =

@@ -2,6 +2,7 @@
 //! connection that the agent has made because neither carries anything to it.
 
 use crate::callback::Called;
+use crate::open_files;
 use crate::rank_env::is_of_host;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
@@ -122,6 +123,7 @@ impl AgentChannel {
     }
 
     fn start(mut command: Command, ending: Option<Ending>) -> io::Result<AgentChannel> {
+        open_files::give_back(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

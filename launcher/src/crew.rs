@@ -22,6 +22,7 @@ use crate::job::JobSpec;
 use crate::landing;
 use crate::map::{MappedNode, RankMap};
 use crate::oob;
+use crate::open_files;
 use crate::output;
 use crate::placement::Bind;
 use crate::rank_env;
@@ -170,11 +171,12 @@ impl NodeError {
     }
 
     fn hint(&self, host: &str) -> Option<String> {
-        match self {
+        // Whatever failed for that has nothing else to be cured.
+        open_files::hint(&report::chain(self)).or_else(|| match self {
             NodeError::Route(error) => error.hint(host),
             NodeError::Deliver(error) => error.hint(host),
             NodeError::Local(_) => None,
-        }
+        })
     }
 }
 

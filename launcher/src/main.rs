@@ -36,6 +36,7 @@ mod map;
 mod mesh;
 mod nccl;
 mod oob;
+mod open_files;
 mod output;
 mod placement;
 mod placement_line;
@@ -105,10 +106,16 @@ fn main() -> ExitCode {
     let found = invocation.found();
     found.and_then(Found::warning).iter().for_each(|line| report::warn(line));
     let untrusted = found.and_then(Found::trust_hint);
+    if let Err(failed) = open_files::begin() {
+        failed.print();
+        return failed.exit.into();
+    }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
-            Failed::new(Exit::BUG, format!("cannot start: {error}")).print();
+            let message = format!("cannot start: {error}");
+            let hint = open_files::hint(&message);
+            Failed::new(Exit::BUG, message).hint(hint).print();
             return Exit::BUG.into();
         }
     };
@@ -192,6 +199,7 @@ async fn live_recorded(
 /// From a job to how it ended.
 async fn run(job: &JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
     let wanted = whom_to_reach(job)?;
+    open_files::allow(wanted.nodes.len());
     let (gathering, streams, departures) = crew::assemble(job, &wanted);
 
     let reaching = job.phase("reach", gathering.reach(job, &wanted));

@@ -2,6 +2,7 @@
 //! asked to print, on stdout. Whatever words of others are in it, see [`printable`].
 
 use crate::exit::Exit;
+use crate::open_files;
 use crate::printable;
 use anstyle::{AnsiColor, Style};
 pub(crate) use rlaunch_bootstrap::chain;
@@ -35,7 +36,9 @@ impl Failed {
 
     /// From a typed error: its causes follow it on the same line.
     pub(crate) fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
-        Failed::new(exit, chain(error))
+        let message = chain(error);
+        let hint = open_files::hint(&message);
+        Failed::new(exit, message).hint(hint)
     }
 
     pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Failed {

@@ -7,6 +7,8 @@ mod lost;
 mod reader;
 mod reaping;
 
+pub(crate) use reader::peak_memory;
+
 use crate::running::{Outcome, Running};
 use crate::support::{Field, Run, Undo, state};
 use nix::sys::signal::Signal;

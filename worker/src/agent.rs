@@ -13,6 +13,7 @@ use crate::library::OfRanks;
 use crate::login;
 use crate::mesh::Mesh;
 use crate::oob::tree::{News, Tree};
+use crate::open_files;
 use crate::prepare::{self, JobFiles, Prepared};
 use crate::ranks::{Change, Ranks, Setup};
 use crate::say::complain;
@@ -32,6 +33,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 /// Runs the agent on its channel. Success means that the job ended here in order, whatever its
 /// ranks returned.
 pub(crate) fn run(workspace: &Workspace, launcher: Option<Launcher>) -> ExitCode {
+    open_files::raise();
     let way = Way::find(launcher);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace, way)));

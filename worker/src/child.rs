@@ -1,6 +1,7 @@
 //! A rank's process: its stub is spawned, its pipes are handed out, its end is read.
 
 use crate::exec_rank;
+use crate::open_files;
 use crate::prepare::Program;
 use crate::rank_env::Environment;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -49,6 +50,7 @@ pub(crate) fn spawn(
     // The path in the cache may be gone by now; the kernel's link to this executable is not.
     let mut child = Command::new("/proc/self/exe")
         .args(["__exec-rank", &std::process::id().to_string(), &exec_rank::binding(setup)])
+        .arg(open_files::before())
         .args([program.directory.as_os_str(), program.path.as_os_str()])
         .args((0..).zip(&program.argv).map(word))
         .env_clear()

@@ -4,13 +4,14 @@
 //! errors, and can be tried by hand:
 //!
 //! ```text
-//! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE DIRECTORY PROGRAM ARGV0 [ARG…]
+//! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]
 //! ```
 //!
-//! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first; either may be
-//! empty. The environment is the rank's already, stdin, stdout and stderr are too.
+//! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first, FILES the soft limit
+//! of open files; each may be empty. The environment is the rank's already, stdin, stdout and stderr are too.
 
 use crate::elf;
+use crate::open_files;
 use crate::say::complain;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
@@ -29,15 +30,17 @@ use std::process::{Command, ExitCode};
 pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
     let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
-    let (Some(parent), Some(setup), Some(directory), Some(program), Some(argv0)) =
-        (parent, binding, args.next(), args.next(), args.next())
+    let files = args.next().and_then(|files| files.into_string().ok());
+    let (Some(parent), Some(setup), Some(files), Some(directory), Some(program), Some(argv0)) =
+        (parent, binding, files, args.next(), args.next(), args.next())
     else {
         complain!(
-            "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE DIRECTORY PROGRAM ARGV0 [ARG…]"
+            "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]"
         );
         return ExitCode::from(2);
     };
-    if let Err(error) = arrange(parent).and_then(|()| bind(&setup)) {
+    let arranged = arrange(parent).and_then(|()| bind(&setup));
+    if let Err(error) = arranged.and_then(|()| open_files::restore(&files)) {
         complain!("rlaunch: cannot set up the rank: {error}");
         return ExitCode::from(126);
     }

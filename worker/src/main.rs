@@ -24,6 +24,7 @@ mod login;
 mod mesh;
 mod oob;
 mod oom;
+mod open_files;
 mod outbox;
 mod prepare;
 mod processes;

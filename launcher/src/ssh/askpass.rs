@@ -2,6 +2,7 @@
 //! a window or knows the answer, as ssh(1) has it (`SSH_ASKPASS`).
 
 use super::passphrase::{Echo, LONGEST, Terminal};
+use crate::open_files;
 use crate::printable;
 use crate::report;
 use std::ffi::OsString;
@@ -102,7 +103,9 @@ impl Helper {
     /// The first line that the program prints; `None` when it fails, as it does when somebody
     /// closes its window.
     async fn ask(&self, prompt: &str, patience: Duration) -> io::Result<Option<Zeroizing<String>>> {
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        open_files::give_back(command.as_std_mut());
+        let mut child = command
             .arg(prompt.trim_end())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -2,6 +2,7 @@
 
 use super::config::{AddressFamily, HostConfig};
 use super::error::SshError;
+use crate::open_files;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpSocket, TcpStream};
@@ -52,6 +53,7 @@ async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshE
         Ok(literal) => vec![SocketAddr::new(literal, port)],
         Err(_) => tokio::net::lookup_host((name.as_str(), port))
             .await
+            .map_err(open_files::cause)
             .map_err(|source| SshError::LookUp { name: name.clone(), source })?
             .filter(wanted)
             .collect(),

@@ -2,6 +2,7 @@
 
 use super::error::SshError;
 use super::stream::one_line;
+use crate::open_files;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::io;
@@ -47,7 +48,9 @@ struct Ending {
 pub(super) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     let failed = |source| SshError::ProxyStart { command: command.to_owned(), source };
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-    let mut child = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()))
+    let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
+    open_files::give_back(shell.as_std_mut());
+    let mut child = shell
         .arg("-c")
         .arg(format!("exec {command}"))
         .stdin(Stdio::piped())

@@ -53,7 +53,7 @@ fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
 }
 
 /// `None` once it has ended.
-fn peak_memory(pid: u32) -> Option<u64> {
+pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = |name: &str| -> Option<u64> {
         let value = status.lines().find_map(|line| line.strip_prefix(name))?;

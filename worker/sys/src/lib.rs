@@ -15,6 +15,6 @@ pub use desk::{Attached, Desk, Lease, LeasedPages, Loan, Loans, Memory, Scope, S
 pub use held::Held;
 pub use numa::prefer_memory_of;
 pub use pages::Pages;
-pub use process::{Fork, exec, fork, let_descendants_read, write_to_process};
+pub use process::{Fork, exec, fork, let_descendants_read, limit_open_files, write_to_process};
 pub use shared::{Lane, SharedMemory};
 pub use socket::{Silence, unacknowledged};

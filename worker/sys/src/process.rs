@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::iter;
+use std::os::unix::process::CommandExt;
 use std::ptr;
 
 /// Which side of a [`fork`] this is.
@@ -42,6 +43,27 @@ pub fn exec(path: &CStr, words: &[CString]) -> io::Error {
     // returns, if it does.
     unsafe { libc::execv(path.as_ptr(), pointers.as_ptr()) };
     io::Error::last_os_error()
+}
+
+/// Has a command start with this soft limit of open files (`RLIMIT_NOFILE`), or the hard one where that
+/// is lower. The limit of this process, under which the command's pipes are made, stays as it is.
+pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
+    let limit = move || {
+        let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: getrlimit(2) writes one rlimit, and `both` is one.
+        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut both) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        both.rlim_cur = soft.min(both.rlim_max);
+        // SAFETY: setrlimit(2) reads one rlimit, and `both` is one.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const both) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: pre_exec requires what may be done between fork and exec in a process of many threads:
+    // `limit` makes two system calls on its own stack, takes no lock and allocates nothing.
+    unsafe { command.pre_exec(limit) };
 }
 
 /// Lets the descendants of a process read this process's memory where the Yama module keeps that
@@ -120,6 +142,19 @@ mod tests {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+
+    #[test]
+    fn a_command_starts_with_the_limit_it_is_given() {
+        let started = |soft| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", "ulimit -S -n"]);
+            limit_open_files(&mut command, soft);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!(started(17), "17\n");
+        // More than the hard limit is that.
+        assert!(started(u64::MAX).trim().parse::<u64>().is_ok_and(|most| most > 17));
     }
 
     #[test]

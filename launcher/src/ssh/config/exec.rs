@@ -1,5 +1,6 @@
 //! `Match exec`: a command of this machine decides about a block, as ssh(1) has it.
 
+use crate::open_files;
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -34,7 +35,9 @@ impl Commands {
 fn run(command: &str, deadline: Duration) -> Result<bool, String> {
     let cannot = |error: std::io::Error| format!("cannot run `{command}`: {error}");
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-    let mut child = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()))
+    let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
+    open_files::give_back(&mut shell);
+    let mut child = shell
         .arg("-c")
         .arg(command)
         .stdin(Stdio::null())

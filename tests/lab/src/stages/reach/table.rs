@@ -88,7 +88,6 @@ const ROWS: &[Row] = &[
             "worker/src/processes.rs",
             "worker/src/reap.rs",
             "worker/src/shm.rs",
-            "worker/src/workspace.rs",
             "worker/src/oom.rs",
             "worker/sys/src/process.rs",
         ],
@@ -111,7 +110,7 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     Row {
-        from: &["worker/src/prepare.rs", "worker/src/facts.rs", "worker/src/verify.rs"],
+        from: &["worker/src/prepare.rs", "worker/src/facts.rs"],
         netns: &["missing", "delivery", "environment"],
         vm: &[],
     },
@@ -326,8 +325,28 @@ const ROWS: &[Row] = &[
         vm: &["containers"],
     },
     Row {
-        from: &["launcher/src/agent/"],
-        netns: &["delivery", "shells", "aarch64", "shipped", "callback::a_host_without_stdin"],
+        from: &["launcher/src/agent/", "launcher/src/route/command.rs"],
+        netns: &[
+            "abuse::cache",
+            "delivery",
+            "shells",
+            "aarch64",
+            "shipped",
+            "callback::a_host_without_stdin",
+            "rsh",
+        ],
+        vm: &["containers"],
+    },
+    // The agent's place in the cache and what lies there, and limits of open files.
+    Row {
+        from: &[
+            "launcher/src/open_files.rs",
+            "worker/src/cache.rs",
+            "worker/src/open_files.rs",
+            "worker/src/verify.rs",
+            "worker/src/workspace.rs",
+        ],
+        netns: &["abuse::cache", "delivery", "environment"],
         vm: &[],
     },
     Row {
