@@ -5,7 +5,7 @@
 //! shell would read as more than that is refused wherever one is read, as ssh does since OpenSSH 9.6
 //! (CVE-2023-51385).
 
-/// What a shell takes for more than a letter of a word.
+/// Characters that a shell takes for more than a part of a word.
 const OF_SHELLS: &str = "'`\"$\\;&<>|(){}";
 /// Accounts of a Windows domain, `DOMAIN\me` and `machine$`, have these and run nothing by them.
 const OF_USERS: &str = "$\\";

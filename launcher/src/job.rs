@@ -111,7 +111,7 @@ pub(crate) struct Reach {
     pub(crate) here: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
-    /// What becomes of hosts whose keys are not known, where the command line says so.
+    /// Rule for hosts whose keys are not known, where the command line has one.
     pub(crate) new_hosts: Option<NewHostsRule>,
     /// Handshakes at one time, where the user says so.
     pub(crate) fanout: Option<u16>,

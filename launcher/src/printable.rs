@@ -1,8 +1,8 @@
 //! Words of others, as a terminal may be given them.
 //!
-//! A host, its shell, its sshd, a command that leads there, a file and whoever named a host can put
-//! anything into what rlaunch says of them: escapes that write the clipboard or the title, letters
-//! that turn the line around, a thousand lines. What rlaunch prints passes through here, so these are
+//! A host, its shell, its sshd, a command that leads there and a file can put anything into what
+//! rlaunch says of them: escapes that write the clipboard or the title, letters that turn the line
+//! around, a thousand lines. What rlaunch prints passes through here, so these are
 //! seen and do nothing. The output of ranks does not: it is the program's, and goes through as it is.
 
 use rlaunch_bootstrap::names::is_invisible;
@@ -14,7 +14,7 @@ pub(crate) const LONGEST_QUOTE: usize = 300;
 /// The most of any line, in characters: an RSA key of 16384 bits is shorter.
 const LONGEST_LINE: usize = 4096;
 
-/// One line that quotes what somebody said: its first line, without blanks around it.
+/// One line that quotes another program: its first line, without blanks around it.
 pub(crate) fn line(text: &str) -> String {
     let text = text.trim();
     let first = text.lines().next().unwrap_or_default();
@@ -38,8 +38,8 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split_inclusive('\n').map(shown).collect())
 }
 
-/// The same of a message: its lines are bounded, and one that begins at the margin is indented, so that
-/// it is not taken for a line of rlaunch's.
+/// A message: its lines are bounded and spelled out, and one that begins at the margin is indented, so
+/// that it is not taken for a line of rlaunch's.
 pub(crate) fn message(words: &str) -> String {
     let mut lines = words.split('\n').map(|line| bounded(line, LONGEST_LINE));
     let mut joined = lines.next().unwrap_or_default().into_owned();
@@ -92,7 +92,7 @@ mod tests {
     fn escapes_are_seen_and_do_nothing() {
         let clipboard = "\u{1b}]52;c;eA==\u{7}";
         assert_eq!(line(clipboard), "\\x1b]52;c;eA==\\x07");
-        // The same as one letter of C1, in which some terminals believe.
+        // One letter of C1 is the same, in which some terminals believe.
         assert_eq!(line("\u{9d}52;c;eA==\u{9c}"), "\\u009d52;c;eA==\\u009c");
         assert_eq!(line("a\u{202e}b\u{2066}c\u{7f}"), "a\\u202eb\\u2066c\\u007f");
         assert_eq!(line("\u{e0041}"), "\\udb40\\udc41");

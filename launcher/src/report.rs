@@ -1,5 +1,5 @@
-//! What rlaunch says for itself, on stderr: one error, its details, and what to do; and what it was
-//! asked to print, on stdout. Whatever words of others are in it, see [`printable`].
+//! Words of rlaunch itself: on stderr one error, its details and what to do, on stdout what it was asked
+//! to print. Both may quote others, see [`printable`].
 
 use crate::exit::Exit;
 use crate::open_files;

@@ -42,10 +42,10 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
     pub(crate) ssh_config: Option<PathBuf>,
 
-    /// What becomes of hosts whose keys ~/.ssh/known_hosts does not have: accept their keys and say so,
-    /// ask at the terminal, or refuse them, so that nothing of yours is sent there. Without it
-    /// StrictHostKeyChecking says so (accept-new or no, ask, yes), and where that is not set they are
-    /// accepted. A key that has changed is refused
+    /// Accept hosts whose keys ~/.ssh/known_hosts does not have and say so, ask at the terminal, or refuse
+    /// them, so that nothing of yours is sent there. Without it StrictHostKeyChecking decides
+    /// (accept-new or no, ask, yes), and where that is not set they are accepted. A host whose key has
+    /// changed is refused
     #[arg(
         long,
         value_name = "RULE",

@@ -58,7 +58,7 @@ impl Prompter {
         self.answer(prompt, Echo::Off).await
     }
 
-    /// The same of what is no secret, so that it is seen while it is typed.
+    /// The answer to a question about no secret: it is seen while it is typed.
     pub(crate) async fn ask_openly(&self, prompt: &str) -> Option<Zeroizing<String>> {
         self.answer(prompt, Echo::On).await
     }

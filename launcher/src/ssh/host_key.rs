@@ -192,7 +192,7 @@ impl Client {
             StrictHostKeyChecking::Ask => Err(SshError::HostKeyToAsk(Box::new(new))),
             StrictHostKeyChecking::AcceptNew => Ok(self.new.accept(&new)?),
             StrictHostKeyChecking::No => {
-                // As ssh does, which does not insist on it here.
+                // A key that cannot be recorded is no reason to fail: ssh goes on as well.
                 if let Err(error) = self.new.accept(&new) {
                     tracing::warn!("{}", report::chain(&error));
                 }

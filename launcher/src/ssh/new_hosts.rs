@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Hosts that have a line each; of more there is one line in all.
+/// Most hosts that have a line each; more have one line together.
 const LINES: usize = 4;
-/// How often an answer may be none.
+/// How often an answer may be none of those that are offered.
 const TRIES: usize = 3;
 
 /// `--new-hosts`: what becomes of hosts whose keys are not known.
@@ -42,7 +42,7 @@ impl From<NewHostsRule> for StrictHostKeyChecking {
 #[derive(Clone, Debug)]
 pub(crate) struct NewHostKey {
     pub(super) key: PublicKey,
-    /// What known-hosts files are to call the host.
+    /// Name of the host in known-hosts files.
     pub(super) name: String,
     pub(super) port: u16,
     /// Where it is to be written down.
@@ -50,7 +50,7 @@ pub(crate) struct NewHostKey {
 }
 
 impl NewHostKey {
-    /// As `ssh-keygen -l` shows it.
+    /// Fingerprint, in the form of `ssh-keygen -l`.
     pub(crate) fn fingerprint(&self) -> String {
         fingerprint(self.key.key_data())
     }
@@ -99,7 +99,7 @@ impl NewHostKey {
 pub(super) struct NewHosts {
     /// Keys that were accepted.
     met: Mutex<HashMap<(String, u16), KeyData>>,
-    /// What is not said yet.
+    /// Keys that were accepted and not said yet.
     unsaid: Mutex<Vec<NewHostKey>>,
     /// One question at a time; true once all are accepted.
     asking: tokio::sync::Mutex<bool>,
@@ -138,7 +138,7 @@ impl NewHosts {
         Ok(())
     }
 
-    /// Asks whether a key is accepted. What is not answered by yes is refused.
+    /// Asks whether a key is accepted. A key is refused unless the answer is yes.
     pub(super) async fn ask(&self, new: &NewHostKey) -> Result<(), SshError> {
         let mut all = self.asking.lock().await;
         if self.has_met(new) {
@@ -158,7 +158,7 @@ impl NewHosts {
         Ok(self.accept_quietly(new, |_| ())?)
     }
 
-    /// Says what was accepted and not said yet.
+    /// Says which keys were accepted, once.
     pub(super) fn announce(&self) {
         let unsaid =
             std::mem::take(&mut *self.unsaid.lock().unwrap_or_else(PoisonError::into_inner));
@@ -167,7 +167,7 @@ impl NewHosts {
 }
 
 impl Drop for NewHosts {
-    /// Also of a run that was interrupted: what is written down was said.
+    /// Says it after an interruption as well: a key that is written down was said.
     fn drop(&mut self) {
         self.announce();
     }

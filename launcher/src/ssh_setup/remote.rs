@@ -39,7 +39,7 @@ impl Token {
         Token(uuid::Uuid::new_v4().simple().to_string())
     }
 
-    /// What an answer begins with.
+    /// Beginning of an answer.
     fn mark(&self, kind: &str) -> String {
         format!("{kind}-{} ", self.0)
     }

@@ -47,8 +47,10 @@ function is_key(text,   n) {
     n = length(blob)
     return substr(text, 1, n) == blob && substr(text, n + 1, 1) ~ /^[ \t\r]?$/
 }
-# Where each option begins and how long it is; gives the end of all, or 0 if a quote has none.
+# Where each option begins and how long it is; gives the end of all, or 0 if a quote has none, or they
+# have no end in reach: some awk takes the longer for a letter the more there are.
 function split_options(text,   i, c, open, begin) {
+    text = substr(text, 1, 65536)
     count = 0
     begin = 1
     for (i = 1; (c = substr(text, i, 1)) != ""; i++) {

@@ -65,7 +65,7 @@ fn a_configuration_that_others_may_write_runs_nothing() {
             run("ssh-config b").refused(200, &[&said]);
         }
         assert!(!ran.exists(), "the command has run as {}", account.name());
-        // Whoever names the file means it.
+        // A file that is named is meant.
         let named = run(&format!("-H b --ssh-config {} true", config.display()));
         named.refused(201, &["its ProxyCommand"]);
         assert!(ran.exists());
@@ -89,7 +89,7 @@ fn words_of_a_host_do_nothing_to_the_terminal() {
     let script = directory.path().join("e");
     fs::write(&script, format!("#!/bin/sh\n{WORDS} >&2; exit 3\n")).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    // As for a terminal: nothing is taken out because the stream is a pipe.
+    // So nothing is taken out because the stream is a pipe.
     let run = |words: &str| field.rlaunch(words).env("CLICOLOR_FORCE", "1");
     let by_rsh = run("--rsh").args([script.as_os_str()]).args(["-H", "x", "true"]).run();
     by_rsh.ended_with(201).says(&[r"exited with code 3", r"\x1b]52;c;eA==\x07 \u009b \u202e 0"]);
@@ -165,7 +165,7 @@ fn hosts_met_for_the_first_time_are_said_once_or_refused_or_asked_about() {
     many.succeeded().says(&[&line]);
     assert_eq!(many.err().matches("permanently added").count(), 1, "{many}");
 
-    // At a terminal, as ssh asks.
+    // At a terminal it asks as ssh does.
     forget();
     let mut typist = Typist::start(&field, field.rlaunch("-H a --new-hosts ask hostname"));
     typist.answer_hidden(&field, &format!("ED25519 key fingerprint is {a}."), 1, "what");

@@ -127,7 +127,7 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
     if criteria.is_empty() { Err("no criterion".into()) } else { Ok(criteria) }
 }
 
-/// Whose word a file is taken for.
+/// Condition under which a file is obeyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// The user's and root's, so nobody else may be able to write it: the user's own configuration,

@@ -13,8 +13,8 @@ pub(super) struct Fault {
     pub(super) cure: String,
 }
 
-/// What `ssh` finds wrong with a file of the user's own configuration: what it says is run as the user,
-/// so only the user and root may say it.
+/// Finds what `ssh` refuses in a file of the user's own configuration: commands in it run as the user,
+/// so only the user and root may write them.
 pub(super) fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
     let (owner, us) = (metadata.uid(), Uid::current().as_raw());
     if owner != 0 && owner != us {

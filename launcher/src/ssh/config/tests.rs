@@ -300,7 +300,7 @@ fn files_that_others_may_write_are_refused_as_by_ssh() {
         refused(None, "config");
         load(Some("config")).unwrap();
     }
-    // What is included is checked whoever includes it; ssh(1) says the same of such a file.
+    // An included file is checked whichever file includes it, and by ssh(1) as well.
     write("config", &format!("Include {}", at("part").display()), 0o600);
     write("part", "Port 7", 0o666);
     refused(None, "part");

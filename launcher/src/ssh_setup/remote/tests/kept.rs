@@ -1,5 +1,5 @@
-//! What `authorized_keys` holds stays there, whatever it is: lines of other people, of administrators,
-//! of other encodings, and bytes that are no line at all.
+//! `authorized_keys` keeps what it holds, whatever that is: lines of other people, of administrators, of
+//! other encodings, and bytes that are no line at all.
 
 use super::*;
 use proptest::prelude::*;
@@ -31,8 +31,8 @@ fn keys_of(home: &Path) -> Vec<u8> {
     fs::read(home.join(".ssh/authorized_keys")).unwrap()
 }
 
-/// What stands before the type of the container's key, where a line lets that key in: read as sshd
-/// reads it.
+/// Options before the type of the container's key, where a line lets that key in: read as sshd reads
+/// it.
 fn options_of(line: &[u8]) -> Option<&[u8]> {
     let is_blank = |byte: u8| matches!(byte, b' ' | b'\t');
     let skip = |text: &[u8]| text.iter().take_while(|byte| is_blank(**byte)).count();
@@ -112,8 +112,9 @@ fn lines_of_others_survive_in_every_shell_and_locale() {
         b"  from=\"10.0.0.1,# \\\" \",command=\"rm \xff\",no-pty  ssh-ed25519\tCCCC it\xfc's\r\n",
         b"ssh-rsa DDDD CCCC\ncommand=\"echo ssh-ed25519 CCCC x\" ssh-ed25519 EEEE\n",
         b"cert-authority ssh-ed25519 CCCC\ncommand=\"open ssh-ed25519 CCCC\n",
-        &[b"environment=\"X=", &[b'x'; 70_000][..], b"\" ssh-rsa FFFF long\nssh-ed25519 CCCC"]
-            .concat(),
+        b"environment=\"X=",
+        &b"ssh-ed25519 CCCC ".repeat(5000),
+        b"\" ssh-rsa FFFF long\nssh-ed25519 CCCC",
     ]
     .concat();
     for shell in shells() {
