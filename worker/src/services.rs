@@ -445,6 +445,45 @@ mod tests {
         Agent::start().assert_serves();
     }
 
+    /// One frame is enough, however many ranks leave before the client reads anything.
+    #[test]
+    fn a_client_that_reads_late_hears_of_all_ranks_that_have_left() {
+        const LEFT: u32 = 3 * MOST_UNREAD as u32;
+        let directory = tempfile::tempdir().unwrap();
+        let agent = Agent { directory };
+        let credentials = agent.credentials(0);
+        let (told, is_told) = std::sync::mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async {
+            let ranks = (0..3).map(Rank).collect();
+            let path = agent.directory.path();
+            let mut services = Services::open(path, (JobId(1), TOKEN), 3, ranks).unwrap();
+            let client = thread::spawn(move || {
+                let mut client = Client::connect(credentials).unwrap();
+                is_told.recv().unwrap();
+                let mut left = RankSet::new();
+                while left.len() < LEFT {
+                    match client.news(Some(Duration::from_secs(10))).unwrap() {
+                        Some(News::RanksLeft { ranks }) => left.extend(&ranks),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+            while services.clients.is_empty() {
+                let _ = timeout(Duration::from_millis(1), services.next()).await;
+            }
+            for rank in 0..LEFT {
+                services.tell(&News::RanksLeft { ranks: [Rank(rank)].into_iter().collect() });
+            }
+            assert_eq!(services.clients.len(), 1);
+            told.send(()).unwrap();
+            while !client.is_finished() {
+                let _ = timeout(Duration::from_millis(1), services.next()).await;
+            }
+            client.join().unwrap();
+        });
+    }
+
     #[test]
     fn strangers_are_refused() {
         let agent = Agent::start();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const MESSAGES: usize = 24;
 /// The longest, in words of 8 bytes; most are much shorter.
 const LONGEST: usize = 1 << 18;
-/// What follows each message, so that its receiver knows when nothing of it comes any more.
+/// Follows each message, so that its receiver knows when nothing of it comes any more.
 const END: [u64; 1] = [u64::MAX];
 /// The latest moment of a signal, after a call has begun.
 const LATEST: Duration = Duration::from_millis(2);

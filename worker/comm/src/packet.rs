@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Bye = 6,
     /// The message of this transfer is where its sender was told to write it.
     Written = 7,
-    /// The sender gave up the message of this transfer. Its receiver answers with [`Kind::Done`]
+    /// The message of this transfer was given up. Its receiver answers with [`Kind::Done`]
     /// unless it has done so before.
     Withdrawn = 8,
     /// The collective with this context and this number was given up; the payload says by which rank,

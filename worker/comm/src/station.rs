@@ -89,7 +89,7 @@ pub(crate) struct Kernel {
     watches: Mutex<Watches>,
 }
 
-/// What is watched for links. Links may share it: it is watched until the last of them has left.
+/// Files that are watched for links. Links may share one: it is watched until the last of them has left.
 #[derive(Debug, Default)]
 struct Watches {
     /// By link, what it was watching last and whether for room as well.

@@ -16,8 +16,8 @@ pub(crate) enum Owner {
     Request(Key),
     /// A step of a collective.
     Collective(Key),
-    /// It was given up.
-    Nobody,
+    /// A call that was given up, and is told nothing.
+    GivenUp,
 }
 
 /// A receive that waits for its message.
@@ -134,7 +134,7 @@ impl Core {
                     self.ready.push(key);
                 }
             }
-            Owner::Nobody => {}
+            Owner::GivenUp => {}
         }
     }
 

@@ -1,4 +1,4 @@
-//! What has come from one peer and is not done with.
+//! Messages of one peer that are not done with.
 
 use super::core::Owner;
 use super::outbox::Offer;
@@ -199,7 +199,7 @@ impl Inbox {
             .retain(|message| !matches!(message.body, Body::Whole(_)) || !is_over(&message.header));
     }
 
-    /// Whose messages can never come now, and memory of the engine that waits for them.
+    /// Takes the owners whose messages can never come now, and memory of the engine that waits for them.
     pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<Loan>) {
         self.unexpected.retain(|message| matches!(message.body, Body::Whole(_) | Body::Withdrawn));
         let fetches = std::mem::take(&mut self.fetches);

@@ -92,7 +92,7 @@ impl Incoming<'_> {
                 with_device += 1;
                 continue;
             }
-            arriving.owner = Owner::Nobody;
+            arriving.owner = Owner::GivenUp;
             if !is_message {
                 continue;
             }

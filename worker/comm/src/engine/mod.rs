@@ -79,7 +79,7 @@ pub(crate) struct Engine {
     pub(crate) threads: Threads,
 }
 
-/// What came of a fetch.
+/// Outcome of a fetch.
 enum Fetched {
     All,
     /// This rank may not.

@@ -56,7 +56,7 @@ fn is_from(first: u32, number: u32) -> bool {
 }
 
 impl Core {
-    /// What is known of this collective of a communicator.
+    /// Returns what is known of this collective of a communicator.
     pub(super) fn news_of(&self, context: u32, number: u32) -> Option<OutOfStep> {
         let known = self.out_of_step.get(&context)?;
         is_from(known.number, number).then_some(*known)
@@ -68,7 +68,7 @@ impl Core {
         !self.out_of_step.is_empty() && self.news_of(context, number).is_some()
     }
 
-    /// Why, if so.
+    /// Returns the reason, if so.
     #[inline]
     pub(crate) fn out_of_step(&self, context: u32, number: u32) -> Option<Cause> {
         if self.out_of_step.is_empty() {
@@ -153,7 +153,7 @@ impl Engine {
     #[cold]
     pub(crate) fn give_up(&mut self, given_up: GivenUp<'_>, loans: &Loans) {
         let GivenUp { context, number, operation, ranks, cause } = given_up;
-        // After a fault nothing is told to anybody but goodbye.
+        // After a fault peers are told nothing but goodbye.
         if self.core.fault.is_some() {
             return;
         }

@@ -64,8 +64,8 @@ pub(crate) trait Link: Send {
         let _ = whole;
     }
 
-    /// What was [offered](Link::offer) at this address is about to change: whoever fetches it from here
-    /// on finds that out by [`Link::has_revoked`]. Called once for each [`Kind::Withdrawn`] that is
+    /// Says that what was [offered](Link::offer) at this address is about to change: a peer that fetches
+    /// it from here on finds that out by [`Link::has_revoked`]. Called once for each [`Kind::Withdrawn`] that is
     /// sent, before it.
     ///
     /// [`Kind::Withdrawn`]: crate::packet::Kind::Withdrawn
@@ -201,7 +201,7 @@ pub(crate) struct Watched<'l> {
     pub(crate) fd: BorrowedFd<'l>,
     /// It is waited for being writable, too.
     pub(crate) writable: bool,
-    /// What the link may have had watched before, and waits for no more.
+    /// Watched by the link before, perhaps, and not waited for any more.
     pub(crate) instead_of: Option<BorrowedFd<'l>>,
 }
 

@@ -57,7 +57,7 @@ struct Slips {
     broken: Option<Arc<str>>,
 }
 
-/// What has become of a peer that a link waited for.
+/// End of a link's wait for its peer.
 pub(crate) enum Arrival {
     Met(Box<dyn Link>),
     /// Its process has ended, and nothing was sent to this rank.
@@ -125,7 +125,7 @@ impl Reception {
         self.desk.quiet();
     }
 
-    /// What has the descriptor, which is watched for longer than there is a reception.
+    /// Returns the owner of the descriptor, which is watched for longer than there is a reception.
     pub(crate) fn call(&self) -> Call {
         Call(self.desk.clone())
     }
@@ -143,7 +143,7 @@ impl Reception {
         self.desk.bell.ring();
     }
 
-    /// What has become of a peer, if that is known.
+    /// Takes the end of the wait for a peer, if it has come.
     pub(crate) fn take(&self, peer: Rank) -> Result<Option<Arrival>, LinkError> {
         let mut slips = self.desk.lock();
         match slips.met.remove(&peer).transpose()? {
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-    /// What the thread does to tell of news, in two steps, between which a rank may do anything.
+    /// The thread's way to tell of news, in two steps, between which a rank may do anything.
     struct Tells<'d> {
         desk: &'d FrontDesk,
         is_counted: bool,

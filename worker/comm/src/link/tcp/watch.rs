@@ -21,7 +21,7 @@ struct Set {
 }
 
 impl Watch {
-    /// What stands for several sockets, if it was ever needed.
+    /// Returns the epoll of several sockets, if there was ever one.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|set| set.epoll.0.as_fd())
     }
