@@ -1,47 +1,90 @@
 //! Shared-memory files that killed programs leave in `/dev/shm`.
 //!
 //! Removed are those that say which process made them, when that process is dead, the file is this
-//! user's and nobody maps it. Those of a known kind that name no process are reported instead:
-//! they may belong to another job.
+//! user's and no process uses it. Those of a known kind that name no process are reported instead:
+//! they may belong to another job. So are all of them in a container: its `/dev/shm` may be the
+//! machine's, or be shared with other containers, and a process that is not seen here may live there.
 
-use nix::unistd::Uid;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::{Pid, Uid};
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
 const SHM: &str = "/dev/shm";
 /// How MPI libraries, NCCL, PSM, PyTorch and Python name their files.
 const KINDS: [&str; 6] = ["mpich_shm_", "sm_segment.", "vader_segment.", "psm_", "torch_", "nccl-"];
+/// The PID namespace that a machine begins with, from which all others are seen.
+const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
 /// What a sweep found.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) removed: u32,
-    /// Unmapped files of a known kind that name no process.
+    /// Unmapped files of a known kind whose maker is not known, or cannot be known to be dead.
     pub(crate) unclaimed: Vec<String>,
 }
 
 /// Looks at files made since `since`.
 pub(crate) fn sweep(since: SystemTime) -> Swept {
+    sweep_below(Path::new(SHM), since, sees_every_process())
+}
+
+fn sweep_below(directory: &Path, since: SystemTime, sees_all: bool) -> Swept {
     let mut swept = Swept::default();
-    let mut mapped: Option<String> = None;
-    for (name, maker) in candidates(Path::new(SHM), since) {
-        if maker.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
+    let (mut mapped, mut numbers) = (None::<String>, None::<HashSet<i32>>);
+    for (name, maker) in candidates(directory, since) {
+        if maker.is_some_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)) {
             continue;
         }
         // Reading every process's mappings is dear, so it is done once and only if need be.
         let mapped = mapped.get_or_insert_with(all_mappings);
-        if mapped.contains(&format!("{SHM}/{name}")) {
+        let path = directory.join(&name);
+        if mapped.contains(&*path.to_string_lossy()) {
             continue;
         }
-        if maker.is_none() {
-            swept.unclaimed.push(name);
-        } else if fs::remove_file(Path::new(SHM).join(&name)).is_ok() {
+        // Made in a container, it has its maker's number there.
+        let mut is_dead = |pid| !numbers.get_or_insert_with(all_numbers).contains(&pid);
+        if sees_all && maker.is_some_and(&mut is_dead) && remove_unused(&path) {
             swept.removed += 1;
+        } else {
+            swept.unclaimed.push(name);
         }
     }
     swept
+}
+
+fn sees_every_process() -> bool {
+    fs::read_link("/proc/self/ns/pid")
+        .is_ok_and(|namespace| namespace == Path::new(FIRST_NAMESPACE))
+}
+
+/// Removes a file unless some process has it open or mapped, be it hidden from this one.
+fn remove_unused(path: &Path) -> bool {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
+        return false;
+    };
+    rlaunch_sys::while_unused(&file, || fs::remove_file(path).is_ok()).unwrap_or(false)
+}
+
+/// The numbers of all processes, those that they have in namespaces below this one's among them.
+fn all_numbers() -> HashSet<i32> {
+    let of_process = |entry: fs::DirEntry| {
+        entry.file_name().to_str()?.parse::<u32>().ok()?;
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        Some(numbers_of(&status).collect::<Vec<_>>())
+    };
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of_process).flatten().collect()
+}
+
+/// `NSpid: 4711 12 1`, from this namespace inwards.
+fn numbers_of(status: &str) -> impl Iterator<Item = i32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    line.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
 
 /// Removes what communicators of this job left because a rank never came; nobody of the job is alive.
@@ -100,6 +143,42 @@ mod tests {
         assert_eq!(maker("torch_4711_123_0"), Some(4711));
         assert_eq!(maker("torch_x"), None);
         assert_eq!(maker("nccl-abcdef"), None);
+    }
+
+    #[test]
+    fn a_process_has_a_number_in_each_namespace() {
+        let status = "Name:\tsh\nPid:\t4711\nNSpid:\t4711\t12\t1\nNSpgid:\t9\n";
+        assert!(numbers_of(status).eq([4711, 12, 1]));
+        assert_eq!(numbers_of("Name:\tsh\n").count(), 0);
+        assert!(all_numbers().contains(&Pid::this().as_raw()));
+    }
+
+    /// A number that no process has: they end at 2^22.
+    const DEAD: i32 = 5_000_000;
+
+    #[test]
+    fn a_file_of_a_dead_process_goes_unless_it_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(format!("torch_{DEAD}_1_0"));
+        fs::write(&path, "").unwrap();
+        let sweep = |sees_all| sweep_below(dir.path(), SystemTime::UNIX_EPOCH, sees_all);
+        let other = OpenOptions::new().write(true).open(&path).unwrap();
+        assert_eq!(sweep(true).removed, 0);
+        drop(other);
+        let in_container = sweep(false);
+        assert_eq!((in_container.removed, in_container.unclaimed.len()), (0, 1));
+        // Some kernels take a file in memory for one in use, always.
+        let swept = sweep(true);
+        assert_eq!(swept.removed as usize + swept.unclaimed.len(), 1);
+        assert_eq!(path.exists(), swept.removed == 0);
+    }
+
+    #[test]
+    fn a_file_of_a_living_process_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(format!("torch_{}_1_0", Pid::this())), "").unwrap();
+        let swept = sweep_below(dir.path(), SystemTime::UNIX_EPOCH, true);
+        assert_eq!((swept.removed, swept.unclaimed.len()), (0, 0));
     }
 
     #[test]
