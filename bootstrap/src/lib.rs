@@ -3,7 +3,8 @@
 //! In reading order: who is who ([`id`], [`names`]), what a node has ([`inventory`]), what a job is to one node
 //! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]) and how
 //! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), how agents
-//! join one another ([`tree`]), and every environment variable a rank can rely on ([`env`]).
+//! join one another ([`tree`]), every environment variable a rank can rely on ([`env`]), and what a host
+//! says that was cleared of a job ([`reaped`]).
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
 
@@ -20,6 +21,7 @@ pub mod mesh;
 pub mod names;
 pub mod oob;
 mod path;
+pub mod reaped;
 pub mod secure;
 pub mod table;
 mod transitions;

@@ -352,6 +352,11 @@ pub enum FromAgent {
         /// The system's reason.
         cause: String,
     },
+    /// Nothing came from the launcher for a while: the ranks are told to end.
+    Unheard {
+        /// How long, in seconds.
+        for_s: u32,
+    },
 }
 
 /// An MPI library that found nobody to wire it up.

@@ -8,7 +8,7 @@ use crate::job::JobSpec;
 use crate::nccl;
 use crate::output::{self, Written};
 use crate::report::{self, Failed};
-use crate::session::Reaped;
+use crate::rescue::Reaped;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -161,8 +161,14 @@ fn describe(end: Option<&NodeEnd>) -> String {
     match end {
         None => "no word of the end; `rlaunch reap` ends what may be left".to_owned(),
         Some(NodeEnd::Lost(Reaped::Clean(words))) => {
-            format!("agent lost, nothing left ({words})")
+            format!("agent lost, nothing more found ({words})")
         }
+        Some(NodeEnd::Lost(Reaped::Left(processes))) => {
+            format!("agent lost, could not end {processes}")
+        }
+        Some(NodeEnd::Lost(Reaped::Unclear(words))) => format!(
+            "agent lost, and what is left was not learnt ({words:?}); `rlaunch reap` ends it"
+        ),
         Some(NodeEnd::Lost(Reaped::Unreachable)) => {
             "lost; its ranks end there by themselves, which was not verified".to_owned()
         }
@@ -198,6 +204,19 @@ fn describe_receipt(receipt: &Receipt) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_node_is_clean_only_if_it_says_so() {
+        let said = |reaped| describe(Some(&NodeEnd::Lost(reaped)));
+        let clean = said(Reaped::Clean("2 ended, 0 segments removed".to_owned()));
+        assert_eq!(clean, "agent lost, nothing more found (2 ended, 0 segments removed)");
+        let left = said(Reaped::Left("7 python3 (state D)".to_owned()));
+        assert_eq!(left, "agent lost, could not end 7 python3 (state D)");
+        for unsure in [Reaped::Unclear("Bye\x1b[2J".to_owned()), Reaped::Unreachable] {
+            let said = said(unsure);
+            assert!(!said.contains("nothing") && !said.contains('\x1b'), "{said}");
+        }
+    }
 
     #[test]
     fn equal_receipts_are_folded() {

@@ -108,6 +108,7 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, Streams, Dep
         output: output.clone(),
         stdin: stdin.clone(),
         silence: job.node_timeout,
+        kill_after: job.kill_after,
         here: here.clone(),
     });
     let seats = seats.collect();

@@ -50,6 +50,7 @@ mod recorded;
 mod refusal;
 mod rendezvous;
 mod report;
+mod rescue;
 mod restart;
 mod route;
 mod selection;

@@ -4,9 +4,9 @@ use crate::agent::store::AGENT;
 use crate::args::ReapArgs;
 use crate::ask;
 use crate::exit::Exit;
-use crate::printable;
 use crate::report::{self, Failed};
 use crate::route::Container;
+use rlaunch_bootstrap::reaped::Reaped;
 
 /// Reaps on every host at once and prints one line for each.
 pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
@@ -27,13 +27,31 @@ pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
     ask::conclude(failures)
 }
 
-/// The last line that the agent prints.
+/// The last line that the agent prints. Any other says nothing about what is left.
 fn what_was_done(answer: &[u8], host: &str) -> Result<String, Failed> {
     let text = String::from_utf8_lossy(answer);
     let failed = |cause: String| Failed::new(Exit::HOST, format!("{host}: {cause}"));
     let last = text.lines().last().ok_or_else(|| failed(format!("{AGENT} said nothing")))?;
-    match last.strip_prefix("left: ") {
-        Some(left) => Err(failed(format!("could not end {left}"))),
-        None => Ok(printable::line(last)),
+    match last.parse() {
+        Ok(clean @ Reaped::Clean { .. }) => Ok(clean.to_string()),
+        Ok(Reaped::Left(processes)) => Err(failed(format!("could not end {processes}"))),
+        Err(_) => Err(failed(format!("{AGENT} did not say what it ended, but {last:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_another_program_is_no_success() {
+        let words = what_was_done(b"Welcome!\n2 ended, 0 segments removed\n", "a").unwrap();
+        assert_eq!(words, "2 ended, 0 segments removed");
+        for (line, cause) in [
+            ("left: 7 x (state D)", "a: could not end 7 x (state D)"),
+            ("logout", "a: rlaunch-worker did not say what it ended, but \"logout\""),
+        ] {
+            assert_eq!(what_was_done(line.as_bytes(), "a").unwrap_err().message, cause);
+        }
     }
 }

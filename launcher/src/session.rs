@@ -2,11 +2,12 @@
 //! on either side is noticed.
 
 use crate::agent::greet::Greeted;
-use crate::awake::{self, Deadline};
+use crate::awake::Deadline;
 use crate::channel::{Incoming, Reader, Writer};
 use crate::output::Output;
 use crate::printable;
-use crate::route::{RemoteCommand, Route};
+use crate::rescue::{Reaped, Rescue};
+use crate::route::Route;
 use crate::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
@@ -17,9 +18,6 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 /// What an agent last said before its channel ended, in bytes.
 const LAST_WORDS: usize = 2 << 10;
-
-/// How long a second channel may take to end what a lost agent left.
-const REAP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
 /// loss has been reported as an event.
@@ -85,15 +83,6 @@ pub(crate) enum What {
     Reaped(Reaped),
 }
 
-/// What became of a node whose agent was lost.
-#[derive(Debug)]
-pub(crate) enum Reaped {
-    /// Whatever the job left there was ended, as the host's own words say.
-    Clean(String),
-    /// Nobody could look.
-    Unreachable,
-}
-
 /// A place in the crew, to be taken by a session.
 pub(crate) struct Seat {
     pub(crate) node: NodeId,
@@ -103,6 +92,8 @@ pub(crate) struct Seat {
     pub(crate) stdin: Feed,
     /// How long the agent may be silent.
     pub(crate) silence: Duration,
+    /// How long its ranks may take to end.
+    pub(crate) kill_after: Duration,
     /// Held until the channel is closed.
     pub(crate) here: mpsc::Sender<()>,
 }
@@ -110,8 +101,7 @@ pub(crate) struct Seat {
 /// Serves an agent that has spoken, until its channel ends. Its route is held open for it.
 pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, job: JobId) {
     let _here = seat.here;
-    let reap = format!("reap {job}");
-    let reap = RemoteCommand::Become(&greeted.agent, &reap);
+    let (agent, pid) = (greeted.agent, greeted.facts.pid);
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {
         node: seat.node,
@@ -134,36 +124,15 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
     }
     writer.abort();
     if !session.done {
-        // A host that fell silent answers on no channel.
-        let reachable = route.as_ref().filter(|_| !session.silent);
-        let reaped = clean_up(reachable, &reap).await;
-        session.report(What::Reaped(reaped));
+        // An agent may hang on a host that answers.
+        let silent = session.silent.then_some((pid, seat.kill_after));
+        let rescue = Rescue { route: route.as_ref(), agent: &agent, job, silent };
+        session.report(What::Reaped(rescue.attempt().await));
     }
     if let Some(route) = route {
         route.close().await;
     }
     reader.reap().await;
-}
-
-/// The agent is gone and the host may not be: a second channel ends what it left.
-async fn clean_up(route: Option<&Route>, command: &RemoteCommand<'_>) -> Reaped {
-    let Some(route) = route.filter(|route| route.is_open()) else {
-        return Reaped::Unreachable;
-    };
-    let reaping = async {
-        let mut channel = route.clean_up(command).await.ok()?;
-        let mut words = String::new();
-        while let Some(incoming) = channel.next().await {
-            if let Incoming::Data(bytes) = incoming {
-                words.push_str(&String::from_utf8_lossy(&bytes));
-            }
-        }
-        words.lines().last().map(str::to_owned)
-    };
-    match awake::within(REAP_TIMEOUT, reaping).await {
-        Some(Some(words)) => Reaped::Clean(words),
-        _ => Reaped::Unreachable,
-    }
 }
 
 struct Session {

@@ -212,6 +212,7 @@ impl<'a> Watch<'a> {
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(node, &format!("cannot {operation}: {cause}"));
             }
+            FromAgent::Unheard { for_s } => self.on_unheard(node, for_s),
             _ => {}
         }
     }
@@ -241,6 +242,22 @@ impl<'a> Watch<'a> {
             let how = how.chars().take(MOST_WORDS).collect();
             self.end(Reason::Lost(lost), news::News::NodeLost { node, how });
         }
+    }
+
+    /// A node has ended its ranks as it took this process for lost, which stood still or could not be
+    /// reached.
+    fn on_unheard(&mut self, node: NodeId, for_s: u32) {
+        if self.is_ending() {
+            return;
+        }
+        let how = format!("it heard nothing from this rlaunch for {for_s} s and ended its ranks");
+        self.job
+            .events
+            .emit(&Record::NodeLost { host: &self.crew.host(node).to_string(), cause: &how });
+        let hint = "an rlaunch that is suspended or cut off looks like one that is gone; \
+                    --node-timeout says for how long hosts wait";
+        let lost = self.crew.lost(node, &how).hint(Some(hint));
+        self.end(Reason::Lost(lost), news::News::NodeLost { node, how });
     }
 
     /// The two may have lost each other because one of them is about to be lost to everybody: that

@@ -4,6 +4,7 @@
 use crate::awaited_ports::AwaitedPorts;
 use crate::cache;
 use crate::callback::Launcher;
+use crate::cgroup::Cgroup;
 use crate::channel::{Channel, Way};
 use crate::child;
 use crate::facts;
@@ -15,7 +16,7 @@ use crate::mesh::Mesh;
 use crate::oob::tree::{News, Tree};
 use crate::open_files;
 use crate::prepare::{self, JobFiles, Prepared};
-use crate::ranks::{Change, Ranks, Setup};
+use crate::ranks::{Change, Place, Ranks, Setup};
 use crate::say::complain;
 use crate::services::Services;
 use crate::workspace::Workspace;
@@ -55,6 +56,8 @@ async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
     let Some((mut prepared, services)) = agent.prepare(&job, workspace, &library).await else {
         return Ok(());
     };
+    // While the others are waited for.
+    let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
     let mut mesh = Mesh::new(&job, &agent.channel.outbox);
     let joined = agent.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await;
     let Some(mut tree) = joined else { return Ok(()) };
@@ -68,8 +71,8 @@ async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
     }
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::look_for(&setup.ports);
-    let mut ranks =
-        Ranks::start(&job, prepared, setup, &agent.channel.outbox, (agent.hello_at, mesh.pid()));
+    let (outbox, place) = (&agent.channel.outbox, Place { spared: mesh.pid(), cgroup });
+    let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, place);
     agent.see_out(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
     let receipt = ranks.finish().await;
@@ -407,6 +410,11 @@ impl Agent {
         mut ports: AwaitedPorts,
     ) {
         while !ranks.are_over() {
+            if ranks.have_ended() {
+                // What it watches is not used any more, and as long as it lives this process has a
+                // child: only without any is it certain that nothing is left of the ranks.
+                mesh.dismiss();
+            }
             while let Some(change) = ranks.poll_change() {
                 match change {
                     Change::Started(rank, pid) => tree.rank_started(rank, pid),
@@ -484,8 +492,11 @@ impl Agent {
             Input::LauncherSilent(silence) => {
                 let silent = silence.as_secs();
                 complain!("rlaunch-worker: nothing from the launcher for {silent} s");
+                // It may have stood still, or be reached again.
+                outbox
+                    .send(&FromAgent::Unheard { for_s: u32::try_from(silent).unwrap_or(u32::MAX) });
                 outbox.discard_output();
-                ranks.end(true);
+                ranks.end(false);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A rank's process: its stub is spawned, its pipes are handed out, its end is read.
 
+use crate::cgroup::Cgroup;
 use crate::exec_rank;
 use crate::open_files;
 use crate::prepare::Program;
@@ -7,10 +8,13 @@ use crate::rank_env::Environment;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
-use std::ffi::OsString;
+use rlaunch_sys::Start;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
 use std::io::{self, PipeReader};
-use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
 use tokio::net::unix::pipe;
 
 /// A spawned rank and this end of its streams.
@@ -32,41 +36,88 @@ pub(crate) struct Streams {
     pub(crate) merged: bool,
 }
 
+/// The stub's program. The path in the cache may be gone by now; the kernel's link to this executable
+/// is not.
+const STUB: &str = "/proc/self/exe";
+
 /// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
-/// exactly `env`.
+/// exactly `env`, in a cgroup where there is one. One that takes no rank is closed.
 pub(crate) fn spawn(
     program: &Program,
     setup: &RankSetup,
     env: &Environment,
     streams: Streams,
+    cgroup: Option<&mut Cgroup>,
 ) -> io::Result<Child> {
     let (stdout, out) = io::pipe()?;
     let (stderr, err) = match streams.merged {
         true => (None, out.try_clone()?),
         false => io::pipe().map(|(stderr, err)| (Some(stderr), err))?,
     };
+    let (stdin, read) = if streams.stdin {
+        let (read, stdin) = io::pipe()?;
+        (Some(OwnedFd::from(stdin)), OwnedFd::from(read))
+    } else {
+        (None, OpenOptions::new().read(true).open("/dev/null")?.into())
+    };
     let known_now = |at: u32| setup.words.iter().find(|(index, _)| *index == at);
     let word = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
-    // The path in the cache may be gone by now; the kernel's link to this executable is not.
-    let mut child = Command::new("/proc/self/exe")
-        .args(["__exec-rank", &std::process::id().to_string(), &exec_rank::binding(setup)])
-        .arg(open_files::before())
-        .args([program.directory.as_os_str(), program.path.as_os_str()])
-        .args((0..).zip(&program.argv).map(word))
-        .env_clear()
-        .envs(env)
-        .stdin(if streams.stdin { Stdio::piped() } else { Stdio::null() })
-        .stdout(out)
-        .stderr(err)
-        .spawn()?;
-    let stdin = child.stdin.take().map(OwnedFd::from);
+    let (agent, binding) = (std::process::id().to_string(), exec_rank::binding(setup));
+    let files = open_files::before();
+    let mut words: Vec<&OsStr> = ["__exec-rank", &agent, &binding, &files].map(OsStr::new).into();
+    words.extend([program.directory.as_os_str(), program.path.as_os_str()]);
+    words.extend((0..).zip(&program.argv).map(word).map(OsString::as_os_str));
+
+    let stub = Stub { words, env, streams: [read, out.into(), err.into()] };
+    let pid = match cgroup.map(|cgroup| (stub.start_in(cgroup), cgroup)) {
+        Some((Ok(pid), _)) => pid,
+        Some((Err(_), cgroup)) => {
+            cgroup.close();
+            stub.start()?
+        }
+        None => stub.start()?,
+    };
     let receiver = |end: PipeReader| pipe::Receiver::from_owned_fd(end.into());
     Ok(Child {
-        pid: Pid::from_raw(child.id().cast_signed()),
+        pid: Pid::from_raw(pid),
         stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
         stdout: receiver(stdout)?,
         stderr: stderr.map(receiver).transpose()?,
     })
+}
+
+/// A stub to be started.
+struct Stub<'a> {
+    /// Behind its name.
+    words: Vec<&'a OsStr>,
+    env: &'a Environment,
+    streams: [OwnedFd; 3],
+}
+
+impl Stub<'_> {
+    fn start_in(&self, cgroup: &Cgroup) -> io::Result<i32> {
+        let directory = cgroup.directory().ok_or(io::ErrorKind::NotFound)?;
+        let stub = CString::new(STUB)?;
+        let words = std::iter::once(OsStr::new(STUB)).chain(self.words.iter().copied());
+        let words: Result<Vec<_>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
+        let env = self
+            .env
+            .iter()
+            .map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()));
+        let env: Result<Vec<_>, _> = env.collect();
+        let [stdin, stdout, stderr] = &self.streams;
+        let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let start = Start { program: &stub, words: &words?, env: &env?, streams };
+        rlaunch_sys::start_in_cgroup(&start, directory)
+    }
+
+    fn start(self) -> io::Result<i32> {
+        let [stdin, stdout, stderr] = self.streams;
+        let mut command = Command::new(STUB);
+        command.args(self.words).env_clear().envs(self.env);
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        Ok(command.spawn()?.id().cast_signed())
+    }
 }
 
 /// Collects every child that has ended, adopted ones included. Of those that are found together, the
@@ -74,7 +125,7 @@ pub(crate) fn spawn(
 pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     let mut ended = Vec::new();
     loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
             Ok(WaitStatus::Exited(pid, code)) => ended.push((pid, ExitStatus::Code(code))),
             Ok(WaitStatus::Signaled(pid, signal, _)) => {
                 ended.push((pid, ExitStatus::Signal(signal as i32)));

@@ -4,7 +4,8 @@
 //! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left.
 //! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
 
-use crate::processes;
+use crate::cgroup::Cgroup;
+use crate::processes::{self, Children};
 use crate::say::complain;
 use crate::workspace::Workspace;
 use nix::sys::prctl;
@@ -43,7 +44,7 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace) -> ExitCode) -> ExitCode {
             agent(&workspace)
         }
         Ok(Fork::Parent(pid)) => {
-            let code = watch(Pid::from_raw(pid), &watched);
+            let code = watch(Pid::from_raw(pid), &watched, &workspace.tag());
             workspace.remove();
             code
         }
@@ -59,7 +60,7 @@ fn watched_signals() -> SigSet {
 }
 
 /// Waits for the agent, passes on what it is told, and ends what the agent leaves.
-fn watch(agent: Pid, watched: &SigSet) -> ExitCode {
+fn watch(agent: Pid, watched: &SigSet, tag: &str) -> ExitCode {
     release_channel();
     loop {
         match watched.wait() {
@@ -71,7 +72,12 @@ fn watch(agent: Pid, watched: &SigSet) -> ExitCode {
             Err(_) => continue,
         }
         if let Some(code) = reap(agent) {
-            clear_up();
+            // An agent that has seen the job out has removed its cgroup as well.
+            let cgroup = if code == ExitCode::SUCCESS { None } else { Cgroup::tagged(tag) };
+            clear_up(cgroup.as_ref());
+            if let Some(cgroup) = cgroup {
+                cgroup.remove();
+            }
             return code;
         }
     }
@@ -102,17 +108,28 @@ fn reap(agent: Pid) -> Option<ExitCode> {
     }
 }
 
-/// Kills everything that descended from the agent.
-fn clear_up() {
+/// Kills everything that descended from the agent, until the kernel says that no child is left.
+fn clear_up(cgroup: Option<&Cgroup>) {
+    let is_over = || Children::now() == Children::None && !cgroup.is_some_and(Cgroup::is_populated);
     let mut deadline = Deadline::after(VANISH, Instant::now());
-    while !deadline.is_over(Instant::now()) {
-        processes::signal_all(&[Signal::SIGKILL], None);
-        if processes::descendants(None).is_empty() {
-            return;
+    while !is_over() {
+        // What cannot be killed, or hangs in the kernel, never ends, so waiting has a limit.
+        if deadline.is_over(Instant::now()) {
+            let left = processes::left(None).join(", ");
+            return complain!("rlaunch-worker: could not end {left}");
         }
-        // The killed become children of the guardian. One in an uninterruptible state never ends,
-        // so waiting for any of them has a limit.
-        let _ = waitpid(None, Some(WaitPidFlag::WNOHANG));
+        if let Some(cgroup) = cgroup {
+            cgroup.kill();
+        }
+        processes::kill_all(None, collect);
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Collects what has ended: the killed become children of the guardian.
+fn collect() {
+    let look = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+    while matches!(waitpid(None, Some(look)), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))
+    {
     }
 }

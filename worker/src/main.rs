@@ -10,6 +10,7 @@ mod agent;
 mod awaited_ports;
 mod cache;
 mod callback;
+mod cgroup;
 mod channel;
 mod child;
 mod elf;
@@ -53,6 +54,7 @@ rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`,
   rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
     --callback ADDRESS,… KEY NODE  or, where stdin gives nothing, over TCP to that launcher
   rlaunch-worker reap JOB|all      end what a job left behind on this host
+    [AGENT-PID GRACE-MS]           and its agent first, which does not answer
   rlaunch-worker inventory [DIR]   what this host has, or what a copy of its files in DIR says
   rlaunch-worker capture           the files that say so
   rlaunch-worker __verify SHA256   check that this file is that build
@@ -78,7 +80,7 @@ fn main() -> ExitCode {
             }
             Err(()) => usage(),
         },
-        Some("reap") => reap::reap(args.next()),
+        Some("reap") => reap::reap(args),
         Some("inventory") => inventory::print(args.next()),
         Some("capture") => inventory::capture(),
         Some("__exec-rank") => exec_rank::exec(args),

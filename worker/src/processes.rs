@@ -3,10 +3,41 @@
 //! Agent and guardian are subreapers, so whatever a rank starts stays among their descendants:
 //! background helpers, `setsid`, double forks and daemons included.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, getpgid, getpgrp};
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::time::{Duration, Instant};
+
+/// How long one attempt to kill everything may look for processes that it has not reached.
+const ATTEMPT: Duration = Duration::from_millis(20);
+/// That many looks in a row must find no new process before those that were found are killed.
+const EMPTY_LOOKS: usize = 3;
+
+/// What the kernel says of this process's children, adopted ones included. No look at a process table is
+/// as good: a process that forks and ends at once may never be there when one looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Children {
+    /// There are none, dead or alive.
+    None,
+    /// At least one has ended and can be collected.
+    Ended,
+    /// All of them live.
+    Living,
+}
+
+impl Children {
+    pub(crate) fn now() -> Children {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::All, look | WaitPidFlag::__WALL) {
+            Err(Errno::ECHILD) => Children::None,
+            Ok(WaitStatus::StillAlive) | Err(_) => Children::Living,
+            Ok(_) => Children::Ended,
+        }
+    }
+}
 
 /// Every living descendant of this process but `spared`, parents before children. Zombies are not
 /// among them.
@@ -17,6 +48,15 @@ pub(crate) fn descendants(spared: Option<Pid>) -> Vec<Pid> {
     found
 }
 
+/// Names what is left of this process's descendants but `spared`, for a message.
+pub(crate) fn left(spared: Option<Pid>) -> Vec<String> {
+    let left = descendants(spared);
+    if left.is_empty() && spared.is_none() && Children::now() != Children::None {
+        return vec!["a process that cannot be seen".to_owned()];
+    }
+    left.into_iter().map(describe).collect()
+}
+
 /// Sends signals, in this order, to every descendant but `spared`. A process that is forked
 /// meanwhile, or that hides because its elder sibling ends while the list is read, is found by
 /// looking again.
@@ -24,31 +64,92 @@ pub(crate) fn signal_all(signals: &[Signal], spared: Option<Pid>) {
     const LOOKS: usize = 8;
     let mut reached = HashSet::new();
     for _ in 0..LOOKS {
-        let mut found_more = false;
-        for pid in descendants(spared) {
-            if reached.insert(pid) {
-                found_more = true;
-                for &signal in signals {
-                    // One that has ended meanwhile needs no signal.
-                    let _ = kill(pid, signal);
-                }
+        let reach = |pid| {
+            for &signal in signals {
+                // One that has ended meanwhile needs no signal.
+                let _ = kill(pid, signal);
             }
-        }
-        if !found_more {
+        };
+        if !reach_new(&mut reached, spared, reach) {
             return;
         }
     }
 }
 
+/// Kills every descendant but `spared`: stops them one after the other, so that none forks or ends and
+/// hides others, until there is no new one, and then kills them. `collect` collects the dead meanwhile:
+/// a long list of them takes the time in which a process that forks and ends is there to be reached.
+///
+/// A group is signalled as well as its processes: the kernel lets none of it fork in between.
+pub(crate) fn kill_all(spared: Option<Pid>, mut collect: impl FnMut()) {
+    let own_group = getpgrp();
+    let (mut reached, mut groups) = (HashSet::new(), HashSet::new());
+    let until = Instant::now() + ATTEMPT;
+    let mut empty_looks = 0;
+    collect();
+    while empty_looks < EMPTY_LOOKS && Instant::now() < until {
+        let found = reach_new(&mut reached, spared, |pid| {
+            let group = getpgid(Some(pid)).ok().filter(|&group| group != own_group);
+            // What has no group here has 0, and 1 would be every process that there is.
+            if let Some(group) = group.filter(|group| group.as_raw() > 1)
+                && groups.insert(group)
+            {
+                let _ = killpg(group, Signal::SIGSTOP);
+            }
+            let _ = kill(pid, Signal::SIGSTOP);
+        });
+        empty_looks = if found { 0 } else { empty_looks + 1 };
+        collect();
+    }
+    for group in groups {
+        let _ = killpg(group, Signal::SIGKILL);
+    }
+    for pid in reached {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    collect();
+}
+
+/// Has `reach` meet every descendant but `spared` that is not among `reached`, each as soon as it is
+/// found; whether there was one.
+fn reach_new(reached: &mut HashSet<Pid>, spared: Option<Pid>, mut reach: impl FnMut(Pid)) -> bool {
+    let me = Pid::this();
+    let mut found = false;
+    let mut parents = vec![me];
+    while let Some(parent) = parents.pop() {
+        let Some(children) = children(parent) else {
+            if parent == me {
+                // The kernel keeps no such lists.
+                let table = walk_table(me).into_iter().filter(|pid| Some(*pid) != spared);
+                for pid in table.filter(|pid| reached.insert(*pid)) {
+                    found = true;
+                    reach(pid);
+                }
+            }
+            continue;
+        };
+        for pid in children.into_iter().filter(|pid| Some(*pid) != spared) {
+            if reached.insert(pid) {
+                found = true;
+                reach(pid);
+            }
+            parents.push(pid);
+        }
+    }
+    found
+}
+
 /// Follows the kernel's own lists of children.
 fn walk_children(root: Pid) -> Vec<Pid> {
     let mut found = children(root).unwrap_or_default();
+    found.retain(|&pid| !has_ended(pid));
     let mut at = 0;
     while let Some(&pid) = found.get(at) {
-        found.extend(children(pid).unwrap_or_default());
+        // What has ended has no children.
+        let living = |pid: &Pid| !has_ended(*pid);
+        found.extend(children(pid).unwrap_or_default().into_iter().filter(living));
         at += 1;
     }
-    found.retain(|&pid| !is_zombie(pid));
     found
 }
 
@@ -89,9 +190,19 @@ fn walk_table(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Whether a process has ended, collected by its parent or not.
-pub(crate) fn is_zombie(pid: Pid) -> bool {
-    !matches!(stat(pid), Some((state, _)) if !matches!(state, 'Z' | 'X'))
+/// Whether a process has ended, collected by its parent or not. That its entry cannot be read says
+/// nothing: one that has changed its user is hidden from this one where `/proc` is mounted so
+/// (`hidepid`).
+pub(crate) fn has_ended(pid: Pid) -> bool {
+    match stat(pid) {
+        Some((state, _)) => matches!(state, 'Z' | 'X'),
+        None => kill(pid, None) == Err(Errno::ESRCH),
+    }
+}
+
+/// The parent of a process.
+pub(crate) fn parent(pid: Pid) -> Option<Pid> {
+    stat(pid).map(|(_, parent)| Pid::from_raw(parent))
 }
 
 /// State letter and parent of a process, from `/proc/PID/stat`: `pid (name) state ppid …`, where
@@ -104,9 +215,15 @@ fn stat(pid: Pid) -> Option<(char, i32)> {
 
 /// A process as a message names it: `4711 python3 (state D)`.
 pub(crate) fn describe(pid: Pid) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let state = stat(pid).map_or('?', |(state, _)| state);
-    format!("{pid} {} (state {state})", name.trim_end())
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    match (name, stat(pid)) {
+        (Ok(name), Some((state, _))) => {
+            // A process names itself; a name is not to look like the end of the list.
+            let name = name.trim_end().replace(|c: char| c.is_control() || c == ',', "?");
+            format!("{pid} {name} (state {state})")
+        }
+        _ => format!("{pid} (another user's, whose name is hidden)"),
+    }
 }
 
 #[cfg(test)]
@@ -138,5 +255,16 @@ mod tests {
         }
         shell.wait().unwrap();
         assert!(walk_table(mine).is_empty());
+    }
+
+    #[test]
+    fn a_child_counts_until_it_is_collected() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        assert_ne!(Children::now(), Children::None);
+        assert!(!has_ended(pid) && parent(pid) == Some(Pid::this()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(pid));
     }
 }

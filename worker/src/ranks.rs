@@ -1,10 +1,11 @@
 //! The ranks of this node while they run: started together, reaped, ended, and cleared up after.
 
+use crate::cgroup::Cgroup;
 use crate::child::{self, Streams};
 use crate::oom;
 use crate::outbox::Outbox;
 use crate::prepare::Prepared;
-use crate::processes;
+use crate::processes::{self, Children};
 use crate::pump::{Source, pump};
 use crate::rank_env;
 use crate::rank_files::RankFiles;
@@ -28,6 +29,8 @@ use tokio::task::JoinSet;
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// How long a killed process may take to vanish before it is reported instead.
 const VANISH: Duration = Duration::from_secs(2);
+/// How long the prover may take to end once it was dismissed.
+const DISMISSED: Duration = Duration::from_secs(1);
 /// How long helpers that outlive a rank may take to end on TERM.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
@@ -56,8 +59,10 @@ pub(crate) struct Ranks {
     /// Those of applications that wait for others, with the number of their application.
     waiting: Vec<(u32, RankSpec)>,
     files: RankFiles,
-    /// The prover, which is not of the program and outlives it.
-    spared: Option<Pid>,
+    /// Where they run, and beside whom.
+    place: Place,
+    /// When the prover is killed, once nothing else is left.
+    dismissed: Option<Instant>,
     pumps: JoinSet<()>,
     stdin: Stdin,
     /// Output says when it was read.
@@ -96,6 +101,15 @@ pub(crate) struct Setup {
     pub(crate) released: Vec<u32>,
 }
 
+/// Where ranks run on this node.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The prover, which is not of the program: a child of this process that is left alone.
+    pub(crate) spared: Option<Pid>,
+    /// Their cgroup, where they may have one.
+    pub(crate) cgroup: Option<Cgroup>,
+}
+
 /// What became of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
@@ -105,13 +119,14 @@ pub(crate) enum Change {
 
 impl Ranks {
     /// Starts every rank of the node but those whose application waits. One that cannot be spawned
-    /// counts as ended with 126. `spared` is left alone with what descends from this process.
+    /// counts as ended with 126.
     pub(crate) fn start(
         job: &Job,
         mut prepared: Prepared,
         setup: Setup,
         outbox: &Outbox,
-        (hello_at, spared): (Instant, Option<Pid>),
+        hello_at: Instant,
+        place: Place,
     ) -> Ranks {
         // Released as late as can be: the ranks bind them next.
         prepared.held_ports.clear();
@@ -123,7 +138,8 @@ impl Ranks {
             waiting: Vec::new(),
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
-            spared,
+            place,
+            dismissed: None,
             pumps: JoinSet::new(),
             stdin: Stdin::new(outbox),
             stamped: job.stamp_output,
@@ -175,7 +191,8 @@ impl Ranks {
         env.extend(own.env.iter().cloned());
         let streams = Streams { stdin: spec.stdin, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);
-        match written.and_then(|()| child::spawn(program, &own, &env, streams)) {
+        let cgroup = self.place.cgroup.as_mut();
+        match written.and_then(|()| child::spawn(program, &own, &env, streams, cgroup)) {
             Ok(mut child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });
@@ -225,31 +242,45 @@ impl Ranks {
         self.outbox.send(&FromAgent::Exited { rank, pid, status, out_of_memory, at_us });
     }
 
-    /// Collects children that ended and reports the ranks among them.
+    /// Collects children that ended, reports the ranks among them, and goes on from there.
     pub(crate) fn reap(&mut self) {
+        self.collect();
+        self.settle();
+    }
+
+    fn collect(&mut self) {
         for (pid, status) in child::reap() {
+            if self.place.spared == Some(pid) {
+                self.place.spared = None;
+            }
             let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {
                 continue;
             };
             let (rank, pid) = self.running.swap_remove(at);
             self.report(rank, pid, status);
         }
-        self.settle();
+    }
+
+    /// Whether every rank has ended, and none is to be started; what they started may be left.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
     /// Moves on when the last rank has ended, and again when the last helper has.
     fn settle(&mut self) {
-        let some_are_left = !self.running.is_empty() || !self.waiting.is_empty();
-        if some_are_left || matches!(self.phase, Phase::Draining | Phase::Over) {
+        if !self.have_ended() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
         }
-        let left = processes::descendants(self.spared);
-        if left.is_empty() {
-            self.phase = Phase::Draining;
-            self.abandoned.send_replace(true);
-            if self.pumps.is_empty() {
-                self.phase = Phase::Over;
-            }
+        let cgroup = self.place.cgroup.as_ref().filter(|cgroup| cgroup.is_populated());
+        let left = match (Children::now(), cgroup) {
+            (Children::None, None) => return self.drain(),
+            (Children::None, Some(cgroup)) => cgroup.members(),
+            // A signal is on its way that has it collected.
+            (Children::Ended, _) => return,
+            (Children::Living, _) => processes::descendants(self.place.spared),
+        };
+        if left.is_empty() && self.place.spared.is_some() {
+            self.dismissed.get_or_insert_with(|| Instant::now() + DISMISSED);
             return;
         }
         let grace = LEFTOVER_GRACE.min(self.kill_after);
@@ -262,6 +293,25 @@ impl Ranks {
             // grace this was are gone.
             Phase::Ending(term) if term.due() > Instant::now() + grace => self.terminate(grace),
             _ => {}
+        }
+    }
+
+    /// No process is left; what they have written is waited for.
+    fn drain(&mut self) {
+        self.phase = if self.pumps.is_empty() { Phase::Over } else { Phase::Draining };
+        self.abandoned.send_replace(true);
+    }
+
+    /// Kills the prover, which was dismissed and has not ended.
+    fn end_prover(&mut self) {
+        self.dismissed = None;
+        let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
+        match self.place.spared.filter(is_child) {
+            Some(prover) => drop(kill(prover, Signal::SIGKILL)),
+            None => {
+                self.place.spared = None;
+                self.settle();
+            }
         }
     }
 
@@ -280,19 +330,25 @@ impl Ranks {
     }
 
     fn terminate(&mut self, grace: Duration) {
+        // The dead would only be in the way.
+        self.collect();
         // A stopped process takes its TERM only when it runs.
         self.signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
         self.phase = Phase::Ending(Deadline::after(grace, Instant::now()).often(LOOK));
     }
 
     fn kill_all(&mut self) {
-        self.signal_all(&[Signal::SIGKILL]);
         let now = Instant::now();
-        let vanish = match self.phase {
-            Phase::Killing { vanish, .. } => vanish,
-            _ => Deadline::after(VANISH, now).often(LOOK),
+        let (vanish, is_first) = match self.phase {
+            Phase::Killing { vanish, .. } => (vanish, false),
+            _ => (Deadline::after(VANISH, now).often(LOOK), true),
         };
         self.phase = Phase::Killing { vanish, again: now + KILL_AGAIN };
+        let has_cgroup = self.place.cgroup.as_ref().map(Cgroup::kill).is_some();
+        if !(has_cgroup && is_first) {
+            processes::kill_all(self.place.spared, || self.collect());
+            self.settle();
+        }
     }
 
     /// Passes a signal of the user's on to every rank, not to what it started: a shell forwards
@@ -307,22 +363,26 @@ impl Ranks {
 
     /// Sends these to every process of the job.
     pub(crate) fn signal_all(&self, signals: &[Signal]) {
-        processes::signal_all(signals, self.spared);
+        processes::signal_all(signals, self.place.spared);
     }
 
     /// When [`Ranks::on_time`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.phase {
+        let of_phase = match self.phase {
             Phase::Ending(term) => Some(term.look()),
             Phase::Killing { again, .. } => Some(again),
             Phase::Running => self.looks.last().copied(),
             Phase::Draining | Phase::Over => None,
-        }
+        };
+        of_phase.into_iter().chain(self.dismissed).min()
     }
 
     /// Does what is due.
     pub(crate) fn on_time(&mut self) {
         let now = Instant::now();
+        if self.dismissed.is_some_and(|at| now >= at) {
+            self.end_prover();
+        }
         match self.phase {
             Phase::Running => self.look_for_mpi(now),
             Phase::Ending(term) if now >= term.look() => self.look_at_grace(term, now),
@@ -370,8 +430,11 @@ impl Ranks {
     /// Some process does not vanish, KILL or not: name it and leave without it.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
-            self.receipt.left =
-                processes::descendants(self.spared).into_iter().map(processes::describe).collect();
+            self.receipt.left = processes::left(self.place.spared);
+            let members = self.place.cgroup.as_ref().map(Cgroup::members).unwrap_or_default();
+            if self.receipt.left.is_empty() {
+                self.receipt.left = members.into_iter().map(processes::describe).collect();
+            }
             for (rank, pid) in std::mem::take(&mut self.running) {
                 self.report(rank, pid, ExitStatus::Signal(Signal::SIGKILL as i32));
             }
@@ -398,6 +461,7 @@ impl Ranks {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
         self.files.remove();
+        drop(self.place.cgroup.take());
         let swept = shm::sweep(self.started_at);
         self.receipt.segments_removed = swept.removed + shm::sweep_job(&self.job.to_string());
         self.receipt.segments_unclaimed = swept.unclaimed;

@@ -68,6 +68,11 @@ impl Workspace {
         self.made.get().map(|made| made.path.as_path())
     }
 
+    /// What tells this agent from all others of the host: process and time.
+    pub(crate) fn tag(&self) -> String {
+        self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
+    }
+
     /// Where [`Workspace::keep_rank_table`] puts it.
     pub(crate) fn rank_table(&self) -> Option<PathBuf> {
         self.path().map(|path| path.join("rank-table.json"))
@@ -234,8 +239,10 @@ mod tests {
         for other in ["rlaunch-notes", "rlaunch-7-1-2", "rlaunch-8-4711-18e9e9aa4fe64244"] {
             assert!(!is_name(other, user), "{other}");
         }
-        let name = Workspace::choose().name;
-        assert!(is_name(&name, Uid::effective()), "{name}");
+        let chosen = Workspace::choose();
+        let name = &chosen.name;
+        assert!(is_name(name, Uid::effective()), "{name}");
+        assert_eq!(*name, format!("rlaunch-{}-{}", Uid::effective(), chosen.tag()));
     }
 
     #[test]

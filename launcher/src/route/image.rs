@@ -9,6 +9,9 @@ use super::command::{HOME, Program};
 /// Where the host's agent lies in the container.
 const MOUNT: &str = "/opt/rlaunch";
 
+/// What [`Image::removal`] says in the end.
+pub(crate) const GONE: &str = "its container is gone";
+
 /// What the host's sh(1) does first: `$1` is the agent's path there. Without an agent nothing is
 /// started, and it is brought.
 const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
@@ -85,7 +88,7 @@ impl Image<'_> {
         format!(
             "for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; \
              for c do case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
-             true) exit 1;; esac; done; echo its container is gone"
+             true) exit 1;; esac; done; echo {GONE}"
         )
     }
 }

@@ -10,6 +10,7 @@ mod rsh;
 
 pub(crate) use command::{Program, RemoteCommand};
 pub(crate) use container::{BadContainer, Container, ContainerError};
+pub(crate) use image::GONE as CONTAINER_GONE;
 pub(crate) use rsh::{Rsh, RshError, last_words};
 
 use crate::agent::deliver::{DeliverError, HELLO_TIMEOUT};
@@ -217,6 +218,11 @@ impl Route {
             }
             _ => error,
         }
+    }
+
+    /// Whether agents are in containers that are started for them.
+    pub(crate) fn starts_containers(&self) -> bool {
+        matches!(self.entry(), Entry::Run(_))
     }
 
     /// Whether it still stands, as far as is known.

@@ -144,12 +144,16 @@ impl Mesh {
     /// The launcher wants these paths watched, and no others kept.
     pub(crate) fn watch(&mut self, ids: Vec<u32>, beat_ms: u32) {
         if ids.is_empty() {
-            // Nothing is left to do for it.
-            if let Worker::Running(prover) = &mut self.worker {
-                prover.dismiss();
-            }
+            self.dismiss();
         } else {
             self.tell(&ToProver::Watch { ids, beat_ms });
+        }
+    }
+
+    /// Has the prover close everything and end: nothing is left to do for it.
+    pub(crate) fn dismiss(&mut self) {
+        if let Worker::Running(prover) = &mut self.worker {
+            prover.dismiss();
         }
     }
 

@@ -68,10 +68,11 @@ impl Prover {
         if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
     }
 
-    /// What it says next, or how it ended. Safe to cancel.
+    /// What it says next, or how it ended if it was not dismissed. Safe to cancel.
     pub(crate) async fn hear(&mut self) -> Arrival<FromProver> {
         if self.gone.is_none() {
             match self.answers.recv().await {
+                Some(Arrival::Gone(_)) if self.commands.is_none() => std::future::pending().await,
                 Some(Arrival::Gone(how)) => self.gone = Some(how),
                 Some(message) => return message,
                 // Its end has been told.

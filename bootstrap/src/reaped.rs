@@ -1,0 +1,71 @@
+//! The last line of `rlaunch-worker reap`, as it is written and read.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What was done about the remains of a job on a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// Nothing of it is found any more.
+    Clean {
+        /// How many processes were ended.
+        ended: usize,
+        /// How many shared-memory files were removed.
+        segments: u32,
+    },
+    /// Processes that could not be ended.
+    Left(String),
+}
+
+/// A line that says neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the line does not say what was done")]
+pub struct NotReaped;
+
+impl fmt::Display for Reaped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reaped::Clean { ended, segments } => {
+                write!(f, "{ended} ended, {segments} segments removed")
+            }
+            Reaped::Left(processes) => write!(f, "left: {processes}"),
+        }
+    }
+}
+
+impl FromStr for Reaped {
+    type Err = NotReaped;
+
+    fn from_str(line: &str) -> Result<Reaped, NotReaped> {
+        if let Some(processes) = line.strip_prefix("left: ").filter(|names| !names.is_empty()) {
+            return Ok(Reaped::Left(processes.to_owned()));
+        }
+        let numbers = line.strip_suffix(" segments removed").and_then(|l| l.split_once(" ended, "));
+        let (ended, segments) = numbers.ok_or(NotReaped)?;
+        let ended = ended.parse().map_err(|_| NotReaped)?;
+        Ok(Reaped::Clean { ended, segments: segments.parse().map_err(|_| NotReaped)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for reaped in [
+            Reaped::Clean { ended: 12, segments: 0 },
+            Reaped::Left("4711 python3 (state D), 4712 x".to_owned()),
+        ] {
+            assert_eq!(reaped.to_string().parse(), Ok(reaped));
+        }
+    }
+
+    #[test]
+    fn no_other_line_says_that_nothing_is_left() {
+        let wrong = "x ended, 0 segments removed";
+        for line in ["", "logout", "left: ", "2 ended", wrong, &wrong.replace('x', "-1")] {
+            assert_eq!(line.parse::<Reaped>(), Err(NotReaped), "{line}");
+        }
+    }
+}

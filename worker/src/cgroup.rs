@@ -1,0 +1,218 @@
+//! The cgroup in which a job's ranks run on this node, where the kernel and its owner let us have one:
+//! what is in it is ended by one write, forks and all, and the kernel says when it is empty.
+//!
+//! It is made below the cgroup that this process is in, so that limits of an administrator or a
+//! scheduler hold for it, and it has no controllers. Agent and guardian stay outside. Nothing depends
+//! on it: without one, the ranks are ended as descendants.
+
+use nix::unistd::{Pid, Uid};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Where version 2 is mounted, alone or beside version 1.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+/// More levels than any host nests.
+const DEEPEST: usize = 24;
+
+/// A job's cgroup. One that this process has made is removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+    /// Its directory, by which ranks are started in it; `None` for another agent's.
+    directory: Option<File>,
+    is_own: bool,
+}
+
+impl Cgroup {
+    /// Makes one of this job below this process's own; `tag` tells it from that of another agent of the
+    /// job. `None` where that is not allowed, or the kernel is older than `cgroup.kill` (Linux 5.14).
+    pub(crate) fn create(job: &str, tag: &str) -> Option<Cgroup> {
+        let path = own()?.join(format!("rlaunch-{job}-{tag}"));
+        fs::create_dir(&path).ok()?;
+        let directory = File::open(&path).ok().filter(|_| path.join("cgroup.kill").exists());
+        let cgroup = Cgroup { path, directory, is_own: true };
+        cgroup.directory.is_some().then_some(cgroup)
+    }
+
+    /// Finds the one that an agent with this tag made below this process's own cgroup.
+    pub(crate) fn tagged(tag: &str) -> Option<Cgroup> {
+        let suffix = format!("-{tag}");
+        let found = directories(&own()?).find(|path| {
+            let name = name(path);
+            name.starts_with("rlaunch-") && name.ends_with(&suffix)
+        });
+        found.map(|path| Cgroup { path, directory: None, is_own: false })
+    }
+
+    /// Finds those of a job, or of all jobs, that belong to this user, wherever they are.
+    pub(crate) fn of_job(job: &str) -> Vec<Cgroup> {
+        let mut found = Vec::new();
+        for mount in mounts() {
+            search(mount, job, DEEPEST, &mut found);
+        }
+        found
+    }
+
+    /// Its directory, for what is to be started in it.
+    pub(crate) fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Starts nothing in it any more.
+    pub(crate) fn close(&mut self) {
+        self.directory = None;
+    }
+
+    /// Kills all that is in it or below, and whatever that is just forking.
+    pub(crate) fn kill(&self) {
+        // One that is gone needs no signal.
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+    }
+
+    /// Whether any process lives in it or below.
+    pub(crate) fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
+    }
+
+    /// The processes in it and below, as far as this process can see them.
+    pub(crate) fn members(&self) -> Vec<Pid> {
+        let mut found = Vec::new();
+        members_below(&self.path, DEEPEST, &mut found);
+        found
+    }
+
+    /// Removes it, and what a rank has made below it, if nothing lives there.
+    pub(crate) fn remove(&self) {
+        remove_below(&self.path, DEEPEST);
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if self.is_own {
+            self.remove();
+        }
+    }
+}
+
+/// The cgroup that this process is in.
+fn own() -> Option<PathBuf> {
+    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own_path(&cgroups)?;
+    // In a container a path may be one of another tree than the one that is mounted.
+    let me = Pid::this().to_string();
+    let has_me = |directory: &PathBuf| {
+        let members = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        members.lines().any(|pid| pid == me)
+    };
+    mounts().map(|mount| mount.join(path)).find(has_me)
+}
+
+/// Reads `/proc/self/cgroup`; `None` where it is outside of what is mounted.
+fn own_path(cgroups: &str) -> Option<&Path> {
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let path = Path::new(path);
+    path.components().all(|part| matches!(part, Component::Normal(_))).then_some(path)
+}
+
+fn mounts() -> impl Iterator<Item = &'static Path> {
+    MOUNTS.iter().map(Path::new).filter(|mount| mount.join("cgroup.procs").exists())
+}
+
+fn directories(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    entries.map(|entry| entry.path())
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn search(path: &Path, job: &str, levels: usize, found: &mut Vec<Cgroup>) {
+    for path in directories(path) {
+        let is_mine = || fs::metadata(&path).is_ok_and(|m| m.uid() == Uid::effective().as_raw());
+        if is_of_job(&name(&path), job) && is_mine() {
+            found.push(Cgroup { path, directory: None, is_own: false });
+        } else if levels > 0 {
+            search(&path, job, levels - 1, found);
+        }
+    }
+}
+
+/// Whether [`Cgroup::create`] names one so: `rlaunch-JOB-PID-TIME`.
+fn is_of_job(name: &str, job: &str) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let ["rlaunch", of, pid, _time] = parts[..] else { return false };
+    let is_job = of.len() == 32 && of.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_job && pid.parse::<u32>().is_ok() && (job == "all" || job == of)
+}
+
+fn members_below(path: &Path, levels: usize, found: &mut Vec<Pid>) {
+    let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    // 0 is one that this process cannot see.
+    let pids = members.lines().filter_map(|pid| pid.parse().ok()).filter(|&pid| pid > 0);
+    found.extend(pids.map(Pid::from_raw));
+    if levels > 0 {
+        directories(path).for_each(|path| members_below(&path, levels - 1, found));
+    }
+}
+
+fn remove_below(path: &Path, levels: usize) {
+    // Only one that has any below it refuses.
+    if fs::remove_dir(path).is_err() && levels > 0 {
+        directories(path).for_each(|path| remove_below(&path, levels - 1));
+        let _ = fs::remove_dir(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_outside_of_what_is_mounted_is_left_alone() {
+        let path = |text| own_path(text).map(Path::to_owned);
+        assert_eq!(path("1:cpu:/\n0::/user.slice/a\n"), Some("user.slice/a".into()));
+        assert_eq!(path("0::/\n"), Some("".into()));
+        assert_eq!(path("0::/../../other\n"), None);
+        assert_eq!(path("4:memory:/x\n"), None);
+    }
+
+    #[test]
+    fn only_a_jobs_name_is_taken_for_one() {
+        let job = "0123456789abcdef0123456789abcdef";
+        let name = format!("rlaunch-{job}-4711-18e9e9aa4fe64244");
+        assert!(is_of_job(&name, job) && is_of_job(&name, "all"));
+        assert!(!is_of_job(&name, &job.replace('0', "1")));
+        for other in ["rlaunch-lab-test", "rlaunch-lab-4711-1", "hosts", ""] {
+            assert!(!is_of_job(other, "all"), "{other}");
+        }
+    }
+
+    /// Where this machine lets us: elsewhere there is nothing to test.
+    #[test]
+    fn what_is_in_it_is_killed_and_it_goes() {
+        let job = "fedcba98765432100123456789abcdef";
+        let tag = format!("{}-1", std::process::id());
+        let Some(cgroup) = Cgroup::create(job, &tag) else { return };
+        assert!(Cgroup::create(job, &tag).is_none(), "another's is not taken over");
+        assert!(!cgroup.is_populated());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        fs::create_dir(cgroup.path.join("below")).unwrap();
+        fs::write(cgroup.path.join("below/cgroup.procs"), child.id().to_string()).unwrap();
+        assert!(cgroup.is_populated());
+        assert_eq!(cgroup.members(), [Pid::from_raw(child.id().cast_signed())]);
+        drop(cgroup);
+        let found = Cgroup::tagged(&tag).unwrap();
+        found.kill();
+        child.wait().unwrap();
+        assert!(!found.is_populated());
+        assert_eq!(Cgroup::of_job(job).len(), 1);
+        found.remove();
+        assert!(Cgroup::tagged(&tag).is_none());
+    }
+}
