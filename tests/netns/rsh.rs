@@ -371,7 +371,7 @@ fn a_job_runs_in_containers_of_its_own() {
     }
     let ran = running.finish_first();
     ran.ended_with(206)
-        .says(&["node b is lost", "agent lost, nothing left (its container is gone)"]);
+        .says(&["node b is lost", "agent lost, nothing more found (its container is gone)"]);
     ran.keeps_quiet_about(&["agent sent"]);
     let name = calls().lines().last().unwrap().rsplit_once(' ').unwrap().1.to_owned();
     assert!(name.starts_with("rlaunch-") && name.ends_with("-b"), "{}", calls());

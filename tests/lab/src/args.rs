@@ -59,7 +59,8 @@ Measure:
   cargo lab bench mesh                what proving RDMA adds to the start of a job
   cargo lab fuzz                      what decoders make of anything
   cargo lab soak launch --load        300 jobs in a row on a busy machine
-  cargo lab soak comm                 an hour of messages between 8 ranks";
+  cargo lab soak comm                 an hour of messages between 8 ranks
+  cargo lab soak teardown             1000 jobs that try to outlive rlaunch";
 
 /// Test hosts on this machine, and everything that runs on them.
 ///
@@ -387,6 +388,16 @@ pub(crate) enum Soak {
         /// For how long.
         #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
+    },
+    /// Run jobs whose helpers do not want to end with them, four at once, and end them in every way:
+    /// nothing of them may be left. A line every hundred jobs says how it goes.
+    Teardown {
+        /// How many jobs.
+        #[arg(long, default_value_t = 1000)]
+        jobs: usize,
+        /// A directory with another build of rlaunch, in place of this checkout's.
+        #[arg(long)]
+        of: Option<PathBuf>,
     },
     /// Simulate 10,000 jobs with faults, and see whether faults put in on purpose are noticed.
     Sim {

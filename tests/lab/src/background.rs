@@ -61,8 +61,13 @@ impl Background {
 
     /// Sends it KILL.
     pub(crate) fn kill(&self) -> Result<(), LabError> {
+        self.signal(Signal::SIGKILL)
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), LabError> {
         let pid = Pid::from_raw(self.child.id().cast_signed());
-        kill(pid, Signal::SIGKILL).map_err(LabError::errno("kill a launcher"))
+        kill(pid, signal).map_err(LabError::errno("signal a launcher"))
     }
 }
 

@@ -138,6 +138,13 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Soak(Soak::Comm { seconds }) => {
             return Ok(exit_code(soak::comm(*seconds)?));
         }
+        Verb::Soak(Soak::Teardown { jobs, of }) => {
+            let rlaunch = match of {
+                Some(directory) => directory.join("rlaunch"),
+                None => dist::build(Profile::Lab)?,
+            };
+            return Ok(exit_code(soak::teardown(*jobs, &rlaunch)?));
+        }
         Verb::Soak(Soak::Sim { seeds }) => {
             let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
             return Ok(exit_code(sim::run(&["--mutations"])? && seeds));

@@ -2,6 +2,8 @@
 //! is not seen in one.
 
 mod comm;
+mod hostile;
+mod teardown;
 
 use std::hint;
 use std::path::Path;
@@ -17,6 +19,8 @@ use crate::setup::{self, Extent};
 use crate::{Account, Lab, LabError, Options};
 
 pub use comm::run as comm;
+pub use hostile::{build as hostile, lives as hostile_lives};
+pub use teardown::run as teardown;
 
 const NAME: &str = "soak";
 const NET: [u8; 2] = [10, 94];

@@ -1,1 +1,242 @@
 //! Jobs that try to outlive rlaunch, and ends that come by silence.
+
+use crate::running::{Outcome, Running};
+use crate::support::{Field, Undo, state};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::command::wait_until;
+use rlaunch_lab::{Account, Cut, Process, soak};
+use std::time::Duration;
+
+/// The program with hostile helpers, on a host.
+const HOSTILE: &str = "/tmp/abuse/hostile";
+/// The same with the set-user-ID bit: it becomes root's.
+const OTHER: &str = "/tmp/abuse/other";
+/// What may pass until the last trace of a job is gone where rlaunch could not wait for it.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Puts the program on these hosts, until the guard goes.
+fn hostile(field: &Field, hosts: &[&str], path: &str, mode: u32) -> impl Sized + use<> {
+    let built = tempfile::tempdir().unwrap();
+    let program = soak::hostile(built.path()).unwrap();
+    let bytes = std::fs::read(program).unwrap();
+    for host in hosts {
+        field.lab.write_file(host, path.as_ref(), &bytes, mode).unwrap();
+    }
+    let locks = Account::ALL.map(|account| format!("/tmp/hostile.alive.{}", account.id()));
+    let paths = hosts
+        .iter()
+        .flat_map(|host| locks.iter().map(|lock| field.lab.path(host, lock.as_ref()).unwrap()));
+    let paths: Vec<_> = paths.collect();
+    let remove = move || {
+        let mut left = paths.iter().filter(|path| path.exists());
+        left.try_for_each(std::fs::remove_file)
+    };
+    (field.scratch(hosts, "/tmp/abuse"), Undo(remove))
+}
+
+/// What jobs have left on hosts: processes, directories, shared memory and cgroups.
+fn left(field: &Field) -> Vec<String> {
+    let processes = field.started().into_iter().map(|process| format!("{process:?}"));
+    let directories = field.job_directories().into_iter().map(|path| path.display().to_string());
+    let mut left: Vec<String> = processes.chain(directories).collect();
+    for host in field.lab.hosts() {
+        if soak::hostile_lives(&field.lab, &host).unwrap() {
+            left.push(format!("{host}: a process that holds the helpers' lock"));
+        }
+        let line = "ls -d /dev/shm/* $(find /sys/fs/cgroup -name 'rlaunch-*') 2>/dev/null || :";
+        left.extend(field.on(&host, line).lines().map(|line| format!("{host} {line}")));
+    }
+    left
+}
+
+/// Asserts that nothing is there at once.
+fn nothing_left(field: &Field, ran: &Outcome) {
+    let left = left(field);
+    assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{ran}");
+    field.assert_idle();
+}
+
+/// Runs a job as root, as root on a host whose cgroups cannot be changed, and as an ordinary user, who may
+/// not either, and ends each in every way. `before` is what root's programs are started by.
+fn outlives_nothing(before: &str, helpers: &str) {
+    let field = Field::new();
+    let hosts = ["a", "b", "c"];
+    let _program = hostile(&field, &hosts, HOSTILE, 0o755);
+    field.on("b", "mount -o remount,bind,ro /sys/fs/cgroup");
+    let _writable = Undo(|| {
+        field.on("b", "mount -o remount,bind,rw /sys/fs/cgroup");
+        Ok::<(), ()>(())
+    });
+    for (host, account) in hosts.into_iter().zip([Account::Root, Account::Root, Account::User]) {
+        for (then, code) in [("exit", 0), ("fail", 3), ("stay", 143)] {
+            let run = field.rlaunch("--kill-after 0.3 -H").args([host]).account(account);
+            let before = before.split_whitespace().filter(|_| account == Account::Root);
+            let mut running = run.args(before).args([HOSTILE, helpers, then]).spawn();
+            running.wait_for_text("up\n", 1);
+            if then == "stay" {
+                running.signal(Signal::SIGTERM);
+            }
+            let ran = running.finish_first();
+            ran.ended_with(code).keeps_quiet_about(&["could not end"]);
+            nothing_left(&field, &ran);
+        }
+    }
+}
+
+/// It runs before everything else on its processor, so that one who looks rarely sees it.
+const HASTY: &str = "chrt -f 50 taskset -c 0";
+
+#[test]
+fn a_chain_of_forks() {
+    outlives_nothing(HASTY, "c");
+}
+
+/// Neither a look at the process table nor a signal to a process group finds all of it.
+#[test]
+fn a_chain_of_forks_and_sessions() {
+    outlives_nothing(HASTY, "s");
+}
+
+#[test]
+fn a_thousand_children_and_a_bomb() {
+    outlives_nothing("", "mb");
+}
+
+#[test]
+fn stopped_traced_and_stubborn_processes() {
+    outlives_nothing("", "tpdhf");
+}
+
+/// The user's own process is ended though /proc hides it, and another user's is named.
+#[test]
+fn processes_that_are_hidden() {
+    let field = Field::new();
+    let _program = hostile(&field, &["a"], OTHER, 0o4755);
+    let _sleep = field.scratch(&["a"], "/tmp/abuse");
+    field.on("a", "cp $(command -v sleep) /tmp/abuse/hidden; chmod 4755 /tmp/abuse/hidden");
+    field.on("a", "mount -o remount,hidepid=2 /proc");
+    let _seen = Undo(|| {
+        field.on("a", "mount -o remount,hidepid=0 /proc");
+        Ok::<(), ()>(())
+    });
+    let run = field.rlaunch("-H a").account(Account::User);
+    let ran = run.sh("setsid /tmp/abuse/hidden 998 & sleep 0.2; exit 3").run();
+    ran.ended_with(3).says(&["a: nothing left (1 helper process ended)"]);
+
+    let run = field.rlaunch("-H a").account(Account::User);
+    let ran = run.sh(&format!("{OTHER} - root & sleep 0.2; exit 3")).spawn().finish_first();
+    let others: Vec<Process> = field.ranks();
+    let [other] = others.as_slice() else { panic!("not one process: {others:#?}\n{ran}") };
+    ran.ended_with(3).says(&[&format!("a: could not end {} ", other.host_pid)]);
+    kill(Pid::from_raw(other.pid), Signal::SIGKILL).unwrap();
+    field.wait_for("the other user's process to go", || field.ranks().is_empty());
+}
+
+/// A container may share the machine's shared memory and have processes of its own: the maker of a
+/// file is not dead because nothing here has its number.
+#[test]
+fn shared_memory_of_another_container() {
+    let field = Field::new();
+    let directory = crate::support::launch_directory();
+    let says = field.shell(
+        &format!(
+            "sleep 60 & f=/dev/shm/torch_$!_{0}_0
+            unshare -pf --mount-proc {rlaunch} -np 1 sh -c \"sleep 0.2; : >$f; echo up\" </dev/null
+            [ ! -e $f ] || echo survives; rm -f $f; kill $!",
+            std::process::id(),
+            rlaunch = field.rlaunch.display(),
+        ),
+        directory.path(),
+    );
+    assert_eq!(says, "up\nsurvives\n");
+}
+
+/// Whoever of root's jobs on a, b, c and the user's on d, e, f hears nothing any more lets its ranks
+/// save their work.
+#[test]
+fn a_launcher_a_host_and_an_agent_that_fall_silent() {
+    const SAVED: &str = "/tmp/abuse/saved";
+    let script = format!("trap 'echo saved >>{SAVED}; exit 0' TERM; echo up; sleep 77 & wait");
+    let hosts = ["a", "b", "c", "d", "e", "f"];
+    let field = Field::new();
+    let _saved = field.scratch(&hosts, "/tmp/abuse");
+    hosts.iter().for_each(|host| drop(field.on(host, "install -d -m 1777 /tmp/abuse")));
+    let mut jobs: Vec<(&str, Running<'_>)> = Vec::new();
+    for (host, account) in hosts.iter().zip([Account::Root, Account::User].repeat(3)) {
+        let run = field.rlaunch("--node-timeout 4 --kill-after 3 -H").args([host]);
+        jobs.push((host, run.account(account).sh(&script).spawn()));
+    }
+    jobs.iter_mut().for_each(|(_, job)| job.wait_for_text("up\n", 1));
+
+    let heal = Undo(|| ["c", "d"].iter().try_for_each(|host| field.lab.heal(host)));
+    for (host, job) in &jobs {
+        match *host {
+            "a" | "b" => job.signal(Signal::SIGSTOP),
+            "c" | "d" => field.lab.cut(host, Cut::Silent).unwrap(),
+            _ => agents(&field, host).iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap()),
+        }
+    }
+    wait_until(Duration::from_secs(12), "all ranks to end", || Ok(field.ranks().is_empty()))
+        .unwrap_or_else(|error| panic!("{error}: {:#?}", field.ranks()));
+    for host in hosts {
+        assert_eq!(field.on(host, &format!("cat {SAVED} || :")), "saved\n", "on {host}");
+    }
+    drop(heal);
+    for (host, job) in jobs {
+        if state(job.pid()) == 'T' {
+            job.signal(Signal::SIGCONT);
+        }
+        let ran = job.finish_first();
+        ran.ended_with(206);
+        match host {
+            "a" | "b" => ran.says(&[
+                &format!("error: node {host} is lost: it heard nothing from this rlaunch for 4 s"),
+                &format!("{host}: nothing left"),
+            ]),
+            "c" | "d" => ran.says(&["error: node ", "nothing heard for 4 s", "was not verified"]),
+            _ => ran.says(&["nothing heard for 4 s", "agent lost, nothing more found"]),
+        };
+    }
+    ["c", "d"].iter().for_each(|host| field.lab.sshd(host).unwrap().kill_sessions().unwrap());
+    wait_until(SOON, "everything to be gone", || Ok(left(&field).is_empty()))
+        .unwrap_or_else(|error| panic!("{error}: {:#?}", left(&field)));
+}
+
+/// Guardian and agent on a host.
+fn agents(field: &Field, host: &str) -> Vec<Pid> {
+    let mut found = field.lab.processes(host).unwrap();
+    found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+    found.iter().map(|process| Pid::from_raw(process.pid)).collect()
+}
+
+/// Agent, guardian and launcher die at once, and the helper has no mark of the job in its
+/// environment: its cgroup has one.
+#[test]
+fn a_helper_without_an_environment_is_reaped_by_its_cgroup() {
+    let field = Field::new();
+    let _program = hostile(&field, &["a"], HOSTILE, 0o755);
+    let mut running = field.rlaunch("-H a").args([HOSTILE, "e", "stay"]).spawn();
+    running.wait_for_text("up\n", 1);
+    let mut all = agents(&field, "a");
+    all.push(running.pid());
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        all.iter().for_each(|pid| kill(*pid, signal).unwrap());
+    }
+    running.finish_first();
+    assert!(!field.ranks().is_empty(), "nothing was left to reap");
+    let ran = field.rlaunch("reap --all -H a").spawn().finish_first();
+    nothing_left(&field, ran.succeeded());
+}
+
+/// A rank of root's that makes cgroups below its own, or leaves for another.
+#[test]
+fn a_rank_that_changes_its_cgroup() {
+    let field = Field::new();
+    let script = "c=$(sed -n s/^0:://p /proc/self/cgroup)
+        mkdir /sys/fs/cgroup$c/deeper && (echo 0 >/sys/fs/cgroup$c/deeper/cgroup.procs; sleep 1000) &
+        (echo 0 >/sys/fs/cgroup/cgroup.procs; exec setsid sleep 1000) & sleep 0.3; echo $c";
+    let ran = field.rlaunch("-H a").sh(script).spawn().finish_first();
+    assert!(ran.succeeded().out().starts_with("/rlaunch-"), "{ran}");
+    nothing_left(&field, &ran);
+}

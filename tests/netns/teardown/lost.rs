@@ -10,8 +10,8 @@ use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Cut, LabError, Process, Stopwatch};
 use std::time::Duration;
 
-/// Three missed beats, and what it takes to end everything after them.
-const BEATS: Duration = Duration::from_secs(10);
+/// Three missed beats, the ranks' grace, and what it takes to end everything after that.
+const BEATS: Duration = Duration::from_secs(12);
 
 /// Guardian and agent of `host`, parent and child.
 pub(super) fn agents(field: &Field, host: &str) -> [Pid; 2] {
@@ -71,7 +71,7 @@ fn an_agent_is_killed() {
             kill(agent, Signal::SIGKILL).unwrap();
             let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
             ran.ended_with(206).says(&["error: node c is lost: "]);
-            ran.says(&["c: agent lost, nothing left"]);
+            ran.says(&["c: agent lost, nothing more found"]);
         }
     });
 }
@@ -87,7 +87,7 @@ fn agent_and_guardian_are_killed() {
             kill_all(&agents(field, "c"));
             let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
             ran.ended_with(206).says(&["error: node c is lost: "]);
-            ran.says(&["c: agent lost, nothing left"]);
+            ran.says(&["c: agent lost, nothing more found"]);
         }
     });
 }

@@ -1,0 +1,301 @@
+//! `cargo lab soak teardown`: jobs whose helpers do not want to end with them, ended in every way that
+//! there is; whatever they tried, nothing of them is left.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{hostile, hostile_lives};
+use crate::background::Background;
+use crate::bench::Series;
+use crate::command::{last_lines, wait_until};
+use crate::setup::{self, Extent};
+use crate::{Account, Lab, LabError, Options, Process};
+
+const NAME: &str = "soakend";
+const NET: [u8; 2] = [10, 88];
+/// Jobs at once, each on a host of its own.
+const AT_ONCE: usize = 4;
+const PROGRAM: &str = "/tmp/hostile";
+const GRACE: &str = "0.3";
+/// A job that takes longer than this hangs.
+const BOUND: Duration = Duration::from_secs(30);
+/// How long a host may take to end a job that nobody waits for, beyond the grace.
+const ALONE: Duration = Duration::from_secs(5);
+/// How long an sshd may take to leave after its client has.
+const IDLE: Duration = Duration::from_secs(10);
+/// After this many failures there is nothing more to learn.
+const ENOUGH: usize = 5;
+/// Between two lines that say how it goes.
+const LINE: usize = 100;
+
+/// Kinds of helpers (hostile.c), some of several kinds; the dear ones stand here once.
+const HELPERS: [&str; 16] = [
+    "c", "s", "cc", "ss", "cs", "d", "dd", "t", "p", "h", "f", "e", "cdtphfe", "sdtphfe", "b", "m",
+];
+
+/// How a job ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    RankExits,
+    RankFails,
+    LauncherGets(Signal),
+    AgentIsKilled,
+    ChannelIsCut,
+}
+
+const ENDS: [End; 7] = [
+    End::RankExits,
+    End::RankFails,
+    End::LauncherGets(Signal::SIGINT),
+    End::LauncherGets(Signal::SIGTERM),
+    End::LauncherGets(Signal::SIGKILL),
+    End::AgentIsKilled,
+    End::ChannelIsCut,
+];
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::RankExits => write!(f, "the rank exits"),
+            End::RankFails => write!(f, "the rank fails"),
+            End::LauncherGets(signal) => write!(f, "rlaunch gets {signal}"),
+            End::AgentIsKilled => write!(f, "the agent is killed"),
+            End::ChannelIsCut => write!(f, "the channel is cut"),
+        }
+    }
+}
+
+impl End {
+    /// What the rank does by itself.
+    fn then(self) -> &'static str {
+        match self {
+            End::RankExits => "exit",
+            End::RankFails => "fail",
+            _ => "stay",
+        }
+    }
+
+    /// The launcher's exit code; `None` where a signal kills it.
+    fn code(self) -> Option<i32> {
+        match self {
+            End::RankExits => Some(0),
+            End::RankFails => Some(3),
+            End::LauncherGets(Signal::SIGKILL) => None,
+            End::LauncherGets(signal) => Some(128 + signal as i32),
+            End::AgentIsKilled | End::ChannelIsCut => Some(206),
+        }
+    }
+
+    /// Whether the launcher returns only when all is gone.
+    fn is_waited_for(self) -> bool {
+        !matches!(self, End::LauncherGets(Signal::SIGKILL) | End::ChannelIsCut)
+    }
+}
+
+/// Runs that many jobs of `rlaunch` on hosts of their own, and prints how that went; true if none hung
+/// or left anything behind.
+pub fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
+    setup::install(Extent::Lab)?;
+    // An interrupted run leaves its lab behind, in whatever state.
+    Lab::down(NAME)?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, AT_ONCE) })?;
+    let soaked = soak(&lab, rlaunch, jobs);
+    Lab::down(NAME)?;
+    soaked
+}
+
+fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
+    let dist = lab.install(rlaunch.parent().unwrap_or(rlaunch))?;
+    let rlaunch = dist.join("rlaunch");
+    let program = hostile(&dist)?;
+    let program = std::fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
+    let (next, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
+    let on_host = |host: &str| -> Result<Vec<(End, f64)>, LabError> {
+        lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
+        let mut times = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= jobs || failed.load(Ordering::Relaxed) >= ENOUGH {
+                return Ok(times);
+            }
+            let job = Job::of(number, host);
+            match job.run(lab, &rlaunch) {
+                Ok(took) => times.push((job.end, took.as_secs_f64())),
+                Err(error) => {
+                    println!("job {number} ({job}): {error}");
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    clear(lab, host)?;
+                }
+            }
+            if (number + 1).is_multiple_of(LINE) {
+                let failed = failed.load(Ordering::Relaxed);
+                println!(
+                    "{} of {jobs}: {failed} failed, {} s",
+                    number + 1,
+                    began.elapsed().as_secs()
+                );
+            }
+        }
+    };
+    let mut times: BTreeMap<End, Series> = BTreeMap::new();
+    let of_hosts = thread::scope(|scope| {
+        let hosts = lab.hosts().into_iter();
+        let on_host = &on_host;
+        let running: Vec<_> = hosts.map(|host| scope.spawn(move || on_host(&host))).collect();
+        running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    for of_host in of_hosts {
+        let of_host = of_host.map_err(|_| LabError::Wrong("a thread panicked".into()))?;
+        for (end, took) in of_host? {
+            times.entry(end).or_default().push(took);
+        }
+    }
+    let failed = failed.into_inner();
+    if failed >= ENOUGH {
+        println!("giving up after {ENOUGH} failures");
+    }
+    let ran: usize = times.values().map(Series::count).sum::<usize>() + failed;
+    println!(
+        "{ran} jobs with hostile helpers, {AT_ONCE} at once, in {} s: {failed} failed; seconds from \
+         the cause to the last trace, median (min–max):",
+        began.elapsed().as_secs()
+    );
+    for (end, series) in times {
+        println!("  {end}: {}", series.summary());
+    }
+    Ok(failed == 0)
+}
+
+/// One job.
+struct Job<'a> {
+    host: &'a str,
+    account: Account,
+    helpers: &'static str,
+    end: End,
+}
+
+impl fmt::Display for Job<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} on {}, helpers {}, {}",
+            self.account.name(),
+            self.host,
+            self.helpers,
+            self.end
+        )
+    }
+}
+
+impl Job<'_> {
+    /// That of a number: every pair of helpers and end comes, as each account.
+    fn of(number: usize, host: &str) -> Job<'_> {
+        let (pair, account) = (number / 2, Account::ALL[number % 2]);
+        let (helpers, end) = (HELPERS[pair % HELPERS.len()], ENDS[pair % ENDS.len()]);
+        Job { host, account, helpers, end }
+    }
+
+    /// Runs it to its end; gives what passed from the cause of its end until nothing was left.
+    fn run(&self, lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
+        let mut command = lab.exec_in(self.account, Path::new("/"));
+        command.arg(rlaunch).args(["--kill-after", GRACE, "-H", self.host]);
+        command.args([PROGRAM, self.helpers, self.end.then()]);
+        let mut launcher = Background::start(command)?;
+        wait_until(BOUND, "the rank to be up", || Ok(launcher.stdout().contains("up\n")))?;
+        let cause = Instant::now();
+        match self.end {
+            End::RankExits | End::RankFails => {}
+            End::LauncherGets(signal) => launcher.signal(signal)?,
+            End::AgentIsKilled => {
+                let agent = self.agent(lab)?;
+                kill(agent, Signal::SIGKILL).map_err(LabError::errno("kill an agent"))?;
+            }
+            End::ChannelIsCut => lab.sshd(self.host)?.kill_sessions()?,
+        }
+        let status = launcher.wait(BOUND)?;
+        let mut left = left_on(lab, self.host)?;
+        let said = last_lines(&launcher.stderr(), 10);
+        let Some(status) = status else {
+            return Err(LabError::Wrong(format!("hangs, with {left:#?}\n{said}")));
+        };
+        let claims = said.contains("nothing left") || said.contains("nothing more found");
+        if !left.is_empty() && (claims || self.end.is_waited_for()) {
+            return Err(LabError::Wrong(format!("ended with {status} and left {left:#?}\n{said}")));
+        }
+        let gone = wait_until(ALONE, "the host to end it", || {
+            left = left_on(lab, self.host)?;
+            Ok(left.is_empty())
+        });
+        let took = cause.elapsed();
+        if gone.is_err() || status.code() != self.end.code() {
+            return Err(LabError::Wrong(format!("ended with {status}; left: {left:#?}\n{said}")));
+        }
+        let idle = || Ok(lab.processes(self.host)?.is_empty());
+        wait_until(IDLE, "the sshd to leave", idle)?;
+        Ok(took)
+    }
+
+    /// The child of the two.
+    fn agent(&self, lab: &Lab) -> Result<Pid, LabError> {
+        let mut found = lab.processes(self.host)?;
+        found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+        let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);
+        let agent = found.iter().find(is_child).map(|process| Pid::from_raw(process.pid));
+        agent.ok_or_else(|| LabError::Wrong("there is no agent".into()))
+    }
+}
+
+/// What jobs have left on a host: processes, directories, shared memory and cgroups.
+fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
+    let mut left: Vec<String> = Vec::new();
+    if hostile_lives(lab, host)? {
+        left.push("a process that holds the helpers' lock".to_owned());
+    }
+    for process in lab.processes(host)? {
+        let program = process.args.first().map_or("", String::as_str);
+        if process.state != 'Z' && !program.starts_with("sshd") && !program.starts_with('[') {
+            left.push(format!("{process:?}"));
+        }
+    }
+    for (directory, prefix) in
+        [("/tmp", "rlaunch-"), ("/dev/shm", ""), ("/sys/fs/cgroup", "rlaunch-")]
+    {
+        let outside: PathBuf = lab.path(host, Path::new(directory))?;
+        let entries = std::fs::read_dir(outside).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        left.extend(
+            names.filter(|name| name.starts_with(prefix)).map(|n| format!("{directory}/{n}")),
+        );
+    }
+    Ok(left)
+}
+
+/// Ends and removes what a failed job has left, so that the next one starts on a quiet host.
+fn clear(lab: &Lab, host: &str) -> Result<(), LabError> {
+    wait_until(IDLE, "the host to be clear", || {
+        for process in lab.processes(host)? {
+            // One that ended by itself is no longer there to be killed.
+            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+        for directory in ["/tmp", "/dev/shm", "/sys/fs/cgroup"] {
+            let outside = lab.path(host, Path::new(directory))?;
+            for entry in std::fs::read_dir(outside).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with("rlaunch-") {
+                    let path = entry.path();
+                    // A cgroup is removed as an empty directory, whatever it shows.
+                    let _ = std::fs::remove_dir(&path)
+                        .or_else(|_| std::fs::remove_dir_all(&path))
+                        .or_else(|_| std::fs::remove_file(&path));
+                }
+            }
+        }
+        Ok(left_on(lab, host)?.is_empty())
+    })
+}
