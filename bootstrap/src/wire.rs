@@ -58,7 +58,7 @@ use std::time::Duration;
 
 /// Changes whenever a frame changes. Launcher and agent travel together, so they always match
 /// unless someone points `--agent` at another build.
-pub const PROTOCOL_VERSION: u16 = 10;
+pub const PROTOCOL_VERSION: u16 = 11;
 
 /// Ends the noise a login shell may print. No shell prints this by accident.
 pub const HELLO_MAGIC: &[u8] = b"\n\x02rlaunch-agent-speaks\x03\n";

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::id::Rank;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a field changes its meaning or goes.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// What a rank puts into the gather.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ const AT_HAND: usize = 32 << 10;
 const PAGE: usize = 64 << 10;
 
 /// How it is laid out, in its first word, beside the number of ranks.
-const VERSION: u64 = u64::from_le_bytes(*b"rlshm1\0\0");
+const VERSION: u64 = u64::from_le_bytes(*b"rlshm2\0\0");
 const VERSION_WORD: usize = 0;
 /// How many ranks have come.
 const COUNT_WORD: usize = LINE;
