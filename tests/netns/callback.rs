@@ -187,7 +187,7 @@ fn a_client_with_the_command_line_that_dials_first_learns_nothing() {
     let path = field.lab.path("b", Path::new(&format!("{FORCED}/command"))).unwrap();
     field.wait_for("the command line", || path.exists());
     let command = fs::read_to_string(&path).unwrap();
-    let command = command.trim().strip_prefix("exec ").unwrap();
+    let command = command.trim().split_once(" && exec ").unwrap().1;
     let words = command.split_once("--callback ").unwrap().1;
     let address = words.split([' ', ',']).next().unwrap();
     let (ip, port) = address.rsplit_once(':').unwrap();

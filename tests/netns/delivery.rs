@@ -72,6 +72,8 @@ fn two_launches_at_once_both_deliver() {
         let name = |file: std::io::Result<fs::DirEntry>| file.unwrap().file_name();
         let mut names: Vec<_> = files.map(|file| name(file).into_string().unwrap()).collect();
         names.sort();
+        // An agent holds the build by this.
+        assert_eq!(names.remove(0), ".in-use");
         // `bin` has the commands of ranks, the library is what they link.
         assert_eq!(names.len(), 3, "half a copy is left on {host}: {names:?}");
         let library = names[1].strip_prefix("library-").unwrap_or_default();

@@ -59,7 +59,8 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
     pub(crate) agent: Option<PathBuf>,
 
-    /// Where hosts keep the agent, in place of ~/.cache/rlaunch
+    /// Where hosts keep the agent, in place of ~/.cache/rlaunch; accounts may share it, each has
+    /// .rlaunch-UID there
     #[arg(long, value_name = "DIR", help_heading = "Reaching hosts")]
     pub(crate) agent_dir: Option<String>,
 
