@@ -266,7 +266,7 @@ fn a_launcher_with_few_descriptors_starts_or_says_how_many_it_takes() {
 /// The line is longer than anything may hold in memory on its way.
 #[test]
 fn a_line_without_measure_passes_through_a_small_launcher() {
-    const LENGTH: u64 = 256 << 20;
+    const LENGTH: u64 = 128 << 20;
     /// What the launcher may ever have taken beside its code, in KiB.
     const MEMORY: u64 = 16 << 10;
     let field = Field::new();
