@@ -57,6 +57,7 @@ Measure:
   cargo lab bench failure             how quickly and cleanly they end when something fails
   cargo lab bench verbs               RDMA writes, beside perftest
   cargo lab bench mesh                what proving RDMA adds to the start of a job
+  cargo lab deps                      licences of dependencies, and versions with known faults
   cargo lab fuzz                      what decoders make of anything
   cargo lab soak launch --load        300 jobs in a row on a busy machine
   cargo lab soak comm                 an hour of messages between 8 ranks
@@ -194,6 +195,12 @@ pub(crate) enum Verb {
     /// Hosts that are emulated computers, with RDMA devices made of software.
     #[command(subcommand)]
     Vm(Vm),
+    /// Check dependencies: licences, sources, duplicates, and versions with known faults.
+    Deps {
+        /// Also ask RustSec's database of today, which is fetched.
+        #[arg(long)]
+        online: bool,
+    },
     /// Feed decoders with whatever a fuzzer finds.
     Fuzz {
         /// Only this one.

@@ -149,6 +149,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
             return Ok(exit_code(sim::run(&["--mutations"])? && seeds));
         }
+        Verb::Deps { online } => {
+            return Ok(exit_code(stages::check_dependencies(*online).failed == 0));
+        }
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);
             let plan = fuzz::Plan { targets, seconds: *seconds, searched: None };

@@ -1,7 +1,7 @@
 //! The stages before anything runs on hosts: set-up, lints, the build, tests of crates by themselves.
 
 use super::run::{self, Program, Shown};
-use super::{Plan, deny};
+use super::{Plan, advisories, deny};
 use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
@@ -37,10 +37,7 @@ pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
 pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
-    tally.add(match deny::command() {
-        Ok(mut deny) => run::check(&mut deny),
-        Err(error) => run::failed("cargo deny", &error),
-    });
+    tally.add(check_dependencies(false));
     if plan.wants_build() {
         match dist::build_everything() {
             Ok(built) => {
@@ -59,6 +56,20 @@ pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
         });
     }
     Ok(tally)
+}
+
+/// Checks licences, sources and duplicates of dependencies, and that none is older than the version
+/// in which its last known fault was mended; with `online`, also against RustSec's database of today.
+pub fn check_dependencies(online: bool) -> Tally {
+    let mut tally = match deny::command(online) {
+        Ok(mut deny) => run::check(&mut deny),
+        Err(error) => run::failed("cargo deny", &error),
+    };
+    tally.add(match advisories::check() {
+        Ok(tally) => tally,
+        Err(error) => run::failed("the check of versions", &error),
+    });
+    tally
 }
 
 /// Tests that need neither root nor hosts, one program after the other, then examples in comments.

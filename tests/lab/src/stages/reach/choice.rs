@@ -22,7 +22,8 @@ const EVERYTHING: &[(&str, &str)] = &[
 const LINTS: &str = ".clippy.toml";
 
 /// Files that formatting and `cargo deny` look at for the whole workspace, if anything does.
-const PLAIN: &[&str] = &["LICENSE", ".gitignore", ".rustfmt.toml", ".deny.toml"];
+const PLAIN: &[&str] =
+    &["LICENSE", ".gitignore", ".rustfmt.toml", ".deny.toml", ".advisories.toml"];
 
 /// Pages that tests read; others are for people alone.
 const READ: &[&str] = &["README.md", "examples/guides/"];

@@ -1,0 +1,113 @@
+//! Versions of dependencies, held against those in which their last known faults were mended. It needs
+//! no database and no network; what is known is in a table that people keep.
+
+use std::fs;
+
+use semver::Version;
+use serde::Deserialize;
+
+use crate::ledger::Tally;
+use crate::{LabError, dist};
+
+const TABLE: &str = ".advisories.toml";
+const LOCK: &str = "Cargo.lock";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(rename = "crate")]
+    crates: Vec<Watched>,
+}
+
+/// A dependency whose faults would be rlaunch's.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Watched {
+    name: String,
+    /// The oldest version without a known fault.
+    since: Version,
+    why: String,
+    #[serde(rename = "mended")]
+    _mended: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Lock {
+    package: Vec<Locked>,
+}
+
+#[derive(Deserialize)]
+struct Locked {
+    name: String,
+    version: Version,
+}
+
+/// Reads both files and prints what is wrong.
+pub(super) fn check() -> Result<Tally, LabError> {
+    let read = |name: &str| {
+        let path = dist::workspace().join(name);
+        fs::read_to_string(&path).map_err(LabError::io(format!("read {}", path.display())))
+    };
+    let faults = faults(&read(TABLE)?, &read(LOCK)?);
+    for fault in &faults {
+        println!("{TABLE}: {fault}");
+    }
+    if faults.is_empty() {
+        println!("{TABLE}: none of its crates has a known fault");
+    }
+    Ok(Tally::check(faults.is_empty()))
+}
+
+/// What is wrong with the versions in `lock`, one sentence each.
+fn faults(table: &str, lock: &str) -> Vec<String> {
+    let table: Table = match toml::from_str(table) {
+        Ok(table) => table,
+        Err(error) => return vec![error.to_string()],
+    };
+    let lock: Lock = match toml::from_str(lock) {
+        Ok(lock) => lock,
+        Err(error) => return vec![format!("{LOCK}: {error}")],
+    };
+    let mut faults = Vec::new();
+    for Watched { name, since, why, .. } in &table.crates {
+        let versions = lock.package.iter().filter(|locked| locked.name == *name);
+        let versions: Vec<&Version> = versions.map(|locked| &locked.version).collect();
+        if versions.is_empty() {
+            faults.push(format!("{name} ({why}) is gone from {LOCK}: what does its work now?"));
+        }
+        let old = versions.into_iter().filter(|version| *version < since);
+        faults.extend(old.map(|old| {
+            format!("{name} {old} ({why}) has a known fault: {since} and later have not")
+        }));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: &str = "version = 4\n[[package]]\nname = \"a\"\nversion = \"1.2.3\"\n\
+        [[package]]\nname = \"b\"\nversion = \"0.9.12+spec-1.1.0\"\n\
+        [[package]]\nname = \"b\"\nversion = \"1.0.0-rc.2\"\n";
+
+    fn row(name: &str, since: &str) -> String {
+        format!("[[crate]]\nname = \"{name}\"\nsince = \"{since}\"\nwhy = \"x\"\nmended = []\n")
+    }
+
+    #[test]
+    fn an_old_version_and_a_crate_that_is_gone_are_said() {
+        let sound = row("a", "1.2.3") + &row("b", "0.9.12");
+        assert_eq!(faults(&sound, LOCK), [""; 0]);
+        let old = "b 0.9.12+spec-1.1.0 (x) has a known fault: 1.0.0-rc.1 and later have not";
+        assert_eq!(faults(&row("b", "1.0.0-rc.1"), LOCK), [old]);
+        let gone = "c (x) is gone from Cargo.lock: what does its work now?";
+        assert_eq!(faults(&row("c", "1.0.0"), LOCK), [gone]);
+        assert_eq!(faults("[[crate]]\nnom = \"a\"\n", LOCK).len(), 1, "an unknown word");
+    }
+
+    #[test]
+    fn the_table_fits_what_is_locked() {
+        assert!(check().unwrap().failed == 0, "printed above");
+    }
+}
