@@ -9,7 +9,7 @@ use crate::oob::OobPlan;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -210,15 +210,6 @@ pub struct AwaitedPort {
     pub hosts: Vec<String>,
     /// The port.
     pub port: u16,
-}
-
-/// A store by which Horovod's ranks meet, on the node of rank 0.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HorovodStore {
-    /// Where it listens: an address of the node, and a port that its agent holds.
-    pub address: SocketAddr,
-    /// Who may ask: the addresses of the job's nodes.
-    pub peers: Vec<IpAddr>,
 }
 
 /// The first non-option argument of an interpreter, when the launcher's directory has that file.

@@ -44,9 +44,7 @@
 use crate::client::news::News;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
-use crate::job::{
-    AwaitedPort, ExitStatus, HorovodStore, Job, NodeFacts, Notice, Problem, RankSetup,
-};
+use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
 use crate::library::LibraryPlace;
 use crate::mesh::{Cost, Outcome, ProverFile, Round, Watched};
 use crate::oob::{EdgeReport, ParentPeer};
@@ -151,8 +149,8 @@ pub enum ToAgent {
         env: Vec<(String, String)>,
         /// What each rank of the node is given, by local rank.
         ranks: Vec<RankSetup>,
-        /// To the node of rank 0: serve this.
-        horovod: Option<HorovodStore>,
+        /// Let Horovod's ranks reach their store at this port of loopback.
+        horovod: Option<u16>,
         /// To look for until they accept connections.
         ports: Vec<AwaitedPort>,
     },

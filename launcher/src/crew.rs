@@ -16,7 +16,6 @@ use crate::channel::AgentChannel;
 use crate::events::{self, Record};
 use crate::exit::Exit;
 use crate::held_ports::Held;
-use crate::horovod::Meeting;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::landing;
@@ -449,7 +448,6 @@ impl Crew {
         let mut filled = Filled::by_rank(job, map, &joined.table)?;
         let awaited = apps::awaited_ports(job, map, &joined.table);
         let mut messages = Vec::with_capacity(self.nodes.len());
-        let facts: Vec<&NodeFacts> = self.nodes.iter().map(|node| &node.facts).collect();
         for (node, setups) in self.nodes.iter().zip(&joined.setups) {
             let told = |(rank, setup): (&Rank, &Setup)| {
                 let Filled { words, env, files } = filled.remove(rank).unwrap_or_default();
@@ -458,8 +456,7 @@ impl Crew {
             let ranks = node.ranks.iter().zip(setups).map(told).collect();
             let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
             let ports = own.map(|(_, port)| port.clone()).collect();
-            let horovod = joined.horovod.filter(|_| node.id == NodeId(0));
-            let horovod = horovod.map(|store| Meeting::plan(store, &facts));
+            let horovod = joined.horovod.get(node.id.index()).copied();
             let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
             messages.push(wire::encode(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))

@@ -11,7 +11,7 @@ use rlaunch_bootstrap::id::NodeId;
 pub(crate) struct Held {
     /// MASTER_PORT, on the node of rank 0.
     master: u32,
-    /// For the store of Horovod's ranks, on the same node.
+    /// For the door to the store of Horovod's ranks.
     store: u32,
     /// For TensorFlow, one for each rank.
     servers: u32,
@@ -25,7 +25,7 @@ impl Held {
         let is_first = node.id == NodeId(0);
         Held {
             master: u32::from(is_first),
-            store: u32::from(is_first && horovod::is_served(options, map)),
+            store: u32::from(horovod::is_served(options, map)),
             servers: if serves { ranks } else { 0 },
         }
     }
@@ -39,7 +39,7 @@ impl Held {
         ports.first().and_then(|ports| ports.first()).copied().unwrap_or_default()
     }
 
-    /// For Horovod's store, among the ports of a node.
+    /// For the door to Horovod's store, among the ports of a node.
     pub(crate) fn store(self, ports: &[u16]) -> Option<u16> {
         ports.get(self.master as usize).copied().filter(|_| self.store > 0)
     }

@@ -6,8 +6,8 @@ use crate::held_ports::Held;
 use crate::map::RankMap;
 use crate::setup::{Options, Seen, Variable};
 use rlaunch_bootstrap::env::horovod as names;
-use rlaunch_bootstrap::job::{EnvVar, HorovodStore, NodeFacts};
-use std::net::{IpAddr, SocketAddr};
+use rlaunch_bootstrap::job::EnvVar;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// How long Horovod waits for its ranks unless the user says so: hosts read data sets before that,
@@ -27,7 +27,7 @@ pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
     chosen.is_none()
 }
 
-/// Whether rank 0's node holds a port for the store.
+/// Whether nodes hold a port for the door to the store.
 pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
     options.horovod && map.world_size > 1
 }
@@ -35,38 +35,32 @@ pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
 /// Where ranks meet, and by which interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meeting {
-    /// Where rank 0's agent serves the store.
-    pub(crate) store: SocketAddr,
+    /// By node: where its agent takes requests to the store, on loopback.
+    pub(crate) ports: Vec<u16>,
     /// By node.
     interfaces: Vec<String>,
     patience: Duration,
 }
 
 impl Meeting {
-    /// Nothing where it is not served, or where Horovod could not use it: its client takes IPv4
-    /// addresses only, and every node must have an interface by which the others reach it.
+    /// Nothing where it is not served, or where Horovod could not use it: every node must have an
+    /// interface by which the others reach it.
     pub(crate) fn of(options: &Options, seen: &Seen<'_>, ports: &[Vec<u16>]) -> Option<Meeting> {
-        let held = Held::of(options, seen.map, seen.map.nodes.first()?);
-        let port = held.store(ports.first()?)?;
-        let address = seen.addresses.first().filter(|address| address.is_ipv4())?;
+        let doors = seen
+            .map
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(index, node)| Held::of(options, seen.map, node).store(ports.get(index)?));
+        let ports = doors.collect::<Option<Vec<u16>>>()?;
         let nodes = seen.inventories.iter().zip(seen.addresses);
         let interfaces =
             nodes.map(|(inventory, &address)| Some(inventory.netdev_of(address)?.name.clone()));
         Some(Meeting {
-            store: SocketAddr::new(*address, port),
+            ports,
             interfaces: interfaces.collect::<Option<_>>()?,
             patience: options.init_timeout.unwrap_or(PATIENCE),
         })
-    }
-
-    /// As the agent of rank 0's node is told.
-    pub(crate) fn plan(store: SocketAddr, facts: &[&NodeFacts]) -> HorovodStore {
-        let own = facts.iter().flat_map(|facts| &facts.addresses).map(|own| own.address);
-        // Ranks of its own node come from the store's address.
-        let mut peers: Vec<IpAddr> = own.chain([store.ip()]).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        HorovodStore { address: store, peers }
     }
 
     /// All that a rank is told.
@@ -77,9 +71,7 @@ impl Meeting {
         let with_it = |other: usize| seen.map.nodes[other].ranks.len() > place.local_rank;
         let cross_rank = (0..place.node).filter(|&other| with_it(other)).count();
         let cross_size = (0..seen.map.nodes.len()).filter(|&other| with_it(other)).count();
-        let (address, port) = (self.store.ip(), self.store.port());
-        let host = &seen.map.nodes[0].host;
-        let served = format!("where the agent on {host} lets Horovod's ranks meet");
+        let served = format!("where the agent on {} lets Horovod's ranks meet", node.host);
         let by_gloo = "Horovod's ranks meet by Gloo, without MPI";
         let interface = &self.interfaces[place.node];
         let reached = format!("{} of {interface} is how other ranks reach this node", {
@@ -96,8 +88,8 @@ impl Meeting {
             own(names::HOSTNAME, node.host.to_string()),
             Variable::new(names::CONTROLLER, "gloo", by_gloo),
             Variable::new(names::CPU_OPERATIONS, "gloo", by_gloo),
-            Variable::new(names::RENDEZVOUS_ADDR, address.to_string(), &served),
-            Variable::new(names::RENDEZVOUS_PORT, port.to_string(), &served),
+            Variable::new(names::RENDEZVOUS_ADDR, Ipv4Addr::LOCALHOST.to_string(), &served),
+            Variable::new(names::RENDEZVOUS_PORT, self.ports[place.node].to_string(), &served),
             Variable::new(names::IFACE, &**interface, &reached),
             Variable::new(names::TIMEOUT, seconds(self.patience), patience),
         ]
@@ -116,7 +108,8 @@ mod tests {
     use rlaunch_bootstrap::id::{JobId, Rank};
     use rlaunch_bootstrap::inventory::Inventory;
     use rlaunch_bootstrap::inventory::net::Netdev;
-    use rlaunch_bootstrap::job::{EnvRule, InterfaceAddress};
+    use rlaunch_bootstrap::job::EnvRule;
+    use std::net::IpAddr;
 
     const ADDRESSES: [[u8; 4]; 2] = [[10, 1, 0, 1], [10, 1, 0, 2]];
 
@@ -137,7 +130,7 @@ mod tests {
         let plan = Plan::default();
         let seen =
             Seen { id: JobId(7), map: &map, inventories: &inventories, plan: &plan, addresses };
-        let ports = [vec![21_000, 21_001, 21_002], vec![]];
+        let ports = [vec![21_000, 21_001, 21_002], vec![21_003]];
         let Some(meeting) = Meeting::of(options, &seen, &ports) else { return Vec::new() };
         let (rank, node, local_rank) = place;
         let told = meeting.variables(&seen, Place { rank: Rank(rank), node, local_rank });
@@ -162,12 +155,13 @@ mod tests {
             "HOROVOD_HOSTNAME=b",
             "HOROVOD_CONTROLLER=gloo",
             "HOROVOD_CPU_OPERATIONS=gloo",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR=10.1.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT=21001",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT=21003",
             "HOROVOD_GLOO_IFACE=eno1",
             "HOROVOD_GLOO_TIMEOUT_SECONDS=300",
         ];
         assert_eq!(told((2, 1, 0)), wanted);
+        assert!(told((0, 0, 0)).contains(&"HOROVOD_GLOO_RENDEZVOUS_PORT=21001".to_owned()));
         // Nobody else is second on its node.
         let alone = ["HOROVOD_CROSS_RANK=0", "HOROVOD_CROSS_SIZE=1"];
         let second = told((1, 0, 1));
@@ -178,8 +172,6 @@ mod tests {
     fn without_a_store_nothing_is_told() {
         let addresses = ADDRESSES.map(IpAddr::from);
         assert_eq!(told(&Options::default(), &addresses, (0, 0, 0)), [""; 0]);
-        let v6 = ["fd00::1", "fd00::2"].map(|address| address.parse().unwrap());
-        assert_eq!(told(&served(), &v6, (0, 0, 0)), [""; 0], "the client takes no IPv6");
         let elsewhere = [ADDRESSES[0].into(), [10, 9, 0, 2].into()];
         assert_eq!(told(&served(), &elsewhere, (0, 0, 0)), [""; 0], "no interface on b");
     }
@@ -194,28 +186,5 @@ mod tests {
         for own in [("HOROVOD_CONTROLLER", "gloo"), ("HOROVOD_FUSION_THRESHOLD", "0")] {
             assert!(is_left_to_us(&env(own.0, own.1)), "{own:?}");
         }
-    }
-
-    #[test]
-    fn only_the_jobs_nodes_may_ask() {
-        let facts = |address: [u8; 4]| NodeFacts {
-            hostname: "a".into(),
-            arch: "x86_64".into(),
-            pid: 1,
-            uid: 0,
-            addresses: vec![InterfaceAddress {
-                interface: "eth0".into(),
-                address: address.into(),
-                prefix: 24,
-            }],
-            ssh_address: None,
-            gpus: 0,
-        };
-        let (a, b) = (facts(ADDRESSES[0]), facts(ADDRESSES[1]));
-        let store = SocketAddr::new(ADDRESSES[0].into(), 21_001);
-        let plan = Meeting::plan(store, &[&a, &b]);
-        assert_eq!(plan.peers, ADDRESSES.map(IpAddr::from));
-        let here = SocketAddr::new([127, 0, 0, 1].into(), 21_001);
-        assert!(Meeting::plan(here, &[&a]).peers.contains(&here.ip()));
     }
 }

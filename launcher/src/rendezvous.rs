@@ -42,8 +42,8 @@ pub(crate) struct Joined {
     pub(crate) relay: Relay,
     /// Where rank 0 listens.
     pub(crate) master: (IpAddr, u16),
-    /// Where rank 0's agent lets Horovod's ranks meet.
-    pub(crate) horovod: Option<SocketAddr>,
+    /// By node: the port of the door to Horovod's store; none where it is not served.
+    pub(crate) horovod: Vec<u16>,
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
     /// By node and local rank.
@@ -196,7 +196,7 @@ impl<'a> Known<'a> {
         let table = table::build(&job.options, &seen, &facts, &setups)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let horovod = Meeting::of(&job.options, &seen, &prepared.ports);
-        let horovod = horovod.map(|meeting| meeting.store);
+        let horovod = horovod.map(|meeting| meeting.ports).unwrap_or_default();
         Ok(Decided { table, setups, horovod })
     }
 }
@@ -206,8 +206,8 @@ pub(crate) struct Decided {
     pub(crate) table: RankTable,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
-    /// Where rank 0's agent lets Horovod's ranks meet.
-    pub(crate) horovod: Option<SocketAddr>,
+    /// By node: the port of the door to Horovod's store; none where it is not served.
+    pub(crate) horovod: Vec<u16>,
 }
 
 /// What the nodes have answered in a round.

@@ -9,7 +9,7 @@ use crate::channel::{Channel, Way};
 use crate::child;
 use crate::facts;
 use crate::frames::Arrival;
-use crate::horovod::Door;
+use crate::horovod::{Door, LOOPBACK};
 use crate::library::OfRanks;
 use crate::login;
 use crate::mesh::Mesh;
@@ -63,9 +63,8 @@ async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
     let Some(mut tree) = joined else { return Ok(()) };
     let start = agent.await_start(&mut tree, (&mut mesh, &mut library), workspace).await;
     let Some(setup) = start else { return Ok(()) };
-    let Some(_horovod) = agent.serve_horovod(&setup, &mut prepared).await else {
-        return Ok(());
-    };
+    let Some(door) = agent.open_to_horovod(&setup, &mut prepared).await else { return Ok(()) };
+    tree.serve_horovod(door);
     for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
         library.announce(application, &mut program.env);
     }
@@ -365,13 +364,18 @@ impl Agent {
         }
     }
 
-    /// Opens the store by which Horovod's ranks meet, where it is this node's. Without it they
-    /// would wait for each other in vain, so the job does not go on.
-    async fn serve_horovod(&mut self, setup: &Setup, prepared: &mut Prepared) -> Option<Door> {
-        let Some(plan) = &setup.horovod else { return Some(Door::absent()) };
-        let opened = Door::open(plan, &mut prepared.held_ports);
+    /// Opens the door to the store by which Horovod's ranks meet. Without it they would wait for
+    /// each other in vain, so the job does not go on.
+    async fn open_to_horovod(&mut self, setup: &Setup, prepared: &mut Prepared) -> Option<Door> {
+        let Some(port) = setup.horovod else { return Some(Door::absent()) };
+        let opened = Door::open(port, &mut prepared.held_ports);
         if let Err(error) = &opened {
-            let operation = format!("serve Horovod at {}", plan.address);
+            if error.kind() == io::ErrorKind::AddrNotAvailable {
+                // A node without loopback: whatever its ranks are, they are not Horovod's.
+                complain!("rlaunch-worker: cannot serve Horovod: {error}");
+                return Some(Door::absent());
+            }
+            let operation = format!("serve Horovod at {LOOPBACK}:{port}");
             self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
             // Stays until the launcher has read it and ends the channel.
             while self.message().await.is_some() {}

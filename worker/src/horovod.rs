@@ -1,176 +1,250 @@
-//! The door of the store by which Horovod's ranks meet, on the node of rank 0.
+//! The door of the store by which Horovod's ranks meet: one on each node, for its own ranks.
 //!
-//! Horovod's client cannot show that it is of the job. So only the job's nodes are let in, by their
-//! addresses: whoever runs a program on one of them could read and write here, other machines
-//! cannot. What anybody may send, and how long, is bounded.
+//! Horovod's client cannot show that it is of the job. So an agent listens on loopback, where the
+//! kernel knows whose process calls: the ranks' user, who is the agent's, and root are let in. Their
+//! requests go up the tree of agents to rank 0's node, which has the store. What a caller may send,
+//! and for how long, is bounded, and a crowd that says nothing keeps no rank out.
 
 use crate::oob::ports::HeldPort;
-use rlaunch_bootstrap::job::HorovodStore;
-use rlaunch_horovod::{Answer, Refusal, RequestReader, Store};
-use std::collections::BTreeSet;
+use crate::say::complain;
+use crate::socket_owner::owner;
+use rlaunch_bootstrap::tree::node::Answer;
+use rlaunch_bootstrap::tree::payload::Payload;
+use rlaunch_horovod::{self as horovod, Refusal, Request, RequestReader, Store};
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long a request and its answer may take.
+/// Where ranks find it.
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// How long a request may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer may take to come and to be read.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests at once; more wait in the kernel. Bounds the memory for values that are arriving.
 const MOST: usize = 64;
-/// Between two tries to open a door that jams.
-const BREATH: Duration = Duration::from_millis(10);
+/// How long a request may take to arrive once there are so many: a rank sends it at once.
+const CROWDED: Duration = Duration::from_millis(250);
+/// How long to wait when the system has no room for a connection.
+const NO_ROOM: Duration = Duration::from_millis(10);
 
-/// Serves for as long as it is kept, where there is anything to serve.
+/// A request on its way to the store.
+struct Question {
+    request: Request,
+    answer: oneshot::Sender<Vec<u8>>,
+}
+
+/// The door of this node, open for as long as this is kept.
 pub(crate) struct Door {
-    // Aborts its tasks when it goes.
+    questions: mpsc::Receiver<Question>,
+    /// Callers that wait for their answer, by the number of their request.
+    waiting: HashMap<u64, oneshot::Sender<Vec<u8>>>,
+    asked: u64,
+    /// Aborts its tasks when it goes.
     _tasks: JoinSet<()>,
 }
 
 impl Door {
-    /// Nothing is served on this node.
+    /// A node whose ranks do not meet so.
     pub(crate) fn absent() -> Door {
-        Door { _tasks: JoinSet::new() }
+        let (_, questions) = mpsc::channel(1);
+        Door { questions, waiting: HashMap::new(), asked: 0, _tasks: JoinSet::new() }
     }
 
-    /// Opens it at an address and port that are held for it.
-    pub(crate) fn open(plan: &HorovodStore, held: &mut Vec<HeldPort>) -> io::Result<Door> {
-        let port = plan.address.port();
+    /// Opens it at a port that is held for it.
+    pub(crate) fn open(port: u16, held: &mut Vec<HeldPort>) -> io::Result<Door> {
         let index = held.iter().position(|held| held.port == port);
         let Some(index) = index else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("no port {port} is held")));
         };
-        let listener = held.remove(index).listen(plan.address.ip())?;
+        let listener = held.remove(index).listen(LOOPBACK)?;
+        let (asking, questions) = mpsc::channel(MOST);
+        let own = nix::unistd::geteuid().as_raw();
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept_all(listener, plan.peers.iter().copied().collect()));
-        Ok(Door { _tasks: tasks })
+        tasks.spawn(accept_all(listener, move |uid| uid == own || uid == 0, asking));
+        Ok(Door { questions, waiting: HashMap::new(), asked: 0, _tasks: tasks })
     }
-}
 
-async fn accept_all(listener: TcpListener, peers: BTreeSet<IpAddr>) {
-    let store = Arc::new(Mutex::new(Store::default()));
-    let seats = Arc::new(Semaphore::new(MOST));
-    let mut requests = JoinSet::new();
-    loop {
-        // Never closed.
-        let Ok(seat) = seats.clone().acquire_owned().await else { return };
-        let (socket, from) = loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok(accepted) => break accepted,
-                    // The caller has gone already, or there are too many open files for a while.
-                    Err(_) => tokio::time::sleep(BREATH).await,
-                },
-                Some(_) = requests.join_next() => {}
-            }
+    /// The next request and its number. Safe to cancel.
+    pub(crate) async fn next(&mut self) -> (u64, Payload) {
+        let Some(Question { request, answer }) = self.questions.recv().await else {
+            return std::future::pending().await;
         };
-        if !peers.contains(&from.ip().to_canonical()) {
-            continue;
+        let number = self.asked;
+        self.asked += 1;
+        self.waiting.insert(number, answer);
+        (number, request.to_bytes().into())
+    }
+
+    /// Hands the answer to the request of this number to its caller.
+    pub(crate) fn answer(&mut self, number: u64, answer: Answer) {
+        let bytes = match answer {
+            Answer::Value(bytes) => bytes.to_vec(),
+            _ => horovod::Answer::Refused(Refusal::Unavailable).to_bytes(),
+        };
+        if let Some(waiting) = self.waiting.remove(&number) {
+            // The caller may have gone.
+            let _ = waiting.send(bytes);
         }
-        let store = store.clone();
-        requests.spawn(async move {
-            // Whose request fails asks again, or has gone.
-            let _ = timeout(PATIENCE, serve(socket, &store)).await;
-            drop(seat);
-        });
     }
 }
 
-/// One request, as Horovod's client opens a connection for each.
-async fn serve(mut socket: TcpStream, store: &Mutex<Store>) -> io::Result<()> {
+/// The store itself, on rank 0's node.
+#[derive(Debug, Default)]
+pub(crate) struct Backroom(Store);
+
+impl Backroom {
+    /// Answers a request that came up the tree.
+    pub(crate) fn answer(&mut self, question: &Payload) -> Payload {
+        let answer = match RequestReader::default().push(&question.to_vec()) {
+            Ok(Some(request)) => self.0.answer(request),
+            Ok(None) => horovod::Answer::Refused(Refusal::Malformed),
+            Err(refusal) => horovod::Answer::Refused(refusal),
+        };
+        answer.to_bytes().into()
+    }
+}
+
+/// A connection, from its first byte to its last.
+struct Caller {
+    task: AbortHandle,
+    since: Instant,
+    /// Its request is here.
+    has_asked: Arc<AtomicBool>,
+}
+
+/// All connections at once.
+#[derive(Default)]
+struct Callers {
+    tasks: JoinSet<()>,
+    /// Oldest first.
+    in_order: VecDeque<Caller>,
+}
+
+impl Callers {
+    fn admit(&mut self, socket: TcpStream, asking: mpsc::Sender<Question>) {
+        let has_asked = Arc::new(AtomicBool::new(false));
+        let flag = has_asked.clone();
+        // A caller whose request fails asks again, or has gone.
+        let task = self.tasks.spawn(async move { drop(serve(socket, asking, &flag).await) });
+        self.in_order.retain(|caller| !caller.task.is_finished());
+        self.in_order.push_back(Caller { task, since: Instant::now(), has_asked });
+    }
+
+    /// Resolves when there is room for one more, which may take the place of one that has not asked.
+    async fn room(&mut self) {
+        while self.tasks.len() >= MOST {
+            let silent = |caller: &&Caller| {
+                !caller.task.is_finished() && !caller.has_asked.load(Ordering::Relaxed)
+            };
+            let oldest = self.in_order.iter().find(silent);
+            let oldest = oldest.map(|caller| (caller.since + CROWDED, caller.task.clone()));
+            let overdue = async {
+                match oldest {
+                    Some((due, task)) => {
+                        sleep_until(due).await;
+                        task.abort();
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(_) = self.tasks.join_next() => {}
+                () = overdue => {}
+            }
+        }
+    }
+}
+
+async fn accept_all(
+    listener: TcpListener,
+    is_welcome: impl Fn(u32) -> bool,
+    asking: mpsc::Sender<Question>,
+) {
+    let mut callers = Callers::default();
+    let mut has_complained = false;
+    loop {
+        callers.room().await;
+        let (socket, from) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                // The caller has gone already, or there are too many open files for a while.
+                Err(_) => {
+                    tokio::time::sleep(NO_ROOM).await;
+                    continue;
+                }
+            },
+            Some(_) = callers.tasks.join_next() => continue,
+        };
+        match user_of(&socket, from) {
+            Some(uid) if is_welcome(uid) => callers.admit(socket, asking.clone()),
+            uid => {
+                // Nothing of it lingers at the port, which later jobs want.
+                let _ = socket.set_zero_linger();
+                if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut has_complained, true)) {
+                    complain!("rlaunch-worker: user {uid} has tried to reach Horovod's store");
+                }
+            }
+        }
+    }
+}
+
+/// The user whose process calls.
+fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
+    match (from, socket.local_addr().ok()?) {
+        (SocketAddr::V4(caller), SocketAddr::V4(here)) => owner(caller, here),
+        _ => None,
+    }
+}
+
+/// One request, since Horovod's client opens a connection for each.
+async fn serve(
+    mut socket: TcpStream,
+    asking: mpsc::Sender<Question>,
+    has_asked: &AtomicBool,
+) -> io::Result<()> {
+    let answer = match timeout(PATIENCE, read(&mut socket)).await?? {
+        Ok(request) => {
+            has_asked.store(true, Ordering::Relaxed);
+            let (answer, answered) = oneshot::channel();
+            let question = Question { request, answer };
+            asking.send(question).await.map_err(io::Error::other)?;
+            timeout(ANSWER_TIMEOUT, answered).await?.map_err(io::Error::other)?
+        }
+        Err(refusal) => horovod::Answer::Refused(refusal).to_bytes(),
+    };
+    let written = async {
+        socket.write_all(&answer).await?;
+        socket.shutdown().await
+    };
+    timeout(ANSWER_TIMEOUT, written).await?
+}
+
+/// The request, or why there is none.
+async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
     let mut reader = RequestReader::default();
     let mut buffer = [0; 4096];
-    let answer = loop {
+    loop {
         let length = socket.read(&mut buffer).await?;
         if length == 0 {
-            break Answer::Refused(Refusal::Malformed);
+            return Ok(Err(Refusal::Malformed));
         }
         match reader.push(&buffer[..length]) {
             Ok(None) => {}
-            Ok(Some(request)) => {
-                break store.lock().unwrap_or_else(PoisonError::into_inner).answer(request);
-            }
-            Err(refusal) => break Answer::Refused(refusal),
+            Ok(Some(request)) => return Ok(Ok(request)),
+            Err(refusal) => return Ok(Err(refusal)),
         }
-    };
-    socket.write_all(&answer.to_bytes()).await?;
-    socket.shutdown().await
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rlaunch_bootstrap::id::JobId;
-    use rlaunch_bootstrap::job::PortRange;
-    use std::net::{Ipv4Addr, SocketAddr};
-
-    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    const RANGE: PortRange = PortRange { first: 21000, last: 21511 };
-
-    fn open(job: u128, peers: &[IpAddr]) -> (Door, SocketAddr) {
-        let mut held = vec![HeldPort::take(RANGE, JobId(job), &[HERE]).unwrap()];
-        let address = SocketAddr::new(HERE, held[0].port);
-        let plan = HorovodStore { address, peers: peers.to_vec() };
-        let door = Door::open(&plan, &mut held).unwrap();
-        assert!(held.is_empty());
-        (door, address)
-    }
-
-    /// What comes back; nothing when the door is shut.
-    async fn ask(address: SocketAddr, request: &str) -> String {
-        let mut socket = TcpStream::connect(address).await.unwrap();
-        let mut answer = Vec::new();
-        let asked = async {
-            socket.write_all(request.as_bytes()).await?;
-            socket.read_to_end(&mut answer).await
-        };
-        drop(timeout(PATIENCE, asked).await.unwrap());
-        String::from_utf8(answer).unwrap()
-    }
-
-    #[tokio::test]
-    async fn ranks_leave_and_find_values() {
-        let (_door, address) = open(31, &[HERE]);
-        let get = "GET /global/0 HTTP/1.1\r\n\r\n";
-        assert!(ask(address, get).await.starts_with("HTTP/1.1 404 "));
-        let put = "PUT /global/0 HTTP/1.1\r\nContent-Length: 4\r\n\r\nhere";
-        assert!(ask(address, put).await.starts_with("HTTP/1.1 200 "));
-        let found = ask(address, get).await;
-        assert!(found.starts_with("HTTP/1.1 200 ") && found.ends_with("\r\n\r\nhere"), "{found}");
-        assert!(ask(address, "nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
-    }
-
-    #[tokio::test]
-    async fn others_are_not_let_in() {
-        let (_door, address) = open(32, &[IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2))]);
-        assert_eq!(ask(address, "GET /global/0 HTTP/1.1\r\n\r\n").await, "");
-    }
-
-    #[tokio::test]
-    async fn who_says_nothing_keeps_nobody_out() {
-        let (_door, address) = open(33, &[HERE]);
-        let mut silent = Vec::new();
-        for _ in 0..MOST - 1 {
-            silent.push(TcpStream::connect(address).await.unwrap());
-        }
-        assert!(ask(address, "GET /global/0 HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404 "));
-    }
-
-    #[tokio::test]
-    async fn the_door_shuts_with_the_job() {
-        let (door, address) = open(34, &[HERE]);
-        drop(door);
-        tokio::task::yield_now().await;
-        assert!(TcpStream::connect(address).await.is_err());
-    }
-
-    #[test]
-    fn a_port_that_is_not_held_is_not_listened_on() {
-        let plan = HorovodStore { address: SocketAddr::new(HERE, 21_000), peers: vec![HERE] };
-        assert!(Door::open(&plan, &mut Vec::new()).is_err());
-    }
-}
+mod tests;

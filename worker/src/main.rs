@@ -38,6 +38,7 @@ mod say;
 mod services;
 mod shm;
 mod singleton;
+mod socket_owner;
 mod stdin;
 mod verify;
 mod workspace;

@@ -1,5 +1,6 @@
 //! Before any rank starts: is everything the job needs on this node?
 
+use crate::horovod::LOOPBACK;
 use crate::inventory::{self, Root, nccl};
 use crate::oob::ports::{self, HeldPort};
 use crate::rank_env::{self, Environment};
@@ -16,7 +17,7 @@ use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
@@ -146,12 +147,14 @@ fn prepare_program(
 
 /// Ports for what the ranks will listen on, and listeners for the tree.
 fn take_ports(job: &Job) -> Result<(Vec<HeldPort>, Vec<TcpListener>), Problem> {
-    const HERE: &[IpAddr] = &[IpAddr::V4(Ipv4Addr::LOCALHOST)];
     let plan = &job.oob;
     let alone = plan.nodes < 2;
-    let addresses = if alone { HERE } else { &plan.addresses };
-    let hold = |_| HeldPort::take(plan.ports, job.id, addresses);
-    let master = job.master_port.map(|port| HeldPort::take_this(port, addresses)).transpose()?;
+    let addresses: &[IpAddr] = if alone { &[] } else { &plan.addresses };
+    // Ranks listen on all addresses of their node at once, and Horovod's find their store here.
+    let loopback: &[IpAddr] = if ports::is_here(LOOPBACK) { &[LOOPBACK] } else { &[] };
+    let all = [addresses, loopback].concat();
+    let hold = |_| HeldPort::take(plan.ports, job.id, &all);
+    let master = job.master_port.map(|port| HeldPort::take_this(port, &all)).transpose()?;
     let others = job.held_ports.saturating_sub(u32::from(master.is_some()));
     let mut held: Vec<HeldPort> = master.into_iter().collect();
     for number in 0..others {

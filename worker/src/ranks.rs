@@ -16,9 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::awake::{Deadline, LOOK};
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::job::{
-    AwaitedPort, ExitStatus, HorovodStore, Job, RankSetup, RankSpec, Singleton,
-};
+use rlaunch_bootstrap::job::{AwaitedPort, ExitStatus, Job, RankSetup, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -93,8 +91,8 @@ pub(crate) struct Setup {
     pub(crate) env: Vec<(String, String)>,
     /// By local rank.
     pub(crate) ranks: Vec<RankSetup>,
-    /// Where Horovod's ranks meet, if it is here.
-    pub(crate) horovod: Option<HorovodStore>,
+    /// The port of this node by which its Horovod ranks reach their store.
+    pub(crate) horovod: Option<u16>,
     /// What applications wait for and this node looks for.
     pub(crate) ports: Vec<AwaitedPort>,
     /// Applications that need not wait any more.

@@ -244,6 +244,16 @@ pub enum Message {
     Await(Key),
     /// Down: the payload is.
     Appeared(Key),
+    /// Up: the payload is a question for the root's agent.
+    Ask {
+        /// Chosen by the sender, repeated in the answer.
+        request: u64,
+    },
+    /// Down: the payload is the answer.
+    Told {
+        /// Of the [`Message::Ask`].
+        request: u64,
+    },
     /// Both ways: every rank's calls end here.
     Abort {
         /// Who asked, unless rlaunch itself did.
@@ -304,6 +314,8 @@ impl Message {
             Message::Got { .. } => "got",
             Message::Await(_) => "await",
             Message::Appeared(_) => "appeared",
+            Message::Ask { .. } => "ask",
+            Message::Told { .. } => "told",
             Message::Abort { .. } => "abort",
             Message::Ping { .. } => "ping",
             Message::Pong { .. } => "pong",

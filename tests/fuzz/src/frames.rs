@@ -3,7 +3,7 @@
 use crate::{parts, whole};
 use rlaunch_bootstrap::client::news::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::{AwaitedPort, HorovodStore, RankFile, RankSetup};
+use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup};
 use rlaunch_bootstrap::library::LibraryPlace;
 use rlaunch_bootstrap::wire::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
@@ -83,10 +83,7 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
         ..RankSetup::default()
     };
     let relayed = ToAgent::Relay { from: NodeId(3), data: vec![1; 40] };
-    let horovod = Some(HorovodStore {
-        address: ([10, 0, 0, 1], 21_002).into(),
-        peers: vec![[10, 0, 0, 2].into()],
-    });
+    let horovod = Some(21_002);
     let ports = vec![AwaitedPort { id: 1, hosts: vec!["10.0.0.1".into()], port: 7100 }];
     let end = ToAgent::End { now: true };
     vec![

@@ -13,6 +13,8 @@ pub(crate) fn requests(data: &[u8]) {
     let Ok(Some(request)) = at_once else { return };
     assert!(request.value.len() <= MAX_VALUE);
     assert!(request.scope.len() + request.key.len() < MAX_HEAD);
+    let handed_on = RequestReader::default().push(&request.to_bytes());
+    assert_eq!(handed_on, Ok(Some(request.clone())));
     let mut store = Store::default();
     let answer = store.answer(request.clone());
     let found = store.answer(rlaunch_horovod::Request { method: Method::Get, ..request.clone() });

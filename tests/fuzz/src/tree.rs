@@ -159,6 +159,7 @@ fn take_outputs(node: &mut Node, shape: Shape, calls: &mut Calls) {
             Output::Send(to, _) => assert!(shape.is_edge(ME, to), "sent to {to:?}"),
             Output::Answer(id, _) => assert!(calls.open.remove(&id), "{id:?} is answered unasked"),
             Output::Table(_) | Output::Tell(_) => {}
+            Output::Asked(..) => panic!("{ME} is not the root"),
         }
     }
 }
@@ -190,6 +191,8 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
         Packet(0, Message::Appeared(key()), vec![5]),
         Packet(3, Message::Get { request: 2, key: key() }, vec![]),
         Packet(0, Message::Got { request: 1, found: true }, vec![5]),
+        Packet(4, Message::Ask { request: 3 }, vec![5]),
+        Packet(0, Message::Told { request: 2 }, vec![6]),
     ];
     let missing = [
         Asks(2, 0, meet(Kind::Barrier)),

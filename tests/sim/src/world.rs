@@ -533,6 +533,8 @@ impl<'a> World<'a> {
                 }
                 Output::Answer(call, answer) => self.answered(id, call, &answer)?,
                 Output::Table(_) => self.checker.table(id)?,
+                // Nothing is asked here but what ranks call.
+                Output::Asked(..) => {}
                 Output::Tell(tidings) => {
                     if matches!(tidings, Tidings::Aborted { .. }) {
                         self.aborted = true;

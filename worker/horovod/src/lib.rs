@@ -1,5 +1,5 @@
 //! The store by which Horovod's ranks meet when they use Gloo: values under a key, in a scope, over
-//! HTTP. No sockets here; the agent of rank 0's node has those.
+//! HTTP. No sockets here; agents have those.
 //!
 //! What Horovod's C++ client asks (`horovod/common/gloo/http_store.cc`), one request for each
 //! connection:

@@ -49,6 +49,9 @@ pub enum Refusal {
     /// The store holds [`crate::MAX_STORED`] already.
     #[error("the store is full")]
     Full,
+    /// The job is ending, or too many requests are on their way.
+    #[error("the store is out of reach")]
+    Unavailable,
 }
 
 impl Refusal {
@@ -59,7 +62,32 @@ impl Refusal {
             Refusal::LongHead => "431 Request Header Fields Too Large",
             Refusal::LongValue => "413 Content Too Large",
             Refusal::Full => "507 Insufficient Storage",
+            Refusal::Unavailable => "503 Service Unavailable",
         }
+    }
+}
+
+impl Method {
+    fn word(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+        }
+    }
+}
+
+impl Request {
+    /// The request as [`RequestReader`] reads it; its head is no longer than the one it was read from.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Request { method, scope, key, value } = self;
+        let mut bytes = format!("{} /{scope}/{key} HTTP/1.1\r\n", method.word()).into_bytes();
+        if !value.is_empty() {
+            bytes.extend_from_slice(format!("Content-Length:{}\r\n", value.len()).as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(value);
+        bytes
     }
 }
 
@@ -173,6 +201,17 @@ mod tests {
                 whole.as_bytes().chunks(size).map(|part| reader.push(part)).collect();
             assert_eq!(read.pop(), Some(Ok(Some(wanted.clone()))), "parts of {size}");
             assert!(read.iter().all(|early| *early == Ok(None)), "parts of {size}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_handed_on_as_it_was_read() {
+        let longest = format!("GET /s/{} HTTP/1.1\r\n\r\n", "k".repeat(MAX_HEAD - 20));
+        for text in [&*format!("{PUT}a\r\nb"), "DELETE /a%20b/0 HTTP/1.0\r\n\r\n", &longest] {
+            let request = read(text).unwrap().unwrap();
+            let bytes = request.to_bytes();
+            assert!(bytes.len() <= text.len(), "{text}");
+            assert_eq!(RequestReader::default().push(&bytes), Ok(Some(request)));
         }
     }
 

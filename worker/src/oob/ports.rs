@@ -36,6 +36,11 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// Whether this node has the address now.
+pub(crate) fn is_here(address: IpAddr) -> bool {
+    bind(address, 0).is_ok()
+}
+
 /// Connections of earlier jobs that linger in the kernel take no port away; a socket that listens or
 /// is held does.
 fn listener(address: IpAddr, port: u16) -> io::Result<TcpListener> {

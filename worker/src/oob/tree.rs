@@ -4,6 +4,7 @@
 use super::accept::{self, Backs, PATIENCE};
 use super::dial::{Dialling, Outcome, STAGGER};
 use super::edge::{Edge, FromEdge, Proved};
+use crate::horovod::{Backroom, Door};
 use crate::outbox::Outbox;
 use crate::say::complain;
 use crate::services::Services;
@@ -58,6 +59,10 @@ pub(crate) struct Tree {
     silence: Duration,
     outbox: Outbox,
     services: Services,
+    /// The way of this node's ranks to Horovod's store.
+    door: Door,
+    /// That store, which the root's agent has.
+    store: Backroom,
     from_edges: mpsc::UnboundedReceiver<(NodeId, FromEdge)>,
     to_self: mpsc::UnboundedSender<(NodeId, FromEdge)>,
     children: mpsc::UnboundedReceiver<Proved>,
@@ -80,6 +85,8 @@ pub(crate) enum News {
 
 /// By which calls of the agent are told from those of ranks, whose connections are counted from 0.
 const OWN: ClientId = ClientId(u64::MAX);
+/// And those of Horovod's ranks.
+const HOROVOD: ClientId = ClientId(u64::MAX - 1);
 
 impl Tree {
     /// Opens the doors for the children and sets out for the parent, if there is one.
@@ -120,6 +127,8 @@ impl Tree {
             silence: job.silence(),
             outbox: outbox.clone(),
             services,
+            door: Door::absent(),
+            store: Backroom::default(),
             from_edges,
             to_self,
             children,
@@ -153,6 +162,9 @@ impl Tree {
             Some(proved) = self.children.recv() => self.on_child(proved),
             Some(Ok(outcome)) = self.dialling.join_next() => self.on_dialled(outcome),
             input = self.services.next() => self.hand(input),
+            (request, question) = self.door.next() => {
+                self.hand(Input::Ask(CallId { client: HOROVOD, request }, question));
+            }
             _ = self.beat.tick() => {
                 for neighbour in self.neighbours.values_mut() {
                     neighbour.link.beat();
@@ -161,6 +173,11 @@ impl Tree {
             () = timer => self.node.handle_timeout(now()),
         }
         self.settle();
+    }
+
+    /// Carries what ranks ask of Horovod's store through this door.
+    pub(crate) fn serve_horovod(&mut self, door: Door) {
+        self.door = door;
     }
 
     /// What has come for the agent itself.
@@ -359,7 +376,14 @@ impl Tree {
                 Output::Answer(CallId { client: OWN, request }, answer) => {
                     self.news.extend((request == 0).then_some(News::Met(answer)));
                 }
+                Output::Answer(CallId { client: HOROVOD, request }, answer) => {
+                    self.door.answer(request, answer);
+                }
                 Output::Answer(id, answer) => self.services.answer(id, answer),
+                Output::Asked(request, question) => {
+                    let answer = self.store.answer(&question);
+                    self.hand(Input::Told(request, answer));
+                }
                 Output::Table(table) => self.news.push_back(News::Table(table)),
                 Output::Tell(tidings) => self.outbox.send(&told(tidings)),
             }

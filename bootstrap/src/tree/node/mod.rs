@@ -6,8 +6,9 @@
 //!
 //! Ranks may call as soon as they run; before that, agents meet in their ranks' names. Calls of ranks and packets of neighbours go through
 //! [`Node::handle`]; the parts are in [`collective`] (barriers and gathers), [`census`] (who is
-//! missing), [`store`] (keys) and [`clock`].
+//! missing), [`store`] (keys), [`ask`] (questions to the root's agent) and [`clock`].
 
+mod ask;
 mod call;
 mod census;
 mod clock;
@@ -48,6 +49,10 @@ pub enum Input {
     RankEnded(Rank, ExitStatus),
     /// A rank calls.
     Call(Rank, CallId, Call),
+    /// This agent asks the root's agent; the answer is an [`Answer::Value`].
+    Ask(CallId, Payload),
+    /// The root's own agent has answered this [`Output::Asked`].
+    Told(u64, Payload),
     /// A connection of a rank is gone; its calls need no answer.
     ClientGone(ClientId),
 }
@@ -59,6 +64,8 @@ pub enum Output {
     Send(NodeId, Packet),
     /// Answer a call.
     Answer(CallId, Answer),
+    /// At the root: answer this question, with [`Input::Told`] and this number.
+    Asked(u64, Payload),
     /// The rank table has come.
     Table(Payload),
     /// Tell the launcher.
@@ -295,6 +302,8 @@ impl Node {
             }
             Input::RankEnded(rank, status) => self.on_rank_ended(now, rank, status),
             Input::Call(rank, id, call) => self.on_call(now, rank, id, call),
+            Input::Ask(id, question) => self.on_ask(id, question),
+            Input::Told(request, answer) => self.on_own_answer(request, answer),
             Input::ClientGone(client) => self.forget_client(client),
         }
         Ok(())
@@ -359,6 +368,8 @@ impl Node {
             Message::Kept { request, kept } => self.on_kept(from, request, kept)?,
             Message::Got { request, found } => self.on_got(from, request, found, &payload)?,
             Message::Appeared(key) => self.on_appeared(from, &key, &payload)?,
+            Message::Ask { request } => self.ask((from, request).into(), payload),
+            Message::Told { request } => self.on_told(from, request, payload)?,
             Message::Abort { by, text } => self.abort(by, &text, Some(from)),
             Message::Ping { sent } => self.on_ping(now, from, sent),
             Message::Pong { sent, at, offset, error } => {
@@ -383,6 +394,7 @@ impl Node {
             | Message::Kept { .. }
             | Message::Got { .. }
             | Message::Appeared(_)
+            | Message::Told { .. }
             | Message::Pong { .. } => true,
             _ => false,
         };

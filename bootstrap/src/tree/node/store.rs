@@ -134,7 +134,7 @@ impl Node {
     }
 
     /// Remembers who asked, under a number of this node's own.
-    fn pass_up(&mut self, origin: Origin) -> Option<u64> {
+    pub(super) fn pass_up(&mut self, origin: Origin) -> Option<u64> {
         if self.waiting() >= MAX_WAITING {
             match origin {
                 Origin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
@@ -216,6 +216,11 @@ impl Node {
             self.hand_out(key, value);
         }
         Ok(())
+    }
+
+    /// Where the request of this number came from, once.
+    pub(super) fn origin_of(&mut self, request: u64) -> Option<Origin> {
+        self.store.pending.remove(&request)
     }
 
     fn confirm_put(&mut self, origin: Origin, kept: bool) {

@@ -207,3 +207,41 @@ fn the_states_of_a_node() {
          Running -- Abort -> Aborted\n"
     );
 }
+
+fn question(request: u64, text: &str) -> Packet {
+    Packet { message: Message::Ask { request }, payload: text.as_bytes().to_vec().into() }
+}
+
+fn answered(request: u64, text: &str) -> Packet {
+    Packet { message: Message::Told { request }, payload: text.as_bytes().to_vec().into() }
+}
+
+#[test]
+fn a_question_goes_up_and_its_answer_comes_back() {
+    let mut node = running();
+    let ask = Input::Ask(id(), b"own".to_vec().into());
+    let asked = tell(&mut node, [Input::Packet(LEFT, question(5, "left")), ask]);
+    let up = [question(0, "left"), question(1, "own")].map(|packet| Output::Send(PARENT, packet));
+    assert_eq!(asked, up);
+    let answers = [answered(1, "one"), answered(0, "zero")];
+    let told = tell(&mut node, answers.map(|packet| Input::Packet(PARENT, packet)));
+    let own = Output::Answer(id(), Answer::Value(b"one".to_vec().into()));
+    assert_eq!(told, [own, Output::Send(LEFT, answered(5, "zero"))]);
+    let again = node.handle(NOW, Input::Packet(PARENT, answered(0, "zero")));
+    assert_eq!(again, Err(Violation::Unknown { from: PARENT, message: "told" }));
+}
+
+#[test]
+fn the_root_has_its_agent_answer() {
+    let mut root = Node::new(NodeId(0), Shape::new(7, 2), [Rank(0)]);
+    let child = NodeId(1);
+    let asked = tell(&mut root, [Input::Packet(child, question(5, "child"))]);
+    assert_eq!(asked, [Output::Asked(0, b"child".to_vec().into())]);
+    let told = tell(&mut root, [Input::Told(0, b"yes".to_vec().into())]);
+    assert_eq!(told, [Output::Send(child, answered(5, "yes"))]);
+    // An answer counts once, and after an abort nothing is asked any more.
+    assert_eq!(tell(&mut root, [Input::Told(0, b"yes".to_vec().into())]), []);
+    tell(&mut root, [packet(child, Message::Abort { by: None, text: "enough".into() })]);
+    let told = tell(&mut root, [Input::Ask(id(), Payload::empty())]);
+    assert!(matches!(told[..], [Output::Answer(_, Answer::Aborted { .. })]), "{told:?}");
+}

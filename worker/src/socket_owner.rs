@@ -1,0 +1,165 @@
+//! The user that a TCP connection of this machine comes from. Sockets of the Internet carry no
+//! credentials, as Unix sockets do, but the kernel knows who made the other end.
+//!
+//! It is asked for one socket over netlink (`linux/inet_diag.h`), whatever number of others there
+//! is; where it does not answer that, its table of all sockets is read.
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+    sockopt::ReceiveTimeout,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::net::SocketAddrV4;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The kernel answers at once; this is for one that does not know the question.
+const PATIENCE_MS: i64 = 200;
+const TABLE: &str = "/proc/net/tcp";
+
+const HEADER: usize = 16;
+/// `SOCK_DIAG_BY_FAMILY`, of question and answer.
+const BY_FAMILY: u16 = 20;
+const REQUEST: u16 = 1;
+const ANY_STATE: u32 = u32::MAX;
+const ANY_COOKIE: [u8; 8] = [0xff; 8];
+/// `struct inet_diag_msg` up to its end, and where its last two numbers are.
+const ANSWER: usize = 72;
+const ANSWER_UID: usize = 64;
+const ANSWER_INODE: usize = 68;
+
+/// Set once the kernel has answered: then what it does not know is not there, and its table, which
+/// may be long, says no more.
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// The user who made the socket that is bound to `own` and connected to `other`. `None` where the
+/// kernel knows of none: a socket that its process has closed already has no user any more.
+pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
+    match ask(own, other) {
+        Ok(owner) => {
+            ANSWERS.store(true, Ordering::Relaxed);
+            owner
+        }
+        Err(_) if ANSWERS.load(Ordering::Relaxed) => None,
+        Err(_) => look_up(&std::fs::read_to_string(TABLE).ok()?, own, other),
+    }
+}
+
+/// An error where this kernel does not answer such questions.
+fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
+    let netlink = SockProtocol::NetlinkSockDiag;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(PATIENCE_MS))?;
+    send(socket.as_raw_fd(), &question(own, other), MsgFlags::empty())?;
+    let mut buffer = [0; 1 << 10];
+    let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+    answer(buffer.get(..length).unwrap_or_default())
+}
+
+/// `struct inet_diag_req_v2` behind a header. Addresses and ports are in the network's byte order,
+/// all else in the machine's.
+fn question(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
+    let (family, protocol) = (AddressFamily::Inet as u8, libc::IPPROTO_TCP as u8);
+    let address = |address: SocketAddrV4| [&address.ip().octets()[..], &[0; 12]].concat();
+    let body = [
+        &[family, protocol, 0, 0][..],
+        &ANY_STATE.to_ne_bytes(),
+        &own.port().to_be_bytes(),
+        &other.port().to_be_bytes(),
+        &address(own),
+        &address(other),
+        &0_u32.to_ne_bytes(),
+        &ANY_COOKIE,
+    ]
+    .concat();
+    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    let header =
+        [&length.to_ne_bytes()[..], &BY_FAMILY.to_ne_bytes(), &REQUEST.to_ne_bytes(), &[0; 8]];
+    [&header.concat()[..], &body].concat()
+}
+
+fn answer(message: &[u8]) -> nix::Result<Option<u32>> {
+    use nix::errno::Errno;
+    let kind = message.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+    let number = |at: usize| {
+        let bytes = message.get(at..at + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+        bytes.map(u32::from_ne_bytes).ok_or(Errno::EBADMSG)
+    };
+    if kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER {
+        let uid = number(HEADER + ANSWER_UID)?;
+        return Ok((number(HEADER + ANSWER_INODE)? != 0).then_some(uid));
+    }
+    // An error message: there is no such socket, or the kernel does not know the question. It says
+    // ENOENT to either.
+    Err(Errno::from_raw(number(HEADER)?.cast_signed().saturating_neg()))
+}
+
+/// The user of that socket in the kernel's table:
+/// `0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000 1000 0 4711 …`
+fn look_up(table: &str, own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
+    let ends = [own, other]
+        .map(|end| format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()));
+    table.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let &[_, local, remote, _, _, _, _, uid, _, inode, ..] = &words[..] else { return None };
+        let is_it = [local, remote] == ends && inode != "0";
+        is_it.then(|| uid.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::Uid;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    fn v4(address: SocketAddr) -> SocketAddrV4 {
+        match address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(address) => panic!("{address}"),
+        }
+    }
+
+    #[test]
+    fn a_connection_of_this_process_is_this_users() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (called, _) = listener.accept().unwrap();
+        let ends = (v4(caller.local_addr().unwrap()), v4(called.local_addr().unwrap()));
+        let me = Some(Uid::effective().as_raw());
+        assert_eq!(owner(ends.0, ends.1), me);
+        let table = std::fs::read_to_string(TABLE).unwrap();
+        assert_eq!(look_up(&table, ends.0, ends.1), me, "{table}");
+        // A socket that its process has closed has no user.
+        drop(caller);
+        assert_eq!(owner(ends.0, ends.1), None);
+    }
+
+    #[test]
+    fn a_row_of_the_table_is_read() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   \
+            uid  timeout inode\n   \
+            0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000  1000        \
+            0 4711 1 0000000000000000 20 4 30 10 -1\n   \
+            1: 0100007F:5209 0100007F:D2F0 04 00000000:00000000 00:00000000 00000000     0        \
+            0 0 1 0000000000000000 20 4 30 10 -1\n";
+        let end = |port| SocketAddrV4::new([127, 0, 0, 1].into(), port);
+        assert_eq!(look_up(table, end(0x5208), end(0xd2f0)), Some(1000));
+        assert_eq!(look_up(table, end(0x5209), end(0xd2f0)), None, "it is closed");
+        assert_eq!(look_up(table, end(0xd2f0), end(0x5208)), None);
+        assert_eq!(look_up("", end(1), end(2)), None);
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_or_an_error_is_none() {
+        for length in 0..HEADER + ANSWER {
+            assert!(answer(&vec![0; length]).is_err(), "{length}");
+        }
+        let mut whole = vec![0; HEADER + ANSWER];
+        whole[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        assert_eq!(answer(&whole), Ok(None), "no inode");
+        whole[HEADER + ANSWER_INODE] = 1;
+        whole[HEADER + ANSWER_UID] = 7;
+        assert_eq!(answer(&whole), Ok(Some(7)));
+    }
+}
