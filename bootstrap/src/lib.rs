@@ -2,9 +2,9 @@
 //!
 //! In reading order: who is who ([`id`], [`names`]), what a node has ([`inventory`]), what a job is to one node
 //! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]) and how
-//! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), how agents
-//! join one another ([`tree`]), every environment variable a rank can rely on ([`env`]), and what a host
-//! says that was cleared of a job ([`reaped`]).
+//! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), which
+//! strangers a door has room for ([`crowd`]), how agents join one another ([`tree`]), every environment
+//! variable a rank can rely on ([`env`]), and what a host says that was cleared of a job ([`reaped`]).
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
 
@@ -12,6 +12,7 @@ pub mod awake;
 pub mod callback;
 mod chain;
 pub mod client;
+pub mod crowd;
 pub mod env;
 pub mod id;
 pub mod inventory;

@@ -6,6 +6,7 @@
 mod door;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use crate::agent::store::AgentFile;
 use crate::oob::Choice;

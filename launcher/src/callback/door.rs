@@ -1,31 +1,33 @@
 //! Who may come in. Whoever connects has a few seconds to say what it wants; an agent comes in when
-//! it has proved that it is the one whose key was announced, and once. Everybody else hears nothing.
+//! it has proved that it is the one whose key was announced, and once. Hosts that ask for an agent by
+//! its hash are sent it, a few at a time, since it is no secret. Everybody else hears nothing, and a
+//! flood from one address takes the place of no other.
 
+use super::turns::{Guest, Turns};
 use crate::agent::store::AgentFile;
 use crate::awake::Deadline;
 use rlaunch_bootstrap::callback::{
     Call, CallError, Conversation, Fetch, MAX_OPENING, Opening, OwnKey, PublicKey,
 };
+use rlaunch_bootstrap::crowd::Crowd;
 use rlaunch_bootstrap::id::NodeId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// How long whoever connects may take until it has proved who it is. An agent may be quicker than
 /// its announcement.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Those who have proved nothing yet, at one address. For one more the oldest has to go.
+/// Those who have proved nothing yet, at one address of this machine.
 const MOST_STRANGERS: usize = 256;
-/// Files that are sent at one time.
-const MOST_SENT: usize = 32;
-/// How long a file may take to be sent.
+/// How long a file may wait for its turn, and then take to be sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait when the system has no room for a connection.
 const NO_ROOM: Duration = Duration::from_millis(100);
@@ -53,7 +55,7 @@ struct Shared {
     /// Told of everyone who is expected.
     news: watch::Sender<()>,
     lent: Mutex<Vec<Arc<AgentFile>>>,
-    sending: Semaphore,
+    turns: Turns,
 }
 
 /// An agent that may come in.
@@ -77,7 +79,7 @@ impl Door {
             expected: Mutex::default(),
             news: watch::Sender::new(()),
             lent: Mutex::default(),
-            sending: Semaphore::new(MOST_SENT),
+            turns: Turns::new(),
         });
         let listening = listeners.into_iter();
         let listening = listening.map(|l| tokio::spawn(accept(l, shared.clone())).abort_handle());
@@ -150,11 +152,13 @@ enum Refusal {
     Again(NodeId),
     #[error("there is no file {0}")]
     NoFile(String),
+    #[error("too many wait for a file")]
+    Crowded,
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut strangers = JoinSet::new();
-    let mut oldest: VecDeque<AbortHandle> = VecDeque::new();
+    let mut crowd: Crowd<AbortHandle> = Crowd::new(MOST_STRANGERS);
     loop {
         let (tcp, address) = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -167,23 +171,21 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             },
             Some(_) = strangers.join_next() => continue,
         };
-        oldest.retain(|stranger| !stranger.is_finished());
-        if oldest.len() >= MOST_STRANGERS
-            && let Some(stranger) = oldest.pop_front()
-        {
-            stranger.abort();
-        }
         let shared = shared.clone();
-        oldest.push_back(strangers.spawn(async move {
-            if let Err(refusal) = shared.receive(tcp).await {
+        let stranger = strangers.spawn(async move {
+            if let Err(refusal) = shared.receive(tcp, address.ip()).await {
                 tracing::debug!(%address, "refused: {refusal}");
             }
-        }));
+        });
+        crowd.retain(|stranger| !stranger.is_finished());
+        if let Some(stranger) = crowd.admit(address.ip(), stranger) {
+            stranger.abort();
+        }
     }
 }
 
 impl Shared {
-    async fn receive(self: Arc<Self>, mut tcp: TcpStream) -> Result<(), Refusal> {
+    async fn receive(self: Arc<Self>, mut tcp: TcpStream, from: IpAddr) -> Result<(), Refusal> {
         let mut deadline = Deadline::after(self.patience);
         let late = || Refusal::Io(io::ErrorKind::TimedOut.into());
         let opening = deadline.keep(opening(&mut tcp)).await.ok_or_else(late)??;
@@ -191,8 +193,9 @@ impl Shared {
             Opening::Call(call) => deadline.keep(self.let_in(tcp, &call)).await.ok_or_else(late)?,
             Opening::Fetch(fetch) => {
                 let file = self.lent(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
-                // It is no stranger any more, and takes longer.
-                tokio::spawn(async move { self.send(tcp, &file, &fetch).await });
+                let guest = self.turns.enter(from).ok_or(Refusal::Crowded)?;
+                // It takes longer than a stranger may.
+                tokio::spawn(async move { send(tcp, &file, &fetch, guest).await });
                 Ok(())
             }
         }
@@ -238,29 +241,6 @@ impl Shared {
         }
     }
 
-    async fn send(&self, mut tcp: TcpStream, file: &AgentFile, fetch: &Fetch) {
-        let sending = async {
-            // Closed never happens: the semaphore lives as long as `self`.
-            let _turn = self.sending.acquire().await;
-            let content = file.payload(false).map_err(io::Error::other)?;
-            if fetch.http {
-                let length = content.len();
-                let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n");
-                tcp.write_all(head.as_bytes()).await?;
-            }
-            tcp.write_all(&content).await?;
-            tcp.shutdown().await?;
-            // Until the other end has read it all and closes.
-            while tcp.read(&mut [0; 64]).await? > 0 {}
-            io::Result::Ok(())
-        };
-        match timeout(SEND_TIMEOUT, sending).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!("cannot send the agent: {error}"),
-            Err(_) => tracing::debug!("cannot send the agent: too slow"),
-        }
-    }
-
     fn lent(&self, digest: &str) -> Option<Arc<AgentFile>> {
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         lent.iter().find(|file| file.sha256.eq_ignore_ascii_case(digest)).cloned()
@@ -268,6 +248,31 @@ impl Shared {
 
     fn expected(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Slot>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends a file when it is this guest's turn.
+async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &Fetch, guest: Guest) {
+    let Ok(Some(_turn)) = timeout(SEND_TIMEOUT, guest.turn()).await else {
+        return tracing::debug!("cannot send the agent: too many are sent it");
+    };
+    let sending = async {
+        let content = file.payload(false).map_err(io::Error::other)?;
+        if fetch.http {
+            let length = content.len();
+            let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            tcp.write_all(head.as_bytes()).await?;
+        }
+        tcp.write_all(&content).await?;
+        tcp.shutdown().await?;
+        // Until the other end has read it all and closes.
+        while tcp.read(&mut [0; 64]).await? > 0 {}
+        io::Result::Ok(())
+    };
+    match timeout(SEND_TIMEOUT, sending).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("cannot send the agent: {error}"),
+        Err(_) => tracing::debug!("cannot send the agent: too slow"),
     }
 }
 

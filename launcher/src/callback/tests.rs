@@ -182,6 +182,48 @@ async fn hosts_get_what_is_lent_and_nothing_else() {
     assert_eq!(told(&door, format!("FETCH {}\n", "0".repeat(64)).as_bytes()).await, b"");
 }
 
+/// 127.0.0.2 asks for the file as often as it can and reads nothing; 127.0.0.1 gets it all the same.
+#[tokio::test]
+async fn a_host_that_reads_nothing_keeps_no_other_waiting() {
+    let exe = std::env::current_exe().unwrap();
+    let file = Store::new(Some(exe.clone())).native().unwrap();
+    let door = door(BOUND).await;
+    door.lend(&file);
+    let line = format!("FETCH {}\n", file.sha256);
+    let mut greedy = Vec::new();
+    for _ in 0..80 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut tcp = socket.connect(door.addresses()[0]).await.unwrap();
+        tcp.write_all(line.as_bytes()).await.unwrap();
+        greedy.push(tcp);
+    }
+    let size = std::fs::metadata(&exe).unwrap().len();
+    let own = timeout(BOUND, fetched(&door, &line)).await.expect("it waits for the others");
+    assert_eq!(own.len() as u64, size);
+}
+
+/// More strangers than there is room for, all from 127.0.0.2, and an agent that came before them.
+#[tokio::test]
+async fn a_flood_from_one_address_pushes_out_no_other() {
+    let door = door(BOUND).await;
+    let key = OwnKey::generate().unwrap();
+    let (caller, first) = Caller::start(&key, &door.key(), NODE).unwrap();
+    let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
+    tcp.write_all(&first).await.unwrap();
+    let mut flood = Vec::new();
+    for _ in 0..600 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        flood.push(socket.connect(door.addresses()[0]).await.unwrap());
+    }
+    let mut expected = door.expect(NODE, key.public());
+    let mut answer = [0; HANDSHAKE];
+    timeout(BOUND, tcp.read_exact(&mut answer)).await.expect("no answer").unwrap();
+    say(&mut tcp, &mut caller.finish(&answer).unwrap(), b"me").await;
+    assert!(timeout(BOUND, expected.called()).await.unwrap().is_some());
+}
+
 async fn fetched(door: &Door, request: &str) -> Vec<u8> {
     let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
     tcp.write_all(request.as_bytes()).await.unwrap();

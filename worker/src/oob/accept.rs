@@ -1,17 +1,18 @@
 //! The doors of a node: children knock here, and the parent's connections back.
 //!
 //! Anybody can knock. Whoever is not of the job is let go after [`PATIENCE`] at the latest and
-//! hears nothing. Only so many may stand at the door at once; where more come, who has stood there
-//! longest goes, so that a crowd keeps no child out.
+//! hears nothing. Only so many may stand at the door at once; where there are more, the address that
+//! most of them come from loses its oldest, so that a crowd keeps no child out.
 
 use super::dial::Dialling;
-use super::edge::{Proved, tune};
+use super::edge::{Proved, linger, tune};
 use super::ports;
 use super::talk::{BACK_MAGIC, Nonce, Talk, TalkError, Word};
+use rlaunch_bootstrap::crowd::Crowd;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::oob::EDGE_TIMEOUT;
 use rlaunch_bootstrap::secure::{Listener, Step};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -40,12 +41,11 @@ impl Backs {
         receiver
     }
 
-    fn arrived(&self, nonce: &Nonce) {
+    /// Whether a connection with this nonce was expected.
+    fn arrived(&self, nonce: &Nonce) -> bool {
         let expected = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(nonce);
-        if let Some(expected) = expected {
-            // Whoever expected it may have found another way.
-            let _ = expected.send(());
-        }
+        // Whoever expected it may have found another way.
+        expected.map(|expected| expected.send(())).is_some()
     }
 }
 
@@ -58,27 +58,29 @@ struct Greeted {
 }
 
 /// Those who have not said yet who they are.
-#[derive(Default)]
 struct Strangers {
     tasks: JoinSet<Option<Greeted>>,
-    /// Longest at the door first.
-    in_order: VecDeque<AbortHandle>,
+    crowd: Crowd<AbortHandle>,
 }
 
 impl Strangers {
-    fn admit(&mut self, tcp: TcpStream, children: &[NodeId], dialling: &Dialling, most: usize) {
-        self.in_order.retain(|stranger| !stranger.is_finished());
-        if self.in_order.len() >= most
-            && let Some(longest) = self.in_order.pop_front()
-        {
-            longest.abort();
-        }
+    fn new(most: usize) -> Strangers {
+        Strangers { tasks: JoinSet::new(), crowd: Crowd::new(most) }
+    }
+
+    fn admit(&mut self, tcp: TcpStream, from: IpAddr, children: &[NodeId], dialling: &Dialling) {
+        // Were it to close in order, the kernel would remember it at this port for a minute, and a
+        // flood would leave no port of the range to the jobs that follow.
+        let _ = tcp.set_zero_linger();
         let (children, dialling) = (children.to_vec(), dialling.clone());
         let task = self.tasks.spawn(async move {
             // A stranger's fault is its own affair.
             timeout(dialling.patience, receive(tcp, &children, &dialling)).await.ok()?.ok()?
         });
-        self.in_order.push_back(task);
+        self.crowd.retain(|stranger| !stranger.is_finished());
+        if let Some(stranger) = self.crowd.admit(from, task) {
+            stranger.abort();
+        }
     }
 }
 
@@ -89,13 +91,12 @@ pub(crate) async fn accept_all(
     dialling: Dialling,
     proved: mpsc::UnboundedSender<Proved>,
 ) {
-    let mut strangers = Strangers::default();
+    let mut strangers = Strangers::new(children.len() + STRANGERS);
     let mut greeted: JoinSet<()> = JoinSet::new();
-    let most = children.len() + STRANGERS;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((tcp, _)) => strangers.admit(tcp, &children, &dialling, most),
+                Ok((tcp, from)) => strangers.admit(tcp, from.ip(), &children, &dialling),
                 // The caller has gone already, or there are too many open files for a while.
                 Err(_) => tokio::time::sleep(BREATH).await,
             },
@@ -124,7 +125,10 @@ async fn receive(
     if &begin == BACK_MAGIC {
         let mut nonce = Nonce::default();
         tcp.read_exact(&mut nonce).await?;
-        dialling.backs.arrived(&nonce);
+        if dialling.backs.arrived(&nonce) {
+            // The parent would take a reset for a way that is closed.
+            linger(&tcp)?;
+        }
         return Ok(None);
     }
     tune(&tcp, dialling.silence)?;
@@ -177,6 +181,7 @@ async fn greet(
     if !children.contains(&done.parties.from) {
         return Ok(None);
     }
+    linger(&tcp)?;
     let mut talk = Talk::begin(tcp, done).await?;
     match talk.hear().await? {
         Word::Offer { listener, nonce } => Ok(Some(Greeted { talk, listener, nonce })),

@@ -208,6 +208,10 @@ fn outcome_of(error: &TalkError) -> AttemptOutcome {
         TalkError::Io(error) => match error.kind() {
             io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
             io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
+            // As an agent lets a stranger go.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                AttemptOutcome::Stranger("the connection was reset".to_owned())
+            }
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
                 AttemptOutcome::NoRoute
             }

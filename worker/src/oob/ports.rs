@@ -22,7 +22,7 @@ fn socket(address: IpAddr) -> io::Result<TcpSocket> {
     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
 }
 
-/// The same for a port that is held: whoever listens there keeps it.
+/// Binds a port that connections of earlier jobs may linger at; one that listens keeps it.
 fn bind_again(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     let socket = socket(address)?;
     socket.set_reuseaddr(true)?;
@@ -107,21 +107,25 @@ pub(crate) struct HeldPort {
 }
 
 impl HeldPort {
-    /// Takes the first port of `range` that is free on every one of `addresses`.
+    /// Takes the first port of `range` that is free on every one of `addresses`. Where there is none,
+    /// it takes one that ended connections linger at: strangers can leave those at any port that was
+    /// listened on, and nearly all servers bind such a port as well.
     pub(crate) fn take(
         range: PortRange,
         job: JobId,
         addresses: &[IpAddr],
     ) -> Result<HeldPort, Problem> {
-        for port in in_turn(range, job, 0) {
-            let held: io::Result<Vec<TcpSocket>> =
-                addresses.iter().map(|&address| bind(address, port)).collect();
-            match held {
-                Ok(held) => return Ok(HeldPort { port, held }),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => {
-                    let operation = format!("bind port {port}");
-                    return Err(Problem::System { operation, cause: error.to_string() });
+        for bind in [bind, bind_again] {
+            for port in in_turn(range, job, 0) {
+                let held: io::Result<Vec<TcpSocket>> =
+                    addresses.iter().map(|&address| bind(address, port)).collect();
+                match held {
+                    Ok(held) => return Ok(HeldPort { port, held }),
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                    Err(error) => {
+                        let operation = format!("bind port {port}");
+                        return Err(Problem::System { operation, cause: error.to_string() });
+                    }
                 }
             }
         }
@@ -214,6 +218,19 @@ mod tests {
         drop((caller, first));
         let one = PortRange { first: address.port(), last: address.port() };
         assert_eq!(listen(&[HERE], one, JobId(12), 0).unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_port_where_connections_linger_is_taken_when_no_other_is_free() {
+        let first = listen(&[HERE], RANGE, JobId(16), 0).unwrap();
+        let address = first[0].local_addr().unwrap();
+        let caller = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (called, _) = first[0].accept().await.unwrap();
+        drop(called);
+        drop((caller, first));
+        assert!(bind(HERE, address.port()).is_err(), "nothing lingers");
+        let one = PortRange { first: address.port(), last: address.port() };
+        assert_eq!(HeldPort::take(one, JobId(16), &[HERE]).unwrap().port, address.port());
     }
 
     #[tokio::test]

@@ -253,6 +253,23 @@ async fn strangers_are_let_go_in_time_and_told_nothing() {
     assert!(root.doors.try_join_next().is_none(), "the door is still open");
 }
 
+#[tokio::test]
+async fn strangers_leave_nothing_behind_at_a_port() {
+    // Other tests listen elsewhere.
+    let root = Member::patient(ROOT, &[77], &[CHILD], Duration::from_millis(1));
+    let address = root.at(0);
+    for _ in 0..3 {
+        let_go(TcpStream::connect(address).await.unwrap()).await;
+    }
+    drop(root);
+    // No task of its has the listener any more.
+    let deadline = Instant::now() + LONG;
+    while tokio::net::TcpSocket::new_v4().unwrap().bind(address).is_err() {
+        assert!(Instant::now() < deadline, "connections linger at {address}");
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A recorded handshake is answered, and leads no further, long before any limit is over.
 #[tokio::test]
 async fn a_replayed_handshake_is_let_go() {

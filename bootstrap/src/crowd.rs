@@ -1,0 +1,91 @@
+//! Connections that have not proved anything yet, a bounded number of them. Where there are too many,
+//! the address that most of them come from loses its oldest, so that a flood pushes out its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bits of an IPv6 address that name a network; a host has all addresses of one.
+const NETWORK_BITS: u32 = 64;
+
+/// Members by where they come from, oldest first.
+#[derive(Debug)]
+pub struct Crowd<T> {
+    most: usize,
+    members: VecDeque<(IpAddr, T)>,
+}
+
+impl<T> Crowd<T> {
+    /// Room for `most` members, at least one.
+    pub fn new(most: usize) -> Crowd<T> {
+        Crowd { most: most.max(1), members: VecDeque::new() }
+    }
+
+    /// Forgets the members for which this is `false`.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.members.retain(|(_, member)| keep(member));
+    }
+
+    /// Adds a member that comes from this address, and gives the one that has to go for it.
+    pub fn admit(&mut self, from: IpAddr, member: T) -> Option<T> {
+        self.members.push_back((origin(from), member));
+        if self.members.len() <= self.most {
+            return None;
+        }
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for (from, _) in &self.members {
+            *counts.entry(*from).or_default() += 1;
+        }
+        let largest = counts.values().copied().max().unwrap_or_default();
+        let is_of_largest = |(from, _): &(IpAddr, T)| counts.get(from) == Some(&largest);
+        let oldest = self.members.iter().position(is_of_largest)?;
+        self.members.remove(oldest).map(|(_, member)| member)
+    }
+}
+
+/// What stands for the host of this address: the address, or the network of an IPv6 one.
+pub fn origin(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let network = u128::MAX << (u128::BITS - NETWORK_BITS);
+            Ipv6Addr::from_bits(v6.to_bits() & network).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn a_flood_pushes_out_its_own() {
+        let mut crowd = Crowd::new(4);
+        assert_eq!(crowd.admit(v4(9), 0), None);
+        let pushed: Vec<Option<i32>> = (1..8).map(|member| crowd.admit(v4(1), member)).collect();
+        assert_eq!(pushed, [None, None, None, Some(1), Some(2), Some(3), Some(4)]);
+        // A newcomer from elsewhere has room as well.
+        assert_eq!(crowd.admit(v4(2), 8), Some(5));
+    }
+
+    #[test]
+    fn among_equals_the_oldest_goes() {
+        let mut crowd = Crowd::new(2);
+        let pushed: Vec<Option<u8>> = (0..5).map(|host| crowd.admit(v4(host), host)).collect();
+        assert_eq!(pushed, [None, None, Some(0), Some(1), Some(2)]);
+        crowd.retain(|host| *host == 4);
+        assert_eq!(crowd.admit(v4(5), 5), None);
+    }
+
+    #[test]
+    fn a_host_is_one_however_many_addresses_it_has() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(origin(address("fd00::1")), origin(address("fd00::ffff:2")));
+        assert_ne!(origin(address("fd00::1")), origin(address("fd00:0:0:1::1")));
+        assert_eq!(origin(address("::ffff:10.0.0.1")), v4(1));
+        assert_ne!(origin(v4(1)), origin(v4(2)));
+    }
+}
