@@ -254,6 +254,23 @@ pub struct NodeFacts {
     pub ssh_address: Option<IpAddr>,
     /// How many GPUs there are that programs can use.
     pub gpus: u32,
+    /// Which boot of which kernel this is, and which part of that machine: equal for two agents of
+    /// one host, and different for containers of one. Empty where the system does not say.
+    pub machine: String,
+}
+
+impl NodeFacts {
+    /// Whether the two were read on one host. Machines that were copied while they ran have one boot,
+    /// but not one name and the same addresses.
+    pub fn are_of_one_host(&self, other: &NodeFacts) -> bool {
+        let has = |a: &NodeFacts, b: &NodeFacts| {
+            a.addresses.iter().all(|own| b.addresses.iter().any(|other| other == own))
+        };
+        !self.machine.is_empty()
+            && (&self.machine, &self.hostname) == (&other.machine, &other.hostname)
+            && has(self, other)
+            && has(other, self)
+    }
 }
 
 /// An address and the network it is in.

@@ -105,6 +105,7 @@ pub(crate) fn facts() -> NodeFacts {
         addresses: vec![],
         ssh_address: None,
         gpus: 0,
+        machine: String::new(),
     }
 }
 

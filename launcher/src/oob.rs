@@ -206,6 +206,7 @@ mod tests {
             addresses: addresses.iter().map(address).collect(),
             ssh_address: ssh.parse().ok(),
             gpus: 0,
+            machine: String::new(),
         }
     }
 

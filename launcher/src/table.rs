@@ -100,6 +100,7 @@ mod tests {
             addresses: vec![],
             ssh_address: None,
             gpus: 0,
+            machine: String::new(),
         };
         let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
         let placement = Placement::default();

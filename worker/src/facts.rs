@@ -18,7 +18,20 @@ pub(crate) fn read() -> NodeFacts {
         addresses: addresses(),
         ssh_address: std::env::var("SSH_CONNECTION").ok().and_then(|value| ssh_address(&value)),
         gpus: u32::try_from(inventory::gpus(&Root::live())).unwrap_or(u32::MAX),
+        machine: machine().unwrap_or_default(),
     }
+}
+
+/// The kernel's boot, and the namespaces that make a host of its own of a container: containers of one
+/// machine share the boot, and may share some of these.
+fn machine() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let mut machine = boot.trim().to_owned();
+    for kind in ["net", "pid", "uts"] {
+        let namespace = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+        machine = format!("{machine} {}", namespace.display());
+    }
+    Some(machine)
 }
 
 /// `SSH_CONNECTION` is `client-address client-port server-address server-port`.
@@ -75,6 +88,16 @@ mod tests {
         assert_eq!(ssh_address("127.0.0.1 4711 127.0.1.1 22"), None);
         assert_eq!(ssh_address("fe80::1 1 fd00::2 22"), "fd00::2".parse().ok());
         assert_eq!(ssh_address("rubbish"), None);
+    }
+
+    #[test]
+    fn an_agent_knows_the_machine_again() {
+        let (one, two) = (read(), read());
+        assert!(one.are_of_one_host(&two), "{one:?} {two:?}");
+        let elsewhere = NodeFacts { hostname: "elsewhere".into(), ..two.clone() };
+        assert!(!one.are_of_one_host(&elsewhere));
+        let silent = NodeFacts { machine: String::new(), ..two };
+        assert!(!silent.are_of_one_host(&silent));
     }
 
     #[test]

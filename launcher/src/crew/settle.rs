@@ -7,6 +7,7 @@ use crate::job::JobSpec;
 use crate::map::{MapBy, RankMap};
 use crate::report::Failed;
 use rlaunch_bootstrap::wire::ToAgent;
+use std::collections::HashMap;
 
 /// Lines about hosts that lack something; the others are like them.
 const MOST_LINES: usize = 8;
@@ -32,8 +33,34 @@ impl Crew {
         for (node, mapped) in self.nodes.iter_mut().zip(&map.nodes) {
             (node.host, node.ranks) = (mapped.host.clone(), mapped.ranks.clone());
         }
+        self.check_names(job)?;
         self.check_gpus(job)?;
         Ok(map)
+    }
+
+    /// One host under two names would have its processors and GPUs given out twice, and its ranks
+    /// would have no network between them. Only those who share things knowingly go on.
+    fn check_names(&self, job: &JobSpec) -> Result<(), Failed> {
+        if job.oversubscribe {
+            return Ok(());
+        }
+        let mut seen: HashMap<&str, Vec<&Node>> = HashMap::new();
+        let twins = self.nodes.iter().find_map(|node| {
+            let earlier = seen.entry(&node.facts.machine).or_default();
+            let twin = earlier.iter().find(|twin| twin.facts.are_of_one_host(&node.facts)).copied();
+            earlier.push(node);
+            Some((twin?, node))
+        });
+        let Some((node, other)) = twins else { return Ok(()) };
+        let (first, second) = (&node.host.name, &other.host.name);
+        let ranks = node.ranks.len() + other.ranks.len();
+        let message =
+            format!("{first} and {second} are one machine ({}), named twice", node.facts.hostname);
+        let hint = format!(
+            "name it once, as {first}:{ranks} with -H or `{first} slots={ranks}` in a hostfile; \
+             --oversubscribe runs the ranks as those of two hosts"
+        );
+        Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
     }
 
     /// With `--map-by gpu`, every rank has a GPU of its own.
