@@ -337,7 +337,9 @@ impl Crew {
         for node in &self.nodes {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
             let library = self.libraries.of(&node.facts.arch).await;
-            let message = ToAgent::Job(Box::new(node_job(job, map, node, (addresses, library))));
+            let told = node_job(job, map, node, (addresses, library));
+            node.commands.open_window(told.output_window);
+            let message = ToAgent::Job(Box::new(told));
             node.commands.try_tell(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
                     .hint(Some("the environment or the command line is too large"))

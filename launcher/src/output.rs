@@ -26,7 +26,7 @@ use crate::record::Kept;
 use crate::report::{self, Failed};
 use crate::session::Commands;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream, ToAgent};
+use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
 use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -292,7 +292,7 @@ impl Thread {
             if let Some(account) = self.credit.get_mut(node.index()) {
                 account.owed += u32::try_from(credit).unwrap_or(u32::MAX);
                 if account.owed >= account.lump {
-                    account.node.tell(&ToAgent::Credit(std::mem::take(&mut account.owed)));
+                    account.node.grant(std::mem::take(&mut account.owed));
                 }
             }
         }

@@ -12,6 +12,8 @@ use crate::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at};
@@ -25,6 +27,7 @@ const LAST_WORDS: usize = 2 << 10;
 pub(crate) struct Commands {
     first: mpsc::UnboundedSender<Bytes>,
     last: mpsc::UnboundedSender<Bytes>,
+    credit: Credit,
 }
 
 /// What an agent is to be told.
@@ -33,13 +36,43 @@ pub(crate) struct Orders {
     first: mpsc::UnboundedReceiver<Bytes>,
     /// When nothing else is to be said.
     pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
+    credit: Credit,
+}
+
+/// Bytes of output that an agent may send now; clones share the number.
+#[derive(Clone, Debug, Default)]
+struct Credit(Arc<AtomicU64>);
+
+impl Credit {
+    fn grant(&self, bytes: u32) {
+        self.0.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+
+    /// Whether that much had been granted; what is too much is not taken.
+    fn take(&self, bytes: usize) -> bool {
+        let taken = |left: u64| left.checked_sub(bytes as u64);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
 }
 
 impl Commands {
     pub(crate) fn new() -> (Commands, Orders) {
         let (first, first_orders) = mpsc::unbounded_channel();
         let (last, last_orders) = mpsc::unbounded_channel();
-        (Commands { first, last }, Orders { first: first_orders, last: last_orders })
+        let credit = Credit::default();
+        let orders = Orders { first: first_orders, last: last_orders, credit: credit.clone() };
+        (Commands { first, last, credit }, orders)
+    }
+
+    /// Lets the agent send this much output from the start, as its job says.
+    pub(crate) fn open_window(&self, bytes: u32) {
+        self.credit.grant(bytes);
+    }
+
+    /// Lets the agent send this much more output. It is counted before the agent can hear of it.
+    pub(crate) fn grant(&self, bytes: u32) {
+        self.credit.grant(bytes);
+        self.tell(&ToAgent::Credit(bytes));
     }
 
     /// Sends a small command.
@@ -102,12 +135,14 @@ pub(crate) struct Seat {
 pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, job: JobId) {
     let _here = seat.here;
     let (agent, pid) = (greeted.agent, greeted.facts.pid);
+    let credit = seat.commands.credit.clone();
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {
         node: seat.node,
         frames: greeted.frames,
         events: seat.events,
         output: seat.output,
+        credit,
         stdin: seat.stdin,
         silence: Deadline::after(seat.silence),
         last_words: Vec::new(),
@@ -135,11 +170,23 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
     reader.reap().await;
 }
 
+/// What an agent says that no agent of this build would say.
+#[derive(Debug, thiserror::Error)]
+enum Violation {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(
+        "its agent sent {0} bytes of output that it had no credit for: it is broken or hostile"
+    )]
+    Overdrawn(usize),
+}
+
 struct Session {
     node: NodeId,
     frames: FrameReader,
     events: mpsc::UnboundedSender<Event>,
     output: Output,
+    credit: Credit,
     stdin: Feed,
     silence: Deadline,
     last_words: Vec<u8>,
@@ -169,9 +216,12 @@ impl Session {
         }
     }
 
-    fn take_frames(&mut self) -> Result<(), WireError> {
+    fn take_frames(&mut self) -> Result<(), Violation> {
         while let Some(message) = self.frames.next_frame()? {
             match message {
+                FromAgent::Output { data, .. } if !self.credit.take(data.len()) => {
+                    return Err(Violation::Overdrawn(data.len()));
+                }
                 FromAgent::Output { rank, stream, stamp, data } => {
                     self.output.push(self.node, (rank, stream), stamp, data);
                 }
@@ -227,5 +277,60 @@ async fn write_commands(mut writer: Writer, mut orders: Orders) {
         if sent.is_err() {
             return; // The reading side notices and says so.
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output;
+    use rlaunch_bootstrap::id::Rank;
+    use rlaunch_bootstrap::wire::Stream;
+
+    fn session() -> (Session, Commands, output::Unread) {
+        let (commands, orders) = Commands::new();
+        let (output, unread) = output::pipe();
+        let session = Session {
+            node: NodeId(3),
+            frames: FrameReader::default(),
+            events: mpsc::unbounded_channel().0,
+            output,
+            credit: orders.credit,
+            stdin: Feed::default(),
+            silence: Deadline::after(BEAT),
+            last_words: Vec::new(),
+            done: false,
+            silent: false,
+        };
+        (session, commands, unread)
+    }
+
+    fn hear(session: &mut Session, bytes: usize) -> Result<(), Violation> {
+        let source = (Rank(7), Stream::Stdout);
+        let (rank, stream) = source;
+        let said = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
+        session.frames.push(&wire::encode(&said).unwrap());
+        session.take_frames()
+    }
+
+    #[tokio::test]
+    async fn output_beyond_what_was_granted_ends_the_node() {
+        let (mut session, commands, _unread) = session();
+        // Before the job nothing is granted; the end of a stream costs nothing.
+        assert!(hear(&mut session, 0).is_ok());
+        commands.open_window(1000);
+        assert!(hear(&mut session, 600).is_ok());
+        assert!(hear(&mut session, 400).is_ok());
+        commands.grant(50);
+        assert!(hear(&mut session, 50).is_ok());
+        let violation = hear(&mut session, 1).unwrap_err();
+        let words = "its agent sent 1 bytes of output that it had no credit for";
+        assert!(violation.to_string().starts_with(words), "{violation}");
+    }
+
+    #[tokio::test]
+    async fn output_before_the_job_is_none_of_an_agents() {
+        let (mut session, _commands, _unread) = session();
+        assert!(matches!(hear(&mut session, 1), Err(Violation::Overdrawn(1))));
     }
 }
