@@ -48,6 +48,7 @@ pub(crate) struct Conclusion<'a> {
     pub(crate) job: &'a JobSpec,
     pub(crate) crew: Crew,
     pub(crate) writer: output::Writer,
+    pub(crate) master_port: u16,
     pub(crate) first_failure: FirstFailure,
     pub(crate) reason: Option<Reason>,
     /// By node; `None` where no word came in time.
@@ -57,7 +58,7 @@ pub(crate) struct Conclusion<'a> {
 impl Conclusion<'_> {
     /// Closes, writes, judges.
     pub(crate) async fn reach(self) -> Result<Exit, Failed> {
-        let Conclusion { job, crew, writer, first_failure, reason, ends } = self;
+        let Conclusion { job, crew, writer, master_port, first_failure, reason, ends } = self;
         let hosts: Vec<String> = crew.nodes.iter().map(|node| node.host.to_string()).collect();
         let culprit = first_failure.verdict().map(|(failure, others)| {
             let rank_of = |node: &&crate::crew::Node| node.ranks.contains(&failure.rank);
@@ -79,7 +80,10 @@ impl Conclusion<'_> {
         if let (Some(recorder), Some(kept)) = (&job.recorder, written.kept.take()) {
             recorder.printed(kept);
         }
-        let blamed = culprit.map(|(failure, others, host)| blame(failure, others, &host, &written));
+        let blamed = culprit.map(|(failure, others, host)| {
+            let hint = taken_port(failure.rank, &written, master_port, &host);
+            blame(failure, others, &host, &written).hint(hint)
+        });
         let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
         let failed = match reason {
             None => blamed.or(unverified).or(written.incomplete),
@@ -139,6 +143,19 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
         failed.details.push(format!("{others} more {ranks} failed"));
     }
     failed
+}
+
+/// What to do where rank 0 found MASTER_PORT taken: its agent held the port until the ranks started,
+/// and whatever process came first has had it since.
+fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<String> {
+    let is_taken = |line: &String| line.contains("ddress already in use");
+    let has_failed = rank == Rank(0) && written.tails.lines(rank).iter().any(is_taken);
+    has_failed.then(|| {
+        format!(
+            "MASTER_PORT {port} was free on {host} until rank 0 started; another process may have \
+             taken it then: run the job again, or choose a port with --master-port"
+        )
+    })
 }
 
 /// What was verified on each node, equal findings folded: `a, b: nothing left`.

@@ -253,6 +253,7 @@ struct Met {
     relay: Relay,
     links: LinkWatch,
     order: Order,
+    master_port: u16,
 }
 
 /// From agents that know nothing to ranks that run; `None` where none is to.
@@ -276,11 +277,11 @@ async fn meet(
     let order = Order::of(job, &map, Instant::now());
     crew.start(job, &map, &joined)?;
     let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
-    let Joined { relay, table, setups, libraries, .. } = joined;
+    let Joined { relay, master: (_, master_port), table, setups, libraries, .. } = joined;
     if let Some(recorder) = &job.recorder {
         recorder.decided(table, setups, libraries);
     }
-    Ok(Some(Met { writer, relay, links, order }))
+    Ok(Some(Met { writer, relay, links, order, master_port }))
 }
 
 /// Goes on with `stage` until the user wants the job to end.

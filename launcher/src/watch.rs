@@ -45,6 +45,7 @@ pub(crate) struct Watch<'a> {
     order: Order,
     signals: &'a mut Signals,
     writer: output::Writer,
+    master_port: u16,
     first_failure: FirstFailure,
     reason: Option<Reason>,
     /// By node: how it ended there, once that is known.
@@ -64,7 +65,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn new(
         job: &'a JobSpec,
         crew: Crew,
-        Met { writer, relay, links, order }: Met,
+        Met { writer, relay, links, order, master_port }: Met,
         signals: &'a mut Signals,
     ) -> Watch<'a> {
         let ends = crew.nodes.iter().map(|_| None).collect();
@@ -77,6 +78,7 @@ impl<'a> Watch<'a> {
             order,
             signals,
             writer,
+            master_port,
             first_failure: FirstFailure::default(),
             reason: None,
             ends,
@@ -120,8 +122,9 @@ impl<'a> Watch<'a> {
                 () = too_late => break,
             }
         }
-        let Watch { job, crew, writer, first_failure, reason, ends, .. } = self;
-        Conclusion { job, crew, writer, first_failure, reason, ends }.reach().await
+        let Watch { job, crew, writer, master_port, first_failure, reason, ends, .. } = self;
+        let conclusion = Conclusion { job, crew, writer, master_port, first_failure, reason, ends };
+        conclusion.reach().await
     }
 
     fn is_ending(&self) -> bool {
