@@ -25,6 +25,7 @@ mod first_failure;
 #[cfg(test)]
 mod goldens;
 mod held_ports;
+mod help;
 mod horovod;
 mod hosts;
 mod job;
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
         Invocation::Completions(args) => manual::completions(&args),
         Invocation::Man(args) => manual::man(&args),
         Invocation::Trust(args) => trust::trust(&args),
+        Invocation::Help(args) => help::help(&args),
         Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
         Invocation::OfRank(words) => return command::run(words.into_iter()),
     };

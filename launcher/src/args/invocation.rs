@@ -1,8 +1,9 @@
 //! Which verb is meant.
 
 use super::{
-    AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, ConfigArgs, HostfileArgs, ManArgs,
-    ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, TrustArgs, application,
+    AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, ConfigArgs, HelpArgs, HostfileArgs,
+    ManArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, TrustArgs,
+    application,
     spelling,
 };
 use crate::config::{self, ConfigError, Found, Surroundings};
@@ -27,6 +28,7 @@ pub(crate) enum Invocation {
     Trust(TrustArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+    Help(HelpArgs),
     /// A command of a rank: `rlaunch barrier`, `rlaunch kv get KEY`.
     OfRank(Vec<OsString>),
 }
@@ -119,6 +121,7 @@ const VERBS: &[Verb] = &[
         CompletionsArgs::command,
     ),
     ("man", |typed| Ok(Invocation::Man(ManArgs::try_parse_from(typed)?)), ManArgs::command),
+    ("help", |typed| Ok(Invocation::Help(HelpArgs::try_parse_from(typed)?)), HelpArgs::command),
 ];
 
 /// All that can be typed, verbs included, for completions and for the manual. Nothing is read by it.

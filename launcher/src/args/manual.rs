@@ -1,4 +1,4 @@
-//! `rlaunch completions` and `rlaunch man`, as typed.
+//! `rlaunch completions`, `rlaunch man` and `rlaunch help`, as typed.
 
 use clap::{Parser, ValueEnum};
 
@@ -42,4 +42,21 @@ pub(crate) struct ManArgs {
     /// The verb, as topo; for bench train both words
     #[arg(value_name = "VERB", num_args = 0..=2)]
     pub(crate) verb: Vec<String>,
+}
+
+/// Explain a topic, as security, or a verb; without a word, list both.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch help",
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  rlaunch help               topics and verbs
+  rlaunch help security      who is trusted with what, and what others can see
+  rlaunch help topo          the same as rlaunch topo --help"
+)]
+pub(crate) struct HelpArgs {
+    /// A topic or a verb; for bench train both words
+    #[arg(value_name = "TOPIC|VERB", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
 }

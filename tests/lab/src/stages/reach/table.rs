@@ -124,6 +124,8 @@ const ROWS: &[Row] = &[
         from: &[
             "launcher/src/args.rs",
             "launcher/src/args/",
+            "launcher/src/help.rs",
+            "launcher/help/",
             "launcher/src/manual.rs",
             "launcher/src/shell_words.rs",
             "launcher/src/dry_run.rs",
@@ -195,10 +197,13 @@ const ROWS: &[Row] = &[
         from: &[
             "launcher/src/horovod.rs",
             "worker/src/horovod.rs",
+            "worker/src/horovod/",
+            "worker/src/socket_owner.rs",
             "worker/horovod/",
+            "bootstrap/src/tree/node/ask.rs",
             "bootstrap/src/env/",
         ],
-        netns: &["horovod"],
+        netns: &["horovod", "abuse::services"],
         vm: &[],
     },
     // The tree of agents comes about, carries what its ranks want, and is torn.
@@ -360,9 +365,10 @@ const ROWS: &[Row] = &[
             "launcher/src/callback/",
             "worker/src/callback.rs",
             "bootstrap/src/callback.rs",
+            "bootstrap/src/crowd.rs",
             "bootstrap/src/secure.rs",
         ],
-        netns: &["callback", "oob::where_n", "services::strangers"],
+        netns: &["callback", "oob::where_n", "services::strangers", "abuse::services"],
         vm: &[],
     },
     // A reader that pauses or leaves is the output's as much as the end's.
