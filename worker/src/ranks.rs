@@ -61,6 +61,7 @@ pub(crate) struct Ranks {
     place: Place,
     /// When the prover is killed, once nothing else is left.
     dismissed: Option<Instant>,
+    prover_killed: bool,
     pumps: JoinSet<()>,
     stdin: Stdin,
     /// Output says when it was read.
@@ -138,6 +139,7 @@ impl Ranks {
             running: Vec::with_capacity(job.ranks.len()),
             place,
             dismissed: None,
+            prover_killed: false,
             pumps: JoinSet::new(),
             stdin: Stdin::new(outbox),
             stamped: job.stamp_output,
@@ -270,13 +272,16 @@ impl Ranks {
             return;
         }
         let cgroup = self.place.cgroup.as_ref().filter(|cgroup| cgroup.is_populated());
-        let left = match (Children::now(), cgroup) {
+        let children = Children::now();
+        let left = match (children, cgroup) {
             (Children::None, None) => return self.drain(),
             (Children::None, Some(cgroup)) => cgroup.members(),
-            // A signal is on its way that has it collected.
-            (Children::Ended, _) => return,
-            (Children::Living, _) => processes::descendants(self.place.spared),
+            _ => processes::descendants(self.place.spared),
         };
+        if left.is_empty() && children == Children::Ended {
+            // A signal is on its way that has it collected.
+            return;
+        }
         if left.is_empty() && self.place.spared.is_some() {
             self.dismissed.get_or_insert_with(|| Instant::now() + DISMISSED);
             return;
@@ -300,12 +305,18 @@ impl Ranks {
         self.abandoned.send_replace(true);
     }
 
-    /// Kills the prover, which was dismissed and has not ended.
+    /// Kills the prover, which was dismissed and has not ended. One that cannot be killed is left to
+    /// the guardian.
     fn end_prover(&mut self) {
         self.dismissed = None;
         let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
         match self.place.spared.filter(is_child) {
-            Some(prover) => drop(kill(prover, Signal::SIGKILL)),
+            Some(prover) if !std::mem::replace(&mut self.prover_killed, true) => {
+                let _ = kill(prover, Signal::SIGKILL);
+                self.settle();
+            }
+            Some(_) if self.phase != Phase::Over => self.drain(),
+            Some(_) => {}
             None => {
                 self.place.spared = None;
                 self.settle();

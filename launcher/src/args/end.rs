@@ -12,8 +12,8 @@ pub(crate) struct EndArgs {
     )]
     pub(crate) kill_after: std::time::Duration,
 
-    /// Give up a host that is silent for so long, in seconds: more where machines are slow or stop
-    /// for a while, as when they are migrated
+    /// Give up a host that is silent for so long, in seconds, as a host gives up an rlaunch and ends its
+    /// ranks: more where machines are slow or stop for a while, as when they are migrated
     #[arg(
         long, value_name = "SECONDS", default_value = "6", help_heading = "The end",
         value_parser = values::parse_silence
