@@ -40,6 +40,9 @@ pub(crate) struct Streams {
 /// is not.
 const STUB: &str = "/proc/self/exe";
 
+/// How often the agent's own cgroup may have been killed in its life.
+const MOST_KILLED: usize = 16;
+
 /// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
 /// exactly `env`, in a cgroup where there is one. One that takes no rank is closed.
 pub(crate) fn spawn(
@@ -69,12 +72,8 @@ pub(crate) fn spawn(
     words.extend((0..).zip(&program.argv).map(word).map(OsString::as_os_str));
 
     let stub = Stub { words, env, streams: [read, out.into(), err.into()] };
-    let pid = match cgroup.map(|cgroup| (stub.start_in(cgroup), cgroup)) {
-        Some((Ok(pid), _)) => pid,
-        Some((Err(_), cgroup)) => {
-            cgroup.close();
-            stub.start()?
-        }
+    let pid = match cgroup.and_then(|cgroup| stub.start_in(cgroup)) {
+        Some(pid) => pid,
         None => stub.start()?,
     };
     let receiver = |end: PipeReader| pipe::Receiver::from_owned_fd(end.into());
@@ -95,7 +94,27 @@ struct Stub<'a> {
 }
 
 impl Stub<'_> {
-    fn start_in(&self, cgroup: &Cgroup) -> io::Result<i32> {
+    /// Starts it in a cgroup, which is closed where that does not work.
+    fn start_in(&self, cgroup: &mut Cgroup) -> Option<i32> {
+        for _ in 0..MOST_KILLED {
+            match self.try_start_in(cgroup) {
+                Ok(pid) => return Some(pid),
+                // The kernel mistakes it for one that was forked while its cgroup was killed, unless
+                // both cgroups have been killed equally often.
+                Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {
+                    if cgroup.is_populated() {
+                        break;
+                    }
+                    cgroup.kill();
+                }
+                Err(_) => break,
+            }
+        }
+        cgroup.close();
+        None
+    }
+
+    fn try_start_in(&self, cgroup: &Cgroup) -> io::Result<i32> {
         let directory = cgroup.directory().ok_or(io::ErrorKind::NotFound)?;
         let stub = CString::new(STUB)?;
         let words = std::iter::once(OsStr::new(STUB)).chain(self.words.iter().copied());

@@ -7,6 +7,8 @@ use std::ptr;
 
 /// The same on every architecture.
 const SYS_CLONE3: c_long = 435;
+/// What a child says first.
+const RUNS: u8 = b'r';
 /// Linux 5.7.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
@@ -42,7 +44,9 @@ pub struct Start<'a> {
 
 /// Starts a program as a child in the cgroup whose directory this is; gives its process id. A process
 /// that is moved there later, as its own first act, would wait for a grace period of the kernel: 5 to
-/// 16 ms. Fails where the kernel, or a filter before it, does not know how, or the cgroup refuses.
+/// 16 ms. Fails where the kernel, or a filter before it, does not know how, or the cgroup refuses; and with
+/// `ECANCELED` where the child was killed before it ran. Linux 6.14 and later do that where the caller's
+/// cgroup has been killed (`cgroup.kill`) more often than the child's.
 ///
 /// As from any start of a program, the child has no signal blocked and SIGPIPE at its default.
 pub fn start_in_cgroup(start: &Start<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
@@ -75,16 +79,17 @@ pub fn start_in_cgroup(start: &Start<'_>, cgroup: BorrowedFd<'_>) -> io::Result<
         pid => {
             drop(tells);
             let pid = pid as i32;
-            let mut error = [0; 4];
-            // Nothing comes where the program runs: the kernel has closed the other end then.
-            match failure.read_exact(&mut error) {
-                Err(_) => Ok(pid),
-                Ok(()) => {
-                    // SAFETY: waitpid(2) with no place for the status touches no memory.
-                    unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
-                    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
-                }
-            }
+            let mut said = Vec::new();
+            // Ends when the program runs: the kernel has closed the other end then.
+            failure.read_to_end(&mut said)?;
+            let error = match said[..] {
+                [RUNS] => return Ok(pid),
+                [RUNS, a, b, c, d] => i32::from_ne_bytes([a, b, c, d]),
+                _ => libc::ECANCELED,
+            };
+            // SAFETY: waitpid(2) with no place for the status touches no memory.
+            unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
+            Err(io::Error::from_raw_os_error(error))
         }
     }
 }
@@ -102,6 +107,9 @@ unsafe fn become_program(
     streams: [c_int; 3],
     tells: c_int,
 ) -> ! {
+    let runs = [RUNS];
+    // SAFETY: `runs` is that long and lives until the call returns.
+    unsafe { libc::write(tells, runs.as_ptr().cast(), runs.len()) };
     let mut is_set = true;
     for (target, stream) in (0..).zip(streams) {
         // SAFETY: dup2(2) touches no memory.
