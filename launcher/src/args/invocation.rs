@@ -160,6 +160,7 @@ impl Invocation {
             | Invocation::Trust(_)
             | Invocation::Completions(_)
             | Invocation::Man(_)
+            | Invocation::Help(_)
             | Invocation::OfRank(_) => return None,
         };
         Some(&config.found)
