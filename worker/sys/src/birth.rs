@@ -11,6 +11,37 @@ extern "C" fn count() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Has `child` run in the children of fork(2) from here on.
+///
+/// # Safety
+/// `child` does only what is allowed between fork(2) and execve(2).
+#[cfg(not(target_env = "gnu"))]
+unsafe fn at_fork(child: extern "C" fn()) {
+    // SAFETY: the caller's promise is all that it asks for.
+    unsafe { libc::pthread_atfork(None, None, Some(child)) };
+}
+
+/// Likewise. `pthread_atfork` is in no shared library of glibc, but in archives whose names differ by
+/// version; each of its copies calls this.
+#[cfg(target_env = "gnu")]
+unsafe fn at_fork(child: extern "C" fn()) {
+    use std::ffi::c_void;
+
+    type Handler = Option<extern "C" fn()>;
+    unsafe extern "C" {
+        static __dso_handle: c_void;
+        fn __register_atfork(
+            prepare: Handler,
+            parent: Handler,
+            child: Handler,
+            library: *const c_void,
+        ) -> i32;
+    }
+    // SAFETY: the handle is this library's own, which the compiler's start-up code defines: by it the
+    // handler is forgotten when the library is unloaded. The rest is the caller's promise.
+    unsafe { __register_atfork(None, None, Some(child), &raw const __dso_handle) };
+}
+
 /// The process that something was made in. A child that fork(2) makes has copies of its parent's
 /// sockets, device mappings and locks; to use or to close them would do so in the parent's name.
 /// The check is one load, no system call.
@@ -28,7 +59,7 @@ impl Birth {
             // SAFETY: the handler is a function of this program, does nothing but add to an atomic
             // number, which is allowed between fork(2) and execve(2) in any process, and never
             // unwinds. Where there is no memory for it, forks go unnoticed and nothing else changes.
-            unsafe { libc::pthread_atfork(None, None, Some(count)) };
+            unsafe { at_fork(count) };
         });
         Birth(FORKS.load(Ordering::Relaxed))
     }
