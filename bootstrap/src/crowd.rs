@@ -42,7 +42,7 @@ impl<T> Crowd<T> {
     }
 }
 
-/// What stands for the host of this address: the address, or the network of an IPv6 one.
+/// Names the host of an address: the address itself, or the network of an IPv6 one.
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

@@ -254,7 +254,7 @@ pub struct NodeFacts {
     pub ssh_address: Option<IpAddr>,
     /// How many GPUs there are that programs can use.
     pub gpus: u32,
-    /// Which boot of which kernel this is, and which part of that machine: equal for two agents of
+    /// Identity of this boot of the kernel and of this part of the machine: equal for two agents of
     /// one host, and different for containers of one. Empty where the system does not say.
     pub machine: String,
 }
@@ -416,7 +416,7 @@ pub enum Notice {
     },
     /// There is no place for the job's own directory, and the ranks do without what is in it.
     NoWorkspace {
-        /// What was tried, and the system's reasons.
+        /// The places that were tried, and the system's reasons.
         cause: String,
     },
 }

@@ -19,7 +19,7 @@ fn path_of(bytes: ByteBuf) -> PathBuf {
     OsString::from_vec(bytes.into_vec()).into()
 }
 
-/// Where there may be none.
+/// Optional paths.
 pub(crate) mod optional {
     use super::path_of;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

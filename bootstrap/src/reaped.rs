@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What was done about the remains of a job on a host.
+/// Outcome of a reap: what became of a job's remains on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reaped {
     /// Nothing of it is found any more.

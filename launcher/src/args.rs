@@ -72,7 +72,7 @@ Examples:
   rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
   rlaunch trust                                 let ./rlaunch.toml count; see rlaunch trust --help
   rlaunch completions bash                      for your shell; see rlaunch completions --help
-  rlaunch help security                         who is trusted with what; rlaunch help lists topics
+  rlaunch help security                         trust, encryption; rlaunch help lists topics
 
 Words of mpirun, mpiexec, torchrun and horovodrun are understood as they are typed there: -np 4,
 -hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. What has no

@@ -145,7 +145,7 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
     failed
 }
 
-/// What to do where rank 0 found MASTER_PORT taken: its agent held the port until the ranks started,
+/// Hint where rank 0 found MASTER_PORT taken: its agent held the port until the ranks started,
 /// and whatever process came first has had it since.
 fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<String> {
     let is_taken = |line: &String| line.contains("ddress already in use");

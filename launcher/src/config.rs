@@ -37,11 +37,11 @@ pub(crate) struct Found {
     pub(crate) book: HostBook,
     /// The files that were read.
     files: Vec<PathBuf>,
-    /// What counts of them and of the environment: `transport (rlaunch.toml:3)`.
+    /// Settings of them and of the environment that count: `transport (rlaunch.toml:3)`.
     given: Vec<String>,
     /// What does not count, and why.
     notes: Vec<String>,
-    /// What does not count because its file is not trusted.
+    /// Keys that do not count because their file is not trusted.
     aside: Option<Aside>,
 }
 
@@ -89,7 +89,7 @@ struct Checked {
     is_trusted: bool,
     profiles: Vec<(String, Vec<Given>)>,
     defaults: Vec<Given>,
-    /// Which hosts there are, where nobody says so.
+    /// Hosts of a job whose user names none.
     list: Vec<Given>,
     hosts: Vec<HostEntry>,
 }

@@ -9,7 +9,7 @@ use std::io::Write as _;
 /// A page: its word, what it is about, and its text.
 const TOPICS: &[(&str, &str, &str)] = &[(
     "security",
-    "who is trusted with what, what is encrypted, what others can see or disturb",
+    "trust, encryption, and what others can see or disturb",
     include_str!("../help/security.md"),
 )];
 

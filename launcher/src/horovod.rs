@@ -35,7 +35,7 @@ pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
 /// Where ranks meet, and by which interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meeting {
-    /// By node: where its agent takes requests to the store, on loopback.
+    /// Each node's port at which its agent takes requests to the store, on loopback.
     pub(crate) ports: Vec<u16>,
     /// By node.
     interfaces: Vec<String>,

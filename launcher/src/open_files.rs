@@ -12,9 +12,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the launcher has open beside its hosts: its streams, the runtime, records, what is read.
+/// Files that the launcher has open beside its hosts: its streams, the runtime, records, what is read.
 const OWN: u64 = 32;
-/// What a host takes at most, by a command that leads there: three pipes, its process, a name's lookup,
+/// Files that a host takes at most, by a command that leads there: three pipes, its process, a name's lookup,
 /// files of keys.
 const OF_HOST: u64 = 8;
 /// Without so many the launcher does not even begin.
@@ -84,7 +84,7 @@ pub(crate) fn give_back(command: &mut Command) {
     }
 }
 
-/// What the user can do where an error, with its causes, says that no more files can be opened.
+/// Gives a hint where an error, with its causes, says that no more files can be opened.
 pub(crate) fn hint(error: &str) -> Option<String> {
     // Some causes are words by now, such as why a key was of no use.
     let says = |errno: Errno| error.contains(&io::Error::from(errno).to_string());

@@ -42,7 +42,7 @@ pub(crate) struct Joined {
     pub(crate) relay: Relay,
     /// Where rank 0 listens.
     pub(crate) master: (IpAddr, u16),
-    /// By node: the port of the door to Horovod's store; none where it is not served.
+    /// Each node's port of the door to Horovod's store; none where it is not served.
     pub(crate) horovod: Vec<u16>,
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
@@ -206,7 +206,7 @@ pub(crate) struct Decided {
     pub(crate) table: RankTable,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
-    /// By node: the port of the door to Horovod's store; none where it is not served.
+    /// Each node's port of the door to Horovod's store; none where it is not served.
     pub(crate) horovod: Vec<u16>,
 }
 

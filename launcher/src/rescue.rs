@@ -1,4 +1,4 @@
-//! What is done about a node whose agent is lost: over a second channel of the same connection, what it
+//! Rescue of a node whose agent is lost: over a second channel of the same connection, what it
 //! left is ended, and the agent itself if it hangs there.
 
 use crate::awake;
@@ -13,10 +13,10 @@ use tokio::process::Command;
 const REAP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a host that fell silent may take to show that it is not the host which is lost.
 const FIRST_WORD: Duration = Duration::from_millis(1500);
-/// What an agent that hangs has beyond its ranks' grace.
+/// Time that an agent that hangs has beyond its ranks' grace.
 const AGENT_SLACK: Duration = Duration::from_millis(300);
 
-/// What became of a node whose agent was lost.
+/// Outcome for a node whose agent was lost.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
     /// Whatever was found of the job there was ended, as the host's own words say.

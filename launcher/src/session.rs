@@ -170,7 +170,7 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
     reader.reap().await;
 }
 
-/// What an agent says that no agent of this build would say.
+/// Words of an agent that no agent of this build would say.
 #[derive(Debug, thiserror::Error)]
 enum Violation {
     #[error(transparent)]

@@ -1,7 +1,7 @@
 //! The cache that this agent lies in: a directory for each build, named by its hash, in which also lies
 //! what its ranks load. Hosts may share it by a home on NFS.
 //!
-//! What is in use is kept: an agent holds a shared lock in the build's directory, and one in that of its
+//! A build in use is kept: an agent holds a shared lock in the build's directory, and one in that of its
 //! library, and both say by their time when they were used last. A build is removed when a new one is
 //! kept, never to make room for a start that finds its own.
 
@@ -20,15 +20,15 @@ const IN_USE: &str = ".in-use";
 const DIGITS: usize = 32;
 /// How many directories of a kind are kept, whatever their age.
 const KEPT: usize = 3;
-/// What was used since then is kept, as long as there is room.
+/// Builds used since then are kept, as long as there is room.
 const RECENT: Duration = Duration::from_hours(7 * 24);
-/// What was used since then is kept even where there is none.
+/// Builds used since then are kept even where there is none.
 const FRESH: Duration = Duration::from_hours(1);
 /// The room for directories of a kind, in bytes. A build takes about 10 MiB with what its ranks load.
 const ROOM: u64 = 512 << 20;
 /// How exactly a directory says when it was used.
 const TOUCH: Duration = Duration::from_hours(1);
-/// What a thread needs that makes a few system calls, in bytes.
+/// Stack of a thread that makes a few system calls, in bytes.
 const STACK: usize = 64 << 10;
 
 /// Fails where others than this user and root may have written what is at `path`, or may still: it is
@@ -110,7 +110,7 @@ fn lock_shared(directory: &Path) -> io::Result<Flock<File>> {
 
 /// Whether a directory is in use.
 enum Use {
-    /// By no agent, and none can begin to hold it before this lock goes.
+    /// Not in use, and no agent can begin to hold it before this lock goes.
     Not {
         _lock: Option<Flock<File>>,
     },
@@ -178,7 +178,7 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     }
 }
 
-/// What a directory holds, in bytes; links are not followed.
+/// Sums the bytes in a directory; links are not followed.
 fn size(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sizes = entries.filter_map(|entry| {

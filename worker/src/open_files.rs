@@ -22,7 +22,7 @@ pub(crate) fn raise() {
     }
 }
 
-/// As a stub is told what to give back; nothing where nothing was raised.
+/// Gives the limit that a stub is to give back; nothing where nothing was raised.
 pub(crate) fn before() -> String {
     BEFORE.get().map(u64::to_string).unwrap_or_default()
 }

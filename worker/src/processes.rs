@@ -16,7 +16,7 @@ const ATTEMPT: Duration = Duration::from_millis(20);
 /// That many looks in a row must find no new process before those that were found are killed.
 const EMPTY_LOOKS: usize = 3;
 
-/// What the kernel says of this process's children, adopted ones included. No look at a process table is
+/// The kernel's word on this process's children, adopted ones included. No look at a process table is
 /// as good: a process that forks and ends at once may never be there when one looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {

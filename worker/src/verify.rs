@@ -32,7 +32,7 @@ pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
 }
 
 /// Verifies this executable, gives it the agent's name and removes builds that are old and not in use.
-/// What it prints on failure begins with `cannot keep` where it is whole.
+/// Its words on failure begin with `cannot keep` where it is whole.
 pub(crate) fn keep(expected: Option<OsString>) -> ExitCode {
     let expected = digits(expected);
     let kept = check(Path::new("/proc/self/exe"), &expected).and_then(|()| {

@@ -68,7 +68,7 @@ impl Workspace {
         self.made.get().map(|made| made.path.as_path())
     }
 
-    /// What tells this agent from all others of the host: process and time.
+    /// Gives what tells this agent from all others of the host: process and time.
     pub(crate) fn tag(&self) -> String {
         self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
     }

@@ -18,7 +18,7 @@ pub const MOST_NEWS: usize = 16;
 pub enum News {
     /// A rank has failed.
     RankFailed {
-        /// Which.
+        /// The ranks.
         rank: Rank,
         /// How.
         status: ExitStatus,
@@ -27,7 +27,7 @@ pub enum News {
     },
     /// Nobody hears of a node any more; its ranks end.
     NodeLost {
-        /// Which.
+        /// The ranks.
         node: NodeId,
         /// How that was noticed, at most [`crate::tree::message::MAX_TEXT`] bytes.
         how: String,
@@ -47,7 +47,7 @@ pub enum News {
     /// The processes of these ranks have ended well. Told together with those that were told before,
     /// where that is simpler.
     RanksLeft {
-        /// Which.
+        /// The ranks.
         ranks: RankSet,
     },
 }

@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-/// What names of secrets contain, in upper case.
+/// Parts of names that say that a value is a secret, in upper case.
 const STEMS: &[&str] = &[
     "KEY", "SECRET", "PASS", "CRED", "COOKIE", "WEBHOOK", "BEARER", "JWT", "TOKEN", "AUTH", "PWD",
 ];
-/// What only a whole word of a name says: PATH is not a personal access token.
+/// Whole words of names that say so: PATH is not a personal access token.
 const WORDS: &[&str] = &["PAT", "DSN"];
 /// The working directory, and the one before it.
 const DIRECTORIES: &[&str] = &["PWD", "OLDPWD"];

@@ -251,7 +251,7 @@ pub enum Message {
     },
     /// Down: the payload is the answer.
     Told {
-        /// Of the [`Message::Ask`].
+        /// Number of the [`Message::Ask`].
         request: u64,
     },
     /// Both ways: every rank's calls end here.

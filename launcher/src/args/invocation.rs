@@ -3,8 +3,7 @@
 use super::{
     AnotherArgs, Args, BenchArgs, CaptureArgs, CompletionsArgs, ConfigArgs, HelpArgs, HostfileArgs,
     ManArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, TrustArgs,
-    application,
-    spelling,
+    application, spelling,
 };
 use crate::config::{self, ConfigError, Found, Surroundings};
 use crate::exit::Exit;
@@ -144,7 +143,7 @@ impl Invocation {
         Invocation::parse(std::env::args_os().collect())
     }
 
-    /// What stands beside the command line, for verbs that take it.
+    /// Settings found beside the command line, for verbs that take them.
     pub(crate) fn found(&self) -> Option<&Found> {
         let config = match self {
             Invocation::Run(args) => &args.reach.config,

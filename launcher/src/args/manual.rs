@@ -52,7 +52,7 @@ pub(crate) struct ManArgs {
     after_help = "\
 Examples:
   rlaunch help               topics and verbs
-  rlaunch help security      who is trusted with what, and what others can see
+  rlaunch help security      trust, encryption, and what others can see
   rlaunch help topo          the same as rlaunch topo --help"
 )]
 pub(crate) struct HelpArgs {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The file's name where it is looked for.
 pub(crate) const FILE: &str = "rlaunch.toml";
 
-/// What makes an untrusted file count.
+/// The command that makes an untrusted file count.
 const TRUST: &str = "`rlaunch trust` shows what the file does and trusts it";
 
 /// Where something was written.

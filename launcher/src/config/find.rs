@@ -1,4 +1,4 @@
-//! Which files are read: `--cluster F`; else `rlaunch.toml` here, if the user trusts it; else the
+//! Finding the files to read: `--cluster F`; else `rlaunch.toml` here, if the user trusts it; else the
 //! user's own, with what of an untrusted one here is harmless.
 
 use super::error::{ConfigError, FILE};
@@ -211,7 +211,7 @@ mod tests {
         Scratch { _scratch: scratch, around, near, own }
     }
 
-    /// What is read, and whether it is trusted.
+    /// The texts that are read, and whether each is trusted.
     fn found(asked: Option<&Path>, around: &Surroundings) -> Vec<(String, bool)> {
         let files = find(asked, around).unwrap();
         files.into_iter().map(|file| (file.text, file.is_trusted)).collect()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Review {
     path: PathBuf,
     text: String,
-    /// What it does that needs trust, a line each.
+    /// Its effects that need trust, a line each.
     pub(crate) lines: Vec<String>,
 }
 

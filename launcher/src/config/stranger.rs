@@ -1,4 +1,4 @@
-//! What a file of the working directory may say before the user trusts it: a cloned repository or an
+//! Keys that a file of the working directory may set before the user trusts it: a cloned repository or an
 //! unpacked archive brings one as easily as any other file.
 //!
 //! Every key is in one of two lists. One that is in neither needs trust, and a test asks for a

@@ -13,7 +13,7 @@ fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
     (scratch, Surroundings { variables, directory, home: Some(home) })
 }
 
-/// The same with a file that is trusted.
+/// Like `strange`, with a file that is trusted.
 fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
     let (scratch, around) = strange(text, variables);
     let file = around.directory.join("rlaunch.toml");
@@ -173,7 +173,7 @@ fn help_needs_no_file() {
     assert!(with_defaults(Args::command(), Args::command(), words("--help"), &around).is_ok());
 }
 
-/// What a command line means with an untrusted file here, and one of the user's own.
+/// Parses a command line with an untrusted file here, and one of the user's own.
 fn among_strangers(line: &str, near: &str, own: Option<&str>) -> Result<(Args, Found), String> {
     let (scratch, around) = strange(near, &[]);
     if let Some(own) = own {

@@ -9,15 +9,15 @@ use super::command::{HOME, Program};
 /// Where the host's agent lies in the container.
 const MOUNT: &str = "/opt/rlaunch";
 
-/// What [`Image::removal`] says in the end.
+/// Last words of [`Image::removal`].
 pub(crate) const GONE: &str = "its container is gone";
 
 /// What the host's sh(1) does first: `$1` is the agent's path there. Without an agent nothing is
 /// started, and it is brought.
 const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
-/// What it does before that where it is not known whose the agent is.
+/// Its look at the owner of an agent that lies in the account's cache.
 const OWN: &str = "[ -O \"${a%/*/*}\" -a -O \"${a%/*}\" -a -O \"$a\" ] || exit 127;";
-/// What it does before that where `$1` is a directory that accounts share.
+/// Its look where `$1` is a directory that accounts share.
 const SHARED: &str = "case $a in \"~/\"*) a=\"$HOME/${a#??}\";; esac; f=${a##*/}; a=${a%/*}; \
     a=${a%/*}/.rlaunch-$(id -u)/${a##*/}/$f;";
 

@@ -7,7 +7,7 @@ use rlaunch_comm::{Cause, Communicator, Registered};
 use std::thread;
 use std::time::Duration;
 
-/// By slots that a device has known from the beginning, and by its own writes.
+/// Lengths of messages that go by slots, known to a device from the beginning, and by its own writes.
 const SHORT: usize = 1 << 8;
 const LONG: usize = 1 << 17;
 /// How often a child writes to all that it has, and how long it rests in between.
@@ -68,7 +68,7 @@ pub fn forks(comm: &Communicator, rounds: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// What a child does, and how it ends.
+/// Runs a child, which ends with 0 if it was refused what is its parent's.
 fn child(comm: &Communicator, mut memory: Memory) -> ! {
     for write in 0..WRITES {
         memory.plain.fill(write);

@@ -108,7 +108,10 @@ pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
         stream(&[
             (ToRank::Welcome { world_size: 3 }, &[]),
             (ToRank::News(failed), &[]),
-            (ToRank::News(News::RanksLeft { ranks: [Rank(0), Rank(2)].into_iter().collect() }), &[]),
+            (
+                ToRank::News(News::RanksLeft { ranks: [Rank(0), Rank(2)].into_iter().collect() }),
+                &[],
+            ),
             (ToRank::News(News::LinkDown { nodes: [NodeId(0), NodeId(1)], what: "x".into() }), &[]),
         ]),
     ]

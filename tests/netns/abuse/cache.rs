@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-/// What a stranger's program leaves behind when it is executed.
+/// The file that a stranger's program leaves behind when it is executed.
 const MARK: &str = "/tmp/owned";
 
 /// The name of the agent's build in a cache.
@@ -267,7 +267,7 @@ fn a_launcher_with_few_descriptors_starts_or_says_how_many_it_takes() {
 #[test]
 fn a_line_without_measure_passes_through_a_small_launcher() {
     const LENGTH: u64 = 128 << 20;
-    /// What the launcher may ever have taken beside its code, in KiB.
+    /// Memory that the launcher may ever have taken beside its code, in KiB.
     const MEMORY: u64 = 16 << 10;
     let field = Field::new();
     field.warm("a", Account::Root);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 /// The program with hostile helpers, on a host.
 const HOSTILE: &str = "/tmp/abuse/hostile";
-/// The same with the set-user-ID bit: it becomes root's.
+/// A copy of it with the set-user-ID bit: it becomes root's.
 const OTHER: &str = "/tmp/abuse/other";
-/// What may pass until the last trace of a job is gone where rlaunch could not wait for it.
+/// Time that may pass until the last trace of a job is gone where rlaunch could not wait for it.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Puts the program on these hosts, until the guard goes.
@@ -35,7 +35,7 @@ fn hostile(field: &Field, hosts: &[&str], path: &str, mode: u32) -> impl Sized +
     (field.scratch(hosts, "/tmp/abuse"), Undo(remove))
 }
 
-/// What jobs have left on hosts: processes, directories, shared memory and cgroups.
+/// Lists what jobs have left on hosts: processes, directories, shared memory and cgroups.
 fn left(field: &Field) -> Vec<String> {
     let processes = field.started().into_iter().map(|process| format!("{process:?}"));
     let directories = field.job_directories().into_iter().map(|path| path.display().to_string());

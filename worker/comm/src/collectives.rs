@@ -51,7 +51,7 @@ pub enum Kind {
 
 impl Kind {
     /// As errors name it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Barrier => "barrier",
             Kind::Broadcast { .. } => "broadcast",
@@ -67,15 +67,15 @@ impl Kind {
 
     /// The names of all kinds, by number.
     pub(crate) const NAMES: [&str; 9] = [
-        "barrier",
-        "broadcast",
-        "reduce",
-        "all_reduce",
-        "gather",
-        "scatter",
-        "all_gather",
-        "reduce_scatter",
-        "all_to_all",
+        Kind::Barrier.name(),
+        Kind::Broadcast { root: 0 }.name(),
+        Kind::Reduce { root: 0 }.name(),
+        Kind::AllReduce.name(),
+        Kind::Gather { root: 0 }.name(),
+        Kind::Scatter { root: 0 }.name(),
+        Kind::AllGather.name(),
+        Kind::ReduceScatter.name(),
+        Kind::AllToAll.name(),
     ];
 
     /// The rank that is unlike the others.

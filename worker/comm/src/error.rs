@@ -201,9 +201,9 @@ pub enum Cause {
          use another"
     )]
     OutOfStep {
-        /// Which rank.
+        /// The rank.
         by: PeerName,
-        /// Which collective.
+        /// The collective.
         collective: &'static str,
     },
     /// A message that is no whole number of the elements that were wanted.

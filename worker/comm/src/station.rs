@@ -92,7 +92,7 @@ pub(crate) struct Kernel {
 /// Files that are watched for links. Links may share one: it is watched until the last of them has left.
 #[derive(Debug, Default)]
 struct Watches {
-    /// By link, what it was watching last and whether for room as well.
+    /// Each link's descriptor that was watched last and whether for room as well.
     links: Vec<Option<(RawFd, bool)>>,
     /// How many links watch it, and whether for room as well.
     files: BTreeMap<RawFd, (usize, bool)>,

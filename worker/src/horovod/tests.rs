@@ -33,7 +33,7 @@ fn open(job: u128) -> Served {
     serve_all(door, SocketAddr::new(LOOPBACK, port))
 }
 
-/// What comes back; nothing when the door is shut.
+/// Gives the answer; nothing when the door is shut.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let mut answer = Vec::new();

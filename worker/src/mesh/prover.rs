@@ -68,7 +68,7 @@ impl Prover {
         if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
     }
 
-    /// What it says next, or how it ended if it was not dismissed. Safe to cancel.
+    /// Gives what it says next, or how it ended if it was not dismissed. Safe to cancel.
     pub(crate) async fn hear(&mut self) -> Arrival<FromProver> {
         if self.gone.is_none() {
             match self.answers.recv().await {

@@ -193,7 +193,7 @@ fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result
     stream.lock().unwrap_or_else(PoisonError::into_inner).open(bytes, out)
 }
 
-/// What was written last still arrives when this connection is closed.
+/// Has what was written last arrive although this connection is closed.
 pub(super) fn linger(tcp: &TcpStream) -> io::Result<()> {
     setsockopt(tcp, sockopt::Linger, &libc::linger { l_onoff: 0, l_linger: 0 })?;
     Ok(())

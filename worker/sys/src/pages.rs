@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::slice;
 
-/// What page tables map at once, at least: 64 KiB with some kernels of aarch64, which is a multiple of
+/// The most that page tables map at once: 64 KiB with some kernels of aarch64, which is a multiple of
 /// every smaller one.
 const PAGE: usize = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
 

@@ -7,12 +7,12 @@ use std::ptr;
 
 /// The same on every architecture.
 const SYS_CLONE3: c_long = 435;
-/// What a child says first.
+/// First word of a child.
 const RUNS: u8 = b'r';
 /// Linux 5.7.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// What clone3(2) is told.
+/// Arguments of clone3(2).
 #[repr(C)]
 #[derive(Default)]
 struct CloneArgs {
@@ -48,7 +48,7 @@ pub struct Start<'a> {
 /// `ECANCELED` where the child was killed before it ran. Linux 6.14 and later do that where the caller's
 /// cgroup has been killed (`cgroup.kill`) more often than the child's.
 ///
-/// As from any start of a program, the child has no signal blocked and SIGPIPE at its default.
+/// Like any started program, the child has no signal blocked and SIGPIPE at its default.
 pub fn start_in_cgroup(start: &Start<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
     if start.streams.iter().any(|stream| stream.as_raw_fd() < 3) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));

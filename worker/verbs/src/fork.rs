@@ -57,7 +57,7 @@ pub(crate) fn prepare() {
     fork_safety();
 }
 
-/// What both calls have said.
+/// Answers of both calls.
 fn of(code: i32, status: u32) -> ForkSafety {
     match (code, status) {
         (_, IBV_FORK_UNNEEDED) => ForkSafety::Unneeded,

@@ -15,7 +15,7 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct Memory {
     first: NonNull<u8>,
-    /// As it was asked for, in bytes; what was allocated is whole pages.
+    /// Length that was asked for, in bytes; what was allocated is whole pages.
     size: usize,
     layout: Layout,
 }

@@ -304,7 +304,7 @@ impl QueuePair<Connected> {
     }
 }
 
-/// What a request moves, here.
+/// Local memory that a request moves.
 struct Piece<'m> {
     piece: ibv_sge,
     /// The request carries the bytes themselves.

@@ -10,7 +10,7 @@ use rlaunch_verbs::{ForkSafety, Listener, devices, fork_safety};
 use std::path::Path;
 use std::process::Command;
 
-/// What the test runs itself for: which library the process begins by.
+/// Variable by which the test runs itself: which library the process begins by.
 const BEGINS: &str = "RLAUNCH_TEST_BEGINS";
 const CALLS: &str = "RLAUNCH_TEST_CALLS";
 
@@ -47,7 +47,7 @@ fn compile(directory: &Path, name: &str, parts: &[&str]) {
     assert!(cc.status().unwrap().success());
 }
 
-/// What a process calls that begins by `begins`, in order, and what it thinks of forks.
+/// Lists what a process calls that begins by `begins`, in order, and what it thinks of forks.
 fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
     let name = format!("rlaunch-fork-{}-{begins}-{}", std::process::id(), ibverbs.len());
     let directory = std::env::temp_dir().join(name);

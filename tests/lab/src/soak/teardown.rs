@@ -73,7 +73,7 @@ impl fmt::Display for End {
 }
 
 impl End {
-    /// What the rank does by itself.
+    /// The rank's own deed.
     fn then(self) -> &'static str {
         match self {
             End::RankExits => "exit",
@@ -252,7 +252,7 @@ impl Job<'_> {
     }
 }
 
-/// What jobs have left on a host: processes, directories, shared memory and cgroups.
+/// Lists what jobs have left on a host: processes, directories, shared memory and cgroups.
 fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
     let mut left: Vec<String> = Vec::new();
     if hostile_lives(lab, host)? {

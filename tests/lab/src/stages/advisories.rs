@@ -58,7 +58,7 @@ pub(super) fn check() -> Result<Tally, LabError> {
     Ok(Tally::check(faults.is_empty()))
 }
 
-/// What is wrong with the versions in `lock`, one sentence each.
+/// Says what is wrong with the versions in `lock`, one sentence each.
 fn faults(table: &str, lock: &str) -> Vec<String> {
     let table: Table = match toml::from_str(table) {
         Ok(table) => table,

@@ -69,10 +69,9 @@ fn code(cause: &Cause) -> rl_result {
         Cause::NoSuchRank { .. } => RL_NO_SUCH_RANK,
         Cause::Length { .. } | Cause::Ragged { .. } | Cause::Uneven { .. } => RL_LENGTH,
         // Nothing in C asks for an interruption.
-        Cause::GivenUp
-        | Cause::Interrupted
-        | Cause::Withdrawn(_)
-        | Cause::OutOfStep { .. } => RL_GIVEN_UP,
+        Cause::GivenUp | Cause::Interrupted | Cause::Withdrawn(_) | Cause::OutOfStep { .. } => {
+            RL_GIVEN_UP
+        }
         // A forked process has to begin for itself.
         Cause::Start(_) | Cause::Forked => RL_START,
     }

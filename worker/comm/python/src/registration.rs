@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use rlaunch_comm::raw;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is registered, and the object that has it.
+/// A registration, and the object whose memory it is.
 struct Held {
     // Dropped first: devices forget the memory before its object may free it.
     registration: raw::Registration,

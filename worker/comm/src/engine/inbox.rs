@@ -26,7 +26,7 @@ pub(super) enum Body {
     Withdrawn,
 }
 
-/// What a long message was before a receive took it.
+/// A long message as it was before a receive took it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) header: Header,
@@ -34,7 +34,7 @@ pub(super) struct Origin {
     pub(super) number: u64,
 }
 
-/// What was found among what has come.
+/// Result of a look among messages that have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Message,

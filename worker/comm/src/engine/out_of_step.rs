@@ -23,7 +23,7 @@ pub(crate) struct OutOfStep {
     pub(crate) number: u32,
     /// The rank of the job that has given it up.
     pub(crate) by: usize,
-    /// Which collective it was: a number of [`Named::NAMES`].
+    /// The collective's number of [`Named::NAMES`].
     pub(crate) collective: u8,
     /// The rank that had left, where that was the reason.
     pub(crate) left: Option<usize>,

@@ -30,7 +30,7 @@ impl Outlook {
 pub(crate) struct LaterLink {
     peer: Rank,
     outlook: Outlook,
-    /// What was watched until the peer was met.
+    /// The descriptor that was watched until the peer was met.
     call: Call,
     way: Way,
 }

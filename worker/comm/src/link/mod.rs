@@ -161,7 +161,7 @@ pub(crate) struct Place {
     pub(crate) key: u64,
 }
 
-/// What became of memory that a peer was to be let write to.
+/// Outcome of exposing memory to a peer's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exposure {
     /// The peer may write, here.

@@ -1,11 +1,11 @@
-//! What devices are told of lent memory: made by a thread that has left the desk, since it may take
+//! Attachments, which are what devices are told of lent memory: made by a thread that has left the desk, since it may take
 //! as long as a hundred messages.
 
 use crate::held::Held;
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What has come of asking for an attachment.
+/// Answer to a request for an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached<R> {
     /// It is there, and was used.
@@ -40,7 +40,7 @@ enum State {
     Over,
 }
 
-/// What makes something of memory.
+/// A maker of something of memory.
 type Maker = Box<dyn FnOnce(Held) -> Option<Box<dyn Any + Send>> + Send>;
 
 /// Makes an attachment, by whichever thread has time for it.

@@ -1,4 +1,4 @@
-//! What is lent: numbers that stand for memory, as long as it is there.
+//! Loans: numbers that stand for memory, as long as it is there.
 
 use super::Raw;
 use super::attachment::{Attached, Attachment, Job};
@@ -33,7 +33,7 @@ struct Slot {
     /// Where the memory is the desk's own: a `Box`, taken apart so that it may be moved while its
     /// bytes are pointed to.
     own: Option<NonNull<[u8]>>,
-    /// What devices have been told of it.
+    /// Its attachments, one for each device that was told of it.
     attachments: Vec<Attachment>,
     /// Bytes that a peer's device was allowed to write to and has not.
     exposed: Vec<Range<usize>>,
@@ -42,7 +42,7 @@ struct Slot {
     lease: Option<Leased>,
 }
 
-/// What a lease has beside its memory.
+/// State of a lease beside its memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leased {
     /// Loans that are part of it.
@@ -410,7 +410,7 @@ impl Loans {
         slot.and_then(|slot| slot.lease).is_some_and(|leased| leased.users > 0)
     }
 
-    /// What is to be done by somebody who has left the desk.
+    /// Takes the jobs for a thread that has left the desk.
     pub(super) fn take_jobs(&self) -> Option<Vec<Job>> {
         let mut jobs = self.jobs.borrow_mut();
         (!jobs.is_empty()).then(|| std::mem::take(&mut *jobs))

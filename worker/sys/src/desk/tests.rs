@@ -92,7 +92,7 @@ fn what_is_lent_is_taken_back_when_somebody_panics() {
     assert_eq!(loans.length(state.unwrap()), None);
 }
 
-/// What a device was told of; counts its end.
+/// An attachment that counts its end.
 #[derive(Debug)]
 struct Told {
     held: Held,

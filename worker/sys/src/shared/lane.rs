@@ -23,7 +23,7 @@ pub struct Lane {
 unsafe impl Send for Lane {}
 
 impl Lane {
-    /// Of bytes that the memory has noted for this lane alone.
+    /// The bytes that the memory has noted for this lane alone.
     pub(super) fn new(memory: SharedMemory, bytes: Range<usize>) -> Lane {
         Lane { memory, bytes, lent: Cell::new(false) }
     }
@@ -43,7 +43,7 @@ impl Lane {
     /// Stores a word: one of the lane's, or of the memory's.
     ///
     /// # Panics
-    /// As [`Lane::load`]; and if it is the lane's while its bytes are lent.
+    /// Panics as [`Lane::load`] does, and if it is the lane's while its bytes are lent.
     #[inline(always)]
     pub fn store(&self, word: usize, value: u64, order: Ordering) {
         match self.own_word(word) {
