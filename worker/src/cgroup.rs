@@ -13,6 +13,10 @@ use std::path::{Component, Path, PathBuf};
 
 /// Where version 2 is mounted, alone or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+/// Inode of the root of all cgroups of version 2.
+const ROOT: u64 = 1;
+/// Inode of the cgroup namespace that the host itself is in (`PROC_CGROUP_INIT_INO`).
+const OUTERMOST_NAMESPACE: u64 = 0xEFFF_FFFB;
 /// More levels than any host nests.
 const DEEPEST: usize = 24;
 
@@ -98,17 +102,23 @@ impl Drop for Cgroup {
     }
 }
 
-/// The cgroup that this process is in.
+/// Finds the cgroup that this process is in.
 fn own() -> Option<PathBuf> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_path(&cgroups)?;
-    // In a container a path may be one of another tree than the one that is mounted.
+    // In a container, this path may belong to a tree that is not mounted here. Members are looked
+    // through only there, as a busy host's root has thousands.
+    let number = |path: &Path| fs::metadata(path).map(|found| found.ino());
+    let is_outermost = number(Path::new("/proc/self/ns/cgroup")).ok() == Some(OUTERMOST_NAMESPACE);
     let me = Pid::this().to_string();
     let has_me = |directory: &PathBuf| {
         let members = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
         members.lines().any(|pid| pid == me)
     };
-    mounts().map(|mount| mount.join(path)).find(has_me)
+    mounts().find_map(|mount| {
+        let is_whole = is_outermost && number(mount).ok() == Some(ROOT);
+        Some(mount.join(path)).filter(|directory| is_whole || has_me(directory))
+    })
 }
 
 /// Reads `/proc/self/cgroup`; `None` where it is outside of what is mounted.

@@ -2,6 +2,7 @@
 //! DT_NEEDED of its dynamic section (System V ABI, chapters 4 and 5). 64-bit little-endian files only,
 //! which is what the agent itself runs on.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,6 +11,8 @@ const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
+/// Bytes that are read at once.
+const BLOCK: usize = 4096;
 /// More program headers or dynamic entries than any real file has.
 const MAX_ENTRIES: u64 = 4096;
 /// The longest library name that is read, in bytes.
@@ -17,12 +20,12 @@ const MAX_NAME: usize = 256;
 
 /// The names of the libraries; none for a file that is no such executable, or is static.
 pub(crate) fn needed(path: &Path) -> Vec<String> {
-    File::open(path).ok().and_then(|file| read_needed(&file)).unwrap_or_default()
+    Blocks::open(path).and_then(|file| read_needed(&file)).unwrap_or_default()
 }
 
 /// The machine, as Rust calls it; none for what is no such executable, or of a rare machine.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
-    let file = File::open(path).ok()?;
+    let file = Blocks::open(path)?;
     check(&file)?;
     match number(&file, 18, 2)? {
         21 => Some("powerpc64"),
@@ -33,6 +36,48 @@ pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     }
 }
 
+/// A file that is read in blocks: its numbers lie close together, and a system call for each took longer
+/// than all the rest.
+struct Blocks {
+    file: File,
+    /// The block that was read last, and its offset.
+    last: RefCell<(u64, Vec<u8>)>,
+}
+
+impl Blocks {
+    fn open(path: &Path) -> Option<Blocks> {
+        Some(Blocks { file: File::open(path).ok()?, last: RefCell::default() })
+    }
+
+    /// Reads bytes at an offset, fewer at the end of the file.
+    fn read(&self, bytes: &mut [u8], at: u64) -> Option<usize> {
+        let mut last = self.last.borrow_mut();
+        let mut read = 0;
+        while read < bytes.len() {
+            let at = at.checked_add(read as u64)?;
+            let skipped = at.checked_sub(last.0).and_then(|skipped| usize::try_from(skipped).ok());
+            let Some(skipped) = skipped.filter(|&skipped| skipped < last.1.len()) else {
+                let mut block = vec![0; BLOCK];
+                let length = self.file.read_at(&mut block, at).ok()?;
+                if length == 0 {
+                    break;
+                }
+                block.truncate(length);
+                *last = (at, block);
+                continue;
+            };
+            let length = (last.1.len() - skipped).min(bytes.len() - read);
+            bytes[read..read + length].copy_from_slice(&last.1[skipped..skipped + length]);
+            read += length;
+        }
+        Some(read)
+    }
+
+    fn read_exact(&self, bytes: &mut [u8], at: u64) -> Option<()> {
+        (self.read(bytes, at)? == bytes.len()).then_some(())
+    }
+}
+
 struct Segment {
     kind: u64,
     offset: u64,
@@ -40,7 +85,7 @@ struct Segment {
     size: u64,
 }
 
-fn read_needed(file: &File) -> Option<Vec<String>> {
+fn read_needed(file: &Blocks) -> Option<Vec<String>> {
     let segments = segments(file)?;
     let dynamic = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
     let mut names = Vec::new();
@@ -63,14 +108,14 @@ fn read_needed(file: &File) -> Option<Vec<String>> {
 }
 
 /// Nothing where it is no such executable.
-fn check(file: &File) -> Option<()> {
+fn check(file: &Blocks) -> Option<()> {
     let mut ident = [0; 6];
-    file.read_exact_at(&mut ident, 0).ok()?;
+    file.read_exact(&mut ident, 0)?;
     // Magic, class 64, little endian.
     (ident == *b"\x7fELF\x02\x01").then_some(())
 }
 
-fn segments(file: &File) -> Option<Vec<Segment>> {
+fn segments(file: &Blocks) -> Option<Vec<Segment>> {
     check(file)?;
     let (table, size, count) =
         (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?.min(MAX_ENTRIES));
@@ -85,15 +130,15 @@ fn segments(file: &File) -> Option<Vec<Segment>> {
 }
 
 /// An unsigned number of `width` bytes, 8 at most.
-fn number(file: &File, at: u64, width: usize) -> Option<u64> {
+fn number(file: &Blocks, at: u64, width: usize) -> Option<u64> {
     let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes[..width], at).ok()?;
+    file.read_exact(&mut bytes[..width], at)?;
     Some(u64::from_le_bytes(bytes))
 }
 
-fn string(file: &File, at: u64) -> Option<String> {
+fn string(file: &Blocks, at: u64) -> Option<String> {
     let mut bytes = [0; MAX_NAME];
-    let read = file.read_at(&mut bytes, at).ok()?;
+    let read = file.read(&mut bytes, at)?;
     let end = bytes[..read].iter().position(|&byte| byte == 0)?;
     String::from_utf8(bytes[..end].to_vec()).ok()
 }
