@@ -15,6 +15,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +38,7 @@ const STACK: usize = 64 << 10;
 
 /// Fails where others than this user and root may have written what is at `path`, or may still: it is
 /// not to be executed or loaded.
-pub(crate) fn check(path: &Path) -> io::Result<()> {
+pub(crate) fn check(path: &Path) -> io::Result<fs::Metadata> {
     let found = fs::symlink_metadata(path)?;
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     match (found.uid(), found.mode()) {
@@ -48,8 +49,15 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
         (_, mode) if mode & 0o022 != 0 => {
             refused(format!("others may write to it, its mode is {:o}", mode & 0o7777))
         }
-        _ => Ok(()),
+        _ => Ok(found),
     }
+}
+
+/// Returns the file that this agent runs from. The kernel is asked once, as it makes the path anew each
+/// time.
+pub(crate) fn agent() -> Option<&'static Path> {
+    static AGENT: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
+    AGENT.as_deref()
 }
 
 /// Whether this is the name of a build's directory.
@@ -59,7 +67,7 @@ pub(crate) fn is_build(name: &str) -> bool {
 
 /// Keeps the build that this agent runs from, if that lies in a cache.
 pub(crate) fn hold_build() {
-    let Ok(agent) = std::env::current_exe() else { return };
+    let Some(agent) = agent() else { return };
     let build = agent.parent().filter(|directory| {
         directory.file_name().is_some_and(|name| is_build(&name.to_string_lossy()))
     });
@@ -93,7 +101,7 @@ pub(crate) fn hold(directory: PathBuf) {
 
 /// Whether the directory is on a file system of this host's own, whose calls do not wait for another
 /// host. Unknown ones are not.
-fn is_local(directory: &Path) -> bool {
+pub(crate) fn is_local(directory: &Path) -> bool {
     let local =
         [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC];
     statfs(directory).is_ok_and(|found| local.contains(&found.filesystem_type()))

@@ -30,9 +30,9 @@ impl OfRanks {
             None => OfRanks::Absent,
             Some(Library::At(path)) => OfRanks::Here(path.clone()),
             Some(Library::Named(name)) => {
-                let Ok(agent) = std::env::current_exe() else { return OfRanks::Absent };
+                let Some(agent) = cache::agent() else { return OfRanks::Absent };
                 let path = agent.with_file_name(name.directory());
-                match path.is_dir() && cache::check(&path).is_ok() {
+                match cache::check(&path).is_ok_and(|found| found.is_dir()) {
                     // It was verified before it got this name.
                     true => {
                         cache::hold(path.clone());
@@ -154,7 +154,9 @@ fn keep(archive: &Archive, path: &Path) -> Result<(), String> {
     let kept = write(archive, &new).and_then(|()| match fs::rename(&new, path) {
         Ok(()) => Ok(()),
         // Another job of this moment was faster.
-        Err(_) if path.is_dir() => cache::check(path).map_err(|error| cannot_keep(path, &error)),
+        Err(_) if path.is_dir() => {
+            cache::check(path).map(drop).map_err(|error| cannot_keep(path, &error))
+        }
         Err(error) => Err(cannot_keep(path, &error)),
     });
     // Gone already where it got its name.

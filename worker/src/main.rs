@@ -98,8 +98,8 @@ fn main() -> ExitCode {
 
 /// Goes back to the directory of the login shell, from the cache that it entered to execute this file.
 fn leave_cache() {
-    let (Ok(here), Ok(exe)) = (std::env::current_dir(), std::env::current_exe()) else { return };
-    let entered = exe.parent().and_then(Path::parent) == Some(&here);
+    let (Ok(here), Some(agent)) = (std::env::current_dir(), cache::agent()) else { return };
+    let entered = agent.parent().and_then(Path::parent) == Some(&here);
     if let Some(before) = std::env::var_os("PWD").filter(|_| entered) {
         // It may be gone; an agent names no path that begins here.
         let _ = std::env::set_current_dir(before);

@@ -3,6 +3,7 @@
 //! Its name is fixed before the agent forks from its guardian, so that whoever lives longest can
 //! remove it. Where it is made is the first of a few places that serves.
 
+use crate::cache;
 use crate::say::complain;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
@@ -88,11 +89,11 @@ impl Workspace {
     /// A directory for the ranks' PATH in which this file is called `rlaunch`: beside the agent in
     /// its cache, or in the job's own directory where that may not be written.
     pub(crate) fn commands(&self) -> io::Result<PathBuf> {
-        let agent = std::env::current_exe()?;
+        let agent = cache::agent().ok_or(io::ErrorKind::NotFound)?;
         let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
-        link(&agent, &beside).map(|()| beside).or_else(|error| {
+        link(agent, &beside).map(|()| beside).or_else(|error| {
             let own = self.path().ok_or(error)?.join("bin");
-            link(&agent, &own).map(|()| own)
+            link(agent, &own).map(|()| own)
         })
     }
 
@@ -139,11 +140,14 @@ fn make(place: &Path, name: &str) -> io::Result<Made> {
     Ok(Made { path, _lock: lock })
 }
 
-/// A full disk still makes directories, and some file systems have no sockets.
+/// Fails where a file cannot be written, as on a full disk, which still makes directories; or where there
+/// are no sockets, as on some file systems of another host's.
 fn try_out(directory: &Path) -> io::Result<()> {
     let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
-    UnixListener::bind(&socket)?;
-    fs::remove_file(&socket)?;
+    if !cache::is_local(directory) {
+        UnixListener::bind(&socket)?;
+        fs::remove_file(&socket)?;
+    }
     fs::write(&file, "x")?;
     fs::remove_file(&file)
 }

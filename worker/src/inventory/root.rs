@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::inventory::recording::{Entry, Recording};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -22,6 +22,7 @@ pub(crate) struct Root {
     is_live: bool,
     /// What has been read, when that is wanted.
     seen: Option<RefCell<Seen>>,
+    control_groups: OnceCell<Option<String>>,
 }
 
 /// Paths as they were asked for.
@@ -36,7 +37,7 @@ struct Seen {
 impl Root {
     /// This machine.
     pub(crate) fn live() -> Root {
-        Root { prefix: "/".into(), is_live: true, seen: None }
+        Root { prefix: "/".into(), is_live: true, seen: None, control_groups: OnceCell::new() }
     }
 
     /// This machine, with everything that is read kept for [`Root::recording`].
@@ -52,7 +53,12 @@ impl Root {
     /// A recorded tree.
     pub(crate) fn recorded(prefix: &Path) -> Root {
         let prefix = prefix.canonicalize().unwrap_or_else(|_| prefix.to_owned());
-        Root { prefix, is_live: false, seen: None }
+        Root { prefix, is_live: false, seen: None, control_groups: OnceCell::new() }
+    }
+
+    /// Reads `/proc/self/cgroup`, once: every limit is looked up in it.
+    pub(super) fn control_groups(&self) -> Option<&str> {
+        self.control_groups.get_or_init(|| self.text("/proc/self/cgroup")).as_deref()
     }
 
     /// Where a path of the machine is.

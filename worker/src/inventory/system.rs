@@ -130,7 +130,7 @@ pub(super) fn control_group<T: PartialOrd>(
     controller: &str,
     read: impl Fn(&str) -> Option<T>,
 ) -> Option<T> {
-    let text = root.text("/proc/self/cgroup")?;
+    let text = root.control_groups()?;
     // `0::/user.slice` of version 2, `4:cpu,cpuacct:/` of version 1.
     let path = text.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
