@@ -2,9 +2,9 @@
 //! a window or knows the answer, as ssh(1) has it (`SSH_ASKPASS`).
 
 use super::passphrase::{Echo, LONGEST, Terminal};
-use crate::open_files;
-use crate::printable;
-use crate::report;
+use crate::console::open_files;
+use crate::console::printable;
+use crate::console::report;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};

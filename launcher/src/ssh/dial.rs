@@ -2,7 +2,7 @@
 
 use super::config::{AddressFamily, HostConfig};
 use super::error::SshError;
-use crate::open_files;
+use crate::console::open_files;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpSocket, TcpStream};

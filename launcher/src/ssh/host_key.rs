@@ -6,7 +6,7 @@ use super::config::{HostConfig, StrictHostKeyChecking};
 use super::error::{HostKeyChange, SshError};
 use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
 use super::new_hosts::{NewHostKey, NewHosts};
-use crate::report;
+use crate::console::report;
 use russh::client;
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use super::askpass::Prompter;
 use super::keys::{KeyError, KeyFile, Locked};
-use crate::awake::Deadline;
+use crate::console::deadline::Deadline;
 use nix::unistd::{Uid, User};
 use russh::keys::PrivateKey;
 use std::collections::HashMap;

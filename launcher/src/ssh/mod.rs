@@ -23,11 +23,11 @@ mod proxy;
 mod retry;
 mod stream;
 
-use crate::awake::Deadline;
-use crate::exit::Exit;
+use crate::console::deadline::Deadline;
+use crate::console::exit::Exit;
+use crate::console::report::Failed;
 use crate::hosts::Host;
 use crate::job::Reach;
-use crate::report::Failed;
 use config::{ConfigError, HostConfig, Proxy, SshConfig, StrictHostKeyChecking};
 use error::{HostKeyChange, SshError};
 use host_key::{Client, HostKeys};

@@ -8,7 +8,7 @@ use super::askpass::Prompter;
 use super::config::StrictHostKeyChecking;
 use super::error::SshError;
 use super::known_hosts::{KnownHosts, KnownHostsError, fingerprint};
-use crate::report;
+use crate::console::report;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, PublicKey};
 use std::collections::HashMap;

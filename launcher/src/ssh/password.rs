@@ -8,7 +8,7 @@ use super::jump::{self, Hop, Jump, SSH_PORT};
 use super::known_hosts::{KnownHosts, Verdict, fingerprint};
 use super::new_hosts::NewHostKey;
 use super::{Connection, Line, Ssh, algorithms, login_is_late};
-use crate::awake::{self, Deadline};
+use crate::console::deadline::{self, Deadline};
 use crate::hosts::Host;
 use russh::MethodKind;
 use russh::client::{self, AuthResult, Handle, KeyboardInteractiveAuthResponse as Answer};
@@ -84,7 +84,7 @@ impl Ssh {
         };
         let late =
             || SshError::Timeout { what: "no answer, or no key of the host", timeout: limit };
-        awake::within(limit, looking).await.ok_or_else(late)?
+        deadline::within(limit, looking).await.ok_or_else(late)?
     }
 
     /// Logs in by a key, or says whether a password could.
@@ -136,7 +136,7 @@ impl Ssh {
             what: "the password is not answered",
             timeout: PASSWORD_TIMEOUT,
         };
-        let answer = awake::within(PASSWORD_TIMEOUT, login).await.ok_or_else(late)?;
+        let answer = deadline::within(PASSWORD_TIMEOUT, login).await.ok_or_else(late)?;
         Ok(match answer.map_err(broke(&user))? {
             true => Tried::Open(Box::new(connection)),
             false => Tried::Wrong,

@@ -2,7 +2,7 @@
 
 use super::error::SshError;
 use super::stream::one_line;
-use crate::open_files;
+use crate::console::open_files;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::io;

@@ -1,6 +1,6 @@
 //! The bytes below SSH, whatever carries them, and what the server says in them at first.
 
-use crate::printable;
+use crate::console::printable;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -32,32 +32,34 @@ mod files {
 }
 
 /// The same of what people write for a launcher.
-#[path = "../../../launcher/src/config"]
+#[path = "../../../launcher/src/cli/config"]
 #[expect(dead_code, reason = "of these modules only what reads files is run")]
 mod settings {
     pub(crate) mod error;
     pub(crate) mod file;
 }
 
-#[path = "../../../launcher/src/rank_env"]
+#[path = "../../../launcher/src/plan/rank_env"]
 #[expect(dead_code, reason = "the file's content is run, not the file")]
 mod variables {
     pub(crate) mod env_file;
 }
 
 /// Commands of `Match exec` are never run here, so they need no limit of their own.
-mod open_files {
-    pub(crate) fn give_back(_: &mut std::process::Command) {}
+mod console {
+    pub(crate) mod open_files {
+        pub(crate) fn give_back(_: &mut std::process::Command) {}
+    }
 }
 
 /// And the tags of lines, which a user types.
-#[path = "../../../launcher/src/output"]
+#[path = "../../../launcher/src/run/output"]
 mod tags {
     pub(crate) mod pattern;
 }
 
 /// The same for those who name hosts.
-#[path = "../../../launcher/src/hosts/mod.rs"]
+#[path = "../../../launcher/src/hosts/list/mod.rs"]
 #[expect(dead_code, reason = "of these modules only what reads lists and files is run")]
 mod hosts_of_people;
 

@@ -1,6 +1,6 @@
 //! `Match exec`: a command of this machine decides about a block, as ssh(1) has it.
 
-use crate::open_files;
+use crate::console::open_files;
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

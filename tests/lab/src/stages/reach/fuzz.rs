@@ -78,7 +78,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         targets: &["hostfile", "host-list"],
-        sources: &["tests/fuzz/src/hosts.rs", "launcher/src/hosts/"],
+        sources: &["tests/fuzz/src/hosts.rs", "launcher/src/hosts/list/"],
     },
     Row {
         targets: &["edge", "node", "server", "gathered"],
@@ -140,17 +140,17 @@ const ROWS: &[Row] = &[
         targets: &["cluster"],
         sources: &[
             "tests/fuzz/src/config.rs",
-            "launcher/src/config/file.rs",
-            "launcher/src/config/error.rs",
+            "launcher/src/cli/config/file.rs",
+            "launcher/src/cli/config/error.rs",
         ],
     },
     Row {
         targets: &["variables"],
-        sources: &["tests/fuzz/src/config.rs", "launcher/src/rank_env/env_file.rs"],
+        sources: &["tests/fuzz/src/config.rs", "launcher/src/plan/rank_env/env_file.rs"],
     },
     Row {
         targets: &["tag-pattern"],
-        sources: &["tests/fuzz/src/pattern.rs", "launcher/src/output/pattern.rs"],
+        sources: &["tests/fuzz/src/pattern.rs", "launcher/src/run/output/pattern.rs"],
     },
     Row {
         targets: &["table"],
@@ -235,10 +235,10 @@ mod tests {
     #[test]
     fn targets_follow_their_sources_and_what_was_found() {
         let changed = |file: &str| fuzz_targets_changed(&[file.into()]);
-        assert_eq!(changed("launcher/src/output/pattern.rs"), ["tag-pattern"]);
+        assert_eq!(changed("launcher/src/run/output/pattern.rs"), ["tag-pattern"]);
         assert_eq!(changed("launcher/src/ssh/config/pattern.rs").len(), 3);
         assert_eq!(changed("tests/fuzz/corpus/table/a"), ["table"]);
         assert_eq!(changed("tests/fuzz/src/lib.rs").len(), all().count());
-        assert!(changed("launcher/src/output/pen.rs").is_empty());
+        assert!(changed("launcher/src/run/output/pen.rs").is_empty());
     }
 }

@@ -59,11 +59,11 @@ const ROWS: &[Row] = &[
         from: &[
             "launcher/Cargo.toml",
             "launcher/src/main.rs",
-            "launcher/src/job.rs",
-            "launcher/src/crew.rs",
-            "launcher/src/crew/",
-            "launcher/src/session.rs",
-            "launcher/src/channel.rs",
+            "launcher/src/job/mod.rs",
+            "launcher/src/run/crew.rs",
+            "launcher/src/run/crew/",
+            "launcher/src/run/session.rs",
+            "launcher/src/connect/channel.rs",
             "worker/Cargo.toml",
             "worker/src/main.rs",
             "worker/src/agent.rs",
@@ -79,12 +79,12 @@ const ROWS: &[Row] = &[
     // The end of a job: which rank failed first, what is said of it, and that nothing is left.
     Row {
         from: &[
-            "launcher/src/watch.rs",
-            "launcher/src/first_failure.rs",
-            "launcher/src/conclusion.rs",
-            "launcher/src/signals.rs",
-            "launcher/src/reap.rs",
-            "launcher/src/rescue.rs",
+            "launcher/src/run/watch.rs",
+            "launcher/src/run/first_failure.rs",
+            "launcher/src/run/conclusion.rs",
+            "launcher/src/run/signals.rs",
+            "launcher/src/commands/reap.rs",
+            "launcher/src/connect/rescue.rs",
             "bootstrap/src/reaped.rs",
             "worker/src/cgroup.rs",
             "worker/src/guardian.rs",
@@ -100,16 +100,16 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     Row {
-        from: &["launcher/src/events.rs"],
+        from: &["launcher/src/run/events.rs"],
         netns: &["teardown::events::", "services::clocks", "restarts::a_"],
         vm: &[],
     },
     Row {
         from: &[
-            "launcher/src/refusal.rs",
-            "launcher/src/report.rs",
-            "launcher/src/printable.rs",
-            "launcher/src/exit.rs",
+            "launcher/src/run/preflight_report.rs",
+            "launcher/src/console/report.rs",
+            "launcher/src/console/printable.rs",
+            "launcher/src/console/exit.rs",
         ],
         netns: &["failing", "missing", "unreachable", "abuse::ssh::words_of_a_host"],
         vm: &[],
@@ -119,17 +119,17 @@ const ROWS: &[Row] = &[
         netns: &["missing", "delivery", "environment"],
         vm: &[],
     },
-    Row { from: &["launcher/src/restart.rs"], netns: &["restarts"], vm: &[] },
+    Row { from: &["launcher/src/run/restart.rs"], netns: &["restarts"], vm: &[] },
     Row {
         from: &[
-            "launcher/src/args.rs",
-            "launcher/src/args/",
-            "launcher/src/help.rs",
+            "launcher/src/cli/args.rs",
+            "launcher/src/cli/args/",
+            "launcher/src/cli/help.rs",
             "launcher/help/",
-            "launcher/src/manual.rs",
-            "launcher/src/shell_words.rs",
-            "launcher/src/dry_run.rs",
-            "launcher/src/dry_run/",
+            "launcher/src/cli/manual.rs",
+            "launcher/src/console/shell_words.rs",
+            "launcher/src/run/dry_run.rs",
+            "launcher/src/run/dry_run/",
         ],
         netns: &["words", "dry_run", "missing::a_command_line", "example"],
         vm: &[],
@@ -137,12 +137,12 @@ const ROWS: &[Row] = &[
     // The environment of ranks, whatever has put it together; `-v` shows it, but for secrets.
     Row {
         from: &[
-            "launcher/src/config.rs",
-            "launcher/src/config/",
-            "launcher/src/trust.rs",
-            "launcher/src/rank_env.rs",
-            "launcher/src/rank_env/",
-            "launcher/src/log.rs",
+            "launcher/src/cli/config.rs",
+            "launcher/src/cli/config/",
+            "launcher/src/commands/trust.rs",
+            "launcher/src/plan/rank_env.rs",
+            "launcher/src/plan/rank_env/",
+            "launcher/src/console/log.rs",
             "worker/src/rank_env.rs",
             "worker/src/login.rs",
             "bootstrap/src/env.rs",
@@ -154,9 +154,9 @@ const ROWS: &[Row] = &[
     // An MPIJob is an allocation, and the command that leads to its pods.
     Row {
         from: &[
-            "launcher/src/listing.rs",
-            "launcher/src/hosts/",
-            "launcher/src/allocation/",
+            "launcher/src/cli/listing.rs",
+            "launcher/src/hosts/list/",
+            "launcher/src/cli/allocation/",
             "bootstrap/src/names.rs",
         ],
         netns: &["hosts", "rsh::an_mpijob", "rsh::pods", "abuse::ssh::names"],
@@ -164,30 +164,34 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/map.rs",
-            "launcher/src/map/",
-            "launcher/src/placement.rs",
-            "launcher/src/placement_line.rs",
-            "launcher/src/crew/settle.rs",
+            "launcher/src/plan/map.rs",
+            "launcher/src/plan/map/",
+            "launcher/src/plan/placement.rs",
+            "launcher/src/plan/placement_line.rs",
+            "launcher/src/run/crew/settle.rs",
             "worker/sys/src/numa.rs",
         ],
         netns: &["placement", "hosts", "hello", "network::processors"],
         vm: &["launching"],
     },
     Row {
-        from: &["launcher/src/apps/", "worker/src/awaited_ports.rs", "worker/src/rank_files.rs"],
+        from: &[
+            "launcher/src/job/apps/",
+            "worker/src/awaited_ports.rs",
+            "worker/src/rank_files.rs",
+        ],
         netns: &["apps", "environment::preloaded"],
         vm: &[],
     },
     // Variables by which libraries and frameworks find each other and their network.
     Row {
         from: &[
-            "launcher/src/setup.rs",
-            "launcher/src/setup/",
-            "launcher/src/held_ports.rs",
-            "launcher/src/env_style.rs",
-            "launcher/src/nccl.rs",
-            "launcher/src/nccl/",
+            "launcher/src/plan/setup.rs",
+            "launcher/src/plan/setup/",
+            "launcher/src/plan/held_ports.rs",
+            "launcher/src/plan/env_style.rs",
+            "launcher/src/plan/nccl.rs",
+            "launcher/src/plan/nccl/",
             "worker/src/inventory/nccl.rs",
         ],
         netns: &["environment", "placement", "network", "gpu"],
@@ -195,7 +199,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/horovod.rs",
+            "launcher/src/plan/horovod.rs",
             "worker/src/horovod.rs",
             "worker/src/horovod/",
             "worker/src/socket_owner.rs",
@@ -209,9 +213,9 @@ const ROWS: &[Row] = &[
     // The tree of agents comes about, carries what its ranks want, and is torn.
     Row {
         from: &[
-            "launcher/src/oob.rs",
-            "launcher/src/oob/",
-            "launcher/src/rendezvous.rs",
+            "launcher/src/hosts/addresses.rs",
+            "launcher/src/hosts/addresses/",
+            "launcher/src/run/rendezvous.rs",
             "worker/src/oob/",
             "bootstrap/src/tree/",
             "bootstrap/src/oob.rs",
@@ -227,9 +231,9 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/table.rs",
-            "launcher/src/show.rs",
-            "launcher/src/columns.rs",
+            "launcher/src/plan/table.rs",
+            "launcher/src/run/show.rs",
+            "launcher/src/console/columns.rs",
             "bootstrap/src/table.rs",
             "bootstrap/src/table/",
             "bootstrap/rank-table.schema.json",
@@ -245,28 +249,32 @@ const ROWS: &[Row] = &[
         vm: &["launching", "selection"],
     },
     Row {
-        from: &["launcher/src/selection.rs", "launcher/src/selection/", "launcher/src/reach.rs"],
+        from: &[
+            "launcher/src/plan/selection.rs",
+            "launcher/src/plan/selection/",
+            "launcher/src/plan/rdma_check.rs",
+        ],
         netns: &["network", "guides"],
         vm: &["selection", "guides", "star"],
     },
     Row {
-        from: &["launcher/src/mesh/", "worker/src/mesh/", "bootstrap/src/mesh.rs"],
+        from: &["launcher/src/run/mesh/", "worker/src/mesh/", "bootstrap/src/mesh.rs"],
         netns: &[],
         vm: &["mesh", "mesh_killed", "selection::people"],
     },
     // Paths that do not work: what follows, and what is said of them.
     Row {
         from: &[
-            "launcher/src/mesh/advice.rs",
-            "launcher/src/mesh/verdict.rs",
-            "launcher/src/mesh/words.rs",
-            "launcher/src/mesh/show.rs",
+            "launcher/src/run/mesh/advice.rs",
+            "launcher/src/run/mesh/verdict.rs",
+            "launcher/src/run/mesh/words.rs",
+            "launcher/src/run/mesh/show.rs",
         ],
         netns: &[],
         vm: &["mesh_faults", "selection", "mesh::six", "guides"],
     },
     Row {
-        from: &["launcher/src/mesh/watch.rs", "worker/prover/src/watch.rs"],
+        from: &["launcher/src/run/mesh/watch.rs", "worker/prover/src/watch.rs"],
         netns: &[],
         vm: &["mesh_watch", "prover"],
     },
@@ -290,10 +298,10 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/topo.rs",
-            "launcher/src/topo/",
-            "launcher/src/capture.rs",
-            "launcher/src/ask.rs",
+            "launcher/src/commands/topo.rs",
+            "launcher/src/commands/topo/",
+            "launcher/src/commands/capture.rs",
+            "launcher/src/commands/ask.rs",
             "worker/src/inventory/",
             "bootstrap/src/inventory/",
         ],
@@ -307,7 +315,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/ssh_config.rs",
+            "launcher/src/commands/ssh_config.rs",
             "launcher/src/ssh/config.rs",
             "launcher/src/ssh/config/",
         ],
@@ -316,8 +324,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/ssh_setup.rs",
-            "launcher/src/ssh_setup/",
+            "launcher/src/commands/ssh_setup.rs",
+            "launcher/src/commands/ssh_setup/",
             "launcher/src/ssh/password.rs",
         ],
         netns: &["ssh_setup", "abuse::ssh::"],
@@ -325,17 +333,17 @@ const ROWS: &[Row] = &[
     },
     // Limits of what is waited for, and what is said meanwhile.
     Row {
-        from: &["launcher/src/awake.rs", "launcher/src/waiting.rs"],
+        from: &["launcher/src/console/deadline.rs", "launcher/src/console/waiting.rs"],
         netns: &["jump", "unreachable", "lost::who_stands_still", "standstill"],
         vm: &[],
     },
     Row {
-        from: &["launcher/src/route/", "launcher/src/landing.rs"],
+        from: &["launcher/src/connect/route/", "launcher/src/run/container_check.rs"],
         netns: &["rsh"],
         vm: &["containers"],
     },
     Row {
-        from: &["launcher/src/agent/", "launcher/src/route/command.rs"],
+        from: &["launcher/src/connect/agent/", "launcher/src/connect/route/command.rs"],
         netns: &[
             "abuse::cache",
             "delivery",
@@ -350,7 +358,7 @@ const ROWS: &[Row] = &[
     // The agent's place in the cache and what lies there, and limits of open files.
     Row {
         from: &[
-            "launcher/src/open_files.rs",
+            "launcher/src/console/open_files.rs",
             "worker/src/cache.rs",
             "worker/src/open_files.rs",
             "worker/src/verify.rs",
@@ -361,8 +369,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         from: &[
-            "launcher/src/callback.rs",
-            "launcher/src/callback/",
+            "launcher/src/connect/callback.rs",
+            "launcher/src/connect/callback/",
             "worker/src/callback.rs",
             "bootstrap/src/callback.rs",
             "bootstrap/src/crowd.rs",
@@ -374,30 +382,34 @@ const ROWS: &[Row] = &[
     // A reader that pauses or leaves is the output's as much as the end's.
     Row {
         from: &[
-            "launcher/src/output.rs",
-            "launcher/src/output/",
-            "launcher/src/crew/streams.rs",
+            "launcher/src/run/output.rs",
+            "launcher/src/run/output/",
+            "launcher/src/run/crew/streams.rs",
             "worker/src/pump.rs",
             "worker/src/outbox.rs",
         ],
         netns: &["output", "printing", "teardown::reader::"],
         vm: &[],
     },
-    Row { from: &["launcher/src/stdin.rs", "worker/src/stdin.rs"], netns: &["stdin"], vm: &[] },
+    Row { from: &["launcher/src/run/stdin.rs", "worker/src/stdin.rs"], netns: &["stdin"], vm: &[] },
     Row {
         from: &[
-            "launcher/src/record.rs",
-            "launcher/src/record/",
-            "launcher/src/figures.rs",
-            "launcher/src/figures/",
-            "launcher/src/verdict.rs",
-            "launcher/src/verdict/",
-            "launcher/src/bench/train.rs",
+            "launcher/src/run/record.rs",
+            "launcher/src/run/record/",
+            "launcher/src/commands/figures.rs",
+            "launcher/src/commands/figures/",
+            "launcher/src/commands/verdict.rs",
+            "launcher/src/commands/verdict/",
+            "launcher/src/commands/bench/train.rs",
         ],
         netns: &["report", "network::what_nccl"],
         vm: &[],
     },
-    Row { from: &["launcher/src/bench.rs", "worker/comm/bench/"], netns: &["bench"], vm: &[] },
+    Row {
+        from: &["launcher/src/commands/bench.rs", "worker/comm/bench/"],
+        netns: &["bench"],
+        vm: &[],
+    },
     Row {
         from: &["worker/src/singleton.rs", "worker/src/elf.rs"],
         netns: &["singleton", "missing::a_program"],
@@ -406,7 +418,7 @@ const ROWS: &[Row] = &[
     // The library that ranks link and import.
     Row {
         from: &[
-            "launcher/src/agent/library.rs",
+            "launcher/src/connect/agent/library.rs",
             "worker/src/library.rs",
             "bootstrap/src/library.rs",
             "worker/comm/capi/",

@@ -29,7 +29,7 @@ fn names(selection: &Selection) -> String {
 
 #[test]
 fn a_line_of_the_launchers_output() {
-    let reach = reach(&["launcher/src/output/pen.rs"]);
+    let reach = reach(&["launcher/src/run/output/pen.rs"]);
     assert_eq!(packages(&reach), "rlaunch");
     assert_eq!(names(&reach.netns), "output:: printing:: teardown::reader::");
     assert_eq!(reach.vm, Selection::Nothing);
@@ -41,7 +41,7 @@ fn a_line_of_the_launchers_output() {
          changed",
         "fuzz: nothing: no target is built from what changed",
         "sim: nothing: it is not made of what changed",
-        "vm: nothing: no row of the table leads there from launcher/src/output/",
+        "vm: nothing: no row of the table leads there from launcher/src/run/output/",
     ] {
         assert!(said.lines().any(|said| said == line), "{line}\nis not in\n{said}");
     }
@@ -51,7 +51,7 @@ fn a_line_of_the_launchers_output() {
 
 #[test]
 fn a_file_that_the_fuzzer_compiles_as_well() {
-    let reach = reach(&["launcher/src/output/pattern.rs"]);
+    let reach = reach(&["launcher/src/run/output/pattern.rs"]);
     assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     assert_eq!(reach.fuzz.as_deref(), Some(["tag-pattern".to_owned()].as_slice()));
 }

@@ -1,0 +1,68 @@
+//! `rlaunch ssh-setup`, as typed.
+
+use crate::commands::ssh_setup::Container;
+use clap::{ArgAction, Parser};
+use std::path::PathBuf;
+
+/// Make hosts open to your key, so that jobs can run there without a password.
+///
+/// It logs in by a password, once, where no key works yet, installs the key, corrects the modes
+/// that sshd insists on, and tries a fresh login. It says first what it will do, and asks. A second
+/// run finds nothing to do.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlaunch ssh-setup",
+    max_term_width = 100,
+    after_help = "\
+What is written, where it is not there yet:
+  here        ~/.ssh/id_ed25519 and .pub        a key without a passphrase, if you have none
+              ~/.ssh/known_hosts                keys of hosts, as shown to you first
+  on a host   ~/.ssh/authorized_keys            one line for your key; what is there stays
+              modes: ~ not writable for others, ~/.ssh 700, authorized_keys 600
+With --container NAME also
+  here        ~/.ssh/id_ed25519_NAME and .pub   a second key, that leads into the container
+              ~/.ssh/rlaunch-NAME               for --ssh-config: hosts by that key
+  on a host   ~/.ssh/rlaunch-NAME.sh            runs `docker exec -i NAME`, mode 700
+              ~/.ssh/authorized_keys            one line for that key, with this command
+Nothing else is changed. Secrets are neither written down nor given to another program.
+
+Examples:
+  rlaunch ssh-setup -H a,b                        this account's name there, a password each at most
+  rlaunch ssh-setup -H nvidia@a,nvidia@b --dry-run   what would be done
+  rlaunch ssh-setup -H a,b --container mpicont    and into the containers called mpicont:
+  rlaunch --ssh-config ~/.ssh/rlaunch-mpicont -H a,b hostname"
+)]
+pub(crate) struct SetupArgs {
+    /// The hosts, as for a job
+    #[arg(
+        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
+        action = ArgAction::Append, required = true
+    )]
+    pub(crate) hosts: Vec<String>,
+
+    /// Make a second key that leads into the container of this name, on every host: by docker, or
+    /// by podman or nerdctl as podman:NAME
+    #[arg(long, value_name = "[KIND:]NAME")]
+    pub(crate) container: Option<Container>,
+
+    /// The key to install, made if it is not there. Otherwise the one that ~/.ssh/config names, or
+    /// ~/.ssh/id_ed25519
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// Do not ask whether to go on
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// Say what would be done, and do nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) dry_run: bool,
+
+    /// The SSH port of hosts for which ~/.ssh/config names none
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
+    /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ssh_config: Option<PathBuf>,
+}

@@ -1,0 +1,110 @@
+//! What the file says of hosts: what is dialled, as whom, how many ranks they take.
+
+use super::file::HostEntry;
+use crate::hosts::Host;
+use rlaunch_bootstrap::job::InterfaceAddress;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// `[hosts.NAME]` of a file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostBook {
+    pub(crate) path: PathBuf,
+    pub(crate) entries: Vec<HostEntry>,
+}
+
+impl HostBook {
+    fn get(&self, name: &str) -> Option<&HostEntry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// What leads to a host: the host as it is dialled, and its port where the file gives one. A user
+    /// that was typed counts before the file's.
+    pub(crate) fn way_to(&self, host: &Host) -> (Host, Option<u16>) {
+        let mut dialled = host.clone();
+        let Some(entry) = self.get(&host.name) else { return (dialled, None) };
+        dialled.name = entry.ssh.clone().unwrap_or(dialled.name);
+        dialled.user = dialled.user.or_else(|| entry.user.clone());
+        (dialled, entry.port)
+    }
+
+    /// Lists of hosts as `-H` has them, in which a host without a number of slots gets the file's.
+    pub(crate) fn with_slots(&self, lists: &[String]) -> Vec<String> {
+        let of_entry = |text: &str| {
+            let name = text.trim().rsplit('@').next().unwrap_or_default();
+            let name = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
+            let entry = self.get(name).and_then(|entry| Some((entry, entry.slots?)));
+            let Some((entry, slots)) = entry else { return text.to_owned() };
+            let user = text.trim().rsplit_once('@').map(|(user, _)| format!("{user}@"));
+            format!("{}{}:{slots}", user.unwrap_or_default(), entry.bracketed())
+        };
+        let of_list = |list: &String| list.split(',').map(of_entry).collect::<Vec<_>>().join(",");
+        lists.iter().map(of_list).collect()
+    }
+
+    /// Addresses of the fabric, which agents and ranks use before others.
+    pub(crate) fn mesh(&self) -> Vec<IpAddr> {
+        self.entries.iter().flat_map(|entry| &entry.mesh).map(|(address, _)| *address).collect()
+    }
+
+    /// What to say of addresses that a host should have on the fabric and that are not among its own.
+    pub(crate) fn absent(&self, name: &str, own: &[InterfaceAddress]) -> Vec<String> {
+        let mesh = self.get(name).map_or(&[][..], |entry| &entry.mesh);
+        let absent = mesh.iter().filter(|(address, _)| !own.iter().any(|o| o.address == *address));
+        let place = self.path.display();
+        absent
+            .map(|(a, line)| format!("{name} has no address {a}, its mesh in {place}:{line}"))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn book(text: &str) -> HostBook {
+        let path = Path::new("rlaunch.toml");
+        HostBook {
+            path: path.into(),
+            entries: crate::cli::config::file::parse(text, path).unwrap().hosts,
+        }
+    }
+
+    #[test]
+    fn hosts_are_dialled_as_the_file_says() {
+        let book = book("[hosts.t]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\n[hosts.s]\n");
+        let way = |entry: &str| {
+            let hosts = crate::hosts::parse(&[entry.to_owned()]).unwrap();
+            let (host, port) = book.way_to(&hosts[0]);
+            (host.to_string(), port)
+        };
+        assert_eq!(way("t"), ("me@10.0.0.170".to_owned(), Some(2222)));
+        assert_eq!(way("you@t"), ("you@10.0.0.170".to_owned(), Some(2222)));
+        assert_eq!(way("s"), ("s".to_owned(), None));
+        assert_eq!(way("other"), ("other".to_owned(), None));
+    }
+
+    #[test]
+    fn slots_of_the_file_count_where_none_are_typed() {
+        let book = book("[hosts.t]\nslots = 4\n[hosts.\"fd00::2\"]\nslots = 2\n[hosts.s]\n");
+        let lists = |list: &str| book.with_slots(&[list.to_owned()]).join(" ");
+        assert_eq!(lists("t,me@t, t,t:1,s,x"), "t:4,me@t:4,t:4,t:1,s,x");
+        assert_eq!(lists("[fd00::2],fd00::2,[fd00::2]:1"), "[fd00::2]:2,[fd00::2]:2,[fd00::2]:1");
+        assert_eq!(lists("n[01-16,20],t:2"), "n[01-16,20],t:2");
+    }
+
+    #[test]
+    fn a_fabric_address_that_is_nowhere_is_said() {
+        let book = book("[hosts.t]\nmesh = [\"10.1.0.1\", \"10.1.0.2\"]\n");
+        let own = [InterfaceAddress {
+            interface: "eth1".into(),
+            address: "10.1.0.1".parse().unwrap(),
+            prefix: 24,
+        }];
+        let expected = "t has no address 10.1.0.2, its mesh in rlaunch.toml:2";
+        assert_eq!(book.absent("t", &own), [expected]);
+        assert!(book.absent("s", &own).is_empty());
+        assert_eq!(book.mesh().len(), 2);
+    }
+}

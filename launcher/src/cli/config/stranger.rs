@@ -1,0 +1,225 @@
+//! Keys that a file of the working directory may set before the user trusts it: a cloned repository or an
+//! unpacked archive brings one as easily as any other file.
+//!
+//! Every key is in one of two lists. One that is in neither needs trust, and a test asks for a
+//! decision.
+
+use super::error::Place;
+use super::file::HostEntry;
+use super::merge::Given;
+use std::path::{Path, PathBuf};
+
+/// Keys that count at once. None of them chooses a program, a host or a network, runs a command,
+/// reads or writes a file, sends variables or code anywhere, hides what rlaunch has to say, or
+/// weakens how hosts and ranks prove who they are.
+const HARMLESS: &[&str] = &[
+    "abort-on-link-down",
+    "allow-run-as-root",
+    "bind",
+    "connect",
+    "continue-on-error",
+    "cpus-per-rank",
+    "dry-run",
+    "env-style",
+    "gpu-mask",
+    "init-timeout",
+    "kill-after",
+    "log-json",
+    "map-by",
+    "master-port",
+    "max-restarts",
+    "merge-stderr",
+    "mesh",
+    "mesh-timeout",
+    "name",
+    "nccl-share-gpu",
+    "nccl-verify",
+    "nnodes",
+    "no-horovod",
+    "no-record",
+    "no-watch",
+    "node-timeout",
+    "np",
+    "npernode",
+    "oversubscribe",
+    "port-range",
+    "radix",
+    "rank-by",
+    "rdma-retries",
+    "rdma-timeout",
+    "require-rdma",
+    "serve",
+    "service-level",
+    "show",
+    "singleton",
+    "ssh-fanout",
+    "tag-output",
+    "timeout",
+    "traffic-class",
+    "transport",
+    "verbose",
+];
+
+/// Keys that count once the file is trusted, and what each does.
+const NEEDS_TRUST: &[(&str, &str)] = &[
+    ("after", "lets hosts connect to an address"),
+    ("agent", "chooses the program that is sent to hosts"),
+    ("agent-dir", "chooses where hosts keep a program"),
+    ("container", "chooses where programs run"),
+    ("container-exec", "runs a command on hosts"),
+    ("env", "sets variables of ranks"),
+    ("env-file", "sends a file's variables to hosts"),
+    ("events", "writes a file"),
+    ("exclude", "chooses hosts"),
+    ("gid-index", "chooses a network"),
+    ("hca", "chooses a network"),
+    ("host", "chooses hosts"),
+    ("hostfile", "chooses hosts"),
+    ("ignored", "prints sentences as if rlaunch said them"),
+    ("interfaces", "chooses a network"),
+    ("log-level", "can hide warnings"),
+    ("login", "runs a login shell on hosts"),
+    ("nccl-net-plugin", "loads code into ranks"),
+    ("new-hosts", "decides whether hosts without a known key are accepted"),
+    ("no-env", "decides on variables of ranks"),
+    ("oob-if", "chooses a network"),
+    ("oob-net", "chooses a network"),
+    ("output-dir", "writes files"),
+    ("port", "chooses an SSH server"),
+    ("preload", "sends a file to hosts"),
+    ("quiet", "hides warnings"),
+    ("remark", "prints sentences as if rlaunch said them"),
+    ("rsh", "runs a command on this machine"),
+    ("ssh-config", "can run commands on this machine"),
+    ("stdin", "sends a file to a rank"),
+    ("template", "sends a file to hosts"),
+    ("wdir", "chooses programs and files by their directory"),
+];
+
+/// Tells whether a setting counts without trust. A control character could be an escape sequence
+/// for the terminal.
+pub(super) fn is_harmless(given: &Given) -> bool {
+    let is_plain = |word: &std::ffi::OsString| !word.to_string_lossy().contains(char::is_control);
+    HARMLESS.contains(&given.long.as_str()) && given.words.iter().all(is_plain)
+}
+
+/// Tells whether a setting stands in this file.
+pub(super) fn is_of(given: &Given, path: &Path) -> bool {
+    matches!(&given.place, Place::Line(of, _) if of == path)
+}
+
+/// Says what a key that needs trust does.
+pub(super) fn effect(key: &str) -> &'static str {
+    let known = NEEDS_TRUST.iter().find(|(known, _)| *known == key);
+    known.map_or("has a control character", |(_, effect)| effect)
+}
+
+/// Keys of an untrusted file that would count if it were trusted.
+#[derive(Clone, Debug)]
+pub(crate) struct Aside {
+    path: PathBuf,
+    /// Each key with its line.
+    keys: Vec<(String, usize)>,
+    /// The hosts would be this file's: nothing more important names any.
+    names_the_hosts: bool,
+}
+
+impl Aside {
+    /// Collects what is left aside of `path`: those of these settings that need trust, and its
+    /// `hosts`; `None` where that is nothing.
+    pub(super) fn of(path: &Path, would_count: &[Given], hosts: &[HostEntry]) -> Option<Aside> {
+        let line_here = |given: &Given| match &given.place {
+            Place::Line(of, line) if of == path => Some(*line),
+            _ => None,
+        };
+        let mut keys: Vec<(String, usize)> =
+            hosts.first().map(|first| ("hosts".to_owned(), first.line)).into_iter().collect();
+        let mut names_the_hosts = false;
+        for given in would_count.iter().filter(|given| !is_harmless(given)) {
+            let Some(line) = line_here(given) else { continue };
+            let key = match given.long.as_str() {
+                "host" => "hosts",
+                key => key,
+            };
+            names_the_hosts |= matches!(key, "hosts" | "hostfile");
+            if !keys.iter().any(|(known, _)| known == key) {
+                keys.push((key.to_owned(), line));
+            }
+        }
+        keys.sort_by_key(|(_, line)| *line);
+        (!keys.is_empty()).then(|| Aside { path: path.to_owned(), keys, names_the_hosts })
+    }
+
+    /// Gives the file, where its hosts would be the job's.
+    pub(super) fn hosts_are_of(&self) -> Option<&Path> {
+        self.names_the_hosts.then_some(&*self.path)
+    }
+
+    /// Says it on one line.
+    pub(super) fn sentence(&self) -> String {
+        let are = match &self.keys[..] {
+            [(key, _)] if key != "hosts" => "is",
+            _ => "are",
+        };
+        format!(
+            "{} is not trusted, so {} {are} left aside; `rlaunch trust` shows what the file does \
+             and trusts it",
+            shown(&self.path),
+            self.listed()
+        )
+    }
+
+    /// Gives a hint for an error that may come of it.
+    pub(super) fn hint(&self) -> String {
+        let path = shown(&self.path);
+        format!("{} of {path} would count after `rlaunch trust`", self.listed())
+    }
+
+    fn listed(&self) -> String {
+        let listed: Vec<String> =
+            self.keys.iter().map(|(key, line)| format!("{key} (line {line})")).collect();
+        match listed.split_last() {
+            Some((last, first)) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+            _ => listed.concat(),
+        }
+    }
+}
+
+/// Shows a file that was found as a user would type it.
+pub(super) fn shown(path: &Path) -> String {
+    let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
+    format!("{}{}", if here { "./" } else { "" }, path.display())
+}
+
+/// Gives all keys that need trust.
+#[cfg(test)]
+pub(super) fn needing_trust() -> impl Iterator<Item = &'static str> {
+    NEEDS_TRUST.iter().map(|(key, _)| *key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::merge;
+    use super::*;
+    use crate::cli::args::Args;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_key_is_either_harmless_or_needs_trust() {
+        let command = Args::command();
+        let keys: Vec<&str> = command
+            .get_arguments()
+            .filter(|arg| merge::is_setting(arg))
+            .filter_map(clap::Arg::get_long)
+            .collect();
+        for key in &keys {
+            let lists = usize::from(HARMLESS.contains(key))
+                + NEEDS_TRUST.iter().filter(|(known, _)| known == key).count();
+            assert_eq!(lists, 1, "`{key}` has to be in one list: may a stranger's file set it?");
+        }
+        let known = HARMLESS.iter().chain(NEEDS_TRUST.iter().map(|(key, _)| key));
+        for key in known {
+            assert!(keys.contains(key), "{key} is no key");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+use super::*;
+use crate::cli::args::{Args, BenchArgs, ReapArgs, TopoArgs};
+use clap::{CommandFactory, Parser};
+use std::fs;
+use tempfile::TempDir;
+
+/// A directory with `rlaunch.toml` in it, which nobody trusts yet, and variables.
+fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join("rlaunch.toml"), text).unwrap();
+    let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let (directory, home) = (scratch.path().to_owned(), scratch.path().join("home"));
+    (scratch, Surroundings { variables, directory, home: Some(home) })
+}
+
+/// Like `strange`, with a file that is trusted.
+fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
+    let (scratch, around) = strange(text, variables);
+    let file = around.directory.join("rlaunch.toml");
+    TrustStore::of(&around).unwrap().trust(&file, text).unwrap();
+    (scratch, around)
+}
+
+fn words(line: &str) -> Vec<OsString> {
+    std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from).collect()
+}
+
+/// What a command line means with such a file and variables.
+fn meant<P: Parser>(
+    line: &str,
+    text: &str,
+    variables: &[(&str, &str)],
+) -> Result<(P, Found), String> {
+    let (scratch, around) = around(text, variables);
+    let found = with_defaults(Args::command(), P::command(), words(line), &around);
+    let (words, found) = found.map_err(|error| {
+        error.to_string().replace(&format!("{}/", scratch.path().display()), "")
+    })?;
+    Ok((P::try_parse_from(words).unwrap(), found))
+}
+
+fn job(line: &str, text: &str, variables: &[(&str, &str)]) -> Args {
+    meant::<Args>(line, text, variables).unwrap().0
+}
+
+fn said(line: &str, text: &str, variables: &[(&str, &str)]) -> String {
+    meant::<Args>(line, text, variables).unwrap_err()
+}
+
+#[test]
+fn flags_count_before_the_environment_before_the_profile_before_the_defaults() {
+    let file = "[defaults]\nnp = 2\nwdir = \"/d\"\nradix = 5\nkill-after = 1\ntag-output = true\n\
+                [profile.x]\nnp = 3\nwdir = \"/p\"\nradix = 6\n";
+    let variables = [("RLAUNCH_NP", "4"), ("RLAUNCH_WDIR", "/e")];
+    let args = job("--profile x --np 5 hostname", file, &variables);
+    assert_eq!(args.hosts.ranks, Some(5));
+    assert_eq!(args.program.wdir, Some("/e".into()));
+    assert_eq!(args.between.radix, Some(6));
+    assert_eq!(args.end.kill_after.as_secs(), 1);
+    assert_eq!(args.command.argv, ["hostname"]);
+    // Without the profile it says nothing; and a program's words are its own.
+    let args = job("hostname --np 7", file, &[("RLAUNCH_PROFILE", "")]);
+    assert_eq!((args.hosts.ranks, args.between.radix), (Some(2), Some(5)));
+    assert_eq!(args.command.argv, ["hostname", "--np", "7"]);
+    let args = job("hostname", file, &[("RLAUNCH_PROFILE", "x")]);
+    assert_eq!(args.hosts.ranks, Some(3));
+}
+
+#[test]
+fn lists_replace_each_other_and_variables_of_ranks_add_up() {
+    let file = "[defaults]\nhosts = [\"a\", \"b:2\"]\nenv = [\"A=1\", \"B=1\"]\n\
+                oob-if = [\"e0\", \"e1\"]\n[profile.x]\nenv = \"A=2\"\n[hosts.c]\n";
+    let args = job("--profile x -x B=3 p", file, &[("RLAUNCH_OOB_IF", "e2,e3")]);
+    assert_eq!(args.hosts.hosts, ["a", "b:2"]);
+    assert_eq!(args.program.env, ["A=1", "B=1", "A=2", "B=3"]);
+    assert_eq!(args.between.oob_if, ["e2", "e3"]);
+    assert_eq!(job("-H d p", file, &[]).hosts.hosts, ["d"]);
+    // Without a list, the hosts of the file are all that it has.
+    assert_eq!(job("p", "[hosts.b]\n[hosts.a]\n", &[]).hosts.hosts, ["b", "a"]);
+    assert_eq!(job("p", "[hosts.b]\n", &[("RLAUNCH_HOSTS", "x,y")]).hosts.hosts, ["x,y"]);
+}
+
+#[test]
+fn what_excludes_what_was_typed_is_left_out() {
+    let file = "[defaults]\nrsh = \"ssh -x\"\nno-watch = true\n[profile.x]\nno-watch = false\n";
+    let (args, found) = meant::<Args>("--port 2222 p", file, &[]).unwrap();
+    assert!(args.reach.rsh.is_none() && args.network.mesh.no_watch);
+    assert!(found.notes[0].ends_with("rsh is left out for --port"), "{found:?}");
+    assert!(found.hint().unwrap().contains("no-watch ("), "{found:?}");
+    let args = job("--profile x --abort-on-link-down p", file, &[]);
+    assert!(!args.network.mesh.no_watch && args.reach.rsh.is_some());
+    let both = said("p", "[defaults]\nrsh = \"ssh\"\nport = 22\n", &[]);
+    assert_eq!(both, "rlaunch.toml:3: `port` and `rsh` (rlaunch.toml:2) exclude each other");
+}
+
+#[test]
+fn variables_of_ranks_are_no_options() {
+    let variables = [
+        ("RLAUNCH_HOST", "a"),
+        ("RLAUNCH_INIT_TIMEOUT", "no number"),
+        ("RLAUNCH_NO_SUCH", "1"),
+        ("RLAUNCH_NP", ""),
+        ("RLAUNCH_TAG_OUTPUT", "1"),
+        ("RLAUNCH_VERBOSE", "2"),
+        ("RLAUNCH_OVERSUBSCRIBE", "off"),
+    ];
+    let (args, found) = meant::<Args>("p", "", &variables).unwrap();
+    assert!(args.hosts.hosts.is_empty() && args.network.init_timeout.is_none());
+    assert!(!args.hosts.oversubscribe && args.hosts.ranks.is_none());
+    assert_eq!(args.output.verbose, 2);
+    assert_eq!(found.notes, ["RLAUNCH_NO_SUCH stands for no option"]);
+    assert_eq!(found.given.len(), 2, "{found:?}");
+}
+
+#[test]
+fn mistakes_are_named_where_they_stand() {
+    let of = |line: &str| said("p", &format!("[defaults]\n\n{line}\n"), &[]);
+    assert_eq!(
+        of("tag_outputs = true"),
+        "rlaunch.toml:3: unknown key `tag_outputs`: `tag-output` exists"
+    );
+    assert_eq!(of("xyzzy = 1"), "rlaunch.toml:3: unknown key `xyzzy`");
+    assert_eq!(of("profile = \"x\""), "rlaunch.toml:3: `profile` is for the command line");
+    assert_eq!(of("np = 0"), "rlaunch.toml:3: `np` cannot be `0`: a number of ranks, 1 or more");
+    assert_eq!(
+        of("transport = \"tpc\""),
+        "rlaunch.toml:3: `transport` cannot be `tpc`: auto, rdma or tcp"
+    );
+    assert_eq!(of("oversubscribe = \"x\""), "rlaunch.toml:3: `oversubscribe` is true or false");
+    assert_eq!(of("np = true"), "rlaunch.toml:3: `np` takes a value, not true or false");
+    assert_eq!(of("np = [\"1\"]"), "rlaunch.toml:3: `np` takes one value");
+    assert!(
+        of("port = 70000").starts_with("rlaunch.toml:3: `port` cannot be `70000`: "),
+        "{}",
+        of("port = 70000")
+    );
+    // In a profile that nobody asks for as well.
+    assert!(said("p", "[profile.x]\nnp = 0\n", &[]).starts_with("rlaunch.toml:2: "));
+    assert_eq!(
+        said("p", "", &[("RLAUNCH_NP", "x")]),
+        "RLAUNCH_NP: `np` cannot be `x`: a number of ranks, 1 or more"
+    );
+    assert_eq!(
+        said("--profile z p", "[profile.x]\n[profile.y]\n", &[]),
+        "rlaunch.toml has no profile `z`: it has x, y"
+    );
+    assert!(said("--profile z --cluster none p", "", &[]).contains("there is no rlaunch.toml"));
+}
+
+#[test]
+fn verbs_take_what_they_have() {
+    let file = "[defaults]\nhosts = [\"a\", \"b\"]\nnp = 2\nssh-config = \"/c\"\nwdir = \"/d\"\n\
+                transport = \"tcp\"\n[hosts.a]\nssh = \"10.0.0.1\"\n";
+    let (args, found) = meant::<TopoArgs>("--gids", file, &[]).unwrap();
+    assert_eq!(
+        (args.hosts, args.reach.ssh_config),
+        (vec!["a".into(), "b".into()], Some("/c".into()))
+    );
+    assert_eq!(found.book.entries.len(), 1);
+    let (args, _) = meant::<TopoArgs>("--from x.tar", file, &[]).unwrap();
+    assert!(args.hosts.is_empty());
+    let (args, _) = meant::<ReapArgs>("--all -H c", file, &[]).unwrap();
+    assert_eq!(args.hosts, ["c"]);
+    let (args, _) = meant::<BenchArgs>("lat", file, &[]).unwrap();
+    assert_eq!((args.ranks, args.hosts.len()), (Some(2), 2));
+    // Mistakes are found for every verb.
+    assert!(meant::<TopoArgs>("--gids", "[defaults]\nnpp = 1\n", &[]).is_err());
+}
+
+#[test]
+fn help_needs_no_file() {
+    let (_scratch, around) = around("[defaults]\nnpp = 1\n", &[]);
+    assert!(with_defaults(Args::command(), Args::command(), words("--help"), &around).is_ok());
+}
+
+/// Parses a command line with an untrusted file here, and one of the user's own.
+fn among_strangers(line: &str, near: &str, own: Option<&str>) -> Result<(Args, Found), String> {
+    let (scratch, around) = strange(near, &[]);
+    if let Some(own) = own {
+        let path = scratch.path().join("home/.config/rlaunch/rlaunch.toml");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, own).unwrap();
+    }
+    let plain = |text: String| text.replace(&format!("{}/", scratch.path().display()), "");
+    let found = with_defaults(Args::command(), Args::command(), words(line), &around);
+    let (words, found) = found.map_err(|error| plain(error.to_string()))?;
+    Ok((Args::try_parse_from(words).unwrap(), found))
+}
+
+#[test]
+fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
+    let file = "[defaults]\nnp = 2\nrsh = \"x\"\nenv = [\"A=1\"]\ntransport = \"tcp\"\n\
+                [hosts.b]\nssh = \"c\"\n[profile.x]\nnp = 3\n";
+    let (args, found) = among_strangers("p", file, None).unwrap();
+    assert_eq!(
+        (args.hosts.ranks, args.network.transport),
+        (Some(2), crate::plan::setup::Transport::Tcp)
+    );
+    assert!(args.reach.rsh.is_none() && args.program.env.is_empty() && args.hosts.hosts.is_empty());
+    assert!(found.book.entries.is_empty());
+    let said = found.warning().unwrap();
+    let keys = "so rsh (line 3), env (line 4) and hosts (line 6) are left aside; `rlaunch trust` ";
+    assert!(said.contains(keys) && !said.contains('\n'), "{said}");
+    assert!(found.check_no_hosts().is_err());
+    // What was typed counts before it, so nothing of that is left aside.
+    let file = "[defaults]\nrsh = \"x\"\nhosts = [\"b\"]\n";
+    let (_, found) = among_strangers("--rsh y p", file, None).unwrap();
+    assert!(found.warning().unwrap().contains("so hosts (line 3) are left aside"), "{found:?}");
+    let (_, found) = among_strangers("--rsh y -H a p", file, None).unwrap();
+    assert_eq!(found.warning(), None);
+    assert!(found.check_no_hosts().is_ok());
+    let error = among_strangers("--profile x p", "[profile.x]\nnp = 3\n", None).unwrap_err();
+    let expected = "profile `x` of rlaunch.toml does not count: the file is not trusted";
+    assert_eq!(error, expected);
+    // A tag is harmless, but not an escape of the terminal's.
+    let (_, found) = among_strangers("p", "[defaults]\nname = \"\\u001b[2J\"\n", None).unwrap();
+    assert!(found.warning().unwrap().contains("name (line 2)"), "{found:?}");
+}
+
+#[test]
+fn no_key_that_needs_trust_counts_before_it() {
+    const VALUES: [&str; 8] = [
+        "true",
+        "\"a\"",
+        "\"1\"",
+        "\"info\"",
+        "\"ask\"",
+        "\"docker:a\"",
+        "\"10.0.0.0/8\"",
+        "\"oob_tcp_if_include e0\"",
+    ];
+    for key in stranger::needing_trust() {
+        let parsed = |value: &&str| {
+            let file = format!("[defaults]\n{key} = {value}\n");
+            let (_scratch, around) = strange(&file, &[]);
+            with_defaults(Args::command(), Args::command(), words("p"), &around).ok()
+        };
+        let counted = VALUES.iter().find_map(parsed);
+        let (counted, found) = counted.unwrap_or_else(|| panic!("a value for `{key}`"));
+        assert_eq!(counted, words("p"), "{key}");
+        assert!(found.warning().unwrap().contains("(line 2)"), "{found:?}");
+    }
+}
+
+#[test]
+fn an_untrusted_file_takes_nothing_away_from_the_users_own() {
+    let own = "[defaults]\nno-env = true\nnp = 4\nrsh = \"mine\"\n[hosts.o]\nssh = \"d\"\n\
+               [profile.x]\nradix = 3\n";
+    let near =
+        "[defaults]\nno-env = false\nnp = 2\nrsh = \"x\"\n[hosts.n]\n[profile.x]\nradix = 9\n";
+    let (args, found) = among_strangers("--profile x p", near, Some(own)).unwrap();
+    assert_eq!((args.hosts.hosts, args.hosts.ranks), (vec!["o".to_owned()], Some(2)));
+    assert_eq!((args.reach.rsh.as_deref(), args.between.radix), (Some("mine"), Some(3)));
+    assert!(args.program.no_env);
+    assert_eq!(found.book.entries[0].name, "o");
+    assert!(found.warning().is_some());
+}

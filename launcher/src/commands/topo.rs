@@ -1,0 +1,344 @@
+//! `rlaunch topo`: what each host has, which RDMA ports can be used and which not, and why.
+
+mod caps;
+mod gids;
+mod tree;
+
+use crate::cli::args::{ReachArgs, TopoArgs};
+use crate::commands::ask;
+use crate::commands::capture;
+use crate::console::columns::{self, row};
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::hosts::Host;
+use crate::plan::selection::{self, Addressing};
+use crate::run::container_check;
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
+use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
+use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::Path;
+
+const GIB: u64 = 1 << 30;
+
+/// What `--json` prints for each host.
+#[derive(Serialize)]
+struct Node<'a> {
+    host: &'a str,
+    inventory: &'a Inventory,
+}
+
+/// Asks every host at once and prints what each has.
+pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
+    let print: fn(&str, &Inventory) -> String = match &args {
+        TopoArgs { gids: true, .. } => gids::print,
+        TopoArgs { tree: true, .. } => tree::print,
+        TopoArgs { caps: true, .. } => caps::print,
+        _ => overview,
+    };
+    let answers = match &args.from {
+        Some(archive) => of_recording(archive, args.reach).await?,
+        None => ask::every_host(&args.hosts, args.reach, "inventory").await?,
+    };
+    let (mut nodes, mut failures) = (Vec::new(), Vec::new());
+    for (host, answer) in answers {
+        let host = host.to_string();
+        match answer.and_then(|answer| ask::decode(&answer, &host)) {
+            Ok(inventory) => nodes.push((host, inventory)),
+            Err(failed) => failures.push(failed),
+        }
+    }
+    let text = match args.json {
+        true => as_json(&nodes)?,
+        false => nodes.iter().map(|(host, inventory)| print(host, inventory)).collect(),
+    };
+    report::print(&text);
+    ask::conclude(failures)
+}
+
+/// The same from the files that `rlaunch capture` has recorded, read by this machine's agent.
+async fn of_recording(
+    archive: &Path,
+    reach: ReachArgs,
+) -> Result<Vec<(Host, ask::Answer)>, Failed> {
+    let (directory, names) = capture::unpack(archive)?;
+    let mut answers = Vec::new();
+    for name in names {
+        let words = [OsString::from("inventory"), directory.path().join(&name).into()];
+        let answer = ask::this_machine(&reach, &words).await;
+        answers.push((Host { name, ..Host::this_machine() }, answer));
+    }
+    Ok(answers)
+}
+
+fn as_json(nodes: &[(String, Inventory)]) -> Result<String, Failed> {
+    let nodes: Vec<Node<'_>> =
+        nodes.iter().map(|(host, inventory)| Node { host, inventory }).collect();
+    let text = serde_json::to_string_pretty(&nodes);
+    text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+}
+
+/// A host's devices for people.
+fn overview(host: &str, inventory: &Inventory) -> String {
+    let mut text = format!("{host}: {}\n", summary(inventory));
+    let mut rows = vec![row([
+        "port",
+        "driver",
+        "link",
+        "state",
+        "rate",
+        "mtu",
+        "interface",
+        "addresses",
+        "use",
+    ])];
+    let ports = |device: &'_ RdmaDevice| -> Vec<Vec<String>> {
+        device.ports.iter().map(|port| port_row(device, port, &inventory.netdevs)).collect()
+    };
+    rows.extend(inventory.rdma.iter().flat_map(ports));
+    match rows.len() {
+        1 => text += "  no RDMA device\n",
+        _ => indent(&mut text, &columns::lay_out(&rows)),
+    }
+    for device in &inventory.rdma {
+        let _ = writeln!(text, "  {}", where_it_is(device));
+    }
+    for (name, devices) in shared_ports(inventory) {
+        let _ = writeln!(text, "  {}: one physical port, {name}", devices.join(", "));
+    }
+    for gpu in &inventory.gpus {
+        let vendor = match gpu.vendor {
+            GpuVendor::Nvidia => "NVIDIA",
+            GpuVendor::Amd => "AMD",
+        };
+        let model = gpu.model.as_deref().unwrap_or(vendor);
+        let _ = writeln!(text, "  gpu {}: {model}{}", gpu.pci.address, link(&gpu.pci));
+    }
+    for line in system(inventory) {
+        let _ = writeln!(text, "  {line}");
+    }
+    indent(&mut text, &interfaces(inventory));
+    text
+}
+
+/// Versions, limits, and what lies between NICs and GPUs, as far as anything is known of each.
+fn system(inventory: &Inventory) -> Vec<String> {
+    let (system, limits) = (&inventory.system, &inventory.limits);
+    let versions = system.drivers.iter().chain(&system.libraries);
+    let versions: Vec<String> =
+        versions.map(|(name, version)| format!("{name} {version}")).collect();
+    let bytes =
+        |what: &str, bytes: Option<u64>| bytes.map(|bytes| format!("{what} {}", size(bytes)));
+    let limits = [
+        bytes("locked memory", limits.locked_memory),
+        bytes("memory", limits.memory),
+        bytes("/dev/shm", limits.shared_memory),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    let mut lines = Vec::new();
+    lines.extend(system.container.map(|kind| format!("this is a {kind} container")));
+    if !versions.is_empty() {
+        lines.push(format!("versions: {}", versions.join(", ")));
+    }
+    if !limits.is_empty() {
+        lines.push(format!("limits: {}", limits.join(", ")));
+    }
+    if system.peer_memory {
+        lines.push("a driver lets NICs read and write the memory of GPUs".to_owned());
+    }
+    if system.iommu && !inventory.gpus.is_empty() && !inventory.rdma.is_empty() {
+        lines.push(
+            "an IOMMU is at work: what NICs and GPUs send each other may go through it".into(),
+        );
+    }
+    // Whose limits these are is not known, and root's own are none on a host.
+    let lacks = container_check::of(inventory, false, 0);
+    lines.extend(lacks.iter().map(|lack| format!("{lack}: {}", lack.cure())));
+    lines
+}
+
+/// `8.0 MiB`.
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    let (unit, name) = match bytes {
+        GIB.. => (GIB, "GiB"),
+        MIB.. => (MIB, "MiB"),
+        _ => (1 << 10, "KiB"),
+    };
+    format!("{:.1} {name}", bytes as f64 / unit as f64)
+}
+
+/// Devices that share a physical port, as the halves of a card in two slots do, and its name.
+fn shared_ports(inventory: &Inventory) -> Vec<(&str, Vec<&str>)> {
+    let mut ports: Vec<((&str, &str), Vec<&str>)> = Vec::new();
+    for device in &inventory.rdma {
+        let netdev = device.ports.iter().find_map(|port| port.netdev.as_deref());
+        let netdev = inventory.netdevs.iter().find(|candidate| Some(&*candidate.name) == netdev);
+        let name = netdev.and_then(|netdev| netdev.port_name.as_deref());
+        let Some(key) = device.image_guid.as_deref().zip(name) else { continue };
+        match ports.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, devices)) => devices.push(&device.name),
+            None => ports.push((key, vec![&device.name])),
+        }
+    }
+    ports.retain(|(_, devices)| devices.len() > 1);
+    ports.into_iter().map(|((_, name), devices)| (name, devices)).collect()
+}
+
+fn indent(text: &mut String, lines: &str) {
+    for line in lines.lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+}
+
+/// `Debian GNU/Linux 12 (bookworm), kernel 6.1.0, 2 of 4 CPUs, 1 NUMA node, 7.8 GiB`.
+fn summary(inventory: &Inventory) -> String {
+    let system = &inventory.system;
+    let kernel = system.kernel.as_ref().map(|kernel| format!("kernel {kernel}"));
+    let (usable, online) = (inventory.cpus.usable(), inventory.cpus.online.len());
+    let plural = |count| if count == 1 { "" } else { "s" };
+    let cpus = match usable < online {
+        true => format!("{usable} of {online} CPUs"),
+        false => format!("{usable} CPU{}", plural(usable)),
+    };
+    let nodes = inventory.numa_nodes.len();
+    let memory: u64 = inventory.numa_nodes.iter().filter_map(|node| node.memory).sum();
+    let memory = (memory > 0).then(|| format!("{:.1} GiB", memory as f64 / GIB as f64));
+    let numa = (nodes > 0).then(|| format!("{nodes} NUMA node{}", plural(nodes)));
+    let parts = [system.distribution.clone(), kernel, Some(cpus), numa, memory];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn port_row(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> Vec<String> {
+    let driver = device.driver.clone().unwrap_or_default();
+    let link = match port.link_layer {
+        LinkLayer::InfiniBand => "InfiniBand",
+        LinkLayer::Ethernet => "Ethernet",
+        LinkLayer::Unknown => "",
+    };
+    let physical = port.physical_state.as_deref().unwrap_or_default();
+    let netdev = port.netdev.clone().unwrap_or_default();
+    let behind = netdevs.iter().find(|candidate| candidate.name == netdev);
+    vec![
+        format!("{}/{}", device.name, port.number),
+        driver,
+        link.to_owned(),
+        format!("{} {physical}", port.state).trim_end().to_owned(),
+        selection::rate(device, port).to_owned(),
+        port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
+        netdev,
+        behind.map(addresses).unwrap_or_default(),
+        how_it_is_used(device, port, netdevs),
+    ]
+}
+
+fn how_it_is_used(device: &RdmaDevice, port: &Port, netdevs: &[Netdev]) -> String {
+    match selection::examine(device, port, netdevs) {
+        Ok(Addressing::Lid { .. }) => format!(
+            "LID {}, subnet manager {}",
+            port.lid.unwrap_or_default(),
+            port.sm_lid.unwrap_or_default()
+        ),
+        Ok(Addressing::Gid { gid, reason, .. }) => format!("GID {}: {reason}", gid.index),
+        Ok(Addressing::ConnectionManager(_)) => "RDMA_CM only".to_owned(),
+        Err(rejection) => format!("no: {rejection}"),
+    }
+}
+
+/// Where a device is, and what its way there carries.
+fn where_it_is(device: &RdmaDevice) -> String {
+    let firmware = device.firmware.as_ref().map(|version| format!(", firmware {version}"));
+    let firmware = firmware.unwrap_or_default();
+    match &device.pci {
+        Some(pci) => format!("{} at {}{}{firmware}", device.name, pci.address, link(pci)),
+        None => format!("{}: software{firmware}", device.name),
+    }
+}
+
+/// In the words of the kernel's `pcie_print_link_status`.
+fn link(pci: &PciDevice) -> String {
+    let mut text = String::new();
+    if let Some(limit) = pci.bottleneck() {
+        let (rate, address) = (limit.rate, limit.address);
+        let _ = write!(text, ": {} Gb/s by {rate}", gigabits(rate.megabits()));
+        let most = pci.most().filter(|most| most.megabits() > rate.megabits());
+        if let Some(most) = most {
+            let capable = gigabits(most.megabits());
+            let _ = write!(text, " at {address} (capable of {capable} Gb/s with {most})");
+        }
+    }
+    if let Some(node) = pci.numa_node {
+        let _ = write!(text, ", NUMA node {node}");
+    }
+    text
+}
+
+/// Interfaces that could carry TCP between hosts.
+fn interfaces(inventory: &Inventory) -> String {
+    let mut rows = vec![row(["interface", "kind", "speed", "mtu", "addresses"])];
+    for netdev in &inventory.netdevs {
+        let kind = match netdev.kind {
+            NetdevKind::Loopback | NetdevKind::Virtual if netdev.addresses.is_empty() => continue,
+            NetdevKind::Loopback => continue,
+            NetdevKind::Physical => "physical",
+            NetdevKind::Thunderbolt => "thunderbolt",
+            NetdevKind::Ipoib => "IPoIB",
+            NetdevKind::Bond => "bond",
+            NetdevKind::Bridge => "bridge",
+            NetdevKind::Upper => "upper",
+            NetdevKind::Virtual => "virtual",
+        };
+        let speed = match (netdev.running, netdev.speed) {
+            (false, _) => "down".to_owned(),
+            (true, Some(speed)) => format!("{speed} Mb/s"),
+            (true, None) => String::new(),
+        };
+        let mtu = netdev.mtu.to_string();
+        rows.push(row([&netdev.name, kind, &speed, &mtu, &addresses(netdev)]));
+    }
+    columns::lay_out(&rows)
+}
+
+fn addresses(netdev: &Netdev) -> String {
+    let text = |(address, prefix): &(std::net::IpAddr, u8)| format!("{address}/{prefix}");
+    netdev.addresses.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorded::inventory;
+
+    /// What is printed of each recorded machine is in `launcher/goldens`.
+    #[test]
+    fn overviews_of_recorded_machines() {
+        let machines = [
+            ("pc1", "connectx3"),
+            ("pc2", "amd-apu"),
+            ("old1", "no-rdma"),
+            ("vm1", "rxe"),
+            ("vm2", "siw"),
+            ("titanic", "spark"),
+            ("ecs1", "erdma-standard"),
+            ("ecs1", "erdma-compat"),
+            ("iZ2zeg0kcgyxepyc5r63kgZ", "ack-node"),
+            ("vm1", "esxi-vm"),
+            ("c1", "container"),
+            ("pod1", "macvlan-pod"),
+            ("dgx1", "dgx"),
+            ("n1", "dual-port"),
+            ("n2", "sriov"),
+            ("n3", "bond"),
+        ];
+        let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+        for (host, name) in machines {
+            let golden = goldens.join(format!("overview-{name}.txt"));
+            let golden = std::fs::read_to_string(golden).unwrap();
+            let said = overview(host, &inventory(name));
+            assert!(said == golden, "{name}: {said}");
+        }
+    }
+}

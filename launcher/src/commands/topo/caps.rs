@@ -1,0 +1,90 @@
+//! `--caps`: what programs can ask of RDMA devices.
+//!
+//! The kernel has no file for it. These are the abilities of drivers as their sources have them
+//! (rdma-core providers/*, the kernel's rxe_param.h, eRDMA's ibv_devinfo); a device whose driver is
+//! not among them has `?`.
+
+use super::indent;
+use crate::console::columns::{self, row};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::rdma::NodeType;
+
+/// What a driver can do, `yes` or `no` each.
+struct Abilities {
+    /// By how its name begins.
+    driver: &'static str,
+    /// Unreliable datagrams.
+    datagrams: bool,
+    shared_receive_queues: bool,
+    write_with_immediate: bool,
+    atomics: bool,
+}
+
+const DRIVERS: &[Abilities] = &[
+    abilities("mlx4", [true, true, true, true]),
+    abilities("mlx5", [true, true, true, true]),
+    abilities("erdma", [false, false, true, true]),
+    abilities("rxe", [true, true, true, true]),
+    abilities("siw", [false, true, false, false]),
+];
+
+const fn abilities(driver: &'static str, can: [bool; 4]) -> Abilities {
+    let [datagrams, shared_receive_queues, write_with_immediate, atomics] = can;
+    Abilities { driver, datagrams, shared_receive_queues, write_with_immediate, atomics }
+}
+
+pub(super) fn print(host: &str, inventory: &Inventory) -> String {
+    let mut rows =
+        vec![row(["device", "driver", "connect", "ud", "srq", "write with immediate", "atomics"])];
+    for device in &inventory.rdma {
+        let driver = device.driver.as_deref().unwrap_or_default();
+        let known = DRIVERS.iter().find(|known| driver.starts_with(known.driver));
+        let can = |ability: fn(&Abilities) -> bool| match known.map(ability) {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "?",
+        };
+        let connect = match device.node_type {
+            NodeType::Rnic => "RDMA_CM only",
+            NodeType::ChannelAdapter => "out of band, RDMA_CM",
+            NodeType::Other => "?",
+        };
+        rows.push(row([
+            &device.name,
+            driver,
+            connect,
+            can(|known| known.datagrams),
+            can(|known| known.shared_receive_queues),
+            can(|known| known.write_with_immediate),
+            can(|known| known.atomics),
+        ]));
+    }
+    let mut text = format!("{host}:\n");
+    match rows.len() {
+        1 => text += "  no RDMA device\n",
+        _ => indent(&mut text, &columns::lay_out(&rows)),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorded::inventory;
+
+    #[test]
+    fn abilities_are_those_of_drivers() {
+        assert_eq!(
+            print("vm2", &inventory("siw")),
+            "\
+vm2:
+  device  driver  connect       ud  srq  write with immediate  atomics
+  siw0    siw     RDMA_CM only  no  yes  no                    no
+"
+        );
+        let mut unknown = inventory("siw");
+        unknown.rdma[0].driver = Some("efa".into());
+        assert!(print("x", &unknown).contains("?"));
+        assert_eq!(print("old1", &inventory("no-rdma")), "old1:\n  no RDMA device\n");
+    }
+}

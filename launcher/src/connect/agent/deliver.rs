@@ -1,0 +1,268 @@
+//! Starting the agent on a host, and taking it there first when it is not there yet.
+//!
+//! A warm start is one command that names the agent by its hash and executes it, if it is the account's
+//! own. When nothing speaks, the agent is taken to the host, see [`super::install`], and started again.
+
+use super::greet::{Calling, Greeted, greet};
+use super::install::{Installer, Placed};
+use super::store::{AgentFile, Store, StoreError};
+use crate::connect::callback::Callbacks;
+use crate::connect::route::{self, Program, RemoteCommand, Route, RouteError};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::job::PortRange;
+use rlaunch_bootstrap::wire::{PROTOCOL_VERSION, WireError};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+
+/// How long an agent may take to speak once its command was accepted.
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
+/// A host says little before its agent does; a shell that says more is not running it.
+pub(super) const MAX_ANSWER: usize = 64 << 10;
+
+/// Why no agent runs on a host.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeliverError {
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the host runs {system}, and the agent needs Linux")]
+    System { system: String },
+    #[error("cannot keep the agent there: {cause}")]
+    Install { cause: String },
+    #[error("its shell gives no stdin, and there is no other way to take the agent there: {cause}")]
+    NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
+    #[error("cannot reach the launcher at {tried}, and its shell gives no stdin")]
+    NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
+    #[error("no agent speaks within {} s{}", waited.as_secs(), said(words))]
+    Silent { words: String, waited: Duration },
+    #[error("the agent is there and does not start{}", said(.0))]
+    NoStart(String),
+    #[error("its shell runs no commands{}", said(.0))]
+    Shell(String),
+    #[error("the agent speaks another protocol: version {theirs}, this is {PROTOCOL_VERSION}")]
+    Version { theirs: u16 },
+    #[error("the agent's first words are not understood")]
+    Wire(#[from] WireError),
+}
+
+fn said(words: &str) -> String {
+    let words = route::last_words(words);
+    if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
+}
+
+impl DeliverError {
+    /// What came back in place of an agent's words, when something may have.
+    pub(crate) fn said(&self) -> Option<&str> {
+        match self {
+            DeliverError::Silent { words, .. }
+            | DeliverError::NoStart(words)
+            | DeliverError::Shell(words) => Some(words),
+            _ => None,
+        }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            DeliverError::Route(error) => error.hint(host),
+            DeliverError::Store(error) => error.hint(),
+            DeliverError::Install { .. } => Some(
+                "--agent-dir DIR names another directory on the hosts, one that can be written \
+                 and executed from"
+                    .into(),
+            ),
+            DeliverError::NoFetch { from, ports, .. } => Some(format!(
+                "put rlaunch-worker of this build into its image, on PATH, or name it there by \
+                 --agent; or {}",
+                let_in(host, *from, *ports)
+            )),
+            DeliverError::NoCallback { from, ports, .. } => Some(format!(
+                "{}; or give its shell stdin (docker exec -i)",
+                let_in(host, *from, *ports)
+            )),
+            DeliverError::NoStart(words) if words.contains("GLIBC") => {
+                Some("build the agent with `cargo agent`: it needs no libc on the host".into())
+            }
+            DeliverError::Shell(words) | DeliverError::NoStart(words)
+                if words.contains("account is currently not available") =>
+            {
+                Some(format!(
+                    "the account has no login shell; on {host}:\n  sudo chsh -s /bin/bash ACCOUNT\n\
+                     or take another account: -H ACCOUNT@{host}"
+                ))
+            }
+            DeliverError::Silent { .. } => Some(format!(
+                "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
+                 ~/.bashrc, that starts another shell or waits for something keeps it from that"
+            )),
+            DeliverError::NoStart(_) | DeliverError::Shell(_) => {
+                Some(format!("`ssh {host} echo hello` should print just that"))
+            }
+            DeliverError::Version { .. } => Some("--agent names an agent of another build".into()),
+            DeliverError::System { .. } | DeliverError::Wire(_) => None,
+        }
+    }
+}
+
+/// The firewall rules that would help, and what else chooses addresses and ports. Without a host it
+/// is about any.
+fn let_in(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
+    let PortRange { first, last } = ports;
+    let from = from.filter(|_| !host.is_empty());
+    let (source, any) = match from {
+        Some(IpAddr::V4(address)) => (format!("ip saddr {address} "), address.to_string()),
+        Some(IpAddr::V6(address)) => (format!("ip6 saddr {address} "), address.to_string()),
+        None => (String::new(), "any".to_owned()),
+    };
+    format!(
+        "let it in here: `nft insert rule inet filter input {source}tcp dport {first}-{last} \
+         accept`, or `ufw allow from {any} to any port {first}:{last} proto tcp`; --port-range \
+         and --oob-if choose other ports and interfaces"
+    )
+}
+
+/// What all hosts' deliveries share.
+pub(crate) struct Delivery {
+    store: Store,
+    native: Arc<AgentFile>,
+    /// The cache on the hosts, as a shell there reads it.
+    directory: String,
+    /// The user has named it, so no other will do.
+    is_named: bool,
+    /// Where agents without stdin call.
+    callbacks: Callbacks,
+    /// The first host that lacks the agent gets it before the others ask again: hosts that share a
+    /// home then find it there.
+    first: OnceCell<()>,
+}
+
+impl Delivery {
+    /// `directory` must be safe in a shell: see [`check_directory`].
+    pub(crate) fn new(
+        store: Store,
+        directory: Option<String>,
+        callbacks: Callbacks,
+    ) -> Result<Delivery, StoreError> {
+        let native = store.native()?;
+        let is_named = directory.is_some();
+        let directory = directory.unwrap_or_else(|| "~/.cache/rlaunch".to_owned());
+        Ok(Delivery { store, native, directory, is_named, callbacks, first: OnceCell::new() })
+    }
+
+    /// The agent for this machine itself.
+    pub(crate) fn native(&self) -> &AgentFile {
+        &self.native
+    }
+
+    /// Starts the agent of `node` on a host that was reached, taking it there first if need be.
+    pub(crate) async fn start(&self, route: &Route, node: NodeId) -> Result<Greeted, DeliverError> {
+        let program = self.perhaps_cached();
+        match self.execute(route, node, Placed { program, sent: None }).await {
+            Err(DeliverError::NoStart(_)) => {}
+            started => return started,
+        }
+        let mut mine = None;
+        self.first.get_or_init(async || mine = Some(self.install(route).await)).await;
+        let placed = match mine {
+            Some(installed) => installed?,
+            None => self.install(route).await?,
+        };
+        self.execute(route, node, placed).await
+    }
+
+    /// Makes sure that the agent is on a host, and returns where.
+    pub(crate) async fn place(&self, route: &Route) -> Result<Program, DeliverError> {
+        Ok(self.install(route).await?.program)
+    }
+
+    /// Where most hosts have the agent by now. Accounts may share a directory that the user has named.
+    fn perhaps_cached(&self) -> Program {
+        let (directory, build) = (self.directory.clone(), self.native.hash.clone());
+        match self.is_named {
+            true => Program::InShared { directory, build },
+            false => Program::InCache { cache: directory, build },
+        }
+    }
+
+    /// One command that names the agent and becomes it.
+    async fn execute(
+        &self,
+        route: &Route,
+        node: NodeId,
+        agent: Placed,
+    ) -> Result<Greeted, DeliverError> {
+        let addresses = route.addresses();
+        let words = self.callbacks.words(node, addresses.map(|(local, _)| local));
+        let from = addresses.map(|(_, host)| host);
+        let calling = words.is_some().then_some(Calling { callbacks: &self.callbacks, node, from });
+        let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
+        let channel = route.exec(&RemoteCommand::Become(&agent.program, &words)).await?;
+        greet(channel, (agent.program, agent.sent), calling, route.patience()).await
+    }
+
+    async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {
+        let installer = Installer {
+            store: &self.store,
+            directory: &self.directory,
+            or_another: !self.is_named,
+            callbacks: &self.callbacks,
+        };
+        installer.install(route).await
+    }
+}
+
+/// `--agent-dir` stands in commands that many kinds of shell read, so it may hold only what none
+/// of them changes.
+pub(crate) fn check_directory(directory: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@=,".contains(c);
+    let path = directory.strip_prefix('~').unwrap_or(directory);
+    if path.starts_with('/') && path.chars().all(plain) {
+        return Ok(());
+    }
+    Err(format!(
+        "--agent-dir {directory}: an absolute path, or one that starts with ~/, of letters, digits \
+         and /._-+@=,"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_firewall_is_opened_for_this_host_alone() {
+        let from = "10.1.0.2".parse().ok();
+        let ports = PortRange { first: 21000, last: 21511 };
+        let error =
+            DeliverError::NoCallback { tried: "10.1.0.1:21003 (no answer)".into(), from, ports };
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot reach the launcher at 10.1.0.1:21003 (no answer)")
+        );
+        let hint = error.hint("b").unwrap();
+        let rule =
+            "nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21000-21511 accept";
+        assert!(hint.contains(rule), "{hint}");
+        assert!(
+            hint.contains("ufw allow from 10.1.0.2 to any port 21000:21511 proto tcp"),
+            "{hint}"
+        );
+        assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
+        // Hints of several hosts are one.
+        let other = DeliverError::NoCallback { tried: String::new(), from: None, ports };
+        assert_eq!(error.hint(""), other.hint(""));
+    }
+
+    #[test]
+    fn agent_directories_cannot_carry_commands() {
+        assert!(check_directory("/tmp/agents").is_ok());
+        assert!(check_directory("~/agents").is_ok());
+        for bad in ["", "agents", "/tmp/a b", "/tmp/$(id)", "/tmp/a;b", "~root/x", "/tmp/a'b"] {
+            assert!(check_directory(bad).is_err(), "{bad}");
+        }
+    }
+}

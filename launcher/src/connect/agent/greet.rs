@@ -1,0 +1,213 @@
+//! An agent's first words: its hello, or that it has to call because its shell gives it no stdin.
+
+use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
+use crate::connect::callback::{Callbacks, Called};
+use crate::connect::channel::{AgentChannel, Incoming};
+use crate::connect::route::Program;
+use crate::console::deadline;
+use rlaunch_bootstrap::callback::{Announcement, AnnouncementScanner};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::wire::{
+    self, FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, ToAgent,
+};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How long an agent that has announced its call may take until it has called, or says that it
+/// cannot.
+const CALL_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// A host whose agent has spoken.
+pub(crate) struct Greeted {
+    pub(crate) channel: AgentChannel,
+    pub(crate) frames: FrameReader,
+    pub(crate) facts: NodeFacts,
+    /// Where the agent lies.
+    pub(crate) agent: Program,
+    /// Bytes that travelled when the agent had to be sent.
+    pub(crate) sent: Option<usize>,
+}
+
+/// How an agent may call.
+pub(super) struct Calling<'a> {
+    pub(super) callbacks: &'a Callbacks,
+    pub(super) node: NodeId,
+    /// The host's address, if it is known.
+    pub(super) from: Option<IpAddr>,
+}
+
+/// Waits for the first words of an agent on this machine.
+pub(crate) async fn greet_here(
+    channel: AgentChannel,
+    agent: String,
+) -> Result<Greeted, DeliverError> {
+    greet(channel, (Program::At(agent), None), None, HELLO_TIMEOUT).await
+}
+
+/// Waits for the agent's first words, for so long; `agent` is its place and the bytes that travelled.
+pub(super) async fn greet(
+    mut channel: AgentChannel,
+    (agent, sent): (Program, Option<usize>),
+    calling: Option<Calling<'_>>,
+    patience: Duration,
+) -> Result<Greeted, DeliverError> {
+    if calling.is_some() {
+        // By this the agent knows that its stdin carries something. A channel that takes nothing
+        // ends, or is one without stdin.
+        let beat = wire::encode(&ToAgent::Beat)?;
+        let _ = channel.writer.send(beat.into()).await;
+    }
+    let mut voice = Voice::default();
+    let silent = |voice: &Voice, waited| DeliverError::Silent { words: voice.words(), waited };
+    let first = deadline::within(patience, voice.first_words(&mut channel)).await;
+    let (channel, hello) = match first {
+        None => return Err(silent(&voice, patience)),
+        Some(words) => match (words?, calling) {
+            (FirstWords::Hello(hello), _) => (channel, hello),
+            (FirstWords::Announced(announcement), Some(calling)) => {
+                let called = calling.take_call(&mut channel, announcement, &mut voice).await?;
+                let mut channel = channel.over_call(called);
+                let hello = deadline::within(HELLO_TIMEOUT, hello_of_call(&mut channel)).await;
+                match hello.ok_or_else(|| silent(&voice, HELLO_TIMEOUT))?? {
+                    Some(hello) => (channel, hello),
+                    None => return Err(DeliverError::NoStart(voice.words())),
+                }
+            }
+            (FirstWords::Announced(_) | FirstWords::None, _) => {
+                return Err(DeliverError::NoStart(voice.words()));
+            }
+        },
+    };
+    let Hello { frames, version, facts } = hello;
+    if version != PROTOCOL_VERSION {
+        return Err(DeliverError::Version { theirs: version });
+    }
+    Ok(Greeted { channel, frames, facts, agent, sent })
+}
+
+struct Hello {
+    frames: FrameReader,
+    version: u16,
+    facts: NodeFacts,
+}
+
+enum FirstWords {
+    Hello(Hello),
+    Announced(Announcement),
+    /// The channel has ended.
+    None,
+}
+
+/// What comes before and beside the frames.
+#[derive(Default)]
+struct Voice {
+    scanner: HelloScanner,
+    announcements: AnnouncementScanner,
+    diagnostics: Vec<u8>,
+}
+
+impl Voice {
+    /// The hello, or what is announced in its place.
+    async fn first_words(
+        &mut self,
+        channel: &mut AgentChannel,
+    ) -> Result<FirstWords, DeliverError> {
+        let mut frames = FrameReader::default();
+        let mut speaking = false;
+        while let Some(incoming) = channel.next().await {
+            match incoming {
+                Incoming::Data(bytes) if speaking => frames.push(&bytes),
+                Incoming::Data(bytes) => {
+                    if let Some(rest) = self.scanner.push(&bytes)? {
+                        speaking = true;
+                        frames.push(&rest);
+                    } else if let Some(announced) = self.announcements.push(&bytes).pop() {
+                        return Ok(FirstWords::Announced(announced));
+                    }
+                }
+                Incoming::Diagnostics(bytes) => self.diagnose(&bytes),
+            }
+            if let Some(FromAgent::Hello { version, facts }) = frames.next_frame()? {
+                return Ok(FirstWords::Hello(Hello { frames, version, facts }));
+            }
+        }
+        Ok(FirstWords::None)
+    }
+
+    /// Why an agent has failed that had announced its call; `None` if it ended without a word.
+    async fn failure(&mut self, channel: &mut AgentChannel) -> Option<String> {
+        while let Some(incoming) = channel.next().await {
+            match incoming {
+                Incoming::Data(bytes) => {
+                    if let Some(Announcement::Failed(why)) = self.announcements.push(&bytes).pop() {
+                        return Some(why);
+                    }
+                }
+                Incoming::Diagnostics(bytes) => self.diagnose(&bytes),
+            }
+        }
+        None
+    }
+
+    fn diagnose(&mut self, bytes: &[u8]) {
+        let room = MAX_ANSWER.saturating_sub(self.diagnostics.len());
+        self.diagnostics.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn words(&self) -> String {
+        format!("{} {}", self.scanner.noise(), String::from_utf8_lossy(&self.diagnostics))
+    }
+}
+
+impl Calling<'_> {
+    /// Lets the agent in that has announced itself, or says why it does not come.
+    async fn take_call(
+        &self,
+        channel: &mut AgentChannel,
+        announcement: Announcement,
+        voice: &mut Voice,
+    ) -> Result<Called, DeliverError> {
+        let key = match announcement {
+            Announcement::Calls { version: PROTOCOL_VERSION, key } => key,
+            Announcement::Calls { version, .. } => {
+                return Err(DeliverError::Version { theirs: version });
+            }
+            Announcement::Failed(tried) => return Err(self.no_callback(tried)),
+        };
+        let Some(mut expected) = self.callbacks.expect(self.node, key) else {
+            return Err(DeliverError::NoStart(voice.words()));
+        };
+        let called = async {
+            tokio::select! {
+                Some(called) = expected.called() => Ok(called),
+                why = voice.failure(channel) => Err(why),
+            }
+        };
+        match deadline::within(CALL_TIMEOUT, called).await {
+            Some(Ok(called)) => Ok(called),
+            Some(Err(Some(tried))) => Err(self.no_callback(tried)),
+            // It was ended on its way.
+            Some(Err(None)) => Err(DeliverError::NoStart(voice.words())),
+            None => Err(DeliverError::Silent { words: voice.words(), waited: CALL_TIMEOUT }),
+        }
+    }
+
+    fn no_callback(&self, tried: String) -> DeliverError {
+        DeliverError::NoCallback { tried, from: self.from, ports: self.callbacks.ports() }
+    }
+}
+
+/// The first frame of one that has called.
+async fn hello_of_call(channel: &mut AgentChannel) -> Result<Option<Hello>, DeliverError> {
+    let mut frames = FrameReader::default();
+    while let Some(incoming) = channel.next().await {
+        if let Incoming::Data(bytes) = incoming {
+            frames.push(&bytes);
+        }
+        if let Some(FromAgent::Hello { version, facts }) = frames.next_frame()? {
+            return Ok(Some(Hello { frames, version, facts }));
+        }
+    }
+    Ok(None)
+}

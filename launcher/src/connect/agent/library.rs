@@ -1,0 +1,256 @@
+//! The library for ranks, which lies where agents lie: `librlaunch.so`, and in `python/rlaunch` the
+//! package for Python, with what tells torch of it. Either may be missing, or both.
+//!
+//! Every node is told its name, which is found while hosts are being reached. Who lacks it is sent
+//! it while all join the tree.
+
+use super::store;
+use crate::console::report;
+use crate::hosts::Host;
+use crate::run::session::Commands;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use rlaunch_bootstrap::library::{Archive, ArchivedFile, Digest, Library, LibraryName, PYTHON};
+use rlaunch_bootstrap::wire::{self, MAX_FILE_CHUNK, ToAgent};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use tokio::task::JoinHandle;
+
+/// What C programs link.
+pub(crate) const SHARED: &str = "librlaunch.so";
+/// The package, below the library's directory.
+const PACKAGE: &str = "rlaunch";
+/// What tells torch of the package's backend, beside it.
+const ENTRY_POINT: [&str; 3] =
+    ["rlaunch_torch.py", "rlaunch.dist-info/METADATA", "rlaunch.dist-info/entry_points.txt"];
+/// What of a package travels; not what Python leaves there.
+const OF_PACKAGES: &[&str] = &["py", "pyi", "so", "typed"];
+
+/// The libraries that this launcher has, by architecture as `uname -m` names it.
+pub(crate) struct Libraries {
+    /// From `--agent`: it is looked for beside that.
+    given: Option<PathBuf>,
+    /// Ranks run on this machine, and find it where it is.
+    is_local: bool,
+    found: BTreeMap<String, Option<Found>>,
+    /// This machine's own, whose name is being found.
+    native: Option<JoinHandle<Option<Found>>>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Found {
+    directory: PathBuf,
+    /// Below it.
+    files: Vec<String>,
+    name: LibraryName,
+}
+
+impl Libraries {
+    /// Begins to look for this machine's own, which most hosts want: it takes a few milliseconds,
+    /// and connections take longer.
+    pub(crate) fn look(given: Option<PathBuf>, is_local: bool) -> Libraries {
+        let beside = given.clone();
+        let look = move || find(beside.as_deref(), std::env::consts::ARCH, is_local);
+        let native = Some(tokio::task::spawn_blocking(look));
+        Libraries { given, is_local, found: BTreeMap::new(), native }
+    }
+
+    /// What a node of this architecture is told.
+    pub(crate) async fn of(&mut self, arch: &str) -> Option<Library> {
+        if let Some(native) = self.native.take() {
+            // It could only panic.
+            let found = native.await.ok().flatten();
+            self.found.insert(std::env::consts::ARCH.to_owned(), found);
+        }
+        if !self.found.contains_key(arch) {
+            let found = find(self.given.as_deref(), arch, self.is_local);
+            if found.is_none() && self.found.values().any(Option::is_some) {
+                report::say(&format!(
+                    "no library for ranks on {arch}: `import rlaunch` and {SHARED} are missing there"
+                ));
+            }
+            self.found.insert(arch.to_owned(), found);
+        }
+        let (found, is_local) = (self.found.get(arch)?.as_ref()?, self.is_local);
+        Some(match is_local {
+            true => Library::At(found.directory.clone()),
+            false => Library::Named(found.name),
+        })
+    }
+
+    /// Sends it to nodes that lack it, which takes as long as it takes; ranks wait for it.
+    pub(crate) fn send(&self, lacking: Vec<(Host, String, Commands)>) {
+        let mut by_arch: BTreeMap<String, Vec<(Host, Commands)>> = BTreeMap::new();
+        for (host, arch, commands) in lacking {
+            by_arch.entry(arch).or_default().push((host, commands));
+        }
+        for (arch, nodes) in by_arch {
+            let Some(found) = self.found.get(&arch).cloned().flatten() else { continue };
+            // Compression would hold up what else there is to do.
+            tokio::task::spawn_blocking(move || found.send(&nodes));
+        }
+    }
+}
+
+impl Found {
+    fn send(&self, nodes: &[(Host, Commands)]) {
+        let packed = self.pack().inspect_err(|error| {
+            report::warn(&format!("cannot read the library for ranks: {error}"));
+        });
+        // Of one that cannot be read, the end alone: nobody waits for it then.
+        let packed = packed.unwrap_or_default();
+        let frames = frames(&packed).unwrap_or_default();
+        for (_, commands) in nodes {
+            frames.iter().for_each(|frame| commands.send_frame(frame.clone()));
+        }
+        let hosts: Vec<&Host> = nodes.iter().map(|(host, _)| host).collect();
+        let size = packed.len() as f64 / f64::from(1 << 20);
+        report::say(&format!("library sent to {} ({size:.1} MiB each)", report::list(&hosts)));
+    }
+
+    fn pack(&self) -> io::Result<Vec<u8>> {
+        let file = |path: &String| {
+            let content = std::fs::read(self.directory.join(path))?;
+            Ok(ArchivedFile { path: path.clone(), content })
+        };
+        let archive = Archive(self.files.iter().map(file).collect::<io::Result<_>>()?);
+        let bytes = archive.encode().map_err(io::Error::other)?;
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(&bytes)?;
+        encoder.finish()
+    }
+}
+
+/// The parts, and the empty one that ends them.
+fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
+    let parts = packed.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
+    let parts = parts.map(|part| wire::encode(&ToAgent::LibraryPart(part.to_vec())));
+    parts.map(|frame| frame.map(Bytes::from).map_err(io::Error::other)).collect()
+}
+
+/// The first place that has any of it for this architecture.
+fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
+    let looked = store::library_directories(given, arch);
+    let found = looked.iter().find_map(|directory| {
+        let files = files_in(directory, arch);
+        (!files.is_empty()).then_some((directory, files))
+    });
+    let Some((directory, files)) = found else {
+        let looked: Vec<_> = looked.iter().map(|path| path.display()).collect();
+        let looked = report::list(&looked);
+        tracing::info!("no library for ranks on {arch} among {looked}: they do without");
+        return None;
+    };
+    // Where it is not sent nobody asks for its name.
+    let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
+    match name {
+        Ok(name) => Some(Found { directory: directory.clone(), files, name }),
+        Err(error) => {
+            report::warn(&format!("cannot read the library for ranks: {error}"));
+            None
+        }
+    }
+}
+
+/// What is there of a library, in one order everywhere.
+fn files_in(directory: &Path, arch: &str) -> Vec<String> {
+    let is_for_it = |path: &Path| {
+        store::architecture_of(path).is_ok_and(|found| found.is_ok_and(|found| found == arch))
+    };
+    let mut files = Vec::new();
+    if is_for_it(&directory.join(SHARED)) {
+        files.push(SHARED.to_owned());
+    }
+    let package = format!("{PYTHON}/{PACKAGE}");
+    let entries = std::fs::read_dir(directory.join(&package)).into_iter().flatten().flatten();
+    for entry in entries {
+        let path = entry.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let travels = extension.is_some_and(|extension| OF_PACKAGES.contains(&extension));
+        if travels && path.is_file() && (extension != Some("so") || is_for_it(&path)) {
+            files.push(format!("{package}/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    let beside = ENTRY_POINT.map(|file| format!("{PYTHON}/{file}"));
+    files.extend(beside.into_iter().filter(|file| directory.join(file).is_file()));
+    files.sort_unstable();
+    files
+}
+
+fn name(directory: &Path, files: &[String]) -> io::Result<LibraryName> {
+    let mut digest = Digest::default();
+    let mut part = vec![0; 64 << 10];
+    for path in files {
+        let mut file = File::open(directory.join(path))?;
+        digest.begin(path, file.metadata()?.len());
+        loop {
+            let read = file.read(&mut part)?;
+            if read == 0 {
+                break;
+            }
+            digest.update(&part[..read]);
+        }
+    }
+    Ok(digest.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::read::ZlibDecoder;
+
+    /// Lays out a library, with what does not travel.
+    fn lay_out(directory: &Path) {
+        let package = directory.join("python/rlaunch");
+        std::fs::create_dir_all(package.join("__pycache__")).unwrap();
+        let library = std::env::current_exe().unwrap();
+        std::os::unix::fs::symlink(&library, directory.join(SHARED)).unwrap();
+        std::fs::write(package.join("__init__.py"), "x = 1\n").unwrap();
+        std::fs::write(package.join("_rlaunch.abi3.so"), "for no machine").unwrap();
+        std::fs::write(package.join("__init__.py.orig"), "x = 0\n").unwrap();
+        let info = directory.join("python/rlaunch.dist-info");
+        std::fs::create_dir(&info).unwrap();
+        std::fs::write(info.join("METADATA"), "Name: rlaunch\n").unwrap();
+        std::fs::write(info.join("RECORD"), "").unwrap();
+    }
+
+    #[test]
+    fn what_is_sent_has_the_name_that_was_told() {
+        let directory = tempfile::tempdir().unwrap();
+        lay_out(directory.path());
+        let given = directory.path().join("rlaunch-worker");
+        let found = find(Some(&given), std::env::consts::ARCH, false).unwrap();
+        let files =
+            ["librlaunch.so", "python/rlaunch.dist-info/METADATA", "python/rlaunch/__init__.py"];
+        assert_eq!(found.files, files);
+        let packed = found.pack().unwrap();
+        let mut bytes = Vec::new();
+        ZlibDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();
+        assert_eq!(Archive::decode(&bytes).unwrap().name(), found.name);
+        let parts = frames(&packed).unwrap();
+        assert_eq!(parts.len(), packed.len().div_ceil(MAX_FILE_CHUNK) + 1);
+    }
+
+    #[test]
+    fn another_file_gives_another_name() {
+        let directory = tempfile::tempdir().unwrap();
+        lay_out(directory.path());
+        let given = directory.path().join("rlaunch-worker");
+        let name = || find(Some(&given), std::env::consts::ARCH, false).unwrap().name;
+        let first = name();
+        std::fs::write(directory.path().join("python/rlaunch/__init__.py"), "x = 2\n").unwrap();
+        assert_ne!(name(), first);
+    }
+
+    #[test]
+    fn a_library_for_other_machines_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(SHARED), "for no machine").unwrap();
+        let given = directory.path().join("rlaunch-worker");
+        assert!(find(Some(&given), std::env::consts::ARCH, false).is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! Where agents call whose shell gives them no stdin, and where their hosts get them.
+//!
+//! It listens before the first agent starts, since the command that starts one says where, and until
+//! the last has come. A command line says nothing that is secret: see [`rlaunch_bootstrap::callback`].
+
+mod door;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use crate::connect::agent::store::AgentFile;
+use crate::hosts::addresses::Choice;
+use door::Door;
+pub(crate) use door::{Called, Expected};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
+use rlaunch_bootstrap::callback::{OwnKey, PublicKey, address_word};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::job::{InterfaceAddress, PortRange};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Addresses that a command line names, at most.
+const MOST_NAMED: usize = 4;
+/// Addresses that are listened on, at most.
+const MOST_ADDRESSES: usize = 32;
+/// Agents that may knock at once.
+const BACKLOG: u32 = 1024;
+
+/// What agents may call. Nothing listens before somebody is told where.
+pub(crate) struct Callbacks {
+    choice: Choice,
+    ports: PortRange,
+    /// `None` where nothing can listen.
+    door: OnceLock<Option<Door>>,
+}
+
+impl Callbacks {
+    /// At ports of this range, by the networks of this choice.
+    pub(crate) fn new(choice: Choice, ports: PortRange) -> Callbacks {
+        Callbacks { choice, ports, door: OnceLock::new() }
+    }
+
+    /// Where the ports are from.
+    pub(crate) fn ports(&self) -> PortRange {
+        self.ports
+    }
+
+    /// The words for the agent of `node`, `--callback ADDRESS[,ADDRESS…] KEY NODE`; `local` is the
+    /// address by which this machine has reached it. Needs a runtime.
+    pub(crate) fn words(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
+        let door = self.door()?;
+        let addresses = named(door.addresses(), local).join(",");
+        (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", door.key()))
+    }
+
+    /// Lets hosts get this file, and gives the addresses where; none if nothing can listen.
+    pub(crate) fn lend(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
+        let Some(door) = self.door() else { return Vec::new() };
+        door.lend(file);
+        named(door.addresses(), local)
+    }
+
+    /// Waits for the agent of `node`, which has announced this key.
+    pub(crate) fn expect(&self, node: NodeId, key: PublicKey) -> Option<Expected> {
+        Some(self.door()?.expect(node, key))
+    }
+
+    fn door(&self) -> Option<&Door> {
+        self.door.get_or_init(|| self.open()).as_ref()
+    }
+
+    fn open(&self) -> Option<Door> {
+        let own = OwnKey::generate().inspect_err(|error| tracing::warn!("{error}")).ok()?;
+        let allowed = own_addresses().into_iter().filter(|address| self.choice.allows(address));
+        let mut listeners: Vec<TcpListener> = Vec::new();
+        for address in allowed.map(|allowed| allowed.address).take(MOST_ADDRESSES) {
+            match listen(address, self.ports) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => tracing::info!("cannot listen on {address} for agents: {error}"),
+            }
+        }
+        (!listeners.is_empty()).then(|| Door::open(own, listeners))
+    }
+}
+
+/// Addresses as a command line names them: the one that is known to lead here first, then the others.
+fn named(listening: &[SocketAddr], local: Option<IpAddr>) -> Vec<String> {
+    let local = local.map(|local| local.to_canonical());
+    let is_local = |address: &&SocketAddr| Some(address.ip()) == local;
+    let first = listening.iter().filter(is_local);
+    // Loopback leads to another machine, unless it has led to this one.
+    let elsewhere = |address: &&SocketAddr| !address.ip().is_loopback();
+    let others = listening.iter().filter(|address| !is_local(address)).filter(elsewhere);
+    first.chain(others).take(MOST_NAMED).copied().map(address_word).collect()
+}
+
+/// A port of the range on this address. Where to begin differs from job to job, so that those who
+/// start together rarely meet.
+fn listen(address: IpAddr, range: PortRange) -> std::io::Result<TcpListener> {
+    let count = u32::from(range.last.saturating_sub(range.first)) + 1;
+    let start = (uuid::Uuid::new_v4().as_u128() % u128::from(count)) as u32;
+    let mut refused = std::io::ErrorKind::AddrInUse.into();
+    for step in 0..count {
+        let port = range.first + ((start + step) % count) as u16;
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        let bound = socket.bind(SocketAddr::new(address, port));
+        match bound.and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+/// The addresses of this machine, with those of loopback and without link-local ones.
+fn own_addresses() -> Vec<InterfaceAddress> {
+    let mut found = Vec::new();
+    for entry in getifaddrs().into_iter().flatten() {
+        let address = entry.address.as_ref().and_then(ip).filter(|address| is_usable(*address));
+        let Some(address) = address.filter(|_| entry.flags.contains(InterfaceFlags::IFF_UP)) else {
+            continue;
+        };
+        let bits = match entry.netmask.as_ref().and_then(ip) {
+            Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+            Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+            None => 0,
+        };
+        let prefix = u8::try_from(bits).unwrap_or(0);
+        found.push(InterfaceAddress { interface: entry.interface_name, address, prefix });
+    }
+    found
+}
+
+fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+}
+
+fn is_usable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_unspecified(),
+    }
+}

@@ -1,0 +1,7 @@
+//! How a host is reached: routes to its shell, the agent brought there, the channel to it.
+
+pub(crate) mod agent;
+pub(crate) mod callback;
+pub(crate) mod channel;
+pub(crate) mod rescue;
+pub(crate) mod route;

@@ -1,0 +1,180 @@
+//! `--rsh`: a command of this machine that leads to the hosts, by the contract of mpirun's remote
+//! shell agents: `COMMAND [OPTIONS] HOST LINE`, and LINE is for a shell on HOST.
+
+use crate::connect::channel::{AgentChannel, Ending};
+use crate::console::printable;
+use crate::hosts::Host;
+use crate::run::record::without_secrets;
+use rlaunch_bootstrap::env::redacted;
+use rlaunch_bootstrap::job::ExitStatus;
+use std::ffi::OsString;
+use std::io;
+use tokio::process::Command;
+
+/// Stands for the host in a command's words.
+const HOST: &str = "{host}";
+
+/// A command that leads to every host of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rsh {
+    /// What names it: `--rsh`, or a variable of the environment.
+    source: String,
+    words: Vec<String>,
+}
+
+/// Why a command leads nowhere.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RshError {
+    #[error("{origin} has a quote that does not end: `{text}`")]
+    Quote { origin: String, text: String },
+    #[error("{origin} names no command")]
+    Empty { origin: String },
+    #[error("cannot run `{program}` of {origin}")]
+    Start { origin: String, program: String, source: io::Error },
+    #[error("`{command}` {}no agent has spoken{}", how(*ended), colon(words))]
+    NoAgent { command: String, ended: Option<ExitStatus>, words: String },
+}
+
+fn how(ended: Option<ExitStatus>) -> String {
+    ended.map(|ended| format!("{ended}, and ")).unwrap_or_else(|| "runs, and ".to_owned())
+}
+
+fn colon(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(": {words}") }
+}
+
+impl RshError {
+    /// What the user can do.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            RshError::Quote { .. } | RshError::Empty { .. } => Some(
+                "--rsh takes a command and its options, as in --rsh 'ssh -p 2222' or \
+                 --rsh 'kubectl exec -i {host} -- sh -c'"
+                    .into(),
+            ),
+            RshError::Start { origin, source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => {
+                    Some(format!("{origin} names a program of this machine, with its path"))
+                }
+                io::ErrorKind::PermissionDenied => Some("chmod +x makes it executable".into()),
+                _ => None,
+            },
+            RshError::NoAgent { command, .. } => {
+                Some(format!("`{command} 'echo hello'` should print just that"))
+            }
+        }
+    }
+}
+
+impl Rsh {
+    /// From words as a shell would split them.
+    pub(crate) fn parse(source: &str, text: &str) -> Result<Rsh, RshError> {
+        let origin = || source.to_owned();
+        let words = shlex::split(text);
+        let words =
+            words.ok_or_else(|| RshError::Quote { origin: origin(), text: redacted(text) })?;
+        if words.first().is_none_or(String::is_empty) {
+            return Err(RshError::Empty { origin: origin() });
+        }
+        Ok(Rsh { source: origin(), words })
+    }
+
+    /// A shell of this machine, which is the only host.
+    pub(crate) fn here() -> Rsh {
+        // As no word is the host, none follows.
+        Rsh { source: String::new(), words: vec!["sh".into(), "-c".into()] }
+    }
+
+    /// The words that lead to a host; a line for its shell follows.
+    fn words_for(&self, host: &Host) -> Vec<String> {
+        let name = host.to_string();
+        let is_here = self.source.is_empty();
+        let has_place = is_here || self.words.iter().any(|word| word.contains(HOST));
+        let words = self.words.iter().map(|word| word.replace(HOST, &name));
+        words.chain((!has_place).then(|| name.clone())).collect()
+    }
+
+    /// Runs a line on a host.
+    pub(crate) fn exec(
+        &self,
+        host: &Host,
+        line: &str,
+        ending: Ending,
+    ) -> Result<AgentChannel, RshError> {
+        let words = self.words_for(host);
+        let program = words.first().cloned().unwrap_or_default();
+        let mut command = Command::new(&program);
+        command.args(&words[1..]).arg(line);
+        AgentChannel::over_child(command, ending).map_err(|source| RshError::Start {
+            origin: self.source.clone(),
+            program,
+            source,
+        })
+    }
+
+    /// What it means that `said` came back and no agent.
+    pub(crate) fn no_agent(&self, host: &Host, ended: Option<ExitStatus>, said: &str) -> RshError {
+        let words: Vec<OsString> = self.words_for(host).into_iter().map(OsString::from).collect();
+        let words = without_secrets(&words).iter().map(|word| quoted(word)).collect::<Vec<_>>();
+        RshError::NoAgent { command: words.join(" "), ended, words: last_words(said) }
+    }
+}
+
+/// As a shell reads it.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
+}
+
+/// The last two lines of what a command said, as one that can be shown. A line that `set -x` prints
+/// says nothing of a cause.
+pub(crate) fn last_words(said: &str) -> String {
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.filter(|line| !line.starts_with('+')).collect();
+    printable::line(&lines[lines.len().saturating_sub(2)..].join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &str, host: &str) -> String {
+        let host = Host { name: host.into(), user: Some("me".into()), ..Host::this_machine() };
+        Rsh::parse("--rsh", command).unwrap().words_for(&host).join("|")
+    }
+
+    #[test]
+    fn the_host_follows_or_has_its_place() {
+        assert_eq!(words("ssh -o 'ProxyCommand a b'", "b"), "ssh|-o|ProxyCommand a b|me@b");
+        assert_eq!(words("kubectl exec -i {host} -- sh -c", "b"), "kubectl|exec|-i|me@b|--|sh|-c");
+        assert_eq!(words("srun --nodelist={host} -N1", "b"), "srun|--nodelist=me@b|-N1");
+        assert_eq!(Rsh::here().words_for(&Host::this_machine()), ["sh", "-c"]);
+    }
+
+    #[test]
+    fn no_command_is_refused() {
+        assert!(matches!(Rsh::parse("--rsh", "ssh 'x"), Err(RshError::Quote { .. })));
+        for empty in ["", "  ", "''"] {
+            assert!(matches!(Rsh::parse("--rsh", empty), Err(RshError::Empty { .. })), "{empty}");
+        }
+    }
+
+    #[test]
+    fn what_failed_is_said_with_its_last_words() {
+        let rsh = Rsh::parse("--rsh", "/etc/mpi/kubexec.sh").unwrap();
+        let host = Host { name: "w-0".into(), ..Host::this_machine() };
+        let said = "+ POD_NAME=w-0\n+ kubectl exec w-0\nError from server: pods not found\n";
+        let error = rsh.no_agent(&host, Some(ExitStatus::Code(1)), said);
+        assert_eq!(
+            error.to_string(),
+            "`/etc/mpi/kubexec.sh w-0` exited with code 1, and no agent has spoken: Error from \
+             server: pods not found"
+        );
+        let secret = Rsh::parse("--rsh", "x --password=hunter2 --token hunter2").unwrap();
+        let error = secret.no_agent(&host, None, "");
+        let said = format!("{error} {}", error.hint().unwrap());
+        assert!(!said.contains("hunter2"), "{said}");
+        let silent = rsh.no_agent(&host, None, "+ shift\n");
+        let expected = "`/etc/mpi/kubexec.sh w-0` runs, and no agent has spoken";
+        assert_eq!(silent.to_string(), expected);
+    }
+}

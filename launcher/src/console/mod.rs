@@ -1,0 +1,11 @@
+//! What every part of the launcher says and waits with: exit codes, messages, the log, deadlines.
+
+pub(crate) mod columns;
+pub(crate) mod deadline;
+pub(crate) mod exit;
+pub(crate) mod log;
+pub(crate) mod open_files;
+pub(crate) mod printable;
+pub(crate) mod report;
+pub(crate) mod shell_words;
+pub(crate) mod waiting;

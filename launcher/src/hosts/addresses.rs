@@ -1,0 +1,324 @@
+//! Addresses of the out-of-band network: which of a node's are worth a try, and in which order a
+//! child dials its parent's. What is chosen here is tried both ways before it is used.
+
+mod preference;
+
+pub(crate) use preference::Preference;
+
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
+use std::net::{IpAddr, SocketAddr};
+
+/// Addresses of a node that are listened on, at most.
+const MOST_ADDRESSES: usize = 8;
+/// Pairs of addresses that are tried for an edge, at most.
+const MOST_PAIRS: usize = 12;
+
+/// A network as `10.1.0.0/16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl std::str::FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wanted = || "a network like 10.1.0.0/16 or fd00:1::/64".to_owned();
+        let (address, prefix) = text.trim().split_once('/').ok_or_else(wanted)?;
+        let address: IpAddr = address.parse().map_err(|_| wanted())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.parse().ok().filter(|&prefix: &u8| prefix <= bits);
+        Ok(Network { address, prefix: prefix.ok_or_else(wanted)? })
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl Network {
+    fn contains(self, address: IpAddr) -> bool {
+        let Network { address: own, prefix } = self;
+        InterfaceAddress { interface: String::new(), address: own, prefix }.same_network(address)
+    }
+}
+
+/// What the user wants the out-of-band network to be. Empty lists allow everything.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) interfaces: Vec<String>,
+    pub(crate) networks: Vec<Network>,
+    /// Addresses that are tried before others.
+    pub(crate) preferred: Vec<IpAddr>,
+    /// What nodes use that have it.
+    pub(crate) preferences: Vec<Preference>,
+}
+
+impl Choice {
+    /// Whether this address is what the user would rather have.
+    fn prefers(&self, address: &InterfaceAddress) -> bool {
+        self.preferences.iter().all(|preference| preference.suits(address))
+    }
+
+    /// Whether this address is among what the user wants.
+    pub(crate) fn allows(&self, address: &InterfaceAddress) -> bool {
+        let interface = self.interfaces.is_empty() || self.interfaces.contains(&address.interface);
+        let network = self.networks.is_empty()
+            || self.networks.iter().any(|network| network.contains(address.address));
+        interface && network
+    }
+
+    /// The options that were given.
+    fn describe(&self) -> String {
+        let networks: Vec<String> = self.networks.iter().map(Network::to_string).collect();
+        let mut options = Vec::new();
+        if !self.interfaces.is_empty() {
+            options.push(format!("--oob-if {}", self.interfaces.join(",")));
+        }
+        if !networks.is_empty() {
+            options.push(format!("--oob-net {}", networks.join(",")));
+        }
+        options.join(" ")
+    }
+}
+
+/// By node: the addresses worth a try, best first.
+pub(crate) fn candidates(
+    nodes: &[(&str, &NodeFacts)],
+    choice: &Choice,
+) -> Result<Vec<Vec<InterfaceAddress>>, Failed> {
+    let mut found = Vec::with_capacity(nodes.len());
+    let has_preferred =
+        |facts: &NodeFacts| facts.addresses.iter().any(|a| choice.allows(a) && choice.prefers(a));
+    let all_have = nodes.iter().all(|(_, facts)| has_preferred(facts));
+    for (host, facts) in nodes {
+        let mut addresses: Vec<InterfaceAddress> =
+            facts.addresses.iter().filter(|a| choice.allows(a)).cloned().collect();
+        // A node without what is preferred is reached by another way, which the others then keep.
+        addresses.retain(|address| !all_have || choice.prefers(address));
+        let own = |address: &InterfaceAddress| !is_shared(address.address, facts, nodes);
+        // An address that other nodes have as well (a bridge made by a container engine) is no
+        // way to this node.
+        if addresses.iter().any(own) {
+            addresses.retain(own);
+        }
+        addresses.sort_by_key(|address| {
+            let elsewhere = nodes.iter().filter(|(_, other)| reaches(address, other)).count();
+            let is_preferred = choice.preferred.contains(&address.address);
+            let is_ssh = Some(address.address) == facts.ssh_address;
+            (!is_preferred, !choice.prefers(address), std::cmp::Reverse(elsewhere), !is_ssh)
+        });
+        addresses.truncate(MOST_ADDRESSES);
+        if addresses.is_empty() && nodes.len() > 1 {
+            return Err(no_address(host, facts, choice));
+        }
+        found.push(addresses);
+    }
+    Ok(found)
+}
+
+/// What to tell the user of nodes that lack what is preferred; nothing of one that is alone.
+pub(crate) fn lacking(nodes: &[(&str, &NodeFacts)], choice: &Choice) -> Vec<String> {
+    let preferences = choice.preferences.iter().filter(|_| nodes.len() > 1);
+    let lacks = |preference: &Preference, facts: &NodeFacts| {
+        !facts.addresses.iter().any(|a| choice.allows(a) && preference.suits(a))
+    };
+    let sentence = |preference: &Preference| {
+        let hosts = nodes.iter().filter(|(_, facts)| lacks(preference, facts));
+        let hosts: Vec<&str> = hosts.map(|(host, _)| *host).collect();
+        (!hosts.is_empty()).then(|| preference.lacking(&report::list(&hosts), hosts.len()))
+    };
+    preferences.filter_map(sentence).collect()
+}
+
+fn is_shared(address: IpAddr, facts: &NodeFacts, nodes: &[(&str, &NodeFacts)]) -> bool {
+    let others = nodes.iter().filter(|(_, other)| !std::ptr::eq(*other, facts));
+    others.flat_map(|(_, other)| &other.addresses).any(|other| other.address == address)
+}
+
+fn reaches(address: &InterfaceAddress, node: &NodeFacts) -> bool {
+    node.addresses.iter().any(|other| address.same_network(other.address))
+}
+
+fn no_address(host: &str, facts: &NodeFacts, choice: &Choice) -> Failed {
+    let has: Vec<String> = facts
+        .addresses
+        .iter()
+        .map(|a| format!("{} {}/{}", a.interface, a.address, a.prefix))
+        .collect();
+    let options = choice.describe();
+    if options.is_empty() {
+        let message = format!("{host} has no address that the other nodes could reach");
+        let hint = format!("`ip address` on {host} shows only loopback");
+        return Failed::new(Exit::RENDEZVOUS, message).hint(Some(hint));
+    }
+    let has = if has.is_empty() { "none but loopback".to_owned() } else { has.join(", ") };
+    let message = format!("{host} has no address for {options}: it has {has}");
+    Failed::new(Exit::RENDEZVOUS, message)
+}
+
+/// The pairs by which `child` dials a parent that listens on `listeners`, best first: addresses of
+/// one network before those between which there must be a router.
+pub(crate) fn pairs(
+    child: &[InterfaceAddress],
+    parent: &[InterfaceAddress],
+    listeners: &[SocketAddr],
+) -> Vec<(IpAddr, SocketAddr)> {
+    let mut pairs = Vec::new();
+    for (far, there) in parent.iter().enumerate() {
+        let Some(listener) = listeners.iter().find(|l| l.ip() == there.address) else { continue };
+        for (near, here) in child.iter().enumerate() {
+            let same_family = here.address.is_ipv4() == there.address.is_ipv4();
+            if same_family && here.address != there.address {
+                let apart = !here.same_network(there.address) || !there.same_network(here.address);
+                pairs.push(((apart, far + near), (here.address, *listener)));
+            }
+        }
+    }
+    pairs.sort_by_key(|(order, _)| *order);
+    pairs.truncate(MOST_PAIRS);
+    pairs.into_iter().map(|(_, pair)| pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(ssh: &str, addresses: &[(&str, &str)]) -> NodeFacts {
+        let address = |&(interface, text): &(&str, &str)| {
+            let (address, prefix) = text.split_once('/').unwrap();
+            InterfaceAddress {
+                interface: interface.into(),
+                address: address.parse().unwrap(),
+                prefix: prefix.parse().unwrap(),
+            }
+        };
+        NodeFacts {
+            hostname: "n".into(),
+            arch: "x86_64".into(),
+            pid: 1,
+            uid: 0,
+            addresses: addresses.iter().map(address).collect(),
+            ssh_address: ssh.parse().ok(),
+            gpus: 0,
+            machine: String::new(),
+        }
+    }
+
+    fn of(nodes: &[NodeFacts], choice: &Choice) -> Result<Vec<Vec<String>>, Failed> {
+        let named: Vec<(&str, &NodeFacts)> = ["a", "b", "c"].into_iter().zip(nodes).collect();
+        let found = candidates(&named, choice)?;
+        let text =
+            |list: &Vec<InterfaceAddress>| list.iter().map(|a| a.address.to_string()).collect();
+        Ok(found.iter().map(text).collect())
+    }
+
+    fn choice(interfaces: &[&str], networks: &[&str]) -> Choice {
+        let interfaces = interfaces.iter().map(ToString::to_string).collect();
+        let networks = networks.iter().map(|n| n.parse().unwrap()).collect();
+        Choice { interfaces, networks, ..Choice::default() }
+    }
+
+    fn preferring(preferences: &[&str]) -> Choice {
+        let preferences = preferences.iter().map(|text| text.parse().unwrap()).collect();
+        Choice { preferences, ..Choice::default() }
+    }
+
+    #[test]
+    fn networks_of_all_come_first_and_bridges_of_all_never() {
+        let docker = ("docker0", "172.17.0.1/16");
+        let a = facts("192.0.2.1", &[docker, ("eth0", "192.0.2.1/24"), ("eth1", "10.1.0.1/16")]);
+        let b =
+            facts("198.51.100.2", &[docker, ("eth0", "198.51.100.2/24"), ("eth1", "10.1.0.2/16")]);
+        let found = of(&[a, b], &Choice::default()).unwrap();
+        assert_eq!(found, [["10.1.0.1", "192.0.2.1"], ["10.1.0.2", "198.51.100.2"]]);
+    }
+
+    #[test]
+    fn addresses_of_the_fabric_come_before_others() {
+        let a = facts("10.1.0.1", &[("eth0", "10.1.0.1/16"), ("ib0", "10.2.0.1/24")]);
+        let b = facts("10.1.0.2", &[("eth0", "10.1.0.2/16"), ("ib0", "10.2.0.2/24")]);
+        let mut choice = Choice::default();
+        let found = of(&[a.clone(), b.clone()], &choice).unwrap();
+        assert_eq!(found, [["10.1.0.1", "10.2.0.1"], ["10.1.0.2", "10.2.0.2"]]);
+        choice.preferred = vec!["10.2.0.1".parse().unwrap()];
+        let found = of(&[a, b], &choice).unwrap();
+        assert_eq!(found, [["10.2.0.1", "10.1.0.1"], ["10.1.0.2", "10.2.0.2"]]);
+    }
+
+    #[test]
+    fn the_user_chooses_and_is_told_what_there_is() {
+        let a = facts("", &[("eth0", "10.1.0.1/16"), ("eth1", "10.2.0.1/16")]);
+        let b = facts("", &[("eth0", "10.1.0.2/16")]);
+        let nodes = [a, b];
+        let found = of(&nodes, &choice(&["eth0"], &[])).unwrap();
+        assert_eq!(found, [["10.1.0.1"], ["10.1.0.2"]]);
+        assert_eq!(found, of(&nodes, &choice(&[], &["10.1.0.0/16"])).unwrap());
+        let failed = of(&nodes, &choice(&["eth1"], &[])).unwrap_err();
+        assert_eq!(failed.message, "b has no address for --oob-if eth1: it has eth0 10.1.0.2/16");
+        assert_eq!(failed.exit, Exit::RENDEZVOUS);
+    }
+
+    #[test]
+    fn what_is_preferred_is_used_where_it_is_there() {
+        let a = facts("10.1.0.1", &[("eth0", "10.1.0.1/16"), ("bond0", "10.2.0.1/16")]);
+        let b = facts("10.1.0.2", &[("eth0", "10.1.0.2/16"), ("bond0", "10.2.0.2/16")]);
+        let c = facts("10.1.0.3", &[("eth0", "10.1.0.3/16")]);
+        let of_two = [a.clone(), b.clone()];
+        for text in ["oob_tcp_if_include bond0", "oob_tcp_if_include 10.2.0.0/16, eth7"] {
+            let found = of(&of_two, &preferring(&[text])).unwrap();
+            assert_eq!(found, [["10.2.0.1"], ["10.2.0.2"]], "{text}");
+        }
+        let not = preferring(&["btl_tcp_if_exclude lo,eth0"]);
+        assert_eq!(of(&of_two, &not).unwrap(), [["10.2.0.1"], ["10.2.0.2"]]);
+        // One host lacks it: the others keep what leads there, behind what they would rather use.
+        let of_three = of(&[a.clone(), b, c.clone()], &preferring(&["prte_if_include bond0"]));
+        let expected =
+            [vec!["10.2.0.1", "10.1.0.1"], vec!["10.2.0.2", "10.1.0.2"], vec!["10.1.0.3"]];
+        assert_eq!(of_three.unwrap(), expected);
+        let nodes = [("a", &a), ("c", &c)];
+        let said = lacking(&nodes, &preferring(&["prte_if_include bond0"]));
+        let expected = "c has no interface of --mca prte_if_include bond0: its agent uses another";
+        assert_eq!(said, [expected]);
+        let said = lacking(&nodes, &preferring(&["prte_if_include bond1"]));
+        let expected =
+            "a, c have no interface of --mca prte_if_include bond1: their agents use others";
+        assert_eq!(said, [expected]);
+        assert!(lacking(&nodes[1..], &preferring(&["prte_if_include bond0"])).is_empty());
+        let said = lacking(&nodes, &not);
+        let expected = "c has no interface but those of --mca btl_tcp_if_exclude lo,eth0: its agent \
+                        uses them";
+        assert_eq!(said, [expected]);
+        for bad in ["", "oob_tcp_if_include", "x 10.1.0.0/33", "x a,,b"] {
+            assert!(bad.parse::<Preference>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_network_is_dialled_before_two() {
+        let child =
+            facts("", &[("eth0", "10.1.0.2/16"), ("eth1", "10.2.0.2/16"), ("eth1", "fd00::2/64")]);
+        let parent = facts("", &[("eth1", "10.2.0.1/16"), ("eth1", "fd00::1/64")]);
+        let listeners: Vec<SocketAddr> =
+            vec!["10.2.0.1:21000".parse().unwrap(), "[fd00::1]:21001".parse().unwrap()];
+        let pairs = pairs(&child.addresses, &parent.addresses, &listeners);
+        let text: Vec<String> = pairs.iter().map(|(l, r)| format!("{l} {r}")).collect();
+        assert_eq!(
+            text,
+            ["10.2.0.2 10.2.0.1:21000", "fd00::2 [fd00::1]:21001", "10.1.0.2 10.2.0.1:21000",]
+        );
+    }
+
+    #[test]
+    fn networks_are_parsed_with_care() {
+        for bad in ["10.1.0.0", "10.1.0.0/33", "x/8", "fd00::/129", ""] {
+            assert!(bad.parse::<Network>().is_err(), "{bad}");
+        }
+        assert!("fd00::/64".parse::<Network>().unwrap().contains("fd00::7".parse().unwrap()));
+    }
+}

@@ -1,0 +1,142 @@
+//! `--env-style`: variables by which programs find each other that expect another launcher. Only on
+//! request, since whoever sees them believes that launcher to be there.
+
+use crate::plan::setup::{Seen, Variable};
+use rlaunch_bootstrap::id::Rank;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// Whose variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum EnvStyle {
+    /// TF_CONFIG, with a port for each rank's server
+    Tensorflow,
+    /// SLURM_*, of which JAX and others read ranks
+    Slurm,
+    /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
+    Openmpi,
+}
+
+/// One rank, as far as these variables tell of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) rank: Rank,
+    pub(crate) node: usize,
+    pub(crate) local_rank: usize,
+}
+
+/// What a rank is told in this style. `servers` are by rank: where each would listen.
+pub(crate) fn variables(
+    style: EnvStyle,
+    seen: &Seen<'_>,
+    place: Place,
+    servers: &[SocketAddr],
+) -> Vec<Variable> {
+    match style {
+        EnvStyle::Tensorflow => tensorflow(place, servers),
+        EnvStyle::Slurm => slurm(seen, place),
+        EnvStyle::Openmpi => openmpi(seen.addresses),
+    }
+}
+
+/// tf.distribute.cluster_resolver.TFConfigClusterResolver.
+#[derive(Serialize)]
+struct TfConfig {
+    cluster: BTreeMap<&'static str, Vec<String>>,
+    task: Task,
+}
+
+#[derive(Serialize)]
+struct Task {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    index: u32,
+}
+
+fn tensorflow(place: Place, servers: &[SocketAddr]) -> Vec<Variable> {
+    let workers = servers.iter().map(SocketAddr::to_string).collect();
+    let config = TfConfig {
+        cluster: BTreeMap::from([("worker", workers)]),
+        task: Task { kind: "worker", index: place.rank.0 },
+    };
+    let Ok(text) = serde_json::to_string(&config) else { return Vec::new() };
+    vec![Variable::new("TF_CONFIG", text, "--env-style tensorflow")]
+}
+
+fn slurm(seen: &Seen<'_>, place: Place) -> Vec<Variable> {
+    let nodes = &seen.map.nodes;
+    let hosts: Vec<&str> = nodes.iter().map(|node| node.host.name.as_str()).collect();
+    let hosts = hosts.join(",");
+    let tasks: Vec<String> = nodes.iter().map(|node| node.ranks.len().to_string()).collect();
+    let tasks_here = tasks.get(place.node).cloned().unwrap_or_default();
+    let set = |name, value: String| Variable::new(name, value, "--env-style slurm");
+    let world = seen.map.world_size.to_string();
+    vec![
+        set("SLURM_JOB_ID", seen.short_id().to_string()),
+        set("SLURM_JOBID", seen.short_id().to_string()),
+        set("SLURM_STEP_ID", "0".to_owned()),
+        set("SLURM_PROCID", place.rank.to_string()),
+        set("SLURM_LOCALID", place.local_rank.to_string()),
+        set("SLURM_NODEID", place.node.to_string()),
+        set("SLURM_NTASKS", world.clone()),
+        set("SLURM_NPROCS", world),
+        set("SLURM_NNODES", nodes.len().to_string()),
+        set("SLURM_JOB_NUM_NODES", nodes.len().to_string()),
+        set("SLURM_NODELIST", hosts.clone()),
+        set("SLURM_JOB_NODELIST", hosts.clone()),
+        set("SLURM_STEP_NODELIST", hosts),
+        set("SLURM_TASKS_PER_NODE", tasks.join(",")),
+        set("SLURM_NTASKS_PER_NODE", tasks_here),
+    ]
+}
+
+/// JAX takes the number before the first dot for the job's, and derives a port from it.
+fn openmpi(addresses: &[IpAddr]) -> Vec<Variable> {
+    let Some(address) = addresses.first() else { return Vec::new() };
+    let scheme = if address.is_ipv4() { "tcp" } else { "tcp6" };
+    let address = match address {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
+    };
+    let uri = format!("1.0;{scheme}://{address}:0");
+    vec![Variable::new("OMPI_MCA_orte_hnp_uri", uri, "--env-style openmpi")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::map::RankMap;
+    use crate::plan::selection::Plan;
+    use rlaunch_bootstrap::id::JobId;
+
+    fn told(style: EnvStyle) -> Vec<String> {
+        let hosts = crate::hosts::parse(&["a:2,b:1".into()]).unwrap();
+        let map = RankMap::by_slot(&hosts, None, false).unwrap();
+        let addresses = [[10, 1, 0, 1], [10, 1, 0, 2]].map(IpAddr::from);
+        let plan = Plan::default();
+        let seen =
+            Seen { id: JobId(7), map: &map, inventories: &[], plan: &plan, addresses: &addresses };
+        let place = Place { rank: Rank(2), node: 1, local_rank: 0 };
+        let servers = ["10.1.0.1:21001", "10.1.0.1:21002", "10.1.0.2:21001"];
+        let servers = servers.map(|server| server.parse().unwrap());
+        let told = variables(style, &seen, place, &servers);
+        told.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
+    }
+
+    #[test]
+    fn tensorflow_is_told_every_server() {
+        let config = r#"TF_CONFIG={"cluster":{"worker":["10.1.0.1:21001","10.1.0.1:21002","10.1.0.2:21001"]},"task":{"type":"worker","index":2}}"#;
+        assert_eq!(told(EnvStyle::Tensorflow), [config]);
+    }
+
+    #[test]
+    fn slurm_and_open_mpi_are_what_jax_reads() {
+        let slurm = told(EnvStyle::Slurm);
+        for wanted in ["SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_NTASKS=3", "SLURM_JOB_ID=7"] {
+            assert!(slurm.contains(&wanted.to_owned()), "{wanted}: {slurm:?}");
+        }
+        assert!(slurm.contains(&"SLURM_STEP_NODELIST=a,b".to_owned()));
+        assert_eq!(told(EnvStyle::Openmpi), ["OMPI_MCA_orte_hnp_uri=1.0;tcp://10.1.0.1:0"]);
+    }
+}

@@ -1,0 +1,190 @@
+//! What Horovod's ranks are told so that they meet by Gloo: everything or nothing. With a part of it
+//! some releases take themselves for rank 0 of 1, others look for MPI.
+
+use crate::plan::env_style::Place;
+use crate::plan::held_ports::Held;
+use crate::plan::map::RankMap;
+use crate::plan::setup::{Options, Seen, Variable};
+use rlaunch_bootstrap::env::horovod as names;
+use rlaunch_bootstrap::job::EnvVar;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// How long Horovod waits for its ranks unless the user says so: hosts read data sets before that,
+/// and not all are equally quick. Its own default is 30 s.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Whether the user's environment leaves it to rlaunch how Horovod's ranks meet.
+pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
+    let chosen = env.iter().find(|var| {
+        let name = var.name.to_string_lossy();
+        let by_us = [names::CONTROLLER, names::CPU_OPERATIONS].contains(&&*name);
+        names::OF_LAUNCH.contains(&&*name) || (by_us && var.value != "gloo")
+    });
+    if let Some(EnvVar { name, .. }) = chosen {
+        tracing::info!("{} is set: Horovod's ranks are not told where they meet", name.display());
+    }
+    chosen.is_none()
+}
+
+/// Whether nodes hold a port for the door to the store.
+pub(crate) fn is_served(options: &Options, map: &RankMap) -> bool {
+    options.horovod && map.world_size > 1
+}
+
+/// Where ranks meet, and by which interfaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meeting {
+    /// Each node's port at which its agent takes requests to the store, on loopback.
+    pub(crate) ports: Vec<u16>,
+    /// By node.
+    interfaces: Vec<String>,
+    patience: Duration,
+}
+
+impl Meeting {
+    /// Nothing where it is not served, or where Horovod could not use it: every node must have an
+    /// interface by which the others reach it.
+    pub(crate) fn of(options: &Options, seen: &Seen<'_>, ports: &[Vec<u16>]) -> Option<Meeting> {
+        let doors = seen
+            .map
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(index, node)| Held::of(options, seen.map, node).store(ports.get(index)?));
+        let ports = doors.collect::<Option<Vec<u16>>>()?;
+        let nodes = seen.inventories.iter().zip(seen.addresses);
+        let interfaces =
+            nodes.map(|(inventory, &address)| Some(inventory.netdev_of(address)?.name.clone()));
+        Some(Meeting {
+            ports,
+            interfaces: interfaces.collect::<Option<_>>()?,
+            patience: options.init_timeout.unwrap_or(PATIENCE),
+        })
+    }
+
+    /// All that a rank is told.
+    pub(crate) fn variables(&self, seen: &Seen<'_>, place: Place) -> Vec<Variable> {
+        let Some(node) = seen.map.nodes.get(place.node) else { return Vec::new() };
+        // Like RANK, a place needs no reason.
+        let own = |name, value: String| Variable::new(name, value, "");
+        let with_it = |other: usize| seen.map.nodes[other].ranks.len() > place.local_rank;
+        let cross_rank = (0..place.node).filter(|&other| with_it(other)).count();
+        let cross_size = (0..seen.map.nodes.len()).filter(|&other| with_it(other)).count();
+        let served = format!("where the agent on {} lets Horovod's ranks meet", node.host);
+        let by_gloo = "Horovod's ranks meet by Gloo, without MPI";
+        let interface = &self.interfaces[place.node];
+        let reached = format!("{} of {interface} is how other ranks reach this node", {
+            seen.addresses[place.node]
+        });
+        let patience = "how long they wait for each other; --init-timeout";
+        vec![
+            own(names::RANK, place.rank.to_string()),
+            own(names::SIZE, seen.map.world_size.to_string()),
+            own(names::LOCAL_RANK, place.local_rank.to_string()),
+            own(names::LOCAL_SIZE, node.ranks.len().to_string()),
+            own(names::CROSS_RANK, cross_rank.to_string()),
+            own(names::CROSS_SIZE, cross_size.to_string()),
+            own(names::HOSTNAME, node.host.to_string()),
+            Variable::new(names::CONTROLLER, "gloo", by_gloo),
+            Variable::new(names::CPU_OPERATIONS, "gloo", by_gloo),
+            Variable::new(names::RENDEZVOUS_ADDR, Ipv4Addr::LOCALHOST.to_string(), &served),
+            Variable::new(names::RENDEZVOUS_PORT, self.ports[place.node].to_string(), &served),
+            Variable::new(names::IFACE, &**interface, &reached),
+            Variable::new(names::TIMEOUT, seconds(self.patience), patience),
+        ]
+    }
+}
+
+/// Whole seconds, which is all that Horovod reads.
+fn seconds(time: Duration) -> String {
+    time.as_secs_f64().ceil().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::selection::Plan;
+    use rlaunch_bootstrap::id::{JobId, Rank};
+    use rlaunch_bootstrap::inventory::Inventory;
+    use rlaunch_bootstrap::inventory::net::Netdev;
+    use rlaunch_bootstrap::job::EnvRule;
+    use std::net::IpAddr;
+
+    const ADDRESSES: [[u8; 4]; 2] = [[10, 1, 0, 1], [10, 1, 0, 2]];
+
+    fn node(interface: &str, address: IpAddr) -> Inventory {
+        let addresses = vec![(address, 24)];
+        let netdev = Netdev { name: interface.into(), addresses, ..Netdev::default() };
+        Inventory { netdevs: vec![netdev], ..Inventory::default() }
+    }
+
+    /// Of the job `a:2,b`, what this rank is told.
+    fn told(options: &Options, addresses: &[IpAddr], place: (u32, usize, usize)) -> Vec<String> {
+        let hosts = crate::hosts::parse(&["a:2,b".into()]).unwrap();
+        let map = RankMap::by_slot(&hosts, None, false).unwrap();
+        let netdevs = ["eth0", "eno1"];
+        let own = [ADDRESSES[0].into(), ADDRESSES[1].into()];
+        let inventories: Vec<Inventory> =
+            netdevs.iter().zip(own).map(|(name, own)| node(name, own)).collect();
+        let plan = Plan::default();
+        let seen =
+            Seen { id: JobId(7), map: &map, inventories: &inventories, plan: &plan, addresses };
+        let ports = [vec![21_000, 21_001, 21_002], vec![21_003]];
+        let Some(meeting) = Meeting::of(options, &seen, &ports) else { return Vec::new() };
+        let (rank, node, local_rank) = place;
+        let told = meeting.variables(&seen, Place { rank: Rank(rank), node, local_rank });
+        told.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect()
+    }
+
+    fn served() -> Options {
+        Options { horovod: true, ..Options::default() }
+    }
+
+    #[test]
+    fn a_rank_is_told_everything() {
+        let addresses = ADDRESSES.map(IpAddr::from);
+        let told = |place| told(&served(), &addresses, place);
+        let wanted = [
+            "HOROVOD_RANK=2",
+            "HOROVOD_SIZE=3",
+            "HOROVOD_LOCAL_RANK=0",
+            "HOROVOD_LOCAL_SIZE=1",
+            "HOROVOD_CROSS_RANK=1",
+            "HOROVOD_CROSS_SIZE=2",
+            "HOROVOD_HOSTNAME=b",
+            "HOROVOD_CONTROLLER=gloo",
+            "HOROVOD_CPU_OPERATIONS=gloo",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT=21003",
+            "HOROVOD_GLOO_IFACE=eno1",
+            "HOROVOD_GLOO_TIMEOUT_SECONDS=300",
+        ];
+        assert_eq!(told((2, 1, 0)), wanted);
+        assert!(told((0, 0, 0)).contains(&"HOROVOD_GLOO_RENDEZVOUS_PORT=21001".to_owned()));
+        // Nobody else is second on its node.
+        let alone = ["HOROVOD_CROSS_RANK=0", "HOROVOD_CROSS_SIZE=1"];
+        let second = told((1, 0, 1));
+        assert!(alone.iter().all(|wanted| second.contains(&(*wanted).to_owned())), "{second:?}");
+    }
+
+    #[test]
+    fn without_a_store_nothing_is_told() {
+        let addresses = ADDRESSES.map(IpAddr::from);
+        assert_eq!(told(&Options::default(), &addresses, (0, 0, 0)), [""; 0]);
+        let elsewhere = [ADDRESSES[0].into(), [10, 9, 0, 2].into()];
+        assert_eq!(told(&served(), &elsewhere, (0, 0, 0)), [""; 0], "no interface on b");
+    }
+
+    #[test]
+    fn who_has_chosen_is_left_alone() {
+        let env = |name: &str, value: &str| {
+            vec![EnvVar { name: name.into(), value: value.into(), rule: EnvRule::Set }]
+        };
+        assert!(!is_left_to_us(&env("HOROVOD_CONTROLLER", "mpi")));
+        assert!(!is_left_to_us(&env("HOROVOD_RANK", "3")));
+        for own in [("HOROVOD_CONTROLLER", "gloo"), ("HOROVOD_FUSION_THRESHOLD", "0")] {
+            assert!(is_left_to_us(&env(own.0, own.1)), "{own:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+use super::*;
+use proptest::prelude::*;
+
+fn map(list: &str, ranks: Option<u32>, over: bool) -> Result<Vec<(String, u32)>, String> {
+    let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
+    let map = RankMap::by_slot(&hosts, ranks, over).map_err(|e| e.to_string())?;
+    let ranks: Vec<_> = map.nodes.iter().flat_map(|n| n.ranks.clone()).collect();
+    assert_eq!(ranks, (0..map.world_size).map(Rank).collect::<Vec<_>>());
+    for node in &map.nodes {
+        assert!(node.ranks.iter().all(|&r| map.node_of(r) == Some(node)));
+    }
+    let row = |n: &MappedNode| (n.host.name.clone(), n.ranks.len() as u32);
+    Ok(map.nodes.iter().map(row).collect())
+}
+
+fn counts(list: &[(&str, u32)]) -> Result<Vec<(String, u32)>, String> {
+    Ok(list.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect())
+}
+
+/// By node.
+fn dealt(
+    order: &str,
+    by: Option<RankBy>,
+    list: &str,
+    ranks: Option<u32>,
+    over: bool,
+) -> Result<Vec<Vec<u32>>, String> {
+    let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
+    let order: MapBy = order.parse().unwrap();
+    let map = RankMap::by(order, &hosts, ranks, over).map_err(|error| error.to_string())?;
+    let map = map.numbered(order, by);
+    for node in &map.nodes {
+        assert!(node.ranks.iter().all(|&rank| map.node_of(rank) == Some(node)));
+    }
+    Ok(map.nodes.iter().map(|node| node.ranks.iter().map(|r| r.0).collect()).collect())
+}
+
+#[test]
+fn slots_fill_in_order() {
+    assert_eq!(map("a:2,b", Some(3), false), counts(&[("a", 2), ("b", 1)]));
+    assert_eq!(map("a:2,b", None, false), counts(&[("a", 2), ("b", 1)]));
+    assert_eq!(map("a,b,c", Some(2), false), counts(&[("a", 1), ("b", 1)]));
+}
+
+#[test]
+fn by_node_each_host_takes_one_in_turn() {
+    let deal = |list: &str, ranks, over| dealt("node", None, list, ranks, over).unwrap();
+    assert_eq!(deal("a:8,b:8", Some(2), false), [[0], [1]]);
+    assert_eq!(deal("a:3,b:1,c:2", None, false), [vec![0, 3, 5], vec![1], vec![2, 4]]);
+    assert_eq!(deal("a,b:2", Some(5), true), [vec![0, 3], vec![1, 2, 4]]);
+}
+
+#[test]
+fn so_many_on_each_host() {
+    let deal = |list: &str, ranks| dealt("ppr:2:node", None, list, ranks, false);
+    assert_eq!(deal("a,b", None).unwrap(), [[0, 1], [2, 3]]);
+    assert_eq!(deal("a:4,b:2", None).unwrap(), [[0, 1], [2, 3]]);
+    assert_eq!(deal("a,b,c", Some(3)).unwrap(), [vec![0, 1], vec![2]]);
+    assert_eq!(deal("a,b", Some(5)).unwrap_err(), "5 ranks asked, 2 on each of 2 hosts: that is 4");
+    assert_eq!(
+        deal("a,b:1", None).unwrap_err(),
+        "2 ranks asked on each host, b has 1: use b:2 or --oversubscribe"
+    );
+    assert_eq!(dealt("ppr:2:node", None, "a,b:1", None, true).unwrap(), [[0, 1], [2, 3]]);
+}
+
+#[test]
+fn ranks_are_numbered_as_asked() {
+    let deal = |order, by, list: &str| dealt(order, Some(by), list, None, false).unwrap();
+    assert_eq!(deal("slot", RankBy::Node, "a:2,b:1,c:2"), [vec![0, 3], vec![1], vec![2, 4]]);
+    assert_eq!(deal("node", RankBy::Slot, "a:2,b:1,c:2"), [vec![0, 1], vec![2], vec![3, 4]]);
+    assert_eq!(deal("node", RankBy::Node, "a:2,b:1"), [vec![0, 2], vec![1]]);
+    assert_eq!(deal("ppr:2:node", RankBy::Node, "a,b"), [[0, 2], [1, 3]]);
+    assert_eq!(deal("slot", RankBy::Slot, "a:2,b"), [vec![0, 1], vec![2]]);
+}
+
+#[test]
+fn words_for_orders_are_understood() {
+    for text in ["slot", "node", "ppr:4:node", "numa", "gpu"] {
+        assert_eq!(text.parse::<MapBy>().unwrap().to_string(), text);
+    }
+    for text in ["ppr:0:node", "ppr:4:socket", "ppr::node", "core", ""] {
+        assert!(text.parse::<MapBy>().unwrap_err().contains("ppr:N:node"), "{text}");
+    }
+    let node = Some(RankBy::Node);
+    assert_eq!(order(MapBy::Slot, Some(4), None), Ok((MapBy::Ppr(4), None)));
+    assert_eq!(order(MapBy::Node, Some(4), None), Ok((MapBy::Ppr(4), node)));
+    assert_eq!(order(MapBy::Ppr(4), Some(4), node), Ok((MapBy::Ppr(4), node)));
+    assert_eq!(order(MapBy::Ppr(2), Some(4), None), Err(TwoNumbers(4, 2)));
+    assert_eq!(order(MapBy::Numa, None, None), Ok((MapBy::Numa, None)));
+}
+
+#[test]
+fn too_few_slots_say_what_to_type() {
+    let text = "4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe";
+    assert_eq!(map("a,b,c", Some(4), false), Err(text.into()));
+    let text = "4294967295 ranks are more than the 1048576 of a job";
+    assert_eq!(map("a:4294967295", None, false), Err(text.into()));
+}
+
+#[test]
+fn oversubscription_is_dealt_out() {
+    assert_eq!(map("a,b,c", Some(8), true), counts(&[("a", 3), ("b", 3), ("c", 2)]));
+}
+
+proptest! {
+    /// Nodes have the numbers of their hosts in the list, which [`crate::run::crew`] relies on where
+    /// hosts are reached before ranks are mapped.
+    #[test]
+    fn every_rank_has_a_place_and_hosts_without_are_the_last(
+        slots in prop::collection::vec(1..5u32, 1..7),
+        order in prop::sample::select(vec!["slot", "node", "numa", "gpu", "ppr:2:node"]),
+        by in prop::sample::select(vec![None, Some(RankBy::Slot), Some(RankBy::Node)]),
+        ranks in prop::option::of(1..30u32),
+    ) {
+        let entries = slots.iter().enumerate().map(|(at, slots)| format!("h{at}:{slots}"));
+        let list = entries.collect::<Vec<_>>().join(",");
+        let hosts = crate::hosts::parse(&[list]).unwrap();
+        let order: MapBy = order.parse().unwrap();
+        let Ok(map) = RankMap::by(order, &hosts, ranks, true) else {
+            // Only what does not fit any number of ranks on each host.
+            prop_assert!(ranks.is_some_and(|ranks| ranks as usize > 2 * hosts.len()));
+            return Ok(());
+        };
+        let map = map.numbered(order, by);
+        let used: Vec<&Host> = map.nodes.iter().map(|node| &node.host).collect();
+        let all: Vec<&Host> = used.into_iter().chain(&map.unused).collect();
+        prop_assert_eq!(all, hosts.iter().collect::<Vec<_>>());
+        let mut found: Vec<u32> =
+            map.nodes.iter().flat_map(|node| node.ranks.iter().map(|rank| rank.0)).collect();
+        found.sort_unstable();
+        prop_assert_eq!(found, (0..map.world_size).collect::<Vec<_>>());
+        prop_assert_eq!(map.node_of(Rank(0)).map(|node| node.id), Some(NodeId(0)));
+    }
+}

@@ -1,0 +1,414 @@
+//! How NCCL finds the network that was planned; RCCL reads the same variables.
+//!
+//! NCCL takes either verbs or TCP, for all ranks alike, and knows no RDMA connection manager. What
+//! its variables mean: docs/userguide/source/env.rst of its source.
+
+mod log;
+mod version;
+
+pub(crate) use log::{Log, Use};
+pub(crate) use version::Version;
+
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::plan::map::RankMap;
+use crate::plan::selection::{self, Plan, PortWishes, Reachable, Rejection};
+use crate::plan::setup::{Options, Transport, Variable};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::inventory::rdma::NodeType;
+use rlaunch_bootstrap::table::Transport as Speaks;
+
+/// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
+const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
+    echo 'options erdma compat_mode=Y' | sudo tee /etc/modprobe.d/erdma.conf; sudo rmmod erdma; \
+    sudo modprobe erdma compat_mode=Y";
+/// The prefix length by which NCCL tells subnets apart when it is not told.
+const NCCL_PREFIX: u8 = 24;
+/// Queue pairs of a connection, so that both ports of a bond carry data.
+const QPS_ON_BOND: &str = "4";
+
+/// What NCCL can use; it cannot mix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Verbs on every node.
+    Verbs(Shape),
+    /// TCP, for this reason.
+    Tcp(String),
+}
+
+/// How the ports of the nodes are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Every port reaches every other.
+    Flat,
+    /// Every port reaches those of its own rail on all nodes.
+    Rails,
+    /// Which ports meet depends on the two nodes: a cable for each pair.
+    Mesh,
+}
+
+/// The job's ports as NCCL sees them.
+pub(crate) struct Fabric<'a> {
+    pub(crate) network: Network,
+    inventories: &'a [Inventory],
+    /// By node.
+    ports: Vec<Vec<&'a Reachable>>,
+    /// What all nodes are told alike, when it is verbs.
+    alike: Vec<Variable>,
+}
+
+impl<'a> Fabric<'a> {
+    pub(crate) fn of(
+        map: &RankMap,
+        inventories: &'a [Inventory],
+        plan: &'a Plan,
+        options: &Options,
+    ) -> Fabric<'a> {
+        let able: Vec<Vec<&Reachable>> = plan.ports.iter().map(|ports| by_address(ports)).collect();
+        let ports: Vec<Vec<&Reachable>> = (0..able.len()).map(|node| used(&able, node)).collect();
+        let host = |node: usize| map.nodes[node].host.to_string();
+        let alone = ports.iter().position(Vec::is_empty);
+        let network = match (options.transport, alone) {
+            (Transport::Tcp, _) => Network::Tcp("--transport tcp".to_owned()),
+            (_, Some(node)) => {
+                let why = why(&inventories[node], &options.ports);
+                Network::Tcp(format!("{}: {why}", host(node)))
+            }
+            (_, None) => match shape(&preferred(&ports)) {
+                Ok(shape) => Network::Verbs(shape),
+                Err((one, other)) => {
+                    let meet = |a: &Reachable| able[other].iter().any(|b| a.should_reach(b));
+                    let verb = match able[one].iter().any(|port| meet(port)) {
+                        true => "was found to reach",
+                        false => "reaches",
+                    };
+                    let (one, other) = (host(one), host(other));
+                    Network::Tcp(format!("no RDMA port of {one} {verb} one of {other}"))
+                }
+            },
+        };
+        let alike = match &network {
+            Network::Verbs(shape) => alike(*shape, inventories, &ports),
+            Network::Tcp(_) => Vec::new(),
+        };
+        Fabric { network, inventories, ports, alike }
+    }
+
+    /// What every rank of one node is told of the network.
+    pub(crate) fn variables(&self, node: usize) -> Vec<Variable> {
+        if let Network::Tcp(why) = &self.network {
+            return vec![Variable::new("NCCL_IB_DISABLE", "1", why)];
+        }
+        let ports = &self.ports[node];
+        let names = listed(ports);
+        let chosen = "the RDMA ports that can be used";
+        let mut set = vec![
+            Variable::new("NCCL_IB_HCA", format!("={names}"), chosen),
+            Variable::new("UCX_NET_DEVICES", names, chosen),
+        ];
+        set.extend(gid_index("NCCL_IB_GID_INDEX", ports));
+        if shares_card(&self.inventories[node], ports) {
+            let reason = "ports of one card are in different networks";
+            set.push(Variable::new("NCCL_IB_MERGE_NICS", "0", reason));
+        }
+        set.extend(self.alike.iter().cloned());
+        set
+    }
+
+    /// What a plugin for meshes of cables reads (its README), where one value fits.
+    pub(crate) fn for_plugin(&self, node: usize) -> Option<Variable> {
+        gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
+    }
+}
+
+/// Ports that work without the RDMA connection manager; those of software only where there are no
+/// others.
+fn by_address(ports: &[Reachable]) -> Vec<&Reachable> {
+    let by_address = ports.iter().filter(|port| port.nic.transport != Speaks::Iwarp);
+    let (software, hardware): (Vec<_>, Vec<_>) = by_address.partition(|port| port.nic.software);
+    if hardware.is_empty() { software } else { hardware }
+}
+
+/// Of a node's ports those that reach any of another node; all of them where none does.
+fn used<'a>(able: &[Vec<&'a Reachable>], node: usize) -> Vec<&'a Reachable> {
+    let others = || able.iter().enumerate().filter(|(other, _)| *other != node);
+    let is_used =
+        |port: &&&Reachable| others().flat_map(|(_, ports)| ports).any(|other| port.reach(other));
+    let reaching: Vec<&Reachable> = able[node].iter().filter(is_used).copied().collect();
+    if reaching.is_empty() { able[node].clone() } else { reaching }
+}
+
+/// Of each port the address that NCCL takes.
+fn preferred<'a>(ports: &[Vec<&'a Reachable>]) -> Vec<Vec<&'a Reachable>> {
+    ports.iter().map(|ports| first_of_each(ports).collect()).collect()
+}
+
+/// How these ports are connected, or two nodes that are not.
+fn shape(ports: &[Vec<&Reachable>]) -> Result<Shape, (usize, usize)> {
+    let common = |ports: &mut dyn Iterator<Item = &&Reachable>| {
+        let Some(first) = ports.next() else { return true };
+        let mut networks = first.nic.networks.clone();
+        ports.for_each(|port| networks.retain(|network| port.nic.networks.contains(network)));
+        !networks.is_empty()
+    };
+    // Nearly all clusters are told by their networks alone, whatever their size.
+    let all_work = ports.iter().flatten().all(|port| port.cut_off.is_empty());
+    if all_work && common(&mut ports.iter().flatten()) {
+        return Ok(Shape::Flat);
+    }
+    let rails = |rail| ports.iter().flatten().filter(move |port| port.nic.rail == rail);
+    let mut numbers: Vec<u32> = ports.iter().flatten().map(|port| port.nic.rail).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let whole = |&rail: &u32| rails(rail).count() >= ports.len() && common(&mut rails(rail));
+    if all_work && numbers.iter().all(whole) {
+        return Ok(Shape::Rails);
+    }
+    let (mut flat, mut aligned) = (true, true);
+    for (one, own) in ports.iter().enumerate() {
+        for (other, theirs) in ports.iter().enumerate().skip(one + 1) {
+            let mut meet = false;
+            for (a, b) in own.iter().flat_map(|a| theirs.iter().map(move |b| (a, b))) {
+                let reach = a.reach(b);
+                meet |= reach;
+                flat &= reach;
+                aligned &= reach || a.nic.rail != b.nic.rail;
+            }
+            if !meet {
+                return Err((one, other));
+            }
+            let rails = |ports: &[&Reachable]| ports.iter().map(|p| p.nic.rail).collect::<Vec<_>>();
+            aligned &= rails(own) == rails(theirs);
+        }
+    }
+    Ok(match (flat, aligned) {
+        (true, _) => Shape::Flat,
+        (_, true) => Shape::Rails,
+        _ => Shape::Mesh,
+    })
+}
+
+/// What both ends of a connection have to be told alike.
+fn alike(shape: Shape, inventories: &[Inventory], ports: &[Vec<&Reachable>]) -> Vec<Variable> {
+    let mut set = family(ports);
+    set.extend(routing(shape, ports));
+    let mut nodes = inventories.iter().zip(ports);
+    if let Some(netdev) = nodes.find_map(|(inventory, ports)| bond(inventory, ports)) {
+        let reason = format!("one queue pair uses one port of {netdev}, which is a bond");
+        set.push(Variable::new("NCCL_IB_QPS_PER_CONNECTION", QPS_ON_BOND, &reason));
+        set.push(Variable::new("NCCL_IB_SPLIT_DATA_ON_QPS", "0", &reason));
+    }
+    set
+}
+
+/// What keeps jobs on one host apart.
+pub(crate) fn of_job(short_id: u64, ras: Option<u16>) -> Vec<Variable> {
+    let mut set = vec![Variable::new(
+        "NCCL_SOCKET_MAGIC",
+        short_id.to_string(),
+        "sockets of other jobs are not taken for this one's",
+    )];
+    if let Some(port) = ras {
+        let reason = "jobs on one host each have a port for questions about them";
+        set.push(Variable::new("NCCL_RAS_ADDR", format!("localhost:{port}"), reason));
+    }
+    set
+}
+
+/// How packets are marked, where the user has said so.
+pub(crate) fn of_packets(traffic_class: Option<u8>, service_level: Option<u8>) -> Vec<Variable> {
+    let set = |name, value: u8, why| Variable::new(name, value.to_string(), why);
+    let class = traffic_class.into_iter().flat_map(|class| {
+        ["NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS"].map(|name| set(name, class, "--traffic-class"))
+    });
+    let level = service_level.into_iter().flat_map(|level| {
+        ["NCCL_IB_SL", "UCX_IB_SL"].map(|name| set(name, level, "--service-level"))
+    });
+    class.chain(level).collect()
+}
+
+/// What makes NCCL take a rank for one that is alone on its host, and so on its GPU: it refuses ranks
+/// of which both the host's hash and the GPU are the same (src/init.cc).
+pub(crate) fn own_host(host: &str, rank: Rank) -> Variable {
+    Variable::new("NCCL_HOSTID", format!("{host}-{rank}"), "--nccl-share-gpu")
+}
+
+/// What NCCL has to log for [`Log`].
+pub(crate) fn for_verify() -> Vec<Variable> {
+    let set = |name, value| Variable::new(name, value, "--nccl-verify");
+    vec![set("NCCL_DEBUG", "INFO"), set("NCCL_DEBUG_SUBSYS", "INIT,NET")]
+}
+
+/// Says which network NCCL has used in each rank. An error where that had to be RDMA.
+pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> Option<Failed> {
+    let uses: Vec<_> = ranks.iter().map(|(rank, host)| (rank, host, log.of(*rank))).collect();
+    for (rank, host, used) in &uses {
+        report::say(&format!("rank {rank} on {host}: {used}"));
+    }
+    let (rank, host, used) = uses.iter().find(|(.., used)| !used.is_rdma())?;
+    let line = format!("--require-rdma: rank {rank} on {host}: {used}");
+    options.require_rdma.then(|| Failed::new(Exit::MESH, line))
+}
+
+/// `mlx5_0:1,mlx5_1:1`
+fn listed(ports: &[&Reachable]) -> String {
+    let mut names: Vec<String> =
+        ports.iter().map(|port| format!("{}:{}", port.nic.device, port.nic.port)).collect();
+    names.dedup();
+    names.join(",")
+}
+
+/// The variable is one number for all ports of a process.
+fn gid_index(name: &'static str, ports: &[&Reachable]) -> Option<Variable> {
+    let roce = first_of_each(ports).filter(|port| port.nic.transport == Speaks::Roce);
+    let mut indices: Vec<u16> = roce.filter_map(|port| port.nic.gid_index).collect();
+    indices.dedup();
+    let [index] = indices[..] else { return None };
+    Some(Variable::new(name, index.to_string(), "this entry is right for every port listed"))
+}
+
+/// Of each port the address that is preferred.
+fn first_of_each<'a>(ports: &[&'a Reachable]) -> impl Iterator<Item = &'a Reachable> {
+    let before = move |at: usize| at.checked_sub(1).and_then(|at| ports.get(at));
+    let is_first = move |(at, port): &(usize, &&Reachable)| {
+        before(*at).is_none_or(|before| before.nic.rail != port.nic.rail)
+    };
+    ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
+}
+
+/// NCCL looks for IPv4 unless it is told.
+fn family(all: &[Vec<&Reachable>]) -> Vec<Variable> {
+    let best = all.iter().flat_map(|ports| first_of_each(ports));
+    let mut roce = best.filter(|port| port.nic.transport == Speaks::Roce).peekable();
+    let is_v6 = |port: &Reachable| port.nic.address.is_some_and(|address| address.is_ipv6());
+    if roce.peek().is_none() || !roce.all(is_v6) {
+        return Vec::new();
+    }
+    let reason = "no RDMA port of this job has an IPv4 address";
+    vec![
+        Variable::new("NCCL_IB_ADDR_FAMILY", "AF_INET6", reason),
+        Variable::new("NCCL_IB_ROCE_VERSION_NUM", "2", reason),
+    ]
+}
+
+/// Where not every port reaches every other, NCCL has to choose by subnet.
+fn routing(shape: Shape, all: &[Vec<&Reachable>]) -> Vec<Variable> {
+    let (cross, reason) = match shape {
+        Shape::Flat => return Vec::new(),
+        Shape::Rails => ("0", "each rail is a network of its own"),
+        Shape::Mesh => ("1", "which ports meet depends on the two hosts"),
+    };
+    let mut set = vec![
+        Variable::new("NCCL_CROSS_NIC", cross, reason),
+        Variable::new("NCCL_IB_SUBNET_AWARE_ROUTING", "1", reason),
+    ];
+    let own = all.iter().flatten().filter_map(|port| port.leads.own());
+    let mut prefixes: Vec<u8> = own.map(|network| network.prefix()).collect();
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    if let [prefix] = prefixes[..]
+        && prefix != NCCL_PREFIX
+    {
+        let reason = "the length of the subnets' prefixes";
+        set.push(Variable::new("NCCL_IB_SUBNET_PREFIX_LEN", prefix.to_string(), reason));
+    }
+    set
+}
+
+/// NCCL would make one device of two ports of a card.
+fn shares_card(inventory: &Inventory, ports: &[&Reachable]) -> bool {
+    let card = |port: &Reachable| {
+        let device = inventory.rdma.iter().find(|device| device.name == port.nic.device)?;
+        let (card, _function) = device.pci.as_ref()?.address.rsplit_once('.')?;
+        Some(card)
+    };
+    let pairs = ports.iter().flat_map(|one| ports.iter().map(move |other| (one, other)));
+    let mut apart = pairs.filter(|(one, other)| one.nic.rail != other.nic.rail);
+    apart.any(|(one, other)| {
+        card(one).is_some() && card(one) == card(other) && one.leads.own() != other.leads.own()
+    })
+}
+
+/// A bond among the interfaces of these ports.
+fn bond<'a>(inventory: &'a Inventory, ports: &[&Reachable]) -> Option<&'a str> {
+    let is_used = |name: &str| ports.iter().any(|port| port.nic.netdev.as_deref() == Some(name));
+    let bonds = inventory.netdevs.iter().filter(|netdev| netdev.kind == NetdevKind::Bond);
+    bonds.map(|netdev| netdev.name.as_str()).find(|name| is_used(name))
+}
+
+/// Why a node has no port for NCCL.
+pub(crate) fn why(inventory: &Inventory, wishes: &PortWishes) -> String {
+    let devices = inventory.rdma.iter();
+    let ports = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
+    let reasons = ports.map(|(device, port)| {
+        let name = format!("{}/{}", device.name, port.number);
+        match selection::examine_wanted(device, port, &inventory.netdevs, wishes) {
+            Ok(_) if device.node_type == NodeType::Rnic => format!("{name} takes RDMA_CM only"),
+            Ok(_) => format!("{name} can be used"),
+            Err(rejection @ Rejection::Down) => format!("{name} is {rejection}"),
+            Err(rejection @ Rejection::ManagerOnly) => format!("{name} {rejection}"),
+            Err(rejection) => format!("{name}: {rejection}"),
+        }
+    });
+    let reasons: Vec<String> = reasons.collect();
+    if reasons.is_empty() { "no RDMA device".to_owned() } else { reasons.join(", ") }
+}
+
+/// What is known to help a job whose hosts have these devices.
+pub(crate) fn cure(map: &RankMap, inventories: &[Inventory]) -> Option<String> {
+    let erdma = |inventory: &Inventory, node_type: NodeType| {
+        let mut devices = inventory.rdma.iter();
+        devices.any(|d| d.driver.as_deref() == Some("erdma") && d.node_type == node_type)
+    };
+    let hosts = |node_type: NodeType| -> Vec<String> {
+        let nodes = map.nodes.iter().zip(inventories);
+        let having = nodes.filter(|(_, inventory)| erdma(inventory, node_type));
+        having.map(|(node, _)| node.host.to_string()).collect()
+    };
+    let (standard, compat) = (hosts(NodeType::Rnic), hosts(NodeType::ChannelAdapter));
+    match (standard.is_empty(), compat.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some(ERDMA_COMPAT.to_owned()),
+        (false, false) => Some(format!(
+            "eRDMA is in compat mode on {}, in standard mode on {}: these cannot connect. \
+             {ERDMA_COMPAT}",
+            compat.join(", "),
+            standard.join(", ")
+        )),
+    }
+}
+
+/// What to say of an NCCL that does not know how to use a mesh of cables, and what could be done;
+/// nothing when all is well.
+pub(crate) fn too_old(
+    map: &RankMap,
+    inventories: &[Inventory],
+    shape: Shape,
+) -> Option<(String, String)> {
+    if shape != Shape::Mesh {
+        return None;
+    }
+    let library = |inventory: &Inventory| inventory.system.nccl.clone();
+    let nodes = map.nodes.iter().zip(inventories);
+    let mut found = nodes.filter_map(|(node, inventory)| Some((node, library(inventory)?)));
+    let (node, library) = found.find(|(_, library)| {
+        let version = library.version.parse::<Version>();
+        version.is_ok_and(|version| version < Version::SUBNET_AWARE)
+    })?;
+    let (host, old, path) = (&node.host, &library.version, &library.path);
+    let known = Version::SUBNET_AWARE;
+    let line = format!(
+        "the hosts' links are on different subnets, and NCCL {old} ({path} on {host}) does not \
+         choose ports by subnet: ranks may hang when they connect"
+    );
+    let hint = format!(
+        "NCCL {known} or newer does; or --nccl-net-plugin PATH names a plugin that does; or \
+         -x NCCL_IB_DISABLE=1 makes it use TCP"
+    );
+    Some((line, hint))
+}
+
+#[cfg(test)]
+mod tests;

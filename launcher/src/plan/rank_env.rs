@@ -1,0 +1,346 @@
+//! Environment as data: what goes along from the launching shell, and what each rank is told.
+
+mod env_file;
+
+use crate::plan::map::RankMap;
+use crate::ssh::config::wildcard;
+use env_file::EnvFileError;
+use rlaunch_bootstrap::env as names;
+use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
+use rlaunch_bootstrap::job::{EnvRule, EnvVar};
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// What is asked for of ranks' environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// `NAME=VALUE`; `NAME`, with its value here; or a pattern of names that are set here.
+    pub(crate) named: Vec<OsString>,
+    /// Files of lines `NAME=VALUE`, which count less than what is named.
+    pub(crate) files: Vec<PathBuf>,
+    /// The rest of this shell's environment stays here.
+    pub(crate) nothing_else: bool,
+    /// What a login on a host sets there counts before this shell's.
+    pub(crate) login: bool,
+}
+
+/// A `-x` or an `--env-file` that cannot be meant.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvError {
+    #[error("-x: a variable's name is missing before the `=`, or altogether")]
+    NoName,
+    #[error("`-x {0}`: {0} is not set here")]
+    Unset(String),
+    #[error("`-x {0}`: a pattern takes no value")]
+    Pattern(
+        /// Without the value.
+        String,
+    ),
+    #[error(transparent)]
+    File(#[from] EnvFileError),
+    #[error("{}:{line}: {name} is not set here", path.display())]
+    UnsetOfFile { path: PathBuf, line: usize, name: String },
+}
+
+impl EnvError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            EnvError::NoName | EnvError::Pattern(_) | EnvError::File(_) => None,
+            EnvError::Unset(name) => Some(format!("export {name} first, or use -x {name}=VALUE")),
+            EnvError::UnsetOfFile { name, .. } => {
+                Some(format!("export {name} first, or write {name}=VALUE"))
+            }
+        }
+    }
+}
+
+/// What every rank gets from here: `own` without what belongs to one host or another launch, then
+/// what is asked for by name. Also returns the names that were asked for.
+pub(crate) fn forwarded(
+    own: impl Iterator<Item = (OsString, OsString)>,
+    wanted: &Wanted,
+) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
+    let own: Vec<(OsString, OsString)> = own.collect();
+    let mut env: Vec<EnvVar> = Vec::new();
+    let along = own.iter().filter(|(name, _)| !wanted.nothing_else && may_go_along(name));
+    for (name, value) in along {
+        let rule = match &*name.to_string_lossy() {
+            _ if wanted.login => EnvRule::Default,
+            names::PATH => EnvRule::PathBefore,
+            names::PYTHONPATH => EnvRule::PathAfter,
+            _ => EnvRule::Set,
+        };
+        env.push(EnvVar { name: name.clone(), value: value.clone(), rule });
+    }
+    if !env.iter().any(|var| var.name == names::PYTHONUNBUFFERED) {
+        set(&mut env, names::PYTHONUNBUFFERED.into(), "1".into());
+    }
+    let mut explicit = Vec::new();
+    for path in &wanted.files {
+        for line in env_file::read(path)? {
+            let value =
+                line.value.map(OsString::from).or_else(|| value_of(&own, line.name.as_ref()));
+            let value = value.ok_or_else(|| EnvError::UnsetOfFile {
+                path: path.clone(),
+                line: line.number,
+                name: line.name.clone(),
+            })?;
+            explicit.push(line.name.clone());
+            set(&mut env, line.name.into(), value);
+        }
+    }
+    ask(&mut env, &mut explicit, &own, &wanted.named)?;
+    Ok((env, explicit))
+}
+
+/// The same for another program, which gets what the first does (`env`, and of it `explicit` by
+/// `-x`), and what its own `-x` ask for.
+pub(crate) fn extended(
+    (mut env, mut explicit): (Vec<EnvVar>, Vec<String>),
+    own: impl Iterator<Item = (OsString, OsString)>,
+    asked: &[OsString],
+) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
+    let own: Vec<(OsString, OsString)> = own.collect();
+    ask(&mut env, &mut explicit, &own, asked)?;
+    Ok((env, explicit))
+}
+
+/// Adds what `-x` ask for.
+fn ask(
+    env: &mut Vec<EnvVar>,
+    explicit: &mut Vec<String>,
+    own: &[(OsString, OsString)],
+    asked: &[OsString],
+) -> Result<(), EnvError> {
+    for asked in asked {
+        for (name, value) in named(asked, own)? {
+            explicit.push(name.to_string_lossy().into_owned());
+            set(env, name, value);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a host has a variable of this name by itself, whoever starts something there.
+pub(crate) fn is_of_host(name: &OsStr) -> bool {
+    name == names::PATH || name == "LANG" || names::is_node_own(&name.to_string_lossy())
+}
+
+/// Whether this shell's value means something elsewhere.
+fn may_go_along(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    !names::is_node_own(&name) && !names::is_foreign_launch(&name)
+}
+
+fn set(env: &mut Vec<EnvVar>, name: OsString, value: OsString) {
+    env.retain(|var| var.name != name);
+    env.push(EnvVar { name, value, rule: EnvRule::Set });
+}
+
+fn value_of(own: &[(OsString, OsString)], name: &OsStr) -> Option<OsString> {
+    own.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
+}
+
+/// `NAME=VALUE`; `NAME` with the value it has here; or every name that a pattern fits, but for those
+/// that mean something on one host or to another launch: these are named in full, or stay here.
+fn named(
+    asked: &OsStr,
+    own: &[(OsString, OsString)],
+) -> Result<Vec<(OsString, OsString)>, EnvError> {
+    let mut parts = asked.as_bytes().splitn(2, |&byte| byte == b'=').map(OsStr::from_bytes);
+    let (name, value) = (parts.next().unwrap_or_default(), parts.next());
+    let text = name.to_string_lossy();
+    if name.is_empty() {
+        return Err(EnvError::NoName);
+    }
+    if text.contains(['*', '?']) {
+        if value.is_some() {
+            return Err(EnvError::Pattern(text.into_owned()));
+        }
+        let fits = |own: &OsStr| wildcard(&text, &own.to_string_lossy()) && may_go_along(own);
+        let found: Vec<_> = own.iter().filter(|(name, _)| fits(name)).cloned().collect();
+        tracing::info!("-x {text}: {} variables", found.len());
+        return Ok(found);
+    }
+    let value = value.map(OsStr::to_owned).or_else(|| value_of(own, name));
+    let value = value.ok_or_else(|| EnvError::Unset(text.into_owned()))?;
+    Ok(vec![(name.to_owned(), value)])
+}
+
+/// What only this rank is told, but for what `-x` has set.
+pub(crate) fn of_rank(
+    job: JobId,
+    map: &RankMap,
+    node: NodeId,
+    local: LocalRank,
+    explicit: &[String],
+) -> Vec<(String, String)> {
+    let Some(mapped) = map.nodes.get(node.index()) else { return Vec::new() };
+    let rank = mapped.ranks.get(local.index()).copied().unwrap_or(Rank(0)).to_string();
+    let local = local.to_string();
+    let local_size = mapped.ranks.len().to_string();
+    let (world, group) = (map.world_size.to_string(), node.to_string());
+    let groups = map.nodes.len().to_string();
+    let all = [
+        (names::RANK, &rank),
+        (names::WORLD_SIZE, &world),
+        (names::LOCAL_RANK, &local),
+        (names::LOCAL_WORLD_SIZE, &local_size),
+        (names::GROUP_RANK, &group),
+        (names::NODE_RANK, &group),
+        (names::GROUP_WORLD_SIZE, &groups),
+        (names::LOCAL_SIZE, &local_size),
+        (names::CROSS_RANK, &group),
+        (names::CROSS_SIZE, &groups),
+        (names::OMPI_RANK, &rank),
+        (names::OMPI_SIZE, &world),
+        (names::OMPI_LOCAL_RANK, &local),
+        (names::OMPI_LOCAL_SIZE, &local_size),
+        (names::OMPI_NODE_RANK, &local),
+        (names::RLAUNCH_RANK, &rank),
+        (names::RLAUNCH_JOB_ID, &job.to_string()),
+        (names::RLAUNCH_HOST, &mapped.host.name),
+        (names::RLAUNCH_NODES, &groups),
+    ];
+    without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())))
+}
+
+/// Where rank 0 can be met, but for what `-x` has set.
+pub(crate) fn of_master(address: IpAddr, port: u16, explicit: &[String]) -> Vec<(String, String)> {
+    let all = [
+        (names::MASTER_ADDR, address.to_string()),
+        (names::MASTER_PORT, port.to_string()),
+        // Of what a job uses, only one listens there.
+        (names::JAX_COORDINATOR_ADDRESS, SocketAddr::new(address, port).to_string()),
+    ];
+    without(explicit, all.into_iter().map(|(name, value)| (name.to_owned(), value)))
+}
+
+fn without(
+    explicit: &[String],
+    all: impl Iterator<Item = (String, String)>,
+) -> Vec<(String, String)> {
+    all.filter(|(name, _)| !explicit.contains(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell() -> Vec<(OsString, OsString)> {
+        [("HOME", "/h"), ("PATH", "/bin"), ("NCCL_DEBUG", "INFO"), ("PMI_RANK", "0"), ("A", "1")]
+            .map(|(n, v)| (n.into(), v.into()))
+            .to_vec()
+    }
+
+    fn names(env: &[EnvVar]) -> Vec<String> {
+        env.iter().map(|v| format!("{}={}", v.name.display(), v.value.display())).collect()
+    }
+
+    #[test]
+    fn what_belongs_elsewhere_stays_here() {
+        let (env, _) = forwarded(shell().into_iter(), &Wanted::default()).unwrap();
+        let expected = ["PATH=/bin", "NCCL_DEBUG=INFO", "A=1", "PYTHONUNBUFFERED=1"];
+        assert_eq!(names(&env), expected);
+    }
+
+    #[test]
+    fn what_is_asked_for_wins() {
+        let asked = ["A=2", "HOME", "PYTHONUNBUFFERED=", "RANK=7"].map(OsString::from);
+        let wanted = Wanted { named: asked.to_vec(), ..Wanted::default() };
+        let (env, explicit) = forwarded(shell().into_iter(), &wanted).unwrap();
+        assert_eq!(explicit, ["A", "HOME", "PYTHONUNBUFFERED", "RANK"]);
+        let env = names(&env);
+        for expected in ["A=2", "HOME=/h", "PYTHONUNBUFFERED=", "RANK=7"] {
+            assert!(env.contains(&expected.to_owned()), "{expected}");
+        }
+        let map = RankMap::by_slot(&crate::hosts::parse(&["a:2,b".into()]).unwrap(), None, false);
+        let own = of_rank(JobId(1), &map.unwrap(), NodeId(0), LocalRank(1), &explicit);
+        assert!(own.contains(&("LOCAL_RANK".into(), "1".into())));
+        assert!(!own.iter().any(|(name, _)| name == "RANK"));
+    }
+
+    #[test]
+    fn bytes_of_a_value_are_kept() {
+        let odd = |text: &[u8]| OsStr::from_bytes(text).to_owned();
+        let own = [(odd(b"B"), odd(b"\x80=")), (odd(b"N\xff"), odd(b"\xfe"))];
+        let asked = [odd(b"A=\xff=b"), odd(b"B"), odd(b"N\xff"), odd(b"M\xff=1")];
+        let wanted = Wanted { named: asked.to_vec(), nothing_else: true, ..Wanted::default() };
+        let (env, _) = forwarded(own.into_iter(), &wanted).unwrap();
+        let found = env[1..].iter().map(|var| (var.name.as_bytes(), var.value.as_bytes()));
+        let expected: [(&[u8], &[u8]); 4] =
+            [(b"A", b"\xff=b"), (b"B", b"\x80="), (b"N\xff", b"\xfe"), (b"M\xff", b"1")];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn another_program_has_what_the_first_has_and_its_own() {
+        let wanted = Wanted { named: vec!["A=2".into(), "B=1".into()], ..Wanted::default() };
+        let first = forwarded(shell().into_iter(), &wanted).unwrap();
+        let own = ["B=3", "NCCL_DEBUG=WARN"].map(OsString::from);
+        let (env, explicit) = extended(first, shell().into_iter(), &own).unwrap();
+        assert_eq!(explicit, ["A", "B", "B", "NCCL_DEBUG"]);
+        let expected = ["PATH=/bin", "PYTHONUNBUFFERED=1", "A=2", "B=3", "NCCL_DEBUG=WARN"];
+        assert_eq!(names(&env), expected);
+    }
+
+    #[test]
+    fn a_name_without_a_value_must_be_set() {
+        let ask = |x: &str| {
+            let wanted = Wanted { named: vec![x.into()], ..Wanted::default() };
+            forwarded(shell().into_iter(), &wanted).unwrap_err().to_string()
+        };
+        assert_eq!(ask("NOPE"), "`-x NOPE`: NOPE is not set here");
+        // A value may be a secret.
+        let nameless = "-x: a variable's name is missing before the `=`, or altogether";
+        assert_eq!((ask("=1"), ask("")), (nameless.to_owned(), nameless.to_owned()));
+        assert_eq!(ask("A*=1"), "`-x A*`: a pattern takes no value");
+    }
+
+    #[test]
+    fn a_pattern_takes_what_may_go_along() {
+        let named = |pattern: &str| Wanted {
+            named: vec![pattern.into()],
+            nothing_else: true,
+            ..Wanted::default()
+        };
+        let of = |pattern: &str| {
+            let (env, explicit) = forwarded(shell().into_iter(), &named(pattern)).unwrap();
+            (names(&env), explicit)
+        };
+        assert_eq!(of("NCCL_*").0, ["PYTHONUNBUFFERED=1", "NCCL_DEBUG=INFO"]);
+        assert_eq!(of("*").1, ["PATH", "NCCL_DEBUG", "A"]);
+        assert!(of("H?ME").1.is_empty() && of("PMI*").1.is_empty());
+        assert_eq!(of("HOME").1, ["HOME"]);
+        let own = shell().into_iter().map(|(name, _)| name);
+        let of_host: Vec<OsString> = own.filter(|name| is_of_host(name)).collect();
+        assert_eq!(of_host, ["HOME", "PATH"]);
+    }
+
+    #[test]
+    fn files_count_before_this_shell_and_after_what_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("run.env");
+        std::fs::write(&path, "A=file\nB=file\nHOME\n\nNOPE\n").unwrap();
+        let mut wanted = Wanted { named: vec!["B=typed".into()], ..Wanted::default() };
+        wanted.files.push(path.clone());
+        let error = forwarded(shell().into_iter(), &wanted).unwrap_err().to_string();
+        assert!(error.ends_with("run.env:5: NOPE is not set here"), "{error}");
+        std::fs::write(&path, "A=file\nB=file\nHOME\n").unwrap();
+        let (env, explicit) = forwarded(shell().into_iter(), &wanted).unwrap();
+        assert_eq!(explicit, ["A", "B", "HOME", "B"]);
+        assert_eq!(names(&env)[3..], ["A=file", "HOME=/h", "B=typed"]);
+    }
+
+    #[test]
+    fn a_login_counts_before_this_shell() {
+        let wanted = Wanted { login: true, named: vec!["A=2".into()], ..Wanted::default() };
+        let (env, _) = forwarded(shell().into_iter(), &wanted).unwrap();
+        let rule = |name: &str| env.iter().find(|var| var.name == name).map(|var| var.rule);
+        assert_eq!(rule("PATH"), Some(EnvRule::Default));
+        assert_eq!(rule("NCCL_DEBUG"), Some(EnvRule::Default));
+        assert_eq!(rule("A"), Some(EnvRule::Set));
+    }
+}

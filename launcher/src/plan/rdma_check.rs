@@ -1,0 +1,87 @@
+//! Hosts that RDMA does not connect: said before the ranks start, and an error for those who insist.
+
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::job::JobSpec;
+use crate::plan::map::RankMap;
+use crate::plan::nccl::{self, Network};
+use crate::plan::selection::{Plan, Reachable};
+use crate::plan::setup::{self, Transport};
+use rlaunch_bootstrap::inventory::Inventory;
+
+/// Lines about hosts without RDMA between them; the others are counted.
+const MOST_LINES: usize = 8;
+
+/// Says what the user should know of the network, or refuses to go on without RDMA.
+pub(crate) fn check(
+    job: &JobSpec,
+    map: &RankMap,
+    inventories: &[Inventory],
+    plan: &Plan,
+    network: &Network,
+) -> Result<(), Failed> {
+    if job.options.nccl_share_gpu {
+        report::say("ranks share GPUs: their data goes by the network, and times mean nothing");
+    }
+    if map.nodes.len() < 2 || job.options.transport == Transport::Tcp {
+        return Ok(());
+    }
+    let missing = missing(job, map, inventories, plan);
+    if job.options.transport == Transport::Rdma && !missing.is_empty() {
+        return Err(refuse(missing, nccl::cure(map, inventories)));
+    }
+    if let (true, Network::Tcp(why)) = (job.options.require_rdma, network) {
+        let line = format!("NCCL would use TCP on every host ({why})");
+        return Err(refuse(vec![line], nccl::cure(map, inventories)));
+    }
+    // Where no host has RDMA, nobody expects it.
+    let expected = plan.ports.iter().any(|ports| !ports.is_empty());
+    for line in missing.iter().take(MOST_LINES).filter(|_| expected) {
+        report::say(&format!("{line}: TCP is used"));
+    }
+    if missing.len() > MOST_LINES && expected {
+        report::say(&format!("and {} more without RDMA", missing.len() - MOST_LINES));
+    }
+    if let Some((line, hint)) = setup::slow_network(&job.wishes(), map, inventories, network) {
+        report::say(&line);
+        hint.iter().for_each(|hint| report::hint(hint));
+    }
+    Ok(())
+}
+
+fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
+    let mut lines = lines.into_iter();
+    let mut failed = Failed::new(Exit::MESH, lines.next().unwrap_or_default());
+    failed.details.extend(lines.by_ref().take(MOST_LINES));
+    let more = lines.count();
+    if more > 0 {
+        failed.details.push(format!("and {more} more"));
+    }
+    let otherwise = "--transport auto uses TCP where there is no RDMA";
+    failed.hint(cure).hint(Some(otherwise))
+}
+
+/// A line for each cause why hosts have no port, and for each pair of hosts whose ports do not meet.
+fn missing(job: &JobSpec, map: &RankMap, inventories: &[Inventory], plan: &Plan) -> Vec<String> {
+    let mut causes: Vec<(String, Vec<String>)> = Vec::new();
+    for node in plan.without() {
+        let host = map.nodes[node].host.to_string();
+        let why = nccl::why(&inventories[node], &job.options.ports);
+        match causes.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, hosts)) => hosts.push(host),
+            None => causes.push((why, vec![host])),
+        }
+    }
+    let without = causes.into_iter();
+    let without = without.map(|(why, hosts)| format!("no RDMA on {}: {why}", report::list(&hosts)));
+    let apart = plan.apart().into_iter().map(|(one, other)| {
+        let has = |node: usize| format!("{} has {}", map.nodes[node].host, list(&plan.ports[node]));
+        let (one_host, other_host) = (&map.nodes[one].host, &map.nodes[other].host);
+        format!("no RDMA between {one_host} and {other_host}: {}; {}", has(one), has(other))
+    });
+    without.chain(apart).collect()
+}
+
+fn list(ports: &[Reachable]) -> String {
+    ports.iter().map(Reachable::to_string).collect::<Vec<_>>().join(", ")
+}

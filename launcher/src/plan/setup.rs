@@ -1,0 +1,358 @@
+//! What each rank is given once every node's inventory is known: its place, and variables by which
+//! libraries find their network. None of these overrides what the user or the host has set.
+
+use crate::console::exit::Exit;
+use crate::console::report::Failed;
+use crate::plan::env_style::{self, EnvStyle, Place};
+use crate::plan::held_ports::Held;
+use crate::plan::horovod::Meeting;
+use crate::plan::map::{MapBy, RankMap};
+use crate::plan::nccl::{self, Fabric, Network};
+use crate::plan::placement::{self, Bind, Placement};
+use crate::plan::selection::{self, Plan, PortWishes, Reachable};
+use crate::run::mesh::MeshOptions;
+use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
+use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
+use rlaunch_bootstrap::job::{EnvVar, RankSetup};
+use rlaunch_bootstrap::table::RankNic;
+use std::cmp::Reverse;
+use std::ffi::OsStr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who has set any of these has chosen a network, and is left alone.
+const NETWORK: &[&str] = &["NCCL_IB_", "NCCL_NET", "UCX_"];
+
+/// A variable, and why it has this value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    /// Empty where none is needed.
+    pub(crate) reason: String,
+}
+
+impl Variable {
+    pub(crate) fn new(name: &'static str, value: impl Into<String>, reason: &str) -> Variable {
+        Variable { name, value: value.into(), reason: reason.to_owned() }
+    }
+}
+
+/// What one rank is given.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) placement: Placement,
+    /// Its GPU, by PCI address.
+    pub(crate) gpu: Option<String>,
+    /// Its NICs, nearest first.
+    pub(crate) nics: Vec<RankNic>,
+    pub(crate) defaults: Vec<Variable>,
+}
+
+impl Setup {
+    /// As its agent is told.
+    pub(crate) fn told(&self) -> RankSetup {
+        let pair = |default: &Variable| (default.name.to_owned(), default.value.clone());
+        RankSetup {
+            cpus: self.placement.cpus.clone(),
+            memory_node: self.placement.numa_node.filter(|_| self.placement.cpus.is_some()),
+            defaults: self.defaults.iter().map(pair).collect(),
+            ..RankSetup::default()
+        }
+    }
+}
+
+/// What was asked for of ranks' places and networks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// How ranks are dealt to the NUMA nodes of their host.
+    pub(crate) map_by: MapBy,
+    pub(crate) bind: Bind,
+    /// Each rank sees its own GPU alone.
+    pub(crate) gpu_mask: bool,
+    pub(crate) transport: Transport,
+    /// NCCL has to use RDMA as well.
+    pub(crate) require_rdma: bool,
+    pub(crate) ports: PortWishes,
+    /// NCCL's network plugin, on every host.
+    pub(crate) nccl_net_plugin: Option<PathBuf>,
+    /// To say which network NCCL has used.
+    pub(crate) nccl_verify: bool,
+    /// Ranks on one GPU are hosts of their own for NCCL.
+    pub(crate) nccl_share_gpu: bool,
+    pub(crate) env_styles: Vec<EnvStyle>,
+    /// Horovod's ranks are told where they meet.
+    pub(crate) horovod: bool,
+    pub(crate) mesh: MeshOptions,
+    /// Of RoCE's packets: the TOS byte of IP.
+    pub(crate) traffic_class: Option<u8>,
+    /// Of InfiniBand's packets.
+    pub(crate) service_level: Option<u8>,
+    /// How long a communicator waits for all ranks.
+    pub(crate) init_timeout: Option<Duration>,
+}
+
+/// How ranks of different nodes reach each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// By RDMA where it connects two hosts, by TCP otherwise
+    #[default]
+    Auto,
+    /// By RDMA; an error where it does not connect two hosts
+    Rdma,
+    /// By TCP
+    Tcp,
+}
+
+/// What the user has asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wishes<'a> {
+    pub(crate) options: &'a Options,
+    /// What every rank gets from the launching shell.
+    pub(crate) env: &'a [EnvVar],
+}
+
+/// What is known of all nodes; what comes in slices is by node.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) id: JobId,
+    pub(crate) map: &'a RankMap,
+    pub(crate) inventories: &'a [Inventory],
+    pub(crate) plan: &'a Plan,
+    /// By which the others reach it.
+    pub(crate) addresses: &'a [IpAddr],
+}
+
+impl Seen<'_> {
+    /// A number that other jobs hardly have, positive and of 63 bits at most.
+    pub(crate) fn short_id(&self) -> u64 {
+        (self.id.0 & u128::from(u64::MAX >> 1)) as u64
+    }
+}
+
+/// By node and local rank; `ports` are by node, those that its agent holds.
+pub(crate) fn decide(
+    wishes: &Wishes<'_>,
+    seen: &Seen<'_>,
+    fabric: &Fabric<'_>,
+    ports: &[Vec<u16>],
+) -> Result<Vec<Vec<Setup>>, Failed> {
+    let options = wishes.options;
+    let held: Vec<Held> =
+        seen.map.nodes.iter().map(|node| Held::of(options, seen.map, node)).collect();
+    let servers = servers(seen, &held, ports);
+    let meeting = Meeting::of(options, seen, ports);
+    let nodes = seen.map.nodes.iter().zip(seen.inventories).enumerate();
+    let decided = nodes.map(|(node, (mapped, inventory))| {
+        let placements =
+            placement::place(inventory, mapped.ranks.len(), options.map_by, &options.bind)
+                .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
+        let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
+        let of_node = of_node(wishes, seen, fabric, node, held[node].ras(own_ports));
+        let ranks = mapped.ranks.iter().zip(placements).enumerate();
+        let setups = ranks.map(|(local_rank, (&rank, placement))| {
+            let place = Place { rank, node, local_rank };
+            let mut setup = of_rank(wishes, seen, place, placement, &of_node, &servers);
+            let horovod = meeting.as_ref().map(|meeting| meeting.variables(seen, place));
+            setup.defaults.extend(horovod.into_iter().flatten());
+            setup
+        });
+        Ok(setups.collect())
+    });
+    decided.collect()
+}
+
+/// Notes where ranks have less than a processor each.
+pub(crate) fn log_crowded(map: &RankMap, inventories: &[Inventory]) {
+    for (node, inventory) in map.nodes.iter().zip(inventories) {
+        let (ranks, usable) = (node.ranks.len(), inventory.cpus.usable());
+        if usable < ranks {
+            tracing::info!("{}: {ranks} ranks share {usable} CPUs", node.host);
+        }
+    }
+}
+
+/// By rank: where its own server would listen.
+fn servers(seen: &Seen<'_>, held: &[Held], ports: &[Vec<u16>]) -> Vec<SocketAddr> {
+    let nodes = seen.map.nodes.iter().zip(seen.addresses).zip(held.iter().zip(ports));
+    let mut servers: Vec<(Rank, SocketAddr)> = Vec::new();
+    for ((node, &address), (held, ports)) in nodes {
+        let ranks = node.ranks.iter().enumerate();
+        servers.extend(ranks.filter_map(|(local, &rank)| {
+            Some((rank, SocketAddr::new(address, held.server(ports, local)?)))
+        }));
+    }
+    servers.sort_unstable_by_key(|(rank, _)| *rank);
+    servers.into_iter().map(|(_, address)| address).collect()
+}
+
+/// What all ranks of a node are told alike.
+fn of_node(
+    wishes: &Wishes<'_>,
+    seen: &Seen<'_>,
+    fabric: &Fabric<'_>,
+    node: usize,
+    ras: Option<u16>,
+) -> Vec<Variable> {
+    let Wishes { options, env } = wishes;
+    let inventory = &seen.inventories[node];
+    let mut defaults = Vec::new();
+    if seen.map.nodes.len() > 1 {
+        defaults.extend(sockets(inventory, seen.addresses[node]));
+        if options.nccl_net_plugin.is_some() {
+            defaults.extend(fabric.for_plugin(node));
+        } else if !has_chosen(env) {
+            defaults.extend(fabric.variables(node));
+        }
+        defaults.extend(nccl::of_packets(options.traffic_class, options.service_level));
+    }
+    if seen.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
+        defaults.extend(nccl::of_job(seen.short_id(), ras));
+    }
+    if options.nccl_verify {
+        defaults.extend(nccl::for_verify());
+    }
+    if let Some(timeout) = options.init_timeout {
+        let seconds = timeout.as_secs_f64().to_string();
+        defaults.push(Variable::new(RLAUNCH_INIT_TIMEOUT, seconds, "--init-timeout"));
+    }
+    defaults
+}
+
+fn of_rank(
+    wishes: &Wishes<'_>,
+    seen: &Seen<'_>,
+    place: Place,
+    placement: Placement,
+    of_node: &[Variable],
+    servers: &[SocketAddr],
+) -> Setup {
+    let inventory = &seen.inventories[place.node];
+    let gpu = placement.gpu.and_then(|gpu| inventory.gpus.get(gpu));
+    let pci = gpu.map(|gpu| &gpu.pci);
+    let ports = &seen.plan.ports[place.node];
+    let nics = nearest_first(inventory, ports, pci, placement.numa_node, place.local_rank);
+    let ranks = seen.map.nodes[place.node].ranks.len();
+    let mut defaults = vec![threads(inventory, ranks, placement.cpus.as_ref())];
+    defaults.extend_from_slice(of_node);
+    if let (true, Some(gpu), Some(index)) = (wishes.options.gpu_mask, gpu, placement.gpu) {
+        defaults.extend(masked(inventory, gpu, index));
+    }
+    if wishes.options.nccl_share_gpu {
+        defaults.push(nccl::own_host(&seen.map.nodes[place.node].host.name, place.rank));
+    }
+    for &style in &wishes.options.env_styles {
+        defaults.extend(env_style::variables(style, seen, place, servers));
+    }
+    Setup { gpu: pci.map(|pci| pci.address.clone()), placement, nics, defaults }
+}
+
+/// A rank's NICs: hardware before software, then near before far, then fast before slow; equals by
+/// turns, so that ranks that share a switch do not share its first NIC.
+fn nearest_first(
+    inventory: &Inventory,
+    ports: &[Reachable],
+    gpu: Option<&PciDevice>,
+    numa_node: Option<u32>,
+    local_rank: usize,
+) -> Vec<RankNic> {
+    let distance = |port: &Reachable| {
+        let device = inventory.rdma.iter().find(|device| device.name == port.nic.device);
+        device.map_or(Distance::System, |device| selection::distance(device, gpu, numa_node))
+    };
+    let key = |port: &Reachable| (port.nic.software, distance(port), Reverse(port.nic.rate_mbps));
+    let mut nics: Vec<(_, u32, u32)> =
+        (0..).zip(ports).map(|(nic, port)| (key(port), port.nic.rail, nic)).collect();
+    nics.sort_unstable();
+    for equal in nics.chunk_by_mut(|one, other| one.0 == other.0) {
+        let mut rails: Vec<u32> = equal.iter().map(|(_, rail, _)| *rail).collect();
+        rails.dedup();
+        let first = rails[local_rank % rails.len()];
+        // Those from the first on, then those before it.
+        equal.sort_by_key(|(_, rail, nic)| (*rail < first, *rail, *nic));
+    }
+    let row = |((_, distance, _), _, nic)| RankNic { nic, distance };
+    nics.into_iter().map(row).collect()
+}
+
+/// Shows a rank its GPU alone. What counts GPUs otherwise than by PCI address would mask another.
+fn masked(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Variable> {
+    let of_vendor = inventory.gpus[..index].iter().filter(|other| other.vendor == gpu.vendor);
+    let number = of_vendor.count().to_string();
+    let reason = format!("--gpu-mask: GPU {}", gpu.pci.address);
+    match gpu.vendor {
+        GpuVendor::Nvidia => vec![
+            Variable::new("CUDA_DEVICE_ORDER", "PCI_BUS_ID", &reason),
+            Variable::new("CUDA_VISIBLE_DEVICES", number, &reason),
+        ],
+        GpuVendor::Amd => vec![Variable::new("HIP_VISIBLE_DEVICES", number, &reason)],
+    }
+}
+
+/// Whether the user has said which network to use.
+fn has_chosen(env: &[EnvVar]) -> bool {
+    let starts_with =
+        |name: &OsStr, prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+    env.iter().any(|var| NETWORK.iter().any(|prefix| starts_with(&var.name, prefix)))
+}
+
+/// What to say of a job whose GPUs, on several nodes, will not meet by RDMA or may hang when they
+/// try, and what could be done; nothing when all is well, or when the user has chosen a network.
+pub(crate) fn slow_network(
+    wishes: &Wishes<'_>,
+    map: &RankMap,
+    inventories: &[Inventory],
+    network: &Network,
+) -> Option<(String, Option<String>)> {
+    let with_gpus = inventories.iter().filter(|inventory| !inventory.gpus.is_empty()).count();
+    let Wishes { options, env } = wishes;
+    if with_gpus < 2 || has_chosen(env) || options.nccl_net_plugin.is_some() {
+        return None;
+    }
+    match network {
+        Network::Verbs(shape) => {
+            let (line, hint) = nccl::too_old(map, inventories, *shape)?;
+            Some((line, Some(hint)))
+        }
+        Network::Tcp(why) => {
+            let line = format!("NCCL will use TCP on every host ({why})");
+            Some((line, nccl::cure(map, inventories)))
+        }
+    }
+}
+
+/// OpenMP would give every rank a thread for each processor, of others' share as well.
+fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Variable {
+    let usable = inventory.cpus.usable();
+    let share = (usable / ranks.max(1)).max(1);
+    let own = bound.map(CpuSet::len).filter(|&own| own > 0 && own < share);
+    let plural = if ranks == 1 { "" } else { "s" };
+    let reason = match own {
+        Some(own) => format!("the rank is bound to {own} of {usable} CPUs"),
+        None => format!("{usable} CPUs for {ranks} rank{plural} of this node"),
+    };
+    Variable::new("OMP_NUM_THREADS", own.unwrap_or(share).to_string(), &reason)
+}
+
+/// The interface by which other nodes reach this one; names differ from host to host. NCCL takes
+/// `=` for an exact name, where it would take `eth1` for the beginning of `eth10` as well.
+fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
+    let netdev = inventory.netdev_of(address).filter(|_| !address.is_loopback());
+    let Some(netdev) = netdev else { return Vec::new() };
+    let reason = format!("{address} of {} is how other nodes reach this one", netdev.name);
+    let mut set = vec![
+        Variable::new("NCCL_SOCKET_IFNAME", format!("={}", netdev.name), &reason),
+        Variable::new("GLOO_SOCKET_IFNAME", &*netdev.name, &reason),
+        Variable::new("TP_SOCKET_IFNAME", &*netdev.name, &reason),
+    ];
+    if address.is_ipv6() {
+        set.push(Variable::new("NCCL_SOCKET_FAMILY", "AF_INET6", &reason));
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! The rank table out of what the nodes have said, and how it is shown.
+
+use crate::console::columns;
+use crate::plan::setup::{Options, Seen, Setup, Transport};
+use rlaunch_bootstrap::id::LocalRank;
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::mesh::Settings;
+use rlaunch_bootstrap::table::{Marks, NodeRow, PairRule, RankRow, RankTable, Rules, TableError};
+
+/// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
+pub(crate) fn build(
+    options: &Options,
+    seen: &Seen<'_>,
+    facts: &[&NodeFacts],
+    setups: &[Vec<Setup>],
+) -> Result<RankTable, TableError> {
+    let map = seen.map;
+    let mut nodes = Vec::with_capacity(map.nodes.len());
+    let mut ranks = Vec::with_capacity(map.world_size as usize);
+    let known = facts.iter().zip(seen.addresses).zip(seen.plan.ports.iter().zip(setups));
+    for (mapped, ((facts, &address), (ports, setups))) in map.nodes.iter().zip(known) {
+        nodes.push(NodeRow {
+            node: mapped.id,
+            host: mapped.host.name.clone(),
+            hostname: facts.hostname.clone(),
+            arch: facts.arch.clone(),
+            address,
+            addresses: facts.addresses.clone(),
+            nics: ports.iter().map(|port| port.nic.clone()).collect(),
+        });
+        let placed = mapped.ranks.iter().zip(setups).zip(0..);
+        ranks.extend(placed.map(|((&rank, setup), local)| RankRow {
+            rank,
+            node: mapped.id,
+            local_rank: LocalRank(local),
+            address,
+            gpu: setup.gpu.clone(),
+            numa_node: setup.placement.numa_node,
+            cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
+            nics: setup.nics.clone(),
+        }));
+    }
+    ranks.sort_by_key(|row| row.rank);
+    let rule = match options.transport {
+        Transport::Auto | Transport::Rdma => PairRule::SharedMemoryThenRdmaThenTcp,
+        Transport::Tcp => PairRule::SharedMemoryThenTcp,
+    };
+    // As the proof's.
+    let Settings { traffic_class, service_level, .. } = options.mesh.settings;
+    let marks = Marks { traffic_class, service_level };
+    let rules = Rules { rule, marks, exceptions: seen.plan.exceptions.clone() };
+    RankTable::new(seen.id, map.world_size, nodes, ranks, rules)
+}
+
+/// For people: a line for each rank, with the columns that have anything in them.
+pub(crate) fn for_people(table: &RankTable) -> String {
+    let mut rows = vec![columns::row([
+        "rank", "host", "hostname", "local", "address", "cpus", "numa", "gpu", "nics",
+    ])];
+    for row in table.ranks() {
+        let node = &table.nodes()[row.node.index()];
+        let mut nics: Vec<&str> =
+            row.nics.iter().map(|own| node.nics[own.nic as usize].device.as_str()).collect();
+        nics.dedup();
+        rows.push(vec![
+            row.rank.to_string(),
+            node.host.clone(),
+            node.hostname.clone(),
+            row.local_rank.to_string(),
+            row.address.to_string(),
+            row.cpus.clone().unwrap_or_default(),
+            row.numa_node.map(|numa| numa.to_string()).unwrap_or_default(),
+            row.gpu.clone().unwrap_or_default(),
+            nics.join(","),
+        ]);
+    }
+    columns::lay_out(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::map::RankMap;
+    use crate::plan::placement::Placement;
+    use crate::plan::selection::{Plan, PortWishes};
+    use rlaunch_bootstrap::id::JobId;
+    use rlaunch_bootstrap::inventory::Inventory;
+    use rlaunch_bootstrap::inventory::pci::Distance;
+    use rlaunch_bootstrap::table::{Nic, RankNic, Transport as Speaks};
+    use std::net::IpAddr;
+
+    fn build_for(hosts: &str, addresses: &[[u8; 4]]) -> Result<RankTable, TableError> {
+        let hosts = crate::hosts::parse(&[hosts.into()]).unwrap();
+        let map = RankMap::by_slot(&hosts, None, false).unwrap();
+        let facts = NodeFacts {
+            hostname: "node".into(),
+            arch: "x86_64".into(),
+            pid: 1,
+            uid: 0,
+            addresses: vec![],
+            ssh_address: None,
+            gpus: 0,
+            machine: String::new(),
+        };
+        let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
+        let placement = Placement::default();
+        let setup = Setup { placement, gpu: None, nics: vec![], defaults: vec![] };
+        let setups: Vec<_> = map.nodes.iter().map(|n| vec![setup.clone(); n.ranks.len()]).collect();
+        let inventories = vec![Inventory::default(); map.nodes.len()];
+        let plan = Plan::of(&inventories, &PortWishes::default());
+        let (id, map, inventories) = (JobId(1), &map, &inventories);
+        let seen = Seen { id, map, inventories, plan: &plan, addresses: &addresses };
+        build(&Options::default(), &seen, &vec![&facts; map.nodes.len()], &setups)
+    }
+
+    #[test]
+    fn people_see_what_is_known() {
+        assert_eq!(
+            for_people(&build_for("a:2,b", &[[10, 1, 0, 1], [10, 1, 0, 2]]).unwrap()),
+            "\
+rank  host  hostname  local  address
+0     a     node      0      10.1.0.1
+1     a     node      1      10.1.0.1
+2     b     node      0      10.1.0.2
+"
+        );
+    }
+
+    #[test]
+    fn columns_come_with_the_first_rank_that_knows() {
+        let table = build_for("a,long", &[[10, 1, 0, 1], [10, 1, 0, 20]]).unwrap();
+        let (mut nodes, mut ranks) = (table.nodes().to_vec(), table.ranks().to_vec());
+        nodes[1].nics = ["mlx5_0", "mlx5_1"].map(nic).to_vec();
+        let near = |nic| RankNic { nic, distance: Distance::Switch };
+        ranks[1].nics = vec![near(1), near(0)];
+        ranks[1].numa_node = Some(0);
+        assert_eq!(
+            for_people(&RankTable::new(JobId(1), 2, nodes, ranks, Rules::default()).unwrap()),
+            "\
+rank  host  hostname  local  address    numa  nics
+0     a     node      0      10.1.0.1
+1     long  node      0      10.1.0.20  0     mlx5_1,mlx5_0
+"
+        );
+    }
+
+    fn nic(device: &str) -> Nic {
+        Nic {
+            device: device.into(),
+            port: 1,
+            rail: 0,
+            transport: Speaks::Roce,
+            software: false,
+            by_manager: false,
+            networks: vec![],
+            gid_index: None,
+            gid: None,
+            netdev: None,
+            address: None,
+            mtu: None,
+            rate_mbps: None,
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_known_makes_no_smaller_table() {
+        let error = build_for("a:2,b", &[[10, 1, 0, 1]]).unwrap_err();
+        assert_eq!(error, TableError::WorldSize { found: 2, expected: 3 });
+    }
+}

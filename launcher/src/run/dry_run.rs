@@ -1,0 +1,147 @@
+//! `--dry-run`: what a job would be, with no rank started.
+//!
+//! It begins with lines that programs may read: what a line is about, then words as a shell takes
+//! them.
+//!
+//! ```text
+//! host a slots=2 ranks=0-1
+//! host user@b slots=1 ranks=none
+//! wdir preferred /home/user
+//! env NCCL_DEBUG=INFO
+//! program python3 train.py 'a b'
+//! ```
+//!
+//! A host's ranks are in the order of their local ranks. The directory is `preferred` where ranks
+//! run in their home without it, and `required` where it must be there. Values of what is called a
+//! secret are left out. New kinds of lines may be added.
+
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::console::shell_words::quoted;
+use crate::hosts::{Host, SlotsBy};
+use crate::job::JobSpec;
+use crate::job::apps::AppSpec;
+use crate::plan::map::RankMap;
+use crate::plan::placement_line;
+use crate::run::record::without_secrets;
+use crate::run::rendezvous::Joined;
+use crate::run::show::Show;
+use rlaunch_bootstrap::env::shown;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::WorkingDir;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+
+/// How dry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DryRun {
+    /// Agents look for what the job needs
+    Agents,
+    /// No host is reached
+    Offline,
+}
+
+/// Prints what follows from what was typed, and from this machine's files and environment.
+pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
+    let known = !job.has_open_slots();
+    let map = known.then(|| job.map_ranks()).transpose();
+    let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    if let Some(map) = &map {
+        placement_line::print(map, job.map_by);
+    }
+    report::print(&typed(job, map.as_ref()));
+    Ok(Exit::SUCCESS)
+}
+
+/// The same with what is known of the hosts: where ranks would run, what they would be told, and
+/// what else `--show` asks for.
+pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
+    const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
+    let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
+    let parts = ALWAYS.iter().chain(more).map(|show| show.text(job, map, joined));
+    std::iter::once(typed(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
+}
+
+/// The lines for programs. Without a map nobody knows how many GPUs, and so slots, some hosts have.
+fn typed(job: &JobSpec, map: Option<&RankMap>) -> String {
+    let mut lines = host_lines(&job.hosts, map);
+    for (index, app) in job.apps.iter().enumerate() {
+        if job.apps.len() > 1 {
+            let ranks = map.map_or("?".to_owned(), |map| runs(&ranks_of(map, index)));
+            let name = app.name.as_deref().unwrap_or("-");
+            lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
+        }
+        lines.push(match &app.wdir {
+            WorkingDir::Launchers(path) => format!("wdir preferred {}", quoted(path.as_os_str())),
+            WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
+        });
+        lines.extend(env_lines(app));
+        lines.push(format!("program {}", program(&app.argv)));
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// The ranks of one of several programs.
+fn ranks_of(map: &RankMap, application: usize) -> Vec<Rank> {
+    let all = (0..map.world_size).map(Rank);
+    all.filter(|rank| map.application_of(*rank) == application).collect()
+}
+
+/// In the order in which hosts were given.
+fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
+    let key = |host: &Host| (host.user.clone(), host.name.clone());
+    let nodes = map.iter().flat_map(|map| &map.nodes);
+    let nodes: HashMap<_, _> = nodes.map(|node| (key(&node.host), node)).collect();
+    let idle = map.iter().flat_map(|map| &map.unused);
+    let idle: HashMap<_, _> = idle.map(|host| (key(host), host)).collect();
+    let line = |host: &Host| {
+        let name = quoted(host.to_string().as_ref());
+        let (slots, ranks) = match (nodes.get(&key(host)), idle.get(&key(host))) {
+            (Some(node), _) => (node.host.slots.to_string(), runs(&node.ranks)),
+            (None, Some(idle)) => (idle.slots.to_string(), "none".to_owned()),
+            (None, None) if host.slots_by == SlotsBy::Open => ("gpus".to_owned(), "?".to_owned()),
+            (None, None) => (host.slots.to_string(), "?".to_owned()),
+        };
+        format!("host {name} slots={slots} ranks={ranks}")
+    };
+    hosts.iter().map(line).collect()
+}
+
+/// `0-2,5`: those that follow each other are taken together.
+fn runs(ranks: &[Rank]) -> String {
+    let together = ranks.chunk_by(|one, next| one.0.checked_add(1) == Some(next.0));
+    let run = |run: &[Rank]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        alone => alone.iter().map(ToString::to_string).collect(),
+    };
+    together.map(run).collect::<Vec<_>>().join(",")
+}
+
+/// What was asked for by `-x` and the like.
+fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
+    let is_asked = |name: &OsStr| app.explicit.iter().any(|asked| *asked == name.to_string_lossy());
+    app.env.iter().filter(move |var| is_asked(&var.name)).map(|var| {
+        let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+        let mut word = var.name.clone();
+        word.push("=");
+        match shown(&name, &value) {
+            same if same == value => word.push(&var.value),
+            hidden => word.push(hidden),
+        }
+        format!("env {}", quoted(&word))
+    })
+}
+
+/// Word by word, as they are but for secrets.
+fn program(argv: &[OsString]) -> String {
+    let words = argv.iter().zip(without_secrets(argv)).map(|(word, safe)| {
+        match word.to_string_lossy() == safe {
+            true => quoted(word),
+            false => quoted(safe.as_ref()),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! `--show mesh`: by what any two ranks of different hosts reach each other, and how it was proved.
+
+use super::verdict::{Failure, Verdict};
+use super::{Mesh, Tried, is_rdma};
+use crate::console::columns;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::mesh::{Proved, Step};
+use rlaunch_bootstrap::table::{Connect, End, Nic, Pair, RankTable, Transport};
+use serde::Serialize;
+
+/// Every pair of ranks of different nodes, the lower rank first.
+pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
+    let ranks = table.world_size();
+    let all = (0..ranks).flat_map(move |a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b))));
+    let pairs = all.filter_map(|(a, b)| table.pair(a, b));
+    pairs.filter(|pair| pair.connect != Connect::SharedMemory)
+}
+
+/// For people: a line for each pair.
+pub(crate) fn for_people(table: &RankTable, mesh: &Mesh) -> String {
+    let header = ["ranks", "hosts", "by", "from", "to", "mtu", "round trip"];
+    let mut rows = vec![columns::row(header)];
+    for pair in pairs(table) {
+        let Pair { a, b, nic_a, nic_b, connect, mtu } = pair;
+        let (Some(one), Some(other)) = (Side::of(table, a, nic_a), Side::of(table, b, nic_b))
+        else {
+            continue;
+        };
+        rows.push(vec![
+            format!("{a}-{b}"),
+            format!("{}-{}", one.host, other.host),
+            by(connect, one.nic),
+            one.text(),
+            other.text(),
+            mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
+            round_trip(mesh, &pair, &one, &other),
+        ]);
+    }
+    match rows.len() {
+        1 => "all ranks are on one host\n".to_owned(),
+        _ => columns::lay_out(&rows),
+    }
+}
+
+/// `41 us`, or that nobody has looked.
+fn round_trip(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> String {
+    if !is_rdma(pair.connect) || mesh.rounds == 0 {
+        return String::new();
+    }
+    match proof(mesh, pair, one, other) {
+        Some(proved) => format!("{} us", proved.round_trip_ns.div_ceil(1000)),
+        None => "not proved".to_owned(),
+    }
+}
+
+fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<Proved> {
+    let nics = one.end?.min(other.end?);
+    let tried = mesh.of((pair.a, pair.b), (nics, one.end?.max(other.end?)))?;
+    match tried.verdict {
+        Verdict::Up(proved) => Some(proved),
+        Verdict::Failed(_) => None,
+    }
+}
+
+/// `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)`, `TCP`.
+fn by(connect: Connect, nic: Option<&Nic>) -> String {
+    let speaks = nic.map_or("", |nic| speaks(nic.transport));
+    match connect {
+        Connect::SharedMemory => "shared memory".to_owned(),
+        Connect::Tcp => "TCP".to_owned(),
+        Connect::Rdma => format!("{speaks} oob"),
+        Connect::RdmaCm => match nic {
+            // Only how rlaunch's own queue pairs are made; NCCL makes others.
+            Some(nic) if nic.transport != Transport::Iwarp => format!("{speaks} rdma_cm"),
+            _ => format!("{speaks} rdma_cm (NCCL cannot use it)"),
+        },
+    }
+}
+
+/// As people know it.
+pub(super) fn speaks(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Infiniband => "InfiniBand",
+        Transport::Roce => "RoCE v2",
+        Transport::Iwarp => "iWARP",
+    }
+}
+
+/// One side of a pair.
+pub(super) struct Side<'a> {
+    pub(super) host: &'a str,
+    pub(super) nic: Option<&'a Nic>,
+    end: Option<End>,
+    /// Of its node.
+    address: std::net::IpAddr,
+}
+
+impl<'a> Side<'a> {
+    fn of(table: &'a RankTable, rank: Rank, nic: Option<u32>) -> Option<Side<'a>> {
+        let node = table.ranks().get(rank.index())?.node;
+        let row = table.nodes().get(node.index())?;
+        let end = nic.map(|nic| End { node, nic });
+        let nic = nic.and_then(|nic| row.nics.get(nic as usize));
+        Some(Side { host: &row.host, nic, end, address: row.address })
+    }
+
+    /// A NIC of the job.
+    pub(super) fn of_end(table: &'a RankTable, end: End) -> Option<Side<'a>> {
+        let row = table.nodes().get(end.node.index())?;
+        let nic = Some(row.nics.get(end.nic as usize)?);
+        Some(Side { host: &row.host, nic, end: Some(end), address: row.address })
+    }
+
+    /// `mlx5_0/1 GID 3 10.0.0.1`, or the address of the node.
+    pub(super) fn text(&self) -> String {
+        let Some(nic) = self.nic else { return self.address.to_string() };
+        let mut words = vec![format!("{}/{}", nic.device, nic.port)];
+        words.extend(nic.gid_index.map(|index| format!("GID {index}")));
+        words.extend(nic.address.map(|address| address.to_string()));
+        words.join(" ")
+    }
+}
+
+/// For programs: a pair and what is known of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct PairShown<'a> {
+    #[serde(flatten)]
+    pair: Pair,
+    host_a: &'a str,
+    host_b: &'a str,
+    /// `mlx5_0`
+    device_a: Option<&'a str>,
+    device_b: Option<&'a str>,
+    gid_a: Option<&'a str>,
+    gid_b: Option<&'a str>,
+    /// Both ends said that it carries; null where nobody tried.
+    proved: Option<bool>,
+    round_trip_us: Option<f64>,
+    /// NICs between which it was tried in vain.
+    failed: Vec<FailureShown<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailureShown<'a> {
+    device_a: Option<&'a str>,
+    device_b: Option<&'a str>,
+    mtu: Option<u32>,
+    /// The end that says so.
+    host: &'a str,
+    step: Step,
+    cause: &'a str,
+}
+
+/// Every pair of ranks of different hosts.
+pub(crate) fn for_programs<'a>(table: &'a RankTable, mesh: &'a Mesh) -> Vec<PairShown<'a>> {
+    let shown = |pair: Pair| {
+        let (one, other) =
+            (Side::of(table, pair.a, pair.nic_a)?, Side::of(table, pair.b, pair.nic_b)?);
+        let proof = proof(mesh, &pair, &one, &other);
+        let proved = (is_rdma(pair.connect) && mesh.rounds > 0).then_some(proof.is_some());
+        let device = |side: &Side<'a>| side.nic.map(|nic| nic.device.as_str());
+        let gid = |side: &Side<'a>| side.nic.and_then(|nic| nic.gid.as_deref());
+        Some(PairShown {
+            host_a: one.host,
+            host_b: other.host,
+            device_a: device(&one),
+            device_b: device(&other),
+            gid_a: gid(&one),
+            gid_b: gid(&other),
+            proved,
+            round_trip_us: proof.map(|proof| f64::from(proof.round_trip_ns) / 1e3),
+            failed: failures(table, mesh, &pair),
+            pair,
+        })
+    };
+    pairs(table).filter_map(shown).collect()
+}
+
+/// What was tried in vain between the nodes of a pair.
+fn failures<'a>(table: &'a RankTable, mesh: &'a Mesh, pair: &Pair) -> Vec<FailureShown<'a>> {
+    let node = |rank: Rank| table.ranks().get(rank.index()).map(|row| row.node);
+    let (Some(a), Some(b)) = (node(pair.a), node(pair.b)) else { return Vec::new() };
+    let shown = |(tried, failure): (&'a Tried, &'a Failure)| {
+        let ends = [tried.proof.from, tried.proof.to];
+        let of = |node| ends.into_iter().find(|end| end.node == node);
+        let device = |end| Some(Side::of_end(table, end)?.nic?.device.as_str());
+        let (one, other) = (of(a)?, of(b)?);
+        Some(FailureShown {
+            device_a: device(one),
+            device_b: device(other),
+            mtu: tried.proof.mtu,
+            host: &table.nodes().get(failure.node.index())?.host,
+            step: failure.fault.step,
+            cause: &failure.fault.cause,
+        })
+    };
+    mesh.failures().into_iter().filter_map(shown).collect()
+}

@@ -1,0 +1,176 @@
+//! Jobs on recorded machines whose paths work, or do not.
+
+use super::*;
+use crate::goldens::{table_of, triangle};
+use crate::plan::selection::PortWishes;
+use crate::recorded::inventory;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::mesh::{Fault, Proved, Step, Watched};
+
+/// A job, and what is found to be wrong with paths.
+struct Job {
+    machines: Vec<Inventory>,
+    ranks: usize,
+    plan: Plan,
+    mesh: Mesh,
+}
+
+impl Job {
+    fn on(machines: Vec<Inventory>, ranks: usize) -> Job {
+        let plan = Plan::of(&machines, &PortWishes::default());
+        Job { machines, ranks, plan, mesh: Mesh::default() }
+    }
+
+    fn table(&self) -> RankTable {
+        table_of(&self.machines, self.ranks, &self.plan)
+    }
+
+    /// Round after round, each path being as `fault` says; returns the table that comes of it.
+    fn prove(&mut self, mode: Mode, fault: impl Fn(&Proof) -> Option<Step>) -> RankTable {
+        loop {
+            let table = self.table();
+            let todo = self.mesh.unproved(paths::wanted(&table, mode));
+            if todo.is_empty() {
+                return table;
+            }
+            let from = self.mesh.tried.len();
+            self.mesh.rounds += 1;
+            for proof in todo {
+                let (id, verdict) = (self.mesh.next_id(), verdict_of(&proof, fault(&proof)));
+                self.mesh.tried.push(Tried { id, proof, verdict });
+            }
+            self.mesh.take_out(&mut self.plan, &table, from);
+        }
+    }
+}
+
+fn verdict_of(proof: &Proof, step: Option<Step>) -> Verdict {
+    let Some(step) = step else {
+        return Verdict::Up(Proved { mtu: proof.mtu, round_trip_ns: 41_000 });
+    };
+    let cause = "transport retry counter exceeded (status 12)".to_owned();
+    let fault = Fault { step, cause, hint: None, waited: false };
+    Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
+}
+
+/// Between `a` and `b`.
+fn is_first_cable(proof: &Proof) -> bool {
+    (proof.a, proof.b) == (Rank(0), Rank(1))
+}
+
+#[test]
+fn a_mesh_that_works_is_one_line() {
+    let mut job = Job::on(triangle().to_vec(), 1);
+    let table = job.prove(Mode::Auto, |_| None);
+    let summary = job.mesh.summary(&table, Mode::Auto);
+    assert_eq!(summary, "mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 1 ms");
+    assert_eq!((job.mesh.rounds, job.mesh.failures().len()), (1, 0));
+    let shown = for_people(&table, &job.mesh);
+    assert!(shown.lines().nth(1).is_some_and(|line| line.ends_with("41 us")), "{shown}");
+}
+
+#[test]
+fn a_pair_that_nothing_connects_goes_by_tcp() {
+    let mut job = Job::on(triangle().to_vec(), 1);
+    let table = job.prove(Mode::Auto, |proof| is_first_cable(proof).then_some(Step::Token));
+    assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().connect, Connect::Tcp);
+    assert!(is_rdma(table.pair(Rank(0), Rank(2)).unwrap().connect));
+    assert_eq!(job.mesh.rounds, 2, "once more, then never again");
+    let summary = job.mesh.summary(&table, Mode::Auto);
+    assert!(summary.starts_with("mesh: 4/6 paths up, RoCE v2, 2 subnets"), "{summary}");
+    let [(tried, failure)] = job.mesh.failures()[..] else { panic!("one line") };
+    let (line, hint) = job.mesh.line(&table, tried, failure);
+    assert_eq!(
+        line,
+        "no RDMA between a rocep1s0f0/1 GID 3 192.168.100.2 and b rocep1s0f0/1 GID 3 192.168.100.3 \
+         (ranks 0 and 1): token: b: transport retry counter exceeded (status 12): TCP is used"
+    );
+    assert!(hint.is_some_and(|hint| hint.contains("UDP port 4791")));
+    let refused = job.mesh.conclude(&table, Transport::Rdma, Mode::Auto).unwrap_err();
+    assert!(refused.message.starts_with("mesh: 4/6 paths up"), "{refused:?}");
+}
+
+/// Two ranks on each node share each cable.
+#[test]
+fn what_worked_between_nics_that_are_left_is_not_counted() {
+    let mut job = Job::on(triangle().to_vec(), 2);
+    let table = job.prove(Mode::Auto, |proof| {
+        ((proof.a, proof.b) == (Rank(0), Rank(2))).then_some(Step::Connect)
+    });
+    let summary = job.mesh.summary(&table, Mode::Auto);
+    assert!(summary.starts_with("mesh: 16/24 paths up"), "{summary}");
+    assert_eq!(job.mesh.watched(&table).len(), 2);
+}
+
+#[test]
+fn a_moment_of_silence_is_forgiven() {
+    let mut job = Job::on(triangle().to_vec(), 1);
+    let once = std::cell::Cell::new(true);
+    let table = job.prove(Mode::Auto, |proof| {
+        (is_first_cable(proof) && once.replace(false)).then_some(Step::Token)
+    });
+    assert!(is_rdma(table.pair(Rank(0), Rank(1)).unwrap().connect));
+    assert_eq!(job.mesh.failures().len(), 0);
+    assert!(job.mesh.conclude(&table, Transport::Rdma, Mode::Auto).is_ok());
+}
+
+#[test]
+fn packets_are_made_smaller_where_only_large_ones_get_lost() {
+    let mut job = Job::on(triangle().to_vec(), 1);
+    let table = job.prove(Mode::Auto, |proof| {
+        (is_first_cable(proof) && proof.mtu.is_none()).then_some(Step::Block)
+    });
+    assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().mtu, Some(1024));
+    assert_eq!(table.pair(Rank(0), Rank(2)).unwrap().mtu, Some(4096));
+    let [(tried, failure)] = job.mesh.failures()[..] else { panic!("one line") };
+    let (line, hint) = job.mesh.line(&table, tried, failure);
+    assert!(line.starts_with("only small packets pass between a "), "{line}");
+    assert!(line.ends_with("MTU 1024 works and is used"), "{line}");
+    assert!(hint.is_some_and(|hint| hint.starts_with("mtu.path: ")));
+    assert!(job.mesh.conclude(&table, Transport::Rdma, Mode::Auto).is_ok());
+}
+
+#[test]
+fn other_ports_are_tried_before_tcp() {
+    let mut job = Job::on(vec![inventory("dgx"), inventory("dgx")], 1);
+    let first = job.table().pair(Rank(0), Rank(1)).unwrap();
+    let nic = first.nic_a.unwrap();
+    let table = job.prove(Mode::Auto, |proof| (proof.from.nic == nic).then_some(Step::Connect));
+    let pair = table.pair(Rank(0), Rank(1)).unwrap();
+    assert!(is_rdma(pair.connect) && pair.nic_a != Some(nic), "{pair:?}");
+    let (tried, failure) = job.mesh.failures()[0];
+    let (line, _) = job.mesh.line(&table, tried, failure);
+    assert!(line.ends_with("other ports are used"), "{line}");
+}
+
+#[test]
+fn large_jobs_prove_each_pair_of_ports_once() {
+    let job = Job::on(vec![inventory("dgx"), inventory("dgx")], 40);
+    let table = job.table();
+    let full = paths::wanted(&table, Mode::Full);
+    let each: BTreeSet<(End, End)> = full.iter().map(Proof::nics).collect();
+    let auto = paths::wanted(&table, Mode::Auto);
+    assert_eq!((full.len(), auto.len()), (40 * 40, each.len()));
+    assert_eq!(paths::wanted(&table, Mode::Off), []);
+}
+
+#[test]
+fn a_link_that_goes_down_is_named_once_with_who_uses_it() {
+    let mut job = Job::on(triangle().to_vec(), 2);
+    let table = job.prove(Mode::Auto, |_| None);
+    assert_eq!(job.mesh.watched(&table).len(), 3, "one queue pair for each two nodes");
+    let mut links = LinkWatch::over(&job.mesh, &table, &MeshOptions::default());
+    let down = || Watched::Down { id: 0, how: "no beat for 5.0 s".to_owned() };
+    assert_eq!(
+        links.on_watched(down()),
+        Some(News::Down(
+            "link down: a rocep1s0f0 ↔ b rocep1s0f0 after 0 s (no beat for 5.0 s); \
+             ranks 0-1 and 2-3 use it"
+                .to_owned(),
+        ))
+    );
+    assert_eq!(links.on_watched(down()), None, "the other end notices as well");
+    assert!(links.deadline().is_some());
+    let unwatched = MeshOptions { watch: false, ..MeshOptions::default() };
+    assert_eq!(LinkWatch::over(&job.mesh, &table, &unwatched).on_watched(down()), None);
+}

@@ -1,0 +1,191 @@
+//! What the user reads of the mesh: one line when it works, a line for each two NICs between which
+//! it does not.
+
+use super::advice;
+use super::paths::{Mode, Proof};
+use super::show::{Side, speaks};
+use super::verdict::Failure;
+use super::{Mesh, Tried, is_rdma};
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::plan::setup::Transport;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::{End, RankTable};
+use std::collections::BTreeSet;
+
+/// Lines about paths that do not work; the others are counted.
+const MOST_LINES: usize = 8;
+
+impl Mesh {
+    /// Says how the mesh came out, `table` being what follows from it. Refuses to go on without RDMA
+    /// where the user insists on it.
+    pub(crate) fn conclude(
+        &self,
+        table: &RankTable,
+        transport: Transport,
+        mode: Mode,
+    ) -> Result<(), Failed> {
+        if self.rounds == 0 {
+            return Ok(());
+        }
+        let failures = self.failures();
+        let lines: Vec<(String, Option<String>)> =
+            failures.iter().map(|(tried, failure)| self.line(table, tried, failure)).collect();
+        let lost = failures.iter().any(|(tried, _)| !self.is_replaced(table, &tried.proof));
+        if transport == Transport::Rdma && lost {
+            return Err(refuse(self.summary(table, mode), &lines));
+        }
+        say(&lines);
+        report::say(&self.summary(table, mode));
+        self.log_costs(table);
+        Ok(())
+    }
+
+    fn log_costs(&self, table: &RankTable) {
+        for (node, cost) in &self.costs {
+            let each = |all: u64| all / u64::from(cost.queue_pairs.max(1));
+            tracing::info!(
+                "mesh: {}: {} queue pairs, {} us and {} B each",
+                table.nodes().get(node.index()).map_or("", |row| &row.host),
+                cost.queue_pairs,
+                each(cost.connect_us.into()),
+                each(cost.memory)
+            );
+        }
+    }
+
+    /// Whether all ranks that were to use these NICs have RDMA all the same.
+    fn is_replaced(&self, table: &RankTable, failed: &Proof) -> bool {
+        let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == failed.nics());
+        let mut pairs = of_nics.map(|tried| (tried.proof.a, tried.proof.b));
+        pairs.all(|(a, b)| table.pair(a, b).is_some_and(|pair| is_rdma(pair.connect)))
+    }
+
+    /// `no RDMA between a rxe0/1 … and b rxe1/1 …: token: b: transport retry counter exceeded
+    /// (status 12)`, what is done instead, and what could be done about it.
+    pub(super) fn line(
+        &self,
+        table: &RankTable,
+        tried: &Tried,
+        failure: &Failure,
+    ) -> (String, Option<String>) {
+        let Proof { from, to, mtu, .. } = tried.proof;
+        let name = |end: End| {
+            Side::of_end(table, end)
+                .map_or_else(String::new, |side| format!("{} {}", side.host, side.text()))
+        };
+        let host = table.nodes().get(failure.node.index()).map_or("", |row| &row.host);
+        let step = failure.fault.step;
+        let size = mtu.map(|mtu| format!(" at MTU {mtu}")).unwrap_or_default();
+        let ranks = self.ranks_of(&tried.proof);
+        let smaller = self.smaller(table, tried, failure);
+        let what = if smaller.is_some() { "only small packets pass" } else { "no RDMA" };
+        let instead = match smaller {
+            Some(mtu) => format!("MTU {mtu} works and is used"),
+            None => instead(table, &tried.proof).to_owned(),
+        };
+        let line = format!(
+            "{what} between {} and {}{size} (ranks {ranks}): {step}: {host}: {}: {instead}",
+            name(from),
+            name(to),
+            failure.fault.cause,
+        );
+        (line, advice::of(table, &tried.proof, failure))
+    }
+
+    /// `0 and 4`, of the first pair, and how many there are beside it.
+    fn ranks_of(&self, proof: &Proof) -> String {
+        let of_nics = self.tried.iter().filter(|tried| tried.proof.nics() == proof.nics());
+        let pairs: BTreeSet<(Rank, Rank)> =
+            of_nics.map(|tried| (tried.proof.a, tried.proof.b)).collect();
+        let more = match pairs.len().saturating_sub(1) {
+            0 => String::new(),
+            1 => " and 1 more pair".to_owned(),
+            more => format!(" and {more} more pairs"),
+        };
+        format!("{} and {}{more}", proof.a, proof.b)
+    }
+
+    /// The MTU by which the pair goes now, where only larger packets got lost.
+    fn smaller(&self, table: &RankTable, tried: &Tried, failure: &Failure) -> Option<u32> {
+        let pair = table.pair(tried.proof.a, tried.proof.b)?;
+        let lowered = failure.is_of_size() && self.lowered.contains(&tried.proof.nics());
+        pair.mtu.filter(|_| lowered && is_rdma(pair.connect))
+    }
+
+    /// `mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 41 ms`
+    pub(super) fn summary(&self, table: &RankTable, mode: Mode) -> String {
+        let up: Vec<&Proof> = self.in_use(table).map(|tried| &tried.proof).collect();
+        let pairs = |proofs: &mut dyn Iterator<Item = &Proof>| {
+            // Above 64 ranks a pair of NICs stands for all ranks that use it.
+            let full = mode.is_full(table.world_size());
+            let key =
+                |p: &Proof| if full { (Some((p.a, p.b)), None) } else { (None, Some(p.nics())) };
+            proofs.map(key).collect::<BTreeSet<_>>().len()
+        };
+        let works = pairs(&mut up.iter().copied());
+        let all = pairs(&mut self.tried.iter().map(|tried| &tried.proof));
+        let kind = if mode.is_full(table.world_size()) { "paths" } else { "paths between ports" };
+        let mut words = vec![format!("{}/{} {kind} up", 2 * works, 2 * all)];
+        words.extend(spoken(table, &up));
+        words.extend(subnets(table, &up));
+        words.push(format!("proved in {} ms", self.took.as_millis().max(1)));
+        format!("mesh: {}", words.join(", "))
+    }
+}
+
+/// By what the pair of a failed proof goes now.
+fn instead(table: &RankTable, failed: &Proof) -> &'static str {
+    match table.pair(failed.a, failed.b) {
+        Some(pair) if is_rdma(pair.connect) => "other ports are used",
+        _ => "TCP is used",
+    }
+}
+
+/// What they speak, `RoCE v2` or `RoCE v2 and iWARP by RDMA_CM`.
+fn spoken(table: &RankTable, up: &[&Proof]) -> Option<String> {
+    let of = |proof: &&Proof| {
+        let nic = Side::of_end(table, proof.from)?.nic?;
+        let how = if proof.by_manager { " by RDMA_CM" } else { "" };
+        Some(format!("{}{how}", speaks(nic.transport)))
+    };
+    let kinds: BTreeSet<String> = up.iter().filter_map(of).collect();
+    let kinds: Vec<String> = kinds.into_iter().collect();
+    (!kinds.is_empty()).then(|| kinds.join(" and "))
+}
+
+fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
+    let of = |proof: &&Proof| Side::of_end(table, proof.from)?.nic?.networks.first().cloned();
+    let count = up.iter().filter_map(of).collect::<BTreeSet<String>>().len();
+    match count {
+        0 => None,
+        1 => Some("1 subnet".to_owned()),
+        count => Some(format!("{count} subnets")),
+    }
+}
+
+/// Warns of what does not work, each hint once.
+fn say(lines: &[(String, Option<String>)]) {
+    let mut hints = BTreeSet::new();
+    for (line, hint) in lines.iter().take(MOST_LINES) {
+        report::warn(line);
+        if let Some(hint) = hint.as_ref().filter(|hint| hints.insert((*hint).clone())) {
+            report::hint(hint);
+        }
+    }
+    if lines.len() > MOST_LINES {
+        report::warn(&format!("and {} more that do not work", lines.len() - MOST_LINES));
+    }
+}
+
+fn refuse(summary: String, lines: &[(String, Option<String>)]) -> Failed {
+    let mut failed = Failed::new(Exit::MESH, summary);
+    for (line, hint) in lines.iter().take(MOST_LINES) {
+        failed.details.push(line.trim_end_matches(": TCP is used").to_owned());
+        failed = failed.hint(hint.clone());
+    }
+    if lines.len() > MOST_LINES {
+        failed.details.push(format!("and {} more", lines.len() - MOST_LINES));
+    }
+    failed.hint(Some("--transport auto uses TCP where RDMA does not work"))
+}

@@ -1,0 +1,169 @@
+//! Why nodes cannot run the job, or what the user should know, folded over hosts: one sentence for
+//! one cause, however many nodes have it.
+
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::hosts::Host;
+use rlaunch_bootstrap::job::{Notice, Problem};
+
+/// Groups equal findings and keeps their order.
+pub(crate) fn by_finding<'a, T: PartialEq>(
+    found: &[(&'a Host, &'a T)],
+) -> Vec<(&'a T, Vec<&'a Host>)> {
+    let mut groups: Vec<(&T, Vec<&Host>)> = Vec::new();
+    for &(host, finding) in found {
+        match groups.iter_mut().find(|(known, _)| *known == finding) {
+            Some((_, hosts)) => hosts.push(host),
+            None => groups.push((finding, vec![host])),
+        }
+    }
+    groups
+}
+
+/// One error for everything that is missing anywhere.
+pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
+    let groups = by_finding(problems);
+    let mut failed = Failed::new(Exit::FILES, "");
+    for (problem, hosts) in groups {
+        let (exit, sentence, hint) = describe(problem, &report::list(&hosts));
+        if failed.message.is_empty() {
+            failed.message = sentence;
+            failed.exit = exit;
+        } else {
+            failed.details.push(sentence);
+        }
+        failed = failed.hint(hint);
+    }
+    failed
+}
+
+fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
+    match problem {
+        Problem::NoProgram { program, instead } => {
+            let name = program.display();
+            let sentence = format!("{name} is not on {hosts}");
+            let by_path = program.as_encoded_bytes().contains(&b'/');
+            let hint = match instead {
+                Some(instead) => format!("{instead} is there: use {instead}"),
+                None if by_path => missing_file_hint(&name.to_string()),
+                None => {
+                    format!("it is looked for along PATH: give {name} with its path, or -x PATH")
+                }
+            };
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        Problem::NotExecutable { program } => {
+            let sentence = format!("{} may not be executed on {hosts}", program.display());
+            (Exit::NOT_EXECUTABLE, sentence, Some(format!("chmod +x {}", program.display())))
+        }
+        Problem::NoScript { script } => {
+            let name = script.display().to_string();
+            (Exit::FILES, format!("{name} is not on {hosts}"), Some(missing_file_hint(&name)))
+        }
+        Problem::NoFile { option, path } => {
+            let sentence = format!("{} of {option} is not on {hosts}", path.display());
+            let hint = format!("every host needs {} at this path", path.display());
+            (Exit::FILES, sentence, Some(hint))
+        }
+        Problem::NoDirectory { directory } => {
+            let sentence = format!("the directory {} is not on {hosts}", directory.display());
+            (Exit::FILES, sentence, Some("--wdir names a directory that every host has".into()))
+        }
+        Problem::Preload { operation, cause } => {
+            let sentence = format!("cannot preload on {hosts}: {operation}: {cause}");
+            (Exit::FILES, sentence, Some("TMPDIR on the host says where copies go".into()))
+        }
+        Problem::NoPort { range } => {
+            let sentence = format!("no port of {}-{} is free on {hosts}", range.first, range.last);
+            (Exit::RENDEZVOUS, sentence, Some("--port-range FIRST-LAST names others".into()))
+        }
+        Problem::PortTaken { port } => {
+            let sentence = format!("port {port} of --master-port is taken on {hosts}");
+            let hint = format!(
+                "`ss -tlnp sport = :{port}` there names who has it; without --master-port rlaunch \
+                 chooses a free one"
+            );
+            (Exit::RENDEZVOUS, sentence, Some(hint))
+        }
+        Problem::Singleton { program, library, needs } => {
+            let who = format!("{} on {hosts}", program.display());
+            let (sentence, hint) = singleton(&who, library, needs);
+            (Exit::SINGLETON, sentence, Some(hint))
+        }
+        Problem::System { operation, cause } => {
+            (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
+        }
+    }
+}
+
+/// What is wrong with several ranks of MPI, and what to do: sentence and hint.
+pub(crate) fn singleton(who: &str, library: &str, needs: &str) -> (String, String) {
+    (
+        format!(
+            "{who} runs MPI ({library}), which needs {needs}; rlaunch does not serve it, so every \
+             rank would be rank 0 of 1"
+        ),
+        "start it with its own mpirun; --singleton warn lets it run all the same".to_owned(),
+    )
+}
+
+fn missing_file_hint(name: &str) -> String {
+    format!("--preload {name}, --wdir DIR or a shared directory")
+}
+
+/// Prints what the user should know.
+pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
+    for (notice, hosts) in by_finding(notices) {
+        let hosts = report::list(&hosts);
+        match notice {
+            Notice::RunsInHome { home } => {
+                report::say(&format!(
+                    "this directory is not on {hosts}: the ranks there run in {}",
+                    home.display()
+                ));
+            }
+            Notice::ScriptDiffers { script } => {
+                report::warn(&format!("{} on {hosts} differs from yours", script.display()));
+            }
+            Notice::NoWorkspace { cause } => {
+                report::warn(&format!(
+                    "no directory for the job on {hosts} ({cause}): its ranks have no `rlaunch` \
+                     commands, rank table, communicator or TMPDIR there"
+                ));
+                report::hint(
+                    "make one of these places writable, or let a start-up file of the shell there \
+                     (~/.bashrc) set TMPDIR to one that is",
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Host {
+        Host { name: name.into(), ..Host::this_machine() }
+    }
+
+    #[test]
+    fn one_sentence_for_one_cause() {
+        let (b, c) = (host("b"), host("c"));
+        let missing = Problem::NoScript { script: "train.py".into() };
+        let failed = explain(&[(&b, &missing), (&c, &missing)]);
+        assert_eq!(failed.message, "train.py is not on b, c");
+        assert_eq!(failed.hints, ["--preload train.py, --wdir DIR or a shared directory"]);
+        assert_eq!(failed.exit, Exit::FILES);
+    }
+
+    #[test]
+    fn python3_is_offered() {
+        let b = host("b");
+        let missing =
+            Problem::NoProgram { program: "python".into(), instead: Some("python3".into()) };
+        let failed = explain(&[(&b, &missing)]);
+        assert_eq!(failed.hints, ["python3 is there: use python3"]);
+        assert_eq!(failed.exit, Exit::NOT_FOUND);
+    }
+}

@@ -1,0 +1,222 @@
+//! Where records are: `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`, the newest [`NEWEST`] of them.
+
+use super::JobRecord;
+use crate::cli::config::Surroundings;
+use crate::console::report;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, BufWriter, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// So many are kept.
+const NEWEST: usize = 50;
+/// The largest that is read, in bytes. Output is 1 MiB of it, six times that as JSON at worst.
+const LARGEST: u64 = 16 << 20;
+
+/// Records of this user's jobs.
+pub(crate) struct Store {
+    directory: PathBuf,
+}
+
+/// Why a record is not written, found or read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("no directory for records: neither XDG_STATE_HOME nor HOME names one")]
+    NoDirectory,
+    #[error("cannot write the job's record to {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("no job has left a record in {}", .0.display())]
+    Empty(PathBuf),
+    #[error("no record of a job that begins with {job} in {}", directory.display())]
+    Unknown { job: String, directory: PathBuf },
+    #[error("{job} begins the ids of {count} jobs")]
+    Ambiguous { job: String, count: usize },
+}
+
+impl StoreError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            StoreError::NoDirectory | StoreError::Write { .. } => {
+                Some("XDG_STATE_HOME=DIR keeps records elsewhere, --no-record keeps none".into())
+            }
+            StoreError::Empty(_) => {
+                Some("every job leaves one when it is over, but for --no-record".into())
+            }
+            StoreError::Unknown { .. } => {
+                Some(format!("the newest {NEWEST} are kept; rlaunch report last reads the last"))
+            }
+            StoreError::Ambiguous { .. } => Some("give more of the id".into()),
+            StoreError::Read { .. } => None,
+        }
+    }
+}
+
+impl Store {
+    /// That of the user and environment of this process.
+    pub(crate) fn of_user() -> Result<Store, StoreError> {
+        let state = Surroundings::current().state();
+        state.map(|state| Store::below(&state)).ok_or(StoreError::NoDirectory)
+    }
+
+    fn below(state: &Path) -> Store {
+        Store { directory: state.join("rlaunch/jobs") }
+    }
+
+    /// Keeps a record, and of all records the newest.
+    pub(crate) fn keep(&self, record: &JobRecord) -> Result<(), StoreError> {
+        let path = self.path(&record.job);
+        self.write(record, &path)
+            .map_err(|source| StoreError::Write { path: path.clone(), source })?;
+        let mut jobs = self.jobs().unwrap_or_default();
+        let old = jobs.len().saturating_sub(NEWEST);
+        // One that another rlaunch has removed needs no removing; the rest is tried again.
+        jobs.drain(..old).for_each(|job| drop(fs::remove_file(self.path(&job))));
+        Ok(())
+    }
+
+    /// Nobody sees half a record: it gets its name when it is whole. Its mode is 0600 from the
+    /// start.
+    fn write(&self, record: &JobRecord, path: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(&self.directory)?);
+        serde_json::to_writer(&mut file, record)?;
+        file.into_inner()?.persist(path)?;
+        Ok(())
+    }
+
+    fn path(&self, job: &str) -> PathBuf {
+        self.directory.join(format!("{job}.json"))
+    }
+
+    /// Ids, oldest first: they begin with the time.
+    fn jobs(&self) -> io::Result<Vec<String>> {
+        let mut jobs = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let name = entry?.file_name();
+            let job = name.to_str().and_then(|name| name.strip_suffix(".json"));
+            jobs.extend(job.filter(|job| is_id(job)).map(str::to_owned));
+        }
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+
+    /// The newest.
+    pub(crate) fn last(&self) -> Result<JobRecord, StoreError> {
+        let jobs = self.known()?;
+        let last = jobs.last().ok_or_else(|| StoreError::Empty(self.directory.clone()))?;
+        read(&self.path(last))
+    }
+
+    /// That whose id begins so.
+    pub(crate) fn find(&self, job: &str) -> Result<JobRecord, StoreError> {
+        let mut jobs = self.known()?;
+        let job = job.to_ascii_lowercase();
+        jobs.retain(|known| known.starts_with(&job));
+        match &jobs[..] {
+            [found] => read(&self.path(found)),
+            [] => Err(StoreError::Unknown { job, directory: self.directory.clone() }),
+            many => Err(StoreError::Ambiguous { job, count: many.len() }),
+        }
+    }
+
+    /// All that can be read, oldest first.
+    pub(crate) fn all(&self) -> Vec<JobRecord> {
+        let jobs = self.jobs().unwrap_or_default();
+        jobs.iter().filter_map(|job| read(&self.path(job)).ok()).collect()
+    }
+
+    fn known(&self) -> Result<Vec<String>, StoreError> {
+        let read = |source| StoreError::Read { path: self.directory.clone(), source };
+        match self.jobs() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            jobs => jobs.map_err(read),
+        }
+    }
+}
+
+/// Keeps a record of this user's. A job is not worse for leaving none, so that is a warning.
+pub(crate) fn keep_or_warn(record: &JobRecord) {
+    if let Err(error) = Store::of_user().and_then(|store| store.keep(record)) {
+        report::warn(&report::chain(&error));
+        error.hint().iter().for_each(|hint| report::hint(hint));
+    }
+}
+
+/// Whether `text` may be a job's id or how it begins.
+pub(crate) fn begins_id(text: &str) -> bool {
+    (6..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 32 && begins_id(text)
+}
+
+fn read(path: &Path) -> Result<JobRecord, StoreError> {
+    let read = || {
+        let mut text = Vec::new();
+        File::open(path)?.take(LARGEST).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    };
+    read().map_err(|source| StoreError::Read { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::record::{End, KeptOutput};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn record(number: u32) -> JobRecord {
+        JobRecord {
+            v: 1,
+            job: format!("{number:032x}"),
+            started: 0.0,
+            seconds: 1.0,
+            argv: vec!["rlaunch".into()],
+            program: vec!["true".into()],
+            hosts: vec![],
+            placement: vec![],
+            environment: vec![],
+            output: KeptOutput::default(),
+            end: End { exit_code: 0, spoke: "rank".into(), message: String::new() },
+        }
+    }
+
+    #[test]
+    fn the_newest_are_kept_for_their_user_alone() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::below(state.path());
+        assert!(matches!(store.last(), Err(StoreError::Empty(_))));
+        let count = u32::try_from(NEWEST).unwrap() + 3;
+        (0..count).for_each(|number| store.keep(&record(number)).unwrap());
+        assert_eq!(store.last().unwrap().job, record(count - 1).job);
+        let jobs: Vec<String> = store.all().into_iter().map(|record| record.job).collect();
+        let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
+        assert_eq!(jobs, expected);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&store.directory), 0o700);
+        assert_eq!(mode(&store.path(&record(9).job)), 0o600);
+    }
+
+    #[test]
+    fn jobs_are_found_by_how_their_ids_begin() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::below(state.path());
+        [0x1, 0x2].iter().for_each(|number| store.keep(&record(*number)).unwrap());
+        assert_eq!(store.find(&record(2).job.to_ascii_uppercase()).unwrap().job, record(2).job);
+        let said = |job: &str| store.find(job).unwrap_err().to_string();
+        assert_eq!(said("000000"), "000000 begins the ids of 2 jobs");
+        assert!(said("abcdef").starts_with("no record of a job that begins with abcdef in /"));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said() {
+        let state = tempfile::tempdir().unwrap();
+        fs::write(state.path().join("rlaunch"), "a file").unwrap();
+        let error = Store::below(state.path()).keep(&record(1)).unwrap_err();
+        assert!(error.to_string().starts_with("cannot write the job's record to /"), "{error}");
+        assert!(error.hint().unwrap().contains("--no-record"));
+    }
+}

@@ -1,0 +1,147 @@
+//! `--max-restarts`: where a rank fails or a node is lost, all begins again, as a job of its own
+//! with what was typed for the first.
+
+use crate::console::exit::Exit;
+use crate::console::report::{self, Failed};
+use crate::job::{self, JobError, JobSpec};
+use crate::live_recorded;
+use crate::run::events::Record;
+use crate::run::record::Recorder;
+use crate::run::signals::Signals;
+use rlaunch_bootstrap::client::wire::Token;
+use rlaunch_bootstrap::env as names;
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::job::PortRange;
+use rlaunch_bootstrap::secure::Secret;
+
+/// So many ids are tried for one that leads to other ports; every second one does.
+const MOST_IDS: usize = 64;
+
+/// How often a job may begin again, and how often it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Restarts {
+    most: u32,
+    done: u32,
+}
+
+impl Restarts {
+    /// Of the first attempt.
+    pub(crate) fn up_to(most: u32) -> Restarts {
+        Restarts { most, done: 0 }
+    }
+
+    /// Of the next attempt, where there may be one.
+    fn next(self) -> Option<Restarts> {
+        (self.done < self.most).then_some(Restarts { done: self.done + 1, ..self })
+    }
+
+    /// What every rank is told of it, as torchrun's are, but for what `-x` has set.
+    pub(crate) fn env(self, explicit: &[String]) -> Vec<(String, String)> {
+        let all = [
+            (names::TORCHELASTIC_RESTART_COUNT, self.done),
+            (names::TORCHELASTIC_MAX_RESTARTS, self.most),
+            (names::RLAUNCH_RESTART_COUNT, self.done),
+        ];
+        let told = all.map(|(name, count)| (name.to_owned(), count.to_string()));
+        told.into_iter().filter(|(name, _)| !explicit.contains(name)).collect()
+    }
+}
+
+/// Lives a job and, where it fails by what another attempt may survive, those that take its place.
+/// Each has begun when all of the one before it has gone. The last decides.
+pub(crate) async fn see_through(mut job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
+    loop {
+        let (ended, _record) = live_recorded(&job, signals).await;
+        // Whoever wants the job to end while a failure ends it does not want the next one.
+        let mut failed = match ended {
+            Err(failed) if failed.may_restart && !signals.have_asked_to_end() => failed,
+            ended => return ended,
+        };
+        let Some(restarts) = job.restarts else { return Err(failed) };
+        let Some(next) = restarts.next() else {
+            let Restarts { most, done } = restarts;
+            failed.details.push(format!("restarts: {done} of {most}"));
+            return Err(failed);
+        };
+        say(next, &failed);
+        let former = job.id;
+        job = job.again(next).map_err(|error| Failed::from_error(error.exit(), &error))?;
+        job.events.emit(&Record::JobRestarted {
+            number: next.done,
+            most: next.most,
+            former: &former.to_string(),
+            after: &names::redacted(&failed.message),
+        });
+    }
+}
+
+/// `restart 1 of 3 after: rank 1 on b (pid 4711) exited with code 7`, and what else is known.
+fn say(Restarts { most, done }: Restarts, failed: &Failed) {
+    let below = failed.details.iter().map(|detail| format!("\n  {detail}"));
+    let below: String = below.collect();
+    report::say(&format!("restart {done} of {most} after: {}{below}", failed.message));
+    failed.hints.iter().for_each(|hint| report::hint(hint));
+}
+
+impl JobSpec {
+    /// The same job once more, known by another id, and by new secrets.
+    fn again(self, restarts: Restarts) -> Result<JobSpec, JobError> {
+        let id = another_id(self.id, self.port_range);
+        Ok(JobSpec {
+            id,
+            secret: Secret::from_bytes(job::random()?),
+            token: Token(job::random()?),
+            events: self.events.of_job(id),
+            recorder: self.recorder.map(|_| Recorder::new()),
+            restarts: Some(restarts),
+            stdin: self.stdin.once_more(),
+            ..self
+        })
+    }
+}
+
+/// A new id, by which agents look for free ports far from where they did before, as far as the
+/// range allows it: whoever still knows the former MASTER_PORT finds nobody there.
+fn another_id(former: JobId, range: PortRange) -> JobId {
+    let count = range.count();
+    let steps = |id: JobId| (range.place(id) + count - range.place(former)) % count;
+    let is_far = |id: &JobId| (count / 4..=count - count / 4).contains(&steps(*id));
+    let new = || JobId(uuid::Uuid::now_v7().as_u128());
+    let mut ids = std::iter::repeat_with(new).take(MOST_IDS);
+    ids.find(|id| steps(*id) > 0 && is_far(id)).unwrap_or_else(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_which_attempt_it_is() {
+        let second = Restarts::up_to(3).next().unwrap();
+        let told = second.env(&["TORCHELASTIC_MAX_RESTARTS".to_owned()]);
+        let told: Vec<String> =
+            told.iter().map(|(name, count)| format!("{name}={count}")).collect();
+        assert_eq!(told, ["TORCHELASTIC_RESTART_COUNT=1", "RLAUNCH_RESTART_COUNT=1"]);
+    }
+
+    #[test]
+    fn there_are_as_many_restarts_as_were_asked_for() {
+        assert_eq!(Restarts::up_to(0).next(), None);
+        let last = Restarts::up_to(2).next().and_then(Restarts::next);
+        assert_eq!(last, Some(Restarts { most: 2, done: 2 }));
+        assert_eq!(last.and_then(Restarts::next), None);
+    }
+
+    #[test]
+    fn another_attempt_looks_for_ports_elsewhere() {
+        for (first, last) in [(21000, 21511), (21000, 21002), (21000, 21001)] {
+            let range = PortRange { first, last };
+            let former = JobId(uuid::Uuid::now_v7().as_u128());
+            let id = another_id(former, range);
+            assert_ne!(range.place(id), range.place(former), "{first}-{last}");
+        }
+        // Where there is one port only, it is that one.
+        let one = PortRange { first: 21000, last: 21000 };
+        assert_ne!(another_id(JobId(1), one), JobId(1));
+    }
+}

@@ -1,0 +1,254 @@
+//! `--show`: what the launcher has decided, for people or for programs. It stops nothing.
+
+use crate::connect::agent::library::SHARED;
+use crate::console::columns;
+use crate::console::report;
+use crate::hosts::Host;
+use crate::job::JobSpec;
+use crate::job::apps::AppSpec;
+use crate::plan::map::{MappedNode, RankMap};
+use crate::plan::setup::{Setup, Variable};
+use crate::plan::table;
+use crate::run::dry_run;
+use crate::run::mesh;
+use crate::run::record::RankPlace;
+use crate::run::rendezvous::Joined;
+use rlaunch_bootstrap::env::{self as names, shown};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::{EnvRule, EnvVar};
+use rlaunch_bootstrap::library::PYTHON;
+use rlaunch_bootstrap::table::{RankNic, RankTable};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Something to explain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Show {
+    RankTable(Form),
+    Mesh(Form),
+    Placement,
+    Env,
+}
+
+/// For whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    Json,
+}
+
+impl FromStr for Show {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Show, String> {
+        match text {
+            "rank-table" => Ok(Show::RankTable(Form::Text)),
+            "rank-table=json" => Ok(Show::RankTable(Form::Json)),
+            "mesh" => Ok(Show::Mesh(Form::Text)),
+            "mesh=json" => Ok(Show::Mesh(Form::Json)),
+            "placement" => Ok(Show::Placement),
+            "env" => Ok(Show::Env),
+            _ => Err("env, placement, mesh, mesh=json, rank-table or rank-table=json can be shown"
+                .to_owned()),
+        }
+    }
+}
+
+/// Prints what was asked for to stdout, before any rank writes there. Waits for a slow reader; the
+/// wait can be given up.
+pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
+    let text = match job.dry_run {
+        Some(_) => dry_run::text(job, map, joined),
+        None => job.show.iter().map(|show| show.text(job, map, joined)).collect(),
+    };
+    if text.is_empty() {
+        return;
+    }
+    drop(tokio::task::spawn_blocking(move || report::print(&text)).await);
+}
+
+impl Show {
+    /// What there is to see of it.
+    pub(crate) fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
+        match self {
+            Show::Placement => placement(map, &joined.setups, &joined.table),
+            Show::Env => {
+                let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
+                let told = told(job, map, &joined.setups, &joined.libraries);
+                rows.extend(told.into_iter().map(|(rank, host, variable, why)| {
+                    vec![rank.to_string(), host.to_string(), variable, why]
+                }));
+                columns::lay_out(&rows)
+            }
+            Show::RankTable(Form::Text) => table::for_people(&joined.table),
+            Show::RankTable(Form::Json) => json(&joined.table),
+            Show::Mesh(Form::Text) => mesh::for_people(&joined.table, &joined.mesh),
+            Show::Mesh(Form::Json) => json(&mesh::for_programs(&joined.table, &joined.mesh)),
+        }
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> String {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => format!("{text}\n"),
+        Err(error) => format!("cannot be shown: {error}\n"),
+    }
+}
+
+/// Ranks, in their order, with their hosts and what they are given.
+fn ranks<'a>(
+    map: &'a RankMap,
+    setups: &'a [Vec<Setup>],
+) -> impl Iterator<Item = (Rank, &'a Host, &'a Setup)> {
+    let of_node = |(node, setups): (&'a MappedNode, &'a Vec<Setup>)| {
+        node.ranks.iter().zip(setups).map(|(&rank, setup)| (rank, &node.host, setup))
+    };
+    let mut ranks: Vec<_> = map.nodes.iter().zip(setups).flat_map(of_node).collect();
+    ranks.sort_by_key(|(rank, ..)| *rank);
+    ranks.into_iter()
+}
+
+/// Where ranks run and what is near, as far as devices are known.
+pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
+    let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
+    rows.extend(places(map, setups, table).into_iter().map(|place| {
+        vec![
+            place.rank.to_string(),
+            place.host,
+            place.cpus.unwrap_or_else(|| "all".to_owned()),
+            place.numa_node.map(|node| node.to_string()).unwrap_or_default(),
+            place.gpu.unwrap_or_default(),
+            place.nics,
+            place.why,
+        ]
+    }));
+    columns::lay_out(&rows)
+}
+
+/// The same as data, by rank.
+pub(crate) fn places(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> Vec<RankPlace> {
+    let place = |(rank, host, setup): (Rank, &Host, &Setup)| RankPlace {
+        rank: rank.0,
+        host: host.to_string(),
+        cpus: setup.placement.cpus.as_ref().map(ToString::to_string),
+        numa_node: setup.placement.numa_node,
+        gpu: setup.gpu.clone(),
+        nics: nearest_nics(table, rank),
+        why: setup.placement.reason.clone(),
+    };
+    ranks(map, setups).map(place).collect()
+}
+
+/// `mlx5_0,mlx5_1 PIX`: the rank's nearest NICs and how near, as `nvidia-smi topo -m` has it.
+fn nearest_nics(table: &RankTable, rank: Rank) -> String {
+    let Some(row) = table.ranks().get(rank.index()) else { return String::new() };
+    let Some(first) = row.nics.first() else { return String::new() };
+    let name = |own: &RankNic| {
+        let nics = &table.nodes().get(row.node.index())?.nics;
+        Some(nics.get(own.nic as usize)?.device.as_str())
+    };
+    let nearest = row.nics.iter().take_while(|own| own.distance == first.distance);
+    let mut names: Vec<&str> = nearest.filter_map(name).collect();
+    names.dedup();
+    let names = names.join(",");
+    // From nowhere in particular nothing is near or far.
+    let is_somewhere = row.gpu.is_some() || row.numa_node.is_some();
+    if is_somewhere { format!("{names} {}", first.distance) } else { names }
+}
+
+/// A variable of a rank: rank, host, `NAME=VALUE`, why.
+pub(crate) type ToldRow<'a> = (u32, &'a Host, String, String);
+
+/// What each rank gets unless it is set, and why; what the launching shell or `-x` sets instead is
+/// marked. Of what a host sets by itself nothing is known here. No secret is among the values.
+pub(crate) fn told<'a>(
+    job: &JobSpec,
+    map: &'a RankMap,
+    setups: &'a [Vec<Setup>],
+    libraries: &[Option<PathBuf>],
+) -> Vec<ToldRow<'a>> {
+    let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
+    let mut rows = Vec::new();
+    for (rank, host, setup) in ranks(map, setups) {
+        let AppSpec { env, explicit, .. } = job.application_of(map, rank);
+        let yours = |name: &str| env.iter().find(|var| var.name == name);
+        let explained = setup.defaults.iter().filter(|default| !default.reason.is_empty());
+        let mut tell = |variable, why| rows.push((rank.0, host, variable, why));
+        for Variable { name, value, reason } in explained {
+            let (value, why) = match yours(name) {
+                Some(var) => (var.value.to_string_lossy().into_owned(), whose(var).to_owned()),
+                None => (value.clone(), reason.clone()),
+            };
+            tell(format!("{name}={}", shown(name, &value)), why);
+        }
+        let of_library = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
+        for [variable, why] in of_library.into_iter().flatten() {
+            tell(variable, why);
+        }
+        let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
+        let asked = |name: &OsStr| explicit.iter().any(|asked| name == asked.as_str());
+        for var in env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
+            let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+            if !is_known(&name) {
+                tell(format!("{name}={}", shown(&name, &value)), whose(var).into());
+            }
+        }
+        if job.login && !asked(OsStr::new(names::PATH)) {
+            tell(names::PATH.into(), "(host): as a login shell there has it".into());
+        }
+    }
+    rows
+}
+
+/// Who has set what goes along.
+fn whose(var: &EnvVar) -> &'static str {
+    match var.rule {
+        EnvRule::Default => "(yours) where the host sets none",
+        EnvRule::Set | EnvRule::PathBefore | EnvRule::PathAfter => "(yours)",
+    }
+}
+
+/// By what a rank finds its library, and why; `given` is what the user has set of it.
+fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
+    let (path, python) = (path.display(), path.join(PYTHON));
+    let own = match given {
+        Some(var) => [format!("{}={}", names::RLAUNCH_LIB, var.value.display()), "(yours)".into()],
+        None => [
+            format!("{}={path}", names::RLAUNCH_LIB),
+            format!("where {SHARED} is, for those who load it by its path"),
+        ],
+    };
+    let appended = |name: &str, path: &dyn Display, why: &str| {
+        [format!("{name}+=:{path}"), format!("{why}; what you or the host have there comes first")]
+    };
+    let finds = format!("programs that are linked with {SHARED} find it");
+    [
+        own,
+        appended(names::LD_LIBRARY_PATH, &path, &finds),
+        appended(names::PYTHONPATH, &python.display(), "`import rlaunch` finds it"),
+    ]
+}
+
+/// Whether this is for libraries that rlaunch would tell something as well.
+fn is_of_libraries(name: &OsStr) -> bool {
+    const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "HOROVOD_", "TP_SOCKET_", "OMP_NUM_"];
+    PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_shown_is_refused() {
+        assert_eq!("rank-table".parse(), Ok(Show::RankTable(Form::Text)));
+        assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(Form::Json)));
+        assert_eq!("mesh=json".parse(), Ok(Show::Mesh(Form::Json)));
+        assert_eq!("placement".parse(), Ok(Show::Placement));
+        assert!("rank-table=xml".parse::<Show>().is_err());
+        assert!("".parse::<Show>().is_err());
+    }
+}
