@@ -1,12 +1,13 @@
 //! Tests: what is decided for jobs on recorded machines, `launcher/goldens/job-*.txt`.
 
 use crate::plan::map::RankMap;
+use crate::plan::mesh;
 use crate::plan::nccl::Fabric;
 use crate::plan::selection::{Plan, PortWishes};
 use crate::plan::setup::{self, Options, Seen, Setup, Wishes};
 use crate::plan::table;
 use crate::recorded::inventory;
-use crate::run::{mesh, show};
+use crate::run::show;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;

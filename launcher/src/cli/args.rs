@@ -1,4 +1,4 @@
-//! What was typed. [`crate::job`] turns it into what was meant, after which nothing reads it again.
+//! What was typed. [`crate::cli::lower`] turns it into what was meant, after which nothing reads it again.
 
 mod application;
 mod bench;
@@ -35,7 +35,9 @@ pub(crate) use output::OutputArgs;
 pub(crate) use placing::PlacingArgs;
 pub(crate) use program::{CommandArgs, ProgramArgs};
 pub(crate) use reach::ReachArgs;
-pub(crate) use setup::SetupArgs;
+#[cfg(test)]
+pub(crate) use setup::Engine;
+pub(crate) use setup::{NamedContainer, SetupArgs};
 pub(crate) use train::TrainArgs;
 pub(crate) use trust::TrustArgs;
 pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArgs};

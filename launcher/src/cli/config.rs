@@ -5,24 +5,23 @@
 //! typed; but whether it can be meant is checked where it stands, so that an error names the file
 //! and the line. Of a file that the user does not trust only harmless keys count ([`stranger`]).
 
-mod book;
 mod error;
-mod file;
+pub(crate) mod file;
 mod find;
 mod merge;
 mod review;
 mod stranger;
 mod trusted;
 
-pub(crate) use book::HostBook;
 pub(crate) use error::{ConfigError, FILE};
-pub(crate) use find::Surroundings;
 pub(crate) use review::Review;
 pub(crate) use trusted::{State, TrustStore, Trusted};
 
+use crate::console::surroundings::Surroundings;
+use crate::hosts::host_table::{HostEntry, HostTable};
 use clap::{ArgMatches, Command};
 use error::Place;
-use file::{File, HostEntry, Setting, Value};
+use file::{File, Setting, Value};
 use find::ReadFile;
 use merge::Given;
 use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_of_rank};
@@ -34,7 +33,7 @@ use stranger::Aside;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// What the file says of hosts.
-    pub(crate) book: HostBook,
+    pub(crate) book: HostTable,
     /// The files that were read.
     files: Vec<PathBuf>,
     /// Settings of them and of the environment that count: `transport (rlaunch.toml:3)`.
@@ -160,7 +159,7 @@ pub(crate) fn with_defaults(
     let given_words = given.iter().map(shown).collect();
     let paths = files.iter().map(|file| file.path.clone()).collect();
     let trusted = files.into_iter().find(|file| file.is_trusted);
-    let book = trusted.map(|file| HostBook { path: file.path, entries: file.hosts });
+    let book = trusted.map(|file| HostTable { path: file.path, entries: file.hosts });
     let book = book.unwrap_or_default();
     let found = Found { book, files: paths, given: given_words, notes, aside };
     let mut words = typed;

@@ -3,12 +3,12 @@
 
 use crate::cli::allocation::{self, AllocationError, Found, MpiJob, MpiJobError};
 use crate::cli::args::{HostArgs, HostfileArgs};
+use crate::connect::options::ConnectOptions;
 use crate::connect::route::RshError;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::hosts::hostfile::{self, HostfileError};
 use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
-use crate::job::Reach;
 use std::path::PathBuf;
 
 /// What was typed of hosts.
@@ -80,7 +80,10 @@ impl ListingError {
 
 /// The hosts of a job, none where this machine is meant. Says where they are from when they were
 /// not typed, and takes the way to them from there, where none was typed.
-pub(crate) fn hosts(args: &HostArgs, reach: &mut Reach) -> Result<Vec<Host>, ListingError> {
+pub(crate) fn hosts(
+    args: &HostArgs,
+    reach: &mut ConnectOptions,
+) -> Result<Vec<Host>, ListingError> {
     let typed = Typed::from(args);
     let listing = Listing::of(&typed)?;
     if listing.is_found {

@@ -5,4 +5,5 @@ pub(crate) mod args;
 pub(crate) mod config;
 pub(crate) mod help;
 pub(crate) mod listing;
+pub(crate) mod lower;
 pub(crate) mod manual;

@@ -2,6 +2,7 @@
 //! of the agent if it has another, and asked by words on its command line.
 
 use crate::cli::args::ReachArgs;
+use crate::cli::lower;
 use crate::connect::agent::deliver::Delivery;
 use crate::connect::agent::store::Store;
 use crate::connect::callback::Callbacks;
@@ -13,7 +14,6 @@ use crate::console::report::{self, Failed};
 use crate::console::waiting::Roster;
 use crate::hosts::addresses::Choice;
 use crate::hosts::{self, Host};
-use crate::job::Reach;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
 use serde::de::DeserializeOwned;
@@ -43,7 +43,8 @@ pub(crate) async fn every_host(
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
     let mut hosts = hosts::parse(hosts).map_err(|error| usage(&error))?;
     let given = reach.clone();
-    let mut reach = Reach::from_args(reach).map_err(|error| usage(&error).hint(error.hint()))?;
+    let mut reach =
+        lower::connect_options(reach).map_err(|error| usage(&error).hint(error.hint()))?;
     let is_local = reach.settle(&hosts);
     if hosts.is_empty() {
         let checked = given.config.found.check_no_hosts();

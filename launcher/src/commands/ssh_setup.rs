@@ -12,17 +12,16 @@ mod remote;
 mod shell;
 mod survey;
 
-pub(crate) use container::Container;
-
+use crate::cli::args::NamedContainer;
 use crate::cli::args::SetupArgs;
 use crate::console::exit::Exit;
 use crate::console::printable;
 use crate::console::report::{self, Failed};
 use crate::console::waiting::Roster;
 use crate::hosts::{self, Host};
-use crate::job::Reach;
 use crate::run::signals::Signals;
 use crate::ssh::Ssh;
+use crate::ssh::SshOptions;
 use crate::ssh::config::{HostConfig, SshConfig};
 use crate::ssh::password::Entry;
 use container::tilde;
@@ -68,7 +67,7 @@ impl Way {
 
 /// The container, its key, and the configuration that uses it.
 struct Inside {
-    container: Container,
+    container: NamedContainer,
     key: KeyPair,
     forced: Forced,
     config_path: PathBuf,
@@ -78,7 +77,7 @@ struct Inside {
 
 /// Everything that was asked for.
 struct Setup {
-    reach: Reach,
+    reach: SshOptions,
     home: PathBuf,
     yes: bool,
     dry_run: bool,
@@ -100,8 +99,11 @@ impl Setup {
             let hint = "rlaunch -np 2 hostname runs here without SSH";
             return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));
         }
-        let reach =
-            Reach { port: args.port, ssh_config: args.ssh_config.clone(), ..Reach::default() };
+        let reach = SshOptions {
+            port: args.port,
+            config: args.ssh_config.clone(),
+            ..SshOptions::default()
+        };
         let ssh = Ssh::of(&reach)?;
         let home = ssh.home().to_owned();
         let here = |error: SetupError| error.here();
@@ -276,8 +278,11 @@ impl Setup {
         let into = match &self.inside {
             None => None,
             Some(inside) => {
-                let ssh_config = Some(inside.config_path.clone());
-                let reach = Reach { port: self.reach.port, ssh_config, ..Reach::default() };
+                let reach = SshOptions {
+                    port: self.reach.port,
+                    config: Some(inside.config_path.clone()),
+                    ..SshOptions::default()
+                };
                 Some(Arc::new(Inward {
                     ssh: Ssh::of(&reach)?,
                     container: inside.container.clone(),
@@ -353,7 +358,7 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// What the container needs on this machine, beside what is there.
 fn inside(
-    container: Container,
+    container: NamedContainer,
     ways: &[Arc<Way>],
     (home, sources): (&Path, &[PathBuf]),
 ) -> Result<Inside, SetupError> {
@@ -379,7 +384,7 @@ fn inside(
 /// The way into the containers, as it is written down.
 struct Inward {
     ssh: Ssh,
-    container: Container,
+    container: NamedContainer,
     line: String,
 }
 

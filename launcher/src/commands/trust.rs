@@ -2,10 +2,11 @@
 //! it back.
 
 use crate::cli::args::{Args, TrustArgs};
-use crate::cli::config::{ConfigError, FILE, Review, State, Surroundings, TrustStore, Trusted};
+use crate::cli::config::{ConfigError, FILE, Review, State, TrustStore, Trusted};
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
 use crate::console::shell_words::quoted;
+use crate::console::surroundings::Surroundings;
 use clap::CommandFactory;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Who is being waited for, so that a wait of more than a second says so.
 
-use crate::ssh::passphrase;
+use super::prompt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl Roster {
             let left = Duration::from_secs(second).saturating_sub(started.elapsed());
             match tokio::time::timeout(left, &mut work).await {
                 Ok(done) => return done,
-                Err(_) if passphrase::is_asking() => {}
+                Err(_) if prompt::is_open() => {}
                 Err(_) => crate::console::report::say(&format!(
                     "waiting {} s for: {}",
                     started.elapsed().as_secs(),

@@ -4,6 +4,7 @@ pub(crate) mod env_style;
 pub(crate) mod held_ports;
 pub(crate) mod horovod;
 pub(crate) mod map;
+pub(crate) mod mesh;
 pub(crate) mod nccl;
 pub(crate) mod placement;
 pub(crate) mod placement_line;

@@ -2,8 +2,8 @@
 
 mod env_file;
 
+use crate::console::glob::wildcard;
 use crate::plan::map::RankMap;
-use crate::ssh::config::wildcard;
 use env_file::EnvFileError;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};

@@ -2,11 +2,10 @@
 
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
-use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use crate::plan::nccl::{self, Network};
 use crate::plan::selection::{Plan, Reachable};
-use crate::plan::setup::{self, Transport};
+use crate::plan::setup::{self, Transport, Wishes};
 use rlaunch_bootstrap::inventory::Inventory;
 
 /// Lines about hosts without RDMA between them; the others are counted.
@@ -14,23 +13,23 @@ const MOST_LINES: usize = 8;
 
 /// Says what the user should know of the network, or refuses to go on without RDMA.
 pub(crate) fn check(
-    job: &JobSpec,
+    wishes: &Wishes<'_>,
     map: &RankMap,
     inventories: &[Inventory],
     plan: &Plan,
     network: &Network,
 ) -> Result<(), Failed> {
-    if job.options.nccl_share_gpu {
+    if wishes.options.nccl_share_gpu {
         report::say("ranks share GPUs: their data goes by the network, and times mean nothing");
     }
-    if map.nodes.len() < 2 || job.options.transport == Transport::Tcp {
+    if map.nodes.len() < 2 || wishes.options.transport == Transport::Tcp {
         return Ok(());
     }
-    let missing = missing(job, map, inventories, plan);
-    if job.options.transport == Transport::Rdma && !missing.is_empty() {
+    let missing = missing(wishes, map, inventories, plan);
+    if wishes.options.transport == Transport::Rdma && !missing.is_empty() {
         return Err(refuse(missing, nccl::cure(map, inventories)));
     }
-    if let (true, Network::Tcp(why)) = (job.options.require_rdma, network) {
+    if let (true, Network::Tcp(why)) = (wishes.options.require_rdma, network) {
         let line = format!("NCCL would use TCP on every host ({why})");
         return Err(refuse(vec![line], nccl::cure(map, inventories)));
     }
@@ -42,7 +41,7 @@ pub(crate) fn check(
     if missing.len() > MOST_LINES && expected {
         report::say(&format!("and {} more without RDMA", missing.len() - MOST_LINES));
     }
-    if let Some((line, hint)) = setup::slow_network(&job.wishes(), map, inventories, network) {
+    if let Some((line, hint)) = setup::slow_network(wishes, map, inventories, network) {
         report::say(&line);
         hint.iter().for_each(|hint| report::hint(hint));
     }
@@ -62,11 +61,16 @@ fn refuse(lines: Vec<String>, cure: Option<String>) -> Failed {
 }
 
 /// A line for each cause why hosts have no port, and for each pair of hosts whose ports do not meet.
-fn missing(job: &JobSpec, map: &RankMap, inventories: &[Inventory], plan: &Plan) -> Vec<String> {
+fn missing(
+    wishes: &Wishes<'_>,
+    map: &RankMap,
+    inventories: &[Inventory],
+    plan: &Plan,
+) -> Vec<String> {
     let mut causes: Vec<(String, Vec<String>)> = Vec::new();
     for node in plan.without() {
         let host = map.nodes[node].host.to_string();
-        let why = nccl::why(&inventories[node], &job.options.ports);
+        let why = nccl::why(&inventories[node], &wishes.options.ports);
         match causes.iter_mut().find(|(known, _)| *known == why) {
             Some((_, hosts)) => hosts.push(host),
             None => causes.push((why, vec![host])),

@@ -4,8 +4,8 @@
 use crate::connect::rescue::Reaped;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
-use crate::job::JobSpec;
 use crate::plan::nccl;
+use crate::run::attempt::Attempt;
 use crate::run::crew::Crew;
 use crate::run::first_failure::{Failure, FirstFailure};
 use crate::run::output::{self, Written};
@@ -45,7 +45,7 @@ pub(crate) enum NodeEnd {
 
 /// Everything the end of a job is judged by.
 pub(crate) struct Conclusion<'a> {
-    pub(crate) job: &'a JobSpec,
+    pub(crate) job: &'a Attempt,
     pub(crate) crew: Crew,
     pub(crate) writer: output::Writer,
     pub(crate) master_port: u16,

@@ -11,6 +11,7 @@ use crate::connect::agent::library::Libraries;
 use crate::connect::agent::store::Store;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::AgentChannel;
+use crate::connect::outbox::Outbox;
 use crate::connect::route::{RouteError, Routes};
 use crate::console::deadline;
 use crate::console::exit::Exit;
@@ -26,12 +27,13 @@ use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::placement::Bind;
 use crate::plan::rank_env;
 use crate::plan::setup::Setup;
+use crate::run::attempt::Attempt;
 use crate::run::container_check;
 use crate::run::events::{self, Record};
 use crate::run::output;
 use crate::run::preflight_report;
 use crate::run::rendezvous::Joined;
-use crate::run::session::{self, Commands, Event, Seat, What};
+use crate::run::session::{self, Event, Seat, What};
 use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
@@ -86,7 +88,7 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) host: Host,
     pub(crate) ranks: Vec<Rank>,
-    pub(crate) commands: Commands,
+    pub(crate) commands: Outbox,
     pub(crate) facts: NodeFacts,
     /// When its agent said hello, by this machine's clock.
     pub(crate) hello_at: Instant,
@@ -97,7 +99,7 @@ pub(crate) struct Node {
 pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, Streams, Departures) {
     let (events_in, receiver) = mpsc::unbounded_channel();
     let (here, departures) = mpsc::channel(1);
-    let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Commands::new()).unzip();
+    let (commands, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Outbox::new()).unzip();
     let (output, unread) = output::pipe();
     let stdin = Feed::default();
     let seats = map.nodes.iter().zip(receivers).map(|(node, commands)| Seat {
@@ -118,7 +120,7 @@ pub(crate) fn assemble(job: &JobSpec, map: &RankMap) -> (Gathering, Streams, Dep
 
 /// Knows when every channel is closed.
 pub(crate) struct Departures {
-    commands: Vec<Commands>,
+    commands: Vec<Outbox>,
     here: mpsc::Receiver<()>,
 }
 
@@ -136,7 +138,7 @@ impl Departures {
 /// Seats for everyone, nobody there yet.
 pub(crate) struct Gathering {
     seats: Vec<Seat>,
-    commands: Vec<Commands>,
+    commands: Vec<Outbox>,
     events: Events,
 }
 
@@ -183,7 +185,7 @@ impl NodeError {
 impl Gathering {
     /// Reaches every host at once and starts its agent. One that fails hides no other: all are
     /// reported together.
-    pub(crate) async fn reach(self, job: &JobSpec, map: &RankMap) -> Result<Crew, Failed> {
+    pub(crate) async fn reach(self, job: &Attempt, map: &RankMap) -> Result<Crew, Failed> {
         let libraries = Libraries::look(job.reach.agent.clone(), job.local);
         let store = Store::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
@@ -261,7 +263,7 @@ impl Way {
 /// Makes a crew of those who arrived, when that is everyone.
 async fn gather(
     reached: Vec<Reached>,
-    commands: Vec<Commands>,
+    commands: Vec<Outbox>,
     (events, libraries): (Events, Libraries),
     map: &RankMap,
 ) -> Result<Crew, Failed> {

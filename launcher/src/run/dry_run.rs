@@ -16,30 +16,21 @@
 //! secret are left out. New kinds of lines may be added.
 
 use crate::console::exit::Exit;
+use crate::console::redact::without_secrets;
 use crate::console::report::{self, Failed};
 use crate::console::shell_words::quoted;
 use crate::hosts::{Host, SlotsBy};
 use crate::job::JobSpec;
 use crate::job::apps::AppSpec;
+use crate::job::options::Show;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
-use crate::run::record::without_secrets;
 use crate::run::rendezvous::Joined;
-use crate::run::show::Show;
 use rlaunch_bootstrap::env::shown;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-
-/// How dry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DryRun {
-    /// Agents look for what the job needs
-    Agents,
-    /// No host is reached
-    Offline,
-}
 
 /// Prints what follows from what was typed, and from this machine's files and environment.
 pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {

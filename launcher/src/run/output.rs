@@ -6,25 +6,23 @@
 //! fills no memory.
 
 mod files;
-mod pattern;
 mod pen;
 mod sink;
 mod tags;
 mod tail;
 
 pub(crate) use files::Files;
-pub(crate) use pattern::Pattern;
 pub(crate) use tags::Tags;
 
-use crate::cli::args::OutputArgs;
+use crate::connect::outbox::Outbox;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
+use crate::job::options::OutputOptions;
 use crate::plan::nccl::Log;
 use crate::run::output::pen::{Pen, Said, Shown};
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
 use crate::run::record::Kept;
-use crate::run::session::Commands;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
 use std::borrow::Cow;
@@ -50,37 +48,11 @@ pub(crate) fn window(nodes: usize) -> u32 {
 /// Where a stream comes from.
 pub(crate) type Source = (Rank, Stream);
 
-/// How output is wanted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
-    /// What each line starts with.
-    pub(crate) tag: Option<Pattern>,
-    /// Where each rank has files of its own.
-    directory: Option<PathBuf>,
-    /// What ranks write to stderr comes with their stdout.
-    pub(crate) merge_stderr: bool,
-}
-
-impl Wanted {
-    pub(crate) fn of(args: &OutputArgs) -> Wanted {
-        Wanted {
-            tag: args.tag_output.clone(),
-            directory: args.output_dir.clone(),
-            merge_stderr: args.merge_stderr,
-        }
-    }
-
-    /// Whether agents have to say when they read what they send.
-    pub(crate) fn is_stamped(&self) -> bool {
-        self.tag.as_ref().is_some_and(Pattern::has_time)
-    }
-
-    /// Makes the files of so many ranks, where they are wanted.
-    pub(crate) fn files(&self, ranks: u32) -> Result<Option<Files>, Failed> {
-        let create = |directory: &PathBuf| Files::create(directory, ranks, self.merge_stderr);
-        let files = self.directory.as_ref().map(create).transpose();
-        files.map_err(|error| Failed::from_error(Exit::FILES, &error))
-    }
+/// Makes the files of this many ranks, where they are wanted.
+pub(crate) fn files(options: &OutputOptions, ranks: u32) -> Result<Option<Files>, Failed> {
+    let create = |directory: &PathBuf| Files::create(directory, ranks, options.merge_stderr);
+    let files = options.directory.as_ref().map(create).transpose();
+    files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
 enum Item {
@@ -137,7 +109,7 @@ pub(crate) struct Setup {
     /// Stderr comes with stdout.
     pub(crate) merged: bool,
     /// By node.
-    pub(crate) credit: Vec<Commands>,
+    pub(crate) credit: Vec<Outbox>,
     pub(crate) ranks: u32,
     /// Reads what NCCL logs.
     pub(crate) nccl: Option<Log>,
@@ -199,7 +171,7 @@ struct Thread {
 
 /// Credit owed to one node; paid back in lumps, not for every frame.
 struct Account {
-    node: Commands,
+    node: Outbox,
     owed: u32,
     lump: u32,
 }

@@ -1,14 +1,13 @@
 //! What is left of a job when it is over: one JSON file, for its user alone, which `rlaunch report`
 //! reads. [`JobRecord`] is its schema.
 
-mod command;
 mod kept;
 pub(crate) mod store;
 
-pub(crate) use command::without_secrets;
 pub(crate) use kept::{Kept, KeptOutput};
 
 use crate::console::exit::Exit;
+use crate::console::redact::without_secrets;
 use crate::console::report::Failed;
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;

@@ -10,13 +10,14 @@ use crate::job::JobSpec;
 use crate::plan::held_ports::Held;
 use crate::plan::horovod::Meeting;
 use crate::plan::map::RankMap;
+use crate::plan::mesh::{self, Mesh};
 use crate::plan::nccl::Fabric;
 use crate::plan::rdma_check;
 use crate::plan::selection::Plan;
 use crate::plan::setup::{self, Seen, Setup};
 use crate::plan::table;
 use crate::run::crew::{Crew, Prepared};
-use crate::run::mesh::{self, Mesh, Offer};
+use crate::run::mesh::{Offer, prove};
 use crate::run::session::{Event, What};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
@@ -121,7 +122,7 @@ impl Crew {
         let facts: Vec<NodeFacts> = self.nodes.iter().map(|node| node.facts.clone()).collect();
         let known = Known { job, map, prepared, addresses: &addresses, facts: &facts };
         let network = known.fabric(&plan).network;
-        rdma_check::check(job, map, &prepared.inventories, &plan, &network)?;
+        rdma_check::check(&job.wishes(), map, &prepared.inventories, &plan, &network)?;
         setup::log_crowded(map, &prepared.inventories);
         let (mesh, decided) = gathering.prove(self, &known, &mut plan).await?;
         let Decided { table, setups, horovod } = decided;
@@ -280,7 +281,7 @@ impl Gathering {
         let Some(offer) = &self.offer else { return Ok((Mesh::default(), known.decide(plan)?)) };
         offer.say();
         let decide = |plan: &Plan| known.decide(plan);
-        mesh::prove(crew, self, &known.job.options.mesh, plan, decide).await
+        prove(crew, self, &known.job.options.mesh, plan, decide).await
     }
 
     /// What every node has answered in a round; whoever is silent until the deadline is left out.

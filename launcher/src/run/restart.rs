@@ -3,10 +3,11 @@
 
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
-use crate::job::{self, JobError, JobSpec};
-use crate::live_recorded;
+use crate::job::options::Restarts;
+use crate::job::{JobSpec, NoRandom, random};
+use crate::run::attempt::Attempt;
 use crate::run::events::Record;
-use crate::run::record::Recorder;
+use crate::run::live_recorded;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::client::wire::Token;
 use rlaunch_bootstrap::env as names;
@@ -17,39 +18,10 @@ use rlaunch_bootstrap::secure::Secret;
 /// So many ids are tried for one that leads to other ports; every second one does.
 const MOST_IDS: usize = 64;
 
-/// How often a job may begin again, and how often it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Restarts {
-    most: u32,
-    done: u32,
-}
-
-impl Restarts {
-    /// Of the first attempt.
-    pub(crate) fn up_to(most: u32) -> Restarts {
-        Restarts { most, done: 0 }
-    }
-
-    /// Of the next attempt, where there may be one.
-    fn next(self) -> Option<Restarts> {
-        (self.done < self.most).then_some(Restarts { done: self.done + 1, ..self })
-    }
-
-    /// What every rank is told of it, as torchrun's are, but for what `-x` has set.
-    pub(crate) fn env(self, explicit: &[String]) -> Vec<(String, String)> {
-        let all = [
-            (names::TORCHELASTIC_RESTART_COUNT, self.done),
-            (names::TORCHELASTIC_MAX_RESTARTS, self.most),
-            (names::RLAUNCH_RESTART_COUNT, self.done),
-        ];
-        let told = all.map(|(name, count)| (name.to_owned(), count.to_string()));
-        told.into_iter().filter(|(name, _)| !explicit.contains(name)).collect()
-    }
-}
-
 /// Lives a job and, where it fails by what another attempt may survive, those that take its place.
 /// Each has begun when all of the one before it has gone. The last decides.
-pub(crate) async fn see_through(mut job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
+pub(crate) async fn see_through(job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
+    let mut job = Attempt::first(job)?;
     loop {
         let (ended, _record) = live_recorded(&job, signals).await;
         // Whoever wants the job to end while a failure ends it does not want the next one.
@@ -65,7 +37,9 @@ pub(crate) async fn see_through(mut job: JobSpec, signals: &mut Signals) -> Resu
         };
         say(next, &failed);
         let former = job.id;
-        job = job.again(next).map_err(|error| Failed::from_error(error.exit(), &error))?;
+        let (spec, events) = job.into_parts();
+        let spec = again(spec, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        job = Attempt::next(spec, events);
         job.events.emit(&Record::JobRestarted {
             number: next.done,
             most: next.most,
@@ -83,21 +57,16 @@ fn say(Restarts { most, done }: Restarts, failed: &Failed) {
     failed.hints.iter().for_each(|hint| report::hint(hint));
 }
 
-impl JobSpec {
-    /// The same job once more, known by another id, and by new secrets.
-    fn again(self, restarts: Restarts) -> Result<JobSpec, JobError> {
-        let id = another_id(self.id, self.port_range);
-        Ok(JobSpec {
-            id,
-            secret: Secret::from_bytes(job::random()?),
-            token: Token(job::random()?),
-            events: self.events.of_job(id),
-            recorder: self.recorder.map(|_| Recorder::new()),
-            restarts: Some(restarts),
-            stdin: self.stdin.once_more(),
-            ..self
-        })
-    }
+/// Returns the same job once more, known by another id, and by new secrets.
+fn again(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
+    Ok(JobSpec {
+        id: another_id(job.id, job.port_range),
+        secret: Secret::from_bytes(random()?),
+        token: Token(random()?),
+        restarts: Some(restarts),
+        stdin: job.stdin.once_more(),
+        ..job
+    })
 }
 
 /// A new id, by which agents look for free ports far from where they did before, as far as the

@@ -3,6 +3,7 @@
 
 use crate::connect::agent::greet::Greeted;
 use crate::connect::channel::{Incoming, Reader, Writer};
+use crate::connect::outbox::{Credit, OutboxReceiver};
 use crate::connect::rescue::{Reaped, Rescue};
 use crate::connect::route::Route;
 use crate::console::deadline::Deadline;
@@ -12,93 +13,12 @@ use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at};
 
 /// What an agent last said before its channel ended, in bytes.
 const LAST_WORDS: usize = 2 << 10;
-
-/// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
-/// loss has been reported as an event.
-#[derive(Clone)]
-pub(crate) struct Commands {
-    first: mpsc::UnboundedSender<Bytes>,
-    last: mpsc::UnboundedSender<Bytes>,
-    credit: Credit,
-}
-
-/// What an agent is to be told.
-pub(crate) struct Orders {
-    /// In this order, and before all else.
-    first: mpsc::UnboundedReceiver<Bytes>,
-    /// When nothing else is to be said.
-    pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
-    credit: Credit,
-}
-
-/// Bytes of output that an agent may send now; clones share the number.
-#[derive(Clone, Debug, Default)]
-struct Credit(Arc<AtomicU64>);
-
-impl Credit {
-    fn grant(&self, bytes: u32) {
-        self.0.fetch_add(bytes.into(), Ordering::Relaxed);
-    }
-
-    /// Whether that much had been granted; what is too much is not taken.
-    fn take(&self, bytes: usize) -> bool {
-        let taken = |left: u64| left.checked_sub(bytes as u64);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
-    }
-}
-
-impl Commands {
-    pub(crate) fn new() -> (Commands, Orders) {
-        let (first, first_orders) = mpsc::unbounded_channel();
-        let (last, last_orders) = mpsc::unbounded_channel();
-        let credit = Credit::default();
-        let orders = Orders { first: first_orders, last: last_orders, credit: credit.clone() };
-        (Commands { first, last, credit }, orders)
-    }
-
-    /// Lets the agent send this much output from the start, as its job says.
-    pub(crate) fn open_window(&self, bytes: u32) {
-        self.credit.grant(bytes);
-    }
-
-    /// Lets the agent send this much more output. It is counted before the agent can hear of it.
-    pub(crate) fn grant(&self, bytes: u32) {
-        self.credit.grant(bytes);
-        self.tell(&ToAgent::Credit(bytes));
-    }
-
-    /// Sends a small command.
-    pub(crate) fn tell(&self, message: &ToAgent) {
-        match wire::encode(message) {
-            Ok(frame) => self.send_frame(frame.into()),
-            Err(error) => tracing::error!("{error}"),
-        }
-    }
-
-    /// Sends something whose size the user decides.
-    pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), WireError> {
-        self.send_frame(wire::encode(message)?.into());
-        Ok(())
-    }
-
-    /// Sends a frame that was encoded once for many nodes.
-    pub(crate) fn send_frame(&self, frame: Bytes) {
-        let _ = self.first.send(frame);
-    }
-
-    /// The same for one that lets everything else go first.
-    pub(crate) fn send_last(&self, frame: Bytes) {
-        let _ = self.last.send(frame);
-    }
-}
 
 /// Something that happened on a node.
 #[derive(Debug)]
@@ -119,7 +39,7 @@ pub(crate) enum What {
 /// A place in the crew, to be taken by a session.
 pub(crate) struct Seat {
     pub(crate) node: NodeId,
-    pub(crate) commands: Orders,
+    pub(crate) commands: OutboxReceiver,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) output: Output,
     pub(crate) stdin: Feed,
@@ -256,7 +176,7 @@ impl Session {
 
 /// Writes commands as they come and a beat every so often; ends the channel's input when nobody
 /// can command any more.
-async fn write_commands(mut writer: Writer, mut orders: Orders) {
+async fn write_commands(mut writer: Writer, mut orders: OutboxReceiver) {
     let beat = wire::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -283,12 +203,13 @@ async fn write_commands(mut writer: Writer, mut orders: Orders) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::outbox::Outbox;
     use crate::run::output;
     use rlaunch_bootstrap::id::Rank;
     use rlaunch_bootstrap::wire::Stream;
 
-    fn session() -> (Session, Commands, output::Unread) {
-        let (commands, orders) = Commands::new();
+    fn session() -> (Session, Outbox, output::Unread) {
+        let (commands, orders) = Outbox::new();
         let (output, unread) = output::pipe();
         let session = Session {
             node: NodeId(3),

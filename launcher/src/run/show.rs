@@ -6,11 +6,12 @@ use crate::console::report;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::job::apps::AppSpec;
+use crate::job::options::{Form, Show};
 use crate::plan::map::{MappedNode, RankMap};
+use crate::plan::mesh;
 use crate::plan::setup::{Setup, Variable};
 use crate::plan::table;
 use crate::run::dry_run;
-use crate::run::mesh;
 use crate::run::record::RankPlace;
 use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::env::{self as names, shown};
@@ -22,40 +23,6 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-
-/// Something to explain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Show {
-    RankTable(Form),
-    Mesh(Form),
-    Placement,
-    Env,
-}
-
-/// For whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Text,
-    Json,
-}
-
-impl FromStr for Show {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Show, String> {
-        match text {
-            "rank-table" => Ok(Show::RankTable(Form::Text)),
-            "rank-table=json" => Ok(Show::RankTable(Form::Json)),
-            "mesh" => Ok(Show::Mesh(Form::Text)),
-            "mesh=json" => Ok(Show::Mesh(Form::Json)),
-            "placement" => Ok(Show::Placement),
-            "env" => Ok(Show::Env),
-            _ => Err("env, placement, mesh, mesh=json, rank-table or rank-table=json can be shown"
-                .to_owned()),
-        }
-    }
-}
 
 /// Prints what was asked for to stdout, before any rank writes there. Waits for a slow reader; the
 /// wait can be given up.

@@ -5,10 +5,10 @@
 //! only what every node that still reads has room for, so nothing piles up anywhere, and sends it
 //! behind everything else that a node is told.
 
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
+use crate::connect::outbox::Outbox;
+use crate::console::report;
+use crate::job::stdin::Stdin;
 use crate::plan::map::RankMap;
-use crate::run::session::Commands;
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,129 +16,14 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::wire::{self, MAX_STDIN, ToAgent, stdin_cost};
-use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How often a job in the background looks whether it may read its terminal: nobody tells it.
 const FOREGROUND_CHECK: Duration = Duration::from_millis(250);
-
-/// `--stdin` as it was typed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StdinArg {
-    None,
-    All,
-    Rank(u32),
-    File(PathBuf),
-}
-
-impl FromStr for StdinArg {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<StdinArg, Infallible> {
-        Ok(match text {
-            "none" => StdinArg::None,
-            "all" => StdinArg::All,
-            _ => match text.parse() {
-                Ok(rank) => StdinArg::Rank(rank),
-                Err(_) => StdinArg::File(text.into()),
-            },
-        })
-    }
-}
-
-/// What is read, and by whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stdin {
-    readers: Readers,
-    /// In place of this process's own.
-    file: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Readers {
-    Nobody,
-    One(Rank),
-    All,
-}
-
-/// A `--stdin` that cannot be meant.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StdinError {
-    #[error("cannot read {} (--stdin)", path.display())]
-    File { path: PathBuf, source: io::Error },
-}
-
-impl StdinError {
-    /// What could be meant.
-    pub(crate) fn hint(&self) -> Option<String> {
-        Some("--stdin takes a rank, all, none or a file".into())
-    }
-}
-
-impl Stdin {
-    /// What was asked for. Otherwise rank 0 reads a pipe or a file; a terminal is left alone, since
-    /// reading it from the background would stop the job.
-    pub(crate) fn of(asked: Option<&StdinArg>) -> Result<Stdin, StdinError> {
-        let own = |readers| Stdin { readers, file: None };
-        match asked {
-            None if carries_something(io::stdin().as_fd()) => Ok(own(Readers::One(Rank(0)))),
-            None | Some(StdinArg::None) => Ok(own(Readers::Nobody)),
-            Some(StdinArg::All) => Ok(own(Readers::All)),
-            Some(StdinArg::Rank(rank)) => Ok(own(Readers::One(Rank(*rank)))),
-            Some(StdinArg::File(path)) => {
-                let failed = |source| StdinError::File { path: path.clone(), source };
-                let metadata = File::open(path).and_then(|file| file.metadata()).map_err(failed)?;
-                if metadata.is_dir() {
-                    return Err(failed(io::ErrorKind::IsADirectory.into()));
-                }
-                Ok(Stdin { readers: Readers::One(Rank(0)), file: Some(path.clone()) })
-            }
-        }
-    }
-
-    /// What another attempt at the same job reads: a file anew, and nothing of what the first has
-    /// taken from this process's own.
-    pub(crate) fn once_more(self) -> Stdin {
-        let readers = if self.file.is_some() { self.readers } else { Readers::Nobody };
-        Stdin { readers, ..self }
-    }
-
-    /// Whether a rank reads it; the others find nothing.
-    pub(crate) fn is_read_by(&self, rank: Rank) -> bool {
-        match self.readers {
-            Readers::Nobody => false,
-            Readers::One(reader) => reader == rank,
-            Readers::All => true,
-        }
-    }
-
-    /// Whether there are so many ranks.
-    pub(crate) fn check(&self, ranks: u32) -> Result<(), Failed> {
-        match self.readers {
-            Readers::One(Rank(rank)) if rank >= ranks => {
-                let last = ranks.saturating_sub(1);
-                let message = format!("--stdin {rank}: ranks are 0 to {last}");
-                let hint = format!("a file of that name is ./{rank}");
-                Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Whether an inherited stdin is a pipe, a socket or a file, not a terminal or /dev/null.
-fn carries_something(stdin: BorrowedFd<'_>) -> bool {
-    let file = stdin.try_clone_to_owned().map(File::from);
-    let kind = file.and_then(|file| file.metadata()).map(|metadata| metadata.file_type());
-    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_file())
-}
 
 /// The way by which nodes say that they have room; clones share it. It leads nowhere until it is
 /// opened.
@@ -154,7 +39,7 @@ struct Nodes {
 /// A node that reads standard input.
 struct Room {
     node: NodeId,
-    commands: Commands,
+    commands: Outbox,
     /// What may be sent to it.
     bytes: u32,
 }
@@ -162,12 +47,7 @@ struct Room {
 impl Feed {
     /// Starts to read as soon as nodes have room. Their sessions report that, and when the last of
     /// them is gone, it ends.
-    pub(crate) fn open(
-        &self,
-        stdin: &Stdin,
-        map: &RankMap,
-        commands: &[Commands],
-    ) -> io::Result<()> {
+    pub(crate) fn open(&self, stdin: &Stdin, map: &RankMap, commands: &[Outbox]) -> io::Result<()> {
         let reads = |ranks: &[Rank]| ranks.iter().any(|rank| stdin.is_read_by(*rank));
         let nodes = map.nodes.iter().zip(commands).filter(|(node, _)| reads(&node.ranks));
         let rooms = nodes.map(|(node, commands)| Room {
@@ -328,51 +208,17 @@ impl Feeder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::outbox::OutboxReceiver;
     use crate::hosts;
-    use crate::run::session::Orders;
+    use crate::job::stdin::Readers;
     use rlaunch_bootstrap::wire::{FrameReader, STDIN_WINDOW};
     use std::time::Instant;
 
     /// Limit for what must come. It is wide, since a machine may stand still for seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
-    fn asked(text: &str) -> StdinArg {
-        let Ok(asked) = text.parse();
-        asked
-    }
-
-    #[test]
-    fn what_is_typed_is_told_apart() {
-        assert_eq!(asked("none"), StdinArg::None);
-        assert_eq!(asked("all"), StdinArg::All);
-        assert_eq!(asked("3"), StdinArg::Rank(3));
-        assert_eq!(asked("./3"), StdinArg::File("./3".into()));
-    }
-
-    #[test]
-    fn who_reads_is_checked() {
-        let three = Stdin::of(Some(&StdinArg::Rank(3))).unwrap();
-        assert!(three.is_read_by(Rank(3)) && !three.is_read_by(Rank(0)));
-        assert_eq!(three.check(3).unwrap_err().message, "--stdin 3: ranks are 0 to 2");
-        assert!(three.check(4).is_ok());
-        let all = Stdin::of(Some(&StdinArg::All)).unwrap();
-        assert!(all.is_read_by(Rank(7)));
-        assert!(!Stdin::of(Some(&StdinArg::None)).unwrap().is_read_by(Rank(0)));
-        let missing = Stdin::of(Some(&asked("/no/such/file"))).unwrap_err();
-        assert_eq!(missing.to_string(), "cannot read /no/such/file (--stdin)");
-        assert!(Stdin::of(Some(&asked("/tmp"))).is_err());
-    }
-
-    #[test]
-    fn pipes_and_files_carry_something() {
-        let (pipe, _other) = io::pipe().unwrap();
-        assert!(carries_something(pipe.as_fd()));
-        assert!(carries_something(tempfile::tempfile().unwrap().as_fd()));
-        assert!(!carries_something(File::open("/dev/null").unwrap().as_fd()));
-    }
-
     /// What a node is told, until this much of standard input or its end has come.
-    fn read_from(orders: &mut Orders, most: usize) -> Vec<u8> {
+    fn read_from(orders: &mut OutboxReceiver, most: usize) -> Vec<u8> {
         let (mut all, started) = (Vec::new(), Instant::now());
         while all.len() < most {
             assert!(started.elapsed() < BOUND, "{} bytes have come", all.len());
@@ -398,11 +244,11 @@ mod tests {
         std::fs::write(file.path(), &content).unwrap();
         let hosts = hosts::parse(&["a,b".to_owned()]).unwrap();
         let map = RankMap::by_slot(&hosts, None, false).unwrap();
-        let (commands, orders): (Vec<_>, Vec<_>) = (0..2).map(|_| Commands::new()).unzip();
+        let (commands, orders): (Vec<_>, Vec<_>) = (0..2).map(|_| Outbox::new()).unzip();
         let stdin = Stdin { readers: Readers::All, file: Some(file.path().to_owned()) };
         let feed = Feed::default();
         feed.open(&stdin, &map, &commands).unwrap();
-        let [mut a, mut b] = <[Orders; 2]>::try_from(orders).ok().unwrap();
+        let [mut a, mut b] = <[OutboxReceiver; 2]>::try_from(orders).ok().unwrap();
         feed.add_room(NodeId(0), u32::MAX);
         feed.add_room(NodeId(1), STDIN_WINDOW);
         let window = STDIN_WINDOW as usize;
@@ -418,7 +264,7 @@ mod tests {
     #[test]
     fn when_nobody_reads_any_more_nothing_is_read() {
         let (input, mut source) = io::pipe().unwrap();
-        let (commands, mut orders) = Commands::new();
+        let (commands, mut orders) = Outbox::new();
         let rooms = Arc::new(Mutex::new(vec![Room { node: NodeId(0), commands, bytes: 0 }]));
         let (wake, waker) = io::pipe().unwrap();
         let input = File::from(std::os::fd::OwnedFd::from(input));
@@ -437,7 +283,7 @@ mod tests {
     #[test]
     fn a_job_that_ends_leaves_what_is_not_read() {
         let (input, _source) = io::pipe().unwrap();
-        let (commands, _orders) = Commands::new();
+        let (commands, _orders) = Outbox::new();
         let rooms =
             Arc::new(Mutex::new(vec![Room { node: NodeId(0), commands, bytes: STDIN_WINDOW }]));
         let (wake, waker) = io::pipe().unwrap();

@@ -1,12 +1,12 @@
 //! From the start of the ranks to the end of the job: the first failure ends the others, the user
 //! may end them all, and everybody is waited for.
 
-use crate::Met;
 use crate::console::deadline::Deadline;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
-use crate::job::JobSpec;
 use crate::job::apps::{Due, Order};
+use crate::run::Met;
+use crate::run::attempt::Attempt;
 use crate::run::conclusion::{Conclusion, NodeEnd, Reason};
 use crate::run::crew::Crew;
 use crate::run::events::Record;
@@ -38,7 +38,7 @@ const MOST_WORDS: usize = MAX_TEXT / 4;
 
 /// The job while it runs.
 pub(crate) struct Watch<'a> {
-    job: &'a JobSpec,
+    job: &'a Attempt,
     crew: Crew,
     relay: Relay,
     links: LinkWatch,
@@ -63,7 +63,7 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(
-        job: &'a JobSpec,
+        job: &'a Attempt,
         crew: Crew,
         Met { writer, relay, links, order, master_port }: Met,
         signals: &'a mut Signals,

@@ -7,8 +7,9 @@
 //! P-256 takes OpenSSL 0.1 ms. Ciphers: authenticated ones, AES-GCM first, because processors have
 //! instructions for it.
 
-use super::config::{HostConfig, RekeyLimit, matches_list};
+use super::config::{HostConfig, RekeyLimit};
 use super::error::SshError;
+use crate::console::glob::matches_list;
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg};
 use russh::{Limits, Preferred, cipher, kex};
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! Certificates: what vouches for a host's key, and for ours.
 
-use super::config::wildcard;
+use crate::console::glob::wildcard;
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Algorithm, Certificate, HashAlg};
 use std::fs::File;

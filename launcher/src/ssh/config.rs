@@ -4,7 +4,6 @@
 mod exec;
 mod file;
 mod line;
-mod pattern;
 mod permissions;
 mod scope;
 mod show;
@@ -28,7 +27,7 @@ use values::{
     parse_time,
 };
 
-pub(crate) use pattern::{matches_list, wildcard};
+use crate::console::glob::{matches_list, wildcard};
 
 /// Why a configuration cannot be used.
 #[derive(Debug, Error)]

@@ -12,7 +12,7 @@ use russh::keys::ssh_key::{self, public::KeyData};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use thiserror::Error;
 
-use super::config::wildcard;
+use crate::console::glob::wildcard;
 
 /// The port whose entries do not mention it.
 const DEFAULT_PORT: u16 = 22;

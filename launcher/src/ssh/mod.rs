@@ -27,12 +27,12 @@ use crate::console::deadline::Deadline;
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
 use crate::hosts::Host;
-use crate::job::Reach;
 use config::{ConfigError, HostConfig, Proxy, SshConfig, StrictHostKeyChecking};
 use error::{HostKeyChange, SshError};
 use host_key::{Client, HostKeys};
 use jump::{Hop, Jump, Jumps, SSH_PORT};
 use key_ring::KeyRing;
+use new_hosts::NewHostsRule;
 use proxy::ProxyCommand;
 use retry::{Attempts, Rules};
 use russh::client::{self, Handle, Msg};
@@ -104,27 +104,43 @@ struct Line {
     proxy: Option<ProxyCommand>,
 }
 
+/// How hosts are reached by SSH, where that is not left to their configuration.
+#[derive(Debug, Default)]
+pub(crate) struct SshOptions {
+    /// File in place of ~/.ssh/config and /etc/ssh/ssh_config.
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) port: Option<u16>,
+    /// Rule for hosts whose keys are not known, where the command line has one.
+    pub(crate) new_hosts: Option<NewHostsRule>,
+    /// Handshakes at one time, where the user says so.
+    pub(crate) fanout: Option<u16>,
+    /// Hosts may not be there yet: a name that cannot be looked up and a port that refuses are tried
+    /// again for a while.
+    pub(crate) patient: bool,
+}
+
 /// One of the handshakes that may go on here, and through the jump host if there is one.
 type Turn<'a> = (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>);
 
 impl Ssh {
     /// Reads the configuration, by what the command line says.
-    pub(crate) fn of(reach: &Reach) -> Result<Ssh, Failed> {
-        Ssh::load(reach).map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
+    pub(crate) fn of(options: &SshOptions) -> Result<Ssh, Failed> {
+        Ssh::load(options)
+            .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
     }
 
-    fn load(reach: &Reach) -> Result<Ssh, ConfigError> {
+    fn load(options: &SshOptions) -> Result<Ssh, ConfigError> {
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
-        let config = SshConfig::of_user(reach.ssh_config.as_deref(), &home)?;
+        let config = SshConfig::of_user(options.config.as_deref(), &home)?;
         Ok(Ssh {
             resolving: config.runs_commands().then(|| Semaphore::new(RESOLVED)),
             config,
             home,
-            port: reach.port,
-            patient: reach.patient,
+            port: options.port,
+            patient: options.patient,
             keys: KeyRing::default(),
-            host_keys: HostKeys::new(reach.new_hosts.map(StrictHostKeyChecking::from)),
-            fanout: Semaphore::new(reach.fanout.unwrap_or(FANOUT).into()),
+            host_keys: HostKeys::new(options.new_hosts.map(StrictHostKeyChecking::from)),
+            fanout: Semaphore::new(options.fanout.unwrap_or(FANOUT).into()),
             jumps: Jumps::default(),
         })
     }

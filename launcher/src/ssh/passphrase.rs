@@ -3,6 +3,7 @@
 //! Keys are read one by one, and so are those that would be signals: the terminal is put back first,
 //! then the signal is raised.
 
+use crate::console::prompt::Prompt;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,11 +30,6 @@ pub(crate) fn restore_terminal() {
     if let Some((before, tty)) = before.and_then(|before| Some((before, tty()?))) {
         let _ = tcsetattr(tty, SetArg::TCSADRAIN, &before);
     }
-}
-
-/// Whether someone is being asked, so that nothing is printed meanwhile.
-pub(crate) fn is_asking() -> bool {
-    BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
 /// Whether the terminal shows what is typed.
@@ -163,7 +159,10 @@ fn finished(line: &Zeroizing<Vec<u8>>) -> Typed {
 
 /// While it lives, the terminal shows nothing of what is typed, unless that is to be seen; then lines
 /// and signals are the terminal's to make.
-struct Silence<'a>(&'a File);
+struct Silence<'a> {
+    tty: &'a File,
+    _prompt: Prompt,
+}
 
 impl Silence<'_> {
     fn begin(tty: &File, echo: Echo) -> Option<Silence<'_>> {
@@ -173,7 +172,7 @@ impl Silence<'_> {
             silent.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
         }
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        let silence = Silence(tty);
+        let silence = Silence { tty, _prompt: Prompt::begin() };
         tcsetattr(tty, SetArg::TCSADRAIN, &silent).ok()?;
         Some(silence)
     }
@@ -182,7 +181,7 @@ impl Silence<'_> {
 impl Drop for Silence<'_> {
     fn drop(&mut self) {
         if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = tcsetattr(self.0, SetArg::TCSADRAIN, &before);
+            let _ = tcsetattr(self.tty, SetArg::TCSADRAIN, &before);
         }
     }
 }

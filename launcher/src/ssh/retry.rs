@@ -45,7 +45,7 @@ pub(super) struct Again {
 }
 
 impl Rules {
-    /// Those for a host; `patient` is [`crate::job::Reach::patient`].
+    /// Those for a host; `patient` is [`crate::connect::options::ConnectOptions::patient`].
     pub(super) fn of(config: &HostConfig, patient: bool) -> Rules {
         let name = config.hostname.trim_end_matches('.');
         let pod = name.ends_with(".svc") || name.contains(".svc.");

@@ -12,7 +12,7 @@ mod comm;
 mod config;
 mod frames;
 mod horovod;
-mod hosts;
+mod host_lists;
 mod library;
 mod mesh;
 mod pattern;
@@ -45,23 +45,33 @@ mod variables {
     pub(crate) mod env_file;
 }
 
+#[path = "../../../launcher/src/console/glob.rs"]
+mod glob;
+
 /// Commands of `Match exec` are never run here, so they need no limit of their own.
 mod console {
+    pub(crate) use super::glob;
+
     pub(crate) mod open_files {
         pub(crate) fn give_back(_: &mut std::process::Command) {}
     }
 }
 
 /// And the tags of lines, which a user types.
-#[path = "../../../launcher/src/run/output"]
+#[path = "../../../launcher/src/job"]
 mod tags {
-    pub(crate) mod pattern;
+    pub(crate) mod tag_pattern;
 }
 
 /// The same for those who name hosts.
-#[path = "../../../launcher/src/hosts/list/mod.rs"]
+#[path = "../../../launcher/src/hosts"]
 #[expect(dead_code, reason = "of these modules only what reads lists and files is run")]
-mod hosts_of_people;
+mod hosts {
+    pub(crate) mod host_table;
+    mod list;
+
+    pub(crate) use list::{Host, hostfile, parse, ranges};
+}
 
 /// Something that takes any bytes.
 #[derive(Clone, Copy)]
@@ -84,8 +94,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "known-hosts", run: ssh::known_hosts, seeds: ssh::known_hosts_seeds },
     Target { name: "key-file", run: ssh::key_file, seeds: ssh::key_file_seeds },
     Target { name: "certificate", run: ssh::certificate, seeds: ssh::certificate_seeds },
-    Target { name: "hostfile", run: hosts::file, seeds: hosts::file_seeds },
-    Target { name: "host-list", run: hosts::list, seeds: hosts::list_seeds },
+    Target { name: "hostfile", run: host_lists::file, seeds: host_lists::file_seeds },
+    Target { name: "host-list", run: host_lists::list, seeds: host_lists::list_seeds },
     Target { name: "hello", run: frames::hello, seeds: frames::hello_seeds },
     Target { name: "edge", run: tree::edge, seeds: tree::edge_seeds },
     Target { name: "node", run: tree::node, seeds: tree::node_seeds },

@@ -1,6 +1,6 @@
 //! What stands in front of lines, as it is typed.
 
-use crate::tags::pattern::{Pattern, Who};
+use crate::tags::tag_pattern::{Pattern, Who};
 
 /// What is taken for a pattern reads the same again, and makes tags of one line.
 pub(crate) fn pattern(data: &[u8]) {

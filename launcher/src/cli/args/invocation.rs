@@ -5,9 +5,10 @@ use super::{
     ManArgs, ReapArgs, ReportArgs, SetupArgs, SshConfigArgs, TopoArgs, TrainArgs, TrustArgs,
     application, spelling,
 };
-use crate::cli::config::{self, ConfigError, Found, Surroundings};
+use crate::cli::config::{self, ConfigError, Found};
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
+use crate::console::surroundings::Surroundings;
 use clap::{CommandFactory, Parser, ValueHint};
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsString;

@@ -2,9 +2,9 @@
 
 use super::values;
 use crate::plan::env_style::EnvStyle;
+use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::{ConnectBy, HcaFilter};
 use crate::plan::setup::Transport;
-use crate::run::mesh::{MeshOptions, Mode};
 use clap::ArgAction;
 use rlaunch_bootstrap::mesh::Settings;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! What ranks read, what is printed, how, and what is kept of it.
 
-use crate::run::dry_run::DryRun;
-use crate::run::output::Pattern;
-use crate::run::show::Show;
-use crate::run::stdin::StdinArg;
+use crate::job::options::DryRun;
+use crate::job::options::Show;
+use crate::job::stdin::StdinArg;
+use crate::job::tag_pattern::Pattern;
 use clap::ArgAction;
 use std::path::PathBuf;
 

@@ -15,7 +15,7 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
     pub(crate) port: Option<u16>,
 
-    /// Reach hosts by this command and not by SSH of rlaunch's own, as mpirun's remote shell agents
+    /// ConnectOptions hosts by this command and not by SSH of rlaunch's own, as mpirun's remote shell agents
     /// are called: `CMD HOST LINE`, where LINE is for a shell on HOST; a {host} in CMD takes the
     /// host's place: 'ssh -p 2222', 'kubectl exec -i {host} -- sh -c'
     #[arg(

@@ -1,8 +1,9 @@
 //! `rlaunch ssh-setup`, as typed.
 
-use crate::commands::ssh_setup::Container;
 use clap::{ArgAction, Parser};
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Make hosts open to your key, so that jobs can run there without a password.
 ///
@@ -43,7 +44,7 @@ pub(crate) struct SetupArgs {
     /// Make a second key that leads into the container of this name, on every host: by docker, or
     /// by podman or nerdctl as podman:NAME
     #[arg(long, value_name = "[KIND:]NAME")]
-    pub(crate) container: Option<Container>,
+    pub(crate) container: Option<NamedContainer>,
 
     /// The key to install, made if it is not there. Otherwise the one that ~/.ssh/config names, or
     /// ~/.ssh/id_ed25519
@@ -65,4 +66,50 @@ pub(crate) struct SetupArgs {
     /// Read this instead of ~/.ssh/config and /etc/ssh/ssh_config
     #[arg(long, value_name = "FILE")]
     pub(crate) ssh_config: Option<PathBuf>,
+}
+
+/// A container that has the same name on every host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedContainer {
+    pub(crate) engine: Engine,
+    pub(crate) name: String,
+}
+
+/// The program that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Docker,
+    Podman,
+    Nerdctl,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Docker => "docker",
+            Engine::Podman => "podman",
+            Engine::Nerdctl => "nerdctl",
+        })
+    }
+}
+
+impl FromStr for NamedContainer {
+    type Err = String;
+
+    /// `NAME` or `KIND:NAME`. The name stands in file names and in commands, so it may hold only
+    /// what engines allow in names themselves.
+    fn from_str(text: &str) -> Result<NamedContainer, String> {
+        let (engine, name) = match text.split_once(':') {
+            None => (Engine::Docker, text),
+            Some(("docker", name)) => (Engine::Docker, name),
+            Some(("podman", name)) => (Engine::Podman, name),
+            Some(("nerdctl", name)) => (Engine::Nerdctl, name),
+            Some((kind, _)) => return Err(format!("`{kind}` is none of docker, podman, nerdctl")),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+            return Err("a container's name has letters, digits and _.- only".to_owned());
+        }
+        Ok(NamedContainer { engine, name: name.to_owned() })
+    }
 }

@@ -1,10 +1,10 @@
 use super::spelling::respell;
 use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
 use super::*;
+use crate::job::options::DryRun;
+use crate::job::stdin::StdinArg;
+use crate::job::tag_pattern::Pattern;
 use crate::plan::map::{MapBy, RankBy};
-use crate::run::dry_run::DryRun;
-use crate::run::output::Pattern;
-use crate::run::stdin::StdinArg;
 use clap::CommandFactory;
 
 fn parse(line: &str) -> Args {

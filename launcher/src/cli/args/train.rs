@@ -4,7 +4,7 @@ use super::{
     Args, CommandArgs, EndArgs, ForeignArgs, HostArgs, NetworkArgs, OutputArgs, PlacingArgs,
     ProgramArgs, ReachArgs, spelling, values,
 };
-use crate::run::output::Pattern;
+use crate::job::tag_pattern::Pattern;
 use clap::{ArgAction, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 //! options there are is not known here.
 
 use super::error::{ConfigError, Place, nearest};
+use crate::hosts::host_table::HostEntry;
 use rlaunch_bootstrap::names;
 use std::net::IpAddr;
 use std::path::Path;
@@ -28,22 +29,6 @@ pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: Value,
     pub(crate) place: Place,
-}
-
-/// What is said of a host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HostEntry {
-    /// As -H has it.
-    pub(crate) name: String,
-    /// Where it stands, from 1.
-    pub(crate) line: usize,
-    /// What is dialled in its place.
-    pub(crate) ssh: Option<String>,
-    pub(crate) user: Option<String>,
-    pub(crate) port: Option<u16>,
-    pub(crate) slots: Option<u32>,
-    /// Its addresses on the fabric, each with its line.
-    pub(crate) mesh: Vec<(IpAddr, usize)>,
 }
 
 /// A file, read.
@@ -245,13 +230,6 @@ impl Reading<'_> {
             Some((address, self.line(value.span().start)))
         };
         list.iter().map(address).collect::<Option<_>>().ok_or_else(wrong)
-    }
-}
-
-impl HostEntry {
-    /// As a list of hosts has it: an IPv6 address would be mistaken for a name with slots.
-    pub(crate) fn bracketed(&self) -> String {
-        if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() }
     }
 }
 

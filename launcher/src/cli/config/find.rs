@@ -3,9 +3,9 @@
 
 use super::error::{ConfigError, FILE};
 use super::trusted::{self, TrustStore};
+use crate::console::surroundings::Surroundings;
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
-use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -17,45 +17,12 @@ const UNBLOCKED: i32 = OFlag::O_NONBLOCK.bits();
 /// `--cluster none` reads none.
 const NONE: &str = "none";
 
-/// What of this process and its user matters here.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Surroundings {
-    pub(crate) variables: Vec<(OsString, OsString)>,
-    /// Where a file is looked for first; empty for the working directory.
-    pub(crate) directory: PathBuf,
-    pub(crate) home: Option<PathBuf>,
-}
-
-impl Surroundings {
-    /// Those of this process.
-    pub(crate) fn current() -> Surroundings {
-        Surroundings {
-            variables: std::env::vars_os().collect(),
-            directory: PathBuf::new(),
-            home: home(),
-        }
-    }
-
-    /// A variable's value, unless that is empty.
-    pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
-        let found = self.variables.iter().find(|(own, _)| own == name);
-        found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
-    }
-
-    /// Finds the directory in which programs keep a user's state.
-    pub(crate) fn state(&self) -> Option<PathBuf> {
-        let state = self.variable("XDG_STATE_HOME").map(PathBuf::from);
-        let state = state.filter(|path| path.is_absolute());
-        state.or_else(|| Some(self.home.as_ref()?.join(".local/state")))
-    }
-
-    /// The user's own file, for all directories.
-    fn of_user(&self) -> Option<PathBuf> {
-        let configured = self.variable("XDG_CONFIG_HOME").map(PathBuf::from);
-        let base = configured.filter(|path| path.is_absolute());
-        let base = base.or_else(|| Some(self.home.as_ref()?.join(".config")))?;
-        Some(base.join("rlaunch").join(FILE))
-    }
+/// Names the user's own file, for all directories.
+fn of_user(around: &Surroundings) -> Option<PathBuf> {
+    let configured = around.variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    let base = configured.filter(|path| path.is_absolute());
+    let base = base.or_else(|| Some(around.home.as_ref()?.join(".config")))?;
+    Some(base.join("rlaunch").join(FILE))
 }
 
 /// A file that was read.
@@ -83,7 +50,7 @@ pub(super) fn find(
         let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         return Ok(vec![trusted((path.to_owned(), text))]);
     }
-    let own = around.of_user();
+    let own = of_user(around);
     let near = around.directory.join(FILE);
     let Some(text) = guarded(&near)? else {
         return Ok(own.map_or(Ok(None), read_own)?.map(trusted).into_iter().collect());
@@ -129,12 +96,6 @@ fn open(path: &Path) -> io::Result<fs::File> {
 /// Reads a file, whoever may write to it.
 pub(super) fn content(path: &Path) -> io::Result<String> {
     open(path).and_then(read)
-}
-
-/// Finds the home directory, in the environment or else in the list of users.
-fn home() -> Option<PathBuf> {
-    let account = || User::from_uid(Uid::effective()).ok().flatten().map(|user| user.dir);
-    std::env::home_dir().filter(|home| home.is_absolute()).or_else(account)
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -1,8 +1,10 @@
 //! Review of a file before it is trusted: what it would do then.
 
 use super::error::{ConfigError, FILE, Place};
-use super::file::{self, HostEntry, Setting, Value};
-use super::{Surroundings, TrustStore, find, merge, stranger};
+use super::file::{self, Setting, Value};
+use super::{TrustStore, find, merge, stranger};
+use crate::console::surroundings::Surroundings;
+use crate::hosts::host_table::HostEntry;
 use clap::Command;
 use rlaunch_bootstrap::env::redacted;
 use std::path::{Path, PathBuf};

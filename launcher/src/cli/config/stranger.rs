@@ -5,8 +5,8 @@
 //! decision.
 
 use super::error::Place;
-use super::file::HostEntry;
 use super::merge::Given;
+use crate::hosts::host_table::HostEntry;
 use std::path::{Path, PathBuf};
 
 /// Keys that count at once. None of them chooses a program, a host or a network, runs a command,

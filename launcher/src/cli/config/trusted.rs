@@ -5,7 +5,8 @@
 //! state directory is.
 
 use super::error::ConfigError;
-use super::find::{self, Surroundings};
+use super::find;
+use crate::console::surroundings::Surroundings;
 use nix::unistd::Uid;
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;

@@ -1,14 +1,17 @@
 //! `rlaunch bench train`: one program with several numbers of ranks, and how it scales.
 
 use crate::cli::args::{ForeignArgs, TrainArgs};
+use crate::cli::lower::specify;
 use crate::commands::figures::KNOWN;
 use crate::commands::verdict::{Remark, Run, Scaling, Verdict, scaling_table};
 use crate::console::exit::Exit;
+use crate::console::redact::without_secrets;
 use crate::console::report::{self, Failed};
 use crate::console::shell_words;
-use crate::run::record::{JobRecord, without_secrets};
+use crate::run::attempt::Attempt;
+use crate::run::live_recorded;
+use crate::run::record::JobRecord;
 use crate::run::signals::Signals;
-use crate::{live_recorded, specify};
 use serde::Serialize;
 use std::ffi::OsString;
 
@@ -61,7 +64,7 @@ async fn run(args: &TrainArgs, ranks: u32, signals: &mut Signals) -> Result<Meas
     let job = args.job(ranks).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let command = quoted(&job.typed);
     report::say(&command);
-    let job = specify(job)?;
+    let job = Attempt::first(specify(job)?)?;
     let (ended, record) = live_recorded(&job, signals).await;
     ended?;
     let record = record.ok_or_else(|| Failed::new(Exit::BUG, "the job has left no record"))?;

@@ -1,58 +1,12 @@
 //! The way into a container by SSH: a key of its own, which sshd answers with one command.
 
 use super::shell::quote;
+use crate::cli::args::NamedContainer;
 use crate::ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-/// A container that has the same name on every host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Container {
-    pub(crate) engine: Engine,
-    pub(crate) name: String,
-}
-
-/// The program that runs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Docker,
-    Podman,
-    Nerdctl,
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Engine::Docker => "docker",
-            Engine::Podman => "podman",
-            Engine::Nerdctl => "nerdctl",
-        })
-    }
-}
-
-impl FromStr for Container {
-    type Err = String;
-
-    /// `NAME` or `KIND:NAME`. The name stands in file names and in commands, so it may hold only
-    /// what engines allow in names themselves.
-    fn from_str(text: &str) -> Result<Container, String> {
-        let (engine, name) = match text.split_once(':') {
-            None => (Engine::Docker, text),
-            Some(("docker", name)) => (Engine::Docker, name),
-            Some(("podman", name)) => (Engine::Podman, name),
-            Some(("nerdctl", name)) => (Engine::Nerdctl, name),
-            Some((kind, _)) => return Err(format!("`{kind}` is none of docker, podman, nerdctl")),
-        };
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-        if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
-            return Err("a container's name has letters, digits and _.- only".to_owned());
-        }
-        Ok(Container { engine, name: name.to_owned() })
-    }
-}
-
-impl Container {
+impl NamedContainer {
     /// The command's file on the hosts, from their home directories.
     pub(crate) fn script_path(&self) -> String {
         format!(".ssh/rlaunch-{}.sh", self.name)
@@ -60,7 +14,7 @@ impl Container {
 
     /// What that file holds.
     pub(crate) fn script(&self) -> String {
-        let Container { engine, name } = self;
+        let NamedContainer { engine, name } = self;
         format!(
             "#!/bin/sh\n\
              # Written by rlaunch ssh-setup. sshd runs it for logins by the key of container {name}.\n\
@@ -89,7 +43,7 @@ pub(crate) struct Entry<'a> {
 /// `before`, its present text, has and `entries` do not are kept. `sources` are the files that know
 /// more of jump hosts.
 pub(crate) fn configuration(
-    container: &Container,
+    container: &NamedContainer,
     key: &Path,
     entries: &[Entry<'_>],
     before: &str,
@@ -211,9 +165,10 @@ pub(crate) fn pasteable(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::Engine;
     use crate::ssh::config::SshConfig;
 
-    fn container(text: &str) -> Container {
+    fn container(text: &str) -> NamedContainer {
         text.parse().unwrap()
     }
 
@@ -222,7 +177,7 @@ mod tests {
         assert_eq!(container("mpicont").engine, Engine::Docker);
         assert_eq!(container("podman:a_b.c-1").name, "a_b.c-1");
         for bad in ["", "-x", "a b", "a;b", "a'b", "lxc:a", "docker:", "a:b:c", "../a"] {
-            assert!(bad.parse::<Container>().is_err(), "{bad}");
+            assert!(bad.parse::<NamedContainer>().is_err(), "{bad}");
         }
     }
 

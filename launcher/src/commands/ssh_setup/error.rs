@@ -1,7 +1,8 @@
 //! Why a host, or this machine, could not be set up.
 
-use super::container::{Container, pasteable};
+use super::container::pasteable;
 use super::remote::RUN_TIMEOUT;
+use crate::cli::args::NamedContainer;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::ssh::error::SshError;
@@ -37,7 +38,7 @@ pub(super) enum SetupError {
     #[error("the key reaches the host, not container {name}")]
     Landing { name: String, line: String },
     #[error("{container} runs no commands{}", said(said_there), container = named(container))]
-    Container { container: Container, user: String, said_there: String },
+    Container { container: NamedContainer, user: String, said_there: String },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
@@ -53,7 +54,7 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
-fn named(container: &Container) -> String {
+fn named(container: &NamedContainer) -> String {
     format!("container {} of {}", container.name, container.engine)
 }
 
@@ -116,7 +117,7 @@ impl SetupError {
 
 /// By what the engine says.
 fn container_hint(
-    Container { engine, name }: &Container,
+    NamedContainer { engine, name }: &NamedContainer,
     user: &str,
     said: &str,
     host: &str,

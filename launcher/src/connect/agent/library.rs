@@ -5,9 +5,9 @@
 //! it while all join the tree.
 
 use super::store;
+use crate::connect::outbox::Outbox;
 use crate::console::report;
 use crate::hosts::Host;
-use crate::run::session::Commands;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -83,8 +83,8 @@ impl Libraries {
     }
 
     /// Sends it to nodes that lack it, which takes as long as it takes; ranks wait for it.
-    pub(crate) fn send(&self, lacking: Vec<(Host, String, Commands)>) {
-        let mut by_arch: BTreeMap<String, Vec<(Host, Commands)>> = BTreeMap::new();
+    pub(crate) fn send(&self, lacking: Vec<(Host, String, Outbox)>) {
+        let mut by_arch: BTreeMap<String, Vec<(Host, Outbox)>> = BTreeMap::new();
         for (host, arch, commands) in lacking {
             by_arch.entry(arch).or_default().push((host, commands));
         }
@@ -97,7 +97,7 @@ impl Libraries {
 }
 
 impl Found {
-    fn send(&self, nodes: &[(Host, Commands)]) {
+    fn send(&self, nodes: &[(Host, Outbox)]) {
         let packed = self.pack().inspect_err(|error| {
             report::warn(&format!("cannot read the library for ranks: {error}"));
         });

@@ -13,13 +13,13 @@ pub(crate) use container::{BadContainer, Container, ContainerError};
 pub(crate) use image::GONE as CONTAINER_GONE;
 pub(crate) use rsh::{Rsh, RshError, last_words};
 
-use crate::cli::config::HostBook;
 use crate::connect::agent::deliver::{DeliverError, HELLO_TIMEOUT};
 use crate::connect::channel::{AgentChannel, Ending};
+use crate::connect::options::ConnectOptions;
 use crate::console::report::Failed;
 use crate::console::waiting::Roster;
 use crate::hosts::Host;
-use crate::job::Reach;
+use crate::hosts::host_table::HostTable;
 use crate::ssh::error::SshError;
 use crate::ssh::{Connection, Ssh};
 use container::Entry;
@@ -35,7 +35,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// By what hosts are reached; one serves all of a job.
 pub(crate) struct Routes {
     by: By,
-    book: HostBook,
+    book: HostTable,
     container: Option<Container>,
     /// What containers that are started have in their names.
     label: String,
@@ -86,11 +86,11 @@ impl RouteError {
 
 impl Routes {
     /// By what the command line says.
-    pub(crate) fn of(reach: &Reach) -> Result<Routes, Failed> {
+    pub(crate) fn of(reach: &ConnectOptions) -> Result<Routes, Failed> {
         let by = match &reach.rsh {
             _ if reach.here => By::Rsh(Rsh::here()),
             Some(rsh) => By::Rsh(rsh.clone()),
-            None => By::Ssh(Box::new(Ssh::of(reach)?)),
+            None => By::Ssh(Box::new(Ssh::of(&reach.ssh())?)),
         };
         let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
         let (book, container) = (reach.book.clone(), reach.container.clone());

@@ -3,8 +3,8 @@
 
 use crate::connect::channel::{AgentChannel, Ending};
 use crate::console::printable;
+use crate::console::redact::without_secrets;
 use crate::hosts::Host;
-use crate::run::record::without_secrets;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::ffi::OsString;

@@ -25,7 +25,7 @@ impl fmt::Display for Condition {
 }
 
 /// Lower what was typed of the application called `title`; `names` are those of all.
-pub(super) fn parse(
+pub(crate) fn parse(
     typed: &[String],
     names: &[Option<String>],
     title: &Title,
@@ -66,7 +66,7 @@ fn parse_port(text: &str) -> Option<Condition> {
 
 /// Refuses applications that wait for each other in a circle; `after` are the conditions of each,
 /// and `names` how they are called.
-pub(super) fn check_circles(
+pub(crate) fn check_circles(
     after: &[&[Condition]],
     names: &[Option<String>],
 ) -> Result<(), AppError> {

@@ -1,16 +1,14 @@
 //! The programs of a job: one, or several with `:` between them, each with hosts, ranks and
 //! variables of its own. All ranks are of one job, numbered over the programs in their order.
 
-mod after;
+pub(crate) mod after;
 mod error;
-mod lower;
 mod map;
 mod order;
 mod render;
-mod template;
+pub(crate) mod template;
 
 pub(crate) use error::AppError;
-pub(crate) use lower::{all_hosts, check_slots, lower, ranks_on_common};
 pub(crate) use map::map_ranks;
 pub(crate) use order::{Due, Order, awaited_ports};
 pub(crate) use render::Filled;
@@ -56,7 +54,7 @@ pub(crate) struct AppSpec {
 pub(crate) struct Title(String);
 
 impl Title {
-    fn new(index: usize, name: Option<&str>, argv: &[OsString]) -> Title {
+    pub(crate) fn new(index: usize, name: Option<&str>, argv: &[OsString]) -> Title {
         let program = argv.first().and_then(|program| Path::new(program).file_name());
         let program = program.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         Title(format!("application {} ({})", index + 1, name.unwrap_or(&program)))
@@ -137,12 +135,14 @@ fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
 
 /// What a command line means, its words without quotes, or why it cannot be meant.
 #[cfg(test)]
-fn typed(line: &str) -> Result<JobSpec, String> {
+pub(crate) fn typed(line: &str) -> Result<JobSpec, String> {
     use crate::cli::args::Invocation;
 
     let typed = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
     match Invocation::parse(typed.collect()) {
-        Ok(Invocation::Run(args)) => JobSpec::from_args(*args).map_err(|error| error.to_string()),
+        Ok(Invocation::Run(args)) => {
+            crate::cli::lower::job(*args).map_err(|error| error.to_string())
+        }
         Ok(_) => Err("a verb".to_owned()),
         Err(misread) => Err(format!("{misread:?}")),
     }

@@ -2,7 +2,7 @@
 //! like are filled in. A word or a value without two opening braces is none.
 
 use super::{AppError, AppSpec, Title};
-use crate::run::record::without_secrets;
+use crate::console::redact::without_secrets;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior};
 use rlaunch_bootstrap::env::shown;
@@ -20,15 +20,15 @@ const SHOWN: usize = 80;
 #[derive(Clone, Debug)]
 pub(crate) struct TemplateFile {
     /// Where it is here.
-    pub(super) source: PathBuf,
-    pub(super) text: String,
+    pub(crate) source: PathBuf,
+    pub(crate) text: String,
     /// Where it will be, as typed.
-    pub(super) dest: String,
+    pub(crate) dest: String,
 }
 
 impl TemplateFile {
     /// Reads the file.
-    pub(super) fn load(typed: &str) -> Result<TemplateFile, AppError> {
+    pub(crate) fn load(typed: &str) -> Result<TemplateFile, AppError> {
         let parts =
             typed.split_once(':').filter(|(file, dest)| !file.is_empty() && !dest.is_empty());
         let (source, dest) = parts.ok_or_else(|| AppError::NoDest(typed.to_owned()))?;
@@ -49,7 +49,7 @@ fn read(path: &Path) -> io::Result<String> {
 
 /// What a template is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// Of the program's words; 0 would be the program.
     Word(u32),
     Variable(&'a OsStr),
@@ -61,14 +61,14 @@ pub(super) enum Target<'a> {
 
 /// A text in which something is to be filled in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text<'a> {
-    pub(super) text: &'a str,
-    pub(super) target: Target<'a>,
+pub(crate) struct Text<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) target: Target<'a>,
 }
 
 impl Text<'_> {
     /// How it is called in a message; no secret is in it.
-    pub(super) fn what(&self, app: &AppSpec) -> String {
+    pub(crate) fn what(&self, app: &AppSpec) -> String {
         let cut = |text: String| text.chars().take(SHOWN).collect::<String>();
         match self.target {
             Target::Word(_) => {
@@ -86,7 +86,7 @@ impl Text<'_> {
 }
 
 /// All templates of a program.
-pub(super) fn texts(app: &AppSpec) -> Vec<Text<'_>> {
+pub(crate) fn texts(app: &AppSpec) -> Vec<Text<'_>> {
     let is_template = |text: &&str| text.contains("{{");
     let words = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
         let text = word.to_str().filter(is_template)?;
@@ -105,7 +105,7 @@ pub(super) fn texts(app: &AppSpec) -> Vec<Text<'_>> {
 }
 
 /// What fills in texts: a name that is not known is an error, and nothing is escaped.
-pub(super) fn environment<'a>() -> Environment<'a> {
+pub(crate) fn environment<'a>() -> Environment<'a> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     // A file ends as it ends.
@@ -116,7 +116,7 @@ pub(super) fn environment<'a>() -> Environment<'a> {
 }
 
 /// Refuses what is no template before any host is reached.
-pub(super) fn check(app: &AppSpec, title: &Title) -> Result<(), AppError> {
+pub(crate) fn check(app: &AppSpec, title: &Title) -> Result<(), AppError> {
     let environment = environment();
     for text in texts(app) {
         environment.template_from_str(text.text).map_err(|error| AppError::Syntax {
@@ -129,7 +129,7 @@ pub(super) fn check(app: &AppSpec, title: &Title) -> Result<(), AppError> {
 }
 
 /// What is wrong, and in which line of a file.
-pub(super) fn cause(error: &minijinja::Error, text: Text<'_>) -> String {
+pub(crate) fn cause(error: &minijinja::Error, text: Text<'_>) -> String {
     let mut cause = error.kind().to_string();
     if let Some(detail) = error.detail() {
         cause = format!("{cause}: {detail}");

@@ -1,14 +1,14 @@
 //! This process's own streams, and ranks' files: opened once it is known where ranks run.
 
 use super::Crew;
+use crate::connect::outbox::Outbox;
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
-use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use crate::plan::nccl::Log;
+use crate::run::attempt::Attempt;
 use crate::run::output;
 use crate::run::record::Kept;
-use crate::run::session::Commands;
 use crate::run::stdin::Feed;
 
 /// What sessions have in hand of them before.
@@ -22,12 +22,12 @@ impl Crew {
     /// what ranks print.
     pub(crate) fn open(
         &self,
-        job: &JobSpec,
+        job: &Attempt,
         map: &RankMap,
         streams: Streams,
     ) -> Result<output::Writer, Failed> {
-        let files = job.output.files(map.world_size)?;
-        let commands: Vec<Commands> = self.nodes.iter().map(|node| node.commands.clone()).collect();
+        let files = output::files(&job.output, map.world_size)?;
+        let commands: Vec<Outbox> = self.nodes.iter().map(|node| node.commands.clone()).collect();
         streams.stdin.open(&job.stdin, map, &commands).map_err(|error| {
             Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
         })?;

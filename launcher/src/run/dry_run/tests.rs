@@ -3,6 +3,7 @@
 use super::*;
 use crate::cli::args::Invocation;
 use crate::hosts::{HostSet, SlotsBy};
+use crate::job::options::DryRun;
 use crate::plan::map::MapBy;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -145,7 +146,7 @@ fn asked() -> impl Strategy<Value = Asked> {
 /// As far as a command line gets before anybody is reached.
 fn lowered(words: Vec<OsString>) -> JobSpec {
     match Invocation::parse(words) {
-        Ok(Invocation::Run(args)) => JobSpec::from_args(*args).unwrap(),
+        Ok(Invocation::Run(args)) => crate::cli::lower::job(*args).unwrap(),
         Ok(_) => panic!("not a job"),
         Err(error) => panic!("{error:?}"),
     }

@@ -1,10 +1,10 @@
 //! The prover's file: named to every node with RDMA, and sent to those that lack it, while all of
 //! them join the tree.
 
-use super::{MeshOptions, Mode};
 use crate::connect::agent::store;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
+use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::Plan;
 use crate::run::crew::{Crew, Node};
 use bytes::Bytes;

@@ -2,11 +2,10 @@
 //! let each other know that they are there. What goes down is said, and is proved anew every few
 //! seconds until it is up again.
 
-use super::paths::Proof;
-use super::round;
-use super::show::Side;
-use super::verdict::{Said, Verdict};
-use super::{Mesh, MeshOptions};
+use crate::plan::mesh::paths::Proof;
+use crate::plan::mesh::show::Side;
+use crate::plan::mesh::verdict::{Said, Verdict};
+use crate::plan::mesh::{Mesh, MeshOptions, round};
 use crate::run::crew::Crew;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::mesh::{Limits, Outcome, Settings, Watched};

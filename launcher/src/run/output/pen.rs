@@ -46,7 +46,7 @@ impl Shown {
     }
 }
 
-/// Orders pieces of output.
+/// OutboxReceiver pieces of output.
 pub(crate) struct Pen {
     show_unfinished: Shown,
     /// In the middle of a long line.

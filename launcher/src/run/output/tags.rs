@@ -1,7 +1,7 @@
 //! The tags in front of lines.
 
 use super::Source;
-use super::pattern::{Pattern, Who};
+use crate::job::tag_pattern::{Pattern, Who};
 use crate::plan::map::RankMap;
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, SecondsFormat};

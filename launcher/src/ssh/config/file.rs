@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::ConfigError;
 use super::line::Line;
-use super::pattern::file_name;
 use super::permissions::{self, Fault};
 use super::scope::tilde;
+use crate::console::glob::file_name;
 
 /// Files within files, as deep as OpenSSH allows.
 const MAX_DEPTH: usize = 16;

@@ -57,6 +57,7 @@ const ROWS: &[Row] = &[
             "tests/fuzz/src/ssh.rs",
             "launcher/src/ssh/config.rs",
             "launcher/src/ssh/config/",
+            "launcher/src/console/glob.rs",
         ],
     },
     Row {
@@ -64,7 +65,7 @@ const ROWS: &[Row] = &[
         sources: &[
             "tests/fuzz/src/ssh.rs",
             "launcher/src/ssh/known_hosts.rs",
-            "launcher/src/ssh/config/pattern.rs",
+            "launcher/src/console/glob.rs",
         ],
     },
     Row { targets: &["key-file"], sources: &["tests/fuzz/src/ssh.rs", "launcher/src/ssh/keys.rs"] },
@@ -73,12 +74,12 @@ const ROWS: &[Row] = &[
         sources: &[
             "tests/fuzz/src/ssh.rs",
             "launcher/src/ssh/certificate.rs",
-            "launcher/src/ssh/config/pattern.rs",
+            "launcher/src/console/glob.rs",
         ],
     },
     Row {
         targets: &["hostfile", "host-list"],
-        sources: &["tests/fuzz/src/hosts.rs", "launcher/src/hosts/list/"],
+        sources: &["tests/fuzz/src/host_lists.rs", "launcher/src/hosts/list/"],
     },
     Row {
         targets: &["edge", "node", "server", "gathered"],
@@ -142,6 +143,7 @@ const ROWS: &[Row] = &[
             "tests/fuzz/src/config.rs",
             "launcher/src/cli/config/file.rs",
             "launcher/src/cli/config/error.rs",
+            "launcher/src/hosts/host_table.rs",
         ],
     },
     Row {
@@ -150,7 +152,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         targets: &["tag-pattern"],
-        sources: &["tests/fuzz/src/pattern.rs", "launcher/src/run/output/pattern.rs"],
+        sources: &["tests/fuzz/src/pattern.rs", "launcher/src/job/tag_pattern.rs"],
     },
     Row {
         targets: &["table"],
@@ -235,8 +237,8 @@ mod tests {
     #[test]
     fn targets_follow_their_sources_and_what_was_found() {
         let changed = |file: &str| fuzz_targets_changed(&[file.into()]);
-        assert_eq!(changed("launcher/src/run/output/pattern.rs"), ["tag-pattern"]);
-        assert_eq!(changed("launcher/src/ssh/config/pattern.rs").len(), 3);
+        assert_eq!(changed("launcher/src/job/tag_pattern.rs"), ["tag-pattern"]);
+        assert_eq!(changed("launcher/src/console/glob.rs").len(), 3);
         assert_eq!(changed("tests/fuzz/corpus/table/a"), ["table"]);
         assert_eq!(changed("tests/fuzz/src/lib.rs").len(), all().count());
         assert!(changed("launcher/src/run/output/pen.rs").is_empty());

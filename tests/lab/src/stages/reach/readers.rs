@@ -17,8 +17,10 @@ const READERS: &[(&str, &[&str])] = &[
     ("launcher/src/cli/config/error.rs", &["rlaunch-fuzz"]),
     ("launcher/src/cli/config/file.rs", &["rlaunch-fuzz"]),
     ("launcher/src/plan/rank_env/env_file.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/run/output/pattern.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/job/tag_pattern.rs", &["rlaunch-fuzz"]),
     ("launcher/src/hosts/list/", &["rlaunch-fuzz"]),
+    ("launcher/src/hosts/host_table.rs", &["rlaunch-fuzz"]),
+    ("launcher/src/console/glob.rs", &["rlaunch-fuzz"]),
     ("bootstrap/rank-table.example.json", &["rlaunch-fuzz"]),
     // The launcher reads what the agent has read of recorded machines.
     ("worker/fixtures/", &["rlaunch", "rlaunch-lab", "rlaunch-tests"]),

@@ -51,7 +51,7 @@ fn a_line_of_the_launchers_output() {
 
 #[test]
 fn a_file_that_the_fuzzer_compiles_as_well() {
-    let reach = reach(&["launcher/src/run/output/pattern.rs"]);
+    let reach = reach(&["launcher/src/job/tag_pattern.rs"]);
     assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     assert_eq!(reach.fuzz.as_deref(), Some(["tag-pattern".to_owned()].as_slice()));
 }

@@ -10,7 +10,7 @@ use rlaunch_bootstrap::table::{Nic, RankTable, Transport};
 const ROCE_PORT: u16 = 4791;
 
 /// The likely cause and its cure; none where nothing is known to help.
-pub(super) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
+pub(crate) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
     let (one, other) = (Side::of_end(table, proof.from)?, Side::of_end(table, proof.to)?);
     let (from, to) = (one.nic?, other.nic?);
     let cause = failure.fault.cause.as_str();

@@ -1,12 +1,11 @@
 //! From what was typed to programs.
 
-use super::after;
-use super::template::{self, TemplateFile};
-use super::{AppError, AppSpec, Title};
+use super::JobError;
 use crate::cli::args::{AnotherArgs, ApplicationArgs};
 use crate::cli::listing::ListingError;
 use crate::hosts::{self, Host, HostSet, SlotsBy};
-use crate::job::JobError;
+use crate::job::apps::template::{self, TemplateFile};
+use crate::job::apps::{AppError, AppSpec, Title, after};
 use crate::plan::rank_env;
 use rlaunch_bootstrap::job::{ScriptCheck, WorkingDir};
 use std::ffi::OsString;
@@ -128,8 +127,8 @@ fn relate(apps: &mut [AppSpec], typed: &[ApplicationArgs]) -> Result<(), AppErro
 
 #[cfg(test)]
 mod tests {
-    use super::super::typed as job;
     use super::*;
+    use crate::job::apps::typed as job;
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {

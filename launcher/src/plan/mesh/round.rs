@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// By node: the ends of `proofs` that are its own, numbered from `first`. Nodes that have none take
 /// part all the same, since all of them meet.
-pub(super) fn of_nodes(
+pub(crate) fn of_nodes(
     table: &RankTable,
     proofs: &[Proof],
     (number, first): (u32, u32),
@@ -65,7 +65,7 @@ fn local(table: &RankTable, End { node, nic }: End, by_manager: bool) -> Option<
 }
 
 /// One path alone, proved again by its two nodes while the job runs.
-pub(super) fn again(
+pub(crate) fn again(
     table: &RankTable,
     proof: &Proof,
     (number, id): (u32, u32),

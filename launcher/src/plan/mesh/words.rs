@@ -63,7 +63,7 @@ impl Mesh {
 
     /// `no RDMA between a rxe0/1 … and b rxe1/1 …: token: b: transport retry counter exceeded
     /// (status 12)`, what is done instead, and what could be done about it.
-    pub(super) fn line(
+    pub(crate) fn line(
         &self,
         table: &RankTable,
         tried: &Tried,
@@ -114,7 +114,7 @@ impl Mesh {
     }
 
     /// `mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 41 ms`
-    pub(super) fn summary(&self, table: &RankTable, mode: Mode) -> String {
+    pub(crate) fn summary(&self, table: &RankTable, mode: Mode) -> String {
         let up: Vec<&Proof> = self.in_use(table).map(|tried| &tried.proof).collect();
         let pairs = |proofs: &mut dyn Iterator<Item = &Proof>| {
             // Above 64 ranks a pair of NICs stands for all ranks that use it.

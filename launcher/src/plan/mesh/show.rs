@@ -78,7 +78,7 @@ fn by(connect: Connect, nic: Option<&Nic>) -> String {
 }
 
 /// As people know it.
-pub(super) fn speaks(transport: Transport) -> &'static str {
+pub(crate) fn speaks(transport: Transport) -> &'static str {
     match transport {
         Transport::Infiniband => "InfiniBand",
         Transport::Roce => "RoCE v2",
@@ -87,9 +87,9 @@ pub(super) fn speaks(transport: Transport) -> &'static str {
 }
 
 /// One side of a pair.
-pub(super) struct Side<'a> {
-    pub(super) host: &'a str,
-    pub(super) nic: Option<&'a Nic>,
+pub(crate) struct Side<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) nic: Option<&'a Nic>,
     end: Option<End>,
     /// Of its node.
     address: std::net::IpAddr,
@@ -105,14 +105,14 @@ impl<'a> Side<'a> {
     }
 
     /// A NIC of the job.
-    pub(super) fn of_end(table: &'a RankTable, end: End) -> Option<Side<'a>> {
+    pub(crate) fn of_end(table: &'a RankTable, end: End) -> Option<Side<'a>> {
         let row = table.nodes().get(end.node.index())?;
         let nic = Some(row.nics.get(end.nic as usize)?);
         Some(Side { host: &row.host, nic, end: Some(end), address: row.address })
     }
 
     /// `mlx5_0/1 GID 3 10.0.0.1`, or the address of the node.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Some(nic) = self.nic else { return self.address.to_string() };
         let mut words = vec![format!("{}/{}", nic.device, nic.port)];
         words.extend(nic.gid_index.map(|index| format!("GID {index}")));

@@ -70,7 +70,7 @@ pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
 }
 
 /// That of a pair that RDMA connects.
-pub(super) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
+pub(crate) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
     let Pair { a, b, nic_a, nic_b, connect, mtu } = *pair;
     let by_manager = match connect {
         Connect::Rdma => false,

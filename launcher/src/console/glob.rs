@@ -24,7 +24,7 @@ pub(crate) fn matches_list(list: &str, text: &str) -> bool {
 }
 
 /// Whether a file name fits glob(7) `pattern`: as above, with `[a-z]`, `[!a]` and `\*`.
-pub(super) fn file_name(pattern: &str, name: &str) -> bool {
+pub(crate) fn file_name(pattern: &str, name: &str) -> bool {
     // A leading dot is never found by a wildcard.
     (pattern.starts_with('.') || !name.starts_with('.')) && fits(&glob_units(pattern), name)
 }

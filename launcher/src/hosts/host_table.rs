@@ -1,19 +1,41 @@
 //! What the file says of hosts: what is dialled, as whom, how many ranks they take.
 
-use super::file::HostEntry;
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+/// What is said of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostEntry {
+    /// As -H has it.
+    pub(crate) name: String,
+    /// Where it stands, from 1.
+    pub(crate) line: usize,
+    /// What is dialled in its place.
+    pub(crate) ssh: Option<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) port: Option<u16>,
+    pub(crate) slots: Option<u32>,
+    /// Its addresses on the fabric, each with its line.
+    pub(crate) mesh: Vec<(IpAddr, usize)>,
+}
+
+impl HostEntry {
+    /// As a list of hosts has it: an IPv6 address would be mistaken for a name with slots.
+    pub(crate) fn bracketed(&self) -> String {
+        if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() }
+    }
+}
+
 /// `[hosts.NAME]` of a file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HostBook {
+pub(crate) struct HostTable {
     pub(crate) path: PathBuf,
     pub(crate) entries: Vec<HostEntry>,
 }
 
-impl HostBook {
+impl HostTable {
     fn get(&self, name: &str) -> Option<&HostEntry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
@@ -63,9 +85,9 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn book(text: &str) -> HostBook {
+    fn book(text: &str) -> HostTable {
         let path = Path::new("rlaunch.toml");
-        HostBook {
+        HostTable {
             path: path.into(),
             entries: crate::cli::config::file::parse(text, path).unwrap().hosts,
         }

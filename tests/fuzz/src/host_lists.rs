@@ -1,8 +1,8 @@
 //! The hosts that people and schedulers write down: lists and files.
 
-use crate::hosts_of_people::hostfile;
-use crate::hosts_of_people::ranges::MOST_HOSTS;
-use crate::hosts_of_people::{self as hosts, Host};
+use crate::hosts::hostfile;
+use crate::hosts::ranges::MOST_HOSTS;
+use crate::hosts::{self as hosts, Host};
 
 /// Whoever is named can be looked up, and is no option of a command.
 fn check(hosts: &[Host]) {

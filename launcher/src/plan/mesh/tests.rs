@@ -4,6 +4,7 @@ use super::*;
 use crate::goldens::{table_of, triangle};
 use crate::plan::selection::PortWishes;
 use crate::recorded::inventory;
+use crate::run::mesh::{LinkWatch, News};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::mesh::{Fault, Proved, Step, Watched};
 

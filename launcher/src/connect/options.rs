@@ -1,0 +1,51 @@
+//! How hosts are reached, as the user wants it.
+
+use crate::connect::route::{Container, Rsh};
+use crate::hosts::host_table::HostTable;
+use crate::hosts::{self, Host};
+use crate::ssh::SshOptions;
+use crate::ssh::new_hosts::NewHostsRule;
+use std::path::PathBuf;
+
+/// How hosts are reached and where the agent is kept.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectOptions {
+    /// What is known of hosts beside their names.
+    pub(crate) book: HostTable,
+    pub(crate) port: Option<u16>,
+    pub(crate) ssh_config: Option<PathBuf>,
+    /// The command that leads to the hosts, in place of SSH.
+    pub(crate) rsh: Option<Rsh>,
+    pub(crate) container: Option<Container>,
+    /// The only host is this machine, where a container is to be entered.
+    pub(crate) here: bool,
+    pub(crate) agent: Option<PathBuf>,
+    pub(crate) agent_dir: Option<String>,
+    /// Rule for hosts whose keys are not known, where the command line has one.
+    pub(crate) new_hosts: Option<NewHostsRule>,
+    /// Handshakes at one time, where the user says so.
+    pub(crate) fanout: Option<u16>,
+    /// Hosts may not be there yet: a name that nobody knows and a port where nobody listens are
+    /// tried again for a while.
+    pub(crate) patient: bool,
+}
+
+impl ConnectOptions {
+    /// Whether these hosts mean this machine, with nothing on the way.
+    pub(crate) fn settle(&mut self, hosts: &[Host]) -> bool {
+        let is_local = hosts::are_local(hosts);
+        self.here = is_local && self.container.is_some();
+        is_local && !self.here
+    }
+
+    /// What of it is for SSH.
+    pub(crate) fn ssh(&self) -> SshOptions {
+        SshOptions {
+            config: self.ssh_config.clone(),
+            port: self.port,
+            new_hosts: self.new_hosts,
+            fanout: self.fanout,
+            patient: self.patient,
+        }
+    }
+}

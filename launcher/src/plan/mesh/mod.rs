@@ -1,0 +1,183 @@
+//! The mesh: which paths RDMA has between ranks, proved before any rank starts. In reading order:
+//! [`paths`] says what is to be proved, [`round`] what each node is told of it, [`verdict`] what
+//! follows from the answers, [`words`] and [`show`] what the user reads.
+
+mod advice;
+pub(crate) mod paths;
+pub(crate) mod round;
+pub(crate) mod show;
+#[cfg(test)]
+mod tests;
+pub(crate) mod verdict;
+mod words;
+
+pub(crate) use paths::Mode;
+pub(crate) use show::{for_people, for_programs};
+
+use crate::plan::selection::Plan;
+use crate::plan::setup::{Options, Transport};
+use paths::Proof;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::mesh::{Cost, Settings};
+use rlaunch_bootstrap::table::{Connect, End, RankTable};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use verdict::{Failure, Remedy, Verdict};
+
+/// What was asked for of the mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct MeshOptions {
+    pub(crate) mode: Mode,
+    /// For all rounds together.
+    pub(crate) timeout: Duration,
+    pub(crate) settings: Settings,
+    /// Keep an eye on the paths while the job runs.
+    pub(crate) watch: bool,
+    /// End the job when one of them goes down.
+    pub(crate) abort_on_link_down: bool,
+}
+
+impl Default for MeshOptions {
+    fn default() -> MeshOptions {
+        let (mode, settings) = (Mode::default(), Settings::default());
+        let timeout = Duration::from_secs(5);
+        MeshOptions { mode, timeout, settings, watch: true, abort_on_link_down: false }
+    }
+}
+
+/// A proof and how it came out.
+#[derive(Clone, Debug)]
+pub(crate) struct Tried {
+    /// By which the nodes know it.
+    pub(crate) id: u32,
+    pub(crate) proof: Proof,
+    pub(crate) verdict: Verdict,
+}
+
+/// The proved mesh.
+#[derive(Debug, Default)]
+pub(crate) struct Mesh {
+    /// In the order in which they were tried.
+    pub(crate) tried: Vec<Tried>,
+    /// Pairs of NICs for which packets had to be made smaller.
+    pub(crate) lowered: BTreeSet<(End, End)>,
+    /// Those that were given a second chance.
+    pub(crate) repeated: BTreeSet<(End, End)>,
+    /// All rounds together.
+    pub(crate) took: Duration,
+    /// Rounds that there were.
+    pub(crate) rounds: u32,
+    /// By node, of all rounds.
+    pub(crate) costs: BTreeMap<NodeId, Cost>,
+}
+
+/// Whether a job has anything to prove, or to fall back from.
+pub(crate) fn is_wanted(options: &Options, plan: &Plan) -> bool {
+    let with_ports = plan.ports.iter().filter(|ports| !ports.is_empty()).count();
+    options.transport != Transport::Tcp && options.mesh.mode != Mode::Off && with_ports > 1
+}
+
+impl Mesh {
+    /// Of these what has not been found to work.
+    pub(crate) fn unproved(&self, wanted: Vec<Proof>) -> Vec<Proof> {
+        let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
+        wanted.into_iter().filter(|proof| !up.contains(proof)).collect()
+    }
+
+    /// What works.
+    pub(crate) fn up(&self) -> impl Iterator<Item = &Tried> {
+        self.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Up(_)))
+    }
+
+    /// What works and is what ranks use: of NICs between which another path failed nothing is.
+    pub(crate) fn in_use(&self, table: &RankTable) -> impl Iterator<Item = &Tried> {
+        let is_current = |tried: &&Tried| {
+            let pair = table.pair(tried.proof.a, tried.proof.b);
+            pair.and_then(|pair| paths::proof(table, &pair)).as_ref() == Some(&tried.proof)
+        };
+        self.up().filter(is_current)
+    }
+
+    /// Everything that was tried has a number of its own.
+    pub(crate) fn next_id(&self) -> u32 {
+        u32::try_from(self.tried.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn add_cost(&mut self, node: NodeId, cost: Cost) {
+        let all = self.costs.entry(node).or_default();
+        all.queue_pairs += cost.queue_pairs;
+        all.connect_us += cost.connect_us;
+        all.memory = all.memory.max(cost.memory);
+    }
+
+    /// There is no time left for these.
+    pub(crate) fn give_up(&mut self, todo: &[Proof], timeout: Duration) {
+        for proof in todo {
+            let verdict = verdict::out_of_time(proof, timeout);
+            self.tried.push(Tried { id: self.next_id(), proof: *proof, verdict });
+        }
+    }
+
+    /// Takes out of the plan what has failed since `from`, or makes its packets smaller. Whether the
+    /// plan is another one now.
+    pub(crate) fn take_out(&mut self, plan: &mut Plan, table: &RankTable, from: usize) -> bool {
+        let failed = self.tried[from..].iter().filter_map(|tried| match &tried.verdict {
+            Verdict::Failed(failure) => Some((&tried.proof, failure)),
+            Verdict::Up(_) => None,
+        });
+        let carried = |(one, other): (End, End)| {
+            let of = |end: End| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
+            of(one).into_iter().chain(of(other)).min()
+        };
+        let had = verdict::Had { lowered: &self.lowered, repeated: &self.repeated };
+        let remedies = verdict::remedies(failed, carried, had);
+        let changes = remedies.values().any(|remedy| *remedy != Remedy::Again);
+        for (nics, remedy) in remedies {
+            match remedy {
+                Remedy::Again => {
+                    self.repeated.insert(nics);
+                }
+                Remedy::Smaller(mtu) => {
+                    self.lowered.insert(nics);
+                    plan.limit(nics, mtu);
+                }
+                Remedy::Cut => plan.cut(nics),
+            }
+        }
+        changes
+    }
+
+    /// One path of each pair of nodes that has any.
+    pub(crate) fn watched(&self, table: &RankTable) -> Vec<&Tried> {
+        let mut seen = BTreeSet::new();
+        let nodes = |proof: &Proof| {
+            let (one, other) = proof.nics();
+            (one.node, other.node)
+        };
+        self.in_use(table).filter(|tried| seen.insert(nodes(&tried.proof))).collect()
+    }
+
+    /// What is known of a pair of ranks: the path that it uses, by its own proof or that of its NICs.
+    pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (End, End)) -> Option<&Tried> {
+        let between = || self.up().filter(|tried| tried.proof.nics() == nics);
+        let own = between().find(|tried| (tried.proof.a, tried.proof.b) == (a, b));
+        own.or_else(|| between().next())
+    }
+
+    /// Every failure of two nodes' NICs that did not pass, once for each pair of NICs and MTU.
+    pub(crate) fn failures(&self) -> Vec<(&Tried, &Failure)> {
+        let up: BTreeSet<&Proof> = self.up().map(|tried| &tried.proof).collect();
+        let mut seen = BTreeSet::new();
+        let failed = self.tried.iter().filter_map(|tried| match &tried.verdict {
+            Verdict::Failed(failure) => Some((tried, failure)),
+            Verdict::Up(_) => None,
+        });
+        let failed = failed.filter(|(tried, _)| !up.contains(&tried.proof));
+        failed.filter(|(tried, _)| seen.insert((tried.proof.nics(), tried.proof.mtu))).collect()
+    }
+}
+
+/// Whether a pair goes by RDMA.
+fn is_rdma(connect: Connect) -> bool {
+    matches!(connect, Connect::Rdma | Connect::RdmaCm)
+}
