@@ -47,15 +47,19 @@ function is_key(text,   n) {
     n = length(blob)
     return substr(text, 1, n) == blob && substr(text, n + 1, 1) ~ /^[ \t\r]?$/
 }
-# Where each option begins and how long it is; gives the end of all, or 0 if a quote has none, or they
-# have no end in reach: some awk takes the longer for a letter the more there are.
+# Where each option begins and how long it is; gives the end of all, or 0 if a quote has none, if more
+# than a comma or a blank follows it (sshd refuses such a line), or if they have no end in reach: some
+# awk takes the longer for a letter the more there are.
 function split_options(text,   i, c, open, begin) {
     text = substr(text, 1, 65536)
     count = 0
     begin = 1
     for (i = 1; (c = substr(text, i, 1)) != ""; i++) {
         if (c == "\\" && substr(text, i + 1, 1) == "\"") i++
-        else if (c == "\"") open = !open
+        else if (c == "\"") {
+            open = !open
+            if (!open && substr(text, i + 1, 1) !~ /^[, \t]?$/) return 0
+        }
         else if (!open && (c == "," || c == " " || c == "\t")) {
             count++
             from[count] = begin

@@ -54,7 +54,14 @@ fn options_of(line: &[u8]) -> Option<&[u8]> {
     while at < line.len() && (quoted || !is_blank(line[at])) {
         match line[at] {
             b'\\' if line.get(at + 1) == Some(&b'"') => at += 1,
-            b'"' => quoted = !quoted,
+            b'"' => {
+                quoted = !quoted;
+                let next = line.get(at + 1);
+                // sshd refuses what has more behind a quote.
+                if !quoted && next.is_some_and(|next| !is_blank(*next) && *next != b',') {
+                    return None;
+                }
+            }
             b',' if !quoted => {
                 end(begin, at);
                 begin = at + 1;
@@ -109,6 +116,7 @@ fn check(before: &[u8], after: &[u8]) {
 fn lines_of_others_survive_in_every_shell_and_locale() {
     let text: Vec<u8> = [
         &b"ssh-ed25519 ZZZZ M\xfcller\r\n\0\nssh-rsa BBBB \0x\n# ssh-ed25519 CCCC old\n\n"[..],
+        b"command=\"sh ~/.ssh/rlaunch-c.sh\"from=\"10.0.0.1\" ssh-ed25519 CCCC x\n",
         b"  from=\"10.0.0.1,# \\\" \",command=\"rm \xff\",no-pty  ssh-ed25519\tCCCC it\xfc's\r\n",
         b"ssh-rsa DDDD CCCC\ncommand=\"echo ssh-ed25519 CCCC x\" ssh-ed25519 EEEE\n",
         b"cert-authority ssh-ed25519 CCCC\ncommand=\"open ssh-ed25519 CCCC\n",
