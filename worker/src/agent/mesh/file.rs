@@ -1,0 +1,118 @@
+//! The prover's file in this node's cache: beside the agent, under a name that holds its hash.
+
+use crate::node::cache;
+use nix::unistd::gethostname;
+use rlaunch_bootstrap::mesh::ProverFile;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the hash that are in the name.
+const NAMED: usize = 16;
+
+/// A file that is on its way.
+pub(crate) struct Arriving {
+    wanted: ProverFile,
+    path: PathBuf,
+    /// Where it is kept until it is whole.
+    new: PathBuf,
+    file: File,
+    hasher: Sha256,
+}
+
+/// Whether the file has to travel.
+pub(crate) enum Wanted {
+    Here(PathBuf),
+    Missing(Arriving),
+}
+
+impl Arriving {
+    /// Looks for the file, and makes room for it where it is not.
+    pub(crate) fn expect(wanted: ProverFile) -> Result<Wanted, String> {
+        let agent = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
+        let beside = agent.parent().unwrap_or(Path::new("/"));
+        let path = beside.join(name(&wanted));
+        // It was verified before it got this name; a full disk may have cut it since.
+        let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
+        if is_whole && cache::check(&path).is_ok() {
+            return Ok(Wanted::Here(path));
+        }
+        // Hosts may share a home.
+        let host = gethostname().unwrap_or_default();
+        let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
+        let new = path.with_extension(new);
+        let open =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(&new);
+        let file = open.map_err(|error| cannot_keep(&new, &error))?;
+        let hasher = Sha256::new();
+        Ok(Wanted::Missing(Arriving { wanted, path, new, file, hasher }))
+    }
+
+    /// Takes the next part; an empty one ends the file, whose path is then returned.
+    pub(crate) fn receive(&mut self, part: &[u8]) -> Result<Option<PathBuf>, String> {
+        if !part.is_empty() {
+            self.hasher.update(part);
+            let written = self.file.write_all(part);
+            return written.map(|()| None).map_err(|error| cannot_keep(&self.new, &error));
+        }
+        let found: [u8; 32] = self.hasher.clone().finalize().into();
+        if found != self.wanted.sha256 {
+            return Err("rlaunch-prover arrived damaged".to_owned());
+        }
+        // Written to by nobody from here on: what is open for writing cannot be executed.
+        self.file = File::open(&self.new).map_err(|error| cannot_keep(&self.new, &error))?;
+        fs::rename(&self.new, &self.path).map_err(|error| cannot_keep(&self.path, &error))?;
+        Ok(Some(self.path.clone()))
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        // Gone already where it got its name.
+        let _ = fs::remove_file(&self.new);
+    }
+}
+
+fn cannot_keep(path: &Path, error: &io::Error) -> String {
+    format!("cannot keep {}: {error}", path.display())
+}
+
+/// `rlaunch-prover-0123…`
+fn name(file: &ProverFile) -> String {
+    let mut name = "rlaunch-prover-".to_owned();
+    for byte in &file.sha256[..NAMED] {
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_arrives_once_and_a_damaged_one_never() {
+        let content = b"#!/bin/true\n";
+        let sha256: [u8; 32] = Sha256::digest(content).into();
+        let wanted = ProverFile { sha256, size: content.len() as u64 };
+        let receive = |bytes: &[u8]| {
+            let Wanted::Missing(mut arriving) = Arriving::expect(wanted.clone()).unwrap() else {
+                panic!("it is here already");
+            };
+            for part in bytes.chunks(5) {
+                assert_eq!(arriving.receive(part), Ok(None));
+            }
+            arriving.receive(&[])
+        };
+        assert!(receive(b"something else").is_err());
+        let path = receive(content).unwrap().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), content);
+        assert!(
+            matches!(Arriving::expect(wanted.clone()), Ok(Wanted::Here(found)) if found == path)
+        );
+        fs::remove_file(path).unwrap();
+    }
+}

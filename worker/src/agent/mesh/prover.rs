@@ -1,0 +1,155 @@
+//! The prover's process, and the frames between it and the agent.
+
+use crate::network::frames::{self, Arrival};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::mesh::{FromProver, ToProver};
+use rlaunch_bootstrap::wire;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+/// How long it may take to end once nobody speaks to it any more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How much of what it says is kept, in bytes.
+const MOST_WORDS: usize = 1024;
+
+/// A running prover.
+pub(crate) struct Prover {
+    pid: Pid,
+    /// `None` once it was dismissed.
+    commands: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    answers: mpsc::Receiver<Arrival<FromProver>>,
+    /// What it said last on stderr, once it has ended.
+    last_words: oneshot::Receiver<String>,
+    /// How its end was noticed.
+    gone: Option<String>,
+}
+
+impl Prover {
+    /// Starts that of a node. Its end is collected with those of all children.
+    pub(crate) fn start(path: &Path, node: NodeId) -> io::Result<Prover> {
+        let mut child = Command::new(path)
+            .arg(node.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let missing = || io::Error::other("no pipe to it");
+        let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
+        let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
+        let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+        let (commands, queue) = mpsc::unbounded_channel();
+        let (words, last_words) = oneshot::channel();
+        let (answer, answers) = mpsc::channel(16);
+        tokio::spawn(write_all(queue, pipe::Sender::from_owned_fd(stdin)?));
+        tokio::spawn(frames::read_all(pipe::Receiver::from_owned_fd(stdout)?, Vec::new(), answer));
+        tokio::spawn(keep_last_line(pipe::Receiver::from_owned_fd(stderr)?, words));
+        let pid = Pid::from_raw(child.id().cast_signed());
+        Ok(Prover { pid, commands: Some(commands), answers, last_words, gone: None })
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends a message; fails with a sentence where it does not fit a frame or nobody reads it.
+    pub(crate) fn tell(&self, message: &ToProver) -> Result<(), String> {
+        let frame = wire::encode(message).map_err(|error| error.to_string())?;
+        let sent = self.commands.as_ref().is_some_and(|commands| commands.send(frame).is_ok());
+        if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
+    }
+
+    /// Gives what it says next, or how it ended if it was not dismissed. Safe to cancel.
+    pub(crate) async fn hear(&mut self) -> Arrival<FromProver> {
+        if self.gone.is_none() {
+            match self.answers.recv().await {
+                Some(Arrival::Gone(_)) if self.commands.is_none() => std::future::pending().await,
+                Some(Arrival::Gone(how)) => self.gone = Some(how),
+                Some(message) => return message,
+                // Its end has been told.
+                None => std::future::pending().await,
+            }
+        }
+        let words = timeout(LAST_WORDS, &mut self.last_words).await;
+        let how = self.gone.take().unwrap_or_default();
+        match words {
+            Ok(Ok(words)) if !words.is_empty() => Arrival::Gone(format!("{how}: {words}")),
+            _ => Arrival::Gone(how),
+        }
+    }
+
+    /// Has it close everything and end.
+    pub(crate) fn dismiss(&mut self) {
+        self.commands = None;
+    }
+
+    pub(crate) fn kill(&self) {
+        // One that has ended needs no signal.
+        let _ = kill(self.pid, Signal::SIGKILL);
+    }
+
+    /// Ends it, and waits until its stdout says that it has.
+    pub(crate) async fn end(mut self) {
+        self.dismiss();
+        let gone = async { while self.answers.recv().await.is_some() {} };
+        if timeout(LAST_WORDS, gone).await.is_err() {
+            self.kill();
+        }
+    }
+}
+
+async fn write_all(mut queue: mpsc::UnboundedReceiver<Vec<u8>>, mut stdin: pipe::Sender) {
+    while let Some(frame) = queue.recv().await {
+        // That it has ended is noticed on its stdout.
+        if stdin.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads to the end, and tells the last line that has anything in it.
+async fn keep_last_line(mut stderr: pipe::Receiver, words: oneshot::Sender<String>) {
+    let mut text = Vec::new();
+    let mut part = [0; 1024];
+    while let Ok(length @ 1..) = stderr.read(&mut part).await {
+        text.extend_from_slice(&part[..length]);
+        text.drain(..text.len().saturating_sub(MOST_WORDS));
+    }
+    let text = String::from_utf8_lossy(&text);
+    let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    // Nobody wants to know at the end of the job.
+    let _ = words.send(last.unwrap_or_default().to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A host whose libraries are too old says so on stderr.
+    #[test]
+    fn one_that_does_not_start_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("prover");
+        fs::write(&path, "#!/bin/sh\necho first >&2; echo \"no GLIBC_2.34 here\" >&2; exit 1\n")
+            .unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let heard = runtime.block_on(async {
+            let mut prover = Prover::start(&path, NodeId(3)).unwrap();
+            prover.hear().await
+        });
+        let Arrival::Gone(how) = heard else { panic!("{heard:?}") };
+        assert_eq!(how, "it has ended: no GLIBC_2.34 here");
+    }
+}

@@ -1,0 +1,262 @@
+//! The job's private directory on this node: its TMPDIR, and below it the preloaded files.
+//!
+//! Its name is fixed before the agent forks from its guardian, so that whoever lives longest can
+//! remove it. Where it is made is the first of a few places that serves.
+
+use crate::node::cache;
+use crate::say::complain;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Uid;
+use rlaunch_bootstrap::tree::payload::Payload;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// Below a longer path a Unix socket cannot be named any more, in bytes.
+const LONGEST: usize = 48;
+/// Where it is made if TMPDIR names no place that serves. The last takes memory.
+const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
+/// A directory that belongs to this agent alone. Nothing is there before [`Workspace::create`].
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    name: String,
+    places: Vec<PathBuf>,
+    made: OnceLock<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    path: PathBuf,
+    /// Held while the agent lives, so that [`sweep`] can tell a directory that is in use.
+    _lock: Flock<File>,
+}
+
+impl Workspace {
+    /// Chooses the name, by user, process and time, and where it may be: below TMPDIR, unless that is
+    /// long, then below [`PLACES`].
+    pub(crate) fn choose() -> Workspace {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let name =
+            format!("rlaunch-{}-{}-{:016x}", Uid::effective(), std::process::id(), now.as_nanos());
+        Workspace { name, places: places(), made: OnceLock::new() }
+    }
+
+    /// Makes the directory, for this user alone, in the first place where that can be done and what it
+    /// is for. Fails with every place and its cause.
+    pub(crate) fn create(&self) -> Result<(), String> {
+        let mut causes = Vec::new();
+        for place in &self.places {
+            match make(place, &self.name) {
+                Ok(made) => {
+                    return self.made.set(made).map_err(|made| {
+                        let _ = fs::remove_dir(&made.path);
+                        format!("{}: it is there already", made.path.display())
+                    });
+                }
+                Err(error) => causes.push(format!("{}: {error}", place.display())),
+            }
+        }
+        Err(causes.join("; "))
+    }
+
+    /// `None` before it was made.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.made.get().map(|made| made.path.as_path())
+    }
+
+    /// Gives what tells this agent from all others of the host: process and time.
+    pub(crate) fn tag(&self) -> String {
+        self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
+    }
+
+    /// Where [`Workspace::keep_rank_table`] puts it.
+    pub(crate) fn rank_table(&self) -> Option<PathBuf> {
+        self.path().map(|path| path.join("rank-table.json"))
+    }
+
+    /// Writes the rank table for the ranks to read; a job without a directory does without.
+    pub(crate) fn keep_rank_table(&self, table: &Payload) -> io::Result<()> {
+        let Some(path) = self.rank_table() else { return Ok(()) };
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        table.chunks().try_for_each(|chunk| file.write_all(chunk))
+    }
+
+    /// A directory for the ranks' PATH in which this file is called `rlaunch`: beside the agent in
+    /// its cache, or in the job's own directory where that may not be written.
+    pub(crate) fn commands(&self) -> io::Result<PathBuf> {
+        let agent = cache::agent().ok_or(io::ErrorKind::NotFound)?;
+        let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
+        link(agent, &beside).map(|()| beside).or_else(|error| {
+            let own = self.path().ok_or(error)?.join("bin");
+            link(agent, &own).map(|()| own)
+        })
+    }
+
+    /// Removes the directory and all that is in it; that it is not there is fine. It may be another
+    /// process that has made it, so every place is looked at.
+    pub(crate) fn remove(&self) {
+        for path in self.places.iter().map(|place| place.join(&self.name)) {
+            if path.symlink_metadata().is_err() {
+                continue;
+            }
+            if let Err(error) = fs::remove_dir_all(&path) {
+                complain!("rlaunch-worker: cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+}
+
+/// Where a directory may be made, best first.
+fn places() -> Vec<PathBuf> {
+    let own = std::env::temp_dir();
+    let fits = own.is_absolute() && own.as_os_str().len() <= LONGEST;
+    let mut places: Vec<PathBuf> = fits.then_some(own).into_iter().collect();
+    for place in PLACES.map(PathBuf::from) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// Makes a directory that can be locked, written to and have sockets. One in which something is already
+/// is refused: it is not ours.
+///
+/// It gets its name when it is locked already: [`sweep`] takes what it knows by name and finds unlocked.
+fn make(place: &Path, name: &str) -> io::Result<Made> {
+    let path = place.join(name);
+    let unnamed = path.with_extension("new");
+    DirBuilder::new().mode(0o700).create(&unnamed)?;
+    let made = lock(&unnamed)
+        .ok_or_else(|| io::Error::other("it cannot be locked"))
+        .and_then(|lock| try_out(&unnamed).map(|()| lock))
+        .and_then(|lock| fs::rename(&unnamed, &path).map(|()| lock));
+    let lock = made.inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
+    Ok(Made { path, _lock: lock })
+}
+
+/// Fails where a file cannot be written, as on a full disk, which still makes directories; or where there
+/// are no sockets, as on some file systems of another host's.
+fn try_out(directory: &Path) -> io::Result<()> {
+    let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
+    if !cache::is_local(directory) {
+        UnixListener::bind(&socket)?;
+        fs::remove_file(&socket)?;
+    }
+    fs::write(&file, "x")?;
+    fs::remove_file(&file)
+}
+
+/// Makes `directory/rlaunch` lead to `agent`; that it does already is fine.
+fn link(agent: &Path, directory: &Path) -> io::Result<()> {
+    let path = directory.join("rlaunch");
+    if fs::read_link(&path).is_ok_and(|target| target == agent) {
+        return Ok(());
+    }
+    fs::create_dir_all(directory)?;
+    match symlink(agent, &path) {
+        // Another job of this moment may have made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let same = fs::read_link(&path)? == agent;
+            if same { Ok(()) } else { Err(error) }
+        }
+        made => made,
+    }
+}
+
+/// Removes what agents of this user left that were killed together with their guardians.
+pub(crate) fn sweep() {
+    for entry in places().iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
+        let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
+            && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
+        let Some(_held) = ours.then(|| lock(&entry.path())).flatten() else { continue };
+        let _ = fs::remove_dir_all(entry.path());
+    }
+}
+
+/// Whether this is what [`Workspace::choose`] calls a directory of this user, and nothing else.
+fn is_name(name: &str, user: Uid) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let ["rlaunch", uid, pid, time] = parts[..] else { return false };
+    uid == user.to_string()
+        && pid.parse::<u32>().is_ok()
+        && time.len() == 16
+        && time.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// `None` when somebody else holds it.
+fn lock(path: &Path) -> Option<Flock<File>> {
+    Flock::lock(File::open(path).ok()?, FlockArg::LockExclusiveNonblock).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_private_and_goes() {
+        let workspace = Workspace::choose();
+        workspace.create().unwrap();
+        let path = workspace.path().unwrap().to_owned();
+        fs::write(path.join("x"), "x").unwrap();
+        let (place, name) = (path.parent().unwrap(), path.file_name().unwrap());
+        let again = make(place, name.to_str().unwrap());
+        assert!(again.is_err(), "an existing directory is not taken over");
+        sweep();
+        assert!(path.exists(), "one in use is not swept");
+        workspace.remove();
+        assert!(!path.exists());
+        workspace.remove();
+    }
+
+    #[test]
+    fn a_place_that_does_not_serve_is_passed_over() {
+        let (good, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        let places = vec!["/nonexistent".into(), file.path().into(), good.path().into()];
+        let workspace = Workspace { places, ..Workspace::choose() };
+        // A guardian's knowledge: it was forked before.
+        let guardian = Workspace {
+            name: workspace.name.clone(),
+            places: workspace.places.clone(),
+            ..Workspace::choose()
+        };
+        workspace.create().unwrap();
+        assert_eq!(workspace.path().unwrap().parent(), Some(good.path()));
+        assert_eq!(fs::read_dir(workspace.path().unwrap()).unwrap().count(), 0);
+        guardian.remove();
+        assert_eq!(fs::read_dir(good.path()).unwrap().count(), 0);
+        let places = vec!["/nonexistent".into(), file.path().into()];
+        let why = Workspace { places, ..Workspace::choose() }.create().unwrap_err();
+        assert!(why.starts_with("/nonexistent: No such file or directory"), "{why}");
+        assert!(why.ends_with("Not a directory (os error 20)"), "{why}");
+    }
+
+    #[test]
+    fn other_directories_are_nobodys_workspace() {
+        let user = Uid::from_raw(7);
+        assert!(is_name("rlaunch-7-4711-18e9e9aa4fe64244", user));
+        for other in ["rlaunch-notes", "rlaunch-7-1-2", "rlaunch-8-4711-18e9e9aa4fe64244"] {
+            assert!(!is_name(other, user), "{other}");
+        }
+        let chosen = Workspace::choose();
+        let name = &chosen.name;
+        assert!(is_name(name, Uid::effective()), "{name}");
+        assert_eq!(*name, format!("rlaunch-{}-{}", Uid::effective(), chosen.tag()));
+    }
+
+    #[test]
+    fn one_whose_owner_is_gone_is_swept() {
+        let workspace = Workspace::choose();
+        workspace.create().unwrap();
+        let path = workspace.path().unwrap().to_owned();
+        drop(workspace);
+        assert!(path.exists());
+        sweep();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,250 @@
+//! An agent whose shell gives it no stdin: it announces a key on stdout, which is still heard, and
+//! dials the launcher. See [`rlaunch_bootstrap::callback`].
+
+use crate::network::frames::Source;
+use crate::network::outbox::Sink;
+use rlaunch_bootstrap::callback::{
+    Announcement, CallError, Caller, Conversation, HANDSHAKE, OwnKey, PublicKey, parse_address_word,
+};
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::oob::AttemptOutcome;
+use rlaunch_bootstrap::secure::SecureError;
+use rlaunch_bootstrap::wire::PROTOCOL_VERSION;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// How long the launcher may take to answer, at all of its addresses together.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The next address is tried when the one before has not answered within this.
+const STAGGER: Duration = Duration::from_millis(200);
+/// How much of a connection is read at once, in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// What the command line says of the launcher.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    addresses: Vec<SocketAddr>,
+    key: PublicKey,
+    node: NodeId,
+}
+
+impl Launcher {
+    /// Of the words behind `agent`: `--callback ADDRESS[,ADDRESS…] KEY NODE`, or none at all.
+    pub(crate) fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Option<Launcher>, ()> {
+        let Some(option) = words.next() else { return Ok(None) };
+        let mut word = || words.next().and_then(|word| word.into_string().ok()).ok_or(());
+        let (addresses, key, node) = (word()?, word()?, word()?);
+        let addresses: Option<Vec<_>> = addresses.split(',').map(parse_address_word).collect();
+        let launcher = Launcher {
+            addresses: addresses.ok_or(())?,
+            key: key.parse().map_err(drop)?,
+            node: NodeId(node.parse().map_err(drop)?),
+        };
+        let is_all = option == "--callback" && words.next().is_none();
+        is_all.then_some(Some(launcher)).ok_or(())
+    }
+
+    /// Announces a key and dials. Fails with a sentence, which stdout has been told, too.
+    pub(crate) async fn call(&self) -> io::Result<(Hearing, Telling)> {
+        let key = OwnKey::generate().map_err(io::Error::other)?;
+        announce(&Announcement::Calls { version: PROTOCOL_VERSION, key: key.public() })?;
+        match self.dial_all(Arc::new(key)).await {
+            Ok((tcp, conversation)) => {
+                let (reading, writing) = tcp.into_split();
+                let hearing = Hearing {
+                    tcp: reading,
+                    conversation: conversation.clone(),
+                    received: Vec::with_capacity(CHUNK),
+                };
+                Ok((hearing, Telling { tcp: writing, conversation }))
+            }
+            Err(why) => {
+                announce(&Announcement::Failed(why.clone()))?;
+                Err(io::Error::other(format!("cannot reach the launcher: {why}")))
+            }
+        }
+    }
+
+    /// The first address that answers as the launcher does; or why none has.
+    async fn dial_all(&self, own: Arc<OwnKey>) -> Result<(TcpStream, Conversation), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut outcomes = vec![AttemptOutcome::NoAnswer; self.addresses.len()];
+        let mut waiting = self.addresses.iter().copied().enumerate();
+        let mut dialling = JoinSet::new();
+        let mut next_at = Instant::now();
+        loop {
+            if dialling.is_empty() || Instant::now() >= next_at {
+                match waiting.next() {
+                    Some((index, address)) => {
+                        let dial = dial(address, own.clone(), self.key, self.node, deadline);
+                        dialling.spawn(async move { (index, dial.await) });
+                        next_at = Instant::now() + STAGGER;
+                    }
+                    None if dialling.is_empty() => return Err(self.describe(&outcomes)),
+                    None => next_at = deadline + STAGGER,
+                }
+            }
+            tokio::select! {
+                Some(Ok((index, dialled))) = dialling.join_next() => match dialled {
+                    Ok(connected) => return Ok(connected),
+                    Err(outcome) => {
+                        outcomes[index] = outcome;
+                        next_at = Instant::now();
+                    }
+                },
+                () = sleep_until(next_at) => {}
+            }
+        }
+    }
+
+    /// `10.0.0.1:21003 (no answer), 10.1.0.1:21003 (refused)`
+    fn describe(&self, outcomes: &[AttemptOutcome]) -> String {
+        let tried = self.addresses.iter().zip(outcomes);
+        let tried = tried.map(|(address, outcome)| format!("{address} ({outcome})"));
+        tried.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Says it on stdout, on a line of its own whatever stands there already.
+fn announce(announcement: &Announcement) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    write!(stdout, "\n{announcement}\n")?;
+    stdout.flush()
+}
+
+/// Why one address leads nowhere.
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+async fn dial(
+    address: SocketAddr,
+    own: Arc<OwnKey>,
+    launcher: PublicKey,
+    node: NodeId,
+    deadline: Instant,
+) -> Result<(TcpStream, Conversation), AttemptOutcome> {
+    let dialling = async {
+        let mut tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        let (caller, first) = Caller::start(&own, &launcher, node)?;
+        tcp.write_all(&first).await?;
+        let mut answer = [0; HANDSHAKE];
+        tcp.read_exact(&mut answer).await?;
+        Ok::<_, DialError>((tcp, Conversation::new(caller.finish(&answer)?)))
+    };
+    match timeout_at(deadline, dialling).await {
+        Ok(dialled) => dialled.map_err(outcome_of),
+        Err(_) => Err(AttemptOutcome::NoAnswer),
+    }
+}
+
+fn outcome_of(error: DialError) -> AttemptOutcome {
+    match error {
+        DialError::Call(CallError::Noise(error)) => AttemptOutcome::System(error.to_string()),
+        DialError::Call(error) => AttemptOutcome::Stranger(error.to_string()),
+        DialError::Io(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
+            io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                AttemptOutcome::NoRoute
+            }
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                AttemptOutcome::Stranger("the connection ended".to_owned())
+            }
+            _ => AttemptOutcome::System(error.to_string()),
+        },
+    }
+}
+
+/// What the launcher says.
+pub(crate) struct Hearing {
+    tcp: OwnedReadHalf,
+    conversation: Conversation,
+    received: Vec<u8>,
+}
+
+impl Source for Hearing {
+    async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        into.clear();
+        while into.is_empty() {
+            self.received.clear();
+            if self.tcp.read_buf(&mut self.received).await? == 0 {
+                return Ok(false);
+            }
+            self.conversation.open(&self.received, into).map_err(broken)?;
+        }
+        Ok(true)
+    }
+}
+
+/// What the agent says.
+pub(crate) struct Telling {
+    tcp: OwnedWriteHalf,
+    conversation: Conversation,
+}
+
+impl Sink for Telling {
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sealed = self.conversation.seal(bytes).map_err(broken)?;
+        self.tcp.write_all(&sealed).await
+    }
+
+    async fn end(&mut self) -> io::Result<()> {
+        self.tcp.shutdown().await
+    }
+}
+
+fn broken(error: SecureError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Launcher>, ()> {
+        Launcher::parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn the_words_behind_agent_are_all_or_none() {
+        assert!(matches!(parse(""), Ok(None)));
+        let key = "0f".repeat(32);
+        let launcher = parse(&format!("--callback 10.0.0.1:21003,fd00::1:21004 {key} 7"));
+        let launcher = launcher.unwrap().unwrap();
+        assert_eq!(launcher.node, NodeId(7));
+        assert_eq!(launcher.key.to_string(), key);
+        let addresses: Vec<String> = launcher.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.0.0.1:21003", "[fd00::1]:21004"]);
+        for bad in ["--other 1:1 x 7", "--callback", "--callback 10.0.0.1:1 00 7", "x"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert!(parse(&format!("--callback 10.0.0.1:21003 {key} 7 8")).is_err());
+    }
+
+    #[tokio::test]
+    async fn every_address_that_failed_is_named() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let stranger = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let hangs_up = stranger.local_addr().unwrap();
+        tokio::spawn(async move { while stranger.accept().await.is_ok() {} });
+        let (own, key) = (OwnKey::generate().unwrap(), OwnKey::generate().unwrap().public());
+        let launcher = Launcher { addresses: vec![closed, hangs_up], key, node: NodeId(0) };
+        let why = launcher.dial_all(Arc::new(own)).await.map(drop).unwrap_err();
+        let expected = format!("{closed} (refused), {hangs_up} (somebody else answered: ");
+        assert!(why.starts_with(&expected), "{why}");
+    }
+}

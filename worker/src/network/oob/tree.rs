@@ -1,0 +1,449 @@
+//! This node in the tree: carries what the node machine wants said over edges, or through the
+//! launcher where there is no edge, and hands it what comes.
+
+use super::accept::{self, Backs, PATIENCE};
+use super::dial::{Dialling, Outcome, STAGGER};
+use super::edge::{Edge, FromEdge, Proved};
+use crate::network::horovod::{Backroom, Door};
+use crate::network::outbox::Outbox;
+use crate::network::services::Services;
+use crate::say::complain;
+use bytes::Bytes;
+use nix::time::{ClockId, clock_gettime};
+use rlaunch_bootstrap::client::news;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::{ExitStatus, Job};
+use rlaunch_bootstrap::oob::{EdgeReport, ParentPeer};
+use rlaunch_bootstrap::tree::Time;
+use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::tree::gathered::RECORD_HEADER;
+use rlaunch_bootstrap::tree::link::{Frame, Head, Link};
+use rlaunch_bootstrap::tree::message::{Kind, MAX_BLOB};
+use rlaunch_bootstrap::tree::node::{Answer, Call, CallId, ClientId, Input, Node, Output, Tidings};
+use rlaunch_bootstrap::tree::payload::Payload;
+use rlaunch_bootstrap::tree::shape::Shape;
+use rlaunch_bootstrap::wire::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_FRAME};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// How long the last frames may take to be written.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// What carries the frames between this node and a neighbour.
+enum Carrier {
+    /// Nothing yet.
+    Awaited,
+    Tcp(Edge),
+    /// The launcher, and what has come of a frame.
+    Relay(Decoder<Head>),
+    /// The neighbour left in order.
+    Gone,
+}
+
+struct Neighbour {
+    link: Link,
+    carrier: Carrier,
+}
+
+/// This node, its neighbours and its ranks' calls.
+pub(crate) struct Tree {
+    node: Node,
+    me: NodeId,
+    neighbours: BTreeMap<NodeId, Neighbour>,
+    payload_limit: usize,
+    silence: Duration,
+    outbox: Outbox,
+    services: Services,
+    /// The way of this node's ranks to Horovod's store.
+    door: Door,
+    /// That store, which the root's agent has.
+    store: Backroom,
+    from_edges: mpsc::UnboundedReceiver<(NodeId, FromEdge)>,
+    to_self: mpsc::UnboundedSender<(NodeId, FromEdge)>,
+    children: mpsc::UnboundedReceiver<Proved>,
+    dialling: JoinSet<Outcome>,
+    parent: Option<NodeId>,
+    doors: JoinSet<()>,
+    beat: Interval,
+    ranks: Vec<Rank>,
+    news: VecDeque<News>,
+}
+
+/// What the agent itself has waited for.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The rank table has come.
+    Table(Payload),
+    /// Every agent has met: see [`Tree::meet`].
+    Met(Answer),
+}
+
+/// By which calls of the agent are told from those of ranks, whose connections are counted from 0.
+const OWN: ClientId = ClientId(u64::MAX);
+/// And those of Horovod's ranks.
+const HOROVOD: ClientId = ClientId(u64::MAX - 1);
+
+impl Tree {
+    /// Opens the doors for the children and sets out for the parent, if there is one.
+    pub(crate) fn join(
+        job: &Job,
+        listeners: Vec<TcpListener>,
+        parent: Option<ParentPeer>,
+        services: Services,
+        outbox: &Outbox,
+    ) -> Tree {
+        let shape = Shape::new(job.oob.nodes, job.oob.radix);
+        let node = Node::new(job.node, shape, job.ranks.iter().map(|spec| spec.rank));
+        let (to_self, from_edges) = mpsc::unbounded_channel();
+        let (proved, children) = mpsc::unbounded_channel();
+        let dialling = Dialling {
+            secret: job.oob.secret.clone(),
+            job: job.id,
+            me: job.node,
+            listeners: listeners.iter().filter_map(|l| l.local_addr().ok()).collect(),
+            backs: Backs::default(),
+            silence: job.silence(),
+            stagger: STAGGER,
+            patience: PATIENCE,
+        };
+        let expected: Vec<NodeId> = shape.children(job.node).collect();
+        let mut doors = JoinSet::new();
+        for listener in listeners {
+            let (expected, proved) = (expected.clone(), proved.clone());
+            doors.spawn(accept::accept_all(listener, expected, dialling.clone(), proved));
+        }
+        let neighbours = shape.parent(job.node).into_iter().chain(expected);
+        let fresh = || Neighbour { link: Link::default(), carrier: Carrier::Awaited };
+        let mut tree = Tree {
+            node,
+            me: job.node,
+            neighbours: neighbours.map(|id| (id, fresh())).collect(),
+            payload_limit: payload_limit(job.world_size),
+            silence: job.silence(),
+            outbox: outbox.clone(),
+            services,
+            door: Door::absent(),
+            store: Backroom::default(),
+            from_edges,
+            to_self,
+            children,
+            dialling: JoinSet::new(),
+            parent: shape.parent(job.node),
+            doors,
+            beat: beats(),
+            ranks: job.ranks.iter().map(|spec| spec.rank).collect(),
+            news: VecDeque::new(),
+        };
+        if let Some(parent) = parent {
+            tree.dialling.spawn(async move { dialling.join(&parent).await });
+        }
+        tree
+    }
+
+    /// Waits for something to happen and sees to it. Safe to cancel.
+    pub(crate) async fn turn(&mut self) {
+        let left = self.node.poll_timeout().map(|due| due.since(now()));
+        let timer = async {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some((peer, what)) = self.from_edges.recv() => match what {
+                FromEdge::Frame(frame) => self.take_frame(peer, frame),
+                FromEdge::Broke(how) => self.on_broken(peer, &how),
+            },
+            Some(proved) = self.children.recv() => self.on_child(proved),
+            Some(Ok(outcome)) = self.dialling.join_next() => self.on_dialled(outcome),
+            input = self.services.next() => self.hand(input),
+            (request, question) = self.door.next() => {
+                self.hand(Input::Ask(CallId { client: HOROVOD, request }, question));
+            }
+            _ = self.beat.tick() => {
+                for neighbour in self.neighbours.values_mut() {
+                    neighbour.link.beat();
+                }
+            }
+            () = timer => self.node.handle_timeout(now()),
+        }
+        self.settle();
+    }
+
+    /// Carries what ranks ask of Horovod's store through this door.
+    pub(crate) fn serve_horovod(&mut self, door: Door) {
+        self.door = door;
+    }
+
+    /// What has come for the agent itself.
+    pub(crate) fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// The launcher sent the rank table.
+    pub(crate) fn table(&mut self, table: Vec<u8>) {
+        self.hand(Input::Table(table.into()));
+        self.settle();
+    }
+
+    /// Meets every other agent, each in the names of its ranks; `given` is what these give, in their
+    /// order, and nothing where there is less. [`News::Met`] tells when everybody has come.
+    pub(crate) fn meet(&mut self, kind: Kind, name: &str, given: &[Vec<u8>]) {
+        let name: Arc<str> = name.into();
+        let ranks = self.ranks.clone();
+        for (request, rank) in (0..).zip(ranks) {
+            let blob = given.get(request as usize).cloned().unwrap_or_default();
+            let call = Call::Meet { kind, name: name.clone(), blob, timeout: None };
+            self.hand(Input::Call(rank, CallId { client: OWN, request }, call));
+        }
+        self.settle();
+    }
+
+    /// Tells this node's ranks what happened elsewhere.
+    pub(crate) fn tell_ranks(&mut self, news: &news::News) {
+        self.services.tell(news);
+    }
+
+    /// A rank was started.
+    pub(crate) fn rank_started(&mut self, rank: Rank, pid: u32) {
+        self.hand(Input::RankStarted(rank, pid));
+    }
+
+    /// A rank ended.
+    pub(crate) fn rank_ended(&mut self, rank: Rank, status: ExitStatus) {
+        self.hand(Input::RankEnded(rank, status));
+        self.settle();
+    }
+
+    /// The launcher carried bytes here from a neighbour.
+    pub(crate) fn relayed(&mut self, from: NodeId, data: &[u8]) {
+        if self.neighbours.get(&from).is_none_or(|n| matches!(n.carrier, Carrier::Gone)) {
+            return;
+        }
+        self.relay(from);
+        if let Some(Neighbour { carrier: Carrier::Relay(decoder), .. }) =
+            self.neighbours.get_mut(&from)
+        {
+            decoder.push(data);
+        }
+        while let Some(Neighbour { carrier: Carrier::Relay(decoder), .. }) =
+            self.neighbours.get_mut(&from)
+        {
+            match decoder.next_frame() {
+                Ok(Some((head, payload))) => {
+                    self.take_frame(from, Frame { head, payload: payload.into() });
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail(from, &error.to_string());
+                    break;
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// Whether other nodes reach one another through this one.
+    pub(crate) fn has_children(&self) -> bool {
+        self.neighbours.keys().any(|id| *id > self.me)
+    }
+
+    /// The job is over: calls that wait are answered, neighbours are told.
+    pub(crate) async fn leave(mut self) {
+        self.node.abandon("the job is over");
+        self.settle();
+        let edges: Vec<Edge> = self
+            .neighbours
+            .into_values()
+            .filter_map(|neighbour| match neighbour.carrier {
+                Carrier::Tcp(edge) => Some(edge),
+                _ => None,
+            })
+            .collect();
+        for edge in &edges {
+            edge.send(Head::Leaving.into());
+        }
+        let written = async {
+            for edge in edges {
+                edge.finish().await;
+            }
+        };
+        // Who does not read any more need not know.
+        let _ = tokio::time::timeout(LAST_WORDS, written).await;
+        self.services.close().await;
+    }
+
+    fn hand(&mut self, input: Input) {
+        let from = match &input {
+            Input::Packet(from, _) => Some(*from),
+            _ => None,
+        };
+        if let (Err(violation), Some(from)) = (self.node.handle(now(), input), from) {
+            self.fail(from, &violation.to_string());
+        }
+    }
+
+    fn take_frame(&mut self, from: NodeId, frame: Frame) {
+        let Some(neighbour) = self.neighbours.get_mut(&from) else { return };
+        if frame.head == Head::Leaving {
+            neighbour.carrier = Carrier::Gone;
+            return;
+        }
+        match neighbour.link.receive(frame) {
+            Ok(Some(packet)) => self.hand(Input::Packet(from, packet)),
+            Ok(None) => {}
+            Err(violation) => self.fail(from, &violation.to_string()),
+        }
+    }
+
+    /// A neighbour is an agent of the same build and job: what it does wrong is a fault of
+    /// rlaunch's own.
+    fn fail(&mut self, from: NodeId, cause: &str) {
+        complain!("rlaunch-worker: node {from}: {cause}");
+        let operation = format!("understand node {from}");
+        self.outbox.send(&FromAgent::Failed { operation, cause: cause.to_owned() });
+    }
+
+    fn on_child(&mut self, proved: Proved) {
+        let peer = proved.peer;
+        let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
+        if matches!(neighbour.carrier, Carrier::Awaited) {
+            let edge = proved.carry(self.payload_limit, self.silence, self.to_self.clone());
+            neighbour.carrier = Carrier::Tcp(edge);
+            neighbour.link.carrier_up();
+        }
+        self.close_doors();
+    }
+
+    fn on_dialled(&mut self, outcome: Outcome) {
+        let Some(parent) = self.parent else { return };
+        let Outcome { edge, failed } = outcome;
+        let addresses = edge.as_ref().map(|edge| (edge.local, edge.remote));
+        self.outbox.send(&FromAgent::Edge(EdgeReport { edge: addresses, failed }));
+        match (edge, self.neighbours.get_mut(&parent)) {
+            (Some(proved), Some(neighbour)) => {
+                let edge = proved.carry(self.payload_limit, self.silence, self.to_self.clone());
+                neighbour.carrier = Carrier::Tcp(edge);
+                neighbour.link.carrier_up();
+            }
+            _ => self.relay(parent),
+        }
+        self.close_doors();
+    }
+
+    /// Nobody else is expected.
+    fn close_doors(&mut self) {
+        let awaited = |n: &Neighbour| matches!(n.carrier, Carrier::Awaited);
+        if !self.neighbours.values().any(awaited) {
+            self.doors.abort_all();
+        }
+    }
+
+    fn on_broken(&mut self, peer: NodeId, how: &str) {
+        let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
+        if matches!(neighbour.carrier, Carrier::Tcp(_)) {
+            neighbour.link.carrier_down();
+            self.outbox.send(&FromAgent::EdgeBroke { peer, how: how.to_owned() });
+            self.relay(peer);
+        }
+    }
+
+    /// From now on the launcher carries what goes between here and `peer`.
+    fn relay(&mut self, peer: NodeId) {
+        let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
+        if !matches!(neighbour.carrier, Carrier::Relay(_)) {
+            neighbour.carrier = Carrier::Relay(Decoder::new(self.payload_limit));
+            neighbour.link.carrier_up();
+        }
+        self.close_doors();
+    }
+
+    /// Does what the machines want done.
+    fn settle(&mut self) {
+        while let Some(output) = self.node.poll_output() {
+            match output {
+                Output::Send(to, packet) => {
+                    if let Some(neighbour) = self.neighbours.get_mut(&to) {
+                        neighbour.link.send(packet);
+                    }
+                }
+                // Every rank has its answer, and all of them say the same.
+                Output::Answer(CallId { client: OWN, request }, answer) => {
+                    self.news.extend((request == 0).then_some(News::Met(answer)));
+                }
+                Output::Answer(CallId { client: HOROVOD, request }, answer) => {
+                    self.door.answer(request, answer);
+                }
+                Output::Answer(id, answer) => self.services.answer(id, answer),
+                Output::Asked(request, question) => {
+                    let answer = self.store.answer(&question);
+                    self.hand(Input::Told(request, answer));
+                }
+                Output::Table(table) => self.news.push_back(News::Table(table)),
+                Output::Tell(tidings) => self.outbox.send(&told(tidings)),
+            }
+        }
+        for (&peer, neighbour) in &mut self.neighbours {
+            while let Some(frame) = neighbour.link.poll_frame() {
+                match &neighbour.carrier {
+                    Carrier::Tcp(edge) => edge.send(frame),
+                    Carrier::Relay(_) => send_relayed(&self.outbox, peer, &frame),
+                    Carrier::Awaited | Carrier::Gone => {}
+                }
+            }
+        }
+    }
+}
+
+fn send_relayed(outbox: &Outbox, to: NodeId, frame: &Frame) {
+    let head = match encode_head(&frame.head, frame.payload.len()) {
+        Ok(head) => Bytes::from(head),
+        Err(error) => return complain!("rlaunch-worker: {error}"),
+    };
+    for chunk in std::iter::once(&head).chain(frame.payload.chunks()) {
+        for part in chunk.chunks(MAX_FILE_CHUNK) {
+            outbox.send(&FromAgent::Relay { to, data: part.to_vec() });
+        }
+    }
+}
+
+fn told(tidings: Tidings) -> FromAgent {
+    match tidings {
+        Tidings::TableEverywhere => FromAgent::TableEverywhere,
+        Tidings::Aborted { by, text } => FromAgent::Aborted { by, text },
+        Tidings::Waiting { operation, waited, missing } => {
+            FromAgent::Waiting { what: operation.to_string(), waited_ms: millis(waited), missing }
+        }
+        Tidings::WaitingForKey { key, waited } => {
+            FromAgent::WaitingForKey { key: key.to_string(), waited_ms: millis(waited) }
+        }
+        Tidings::Event { rank, text } => FromAgent::RankEvent { rank, text },
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The largest gather of the job, or the rank table.
+fn payload_limit(world_size: u32) -> usize {
+    let gather = (world_size as usize).saturating_mul(MAX_BLOB + RECORD_HEADER);
+    gather.max(MAX_FRAME).min(u32::MAX as usize)
+}
+
+fn beats() -> Interval {
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beat
+}
+
+/// This machine's clock, which never goes back and which its ranks can read as well.
+fn now() -> Time {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    Time(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,549 @@
+//! The agent's socket for its ranks: whoever shows that it belongs to the job may call.
+//!
+//! A client that is no rank, sends rubbish or does not read its answers is let go; the others do
+//! not notice.
+
+use crate::cleanup::workspace::Workspace;
+use crate::node::environment::Environment;
+use crate::say::complain;
+use bytes::Bytes;
+use rlaunch_bootstrap::client::news::{MOST_NEWS, News};
+use rlaunch_bootstrap::client::wire::{
+    CLIENT_VERSION, FromRank, HelloRefusal, MAX_CALL, Reply, ToRank, Token,
+};
+use rlaunch_bootstrap::env::{
+    PATH, RLAUNCH_RANK_TABLE, RLAUNCH_SOCKET, RLAUNCH_TOKEN, join_search_path,
+};
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::job::{Job, Problem};
+use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::tree::node::{Answer, CallId, ClientId, Input};
+use rlaunch_bootstrap::tree::payload::Payload;
+use rlaunch_bootstrap::tree::rank_set::RankSet;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// The socket's name in the job's directory.
+const NAME: &str = "agent.sock";
+/// How long a process may take to say who it is.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections at once.
+const MOST_CLIENTS: usize = 4096;
+/// Answers that may wait for a client to read them.
+const MOST_UNREAD: usize = 1024;
+/// How long the last answers may take to be read once the job is over.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Who may call.
+struct Guest {
+    job: JobId,
+    token: Token,
+    world_size: u32,
+    ranks: Vec<Rank>,
+}
+
+/// From the task of a connection.
+enum FromClient {
+    /// Its hello was right; answers and news go this way.
+    Ready(ClientId, mpsc::Sender<Said>),
+    Input(Input),
+}
+
+/// To the task of a connection.
+enum Said {
+    Answer(u64, Reply, Payload),
+    News(News),
+    /// Ranks have left: all that have until the task comes to this.
+    Left(Arc<AtomicBool>, Departed),
+}
+
+/// Ranks whose processes have ended well.
+type Departed = Arc<Mutex<RankSet>>;
+
+/// A connection.
+struct Client {
+    answers: mpsc::Sender<Said>,
+    /// A [`Said::Left`] is on its way to the task. One is enough for a client that reads nothing.
+    is_left_due: Arc<AtomicBool>,
+}
+
+impl Client {
+    fn new(answers: mpsc::Sender<Said>) -> Client {
+        Client { answers, is_left_due: Arc::default() }
+    }
+
+    /// Tells it who has left; `false` where it reads nothing.
+    fn tell_who_left(&self, departed: &Departed) -> bool {
+        let is_due = &self.is_left_due;
+        let left = || Said::Left(is_due.clone(), departed.clone());
+        is_due.swap(true, Ordering::Relaxed) || self.answers.try_send(left()).is_ok()
+    }
+}
+
+/// The open socket.
+pub(crate) struct Services {
+    /// `None` when it is not open.
+    path: Option<PathBuf>,
+    events: mpsc::Receiver<FromClient>,
+    clients: BTreeMap<ClientId, Client>,
+    /// What was told to all of them, for those who come later.
+    news: Vec<News>,
+    departed: Departed,
+    door: JoinHandle<()>,
+}
+
+impl Services {
+    /// Opens the socket of `job`; a job without a directory has none, and its ranks none to call.
+    pub(crate) fn for_job(job: &Job, directory: Option<&Path>) -> Result<Services, Problem> {
+        let Some(directory) = directory else { return Ok(Services::absent()) };
+        let ranks = job.ranks.iter().map(|spec| spec.rank).collect();
+        let opened = Services::open(directory, (job.id, job.token), job.world_size, ranks);
+        opened.map_err(|error| Problem::System {
+            operation: format!("open a socket in {}", directory.display()),
+            cause: error.to_string(),
+        })
+    }
+
+    fn absent() -> Services {
+        let (_, events) = mpsc::channel(1);
+        let (clients, news, departed) = Default::default();
+        Services { path: None, events, clients, news, departed, door: tokio::spawn(async {}) }
+    }
+
+    /// Tells the ranks where it is, and where the commands are that use it.
+    pub(crate) fn announce(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
+        let (Some(path), Some(table)) = (&self.path, workspace.rank_table()) else { return };
+        env.insert(RLAUNCH_SOCKET.into(), path.into());
+        env.insert(RLAUNCH_TOKEN.into(), job.token.reveal().into());
+        env.insert(RLAUNCH_RANK_TABLE.into(), table.into());
+        match workspace.commands() {
+            Ok(directory) => {
+                let own = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
+                env.insert(PATH.into(), join_search_path(&own, directory.as_os_str()));
+            }
+            // The socket is there all the same.
+            Err(error) => complain!("rlaunch-worker: cannot link the commands of ranks: {error}"),
+        }
+    }
+
+    /// Opens the socket in `directory`, which only this user can enter.
+    pub(crate) fn open(
+        directory: &Path,
+        (job, token): (JobId, Token),
+        world_size: u32,
+        ranks: Vec<Rank>,
+    ) -> io::Result<Services> {
+        let path = directory.join(NAME);
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let guest = Arc::new(Guest { job, token, world_size, ranks });
+        let (sender, events) = mpsc::channel(64);
+        let door = tokio::spawn(accept_all(listener, guest, sender));
+        let (clients, news, departed) = Default::default();
+        Ok(Services { path: Some(path), events, clients, news, departed, door })
+    }
+
+    /// The next call, or the end of a client. Safe to cancel.
+    pub(crate) async fn next(&mut self) -> Input {
+        loop {
+            match self.events.recv().await {
+                Some(FromClient::Ready(id, answers)) => {
+                    // There is room: nothing else was said yet.
+                    for news in &self.news {
+                        let _ = answers.try_send(Said::News(news.clone()));
+                    }
+                    let client = Client::new(answers);
+                    if !lock(&self.departed).is_empty() {
+                        client.tell_who_left(&self.departed);
+                    }
+                    self.clients.insert(id, client);
+                }
+                Some(FromClient::Input(input)) => {
+                    if let Input::ClientGone(id) = &input {
+                        self.clients.remove(id);
+                    }
+                    return input;
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Sends an answer. A client that has not read a thousand of them is let go.
+    pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
+        let (reply, payload) = answer.split();
+        if let Some(client) = self.clients.get(&id.client)
+            && client.answers.try_send(Said::Answer(id.request, reply, payload)).is_err()
+        {
+            self.clients.remove(&id.client);
+        }
+    }
+
+    /// Tells all who are connected, and those who will be. What is told once is not told again.
+    pub(crate) fn tell(&mut self, news: &News) {
+        if let News::RanksLeft { ranks } = news {
+            lock(&self.departed).extend(ranks);
+            self.clients.retain(|_, client| client.tell_who_left(&self.departed));
+            return;
+        }
+        if self.news.len() == MOST_NEWS || self.news.contains(news) {
+            return;
+        }
+        self.news.push(news.clone());
+        let told = |client: &mut Client| client.answers.try_send(Said::News(news.clone()));
+        self.clients.retain(|_, client| told(client).is_ok());
+    }
+
+    /// Lets nobody in any more, and those who are in read what was said.
+    pub(crate) async fn close(mut self) {
+        self.door.abort();
+        let open: Vec<_> = std::mem::take(&mut self.clients).into_values().collect();
+        let read = async {
+            for Client { answers, .. } in open {
+                let sent = answers.max_capacity();
+                // All permits are back once the writer has taken everything.
+                let _ = answers.reserve_many(sent).await;
+            }
+        };
+        let _ = timeout(LAST_WORDS, read).await;
+    }
+}
+
+fn lock(departed: &Departed) -> MutexGuard<'_, RankSet> {
+    departed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn accept_all(listener: UnixListener, guest: Arc<Guest>, events: mpsc::Sender<FromClient>) {
+    let seats = Arc::new(Semaphore::new(MOST_CLIENTS));
+    for number in 0.. {
+        // Closed only with this task.
+        let Ok(seat) = seats.clone().acquire_owned().await else { return };
+        let socket = loop {
+            match listener.accept().await {
+                Ok((socket, _)) => break socket,
+                // Too many open files, for a while.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        let (guest, events) = (guest.clone(), events.clone());
+        tokio::spawn(async move {
+            serve(socket, ClientId(number), &guest, events).await;
+            drop(seat);
+        });
+    }
+}
+
+/// Serves a connection until it ends.
+async fn serve(socket: UnixStream, id: ClientId, guest: &Guest, events: mpsc::Sender<FromClient>) {
+    if !is_same_user(&socket) {
+        return;
+    }
+    let (reading, mut writing) = socket.into_split();
+    let mut client = Incoming { reading, decoder: Decoder::new(0).with_head_limit(MAX_CALL) };
+    let hello = timeout(HELLO_TIMEOUT, client.next()).await.ok().flatten();
+    let Some(hello) = hello else { return };
+    let rank = match guest.check(&hello) {
+        Ok(rank) => rank,
+        Err(why) => {
+            let _ = timeout(HELLO_TIMEOUT, write(&mut writing, &ToRank::Refused(why))).await;
+            return;
+        }
+    };
+    let welcome = ToRank::Welcome { world_size: guest.world_size };
+    if write(&mut writing, &welcome).await.is_err() {
+        return;
+    }
+    let (answers, queue) = mpsc::channel(MOST_UNREAD);
+    if events.send(FromClient::Ready(id, answers)).await.is_err() {
+        return;
+    }
+    tokio::select! {
+        () = client.pass_on(id, rank, &events) => {}
+        () = write_answers(writing, queue) => {}
+    }
+    // The agent may be leaving.
+    let _ = events.send(FromClient::Input(Input::ClientGone(id))).await;
+}
+
+/// Only the ranks' user, who is the agent's, and root may call.
+fn is_same_user(socket: &UnixStream) -> bool {
+    let uid = nix::unistd::geteuid().as_raw();
+    socket.peer_cred().is_ok_and(|peer| peer.uid() == uid || peer.uid() == 0)
+}
+
+impl Guest {
+    fn check(&self, hello: &FromRank) -> Result<Rank, HelloRefusal> {
+        match hello {
+            FromRank::Hello { version, .. } if *version != CLIENT_VERSION => {
+                Err(HelloRefusal::Version(CLIENT_VERSION))
+            }
+            FromRank::Hello { job, rank, token, .. }
+                if *job == self.job && *token == self.token && self.ranks.contains(rank) =>
+            {
+                Ok(*rank)
+            }
+            _ => Err(HelloRefusal::NotOfThisJob),
+        }
+    }
+}
+
+struct Incoming {
+    reading: OwnedReadHalf,
+    decoder: Decoder<FromRank>,
+}
+
+impl Incoming {
+    /// The next frame; `None` at the end, and when what comes is none.
+    async fn next(&mut self) -> Option<FromRank> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            if let Some((message, _)) = self.decoder.next_frame().ok()? {
+                return Some(message);
+            }
+            match self.reading.read(&mut buffer).await {
+                Ok(0) | Err(_) => return None,
+                Ok(length) => self.decoder.push(&buffer[..length]),
+            }
+        }
+    }
+
+    async fn pass_on(&mut self, client: ClientId, rank: Rank, events: &mpsc::Sender<FromClient>) {
+        while let Some(FromRank::Call { request, call }) = self.next().await {
+            let id = CallId { client, request };
+            if events.send(FromClient::Input(Input::Call(rank, id, call))).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<Said>) {
+    while let Some(said) = queue.recv().await {
+        let (frame, payload) = match said {
+            Said::Answer(request, reply, payload) => (ToRank::Reply { request, reply }, payload),
+            Said::News(news) => (ToRank::News(news), Payload::empty()),
+            Said::Left(is_due, departed) => {
+                is_due.store(false, Ordering::Relaxed);
+                let ranks = lock(&departed).clone();
+                (ToRank::News(News::RanksLeft { ranks }), Payload::empty())
+            }
+        };
+        let head = encode_head(&frame, payload.len());
+        let Ok(head) = head.map(Bytes::from) else { return };
+        for chunk in std::iter::once(&head).chain(payload.chunks()) {
+            if writing.write_all(chunk).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn write(writing: &mut OwnedWriteHalf, message: &ToRank) -> io::Result<()> {
+    let frame = encode_head(message, 0).map_err(io::Error::other)?;
+    writing.write_all(&frame).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::client::{Client, ClientError, Credentials};
+    use rlaunch_bootstrap::id::NodeId;
+    use rlaunch_bootstrap::tree::Time;
+    use rlaunch_bootstrap::tree::node::{Node, Output};
+    use rlaunch_bootstrap::tree::shape::Shape;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as Blocking;
+    use std::thread;
+
+    const TOKEN: Token = Token([7; 16]);
+
+    /// An agent of three ranks and no neighbours, until the test ends.
+    struct Agent {
+        directory: tempfile::TempDir,
+    }
+
+    impl Agent {
+        fn start() -> Agent {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().to_owned();
+            let (ready, is_ready) = std::sync::mpsc::channel();
+            thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.unwrap().block_on(async {
+                    let ranks: Vec<Rank> = (0..3).map(Rank).collect();
+                    let mut node = Node::new(NodeId(0), Shape::new(1, 1), ranks.clone());
+                    let mut services = Services::open(&path, (JobId(1), TOKEN), 3, ranks).unwrap();
+                    node.handle(Time(0), Input::Table(Payload::empty())).unwrap();
+                    ready.send(()).unwrap();
+                    loop {
+                        let input = services.next().await;
+                        node.handle(Time(0), input).unwrap();
+                        while let Some(output) = node.poll_output() {
+                            if let Output::Answer(id, answer) = output {
+                                services.answer(id, answer);
+                            }
+                        }
+                    }
+                });
+            });
+            is_ready.recv().unwrap();
+            Agent { directory }
+        }
+
+        fn credentials(&self, rank: u32) -> Credentials {
+            Credentials {
+                socket: self.directory.path().join(NAME),
+                job: JobId(1),
+                rank: Rank(rank),
+                token: TOKEN,
+                timeout: Some(Duration::from_secs(10)),
+            }
+        }
+
+        fn raw(&self) -> Blocking {
+            let socket = Blocking::connect(self.directory.path().join(NAME)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            socket
+        }
+
+        /// Three ranks meet and read what one of them kept.
+        fn assert_serves(&self) {
+            let rank = |rank: u32| {
+                let credentials = self.credentials(rank);
+                thread::spawn(move || {
+                    let mut client = Client::connect(credentials).unwrap();
+                    if rank == 0 {
+                        client.put("n", "k", b"value").unwrap();
+                    }
+                    assert_eq!(&client.wait("n", "k").unwrap()[..], b"value");
+                    client.barrier("b").unwrap();
+                    assert_eq!(client.get("n", "other").unwrap(), None);
+                    client.all_gather("g", &[rank as u8]).unwrap()
+                })
+            };
+            for thread in (0..3).map(rank).collect::<Vec<_>>() {
+                assert_eq!(thread.join().unwrap(), [vec![0], vec![1], vec![2]]);
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_meet_over_the_socket() {
+        Agent::start().assert_serves();
+    }
+
+    /// One frame is enough, however many ranks leave before the client reads anything.
+    #[test]
+    fn a_client_that_reads_late_hears_of_all_ranks_that_have_left() {
+        const LEFT: u32 = 3 * MOST_UNREAD as u32;
+        let directory = tempfile::tempdir().unwrap();
+        let agent = Agent { directory };
+        let credentials = agent.credentials(0);
+        let (told, is_told) = std::sync::mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async {
+            let ranks = (0..3).map(Rank).collect();
+            let path = agent.directory.path();
+            let mut services = Services::open(path, (JobId(1), TOKEN), 3, ranks).unwrap();
+            let client = thread::spawn(move || {
+                let mut client = Client::connect(credentials).unwrap();
+                is_told.recv().unwrap();
+                let mut left = RankSet::new();
+                while left.len() < LEFT {
+                    match client.news(Some(Duration::from_secs(10))).unwrap() {
+                        Some(News::RanksLeft { ranks }) => left.extend(&ranks),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+            while services.clients.is_empty() {
+                let _ = timeout(Duration::from_millis(1), services.next()).await;
+            }
+            for rank in 0..LEFT {
+                services.tell(&News::RanksLeft { ranks: [Rank(rank)].into_iter().collect() });
+            }
+            assert_eq!(services.clients.len(), 1);
+            told.send(()).unwrap();
+            while !client.is_finished() {
+                let _ = timeout(Duration::from_millis(1), services.next()).await;
+            }
+            client.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let agent = Agent::start();
+        let good = agent.credentials(0);
+        let bad = [
+            Credentials { token: Token([8; 16]), ..good.clone() },
+            Credentials { job: JobId(2), ..good.clone() },
+            Credentials { rank: Rank(3), ..good },
+        ];
+        for credentials in bad {
+            let refused = Client::connect(credentials).unwrap_err();
+            assert!(matches!(refused, ClientError::NotWelcome(HelloRefusal::NotOfThisJob)));
+        }
+        agent.assert_serves();
+    }
+
+    #[test]
+    fn rubbish_ends_only_its_own_connection() {
+        let agent = Agent::start();
+        let rubbish: [&[u8]; 4] = [
+            &[0xff; 64],                     // a head of 4 GiB
+            &[1, 0, 0, 0, 0, 0, 0, 0, 99],   // a head that is none
+            &[0, 0, 0, 0, 0xff, 0xff, 0, 0], // a payload where none may be
+            &[9, 0, 0, 0, 0, 0, 0],          // half a frame
+        ];
+        for bytes in rubbish {
+            let mut socket = agent.raw();
+            socket.write_all(bytes).unwrap();
+            assert_eq!(socket.read(&mut [0; 64]).unwrap(), 0, "{bytes:?} was answered");
+        }
+        let mut silent = agent.raw();
+        assert_eq!(silent.read(&mut [0; 64]).unwrap(), 0, "silence was answered");
+        agent.assert_serves();
+    }
+
+    #[test]
+    fn who_leaves_in_a_call_has_arrived() {
+        let agent = Agent::start();
+        let mut impatient = agent.raw();
+        let frames = [
+            FromRank::Hello { version: CLIENT_VERSION, job: JobId(1), rank: Rank(0), token: TOKEN },
+            FromRank::Call {
+                request: 0,
+                call: rlaunch_bootstrap::tree::node::Call::Meet {
+                    kind: rlaunch_bootstrap::tree::message::Kind::Barrier,
+                    name: "b".into(),
+                    blob: vec![],
+                    timeout: None,
+                },
+            },
+        ];
+        for frame in frames {
+            impatient.write_all(&encode_head(&frame, 0).unwrap()).unwrap();
+        }
+        assert!(impatient.read(&mut [0; 64]).unwrap() > 0, "no welcome");
+        drop(impatient);
+        let others = [1, 2].map(|rank| {
+            let credentials = agent.credentials(rank);
+            thread::spawn(move || Client::connect(credentials).unwrap().barrier("b").unwrap())
+        });
+        others.into_iter().for_each(|other| other.join().unwrap());
+    }
+}

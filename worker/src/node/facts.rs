@@ -1,0 +1,107 @@
+//! What the agent says of its node in its first frame.
+
+use crate::node::inventory::{self, Root};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
+use nix::unistd::{Uid, gethostname};
+use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
+use std::net::IpAddr;
+
+/// Reads the facts; what cannot be read is left empty.
+pub(crate) fn read() -> NodeFacts {
+    NodeFacts {
+        hostname: gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        arch: std::env::consts::ARCH.to_owned(),
+        pid: std::process::id(),
+        uid: Uid::effective().as_raw(),
+        addresses: addresses(),
+        ssh_address: std::env::var("SSH_CONNECTION").ok().and_then(|value| ssh_address(&value)),
+        gpus: u32::try_from(inventory::gpus(&Root::live())).unwrap_or(u32::MAX),
+        machine: machine().unwrap_or_default(),
+    }
+}
+
+/// The kernel's boot, and the namespaces that make a host of its own of a container: containers of one
+/// machine share the boot, and may share some of these.
+fn machine() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let mut machine = boot.trim().to_owned();
+    for kind in ["net", "pid", "uts"] {
+        let namespace = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+        machine = format!("{machine} {}", namespace.display());
+    }
+    Some(machine)
+}
+
+/// `SSH_CONNECTION` is `client-address client-port server-address server-port`.
+fn ssh_address(value: &str) -> Option<IpAddr> {
+    value.split(' ').nth(2)?.parse().ok().filter(|address| is_usable(*address))
+}
+
+fn addresses() -> Vec<InterfaceAddress> {
+    let up = |flags: InterfaceFlags| {
+        flags.contains(InterfaceFlags::IFF_UP) && !flags.contains(InterfaceFlags::IFF_LOOPBACK)
+    };
+    let interfaces = getifaddrs().into_iter().flatten().filter(|entry| up(entry.flags));
+    let mut found = Vec::new();
+    for entry in interfaces {
+        let Some(address) = entry.address.as_ref().and_then(ip) else { continue };
+        if is_usable(address) {
+            let prefix = prefix(entry.netmask.as_ref().and_then(ip));
+            found.push(InterfaceAddress { interface: entry.interface_name, address, prefix });
+        }
+    }
+    found
+}
+
+/// How many bits a mask leaves to name the network.
+pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
+    let bits = match mask {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None => 0,
+    };
+    u8::try_from(bits).unwrap_or(0)
+}
+
+/// Loopback and link-local addresses mean nothing on another node.
+fn is_usable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local() && !v6.is_unspecified(),
+    }
+}
+
+pub(crate) fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ssh_address_is_the_third_word() {
+        assert_eq!(ssh_address("192.0.2.1 4711 192.0.2.7 22"), "192.0.2.7".parse().ok());
+        assert_eq!(ssh_address("127.0.0.1 4711 127.0.1.1 22"), None);
+        assert_eq!(ssh_address("fe80::1 1 fd00::2 22"), "fd00::2".parse().ok());
+        assert_eq!(ssh_address("rubbish"), None);
+    }
+
+    #[test]
+    fn an_agent_knows_the_machine_again() {
+        let (one, two) = (read(), read());
+        assert!(one.are_of_one_host(&two), "{one:?} {two:?}");
+        let elsewhere = NodeFacts { hostname: "elsewhere".into(), ..two.clone() };
+        assert!(!one.are_of_one_host(&elsewhere));
+        let silent = NodeFacts { machine: String::new(), ..two };
+        assert!(!silent.are_of_one_host(&silent));
+    }
+
+    #[test]
+    fn loopback_is_never_reported() {
+        assert!(read().addresses.iter().all(|a| !a.address.is_loopback()));
+    }
+}

@@ -1,0 +1,129 @@
+//! Network interfaces.
+
+use super::{Root, netlink, pci};
+use nix::ifaddrs::getifaddrs;
+use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
+use std::net::IpAddr;
+
+const DIRECTORY: &str = "/sys/class/net";
+/// `NAME ADDRESS/PREFIX` on each line.
+const ADDRESSES: &str = "/addresses";
+/// `NAME DESTINATION/PREFIX via GATEWAY`, or without a gateway.
+const ROUTES: &str = "/routes";
+/// What `type` says of IP over InfiniBand (ARPHRD_INFINIBAND) and of loopback.
+const INFINIBAND: u32 = 32;
+const LOOPBACK: u32 = 772;
+
+pub(super) fn read(root: &Root) -> Vec<Netdev> {
+    let addresses = addresses(root);
+    let netdev = |name: String| {
+        let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
+        let own = addresses.iter().filter(|(interface, ..)| *interface == name);
+        Some(Netdev {
+            index: root.value(&file("ifindex"))?,
+            kind: kind(root, &name),
+            mtu: root.value(&file("mtu")).unwrap_or(0),
+            // -1, or an error, where there is no carrier or nothing to say.
+            speed: root.value::<i64>(&file("speed")).and_then(|speed| u32::try_from(speed).ok()),
+            running: is_running(root, &name),
+            hardware_address: root.text(&file("address")).filter(|text| !text.is_empty()),
+            pci: pci_address(root, &name),
+            port_name: root.text(&file("phys_port_name")).filter(|name| !name.is_empty()),
+            device_port: root.value(&file("dev_port")),
+            addresses: own.map(|(_, address, prefix)| (*address, *prefix)).collect(),
+            name,
+        })
+    };
+    let mut netdevs: Vec<Netdev> = root.names(DIRECTORY).into_iter().filter_map(netdev).collect();
+    netdevs.sort_by_key(|netdev| netdev.index);
+    netdevs
+}
+
+/// Interfaces with an address, and of each no more than that.
+pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
+    let mut netdevs: Vec<Netdev> = Vec::new();
+    for (name, address, prefix) in addresses(root) {
+        match netdevs.iter_mut().find(|netdev| netdev.name == name) {
+            Some(netdev) => netdev.addresses.push((address, prefix)),
+            None => {
+                let addresses = vec![(address, prefix)];
+                netdevs.push(Netdev { name, addresses, ..Netdev::default() });
+            }
+        }
+    }
+    netdevs
+}
+
+/// Drivers that do not track their state say `unknown`.
+fn is_running(root: &Root, name: &str) -> bool {
+    let state = root.text(&format!("{DIRECTORY}/{name}/operstate"));
+    let carrier = root.value::<u8>(&format!("{DIRECTORY}/{name}/carrier"));
+    match state.as_deref() {
+        Some("up") => true,
+        Some("unknown") => carrier == Some(1),
+        _ => false,
+    }
+}
+
+fn kind(root: &Root, name: &str) -> NetdevKind {
+    let has = |file: &str| root.exists(&format!("{DIRECTORY}/{name}/{file}"));
+    let link_type: u32 = root.value(&format!("{DIRECTORY}/{name}/type")).unwrap_or(0);
+    let driver = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
+    match link_type {
+        LOOPBACK => NetdevKind::Loopback,
+        INFINIBAND => NetdevKind::Ipoib,
+        _ if has("bonding") => NetdevKind::Bond,
+        _ if has("bridge") => NetdevKind::Bridge,
+        _ if driver.is_some_and(|driver| driver.starts_with("thunderbolt")) => {
+            NetdevKind::Thunderbolt
+        }
+        _ if has("device") => NetdevKind::Physical,
+        // A VLAN names the interface below it; a veth's lower one is in another namespace.
+        _ if root.names(&format!("{DIRECTORY}/{name}")).iter().any(|n| n.starts_with("lower_")) => {
+            NetdevKind::Upper
+        }
+        _ => NetdevKind::Virtual,
+    }
+}
+
+fn pci_address(root: &Root, name: &str) -> Option<String> {
+    let real = root.real(&format!("{DIRECTORY}/{name}/device"))?;
+    real.split('/').rev().find(|part| pci::is_address(part)).map(str::to_owned)
+}
+
+/// Routes that lead out of this machine.
+pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
+    let leads_out = |netdev: &&Netdev| netdev.kind != NetdevKind::Loopback;
+    let name_of = |index| {
+        let netdev = netdevs.iter().filter(leads_out).find(|netdev| netdev.index == index);
+        netdev.map(|netdev| netdev.name.clone())
+    };
+    let is_wanted = |route: &Route| !route.destination.is_multicast();
+    let lines = root.said(ROUTES, || {
+        let routes = netlink::routes(name_of).into_iter().filter(is_wanted);
+        routes.map(|route| route.to_string()).collect()
+    });
+    lines.iter().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// By interface: addresses and prefixes.
+fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
+    let lines = root.said(ADDRESSES, || {
+        let entries = getifaddrs().into_iter().flatten();
+        let line = |entry: nix::ifaddrs::InterfaceAddress| {
+            let address = entry.address.as_ref().and_then(crate::node::facts::ip)?;
+            let prefix =
+                crate::node::facts::prefix(entry.netmask.as_ref().and_then(crate::node::facts::ip));
+            // A label, `eth0:1`, is of an address of eth0.
+            let name = entry.interface_name.split(':').next()?;
+            Some(format!("{name} {address}/{prefix}"))
+        };
+        entries.filter_map(line).collect()
+    });
+    let parse = |line: &String| {
+        let (name, address) = line.split_once(' ')?;
+        let (address, prefix) = address.trim().split_once('/')?;
+        Some((name.to_owned(), address.parse().ok()?, prefix.parse().ok()?))
+    };
+    lines.iter().filter_map(parse).collect()
+}

@@ -1,0 +1,169 @@
+//! Servers, and pods and ports of theirs.
+
+use super::tree::{fixture, recorded};
+use crate::node::inventory::{Root, read_for_job};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::inventory::pci::Distance;
+use rlaunch_bootstrap::inventory::rdma::{LinkLayer, NodeType, PortState, Uverbs};
+
+/// By device: the GID that is RoCE v2 of an IPv4 address, its interface, and the port's MTU.
+fn addressed(inventory: &Inventory) -> Vec<(&str, u16, String, &str, Option<u32>)> {
+    let ports = inventory.rdma.iter().map(|device| (device.name.as_str(), &device.ports[0]));
+    let entry = |(name, port)| {
+        let port: &rlaunch_bootstrap::inventory::rdma::Port = port;
+        // Of an address there are two entries, the first of version 1.
+        let last = port.gids.last().unwrap();
+        let netdev = last.netdev.as_deref().unwrap();
+        (name, last.index, last.ip().to_string(), netdev, port.mtu)
+    };
+    ports.map(entry).collect()
+}
+
+#[test]
+fn each_gpu_of_a_large_server_has_two_nics_at_its_switch() {
+    let inventory = fixture("dgx");
+    assert_eq!((inventory.gpus.len(), inventory.rdma.len()), (8, 8));
+    use Distance::{HostBridge, Switch, System};
+    for (number, gpu) in inventory.gpus.iter().enumerate() {
+        assert_eq!(gpu.model.as_deref(), Some("NVIDIA H100 80GB HBM3"));
+        let nics = inventory.rdma.iter().map(|nic| nic.pci.as_ref().unwrap());
+        let distances: Vec<Distance> = nics.map(|nic| gpu.pci.distance(nic)).collect();
+        let wanted = (0..8).map(|nic| match (nic / 2 == number / 2, nic / 4 == number / 4) {
+            (true, _) => Switch,
+            (false, true) => HostBridge,
+            (false, false) => System,
+        });
+        assert_eq!(distances, wanted.collect::<Vec<_>>(), "GPU {number}");
+    }
+    let pci = inventory.rdma[5].pci.as_ref().unwrap();
+    let way: Vec<&str> = pci.links.iter().map(|link| link.address.as_str()).collect();
+    assert_eq!(way, ["0000:96:00.0", "0000:92:03.0", "0000:91:00.0", "0000:90:01.0"]);
+    assert_eq!((pci.host_bridge.as_deref(), pci.numa_node), (Some("pci0000:90"), Some(1)));
+    assert_eq!(inventory.rdma[5].cpus.as_ref().unwrap().to_string(), "56-111,168-223");
+}
+
+#[test]
+fn each_nic_of_a_large_server_is_on_its_rail() {
+    let inventory = fixture("dgx");
+    let rails = addressed(&inventory);
+    assert_eq!(rails[0], ("mlx5_0", 3, "10.0.0.11".into(), "enp21s0np0", Some(4096)));
+    assert_eq!(rails[7], ("mlx5_7", 3, "10.7.0.11".into(), "enp198s0np0", Some(4096)));
+    let eno1 = &inventory.netdevs[0];
+    assert_eq!((eno1.name.as_str(), eno1.speed, eno1.mtu), ("eno1", Some(10_000), 1500));
+    assert_eq!(eno1.pci.as_deref(), Some("0000:05:00.0"));
+}
+
+#[test]
+fn one_port_of_a_large_server_redirects_what_passes_between_devices() {
+    let inventory = fixture("dgx");
+    let nics = inventory.rdma.iter().map(|nic| nic.pci.as_ref().unwrap());
+    let redirected: Vec<_> = nics.clone().map(|nic| nic.links[1].acs).collect();
+    assert_eq!(redirected[0], Some(true));
+    assert!(redirected[1..].iter().all(|acs| *acs == Some(false)));
+    // Of the ports above the switch nobody has recorded that.
+    assert_eq!(nics.clone().next().unwrap().links[2].acs, None);
+    assert!(nics.clone().all(|nic| nic.ats == Some(false) && nic.links[0].acs.is_none()));
+    assert!(inventory.gpus.iter().all(|gpu| gpu.pci.ats == Some(false)));
+    assert!(inventory.system.iommu && inventory.system.peer_memory);
+}
+
+#[test]
+fn a_large_server_has_two_threads_to_a_core() {
+    let inventory = fixture("dgx");
+    let cores = &inventory.cpus.cores;
+    assert_eq!((cores.len(), cores[0].to_string()), (112, "0,112".into()));
+    assert_eq!((cores[111].to_string(), inventory.cpus.usable()), ("111,223".into(), 224));
+    assert_eq!(inventory.numa_nodes[1].cpus.to_string(), "56-111,168-223");
+    // A job does without what takes a file for each core, or the configuration of bridges.
+    let root = recorded("dgx");
+    let part = read_for_job(&Root::recorded(root.path()), false);
+    assert!(part.cpus.cores.is_empty());
+    assert_eq!((part.gpus.len(), part.gpus[0].pci.ats), (8, None));
+    assert_eq!(part.rdma[0].pci.as_ref().unwrap().links[1].acs, None);
+}
+
+#[test]
+fn two_ports_of_a_card_differ() {
+    let inventory = fixture("dual-port");
+    let wanted = [
+        ("mlx5_0", 3, "192.168.10.21".into(), "ens3f0np0", Some(4096)),
+        ("mlx5_1", 5, "192.168.20.21".into(), "ens3f1np1", Some(1024)),
+    ];
+    assert_eq!(addressed(&inventory), wanted);
+    let pci: Vec<_> = inventory.rdma.iter().map(|nic| nic.pci.as_ref().unwrap()).collect();
+    assert_eq!(
+        (pci[0].address.as_str(), pci[1].address.as_str()),
+        ("0000:41:00.0", "0000:41:00.1")
+    );
+    assert_eq!(pci[0].links[1], pci[1].links[1]);
+}
+
+#[test]
+fn a_virtual_function_waits_for_the_subnet_manager() {
+    let inventory = fixture("sriov");
+    let ports: Vec<_> = inventory.rdma.iter().map(|d| (d.name.as_str(), &d.ports[0])).collect();
+    let states: Vec<_> = ports.iter().map(|(name, port)| (*name, port.state, port.lid)).collect();
+    use PortState::{Active, Init};
+    let wanted = [
+        ("ibp65s0", Active, Some(3)),
+        ("ibp65s0v0", Init, Some(0)),
+        ("ibp65s0v1", Active, Some(3)),
+    ];
+    assert_eq!(states, wanted);
+    assert!(ports.iter().all(|(_, port)| port.link_layer == LinkLayer::InfiniBand));
+    // Names of devices and interfaces are alike here; what joins them is the PCI function.
+    let netdevs: Vec<_> = ports.iter().map(|(_, port)| port.netdev.as_deref()).collect();
+    assert_eq!(netdevs, [Some("ibp65s0"), Some("ibp65s0v0"), Some("ibp65s0v1")]);
+    let pci: Vec<_> = inventory.rdma.iter().map(|nic| nic.pci.as_ref().unwrap()).collect();
+    let parents: Vec<_> = pci.iter().map(|pci| pci.physical_function.as_deref()).collect();
+    assert_eq!(parents, [None, Some("0000:41:00.0"), Some("0000:41:00.0")]);
+    // A virtual function has no link of its own: the slowest is that of the port above.
+    assert_eq!(pci[1].links[0].current, None);
+    assert_eq!(pci[1].bottleneck().unwrap().address, "0000:40:01.1");
+    assert_eq!(inventory.rdma[1].node_guid.as_deref(), Some("0000:0000:0000:0000"));
+}
+
+#[test]
+fn a_bond_is_one_device_with_one_port() {
+    let inventory = fixture("bond");
+    let [device] = &inventory.rdma[..] else { panic!("{:?}", inventory.rdma) };
+    assert_eq!((device.name.as_str(), device.ports.len()), ("mlx5_bond_0", 1));
+    // Two interfaces have the PCI function's number or the next; the port's is neither.
+    assert_eq!(device.pci.as_ref().unwrap().address, "0000:41:00.0");
+    assert_eq!(
+        addressed(&inventory),
+        [("mlx5_bond_0", 3, "10.20.0.21".into(), "bond0", Some(4096))]
+    );
+    assert_eq!(device.ports[0].netdev.as_deref(), Some("bond0"));
+    let kinds: Vec<_> = inventory.netdevs.iter().map(|n| (n.name.as_str(), n.kind)).collect();
+    use NetdevKind::{Bond, Physical, Upper};
+    let wanted = [
+        ("enp65s0f0np0", Physical),
+        ("enp65s0f1np1", Physical),
+        ("bond0", Bond),
+        ("bond0.200", Upper),
+    ];
+    assert_eq!(kinds, wanted);
+    assert_eq!((inventory.netdevs[2].speed, &inventory.netdevs[2].pci), (Some(200_000), &None));
+    assert!(inventory.netdevs[..2].iter().all(|netdev| netdev.addresses.is_empty()));
+}
+
+#[test]
+fn a_pod_has_the_network_of_its_node_and_a_device_of_two() {
+    let inventory = fixture("ack-node");
+    let [down, up] = &inventory.rdma[..] else { panic!("{:?}", inventory.rdma) };
+    assert_eq!((down.name.as_str(), up.name.as_str()), ("rocep156s0", "rocep26s0"));
+    assert_eq!((&down.uverbs, down.ports[0].state), (&Uverbs::Missing, PortState::Down));
+    assert_eq!(up.uverbs, Uverbs::Usable("/dev/infiniband/uverbs0".into()));
+    assert_eq!((up.node_type, up.driver.as_deref()), (NodeType::ChannelAdapter, Some("erdma")));
+    let port = &up.ports[0];
+    assert_eq!((port.netdev.as_deref(), port.mtu), (Some("eth0"), Some(1024)));
+    assert_eq!(port.gids[1].ip(), "192.168.8.128".parse::<std::net::IpAddr>().unwrap());
+    assert_eq!((down.numa_node, up.numa_node), (Some(1), Some(0)));
+    let sockets: Vec<_> = inventory.gpus.iter().map(|gpu| gpu.pci.numa_node).collect();
+    assert_eq!(sockets, [[Some(0); 4], [Some(1); 4]].concat());
+    // The paths of its control groups are the host's; what it sees below them is its own.
+    assert_eq!((inventory.cpus.quota, inventory.cpus.usable()), (Some(4000), 4));
+    assert_eq!(inventory.limits.memory, Some(16 << 30));
+}

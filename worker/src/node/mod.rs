@@ -1,0 +1,11 @@
+//! This host: what it has, and where the agent and its library lie.
+
+pub(crate) mod cache;
+pub(crate) mod elf;
+pub(crate) mod environment;
+pub(crate) mod facts;
+pub(crate) mod inventory;
+pub(crate) mod login;
+pub(crate) mod oom;
+pub(crate) mod open_files;
+pub(crate) mod verify;

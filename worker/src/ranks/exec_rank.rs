@@ -1,0 +1,150 @@
+//! `__exec-rank`: a fresh process of one thread that arranges itself and becomes a rank.
+//!
+//! What must happen between fork and exec happens here instead, as ordinary code with ordinary
+//! errors, and can be tried by hand:
+//!
+//! ```text
+//! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]
+//! ```
+//!
+//! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first, FILES the soft limit
+//! of open files; each may be empty. The environment is the rank's already, stdin, stdout and stderr are too.
+
+use crate::node::elf;
+use crate::node::open_files;
+use crate::say::complain;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid, setpgid};
+use rlaunch_bootstrap::job::RankSetup;
+use std::env::consts::ARCH;
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Becomes the rank; returns only when that fails, with the shell's codes for it.
+pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
+    let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
+    let files = args.next().and_then(|files| files.into_string().ok());
+    let (Some(parent), Some(setup), Some(files), Some(directory), Some(program), Some(argv0)) =
+        (parent, binding, files, args.next(), args.next(), args.next())
+    else {
+        complain!(
+            "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]"
+        );
+        return ExitCode::from(2);
+    };
+    let arranged = arrange(parent).and_then(|()| bind(&setup));
+    if let Err(error) = arranged.and_then(|()| open_files::restore(&files)) {
+        complain!("rlaunch: cannot set up the rank: {error}");
+        return ExitCode::from(126);
+    }
+    if let Err(error) = std::env::set_current_dir(&directory) {
+        complain!("rlaunch: cannot enter {}: {error}", directory.display());
+        return ExitCode::from(126);
+    }
+    let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
+    let error = match machine {
+        // Here may be an emulator. Without one, a shell would read it, and complain of its syntax.
+        Some(_) => exec_as_it_is(&program, argv0, args),
+        None => Command::new(&program).arg0(argv0).args(args).exec(),
+    };
+    let program = program.display();
+    match machine.filter(|_| error.raw_os_error() == Some(libc::ENOEXEC)) {
+        Some(machine) => complain!(
+            "rlaunch: cannot execute {program}: it is built for {machine}, and this host is {ARCH}\n\
+             hint: hosts that differ can have programs that do: \
+             rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM"
+        ),
+        None => complain!("rlaunch: cannot execute {program}: {error}"),
+    }
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+fn exec_as_it_is(
+    program: &OsStr,
+    argv0: OsString,
+    args: impl Iterator<Item = OsString>,
+) -> io::Error {
+    let c_string = |word: &OsStr| CString::new(word.as_bytes());
+    let words: Result<Vec<CString>, _> =
+        std::iter::once(argv0).chain(args).map(|word| c_string(&word)).collect();
+    match c_string(program).and_then(|path| Ok((path, words?))) {
+        Ok((path, words)) => rlaunch_sys::exec(&path, &words),
+        Err(error) => error.into(),
+    }
+}
+
+/// As the stub is told where it belongs.
+pub(crate) fn binding(setup: &RankSetup) -> String {
+    let cpus = setup.cpus.as_ref().map(ToString::to_string).unwrap_or_default();
+    let node = setup.memory_node.map(|node| node.to_string()).unwrap_or_default();
+    format!("{cpus}/{node}")
+}
+
+fn parse_binding(text: &str) -> Option<RankSetup> {
+    let (cpus, node) = text.split_once('/')?;
+    let cpus = Some(cpus).filter(|cpus| !cpus.is_empty()).map(str::parse).transpose().ok()?;
+    let memory_node =
+        Some(node).filter(|node| !node.is_empty()).map(str::parse).transpose().ok()?;
+    Some(RankSetup { cpus, memory_node, ..RankSetup::default() })
+}
+
+fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Item = usize> {
+    cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok())
+}
+
+/// Processors and memory. That memory may not be chosen, as in many containers, is no reason to
+/// give up: it only costs time.
+fn bind(setup: &RankSetup) -> io::Result<()> {
+    // The C library's set ends at 1024; on a larger machine a rank is left where it is.
+    let fits = |cpus: &&_| cpu_numbers(cpus).all(|cpu| cpu < CpuSet::count());
+    if let Some(cpus) = setup.cpus.as_ref().filter(fits) {
+        let mut set = CpuSet::new();
+        for cpu in cpu_numbers(cpus) {
+            set.set(cpu)?;
+        }
+        sched_setaffinity(Pid::from_raw(0), &set)
+            .map_err(|errno| io::Error::other(format!("cannot bind it to CPUs {cpus}: {errno}")))?;
+    }
+    if let Some(node) = setup.memory_node {
+        let _ = rlaunch_sys::prefer_memory_of(node);
+    }
+    Ok(())
+}
+
+/// A process group of its own, and death with the agent.
+fn arrange(parent: Pid) -> io::Result<()> {
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // The agent may have died before the line above took effect.
+    if getppid() != parent {
+        return Err(io::Error::other("the agent is gone"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stub_is_told_what_was_meant() {
+        let cpus = Some("0-3,8".parse().unwrap());
+        for setup in [
+            RankSetup { cpus, memory_node: Some(1), ..RankSetup::default() },
+            RankSetup { memory_node: Some(0), ..RankSetup::default() },
+            RankSetup::default(),
+        ] {
+            assert_eq!(parse_binding(&binding(&setup)), Some(setup));
+        }
+        for wrong in ["", "0-3", "x/", "/y"] {
+            assert_eq!(parse_binding(wrong), None);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! What this node's ranks link and import: beside the agent in its cache, under a name that holds its
+//! hash. A node that has it looks for the directory and nothing else.
+
+use crate::node::cache;
+use crate::node::environment::Environment;
+use flate2::write::ZlibDecoder;
+use nix::unistd::gethostname;
+use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PYTHONPATH, RLAUNCH_LIB};
+use rlaunch_bootstrap::job::{Application, Job};
+use rlaunch_bootstrap::library::{
+    Archive, ArchivedFile, LIBRARY_PREFIX, Library, LibraryName, LibraryPlace, MAX_ARCHIVE, PYTHON,
+};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The library, as far as it is here.
+pub(crate) enum OfRanks {
+    /// None was named, or it did not come.
+    Absent,
+    Here(PathBuf),
+    Arriving(Arriving),
+}
+
+impl OfRanks {
+    /// Looks for the library that a job names.
+    pub(crate) fn of(job: &Job) -> OfRanks {
+        match &job.library {
+            None => OfRanks::Absent,
+            Some(Library::At(path)) => OfRanks::Here(path.clone()),
+            Some(Library::Named(name)) => {
+                let Some(agent) = cache::agent() else { return OfRanks::Absent };
+                let path = agent.with_file_name(name.directory());
+                match cache::check(&path).is_ok_and(|found| found.is_dir()) {
+                    // It was verified before it got this name.
+                    true => {
+                        cache::hold(path.clone());
+                        OfRanks::Here(path)
+                    }
+                    false => OfRanks::Arriving(Arriving::new(*name, path)),
+                }
+            }
+        }
+    }
+
+    /// What the launcher is told of it.
+    pub(crate) fn place(&self) -> Option<LibraryPlace> {
+        match self {
+            OfRanks::Absent => None,
+            OfRanks::Here(path) => Some(LibraryPlace { path: path.clone(), is_here: true }),
+            OfRanks::Arriving(arriving) => {
+                Some(LibraryPlace { path: arriving.path.clone(), is_here: false })
+            }
+        }
+    }
+
+    pub(crate) fn is_arriving(&self) -> bool {
+        matches!(self, OfRanks::Arriving(_))
+    }
+
+    /// Takes the next part; an empty one is the last. Fails where it cannot be kept: ranks do
+    /// without it then.
+    pub(crate) fn receive(&mut self, part: &[u8]) -> Result<(), String> {
+        let OfRanks::Arriving(arriving) = self else { return Ok(()) };
+        match arriving.receive(part) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                *self = OfRanks::Here(std::mem::take(&mut arriving.path));
+                Ok(())
+            }
+            Err(cause) => {
+                *self = OfRanks::Absent;
+                Err(cause)
+            }
+        }
+    }
+
+    /// Tells ranks where it is. Whatever the user or the host has on a search path comes first, as
+    /// it is: in its place could be a version of theirs.
+    pub(crate) fn announce(&self, application: &Application, env: &mut Environment) {
+        let OfRanks::Here(path) = self else { return };
+        if !application.env.iter().any(|var| var.name == RLAUNCH_LIB) {
+            env.insert(RLAUNCH_LIB.into(), path.into());
+        }
+        append(env, LD_LIBRARY_PATH, path);
+        append(env, PYTHONPATH, &path.join(PYTHON));
+    }
+}
+
+/// Adds a directory behind a search path, of which nothing else is changed: an empty entry has a
+/// meaning.
+fn append(env: &mut Environment, name: &str, directory: &Path) {
+    let path = env.entry(name.into()).or_default();
+    let has_it = std::env::split_paths(path.as_os_str()).any(|entry| entry == directory);
+    if has_it {
+        return;
+    }
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(directory);
+}
+
+/// A library on its way.
+pub(crate) struct Arriving {
+    name: LibraryName,
+    path: PathBuf,
+    archive: ZlibDecoder<Bounded>,
+}
+
+impl Arriving {
+    fn new(name: LibraryName, path: PathBuf) -> Arriving {
+        Arriving { name, path, archive: ZlibDecoder::new(Bounded(Vec::new())) }
+    }
+
+    /// Whether it is in its place now.
+    fn receive(&mut self, part: &[u8]) -> Result<bool, String> {
+        let damaged = |error: &dyn std::fmt::Display| format!("it arrived damaged: {error}");
+        if !part.is_empty() {
+            return self.archive.write_all(part).map(|()| false).map_err(|e| damaged(&e));
+        }
+        self.archive.try_finish().map_err(|error| damaged(&error))?;
+        let archive = Archive::decode(&self.archive.get_ref().0).map_err(|e| damaged(&e))?;
+        if archive.name() != self.name || !archive.0.iter().all(ArchivedFile::is_inside) {
+            return Err(damaged(&"its content is not what its name says"));
+        }
+        keep(&archive, &self.path).map(|()| true)
+    }
+}
+
+/// What comes out of the decoder, as long as it is no more than a library may be.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_ARCHIVE {
+            return Err(io::Error::other(format!("more than {} MiB", MAX_ARCHIVE >> 20)));
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the files to a directory beside its place, and then puts that there in one step.
+fn keep(archive: &Archive, path: &Path) -> Result<(), String> {
+    // Hosts may share a home.
+    let host = gethostname().unwrap_or_default();
+    let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
+    let new = path.with_extension(new);
+    let kept = write(archive, &new).and_then(|()| match fs::rename(&new, path) {
+        Ok(()) => Ok(()),
+        // Another job of this moment was faster.
+        Err(_) if path.is_dir() => {
+            cache::check(path).map(drop).map_err(|error| cannot_keep(path, &error))
+        }
+        Err(error) => Err(cannot_keep(path, &error)),
+    });
+    // Gone already where it got its name.
+    let _ = fs::remove_dir_all(&new);
+    kept?;
+    cache::hold(path.to_owned());
+    trim_beside(path.to_owned());
+    Ok(())
+}
+
+fn write(archive: &Archive, directory: &Path) -> Result<(), String> {
+    for file in &archive.0 {
+        let path = directory.join(&file.path);
+        let parent = path.parent().unwrap_or(directory);
+        // For this user alone, whatever the umask is.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        let mut options = OpenOptions::new();
+        made.and_then(|()| options.write(true).create_new(true).mode(0o600).open(&path))
+            .and_then(|mut new| new.write_all(&file.content))
+            .map_err(|error| cannot_keep(&path, &error))?;
+    }
+    Ok(())
+}
+
+fn cannot_keep(path: &Path, error: &io::Error) -> String {
+    format!("cannot keep {}: {error}", path.display())
+}
+
+/// Removes libraries beside this one that are old and not in use; the ranks do not wait for that.
+fn trim_beside(path: PathBuf) {
+    let trimming = move || {
+        if let Some(beside) = path.parent() {
+            cache::trim(beside, |name| name.starts_with(LIBRARY_PREFIX), &path);
+        }
+    };
+    // They go with a later one.
+    let _ = std::thread::Builder::new().spawn(trimming);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::ZlibEncoder;
+    use std::ffi::{OsStr, OsString};
+
+    fn archive(content: &[u8]) -> Archive {
+        let files = [("librlaunch.so", content), ("python/rlaunch/__init__.py", b"x = 1\n")];
+        let file = |(path, content): (&str, &[u8])| ArchivedFile {
+            path: path.into(),
+            content: content.into(),
+        };
+        Archive(files.map(file).into())
+    }
+
+    fn packed(archive: &Archive) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&archive.encode().unwrap()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Sends `bytes` to a directory that expects `name`.
+    fn receive(beside: &Path, name: LibraryName, bytes: &[u8]) -> (OfRanks, Result<(), String>) {
+        let path = beside.join(name.directory());
+        let mut library = OfRanks::Arriving(Arriving::new(name, path));
+        let mut parts = bytes.chunks(7).chain(std::iter::once(&[][..]));
+        let all = parts.try_for_each(|part| library.receive(part));
+        (library, all)
+    }
+
+    #[test]
+    fn a_library_arrives_whole_or_not_at_all() {
+        let beside = tempfile::tempdir().unwrap();
+        let good = archive(b"ELF");
+        let (library, received) = receive(beside.path(), good.name(), &packed(&good));
+        received.unwrap();
+        let OfRanks::Here(path) = library else { panic!("it is not here") };
+        assert_eq!(fs::read(path.join("librlaunch.so")).unwrap(), b"ELF");
+        assert_eq!(fs::read(path.join("python/rlaunch/__init__.py")).unwrap(), b"x = 1\n");
+
+        let other = archive(b"other");
+        let mut cut = packed(&other);
+        cut.truncate(cut.len() / 2);
+        let mut outside = archive(b"x");
+        outside.0[1].path = "../outside".into();
+        for (name, bytes) in [
+            (other.name(), packed(&good)),
+            (other.name(), cut),
+            (outside.name(), packed(&outside)),
+            (other.name(), b"nothing of the kind".into()),
+        ] {
+            let (library, received) = receive(beside.path(), name, &bytes);
+            assert!(received.unwrap_err().contains("damaged"));
+            assert!(matches!(library, OfRanks::Absent));
+        }
+        assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "half a library is left");
+    }
+
+    #[test]
+    fn one_that_unpacks_to_too_much_is_refused() {
+        let beside = tempfile::tempdir().unwrap();
+        let huge = archive(&vec![0; MAX_ARCHIVE]);
+        let (_, received) = receive(beside.path(), huge.name(), &packed(&huge));
+        assert!(received.unwrap_err().contains("more than 64 MiB"));
+    }
+
+    #[test]
+    fn two_at_once_both_end_well() {
+        let beside = tempfile::tempdir().unwrap();
+        let library = archive(b"ELF");
+        for _ in 0..2 {
+            receive(beside.path(), library.name(), &packed(&library)).1.unwrap();
+        }
+        assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_library_that_others_may_write_to_is_not_loaded() {
+        let beside = tempfile::tempdir().unwrap();
+        let library = archive(b"ELF");
+        let (_, received) = receive(beside.path(), library.name(), &packed(&library));
+        received.unwrap();
+        let path = beside.path().join(library.name().directory());
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let (found, received) = receive(beside.path(), library.name(), &packed(&library));
+        assert!(matches!(found, OfRanks::Absent));
+        let cause = received.unwrap_err();
+        assert!(cause.ends_with("others may write to it, its mode is 777"), "{cause}");
+    }
+
+    #[test]
+    fn search_paths_keep_what_they_had() {
+        let mut env = Environment::new();
+        for (name, value) in [("A", "/x::/y"), ("B", ""), ("C", "/lib:/z")] {
+            env.insert(name.into(), value.into());
+        }
+        for name in ["A", "B", "C", "D"] {
+            append(&mut env, name, Path::new("/lib"));
+        }
+        let values: Vec<&OsStr> = env.values().map(OsString::as_os_str).collect();
+        assert_eq!(values, ["/x::/y:/lib", "/lib", "/lib:/z", "/lib"]);
+    }
+}

@@ -1,0 +1,421 @@
+//! Before any rank starts: is everything the job needs on this node?
+
+use crate::cleanup::workspace::Workspace;
+use crate::network::horovod::LOOPBACK;
+use crate::network::oob::ports::{self, HeldPort};
+use crate::node::environment::{self, Environment};
+use crate::node::inventory::{self, Root, nccl};
+use crate::ranks::singleton;
+use nix::unistd::{AccessFlags, access};
+use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::{
+    Application, Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
+};
+use rlaunch_bootstrap::wire::Unserved;
+use sha2::{Digest, Sha256};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tokio::net::TcpListener;
+
+/// Scripts up to this size are compared with the launcher's, in bytes.
+const COMPARED: u64 = 1 << 20;
+
+/// A program that ranks of the node run, and what these ranks have in common.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) directory: PathBuf,
+    pub(crate) path: PathBuf,
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Environment,
+}
+
+/// Everything ranks need that was there before them.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// As the job's applications, at least one.
+    pub(crate) programs: Vec<Program>,
+    pub(crate) notices: Vec<Notice>,
+    /// Ports nobody else can take until these are dropped.
+    pub(crate) held_ports: Vec<HeldPort>,
+    /// For this node's children in the tree.
+    pub(crate) listeners: Vec<TcpListener>,
+}
+
+impl Prepared {
+    /// Where the node's children find it.
+    pub(crate) fn listening_at(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// What ranks are placed by; with GPUs also the NCCL that they would load, the first program's.
+    pub(crate) fn inventory(&self, job: &Job) -> Inventory {
+        let mut inventory = inventory::read_for_job(&Root::live(), job.wants_cores);
+        let has_gpus = !inventory.gpus.is_empty() && job.oob.nodes > 1;
+        if let Some(Program { path, env, .. }) = self.programs.first().filter(|_| has_gpus) {
+            let of = |name| env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
+            let home = std::env::home_dir().unwrap_or_default();
+            inventory.system.nccl = nccl::find(&nccl::Loading {
+                program: path,
+                library_path: of(LD_LIBRARY_PATH),
+                python_path: of(PYTHONPATH),
+                home: &home,
+            });
+        }
+        inventory
+    }
+}
+
+/// Looks for everything at once, so that the user reads all that is missing in one go. `node` is the
+/// environment that this node has by itself.
+pub(crate) fn prepare(
+    job: &Job,
+    files: &JobFiles,
+    node: &[(OsString, OsString)],
+) -> Result<Prepared, Vec<Problem>> {
+    let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
+    let lacking = files.lacking.iter().cloned();
+    let mut notices: Vec<_> = lacking.map(|cause| Notice::NoWorkspace { cause }).collect();
+    let mut programs = Vec::with_capacity(job.applications.len());
+    for application in &job.applications {
+        match prepare_program(job, application, files, node) {
+            Ok((program, found)) => {
+                programs.push(program);
+                add_new(&mut notices, found);
+            }
+            Err(found) => add_new(&mut problems, found),
+        }
+    }
+    match take_ports(job) {
+        Ok((held_ports, listeners)) if problems.is_empty() => {
+            Ok(Prepared { programs, notices, held_ports, listeners })
+        }
+        ports => {
+            problems.extend(ports.err());
+            Err(problems)
+        }
+    }
+}
+
+/// What several applications have in common is said once.
+fn add_new<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
+    for one in found {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
+/// What an application needs: its directory, its program, its script.
+fn prepare_program(
+    job: &Job,
+    application: &Application,
+    files: &JobFiles,
+    node: &[(OsString, OsString)],
+) -> Result<(Program, Vec<Notice>), Vec<Problem>> {
+    let mut env = environment::common(node.iter().cloned(), &application.env);
+    let mut argv = application.argv.clone();
+    if !files.files.is_empty() {
+        env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());
+        files.redirect(&mut argv, &application.preload);
+    }
+    let asked_for = application.env.iter().any(|var| var.name == TMPDIR);
+    if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
+        env.insert(TMPDIR.into(), workspace.clone().into());
+    }
+    let mut notices = Vec::new();
+    let directory =
+        working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
+    let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
+    let path =
+        find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
+    let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
+    let script = application.script.as_ref().filter(is_here);
+    let script = script.map_or(Ok(None), |script| check_script(script, &directory));
+    match (path, script) {
+        (Ok(path), Ok(notice)) => {
+            notices.extend(notice);
+            Ok((Program { directory, path, argv, env }, notices))
+        }
+        (path, script) => Err(path.err().into_iter().chain(script.err()).collect()),
+    }
+}
+
+/// Ports for what the ranks will listen on, and listeners for the tree.
+fn take_ports(job: &Job) -> Result<(Vec<HeldPort>, Vec<TcpListener>), Problem> {
+    let plan = &job.oob;
+    let alone = plan.nodes < 2;
+    let addresses: &[IpAddr] = if alone { &[] } else { &plan.addresses };
+    // Ranks listen on all addresses of their node at once, and Horovod's find their store here.
+    let loopback: &[IpAddr] = if ports::is_here(LOOPBACK) { &[LOOPBACK] } else { &[] };
+    let all = [addresses, loopback].concat();
+    let hold = |_| HeldPort::take(plan.ports, job.id, &all);
+    let master = job.master_port.map(|port| HeldPort::take_this(port, &all)).transpose()?;
+    let others = job.held_ports.saturating_sub(u32::from(master.is_some()));
+    let mut held: Vec<HeldPort> = master.into_iter().collect();
+    for number in 0..others {
+        held.push(hold(number)?);
+    }
+    let listeners = match alone {
+        true => Vec::new(),
+        // Behind the ports that rank 0's node looks at first.
+        false => ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?,
+    };
+    if inventory::has_gpus(&Root::live()) {
+        held.extend(hold(0));
+    }
+    Ok((held, listeners))
+}
+
+fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf, Problem> {
+    match wanted {
+        WorkingDir::Required(directory) | WorkingDir::Launchers(directory)
+            if directory.is_dir() =>
+        {
+            Ok(directory.clone())
+        }
+        WorkingDir::Required(directory) => {
+            Err(Problem::NoDirectory { directory: directory.clone() })
+        }
+        WorkingDir::Launchers(_) => {
+            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir());
+            let home = home.unwrap_or_else(|| PathBuf::from("/"));
+            notices.push(Notice::RunsInHome { home: home.clone() });
+            Ok(home)
+        }
+    }
+}
+
+/// Finds the program as a shell would: by path when the name has a slash, else along `PATH`.
+fn find_program(
+    argv: &[OsString],
+    search_path: &OsStr,
+    directory: &Path,
+) -> Result<PathBuf, Problem> {
+    let name = argv.first().cloned().unwrap_or_default();
+    let no_program = |instead| Err(Problem::NoProgram { program: name.clone(), instead });
+    if name.is_empty() {
+        return no_program(None);
+    }
+    if name.as_encoded_bytes().contains(&b'/') {
+        let path = directory.join(&name);
+        if !path.is_file() {
+            return no_program(None);
+        }
+        return if is_executable(&path) {
+            Ok(path)
+        } else {
+            Err(Problem::NotExecutable { program: path })
+        };
+    }
+    if let Some(path) = on_path(&name, search_path, directory) {
+        return Ok(path);
+    }
+    let instead = (name == "python").then_some("python3");
+    no_program(
+        instead
+            .filter(|i| on_path(OsStr::new(i), search_path, directory).is_some())
+            .map(str::to_owned),
+    )
+}
+
+/// Refuses a program that is linked with MPI when several ranks would each be alone.
+fn check_singleton(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
+    if job.singleton != Singleton::Error || job.world_size < 2 {
+        return Ok(program);
+    }
+    match singleton::of_program(&program) {
+        None => Ok(program),
+        Some(Unserved { library, needs, .. }) => {
+            Err(Problem::Singleton { program, library, needs })
+        }
+    }
+}
+
+fn check_plugin(job: &Job) -> Result<(), Problem> {
+    match &job.nccl_net_plugin {
+        Some(path) if !path.is_file() => {
+            Err(Problem::NoFile { option: "--nccl-net-plugin".to_owned(), path: path.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
+    std::env::split_paths(search_path)
+        .map(|entry| directory.join(entry).join(name))
+        .find(|path| path.is_file() && is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    access(path, AccessFlags::X_OK).is_ok()
+}
+
+fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>, Problem> {
+    let path = directory.join(&check.path);
+    let Ok(metadata) = fs::metadata(&path) else {
+        return Err(Problem::NoScript { script: check.path.clone() });
+    };
+    let Some(expected) = check.sha256 else { return Ok(None) };
+    let same = metadata.len() <= COMPARED
+        && fs::read(&path).is_ok_and(|bytes| Sha256::digest(bytes)[..] == expected);
+    Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
+}
+
+/// The node's copies of `--preload` files, in the job's private directory, and that directory.
+#[derive(Debug)]
+pub(crate) struct JobFiles {
+    /// `None` when it could not be made and nothing is to be copied.
+    workspace: Option<PathBuf>,
+    /// Why it could not.
+    lacking: Option<String>,
+    directory: PathBuf,
+    files: Vec<PreloadFile>,
+    open: Option<File>,
+    received: usize,
+}
+
+impl JobFiles {
+    /// Makes the directories, for this user alone.
+    pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
+        let lacking = workspace.create().err();
+        let made = match (workspace.path(), &lacking) {
+            (Some(path), _) => path,
+            // A job may do without a TMPDIR of its own, but not without its files.
+            (None, Some(cause)) if !job.preload.is_empty() => {
+                let (operation, cause) = ("create a directory for them".to_owned(), cause.clone());
+                return Err(Problem::Preload { operation, cause });
+            }
+            (None, _) => Path::new(""),
+        };
+        let directory = made.join("preload");
+        if !job.preload.is_empty() {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&directory)
+                .map_err(|error| preload_problem("create", &directory, &error))?;
+        }
+        let (workspace, files) = (workspace.path().map(Path::to_owned), job.preload.clone());
+        Ok(JobFiles { workspace, lacking, directory, files, open: None, received: 0 })
+    }
+
+    /// The job's private directory, when there is one.
+    pub(crate) fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref()
+    }
+
+    /// Whether every file has arrived.
+    pub(crate) fn complete(&self) -> bool {
+        self.received == self.files.len()
+    }
+
+    /// Adds the next part of the current file; an empty part ends it.
+    pub(crate) fn receive(&mut self, index: u32, data: &[u8]) -> Result<(), Problem> {
+        let spec = self.files.get(self.received).filter(|_| index as usize == self.received);
+        let Some(spec) = spec else {
+            return Err(Problem::Preload {
+                operation: format!("receive part of file {index}"),
+                cause: format!("expected file {}", self.received),
+            });
+        };
+        let path = self.directory.join(&spec.name);
+        let file = match &mut self.open {
+            Some(file) => file,
+            None => self.open.insert(
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .mode(spec.mode & 0o777)
+                    .open(&path)
+                    .map_err(|error| preload_problem("create", &path, &error))?,
+            ),
+        };
+        file.write_all(data).map_err(|error| preload_problem("write", &path, &error))?;
+        if data.is_empty() {
+            self.open = None;
+            self.received += 1;
+        }
+        Ok(())
+    }
+
+    /// An argument that names one of these preloaded files becomes the path of its copy.
+    fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
+        for argument in argv {
+            if let Some(file) = self.named(argument, own) {
+                *argument = self.directory.join(&file.name).into();
+            }
+        }
+    }
+
+    fn redirects(&self, script: &ScriptCheck, own: &[u32]) -> bool {
+        self.named(script.path.as_os_str(), own).is_some()
+    }
+
+    fn named(&self, argument: &OsStr, own: &[u32]) -> Option<&PreloadFile> {
+        let bare = argument.to_str().and_then(|text| text.strip_prefix("./")).map(OsStr::new);
+        let mut files = own.iter().filter_map(|&index| self.files.get(index as usize));
+        files.find(|file| {
+            let names = [file.typed.as_os_str(), &file.name];
+            names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
+        })
+    }
+}
+
+fn preload_problem(operation: &str, path: &Path, error: &io::Error) -> Problem {
+    Problem::Preload {
+        operation: format!("{operation} {}", path.display()),
+        cause: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn argv(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_would() {
+        let dir = tempfile::tempdir().unwrap();
+        let tool = dir.path().join("tool");
+        fs::write(&tool, "").unwrap();
+        let by_path = argv(&["./tool"]);
+        let problem = find_program(&by_path, OsStr::new(""), dir.path()).unwrap_err();
+        assert!(matches!(problem, Problem::NotExecutable { .. }));
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(find_program(&by_path, OsStr::new(""), dir.path()).is_ok());
+        let on_path = find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
+        assert_eq!(on_path, Ok(tool));
+    }
+
+    #[test]
+    fn python3_is_offered_for_python() {
+        let dir = tempfile::tempdir().unwrap();
+        let python3 = dir.path().join("python3");
+        fs::write(&python3, "").unwrap();
+        fs::set_permissions(&python3, fs::Permissions::from_mode(0o755)).unwrap();
+        let problem = find_program(&argv(&["python"]), dir.path().as_os_str(), Path::new("/"));
+        let instead = Some("python3".to_owned());
+        assert_eq!(problem, Err(Problem::NoProgram { program: "python".into(), instead }));
+    }
+
+    #[test]
+    fn a_changed_script_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("train.py"), "old").unwrap();
+        let check = |text: &str| ScriptCheck {
+            path: "train.py".into(),
+            sha256: Some(Sha256::digest(text).into()),
+        };
+        assert_eq!(check_script(&check("old"), dir.path()), Ok(None));
+        assert!(check_script(&check("new"), dir.path()).unwrap().is_some());
+        assert!(check_script(&check("old"), Path::new("/nonexistent")).is_err());
+    }
+}

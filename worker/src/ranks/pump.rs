@@ -1,0 +1,165 @@
+//! From a rank's pipe to the channel: whole lines, in order, every byte.
+
+use crate::network::outbox::{Outbox, Pen};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+/// An unfinished line is sent on after this long, so that a prompt or a progress bar is seen.
+const UNFINISHED: Duration = Duration::from_millis(200);
+
+/// A writer in the middle of a long line that stays silent this long gives the pen to others; the
+/// launcher's patience is the same.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Nothing to read for this long, and nobody of the job left to write: the stream has ended.
+const ABANDONED: Duration = Duration::from_millis(50);
+
+/// A stream of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    pub(crate) rank: Rank,
+    pub(crate) stream: Stream,
+    /// What is sent of it says when it was read.
+    pub(crate) stamped: bool,
+}
+
+/// Carries one stream of one rank until its end.
+///
+/// `abandoned` turns true when no process of the job is left: what the pipe holds then is all that
+/// will ever be in it, even if somebody outside the job keeps it open.
+pub(crate) async fn pump(
+    Source { rank, stream, stamped }: Source,
+    mut pipe: pipe::Receiver,
+    outbox: Outbox,
+    mut abandoned: watch::Receiver<bool>,
+) {
+    // A frame takes all but the beginning of a line, so that little is ever copied twice.
+    let mut buffer = Vec::with_capacity(MAX_OUTPUT);
+    let mut stamp = None;
+    let mut open = true;
+    // Kept from the first frame of a long line to its last.
+    let mut pen: Option<Pen> = None;
+    // Until when what is in the buffer may wait for the end of its line.
+    let mut due = None;
+    while open {
+        let until = due.or_else(|| pen.is_some().then(|| Instant::now() + PATIENCE));
+        let more = read_more(&mut pipe, &mut buffer, &mut abandoned);
+        let read = match until {
+            Some(until) => timeout_at(until, more).await.unwrap_or(Read::Paused),
+            None => more.await,
+        };
+        open = read != Read::End;
+        if stamped && read == Read::More {
+            stamp = now();
+        }
+        if read == Read::Paused && buffer.is_empty() {
+            pen = None;
+        }
+        while let Some(length) = ready(&buffer, read) {
+            let data = take(&mut buffer, length);
+            let goes_on = data.last() != Some(&b'\n');
+            let is_long = length == MAX_OUTPUT || pen.is_some();
+            let held = match pen.take() {
+                Some(pen) => pen,
+                None => outbox.pen().await,
+            };
+            if !outbox.output((rank, stream), stamp, data).await {
+                return discard(pipe).await;
+            }
+            pen = (is_long && goes_on).then_some(held);
+            due = None;
+        }
+        if !buffer.is_empty() {
+            due = due.or_else(|| Some(Instant::now() + UNFINISHED));
+        }
+        buffer.reserve_exact(MAX_OUTPUT - buffer.len());
+    }
+    // Empty data says that the stream has ended.
+    outbox.output((rank, stream), None, Vec::new()).await;
+}
+
+/// Microseconds since 1970 by this node's clock.
+fn now() -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    More,
+    Paused,
+    End,
+}
+
+async fn read_more(
+    pipe: &mut pipe::Receiver,
+    buffer: &mut Vec<u8>,
+    abandoned: &mut watch::Receiver<bool>,
+) -> Read {
+    let silence = async {
+        // The sender lives as long as the ranks are watched.
+        let _ = abandoned.wait_for(|&abandoned| abandoned).await;
+        tokio::time::sleep(ABANDONED).await;
+    };
+    tokio::select! {
+        biased;
+        // An error on a pipe of ours means that nothing more will come.
+        read = pipe.read_buf(buffer) => match read {
+            Ok(1..) => Read::More,
+            _ => Read::End,
+        },
+        () = silence => Read::End,
+    }
+}
+
+/// How much of `buffer` goes into the next frame: up to the last line end that fits; a full frame
+/// of a longer line; and everything once the writer paused or ended.
+fn ready(buffer: &[u8], read: Read) -> Option<usize> {
+    let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
+    if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {
+        return Some(end + 1);
+    }
+    let whole_frame = window.len() == MAX_OUTPUT;
+    (whole_frame || (read != Read::More && !window.is_empty())).then_some(window.len())
+}
+
+fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
+    let mut rest = Vec::with_capacity(MAX_OUTPUT.max(buffer.len() - length));
+    rest.extend_from_slice(&buffer[length..]);
+    buffer.truncate(length);
+    std::mem::replace(buffer, rest)
+}
+
+/// Reads on without keeping anything, so that a rank that is told to end can write its last words.
+async fn discard(mut pipe: pipe::Receiver) {
+    let mut scratch = vec![0; MAX_OUTPUT];
+    while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_end_at_line_ends() {
+        assert_eq!(ready(b"one\ntwo\nthr", Read::More), Some(8));
+        assert_eq!(ready(b"thr", Read::More), None);
+        assert_eq!(ready(b"thr", Read::Paused), Some(3));
+        assert_eq!(ready(b"thr", Read::End), Some(3));
+        assert_eq!(ready(b"", Read::End), None);
+    }
+
+    #[test]
+    fn a_line_longer_than_a_frame_goes_in_pieces() {
+        let mut line = vec![b'x'; MAX_OUTPUT + 10];
+        line.push(b'\n');
+        assert_eq!(ready(&line, Read::More), Some(MAX_OUTPUT));
+        take(&mut line, MAX_OUTPUT);
+        assert_eq!(ready(&line, Read::More), Some(11));
+    }
+}
