@@ -58,6 +58,7 @@ Measure:
   cargo lab bench verbs               RDMA writes, beside perftest
   cargo lab bench mesh                what proving RDMA adds to the start of a job
   cargo lab deps                      licences of dependencies, and versions with known faults
+  cargo lab tidy                      the order of each crate's folders, long files, names that stand twice
   cargo lab fuzz                      what decoders make of anything
   cargo lab soak launch --load        300 jobs in a row on a busy machine
   cargo lab soak comm                 an hour of messages between 8 ranks
@@ -200,6 +201,16 @@ pub(crate) enum Verb {
         /// Also ask RustSec's database of today, which is fetched.
         #[arg(long)]
         online: bool,
+    },
+    /// Check the house: each crate's folders use only those below them, files and functions are
+    /// short, and a type's name stands once.
+    Tidy {
+        /// Only this crate: its name, or its folder.
+        #[arg(long = "crate", value_name = "CRATE")]
+        only: Option<String>,
+        /// List each place at which a folder uses another.
+        #[arg(long)]
+        edges: bool,
     },
     /// Feed decoders with whatever a fuzzer finds.
     Fuzz {
@@ -433,6 +444,7 @@ impl Verb {
                 | Verb::Setup
                 | Verb::Build { .. }
                 | Verb::Sim { .. }
+                | Verb::Tidy { .. }
                 | Verb::Fuzz { .. }
                 | Verb::Soak(Soak::Sim { .. })
         )

@@ -17,6 +17,7 @@ use std::process::Command;
 use clap::ValueEnum;
 use nix::unistd::geteuid;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::command::{run, show};
 use crate::{LabError, setup};
@@ -270,12 +271,18 @@ pub fn target_directory() -> Result<PathBuf, LabError> {
     struct Metadata {
         target_directory: PathBuf,
     }
+    let metadata: Metadata = metadata("ask cargo for its target directory")?;
+    Ok(metadata.target_directory)
+}
+
+/// Reads those parts of cargo's description of the workspace that `T` names. Cargo answers from the
+/// manifests alone.
+pub(crate) fn metadata<T: DeserializeOwned>(operation: &str) -> Result<T, LabError> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
-    let output = run("ask cargo for its target directory", &mut metadata)?;
-    let metadata: Metadata = serde_json::from_slice(&output.stdout)
-        .map_err(|source| LabError::Format { what: "cargo's metadata".into(), source })?;
-    Ok(metadata.target_directory)
+    let output = run(operation, &mut metadata)?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|source| LabError::Format { what: "cargo's metadata".into(), source })
 }
 
 /// What hosts must not see: a job that needs the checkout works only on the machine it was built

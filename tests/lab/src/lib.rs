@@ -31,6 +31,7 @@ pub mod setup;
 pub mod sim;
 pub mod soak;
 pub mod stages;
+pub mod tidy;
 pub mod vm;
 
 pub use error::LabError;

@@ -16,7 +16,7 @@ use rlaunch_lab::bench::{
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, Extent};
 use rlaunch_lab::{
-    Account, Cut, Lab, LabError, Options, Status, demo, fuzz, names, sim, soak, stages,
+    Account, Cut, Lab, LabError, Options, Status, demo, fuzz, names, sim, soak, stages, tidy,
 };
 
 fn main() -> ExitCode {
@@ -151,6 +151,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         }
         Verb::Deps { online } => {
             return Ok(exit_code(stages::check_dependencies(*online).failed == 0));
+        }
+        Verb::Tidy { only, edges } => {
+            return Ok(exit_code(tidy::run(only.as_deref(), *edges)?));
         }
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);

@@ -5,7 +5,7 @@ use super::{Plan, advisories, deny};
 use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
 use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
-use crate::{LabError, fuzz, sim};
+use crate::{LabError, fuzz, sim, tidy};
 
 pub(super) const UNIT: &str = "unit";
 pub(super) const SIM: &str = "sim";
@@ -32,12 +32,16 @@ pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     Ok(Tally::check(true))
 }
 
-/// Checks formatting and dependencies, then lints and builds all that the other stages run, in one
+/// Checks formatting, dependencies and the order of folders, then lints and builds all that the other stages run, in one
 /// pass. Nothing is left out when something fails, so that one run shows all there is to mend.
 pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
     tally.add(check_dependencies(false));
+    tally.add(match tidy::check() {
+        Ok(is_tidy) => Tally::check(is_tidy),
+        Err(error) => run::failed("the look at folders, sizes and names", &error),
+    });
     if plan.wants_build() {
         match dist::build_everything() {
             Ok(built) => {

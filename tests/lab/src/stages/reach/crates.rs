@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::command::run;
 use crate::{LabError, dist};
 
 /// The workspace as cargo describes it.
@@ -38,13 +37,9 @@ impl Dependency {
 }
 
 impl Crates {
-    /// Asks cargo, which answers from the manifests alone.
+    /// Asks cargo.
     pub(super) fn ask() -> Result<Crates, LabError> {
-        let mut metadata = dist::cargo();
-        metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
-        let output = run("ask cargo for the workspace's crates", &mut metadata)?;
-        serde_json::from_slice(&output.stdout)
-            .map_err(|source| LabError::Format { what: "cargo's metadata".into(), source })
+        dist::metadata("ask cargo for the workspace's crates")
     }
 
     /// Gives the names of all crates.

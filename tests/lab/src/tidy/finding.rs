@@ -1,0 +1,167 @@
+//! What tidy finds, and which of it is known already.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rule {
+    /// A room uses one that does not lie below it. The subject is `from → to`.
+    Upward,
+    /// A room reaches itself through others. The subject is the room.
+    Cycle,
+    /// The declared order and the folders differ. The subject is the room.
+    Undeclared,
+    /// The subject is the file.
+    LongFile,
+    /// The subject is the function, with the type that has it.
+    LongFunction,
+    /// A name of several types. The subject is the name.
+    TypeTwice,
+    /// A word that was given up. The subject is the name that has it.
+    GivenUp,
+    /// A page of text. The subject is the file.
+    LongPage,
+    /// An exception that no finding needs.
+    Needless,
+}
+
+impl Rule {
+    /// Tells whether one exception is for all places of a subject, or for one.
+    fn is_per_place(self) -> bool {
+        matches!(self, Rule::Upward | Rule::GivenUp)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Rule::Upward => "the edge",
+            Rule::Cycle => "the cycle through",
+            Rule::Undeclared => "the undeclared folder",
+            Rule::LongFile => "the long file",
+            Rule::LongFunction => "the long function",
+            Rule::TypeTwice => "types called",
+            Rule::GivenUp => "the name",
+            Rule::LongPage => "the long page",
+            Rule::Needless => "the exception",
+        }
+    }
+}
+
+/// One violation of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Finding {
+    pub(super) file: PathBuf,
+    pub(super) line: usize,
+    pub(super) rule: Rule,
+    /// The folder of the crate, or nothing.
+    pub(super) krate: String,
+    pub(super) subject: String,
+    /// How large the violation is: lines, bytes, places.
+    pub(super) size: usize,
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { file, line, what, remedy, .. } = self;
+        write!(f, "{}:{line}: {what} — {remedy}", file.display())
+    }
+}
+
+/// Exceptions from a rule in one crate.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    rule: Rule,
+    krate: &'static str,
+    /// Subjects, and how large the violation may be.
+    subjects: &'static [(&'static str, usize)],
+    is_kept: bool,
+    line: u32,
+}
+
+impl Known {
+    /// Lists what is still to be mended; `_why` is for readers.
+    #[track_caller]
+    pub(super) const fn to_mend(
+        rule: Rule,
+        krate: &'static str,
+        subjects: &'static [(&'static str, usize)],
+        _why: &'static str,
+    ) -> Known {
+        Known { rule, krate, subjects, is_kept: false, line: Location::caller().line() }
+    }
+
+    /// Lists what stays as it is.
+    #[track_caller]
+    pub(super) const fn kept(
+        rule: Rule,
+        krate: &'static str,
+        subjects: &'static [(&'static str, usize)],
+        why: &'static str,
+    ) -> Known {
+        Known { is_kept: true, ..Known::to_mend(rule, krate, subjects, why) }
+    }
+}
+
+/// Findings, and how many exceptions there were.
+#[derive(Debug, Default)]
+pub(super) struct TidyReport {
+    pub(super) findings: Vec<Finding>,
+    /// Exceptions that are to be mended.
+    pub(super) to_mend: usize,
+    /// Exceptions that stay.
+    pub(super) kept: usize,
+}
+
+/// Takes out what is known. An exception that nothing needs is a finding itself, so that the list
+/// only shrinks; `looked_at` are the crates that were read.
+pub(super) fn judge(
+    mut findings: Vec<Finding>,
+    known: &[Known],
+    table: &Path,
+    looked_at: &BTreeSet<&str>,
+) -> TidyReport {
+    let mut report = TidyReport::default();
+    findings.sort();
+    findings.dedup();
+    for entry in known.iter().filter(|entry| looked_at.contains(entry.krate)) {
+        for (subject, most) in entry.subjects {
+            let is_meant = |finding: &Finding| {
+                (finding.rule, &*finding.krate, &*finding.subject)
+                    == (entry.rule, entry.krate, *subject)
+            };
+            if let Some(at) = findings.iter().position(|f| is_meant(f) && f.size <= *most) {
+                findings.remove(at);
+                if entry.rule.is_per_place() {
+                    findings.retain(|finding| !is_meant(finding) || finding.size > *most);
+                }
+                let count = if entry.is_kept { &mut report.kept } else { &mut report.to_mend };
+                *count += 1;
+            } else if let Some(grown) = findings.iter_mut().find(|f| is_meant(f)) {
+                grown.what += &format!(", which was {most} at most");
+            } else {
+                report.findings.push(needless(entry, subject, table));
+            }
+        }
+    }
+    report.findings.extend(findings);
+    report.findings.sort();
+    report
+}
+
+fn needless(entry: &Known, subject: &str, table: &Path) -> Finding {
+    let krate = entry.krate.to_owned();
+    Finding {
+        file: table.into(),
+        line: entry.line as usize,
+        rule: Rule::Needless,
+        what: format!("{} `{subject}` of {krate} is no longer there", entry.rule.name()),
+        krate,
+        subject: subject.to_owned(),
+        size: 1,
+        remedy: "remove it from this table".into(),
+    }
+}

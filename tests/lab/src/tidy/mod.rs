@@ -1,0 +1,145 @@
+//! `cargo lab tidy`: the house is as it is meant to be.
+//!
+//! It reads the sources of the workspace with Rust's own grammar. In reading order: [`workspace`]
+//! finds crates and files, [`modules`] the modules of a crate, [`edges`] which of its rooms use
+//! which. [`order`] holds these against the order of [`rooms`], or for cycles; [`sizes`] and
+//! [`names`] look at the rest. What is not as it should be yet is in [`known`].
+
+mod edges;
+mod finding;
+mod given_up;
+mod graph;
+mod known;
+mod modules;
+mod names;
+mod order;
+mod rooms;
+mod sizes;
+#[cfg(test)]
+mod tests;
+mod workspace;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::{LabError, dist};
+use edges::{FloorPlan, floor_plan};
+use finding::{Finding, Known, TidyReport, judge};
+use names::GivenUp;
+use order::Order;
+use sizes::Page;
+use workspace::{Crate, Sources, called, crates, owner, read_sources};
+
+/// Where the tables are, from the workspace.
+const KNOWN_TABLE: &str = "tests/lab/src/tidy/known.rs";
+const ROOMS_TABLE: &str = "tests/lab/src/tidy/rooms.rs";
+
+/// What the sources are held against.
+struct Rules<'a> {
+    orders: &'a [Order],
+    pages: &'a [Page],
+    given_up: &'a [GivenUp],
+    known: &'a [Known],
+}
+
+const RULES: Rules<'_> = Rules {
+    orders: rooms::ORDERS,
+    pages: rooms::PAGES,
+    given_up: given_up::GIVEN_UP,
+    known: known::KNOWN,
+};
+
+/// Prints the order of each crate's folders, or those of one crate, then all findings. Tells
+/// whether there are none. `with_edges`, each place is listed at which a folder uses another.
+pub fn run(only: Option<&str>, with_edges: bool) -> Result<bool, LabError> {
+    let workspace = dist::workspace();
+    let crates = crates()?;
+    let only = only.map(|word| called(&crates, word)).transpose()?;
+    let sources = read_sources(&workspace)?;
+    for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
+        let plan = floor_plan(krate, &sources);
+        print!("{}", describe(krate, &plan));
+        if with_edges {
+            plan.edges.iter().for_each(|edge| println!("{edge}"));
+        }
+    }
+    Ok(print_report(&RULES.inspect(&workspace, &crates, &sources, only)))
+}
+
+/// Prints all findings, and tells whether there are none.
+pub(crate) fn check() -> Result<bool, LabError> {
+    let workspace = dist::workspace();
+    let sources = read_sources(&workspace)?;
+    Ok(print_report(&RULES.inspect(&workspace, &crates()?, &sources, None)))
+}
+
+fn is_wanted(krate: &Crate, only: Option<&Crate>) -> bool {
+    only.is_none_or(|only| only.folder == krate.folder)
+}
+
+/// Draws the order of a crate's folders.
+fn describe(krate: &Crate, plan: &FloorPlan) -> String {
+    if plan.rooms.len() <= plan.roots.len() {
+        return String::new();
+    }
+    let folder = krate.key();
+    let drawn = order::draw(plan);
+    match RULES.orders.iter().find(|order| order.krate == folder) {
+        None => format!("{folder}: no order declared; its edges make\n{drawn}"),
+        Some(Order { pending: None, .. }) => format!("{folder}: as declared\n{drawn}"),
+        Some(order) => {
+            let why = order.pending.unwrap_or_default();
+            let declared = order.draw();
+            format!(
+                "{folder}: declared, but pending: {why}\n{declared}{folder}: its edges make\n{drawn}"
+            )
+        }
+    }
+}
+
+fn print_report(report: &TidyReport) -> bool {
+    for finding in &report.findings {
+        println!("{finding}");
+    }
+    let TidyReport { findings, to_mend, kept } = report;
+    let count = findings.len();
+    println!("tidy: {count} findings; {to_mend} known and to be mended, {kept} that stay");
+    findings.is_empty()
+}
+
+impl Rules<'_> {
+    /// Holds all crates against the rules, or one; what is of no crate is looked at with all.
+    fn inspect(
+        &self,
+        workspace: &Path,
+        crates: &[Crate],
+        sources: &Sources,
+        only: Option<&Crate>,
+    ) -> TidyReport {
+        let mut findings: Vec<Finding> = Vec::new();
+        let mut looked_at: BTreeSet<&str> = BTreeSet::new();
+        for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
+            looked_at.insert(krate.key());
+            let plan = floor_plan(krate, sources);
+            let order = self.orders.iter().find(|order| order.krate == krate.key());
+            findings.extend(order.iter().flat_map(|o| o.check(&plan, Path::new(ROOMS_TABLE))));
+            // Where all is about to be moved, cycles are shown and no more.
+            if order.is_none_or(|order| order.pending.is_none()) {
+                findings.extend(order::cycles(krate.key(), &plan));
+            }
+            findings.extend(names::types_twice(krate, sources));
+        }
+        if only.is_none() {
+            looked_at.insert("");
+            findings.extend(self.pages.iter().filter_map(|page| page.check(workspace)));
+        }
+        for (file, source) in sources {
+            let krate = owner(crates, file).map_or("", Crate::key);
+            if looked_at.contains(krate) {
+                findings.extend(sizes::check(krate, file, source));
+                findings.extend(names::given_up(krate, file, source, self.given_up));
+            }
+        }
+        judge(findings, self.known, Path::new(KNOWN_TABLE), &looked_at)
+    }
+}

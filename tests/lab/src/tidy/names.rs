@@ -1,0 +1,173 @@
+//! Names: of types, which stand once in a crate, and of words that were given up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use syn::Item;
+
+use super::finding::{Finding, Rule};
+use super::modules::{attributes, is_test_only, modules};
+use super::workspace::{Crate, Source, Sources, line};
+
+/// Finds the names that several types of a crate have. Types of one module are alternatives of
+/// which a configuration takes one.
+pub(super) fn types_twice(krate: &Crate, sources: &Sources) -> Vec<Finding> {
+    let mut places: BTreeMap<String, BTreeMap<Vec<String>, (PathBuf, usize)>> = BTreeMap::new();
+    for root in &krate.roots {
+        let modules = modules(sources, &krate.folder, root);
+        for module in modules.iter().filter(|module| !module.is_test) {
+            for name in module.items.iter().filter_map(type_name) {
+                let place = (module.file.to_path_buf(), line(name.span()));
+                let of_name = places.entry(name.to_string()).or_default();
+                // Two programs may have a file in common.
+                if !of_name.values().any(|other| *other == place) {
+                    of_name.entry(module.path.clone()).or_insert(place);
+                }
+            }
+        }
+    }
+    let several = places.into_iter().filter(|(_, places)| places.len() > 1);
+    several.map(|(name, places)| type_twice(krate, name, places.into_values().collect())).collect()
+}
+
+fn type_twice(krate: &Crate, name: String, mut places: Vec<(PathBuf, usize)>) -> Finding {
+    places.sort();
+    let size = places.len();
+    let (file, line) = places.remove(0);
+    let others: Vec<String> =
+        places.iter().map(|(file, line)| format!("{}:{line}", file.display())).collect();
+    Finding {
+        file,
+        line,
+        rule: Rule::TypeTwice,
+        krate: krate.key().into(),
+        what: format!("`{name}` is the name of {size} types, here and at {}", others.join(", ")),
+        subject: name,
+        size,
+        remedy: "give each its own name, or make them one".into(),
+    }
+}
+
+/// Gives the name of a type that an item defines, unless only tests have it.
+fn type_name(item: &Item) -> Option<&Ident> {
+    let name = match item {
+        Item::Enum(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::TraitAlias(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    (!is_test_only(attributes(item))).then_some(name)
+}
+
+/// A word that was given up.
+#[derive(Debug)]
+pub(super) struct GivenUp {
+    /// A whole name, if it has a capital letter: `Crew`. Otherwise words that a name may have among
+    /// others: `see_out` is in `see_out_all` and in `SeeOut`.
+    pub(super) word: &'static str,
+    /// The word in its place.
+    pub(super) instead: &'static str,
+    /// Folders of the crates that gave it up; none for all.
+    pub(super) crates: &'static [&'static str],
+}
+
+impl GivenUp {
+    fn is_in(&self, name: &str) -> bool {
+        if self.word.contains(char::is_uppercase) {
+            return name == self.word;
+        }
+        let wanted: Vec<&str> = self.word.split('_').collect();
+        words(name).windows(wanted.len()).any(|window| window == wanted)
+    }
+}
+
+/// Splits a name into its words: `SeeOut`, `see_out` and `SEE_OUT` have the same.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut before = '_';
+    for c in name.chars() {
+        let begins = before == '_' || before == '-' || (c.is_uppercase() && before.is_lowercase());
+        before = c;
+        match words.last_mut() {
+            _ if c == '_' || c == '-' => {}
+            Some(word) if !begins => word.extend(c.to_lowercase()),
+            _ => words.push(c.to_lowercase().collect()),
+        }
+    }
+    words
+}
+
+/// Finds words that were given up in the identifiers of a file and in its path.
+pub(super) fn given_up(
+    krate: &str,
+    file: &Path,
+    source: &Source,
+    list: &[GivenUp],
+) -> Vec<Finding> {
+    let of_crate =
+        |given_up: &&GivenUp| given_up.crates.is_empty() || given_up.crates.contains(&krate);
+    let list: Vec<&GivenUp> = list.iter().filter(of_crate).collect();
+    if list.is_empty() {
+        return Vec::new();
+    }
+    let mut names: Vec<(String, usize)> = Vec::new();
+    let inside = file.strip_prefix(krate).unwrap_or(file).with_extension("");
+    names.extend(inside.iter().map(|part| (part.to_string_lossy().into_owned(), 1)));
+    identifiers(source.tokens.clone(), &mut names);
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for (name, line) in names {
+        let Some(given_up) = list.iter().find(|given_up| given_up.is_in(&name)) else { continue };
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        found.push(Finding {
+            file: file.into(),
+            line,
+            rule: Rule::GivenUp,
+            krate: krate.into(),
+            what: format!("`{name}` has the word `{}`, which was given up", given_up.word),
+            subject: name,
+            size: 1,
+            remedy: format!("call it {}", given_up.instead),
+        });
+    }
+    found
+}
+
+fn identifiers(tokens: TokenStream, found: &mut Vec<(String, usize)>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => identifiers(group.stream(), found),
+            TokenTree::Ident(name) => found.push((name.to_string(), line(name.span()))),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_in_any_spelling_and_only_whole() {
+        let see_out = GivenUp { word: "see_out", instead: "run_to_completion", crates: &[] };
+        for (name, expected) in [
+            ("see_out", true),
+            ("SeeOut", true),
+            ("SEE_OUT", true),
+            ("to_see_out_all", true),
+            ("see_output", false),
+            ("oversee_out", false),
+            ("see", false),
+        ] {
+            assert_eq!(see_out.is_in(name), expected, "{name}");
+        }
+        let crew = GivenUp { word: "Crew", instead: "Nodes", crates: &[] };
+        assert!(crew.is_in("Crew") && !crew.is_in("crew") && !crew.is_in("CrewMember"));
+    }
+}
