@@ -9,7 +9,7 @@ pub(super) const KNOWN: &[Known] = &[
         Rule::Cycle,
         "bootstrap",
         &[("client", 6), ("job", 6), ("library", 6), ("oob", 6), ("tree", 6), ("wire", 6)],
-        "Token belongs to secure, PortRange to oob, ExitStatus to a room of its own, WireError and framing to a room below wire and library",
+        "Token, PortRange, ExitStatus, WireError and framing belong to rooms further down",
     ),
     Known::to_mend(
         Rule::Cycle,

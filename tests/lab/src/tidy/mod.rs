@@ -1,9 +1,9 @@
-//! `cargo lab tidy`: the house is as it is meant to be.
+//! `cargo lab tidy`: the order of folders, sizes and names, checked on the sources.
 //!
 //! It reads the sources of the workspace with Rust's own grammar. In reading order: [`workspace`]
 //! finds crates and files, [`modules`] the modules of a crate, [`edges`] which of its rooms use
-//! which. [`order`] holds these against the order of [`rooms`], or for cycles; [`sizes`] and
-//! [`names`] look at the rest. What is not as it should be yet is in [`known`].
+//! which, by [`resolve`]. [`order`] holds these against the order of [`rooms`], or looks for cycles;
+//! [`sizes`] and [`names`] look at the rest. What is not as it should be yet is in [`known`].
 
 mod edges;
 mod finding;
@@ -13,6 +13,7 @@ mod known;
 mod modules;
 mod names;
 mod order;
+mod resolve;
 mod rooms;
 mod sizes;
 #[cfg(test)]
@@ -122,11 +123,12 @@ impl Rules<'_> {
             looked_at.insert(krate.key());
             let plan = floor_plan(krate, sources);
             let order = self.orders.iter().find(|order| order.krate == krate.key());
-            findings.extend(order.iter().flat_map(|o| o.check(&plan, Path::new(ROOMS_TABLE))));
-            // Where all is about to be moved, cycles are shown and no more.
-            if order.is_none_or(|order| order.pending.is_none()) {
-                findings.extend(order::cycles(krate.key(), &plan));
-            }
+            findings.extend(match order {
+                // Where an order holds there are no cycles, and where all is about to be moved they
+                // are drawn and no more.
+                Some(order) => order.check(&plan, Path::new(ROOMS_TABLE)),
+                None => order::cycles(krate.key(), &plan),
+            });
             findings.extend(names::types_twice(krate, sources));
         }
         if only.is_none() {
