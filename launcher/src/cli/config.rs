@@ -3,12 +3,14 @@
 //! Flags count before the environment, the environment before the profile, the profile before the
 //! file's defaults. What counts is put before what was typed, as the words that would have been
 //! typed; but whether it can be meant is checked where it stands, so that an error names the file
-//! and the line. Of a file that the user does not trust only harmless keys count ([`stranger`]).
+//! and the line. Of a file that the user does not trust only harmless keys count ([`stranger`]), and
+//! those behind the user's own file.
 
 mod error;
 pub(crate) mod file;
 mod find;
 mod merge;
+mod named;
 mod review;
 mod stranger;
 mod trusted;
@@ -42,6 +44,8 @@ pub(crate) struct Found {
     notes: Vec<String>,
     /// Keys that do not count because their file is not trusted.
     aside: Option<Aside>,
+    /// Whether a file, and not the user, names SSH's configuration.
+    pub(crate) is_ssh_config_of_file: bool,
 }
 
 impl Found {
@@ -86,6 +90,8 @@ impl Found {
 struct Checked {
     path: PathBuf,
     is_trusted: bool,
+    /// What has changed since it was trusted.
+    changed: Option<PathBuf>,
     profiles: Vec<(String, Vec<Given>)>,
     defaults: Vec<Given>,
     /// Hosts of a job whose user names none.
@@ -96,13 +102,14 @@ struct Checked {
 impl Checked {
     /// Checks all of a file, so that a mistake is found even in what will not count.
     fn of(read: ReadFile, all: &Command) -> Result<Checked, ConfigError> {
-        let ReadFile { path, text, is_trusted } = read;
+        let ReadFile { path, text, is_trusted, changed } = read;
         let File { defaults, profiles, hosts, list } = file::parse(&text, &path)?;
         let profile = |(name, settings): (String, Vec<Setting>)| {
             check(all, &settings).map(|given| (name, given))
         };
         Ok(Checked {
             is_trusted,
+            changed,
             profiles: profiles.into_iter().map(profile).collect::<Result<_, _>>()?,
             defaults: check(all, &defaults)?,
             list: check(all, list.as_slice())?,
@@ -149,7 +156,12 @@ pub(crate) fn with_defaults(
                 stranger::is_harmless(given) || !stranger::is_of(given, &strange.path)
             };
             layers.iter_mut().for_each(|layer| layer.retain(is_kept));
-            Aside::of(&strange.path, &would_count, &strange.hosts)
+            // Trusted it would count before the user's own file, which until then counts before it.
+            layers.sort_by_key(|layer| {
+                layer.iter().any(|given| stranger::is_of(given, &strange.path))
+            });
+            let changed = strange.changed.as_deref();
+            Aside::of(&strange.path, changed, &would_count, &strange.hosts)
         }
         None => None,
     };
@@ -161,7 +173,11 @@ pub(crate) fn with_defaults(
     let trusted = files.into_iter().find(|file| file.is_trusted);
     let book = trusted.map(|file| HostTable { path: file.path, entries: file.hosts });
     let book = book.unwrap_or_default();
-    let found = Found { book, files: paths, given: given_words, notes, aside };
+    let is_ssh_config_of_file = given
+        .iter()
+        .any(|given| given.long == "ssh-config" && matches!(given.place, Place::Line(..)));
+    let found =
+        Found { book, files: paths, given: given_words, notes, aside, is_ssh_config_of_file };
     let mut words = typed;
     let behind_name = words.len().min(1);
     let defaults: Vec<OsString> = given.into_iter().flat_map(|given| given.words).collect();

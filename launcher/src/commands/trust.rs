@@ -46,17 +46,21 @@ fn review_and_trust(path: &Path, around: &Surroundings) -> Result<String, Config
     // Printed first: what cannot be recorded has been shown all the same.
     let _ = std::io::stdout().lock().write_all(shown.as_bytes());
     review.trust(around)?;
-    Ok(format!("{name} is trusted until it changes; `rlaunch trust --revoke` ends that\n"))
+    Ok(format!(
+        "{name} is trusted until it, or a file listed above, changes; `rlaunch trust --revoke` ends \
+         that\n"
+    ))
 }
 
 fn list(around: &Surroundings) -> Result<String, ConfigError> {
     let line = |Trusted { path, state }: Trusted| {
-        let state = match state {
-            State::Same => "trusted",
-            State::Changed => "changed",
-            State::Gone => "gone",
+        let (state, what) = match &state {
+            State::Same => ("trusted", None),
+            State::Changed(what) => ("changed", Some(what).filter(|what| **what != path)),
+            State::Gone => ("gone", None),
         };
-        format!("{state:<8} {}\n", quoted(path.as_os_str()))
+        let what = what.map(|what| format!(", which names {}", quoted(what.as_os_str())));
+        format!("{state:<8} {}{}\n", quoted(path.as_os_str()), what.unwrap_or_default())
     };
     Ok(TrustStore::of(around)?.all()?.into_iter().map(line).collect())
 }

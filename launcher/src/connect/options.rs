@@ -14,6 +14,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) book: HostTable,
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
+    /// Whether an rlaunch.toml names that, and not the user, so that others must not be able to write it.
+    pub(crate) is_ssh_config_of_file: bool,
     /// The command that leads to the hosts, in place of SSH.
     pub(crate) rsh: Option<Rsh>,
     pub(crate) container: Option<Container>,
@@ -42,6 +44,7 @@ impl ConnectOptions {
     pub(crate) fn ssh(&self) -> SshOptions {
         SshOptions {
             config: self.ssh_config.clone(),
+            is_config_of_file: self.is_ssh_config_of_file,
             port: self.port,
             new_hosts: self.new_hosts,
             fanout: self.fanout,

@@ -261,6 +261,12 @@ impl SshConfig {
         }
     }
 
+    /// Reads a file that the user has not named on the command line, and refuses it where others may
+    /// write to it.
+    pub(crate) fn of_file(path: &Path) -> Result<Self, ConfigError> {
+        Self::read(&[path.to_owned()], Trust::IfOwn)
+    }
+
     /// Reads `paths`, the most important first, which the user has named.
     #[cfg(test)]
     pub(crate) fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {

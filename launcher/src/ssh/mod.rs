@@ -109,6 +109,8 @@ struct Line {
 pub(crate) struct SshOptions {
     /// File in place of ~/.ssh/config and /etc/ssh/ssh_config.
     pub(crate) config: Option<PathBuf>,
+    /// Whether an rlaunch.toml names that, and not the user, so that others must not be able to write it.
+    pub(crate) is_config_of_file: bool,
     pub(crate) port: Option<u16>,
     /// Rule for hosts whose keys are not known, where the command line has one.
     pub(crate) new_hosts: Option<NewHostsRule>,
@@ -131,7 +133,10 @@ impl Ssh {
 
     fn load(options: &SshOptions) -> Result<Ssh, ConfigError> {
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
-        let config = SshConfig::of_user(options.config.as_deref(), &home)?;
+        let config = match &options.config {
+            Some(path) if options.is_config_of_file => SshConfig::of_file(path)?,
+            named => SshConfig::of_user(named.as_deref(), &home)?,
+        };
         Ok(Ssh {
             resolving: config.runs_commands().then(|| Semaphore::new(RESOLVED)),
             config,

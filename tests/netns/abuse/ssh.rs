@@ -64,6 +64,11 @@ fn a_configuration_that_others_may_write_runs_nothing() {
             refused.refused(200, &[&said, &format!("(mode {mode:o})")]).hints("chmod go-w");
             run("ssh-config b").refused(200, &[&said]);
         }
+        // A file of rlaunch's that names it does not vouch for it.
+        let cluster = home.path().join("cluster.toml");
+        fs::write(&cluster, format!("[defaults]\nssh-config = {config:?}\n")).unwrap();
+        let refused = run(&format!("--cluster {} -H b true", cluster.display()));
+        refused.refused(200, &[&format!("bad owner or permissions on {}", config.display())]);
         assert!(!ran.exists(), "the command has run as {}", account.name());
         // A file that is named is meant.
         let named = run(&format!("-H b --ssh-config {} true", config.display()));

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 ///
 /// It prints what the file does that needs trust: hosts, commands, programs, files, variables,
 /// networks, profiles. Then it records the file's path and the SHA-256 of its content, below
-/// ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch). A file that has changed is not trusted any
-/// more. Trust is in the file alone: files that it names are taken as they are then.
+/// ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch), and of files beside or below it that it names
+/// (ssh-config, env-file, hostfile, agent, preload, template, stdin, words of rsh and container-exec).
+/// Once one of them changes, the file is not trusted any more.
 ///
-/// Without trust, harmless keys count, as np, transport, timeout or tag-output, and a line names the
-/// others. What --cluster names, and ~/.config/rlaunch/rlaunch.toml, needs no trust.
+/// Without trust, harmless keys count, as np, transport or map-by, and a line names the others. What --cluster names, and ~/.config/rlaunch/rlaunch.toml, needs no trust.
 #[derive(Debug, Parser)]
 #[command(
     name = "rlaunch trust",

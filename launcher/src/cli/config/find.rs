@@ -2,7 +2,7 @@
 //! user's own, with what of an untrusted one here is harmless.
 
 use super::error::{ConfigError, FILE};
-use super::trusted::{self, TrustStore};
+use super::trusted::{self, State, TrustStore};
 use crate::console::surroundings::Surroundings;
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
@@ -32,6 +32,8 @@ pub(super) struct ReadFile {
     pub(super) text: String,
     /// The user has named it, or trusts it, or it is the user's own.
     pub(super) is_trusted: bool,
+    /// What has changed since it was trusted: itself, or a file that it names.
+    pub(super) changed: Option<PathBuf>,
 }
 
 /// Finds the files to read and their content, an untrusted one first. One that was not asked for by name
@@ -41,7 +43,7 @@ pub(super) fn find(
     asked: Option<&Path>,
     around: &Surroundings,
 ) -> Result<Vec<ReadFile>, ConfigError> {
-    let trusted = |(path, text)| ReadFile { path, text, is_trusted: true };
+    let trusted = |(path, text)| ReadFile { path, text, is_trusted: true, changed: None };
     if let Some(path) = asked {
         if path.as_os_str() == NONE {
             return Ok(Vec::new());
@@ -60,11 +62,14 @@ pub(super) fn find(
             |own: &PathBuf| Some(trusted::identity(own).ok()? == trusted::identity(&near).ok()?);
         own.as_ref().and_then(same).unwrap_or(false)
     };
-    if is_own() || TrustStore::of(around).is_ok_and(|store| store.trusts(&near, &text)) {
-        return Ok(vec![trusted((near, text))]);
-    }
+    let state = || TrustStore::of(around).ok()?.state(&near, &text);
+    let changed = match if is_own() { Some(State::Same) } else { state() } {
+        Some(State::Same) => return Ok(vec![trusted((near, text))]),
+        Some(State::Changed(what)) => Some(what),
+        Some(State::Gone) | None => None,
+    };
     // A stranger's file must not displace the user's own settings.
-    let stranger = ReadFile { path: near, text, is_trusted: false };
+    let stranger = ReadFile { path: near, text, is_trusted: false, changed };
     let own = own.map_or(Ok(None), read_own)?.map(trusted);
     Ok([Some(stranger), own].into_iter().flatten().collect())
 }
@@ -89,7 +94,7 @@ pub(super) fn guarded(path: &Path) -> Result<Option<String>, ConfigError> {
 }
 
 /// Opens a file; a pipe of that name is not waited for.
-fn open(path: &Path) -> io::Result<fs::File> {
+pub(super) fn open(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).custom_flags(UNBLOCKED).open(path)
 }
 
@@ -190,7 +195,7 @@ mod tests {
         assert_eq!(found(None, &around), texts(&[("# own", true)]));
         fs::write(&near, "# near").unwrap();
         assert_eq!(found(None, &around), texts(&[("# near", false), ("# own", true)]));
-        TrustStore::of(&around).unwrap().trust(&near, "# near").unwrap();
+        TrustStore::of(&around).unwrap().trust(&near, "# near", &[]).unwrap();
         assert_eq!(found(None, &around), texts(&[("# near", true)]));
         fs::write(&near, "# changed").unwrap();
         assert_eq!(found(None, &around), texts(&[("# changed", false), ("# own", true)]));
@@ -217,7 +222,7 @@ mod tests {
         };
         for path in [&near, &own] {
             fs::write(path, "").unwrap();
-            TrustStore::of(&around).unwrap().trust(path, "").unwrap();
+            TrustStore::of(&around).unwrap().trust(path, "", &[]).unwrap();
             mode(path, 0o666);
             let error = find(None, &around).unwrap_err();
             assert!(error.to_string().contains("everybody may write to it"), "{error}");

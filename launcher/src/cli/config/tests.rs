@@ -17,7 +17,7 @@ fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
 fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
     let (scratch, around) = strange(text, variables);
     let file = around.directory.join("rlaunch.toml");
-    TrustStore::of(&around).unwrap().trust(&file, text).unwrap();
+    TrustStore::of(&around).unwrap().trust(&file, text, &[]).unwrap();
     (scratch, around)
 }
 
@@ -212,17 +212,20 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     let error = among_strangers("--profile x p", "[profile.x]\nnp = 3\n", None).unwrap_err();
     let expected = "profile `x` of rlaunch.toml does not count: the file is not trusted";
     assert_eq!(error, expected);
-    // A tag is harmless, but not an escape of the terminal's.
+    // A name is harmless, but not an escape of the terminal's.
     let (_, found) = among_strangers("p", "[defaults]\nname = \"\\u001b[2J\"\n", None).unwrap();
     assert!(found.warning().unwrap().contains("name (line 2)"), "{found:?}");
 }
 
 #[test]
 fn no_key_that_needs_trust_counts_before_it() {
-    const VALUES: [&str; 8] = [
+    const VALUES: [&str; 11] = [
         "true",
         "\"a\"",
         "\"1\"",
+        "\"10\"",
+        "\"full\"",
+        "\"warn\"",
         "\"info\"",
         "\"ask\"",
         "\"docker:a\"",
@@ -249,9 +252,65 @@ fn an_untrusted_file_takes_nothing_away_from_the_users_own() {
     let near =
         "[defaults]\nno-env = false\nnp = 2\nrsh = \"x\"\n[hosts.n]\n[profile.x]\nradix = 9\n";
     let (args, found) = among_strangers("--profile x p", near, Some(own)).unwrap();
-    assert_eq!((args.hosts.hosts, args.hosts.ranks), (vec!["o".to_owned()], Some(2)));
+    assert_eq!((args.hosts.hosts, args.hosts.ranks), (vec!["o".to_owned()], Some(4)));
     assert_eq!((args.reach.rsh.as_deref(), args.between.radix), (Some("mine"), Some(3)));
     assert!(args.program.no_env);
     assert_eq!(found.book.entries[0].name, "o");
     assert!(found.warning().is_some());
+    // Of harmless keys, too, the user's own count; others do not even add to them.
+    let own =
+        "[defaults]\nkill-after = 300\nrequire-rdma = true\nradix = 3\nmerge-stderr = false\n";
+    let near = "[defaults]\nkill-after = 0\nrequire-rdma = false\nradix = 9\nmerge-stderr = true\n\
+                no-record = true\ncontinue-on-error = true\nsingleton = \"ignore\"\n\
+                tag-output = \"error: run\"\nnp = 2\n";
+    let (args, found) = among_strangers("p", near, Some(own)).unwrap();
+    assert_eq!((args.end.kill_after.as_secs(), args.between.radix), (300, Some(3)));
+    assert!(args.network.require_rdma && !args.output.merge_stderr && !args.output.no_record);
+    assert!(!args.end.continue_on_error && args.output.tag_output.is_none());
+    assert_eq!(args.hosts.ranks, Some(2));
+    let keys = "kill-after (line 2), no-record (line 6), continue-on-error (line 7), singleton (line 8) \
+                and tag-output (line 9) are left aside";
+    assert!(found.warning().unwrap().contains(keys), "{found:?}");
+    let (args, found) = among_strangers("p", "[defaults]\ntag-output = true\n", None).unwrap();
+    assert!(args.output.tag_output.is_some() && found.warning().is_none());
+}
+
+#[test]
+fn a_file_that_names_a_changed_one_does_not_count() {
+    let text = "[defaults]\nssh-config = \"ssh.cfg\"\nenv = [\"A=1\"]\n";
+    let (scratch, around) = strange(text, &[]);
+    let cfg = scratch.path().join("ssh.cfg");
+    fs::write(&cfg, "Host a\n").unwrap();
+    let review = Review::of(&scratch.path().join("rlaunch.toml"), Args::command()).unwrap();
+    review.trust(&around).unwrap();
+    let read = || {
+        let read = with_defaults(Args::command(), Args::command(), words("p"), &around);
+        let (words, found) = read.unwrap();
+        (Args::try_parse_from(words).unwrap().reach.ssh_config, found)
+    };
+    let (path, found) = read();
+    assert_eq!((path, found.warning()), (Some("ssh.cfg".into()), None));
+    assert!(found.is_ssh_config_of_file);
+    fs::write(&cfg, "ProxyCommand evil\n").unwrap();
+    let (path, found) = read();
+    assert_eq!(path, None);
+    let said = found.warning().unwrap();
+    assert!(said.starts_with("ssh.cfg, which ") && said.contains("ssh-config (line 2)"), "{said}");
+    assert!(said.contains(" names, has changed since that was trusted, so "), "{said}");
+    fs::write(scratch.path().join("rlaunch.toml"), text.replace("A=1", "A=2")).unwrap();
+    let (_, found) = read();
+    assert!(
+        found.warning().unwrap().contains("rlaunch.toml has changed since it was trusted, so ")
+    );
+}
+
+#[test]
+fn a_configuration_of_ssh_that_was_typed_is_the_users() {
+    let file = "[defaults]\nssh-config = \"c\"\n";
+    let is_of_file = |line: &str, variables: &[(&str, &str)]| {
+        meant::<Args>(line, file, variables).unwrap().1.is_ssh_config_of_file
+    };
+    assert!(is_of_file("p", &[]));
+    assert!(!is_of_file("--ssh-config d p", &[]));
+    assert!(!is_of_file("p", &[("RLAUNCH_SSH_CONFIG", "d")]));
 }

@@ -1,14 +1,15 @@
 //! Files of working directories that the user trusts: a record for each in the user's state
-//! directory, with the file's path and the SHA-256 of its content. Another content is not trusted.
+//! directory, with the file's path and the SHA-256 of its content, and of each file that it names.
+//! Another content of any of them is not trusted.
 //!
 //! A record counts only if it belongs to this user and nobody else may write to it, wherever the
 //! state directory is.
 
 use super::error::ConfigError;
 use super::find;
+use super::named::{self, Named};
 use crate::console::surroundings::Surroundings;
 use nix::unistd::Uid;
-use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,10 +17,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The longest record, in bytes: a digest, a line end and a path.
-const LONGEST: u64 = 8 << 10;
+/// The longest record, in bytes.
+const LONGEST: usize = 256 << 10;
 /// Characters of a digest as it is written.
 const DIGITS: usize = 64;
+/// Stands for the digest of a file that is not there.
+const ABSENT: [u8; DIGITS] = [b'-'; DIGITS];
 
 /// The records of one user.
 #[derive(Clone, Debug)]
@@ -35,40 +38,55 @@ pub(crate) struct Trusted {
 }
 
 /// State of a file that was trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its content is the trusted one.
+    /// Its content, and that of the files that it names, is the trusted one.
     Same,
-    /// It has another content, which does not count.
-    Changed,
+    /// This has another content, so that the file does not count: itself, or a file that it names.
+    Changed(PathBuf),
     /// It cannot be read any more.
     Gone,
 }
 
 impl TrustStore {
-    /// Finds the user's; fails where there is no state directory.
+    /// Finds the store of this user; fails where there is no state directory.
     pub(crate) fn of(around: &Surroundings) -> Result<TrustStore, ConfigError> {
         let state = around.state().ok_or(ConfigError::NoState)?;
         Ok(TrustStore { directory: state.join("rlaunch/trusted") })
     }
 
-    /// Tells whether this content of a file is trusted. A record that cannot be read does not count.
-    pub(super) fn trusts(&self, path: &Path, content: &str) -> bool {
-        let record = identity(path).and_then(|path| read(&self.record_of(&path)));
-        record.is_ok_and(|(digest, trusted)| {
-            digest == hex(content.as_bytes()) && identity(path).is_ok_and(|path| path == trusted)
+    /// Compares a file with its record; `None` where it was not trusted. A record that cannot be read
+    /// does not count.
+    pub(super) fn state(&self, path: &Path, content: &str) -> Option<State> {
+        let identity = identity(path).ok()?;
+        let record =
+            read(&self.record_of(&identity)).ok().filter(|record| record.path == identity)?;
+        Some(match record.state(content) {
+            State::Changed(own) if own == identity => State::Changed(path.to_owned()),
+            state => state,
         })
     }
 
-    /// Trusts this content of a file, and no other.
-    pub(crate) fn trust(&self, path: &Path, content: &str) -> Result<(), ConfigError> {
+    /// Trusts this content of a file and of those that it names, and no other.
+    pub(crate) fn trust(
+        &self,
+        path: &Path,
+        content: &str,
+        named: &[Named],
+    ) -> Result<(), ConfigError> {
         let write = || {
             let path = identity(path)?;
+            let mut record = entry(Some(&named::hex(content.as_bytes())), &path);
+            for named in named {
+                record.extend(entry(named.digest.as_deref(), &named.name));
+            }
+            if record.len() > LONGEST {
+                return Err(io::Error::other("the file names too many others"));
+            }
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             // Its mode is 0600 from the start, and it gets its name when it is whole.
             let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
-            file.write_all(&[hex(content.as_bytes()).as_bytes(), b"\n"].concat())?;
-            file.write_all(path.as_os_str().as_bytes())?;
+            file.write_all(&record)?;
             file.persist(self.record_of(&path))?;
             Ok(())
         };
@@ -94,13 +112,12 @@ impl TrustStore {
         };
         let records = entries.flatten().filter_map(|entry| read(&entry.path()).ok());
         let mut all: Vec<Trusted> = records
-            .map(|(digest, path)| {
-                let state = match find::content(&path) {
-                    Ok(content) if hex(content.as_bytes()) == digest => State::Same,
-                    Ok(_) => State::Changed,
+            .map(|record| {
+                let state = match find::content(&record.path) {
+                    Ok(content) => record.state(&content),
                     Err(_) => State::Gone,
                 };
-                Trusted { path, state }
+                Trusted { path: record.path, state }
             })
             .collect();
         all.sort_by(|one, other| one.path.cmp(&other.path));
@@ -108,7 +125,7 @@ impl TrustStore {
     }
 
     fn record_of(&self, path: &Path) -> PathBuf {
-        self.directory.join(hex(path.as_os_str().as_bytes()))
+        self.directory.join(named::hex(path.as_os_str().as_bytes()))
     }
 }
 
@@ -123,24 +140,56 @@ pub(super) fn identity(path: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()).join(name))
 }
 
-/// Reads a record: a digest and a path.
-fn read(record: &Path) -> io::Result<(String, PathBuf)> {
+/// Content of a record.
+struct Record {
+    digest: String,
+    path: PathBuf,
+    /// The files that it names, relative to its directory; no digest for those that were not there.
+    named: Vec<(Option<String>, PathBuf)>,
+}
+
+impl Record {
+    fn state(&self, content: &str) -> State {
+        if named::hex(content.as_bytes()) != self.digest {
+            return State::Changed(self.path.clone());
+        }
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let is_other = |(digest, name): &&(Option<String>, PathBuf)| {
+            named::digest(&directory.join(name)) != *digest
+        };
+        let other = self.named.iter().find(is_other);
+        other.map_or(State::Same, |(_, name)| State::Changed(name.clone()))
+    }
+}
+
+/// Gives what a record has of one file.
+fn entry(digest: Option<&str>, path: &Path) -> Vec<u8> {
+    let digest = digest.map_or(&ABSENT[..], str::as_bytes);
+    [digest, b"\n", path.as_os_str().as_bytes(), b"\0"].concat()
+}
+
+/// Reads a record: the file's entry, and those of the files that it names.
+fn read(record: &Path) -> io::Result<Record> {
     let file = File::open(record)?;
     let metadata = file.metadata()?;
     if metadata.uid() != Uid::effective().as_raw() || metadata.mode() & 0o022 != 0 {
         return Err(io::Error::other("it is not this user's alone"));
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes)?;
-    let parts = bytes.split_at_checked(DIGITS).and_then(|(digest, path)| {
-        Some((str::from_utf8(digest).ok()?.to_owned(), path.strip_prefix(b"\n")?))
-    });
-    let (digest, path) = parts.ok_or_else(|| io::Error::other("it is no record"))?;
-    Ok((digest, OsStr::from_bytes(path).into()))
+    file.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+    parse(&bytes).ok_or_else(|| io::Error::other("it is not a record"))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+fn parse(bytes: &[u8]) -> Option<Record> {
+    let bytes = bytes.strip_suffix(b"\0").filter(|_| bytes.len() <= LONGEST)?;
+    let entry = |entry: &[u8]| {
+        let (digest, path) = entry.split_at_checked(DIGITS)?;
+        let written = (digest != ABSENT).then(|| String::from_utf8_lossy(digest).into_owned());
+        Some((written, PathBuf::from(OsStr::from_bytes(path.strip_prefix(b"\n")?))))
+    };
+    let mut entries = bytes.split(|byte| *byte == 0).map(entry);
+    let (digest, path) = entries.next()??;
+    Some(Record { digest: digest?, path, named: entries.collect::<Option<_>>()? })
 }
 
 #[cfg(test)]
@@ -162,17 +211,19 @@ mod tests {
     #[test]
     fn one_content_of_one_file_is_trusted() {
         let (scratch, store, file) = scratch();
-        assert!(!store.trusts(&file, "# a"));
-        store.trust(&file, "# a").unwrap();
-        assert!(store.trusts(&file, "# a") && !store.trusts(&file, "# b"));
+        let trusts = |path: &Path, content: &str| store.state(path, content) == Some(State::Same);
+        assert_eq!(store.state(&file, "# a"), None);
+        store.trust(&file, "# a", &[]).unwrap();
+        assert!(trusts(&file, "# a"));
+        assert_eq!(store.state(&file, "# b"), Some(State::Changed(file.clone())));
         // The same content elsewhere, behind a link, or a link in its place, is not.
         let other = scratch.path().join("other");
         fs::create_dir(&other).unwrap();
         symlink(&file, other.join("rlaunch.toml")).unwrap();
-        assert!(!store.trusts(&other.join("rlaunch.toml"), "# a"));
+        assert!(!trusts(&other.join("rlaunch.toml"), "# a"));
         // A link to its directory is the same directory.
         symlink(file.parent().unwrap(), scratch.path().join("link")).unwrap();
-        assert!(store.trusts(&scratch.path().join("link/rlaunch.toml"), "# a"));
+        assert!(trusts(&scratch.path().join("link/rlaunch.toml"), "# a"));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let record = store.record_of(&identity(&file).unwrap());
         assert_eq!((mode(&store.directory), mode(&record)), (0o700, 0o600));
@@ -182,11 +233,11 @@ mod tests {
     fn trusted_files_are_listed_with_their_state_and_can_be_revoked() {
         let (_scratch, store, file) = scratch();
         assert_eq!(store.all().unwrap(), []);
-        store.trust(&file, "# a").unwrap();
-        let state = || store.all().unwrap()[0].state;
+        store.trust(&file, "# a", &[]).unwrap();
+        let state = || store.all().unwrap()[0].state.clone();
         assert_eq!(state(), State::Same);
         fs::write(&file, "# b").unwrap();
-        assert_eq!(state(), State::Changed);
+        assert_eq!(state(), State::Changed(identity(&file).unwrap()));
         fs::remove_dir_all(file.parent().unwrap()).unwrap();
         assert_eq!(state(), State::Gone);
         assert!(store.revoke(&file).unwrap() && !store.revoke(&file).unwrap());
@@ -196,17 +247,52 @@ mod tests {
     #[test]
     fn a_record_that_others_could_have_written_does_not_count() {
         let (_scratch, store, file) = scratch();
-        store.trust(&file, "# a").unwrap();
+        store.trust(&file, "# a", &[]).unwrap();
+        let trusts = || store.state(&file, "# a").is_some();
         let record = store.record_of(&identity(&file).unwrap());
         fs::set_permissions(&record, fs::Permissions::from_mode(0o620)).unwrap();
-        assert!(!store.trusts(&file, "# a"));
+        assert!(!trusts());
         fs::set_permissions(&record, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(store.trusts(&file, "# a"));
+        assert!(trusts());
         if Uid::effective().is_root() {
             std::os::unix::fs::chown(&record, Some(54321), None).unwrap();
-            assert!(!store.trusts(&file, "# a"));
+            assert!(!trusts());
         }
-        fs::write(&record, "x").unwrap();
-        assert!(!store.trusts(&file, "# a"));
+        let whole = fs::read(&record).unwrap();
+        for torn in [&b"x"[..], &whole[..whole.len() - 1]] {
+            fs::write(&record, torn).unwrap();
+            assert!(!trusts());
+        }
+    }
+
+    #[test]
+    fn a_named_file_that_changes_ends_trust() {
+        let (_scratch, store, file) = scratch();
+        let other = file.with_file_name("ssh.cfg");
+        fs::write(&other, "Host a").unwrap();
+        let named = |name: &str| {
+            let digest = named::digest(&file.with_file_name(name));
+            Named { line: 1, name: name.into(), digest, is_word: false }
+        };
+        let named = [named("ssh.cfg"), named("env"), named("../e")];
+        store.trust(&file, "# a", &named).unwrap();
+        let state = || {
+            let state = store.state(&file, "# a").unwrap();
+            assert_eq!(store.all().unwrap()[0].state, state);
+            state
+        };
+        assert_eq!(state(), State::Same);
+        for (path, content) in [("ssh.cfg", "Host a"), ("env", ""), ("../e", "")] {
+            let path_there = file.with_file_name(path);
+            fs::write(&path_there, "ProxyCommand evil").unwrap();
+            assert_eq!(state(), State::Changed(path.into()));
+            match content {
+                "" => fs::remove_file(&path_there).unwrap(),
+                content => fs::write(&path_there, content).unwrap(),
+            }
+            assert_eq!(state(), State::Same);
+        }
+        fs::remove_file(&other).unwrap();
+        assert_eq!(state(), State::Changed("ssh.cfg".into()));
     }
 }

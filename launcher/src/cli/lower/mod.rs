@@ -166,7 +166,7 @@ pub(crate) fn job(args: Args) -> Result<JobSpec, JobError> {
 /// Lowers what was typed of how hosts are reached.
 pub(crate) fn connect_options(args: ReachArgs) -> Result<ConnectOptions, JobError> {
     let ReachArgs {
-        config: ConfigArgs { found: Found { book, .. }, .. },
+        config: ConfigArgs { found: Found { book, is_ssh_config_of_file, .. }, .. },
         port,
         ssh_config,
         rsh,
@@ -187,6 +187,7 @@ pub(crate) fn connect_options(args: ReachArgs) -> Result<ConnectOptions, JobErro
         book,
         port,
         ssh_config,
+        is_ssh_config_of_file,
         rsh,
         new_hosts,
         container,

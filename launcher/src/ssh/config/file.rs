@@ -130,8 +130,8 @@ fn parse_match(words: Vec<String>) -> Result<Vec<Criterion>, String> {
 /// Condition under which a file is obeyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// The user's and root's, so nobody else may be able to write it: the user's own configuration,
-    /// and whatever any configuration includes.
+    /// The user's and root's, so nobody else may be able to write it: the user's own configuration, one
+    /// that an rlaunch.toml names, and whatever any configuration includes.
     IfOwn,
     /// Anybody's: the user has named it, or the system has it.
     Always,

@@ -1,0 +1,201 @@
+//! Files that keys of a working directory's file name, and that trust in it covers: what they say counts
+//! as much as the keys, and whoever may change the one can often change the others.
+//!
+//! Covered are names that are relative, or lead below the file's directory. A file elsewhere did not
+//! come with this one.
+
+use super::error::Place;
+use super::file::{File, Setting, Value};
+use super::{find, merge, trusted};
+use clap::Command;
+use sha2::{Digest, Sha256};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read at one time.
+const BLOCK: usize = 256 << 10;
+
+/// Form in which a key's value names files of this machine.
+#[derive(Clone, Copy)]
+enum Form {
+    /// All of it is a file's name.
+    Name,
+    /// FILE:DEST.
+    Template,
+    /// Words of a command line, each of which may be a file's name.
+    Command,
+}
+
+/// Keys that name files of this machine.
+const KEYS: &[(&str, Form)] = &[
+    ("agent", Form::Name),
+    ("container-exec", Form::Command),
+    ("env-file", Form::Name),
+    ("hostfile", Form::Name),
+    ("preload", Form::Name),
+    ("rsh", Form::Command),
+    ("ssh-config", Form::Name),
+    ("stdin", Form::Name),
+    ("template", Form::Template),
+];
+
+/// A file that a key names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The line of the first key that names it.
+    pub(super) line: usize,
+    /// Its name as written.
+    pub(super) name: PathBuf,
+    /// SHA-256 of its content; `None` where there is no such file.
+    pub(super) digest: Option<String>,
+    /// Whether it is a word of a command, which need not be a file's name.
+    pub(super) is_word: bool,
+}
+
+/// Lists the files that `file`, read from `path`, names and that trust in it covers. Those that are not
+/// there are among them: one that appears later is not trusted either.
+pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<Named> {
+    let Ok(own) = trusted::identity(path) else { return Vec::new() };
+    let directory = own.parent().unwrap_or(Path::new("/"));
+    let is_covered = |name: &Path| {
+        name.is_relative() || trusted::identity(name).is_ok_and(|name| name.starts_with(directory))
+    };
+    let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
+    let mut found: Vec<Named> = Vec::new();
+    for setting in file.list.iter().chain(&file.defaults).chain(of_profiles) {
+        let Place::Line(_, line) = setting.place else { continue };
+        for (name, is_word) in names(all, setting) {
+            let name = PathBuf::from(name);
+            match found.iter_mut().find(|known| known.name == name) {
+                Some(known) => known.is_word &= is_word,
+                None if is_covered(&name) => {
+                    let digest = digest(&directory.join(&name));
+                    found.push(Named { line, name, digest, is_word });
+                }
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// Gives what may be files' names in a setting's value, and whether each is a word of a command.
+fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
+    let key = merge::option(all, &setting.key).and_then(|option| option.get_long());
+    let Some((_, form)) = KEYS.iter().find(|(known, _)| key == Some(known)) else {
+        return Vec::new();
+    };
+    let texts = match &setting.value {
+        Value::Flag(_) => &[],
+        Value::Text(text) => std::slice::from_ref(text),
+        Value::List(texts) => &texts[..],
+    };
+    let of_text = |text: &String| -> Vec<(String, bool)> {
+        match form {
+            Form::Name => vec![(text.clone(), false)],
+            Form::Template => {
+                text.split(':').take(1).map(|name| (name.to_owned(), false)).collect()
+            }
+            Form::Command => words(text).into_iter().map(|word| (word, true)).collect(),
+        }
+    };
+    // A name with a null character cannot be a file's.
+    let can_be = |(name, _): &(String, bool)| !name.is_empty() && !name.contains('\0');
+    texts.iter().flat_map(of_text).filter(can_be).collect()
+}
+
+/// Gives the words of a command line, and those within them that another shell would take apart. A program
+/// that is looked up in PATH is not among them, nor what the command writes by `>`: that changes.
+fn words(text: &str) -> Vec<String> {
+    let is_between = |c: char| c.is_whitespace() || "'\"`;|&()<>$=".contains(c);
+    let split = shlex::split(text).unwrap_or_default();
+    let program = split.first().filter(|word| !word.contains('/')).cloned();
+    let is_odd = |word: &String| word.contains(is_between) || !text.contains(word.as_str());
+    let mut words: Vec<String> = split.into_iter().filter(is_odd).collect();
+    // `<>` reads as well.
+    let mut is_written = false;
+    for part in text.split('>') {
+        let read = match is_written {
+            true => part.trim_start().split_once(is_between).map_or("", |(_, rest)| rest),
+            false => part,
+        };
+        words.extend(read.split(is_between).map(str::to_owned));
+        is_written = !part.ends_with('<');
+    }
+    words.retain(|word| Some(word) != program.as_ref());
+    words
+}
+
+/// Computes the SHA-256 of a file's content; `None` where there is no regular file that can be read.
+pub(super) fn digest(path: &Path) -> Option<String> {
+    let mut file = find::open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let (mut hash, mut block) = (Sha256::new(), vec![0; BLOCK]);
+    loop {
+        match file.read(&mut block).ok()? {
+            0 => return Some(shown(&hash.finalize())),
+            read => hash.update(&block[..read]),
+        }
+    }
+}
+
+/// Computes the SHA-256 of bytes.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    shown(&Sha256::digest(bytes))
+}
+
+fn shown(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Args;
+    use crate::cli::config::file;
+    use clap::CommandFactory;
+    use std::fs;
+
+    /// Names of the files that a text covers, in a directory with `here` in it.
+    fn covered(text: &str) -> Vec<String> {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("rlaunch.toml");
+        fs::write(scratch.path().join("here"), "x").unwrap();
+        let text = text.replace("DIR", scratch.path().to_str().unwrap());
+        let mut all = Args::command();
+        all.build();
+        let named = of(&all, &file::parse(&text, &path).unwrap(), &path);
+        let shown = |named: Named| {
+            let mark = if named.digest.is_some() { "+" } else { "-" };
+            let name = named.name.display().to_string();
+            format!("{}{mark}{}", named.line, name.replace(scratch.path().to_str().unwrap(), "DIR"))
+        };
+        named.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn names_are_found_in_every_section_and_form() {
+        let text = "[defaults]\nssh-config = \"here\"\nmachinefile = [\"h\", \"DIR/here\"]\n\
+                    agent = \"/elsewhere/agent\"\nwdir = \"w\"\n\
+                    [profile.x]\ntemplate = \"t:/dest\"\npreload = \"here\"\nenv-file = \"../e\"\n";
+        assert_eq!(covered(text), ["2+here", "3-h", "3+DIR/here", "7-t", "9-../e"]);
+    }
+
+    #[test]
+    fn words_of_commands_are_files_where_they_lead_to_some() {
+        let of = |command: &str| covered(&format!("[defaults]\nrsh = {command:?}\n")).join(" ");
+        assert_eq!(of("./here -x"), "2+./here 2--x");
+        assert!(of("ssh -F here").ends_with("2+here"), "{}", of("ssh -F here"));
+        assert!(!of("here -x").contains("here"), "a program of PATH");
+        assert!(of("sh -c 'exec ./here; y' --").contains("2+./here"));
+        assert!(of("env A=./here x").contains("2+./here"));
+        assert!(of(r"sh ./h\ere").contains("2+./here"));
+        assert!(of("sh <>./here").contains("2+./here"));
+        // What a command writes is not a part of it.
+        for written in ["sh -c 'x >here'", "sh -c 'x >>here 2>&1'", "sh -c 'x 2> here; y'"] {
+            assert!(!of(written).contains("+here"), "{}", of(written));
+        }
+    }
+}
