@@ -442,6 +442,11 @@ impl FrameReader {
 
     /// The next message, once all of it has arrived.
     pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+        Ok(self.next_sized()?.map(|(message, _)| message))
+    }
+
+    /// The next message with its encoded length, once all of it has arrived.
+    pub fn next_sized<T: DeserializeOwned>(&mut self) -> Result<Option<(T, usize)>, WireError> {
         let Some((prefix, rest)) = self.buffer[self.taken..].split_first_chunk::<4>() else {
             return Ok(None);
         };
@@ -455,7 +460,7 @@ impl FrameReader {
         let message = postcard::from_bytes(body)
             .map_err(|source| WireError::Unreadable { length, source })?;
         self.taken += 4 + length;
-        Ok(Some(message))
+        Ok(Some((message, length)))
     }
 }
 

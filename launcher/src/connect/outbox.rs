@@ -5,24 +5,42 @@ use bytes::Bytes;
 use rlaunch_bootstrap::wire::{self, ToAgent, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// The most small commands that one agent may leave unread, in bytes: hours of a job's.
+pub(crate) const UNREAD: usize = 32 << 20;
+
+/// Part of what may wait, unhandled or unread, given back when it is dropped.
+pub(crate) type Room = OwnedSemaphorePermit;
+
+/// Frame with what it takes until it is written.
+pub(crate) type Queued = (Bytes, Option<Room>);
 
 /// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
 /// loss has been reported as an event.
 #[derive(Clone)]
 pub(crate) struct Outbox {
-    first: mpsc::UnboundedSender<Bytes>,
+    first: mpsc::UnboundedSender<Queued>,
     last: mpsc::UnboundedSender<Bytes>,
     credit: Credit,
+    unread: Arc<Unread>,
 }
 
 /// What an agent is to be told.
 pub(crate) struct OutboxReceiver {
     /// In this order, and before all else.
-    pub(crate) first: mpsc::UnboundedReceiver<Bytes>,
+    pub(crate) first: mpsc::UnboundedReceiver<Queued>,
     /// When nothing else is to be said.
     pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) credit: Credit,
+    pub(crate) unread: Arc<Unread>,
+}
+
+/// Room for small commands that an agent has not read.
+pub(crate) struct Unread {
+    pub(crate) room: Arc<Semaphore>,
+    /// Told when there is none.
+    pub(crate) is_full: Notify,
 }
 
 /// Bytes of output that an agent may send now; clones share the number.
@@ -46,9 +64,15 @@ impl Outbox {
         let (first, first_orders) = mpsc::unbounded_channel();
         let (last, last_orders) = mpsc::unbounded_channel();
         let credit = Credit::default();
-        let orders =
-            OutboxReceiver { first: first_orders, last: last_orders, credit: credit.clone() };
-        (Outbox { first, last, credit }, orders)
+        let room = Arc::new(Semaphore::new(UNREAD));
+        let unread = Arc::new(Unread { room, is_full: Notify::new() });
+        let orders = OutboxReceiver {
+            first: first_orders,
+            last: last_orders,
+            credit: credit.clone(),
+            unread: unread.clone(),
+        };
+        (Outbox { first, last, credit, unread }, orders)
     }
 
     /// Lets the agent send this much output from the start, as its job says.
@@ -62,10 +86,24 @@ impl Outbox {
         self.tell(&ToAgent::Credit(bytes));
     }
 
-    /// Sends a small command.
+    /// Sends a small command. An agent that leaves too many of them unread is given up.
     pub(crate) fn tell(&self, message: &ToAgent) {
+        let frame = match wire::encode(message) {
+            Ok(frame) => frame,
+            Err(error) => return tracing::error!("{error}"),
+        };
+        let cost = frame.len() + size_of::<Queued>();
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        match self.unread.room.clone().try_acquire_many_owned(cost) {
+            Ok(room) => self.queue(frame.into(), Some(room)),
+            Err(_) => self.unread.is_full.notify_one(),
+        }
+    }
+
+    /// Passes on what another agent has said, which counts as not handled until it is written.
+    pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Room>) {
         match wire::encode(message) {
-            Ok(frame) => self.send_frame(frame.into()),
+            Ok(frame) => self.queue(frame.into(), said),
             Err(error) => tracing::error!("{error}"),
         }
     }
@@ -78,7 +116,11 @@ impl Outbox {
 
     /// Sends a frame that was encoded once for many nodes.
     pub(crate) fn send_frame(&self, frame: Bytes) {
-        let _ = self.first.send(frame);
+        self.queue(frame, None);
+    }
+
+    fn queue(&self, frame: Bytes, room: Option<Room>) {
+        let _ = self.first.send((frame, room));
     }
 
     /// The same for one that lets everything else go first.

@@ -372,7 +372,7 @@ impl Crew {
     async fn answers(&mut self, roster: &Roster) -> Result<Vec<(NodeId, FromAgent)>, Failed> {
         let mut answers = Vec::new();
         while answers.len() < self.nodes.len() {
-            let Some(Event { node, what }) = self.events.recv().await else { break };
+            let Some(Event { node, what, .. }) = self.events.recv().await else { break };
             match what {
                 What::Said(answer @ (FromAgent::Prepared { .. } | FromAgent::Refused { .. })) => {
                     roster.arrived(&self.host(node).to_string());

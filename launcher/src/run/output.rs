@@ -14,7 +14,7 @@ mod tail;
 pub(crate) use files::Files;
 pub(crate) use tags::Tags;
 
-use crate::connect::outbox::Outbox;
+use crate::connect::outbox::{Outbox, Room};
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::job::options::OutputOptions;
@@ -55,10 +55,11 @@ pub(crate) fn files(options: &OutputOptions, ranks: u32) -> Result<Option<Files>
     files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
+/// What the thread has to handle, with what it takes of its node's room where no credit pays for it.
 enum Item {
-    Said(Said),
+    Said(Said, Option<Room>),
     /// A rank's process, before anything that it wrote.
-    Started(Rank, u32),
+    Started(Rank, u32, Option<Room>),
 }
 
 /// The way in; clones feed the same thread.
@@ -68,14 +69,20 @@ pub(crate) struct Output(Sender<Item>);
 impl Output {
     /// Hands over what a rank wrote, and when that was read, in microseconds since 1970. Empty data
     /// ends the stream.
-    pub(crate) fn push(&self, node: NodeId, source: Source, stamp: Option<u64>, data: Vec<u8>) {
+    pub(crate) fn push(
+        &self,
+        (node, source): (NodeId, Source),
+        stamp: Option<u64>,
+        data: Vec<u8>,
+        room: Option<Room>,
+    ) {
         // The thread leaves only after every sender.
-        let _ = self.0.send(Item::Said(Said { node, source, stamp, data }));
+        let _ = self.0.send(Item::Said(Said { node, source, stamp, data }, room));
     }
 
     /// A rank's process id, which is known before it writes anything.
-    pub(crate) fn started(&self, rank: Rank, pid: u32) {
-        let _ = self.0.send(Item::Started(rank, pid));
+    pub(crate) fn started(&self, rank: Rank, pid: u32, room: Option<Room>) {
+        let _ = self.0.send(Item::Started(rank, pid, room));
     }
 }
 
@@ -166,6 +173,7 @@ struct Thread {
     nccl: Option<Log>,
     kept: Option<Kept>,
     credit: Vec<Account>,
+    ranks: u32,
     gone: Option<oneshot::Sender<()>>,
 }
 
@@ -194,6 +202,7 @@ impl Thread {
             nccl: setup.nccl,
             kept: setup.kept,
             credit: setup.credit.into_iter().map(account).collect(),
+            ranks: setup.ranks,
             gone: Some(gone),
         }
     }
@@ -206,11 +215,14 @@ impl Thread {
             };
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
             match item {
-                Ok(Item::Said(said)) => {
+                // What is kept by rank is bounded by their number, not by what agents say.
+                Ok(Item::Said(Said { source: (rank, _), .. }, _) | Item::Started(rank, ..))
+                    if rank.0 >= self.ranks => {}
+                Ok(Item::Said(said, _room)) => {
                     self.note(&said);
                     self.pen.take(said);
                 }
-                Ok(Item::Started(rank, pid)) => {
+                Ok(Item::Started(rank, pid, _room)) => {
                     self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
                 Err(RecvTimeoutError::Timeout) => self.pen.put_down(),

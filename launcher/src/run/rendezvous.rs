@@ -1,6 +1,7 @@
 //! Between the preparation of all nodes and the start of their ranks: the tree of agents comes
 //! about, and the rank table goes to everybody.
 
+use crate::connect::outbox::Room;
 use crate::console::deadline::Deadline;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
@@ -69,9 +70,17 @@ impl Relay {
     }
 
     /// Passes bytes on, if these two are neighbours.
-    pub(crate) fn carry(&mut self, crew: &Crew, from: NodeId, to: NodeId, data: Vec<u8>) {
+    pub(crate) fn carry(
+        &mut self,
+        crew: &Crew,
+        (from, to): (NodeId, NodeId),
+        data: Vec<u8>,
+        room: Option<Room>,
+    ) {
         match self.server.handle(Input::Relay { from, to }) {
-            Ok(()) => crew.nodes[to.index()].commands.tell(&ToAgent::Relay { from, data }),
+            Ok(()) => {
+                crew.nodes[to.index()].commands.pass_on(&ToAgent::Relay { from, data }, room);
+            }
             Err(violation) => tracing::error!("{violation}"),
         }
         while self.server.poll_output().is_some() {}
@@ -263,7 +272,7 @@ impl Gathering {
     ) -> Result<bool, Failed> {
         while !done(self) {
             match deadline.keep(crew.events.recv()).await {
-                Some(Some(Event { node, what })) => self.on_event(crew, node, what)?,
+                Some(Some(event)) => self.on_event(crew, event)?,
                 Some(None) => return Err(Failed::new(Exit::BUG, "nobody is there any more")),
                 None => return Ok(false),
             }
@@ -309,7 +318,8 @@ impl Gathering {
         self.until(crew, |gathering| gathering.everywhere).await
     }
 
-    fn on_event(&mut self, crew: &Crew, node: NodeId, what: What) -> Result<(), Failed> {
+    fn on_event(&mut self, crew: &Crew, event: Event) -> Result<(), Failed> {
+        let Event { node, what, room } = event;
         let input = match what {
             What::Lost(how) => return Err(crew.lost(node, &how)),
             What::Said(FromAgent::Failed { operation, cause }) => {
@@ -326,7 +336,7 @@ impl Gathering {
                 Input::TableEverywhere { node }
             }
             What::Said(FromAgent::Relay { to, data }) => {
-                self.relay.carry(crew, node, to, data);
+                self.relay.carry(crew, (node, to), data, room);
                 return Ok(());
             }
             What::Said(FromAgent::WantsProver) => {

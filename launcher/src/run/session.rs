@@ -3,7 +3,7 @@
 
 use crate::connect::agent::greet::Greeted;
 use crate::connect::channel::{Incoming, Reader, Writer};
-use crate::connect::outbox::{Credit, OutboxReceiver};
+use crate::connect::outbox::{Credit, OutboxReceiver, Room, Unread};
 use crate::connect::rescue::{Reaped, Rescue};
 use crate::connect::route::Route;
 use crate::console::deadline::Deadline;
@@ -12,19 +12,25 @@ use crate::run::output::Output;
 use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, ToAgent, WireError};
+use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, MAX_FRAME, ToAgent, WireError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval_at};
 
 /// What an agent last said before its channel ended, in bytes.
 const LAST_WORDS: usize = 2 << 10;
 
+/// The most that one agent has said and nobody has handled, in bytes: any one frame. Beyond it the agent
+/// is not read from.
+const UNHANDLED: usize = MAX_FRAME;
 /// Something that happened on a node.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) node: NodeId,
     pub(crate) what: What,
+    /// What it takes of its node's [`UNHANDLED`].
+    pub(crate) room: Option<Room>,
 }
 
 #[derive(Debug)]
@@ -55,7 +61,7 @@ pub(crate) struct Seat {
 pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, job: JobId) {
     let _here = seat.here;
     let (agent, pid) = (greeted.agent, greeted.facts.pid);
-    let credit = seat.commands.credit.clone();
+    let (credit, unread) = (seat.commands.credit.clone(), seat.commands.unread.clone());
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {
         node: seat.node,
@@ -63,6 +69,8 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
         events: seat.events,
         output: seat.output,
         credit,
+        room: Arc::new(Semaphore::new(UNHANDLED)),
+        unread,
         stdin: seat.stdin,
         silence: Deadline::after(seat.silence),
         last_words: Vec::new(),
@@ -75,14 +83,14 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
         let words = String::from_utf8_lossy(&session.last_words);
         let words = words.trim();
         let separator = if words.is_empty() { "" } else { ": " };
-        session.report(What::Lost(format!("{how}{separator}{words}")));
+        session.report(What::Lost(format!("{how}{separator}{words}")), None);
     }
     writer.abort();
     if !session.done {
         // An agent may hang on a host that answers.
         let silent = session.silent.then_some((pid, seat.kill_after));
         let rescue = Rescue { route: route.as_ref(), agent: &agent, job, silent };
-        session.report(What::Reaped(rescue.attempt().await));
+        session.report(What::Reaped(rescue.attempt().await), None);
     }
     if let Some(route) = route {
         route.close().await;
@@ -107,6 +115,9 @@ struct Session {
     events: mpsc::UnboundedSender<Event>,
     output: Output,
     credit: Credit,
+    /// What is left of [`UNHANDLED`].
+    room: Arc<Semaphore>,
+    unread: Arc<Unread>,
     stdin: Feed,
     silence: Deadline,
     last_words: Vec<u8>,
@@ -118,10 +129,17 @@ impl Session {
     /// Reads until the channel ends, and says how it did.
     async fn read(&mut self, reader: &mut Reader) -> String {
         loop {
-            if let Err(error) = self.take_frames() {
+            if let Err(error) = self.take_frames().await {
                 return error.to_string();
             }
-            match self.silence.keep(reader.next()).await {
+            let incoming = tokio::select! {
+                biased;
+                () = self.unread.is_full.notified() => {
+                    return "its agent does not read what it is told".to_owned();
+                }
+                incoming = self.silence.keep(reader.next()) => incoming,
+            };
+            match incoming {
                 Some(None) => return "the connection ended".to_owned(),
                 Some(Some(Incoming::Data(bytes))) => {
                     self.silence.renew();
@@ -136,28 +154,47 @@ impl Session {
         }
     }
 
-    fn take_frames(&mut self) -> Result<(), Violation> {
-        while let Some(message) = self.frames.next_frame()? {
+    /// Takes all frames that have arrived, as fast as they are handled.
+    async fn take_frames(&mut self) -> Result<(), Violation> {
+        while let Some((message, length)) = self.frames.next_sized()? {
             match message {
                 FromAgent::Output { data, .. } if !self.credit.take(data.len()) => {
                     return Err(Violation::Overdrawn(data.len()));
                 }
                 FromAgent::Output { rank, stream, stamp, data } => {
-                    self.output.push(self.node, (rank, stream), stamp, data);
+                    // The end of a stream takes no credit.
+                    let room = if data.is_empty() { self.room_for(length).await } else { None };
+                    self.output.push((self.node, (rank, stream)), stamp, data, room);
                 }
                 FromAgent::StdinCredit(bytes) => self.stdin.add_room(self.node, bytes),
                 FromAgent::StdinClosed => self.stdin.close(self.node),
                 FromAgent::Beat => {}
                 other => {
                     if let FromAgent::Started { rank, pid } = other {
-                        self.output.started(rank, pid);
+                        let room = self.room_for(length).await;
+                        self.output.started(rank, pid, room);
                     }
                     self.done |= matches!(other, FromAgent::Done(_));
-                    self.report(What::Said(other));
+                    let room = self.room_for(length).await;
+                    self.report(What::Said(other), room);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Waits until a frame of this length may stand among those that are not handled. The agent is not
+    /// silent meanwhile: it is not heard.
+    async fn room_for(&mut self, length: usize) -> Option<Room> {
+        // A small frame is not small once it is taken apart.
+        let cost = (length + size_of::<Event>()).min(UNHANDLED);
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        if let Ok(room) = self.room.clone().try_acquire_many_owned(cost) {
+            return Some(room);
+        }
+        let room = self.room.clone().acquire_many_owned(cost).await;
+        self.silence.renew();
+        room.ok()
     }
 
     fn diagnose(&mut self, words: &[u8]) {
@@ -168,9 +205,9 @@ impl Session {
         self.last_words.drain(..excess);
     }
 
-    fn report(&self, what: What) {
+    fn report(&self, what: What, room: Option<Room>) {
         // Nobody listens once the job is decided.
-        let _ = self.events.send(Event { node: self.node, what });
+        let _ = self.events.send(Event { node: self.node, what, room });
     }
 }
 
@@ -184,11 +221,11 @@ async fn write_commands(mut writer: Writer, mut orders: OutboxReceiver) {
         let frame = tokio::select! {
             biased;
             frame = orders.first.recv() => frame,
-            _ = ticks.tick() => Some(beat.clone()),
-            Some(frame) = orders.last.recv() => Some(frame),
+            _ = ticks.tick() => Some((beat.clone(), None)),
+            Some(frame) = orders.last.recv() => Some((frame, None)),
         };
         let sent = match frame {
-            Some(frame) => writer.send(frame).await,
+            Some((frame, _room)) => writer.send(frame).await,
             None => {
                 let _ = writer.end().await;
                 return;
@@ -203,10 +240,12 @@ async fn write_commands(mut writer: Writer, mut orders: OutboxReceiver) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::outbox::Outbox;
+    use crate::connect::outbox::{Outbox, UNREAD};
     use crate::run::output;
     use rlaunch_bootstrap::id::Rank;
     use rlaunch_bootstrap::wire::Stream;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
     fn session() -> (Session, Outbox, output::Unread) {
         let (commands, orders) = Outbox::new();
@@ -217,6 +256,8 @@ mod tests {
             events: mpsc::unbounded_channel().0,
             output,
             credit: orders.credit,
+            room: Arc::new(Semaphore::new(UNHANDLED)),
+            unread: orders.unread,
             stdin: Feed::default(),
             silence: Deadline::after(BEAT),
             last_words: Vec::new(),
@@ -226,25 +267,25 @@ mod tests {
         (session, commands, unread)
     }
 
-    fn hear(session: &mut Session, bytes: usize) -> Result<(), Violation> {
+    async fn hear(session: &mut Session, bytes: usize) -> Result<(), Violation> {
         let source = (Rank(7), Stream::Stdout);
         let (rank, stream) = source;
         let said = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
         session.frames.push(&wire::encode(&said).unwrap());
-        session.take_frames()
+        session.take_frames().await
     }
 
     #[tokio::test]
     async fn output_beyond_what_was_granted_ends_the_node() {
         let (mut session, commands, _unread) = session();
         // Before the job nothing is granted; the end of a stream costs nothing.
-        assert!(hear(&mut session, 0).is_ok());
+        assert!(hear(&mut session, 0).await.is_ok());
         commands.open_window(1000);
-        assert!(hear(&mut session, 600).is_ok());
-        assert!(hear(&mut session, 400).is_ok());
+        assert!(hear(&mut session, 600).await.is_ok());
+        assert!(hear(&mut session, 400).await.is_ok());
         commands.grant(50);
-        assert!(hear(&mut session, 50).is_ok());
-        let violation = hear(&mut session, 1).unwrap_err();
+        assert!(hear(&mut session, 50).await.is_ok());
+        let violation = hear(&mut session, 1).await.unwrap_err();
         let words = "its agent sent 1 bytes of output that it had no credit for";
         assert!(violation.to_string().starts_with(words), "{violation}");
     }
@@ -252,6 +293,66 @@ mod tests {
     #[tokio::test]
     async fn output_before_the_job_is_none_of_an_agents() {
         let (mut session, _commands, _unread) = session();
-        assert!(matches!(hear(&mut session, 1), Err(Violation::Overdrawn(1))));
+        assert!(matches!(hear(&mut session, 1).await, Err(Violation::Overdrawn(1))));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_handled_keeps_an_agent_from_being_read() {
+        let (mut session, ..) = session();
+        let (events, mut handled) = mpsc::unbounded_channel();
+        session.events = events;
+        let said = FromAgent::RankEvent { rank: Rank(0), text: "x".repeat(1 << 20) };
+        for _ in 0..20 {
+            session.frames.push(&wire::encode(&said).unwrap());
+        }
+        // Small frames are not free.
+        for _ in 0..UNHANDLED / size_of::<Event>() {
+            session.frames.push(&wire::encode(&FromAgent::Suspended).unwrap());
+        }
+        let mut reading = pin!(session.take_frames());
+        let mut looked = Context::from_waker(Waker::noop());
+        let mut count = 0;
+        while reading.as_mut().poll(&mut looked).is_pending() {
+            let mut bytes = 0;
+            while let Ok(event) = handled.try_recv() {
+                bytes += size_of::<Event>();
+                if let What::Said(FromAgent::RankEvent { text, .. }) = event.what {
+                    bytes += text.len();
+                }
+                count += 1;
+            }
+            assert!(bytes > 0 && bytes <= UNHANDLED, "{bytes} bytes wait");
+        }
+        assert!(count >= 20, "{count} events");
+    }
+
+    #[tokio::test]
+    async fn what_is_passed_on_counts_until_it_is_written() {
+        let (from, mut orders) = Outbox::new();
+        let room = Arc::new(Semaphore::new(10));
+        let said = room.clone().acquire_many_owned(10).await.ok();
+        from.pass_on(&ToAgent::Beat, said);
+        assert_eq!(room.available_permits(), 0);
+        drop(orders.first.recv().await);
+        assert_eq!(room.available_permits(), 10);
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_reads_nothing_is_given_up() {
+        let (commands, mut orders) = Outbox::new();
+        let told = ToAgent::Met(vec![vec![0; 1 << 20]]);
+        let mut looked = Context::from_waker(Waker::noop());
+        let unread = orders.unread.clone();
+        let mut is_full = pin!(unread.is_full.notified());
+        for _ in 0..(2 * UNREAD) >> 20 {
+            commands.tell(&told);
+            drop(orders.first.recv().await);
+        }
+        assert!(is_full.as_mut().poll(&mut looked).is_pending());
+        for _ in 0..(2 * UNREAD) >> 20 {
+            commands.tell(&told);
+        }
+        assert!(is_full.poll(&mut looked).is_ready());
+        assert!(orders.first.len() < (UNREAD >> 20));
     }
 }

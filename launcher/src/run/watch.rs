@@ -131,8 +131,11 @@ impl<'a> Watch<'a> {
         self.reason.is_some()
     }
 
-    fn on_event(&mut self, Event { node, what }: Event) {
+    fn on_event(&mut self, Event { node, what, room }: Event) {
         match what {
+            What::Said(FromAgent::Relay { to, data }) => {
+                self.relay.carry(&self.crew, (node, to), data, room);
+            }
             What::Said(message) => self.on_message(node, message),
             What::Lost(how) => self.on_loss(node, &how),
             What::Reaped(reaped) => self.ends[node.index()] = Some(NodeEnd::Lost(reaped)),
@@ -142,6 +145,12 @@ impl<'a> Watch<'a> {
     fn on_message(&mut self, node: NodeId, message: FromAgent) {
         let host = self.crew.host(node).to_string();
         let events = &self.job.events;
+        if let FromAgent::Started { rank, .. } | FromAgent::Exited { rank, .. } = &message
+            && !self.crew.nodes[node.index()].ranks.contains(rank)
+        {
+            tracing::debug!(%rank, %host, "the agent speaks of a rank that it does not run");
+            return;
+        }
         match message {
             FromAgent::Started { rank, pid } => {
                 tracing::info!(%rank, %host, pid, "started");
@@ -188,7 +197,6 @@ impl<'a> Watch<'a> {
             }
             FromAgent::GraceAnew => self.patience.iter_mut().for_each(Deadline::renew),
             FromAgent::Unserved { pid, what } => self.on_unserved(&host, pid, &what),
-            FromAgent::Relay { to, data } => self.relay.carry(&self.crew, node, to, data),
             FromAgent::EdgeBroke { peer, how } => self.on_broken_edge(node, peer, &how),
             FromAgent::Waiting { what, waited_ms, missing } => {
                 self.on_waiting(&what, waited_ms, &missing);

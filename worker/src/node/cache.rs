@@ -6,10 +6,7 @@
 //! after a new one was installed, not when an agent starts from a build that is already here.
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
-    statfs,
-};
+use nix::sys::statfs::statfs;
 use nix::unistd::Uid;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -33,6 +30,8 @@ const FRESH: Duration = Duration::from_hours(1);
 const ROOM: u64 = 512 << 20;
 /// Most that a directory's modification time may lag behind the start of its last use.
 const TOUCH: Duration = Duration::from_hours(1);
+/// Numbers in statfs(2) of file systems that are this host's own: ext4, XFS, Btrfs, overlayfs, tmpfs.
+const LOCAL: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x0102_1994];
 /// Stack of a thread that makes a few system calls, in bytes.
 const STACK: usize = 64 << 10;
 
@@ -102,9 +101,8 @@ pub(crate) fn hold(directory: PathBuf) {
 /// Whether the directory is on a file system of this host's own, whose calls do not wait for another
 /// host. Unknown ones are not.
 pub(crate) fn is_local(directory: &Path) -> bool {
-    let local =
-        [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC];
-    statfs(directory).is_ok_and(|found| local.contains(&found.filesystem_type()))
+    // The type's width is the C library's.
+    statfs(directory).is_ok_and(|found| LOCAL.contains(&(found.filesystem_type().0 as u32)))
 }
 
 /// Locks a directory if nothing has to be waited for.
