@@ -51,6 +51,8 @@ pub(super) struct Arriving {
     pub(super) owner: Owner,
     pub(super) length: usize,
     pub(super) came: usize,
+    /// Bytes at its beginning that were fetched and reduced before the kernel forbade to fetch the rest.
+    pub(super) folded: usize,
     /// The peer was told where to write it.
     pub(super) is_exposed: bool,
     /// Memory of the engine that it goes to because its receive was given up.

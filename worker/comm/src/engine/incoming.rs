@@ -182,13 +182,15 @@ impl Incoming<'_> {
         self.grant(&fetch, None)
     }
 
-    /// Asks for a long message to be sent, or to be written to `place`.
+    /// Asks for a long message to be sent, or to be written to `place`. It is sent whole, also where a
+    /// part of it was fetched.
     pub(crate) fn grant(&mut self, fetch: &Fetch, place: Option<Place>) -> Result<(), LinkError> {
-        let Fetch { origin, length, target, owner, .. } = *fetch;
+        let Fetch { origin, length, target, owner, fetched, .. } = *fetch;
+        let folded = if target.fold.is_some() { fetched } else { 0 };
         let (is_exposed, transfer) = (place.is_some(), origin.header.transfer);
         let (came, kept, goes_back) = (0, None, false);
         let arriving =
-            Arriving { origin, target, owner, length, came, is_exposed, kept, goes_back };
+            Arriving { origin, target, owner, length, came, folded, is_exposed, kept, goes_back };
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
             return Err(LinkError::OutOfTurn("it offers two messages by one number"));
         }
@@ -234,8 +236,8 @@ impl Incoming<'_> {
         }
     }
 
-    /// Where the next bytes of a long message go.
-    fn arriving(&self, header: Header) -> Result<(Target, usize), LinkError> {
+    /// Where the next bytes of a long message go, and from where on they are wanted.
+    fn arriving(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
         let unwanted = LinkError::OutOfTurn("it sends what nobody asked for");
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
         // A peer whose device cannot be told of its own memory sends, and writes nothing. It still counts
@@ -247,14 +249,14 @@ impl Incoming<'_> {
         if header.length as usize > arriving.length - arriving.came {
             return Err(LinkError::OutOfTurn("it sends more than it offered"));
         }
-        Ok((arriving.target, arriving.came))
+        Ok((arriving.target, arriving.came, arriving.folded))
     }
 
     /// Decides where a packet goes whose first bytes are there.
     fn begin(&mut self, header: Header) -> Result<Half, LinkError> {
         Ok(match header.kind {
             Kind::Data => {
-                let (_, start) = self.arriving(header)?;
+                let (_, start, _) = self.arriving(header)?;
                 Half::Transfer { transfer: header.transfer, start, came: 0 }
             }
             // A message that fits no receive yet may fit one when it is whole.
@@ -280,9 +282,9 @@ impl Incoming<'_> {
     }
 
     /// Reduces what has gathered in the scratch memory, which ends at `end` of the packet.
-    fn fold_scratch(&mut self, target: Target, start: usize, end: usize) {
+    fn fold_scratch(&mut self, (target, folded): (Target, usize), start: usize, end: usize) {
         let from = start + end - self.inbox.scratch.len();
-        let _ = target.put(self.loans, from, &self.inbox.scratch);
+        let _ = target.put_from(folded, self.loans, from, &self.inbox.scratch);
         self.inbox.scratch.clear();
     }
 }
@@ -297,8 +299,8 @@ impl Sink for Incoming<'_> {
                 None => self.keep(header, Body::Whole(payload.to_vec())),
             },
             Kind::Data => {
-                let (target, came) = self.arriving(header)?;
-                let _ = target.put(self.loans, came, payload);
+                let (target, came, folded) = self.arriving(header)?;
+                let _ = target.put_from(folded, self.loans, came, payload);
                 self.advance(header.transfer, payload.len());
             }
             Kind::Offer => {
@@ -345,12 +347,13 @@ impl Sink for Incoming<'_> {
         // The receive may be another one than when the packet began.
         let target = match &self.inbox.half {
             Some(Half::Transfer { transfer, .. }) => {
-                self.inbox.arriving.get(transfer).map(|arriving| arriving.target)
+                let arriving = self.inbox.arriving.get(transfer);
+                arriving.map(|arriving| (arriving.target, arriving.folded))
             }
             _ => None,
         };
         let filled = match (&mut self.inbox.half, target) {
-            (Some(Half::Transfer { start, .. }), Some(target)) if target.fold.is_none() => {
+            (Some(Half::Transfer { start, .. }), Some((target, _))) if target.fold.is_none() => {
                 let into = target.into.part(*start + offset, length - offset);
                 let filled = into.write(self.loans, |memory| fill(memory));
                 filled.unwrap_or_else(|| to_nowhere(length - offset, fill))

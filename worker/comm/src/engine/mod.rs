@@ -36,8 +36,9 @@ use threads::Threads;
 const DEAR_EVERY: u32 = 32;
 /// What is fetched at once, in bytes, before others get their turn.
 const FETCHED: usize = 4 << 20;
-/// What is fetched at once to be reduced: it is still in the cache then.
-const FETCHED_FOLD: usize = 128 << 10;
+/// What is fetched at once to be reduced: it is still in the cache then. Little in tests, whose messages
+/// are short and come in parts as well.
+const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
 
 /// To or from whom a message is, and which it is.
 #[derive(Clone, Copy, Debug)]

@@ -62,6 +62,21 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Like [`Target::put`], without those of the bytes that are before `wanted`.
+    #[inline]
+    pub(crate) fn put_from(
+        &self,
+        wanted: usize,
+        loans: &Loans,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Option<()> {
+        match bytes.get(wanted.saturating_sub(offset)..) {
+            Some(rest) => self.put(loans, offset.max(wanted), rest),
+            None => Some(()),
+        }
+    }
+
     /// Puts `bytes` to `offset`, which are whole elements where they are reduced. `None` where the
     /// memory is not lent any more.
     #[inline]

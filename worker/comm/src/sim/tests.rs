@@ -251,6 +251,20 @@ fn collectives_do_what_they_say() {
     }
 }
 
+/// A message longer than what is fetched at once to be reduced, which the kernel forbids to fetch in
+/// the middle: the rest comes as packets.
+#[test]
+fn what_was_fetched_before_a_refusal_is_reduced_once() {
+    let count = 3000;
+    for seed in 0..20 {
+        run(&settings(seed, 3), |comm| {
+            let mut data = numbers(comm.rank(), count);
+            comm.reduce_in_place(&mut data, Op::Sum, 0).unwrap();
+            assert!(comm.rank() != 0 || data == sums(3, count), "seed {seed}");
+        });
+    }
+}
+
 #[test]
 fn a_communicator_splits_and_its_parts_do_not_hear_each_other() {
     for seed in 0..20 {
