@@ -262,6 +262,7 @@ case $1 in
         done
         exit 0 ;;
     rm) exec rm /tmp/engines/$3 ;;
+    ps) [ ! -e /tmp/engines/${4#name=} ] || echo ${4#name=}; exit 0 ;;
     inspect) [ ! -e /tmp/engines/$4 ] || echo true; exit 0 ;;
 esac
 [ "$1 $2" = "exec -i" ] || { echo "not understood: $*" >&2; exit 64; }
@@ -373,7 +374,8 @@ fn a_job_runs_in_containers_of_its_own() {
     ran.ended_with(206)
         .says(&["node b is lost", "agent lost, nothing more found (its container is gone)"]);
     ran.keeps_quiet_about(&["agent sent"]);
-    let name = calls().lines().last().unwrap().rsplit_once(' ').unwrap().1.to_owned();
+    let name =
+        calls().lines().rfind(|call| call.starts_with("rm ")).unwrap()["rm -f ".len()..].to_owned();
     assert!(name.starts_with("rlaunch-") && name.ends_with("-b"), "{}", calls());
     assert!(calls().contains(&format!("kill {name}\nrm -f {name}\n")), "{}", calls());
     assert!(field.ranks().is_empty(), "{:#?}", field.ranks());

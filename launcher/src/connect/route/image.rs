@@ -81,14 +81,18 @@ impl Image<'_> {
     }
 
     /// A script for the host's sh(1) that ends the containers which are its words, whoever runs in
-    /// them; it says so when none runs any more.
+    /// them; it says so when none runs any more. An engine that does not answer has removed nothing, and
+    /// its `inspect` fails as that of a container which is gone does: so its list of names is believed.
     pub(super) fn removal(&self) -> String {
         let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
         let engine = engine.unwrap_or(self.tool);
         format!(
-            "for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; \
-             for c do case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
-             true) exit 1;; esac; done; echo {GONE}"
+            "set -f; for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; for c do \
+             l=$({engine} ps -a --filter name=$c --format {{{{.Names}}}} 2>&1) || \
+             {{ echo {engine} does not say whether $c is gone: $l; exit 1; }}; \
+             for n in $l; do [ $n = $c ] || continue; \
+             case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
+             false) ;; *) echo $c still runs; exit 1;; esac; done; done; echo {GONE}"
         )
     }
 }
@@ -109,7 +113,7 @@ mod tests {
 
     /// An engine that says how it was called, and runs the command behind the image on this machine.
     const ENGINE: &str = "#!/bin/sh\n\
-        [ $1 = run ] || { echo \"$*\" >>$CALLS; [ $1 != inspect ] || echo false; exit 0; }\n\
+        [ $1 = run ] || { echo \"$*\" >>$CALLS; exit 0; }\n\
         while [ $1 != some/image:1 ]; do echo \"$1\"; shift; done >>$CALLS\nshift\n\
         exec env -i PATH=/usr/bin:/bin HOME=$INSIDE \"$@\"\n";
 
@@ -200,8 +204,39 @@ mod tests {
         let (output, calls) = host.run(&format!("exec sh -c '{script}' sh n n-2"));
         assert_eq!(output.stdout, b"its container is gone\n");
         let each = |name| format!("kill {name}\nrm -f {name}\n");
-        let looks = "inspect -f {{.State.Running}} n";
-        assert_eq!(calls, format!("{}{}{looks}\n{looks}-2\n", each("n"), each("n-2")));
+        let look = |name| format!("ps -a --filter name={name} --format {{{{.Names}}}}\n");
+        assert_eq!(calls, [each("n"), each("n-2"), look("n"), look("n-2")].concat());
+    }
+
+    /// The daemon may be down, the account may have lost its right to ask, sudo may want a password.
+    #[test]
+    fn an_engine_that_does_not_answer_has_removed_nothing() {
+        let host = Host::new();
+        write(&host.at("docker"), "#!/bin/sh\necho permission denied >&2\nexit 1\n");
+        let script = image("docker", None).removal();
+        let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, "docker does not say whether n is gone: permission denied\n");
+    }
+
+    #[test]
+    fn a_container_that_runs_on_is_not_gone() {
+        let host = Host::new();
+        let engine = "#!/bin/sh\ncase $1 in ps) echo n;; inspect) echo $STATE;; esac\n";
+        let script = image("docker", None).removal();
+        for (state, expected) in [
+            ("true", "n still runs\n"),
+            ("", "n still runs\n"),
+            ("false", "its container is gone\n"),
+        ] {
+            write(&host.at("docker"), &engine.replace("$STATE", state));
+            let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{state}");
+        }
+        // One whose name begins alike is another.
+        write(&host.at("docker"), &engine.replace("echo n;", "echo n-2;"));
+        let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
+        assert_eq!(output.stdout, b"its container is gone\n");
     }
 
     #[test]
