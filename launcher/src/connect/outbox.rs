@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// The most small commands that one agent may leave unread, in bytes: hours of a job's.
+/// Bytes of small commands that one agent may leave unread.
 pub(crate) const UNREAD: usize = 32 << 20;
 
 /// Part of what may wait, unhandled or unread, given back when it is dropped.

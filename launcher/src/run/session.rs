@@ -21,8 +21,8 @@ use tokio::time::{MissedTickBehavior, interval_at};
 /// What an agent last said before its channel ended, in bytes.
 const LAST_WORDS: usize = 2 << 10;
 
-/// The most that one agent has said and nobody has handled, in bytes: any one frame. Beyond it the agent
-/// is not read from.
+/// Bytes of one agent's frames that may wait to be handled, which is room for any one frame. Beyond it
+/// the agent is not read from.
 const UNHANDLED: usize = MAX_FRAME;
 /// Something that happened on a node.
 #[derive(Debug)]
