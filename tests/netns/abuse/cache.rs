@@ -105,6 +105,40 @@ fn squatted_places_are_passed_over_for_one_of_the_accounts_own() {
     }
 }
 
+/// A member of the group could put a directory of his own in the place of the account's.
+#[test]
+fn no_agent_is_kept_below_what_a_group_may_change() {
+    let field = Field::new();
+    let _project = field.scratch(&["b"], "/tmp/project");
+    for account in Account::ALL {
+        let id = account.id();
+        field.on("b", "mkdir -p /tmp/project/ag && chgrp 65534 /tmp/project");
+        field.on("b", &format!("chmod 2775 /tmp/project && chown {id} /tmp/project/ag"));
+        let ran = field.rlaunch("--agent-dir /tmp/project/ag -H b true").account(account).run();
+        ran.refused(
+            202,
+            &["b: cannot keep the agent there: others may change /tmp/project: owner root"],
+        );
+        ran.hints("chmod go-w");
+        let left = field.on("b", "find /tmp/project -type f");
+        assert_eq!(left, "", "{ran}");
+        // The default cache has others in its stead.
+        let home = account.home();
+        let above = format!("{}/.cache", home.display());
+        let _cache = field.scratch(&["b"], &format!("{above}/rlaunch"));
+        let place = format!("/tmp/.rlaunch-{id}");
+        let _place = field.scratch(&["b"], &place);
+        field.forget_agents(&["b"], account);
+        field.on("b", &format!("mkdir -p {above} && chgrp 65534 {above} && chmod 2775 {above}"));
+        for sent in [true, false] {
+            let ran = field.rlaunch("-H b hostname").account(account).run();
+            assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
+            assert_eq!(ran.err().contains("agent sent to b"), sent, "{ran}");
+        }
+        field.on("b", &format!("chmod 755 {above}; test -x {place}/*/rlaunch-worker"));
+    }
+}
+
 #[test]
 fn two_accounts_share_an_agent_directory_and_do_not_meet() {
     let field = Field::new();

@@ -69,6 +69,11 @@ impl DeliverError {
         match self {
             DeliverError::Route(error) => error.hint(host),
             DeliverError::Store(error) => error.hint(),
+            DeliverError::Install { cause } if cause.starts_with("others may change") => Some(
+                "whoever may rename a directory may put another agent there: chmod go-w takes that \
+                 right away; or --agent-dir DIR names another directory on the hosts"
+                    .into(),
+            ),
             DeliverError::Install { .. } => Some(
                 "--agent-dir DIR names another directory on the hosts, one that can be written \
                  and executed from"

@@ -2,7 +2,7 @@
 //! nothing, by having the host get it.
 
 use super::deliver::{DeliverError, MAX_ANSWER, check_directory};
-use super::store::{AGENT, AgentFile, Store};
+use super::store::{AgentFile, Store};
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::{AgentChannel, Incoming, Reader};
 use crate::connect::route::{Program, RemoteCommand, Route};
@@ -97,7 +97,7 @@ impl Installer<'_> {
         loop {
             match answer.split_once(' ').unwrap_or((&answer, "")) {
                 ("present" | "installed", place) => {
-                    let program = Program::At(self.path_of(&file, place));
+                    let program = self.program(&file, place);
                     return Ok(ByStdin::Placed(Placed { program, sent }));
                 }
                 ("want", how) => {
@@ -135,7 +135,7 @@ impl Installer<'_> {
         let channel = route.exec(&RemoteCommand::Script(&script, &words)).await?;
         let mut answers = Answers::of(channel.reader);
         let answer = answers.next().await?;
-        let at = |place| Program::At(self.path_of(file, place));
+        let at = |place| self.program(file, place);
         match answer.split_once(' ').unwrap_or((&answer, "")) {
             ("present", place) => Ok(Placed { program: at(place), sent: None }),
             ("installed", place) => {
@@ -171,25 +171,27 @@ impl Installer<'_> {
     }
 
     /// Where the agent is by the host's own words: `in DIRECTORY`, `in .rlaunch-UID` below the named one,
-    /// `at PATH`, or nothing where it is where it should be.
-    fn path_of(&self, file: &AgentFile, place: &str) -> String {
+    /// `at PATH`, or nothing where it is where it should be. In a cache its owner is looked at when it is
+    /// started, as at any other start: the host's words are from before that.
+    fn program(&self, file: &AgentFile, place: &str) -> Program {
         let is_plain = |path: &&str| check_directory(path).is_ok();
         let is_own = |name: &&str| {
             let number = name.strip_prefix(".rlaunch-");
             number.is_some_and(|uid| uid.parse::<u32>().is_ok_and(|n| n.to_string() == uid))
         };
         match place.split_once(' ') {
-            Some(("in", own)) if is_own(&own) => cached(&format!("{}/{own}", self.directory), file),
+            Some(("in", own)) if is_own(&own) => {
+                Program::InShared { directory: self.directory.to_owned(), build: file.hash.clone() }
+            }
             Some(("in", directory)) if is_plain(&directory) => cached(directory, file),
-            Some(("at", path)) if is_plain(&path) => path.to_owned(),
+            Some(("at", path)) if is_plain(&path) => Program::At(path.to_owned()),
             _ => cached(self.directory, file),
         }
     }
 }
 
-/// The agent's path in a cache.
-fn cached(directory: &str, file: &AgentFile) -> String {
-    format!("{directory}/{}/{AGENT}", file.hash)
+fn cached(cache: &str, file: &AgentFile) -> Program {
+    Program::InCache { cache: cache.to_owned(), build: file.hash.clone() }
 }
 
 /// The installer's lines, without whatever else the shell prints.
@@ -251,6 +253,10 @@ fn script(script: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::{Command, Stdio};
 
     /// The most that some containers' engines and shells are known to pass on, in bytes.
     const LONGEST_COMMAND: usize = 4 << 10;
@@ -272,6 +278,71 @@ mod tests {
         }
     }
 
+    /// Answers of the installer on this machine where the account is called `user` and its group `group`.
+    fn answers(tools: &Path, directory: &Path, group: &str) -> String {
+        let id = format!(
+            "#!/bin/sh\ncase $1 in -un) echo user;; -gn) echo {group};; *) exec /usr/bin/id $1;; esac\n"
+        );
+        fs::write(tools.join("id"), id).unwrap();
+        set_mode(&tools.join("id"), 0o755);
+        let (script, directory) = (script(INSTALL), directory.to_str().unwrap());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "sh", directory, "only"]);
+        shell.env("PATH", format!("{}:/usr/bin:/bin", tools.display()));
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let asked = format!("{} 5\n", "0".repeat(32));
+        shell.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
+        String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_below_one_that_others_may_change_takes_no_agent() {
+        let scratch = tempfile::tempdir().unwrap();
+        let scratch = scratch.path();
+        let (upper, project) = (scratch.join("upper"), scratch.join("upper/project"));
+        let (agents, link) = (project.join("agents"), scratch.join("link"));
+        fs::create_dir_all(&agents).unwrap();
+        std::os::unix::fs::symlink(&project, &link).unwrap();
+        for changed in [&upper, &project] {
+            for directory in [&agents, &project.join("new/agents"), &link.join("agents")] {
+                for (mode, group, is_taken) in [
+                    (0o755, "staff", true),
+                    (0o1777, "staff", true),
+                    (0o775, "user", true),
+                    (0o2775, "staff", false),
+                    (0o777, "user", false),
+                ] {
+                    set_mode(changed, mode);
+                    let said = answers(scratch, directory, group);
+                    let refused = format!("failed others may change {}: owner", changed.display());
+                    let case = format!("{directory:?} below {changed:?} {mode:o} {group}: {said}");
+                    assert_eq!(said.contains("rlaunch-install want"), is_taken, "{case}");
+                    assert_eq!(said.contains(&refused), !is_taken, "{case}");
+                }
+                set_mode(changed, 0o755);
+            }
+        }
+    }
+
+    /// Many sites give all their users one primary group.
+    #[test]
+    fn a_group_of_several_accounts_is_not_the_accounts_own() {
+        let scratch = tempfile::tempdir().unwrap();
+        let agents = scratch.path().join("agents");
+        fs::create_dir(&agents).unwrap();
+        set_mode(&agents, 0o2775);
+        let refused = format!("failed others may change {}: owner", agents.display());
+        let said = answers(scratch.path(), &agents, "staff");
+        assert!(said.contains(&refused) && !said.contains("want"), "{said}");
+        let said = answers(scratch.path(), &agents, "user");
+        assert!(said.contains("rlaunch-install want"), "{said}");
+    }
+
     #[test]
     fn a_host_says_where_its_agent_is() {
         let exe = std::env::current_exe().unwrap();
@@ -283,20 +354,21 @@ mod tests {
         );
         let installer =
             Installer { store: &store, directory: "~/x", or_another: true, callbacks: &callbacks };
-        let hash = &file.hash;
-        let usual = format!("~/x/{hash}/rlaunch-worker");
+        let build = || file.hash.clone();
+        let in_cache = |cache: &str| Program::InCache { cache: cache.to_owned(), build: build() };
+        let usual = in_cache("~/x");
         for (place, expected) in [
             ("", usual.clone()),
-            ("in .rlaunch-7", format!("~/x/.rlaunch-7/{hash}/rlaunch-worker")),
+            ("in .rlaunch-7", Program::InShared { directory: "~/x".into(), build: build() }),
             ("in .rlaunch-7;reboot", usual.clone()),
             ("in .rlaunch-+7", usual.clone()),
-            ("in /tmp/.rlaunch-0", format!("/tmp/.rlaunch-0/{hash}/rlaunch-worker")),
-            ("at /usr/bin/rlaunch-worker", "/usr/bin/rlaunch-worker".to_owned()),
+            ("in /tmp/.rlaunch-0", in_cache("/tmp/.rlaunch-0")),
+            ("at /usr/bin/rlaunch-worker", Program::At("/usr/bin/rlaunch-worker".into())),
             // Nothing that a host says gets into a command.
             ("at /bin/x;reboot", usual.clone()),
             ("in $(reboot)", usual),
         ] {
-            assert_eq!(installer.path_of(&file, place), expected);
+            assert_eq!(installer.program(&file, place), expected);
         }
     }
 }

@@ -5,7 +5,7 @@
 say host $(uname -s) $(uname -m);
 read h n || exit 0;
 if seek; then say present $(where); exit 0; fi;
-take || fail "$m";
+take || fail "$p";
 z=raw; command -v gzip >&2 && z=gzip;
 say want $z;
 if [ $z = gzip ]; then m=$( { gzip -dc >"$t"; } 2>&1); else m=$( { cat >"$t"; } 2>&1); fi || fail "$m";

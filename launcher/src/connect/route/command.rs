@@ -19,8 +19,8 @@ const ENTER_SHARED: &str = "d=$1; case $d in \"~/\"*) d=\"$HOME/${d#??}\";; esac
 /// Where an agent lies on a host, in words that a shell there reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// A path at which only the account itself, or root, can have put it: it was found there just now,
-    /// or is on this machine.
+    /// A path at which only the account itself or root can have put it, or change any of the directories
+    /// above it: they were looked at just now, or it is on this machine.
     At(String),
     /// Perhaps in the account's own cache; by whom it was put there is to be looked at first.
     InCache { cache: String, build: String },
