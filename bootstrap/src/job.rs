@@ -246,6 +246,8 @@ pub struct NodeFacts {
     pub arch: String,
     /// The agent's process id.
     pub pid: u32,
+    /// Its parent's, which clears up after it.
+    pub guardian: u32,
     /// The effective user id ranks will run with.
     pub uid: u32,
     /// Addresses of interfaces that are up, loopback and link-local left out.

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// Words before processes that could not be looked into.
+const HIDDEN: &str = "; could not look into ";
+
 /// Outcome of a reap: what became of a job's remains on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reaped {
@@ -12,6 +15,8 @@ pub enum Reaped {
         ended: usize,
         /// How many shared-memory files were removed.
         segments: u32,
+        /// Names of the user's processes of which nobody can tell whether they are the job's; often empty.
+        hidden: String,
     },
     /// Processes that could not be ended.
     Left(String),
@@ -25,8 +30,9 @@ pub struct NotReaped;
 impl fmt::Display for Reaped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reaped::Clean { ended, segments } => {
-                write!(f, "{ended} ended, {segments} segments removed")
+            Reaped::Clean { ended, segments, hidden } => {
+                write!(f, "{ended} ended, {segments} segments removed")?;
+                if hidden.is_empty() { Ok(()) } else { write!(f, "{HIDDEN}{hidden}") }
             }
             Reaped::Left(processes) => write!(f, "left: {processes}"),
         }
@@ -40,10 +46,12 @@ impl FromStr for Reaped {
         if let Some(processes) = line.strip_prefix("left: ").filter(|names| !names.is_empty()) {
             return Ok(Reaped::Left(processes.to_owned()));
         }
+        let (line, hidden) = line.split_once(HIDDEN).unwrap_or((line, ""));
         let numbers = line.strip_suffix(" segments removed").and_then(|l| l.split_once(" ended, "));
         let (ended, segments) = numbers.ok_or(NotReaped)?;
         let ended = ended.parse().map_err(|_| NotReaped)?;
-        Ok(Reaped::Clean { ended, segments: segments.parse().map_err(|_| NotReaped)? })
+        let segments = segments.parse().map_err(|_| NotReaped)?;
+        Ok(Reaped::Clean { ended, segments, hidden: hidden.to_owned() })
     }
 }
 
@@ -54,7 +62,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for reaped in [
-            Reaped::Clean { ended: 12, segments: 0 },
+            Reaped::Clean { ended: 12, segments: 0, hidden: String::new() },
+            Reaped::Clean { ended: 0, segments: 1, hidden: "7 su (state S), 8 x".to_owned() },
             Reaped::Left("4711 python3 (state D), 4712 x".to_owned()),
         ] {
             assert_eq!(reaped.to_string().parse(), Ok(reaped));

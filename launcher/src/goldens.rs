@@ -103,6 +103,7 @@ pub(crate) fn facts() -> NodeFacts {
         hostname: "h".into(),
         arch: "x86_64".into(),
         pid: 1,
+        guardian: 1,
         uid: 0,
         addresses: vec![],
         ssh_address: None,

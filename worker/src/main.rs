@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Some("agent") => match callback::Launcher::parse(args) {
             Ok(launcher) => {
                 leave_cache();
-                guardian::guard(|workspace| agent::run(workspace, launcher))
+                guardian::guard(|workspace, grace| agent::run(workspace, grace, launcher))
             }
             Err(()) => usage(),
         },

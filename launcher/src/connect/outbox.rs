@@ -5,7 +5,7 @@ use bytes::Bytes;
 use rlaunch_bootstrap::wire::{self, ToAgent, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 /// Bytes of small commands that one agent may leave unread.
 pub(crate) const UNREAD: usize = 32 << 20;
@@ -24,6 +24,7 @@ pub(crate) struct Outbox {
     last: mpsc::UnboundedSender<Bytes>,
     credit: Credit,
     unread: Arc<Unread>,
+    at_once: watch::Sender<bool>,
 }
 
 /// What an agent is to be told.
@@ -34,6 +35,8 @@ pub(crate) struct OutboxReceiver {
     pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) credit: Credit,
     pub(crate) unread: Arc<Unread>,
+    /// Whether the ranks are to end now: an agent that is lost cannot be told.
+    pub(crate) at_once: watch::Receiver<bool>,
 }
 
 /// Room for small commands that an agent has not read.
@@ -64,6 +67,7 @@ impl Outbox {
         let (first, first_orders) = mpsc::unbounded_channel();
         let (last, last_orders) = mpsc::unbounded_channel();
         let credit = Credit::default();
+        let (at_once, told) = watch::channel(false);
         let room = Arc::new(Semaphore::new(UNREAD));
         let unread = Arc::new(Unread { room, is_full: Notify::new() });
         let orders = OutboxReceiver {
@@ -71,8 +75,9 @@ impl Outbox {
             last: last_orders,
             credit: credit.clone(),
             unread: unread.clone(),
+            at_once: told,
         };
-        (Outbox { first, last, credit, unread }, orders)
+        (Outbox { first, last, credit, unread, at_once }, orders)
     }
 
     /// Lets the agent send this much output from the start, as its job says.
@@ -88,6 +93,9 @@ impl Outbox {
 
     /// Sends a small command. An agent that leaves too many of them unread is given up.
     pub(crate) fn tell(&self, message: &ToAgent) {
+        if let ToAgent::End { now: true } = message {
+            self.at_once.send_replace(true);
+        }
         let frame = match wire::encode(message) {
             Ok(frame) => frame,
             Err(error) => return tracing::error!("{error}"),

@@ -36,40 +36,49 @@ pub(crate) struct Rescue<'a> {
     /// The agent's path there.
     pub(crate) agent: &'a Program,
     pub(crate) job: JobId,
-    /// The agent's process and its ranks' grace, where it has fallen silent and its channel stands.
-    pub(crate) silent: Option<(u32, Duration)>,
+    /// The processes of the agent and its guardian, which ends what the agent has left.
+    pub(crate) processes: [u32; 2],
+    /// How long the ranks may take to end.
+    pub(crate) grace: Duration,
+    /// Whether the agent has fallen silent, while its channel stands.
+    pub(crate) is_silent: bool,
 }
 
 impl Rescue<'_> {
-    /// Ends what there is, as far as the host can be reached.
-    pub(crate) async fn attempt(&self) -> Reaped {
+    /// Ends what there is, as far as the host can be reached: when the grace is over, or `at_once`
+    /// resolves.
+    pub(crate) async fn attempt(&self, at_once: impl Future<Output = ()>) -> Reaped {
         if self.route.is_some_and(|route| !route.is_open()) {
             return Reaped::Unreachable;
         }
-        let grace = self.silent.map_or(Duration::ZERO, |(_, grace)| grace + AGENT_SLACK);
+        let grace = self.grace + AGENT_SLACK;
+        let [agent, guardian] = self.processes;
+        let reap =
+            |grace: Duration| format!("reap {} {agent} {guardian} {}", self.job, grace.as_millis());
         let mut words = String::new();
-        let _ = deadline::within(REAP_TIMEOUT + grace, self.listen(grace, &mut words)).await;
+        let decent = reap(grace);
+        let decently = deadline::within(REAP_TIMEOUT + grace, self.listen(&decent, &mut words));
+        let is_hurried = tokio::select! {
+            _ = decently => false,
+            () = at_once => true,
+        };
+        if is_hurried {
+            words.clear();
+            let rude = reap(Duration::ZERO);
+            let _ = deadline::within(REAP_TIMEOUT, self.listen(&rude, &mut words)).await;
+        }
         judge(&words)
     }
 
     /// Collects what is said there.
-    async fn listen(&self, grace: Duration, words: &mut String) -> Option<()> {
-        let reap = match self.silent {
-            Some((pid, _)) => format!("reap {} {pid} {}", self.job, grace.as_millis()),
-            None => format!("reap {}", self.job),
-        };
-        let opening = self.open(&reap);
-        let mut channel = match self.silent {
-            Some(_) => deadline::within(FIRST_WORD, opening).await??,
-            None => opening.await?,
-        };
+    async fn listen(&self, reap: &str, words: &mut String) -> Option<()> {
+        let first_word = if self.is_silent { FIRST_WORD } else { REAP_TIMEOUT };
+        let mut channel = deadline::within(first_word, self.open(reap)).await??;
         // An engine says nothing before a container is gone.
         let says_at_once = self.route.is_none_or(|route| !route.starts_containers());
-        let mut heard = match self.silent {
-            Some(_) if says_at_once => {
-                deadline::within(FIRST_WORD, next_words(&mut channel)).await?
-            }
-            _ => next_words(&mut channel).await,
+        let mut heard = match says_at_once {
+            true => deadline::within(first_word, next_words(&mut channel)).await?,
+            false => next_words(&mut channel).await,
         };
         while let Some(more) = heard {
             words.push_str(&more);

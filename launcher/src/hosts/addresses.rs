@@ -202,6 +202,7 @@ mod tests {
             hostname: "n".into(),
             arch: "x86_64".into(),
             pid: 1,
+            guardian: 1,
             uid: 0,
             addresses: addresses.iter().map(address).collect(),
             ssh_address: ssh.parse().ok(),

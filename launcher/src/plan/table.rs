@@ -96,6 +96,7 @@ mod tests {
             hostname: "node".into(),
             arch: "x86_64".into(),
             pid: 1,
+            guardian: 1,
             uid: 0,
             addresses: vec![],
             ssh_address: None,

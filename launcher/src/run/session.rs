@@ -60,8 +60,9 @@ pub(crate) struct Seat {
 /// Serves an agent that has spoken, until its channel ends. Its route is held open for it.
 pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, job: JobId) {
     let _here = seat.here;
-    let (agent, pid) = (greeted.agent, greeted.facts.pid);
+    let (agent, processes) = (greeted.agent, [greeted.facts.pid, greeted.facts.guardian]);
     let (credit, unread) = (seat.commands.credit.clone(), seat.commands.unread.clone());
+    let mut at_once = seat.commands.at_once.clone();
     let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
     let mut session = Session {
         node: seat.node,
@@ -88,9 +89,12 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
     writer.abort();
     if !session.done {
         // An agent may hang on a host that answers.
-        let silent = session.silent.then_some((pid, seat.kill_after));
-        let rescue = Rescue { route: route.as_ref(), agent: &agent, job, silent };
-        session.report(What::Reaped(rescue.attempt().await), None);
+        let (grace, is_silent) = (seat.kill_after, session.silent);
+        let rescue =
+            Rescue { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
+        // Fails when there is nobody left who could say so.
+        let at_once = async { drop(at_once.wait_for(|now| *now).await) };
+        session.report(What::Reaped(rescue.attempt(at_once).await), None);
     }
     if let Some(route) = route {
         route.close().await;

@@ -115,6 +115,17 @@ fn processes_that_are_hidden() {
     let _program = hostile(&field, &["a"], OTHER, 0o4755);
     let _sleep = field.scratch(&["a"], "/tmp/abuse");
     field.on("a", "cp $(command -v sleep) /tmp/abuse/hidden; chmod 4755 /tmp/abuse/hidden");
+    // One that may not be looked into is named: it could be a job's.
+    let line =
+        "runuser -u {user} -- sh -c 'exec /tmp/abuse/hidden 997' >/dev/null 2>&1 & sleep 0.2";
+    field.on("a", &line.replace("{user}", Account::User.name()));
+    let ran = field.rlaunch("reap --all -H a").account(Account::User).spawn().finish_first();
+    let unknown = field.ranks().into_iter().find(|p| p.args == ["/tmp/abuse/hidden", "997"]);
+    let unknown = unknown.unwrap();
+    let named = format!("; could not look into {} hidden (state S)\n", unknown.host_pid);
+    assert!(ran.succeeded().out().ends_with(&named), "{ran}");
+    kill(Pid::from_raw(unknown.pid), Signal::SIGKILL).unwrap();
+    field.wait_for("it to go", || field.ranks().is_empty());
     field.on("a", "mount -o remount,hidepid=2 /proc");
     let _seen = Undo(|| {
         field.on("a", "mount -o remount,hidepid=0 /proc");
@@ -152,28 +163,44 @@ fn shared_memory_of_another_container() {
     assert_eq!(says, "up\nsurvives\n");
 }
 
-/// Whoever of root's jobs on a, b, c and the user's on d, e, f hears nothing any more lets its ranks
-/// save their work.
+/// Whoever hears nothing any more lets its ranks save their work: launchers of jobs on a and b, hosts c and
+/// d, agents on e and f, and those on g and h that cannot even be told so.
 #[test]
 fn a_launcher_a_host_and_an_agent_that_fall_silent() {
     const SAVED: &str = "/tmp/abuse/saved";
     let script = format!("trap 'echo saved >>{SAVED}; exit 0' TERM; echo up; sleep 77 & wait");
-    let hosts = ["a", "b", "c", "d", "e", "f"];
+    let hosts = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let field = Field::new();
     let _saved = field.scratch(&hosts, "/tmp/abuse");
     hosts.iter().for_each(|host| drop(field.on(host, "install -d -m 1777 /tmp/abuse")));
     let mut jobs: Vec<(&str, Running<'_>)> = Vec::new();
-    for (host, account) in hosts.iter().zip([Account::Root, Account::User].repeat(3)) {
+    for (host, account) in hosts.iter().zip([Account::Root, Account::User].repeat(4)) {
         let run = field.rlaunch("--node-timeout 4 --kill-after 3 -H").args([host]);
         jobs.push((host, run.account(account).sh(&script).spawn()));
     }
     jobs.iter_mut().for_each(|(_, job)| job.wait_for_text("up\n", 1));
 
+    let thaw = Undo(|| {
+        ["g", "h"].iter().for_each(|host| drop(field.on(host, "rmdir /sys/fs/cgroup/frozen || :")));
+        Ok::<(), ()>(())
+    });
     let heal = Undo(|| ["c", "d"].iter().try_for_each(|host| field.lab.heal(host)));
     for (host, job) in &jobs {
         match *host {
             "a" | "b" => job.signal(Signal::SIGSTOP),
             "c" | "d" => field.lab.cut(host, Cut::Silent).unwrap(),
+            // Only KILL wakes it.
+            "g" | "h" => {
+                let found = field.lab.processes(host).unwrap();
+                let of_agents = found.iter().filter(|p| p.args[0].ends_with("rlaunch-worker"));
+                let is_child =
+                    |p: &&Process| agents(&field, host).contains(&Pid::from_raw(p.parent));
+                let agent = { of_agents }.find(is_child).unwrap();
+                let frozen = field.lab.path(host, "/sys/fs/cgroup/frozen".as_ref()).unwrap();
+                std::fs::create_dir(&frozen).unwrap();
+                std::fs::write(frozen.join("cgroup.procs"), agent.pid.to_string()).unwrap();
+                std::fs::write(frozen.join("cgroup.freeze"), "1").unwrap();
+            }
             _ => agents(&field, host).iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap()),
         }
     }
@@ -183,6 +210,7 @@ fn a_launcher_a_host_and_an_agent_that_fall_silent() {
         assert_eq!(field.on(host, &format!("cat {SAVED} || :")), "saved\n", "on {host}");
     }
     drop(heal);
+    drop(thaw);
     for (host, job) in jobs {
         if state(job.pid()) == 'T' {
             job.signal(Signal::SIGCONT);

@@ -76,6 +76,32 @@ fn an_agent_is_killed() {
     });
 }
 
+/// Its guardian, or a second channel where that is gone as well, gives the ranks their grace, and what
+/// they have started. Nobody reads what they write any more.
+#[test]
+fn ranks_of_an_agent_that_is_killed_save_their_work() {
+    const SAVED: &str = "/tmp/teardown/saved";
+    as_each(|field, account| {
+        let works = format!(
+            "trap 'sleep 0.3; echo saved >>{SAVED}; exit 0' TERM
+            echo up; exec >/dev/null 2>&1; while :; do sleep 0.1; done"
+        );
+        let script = format!("sh -c \"{works}\" & {works}");
+        // Root's, as is the directory, and open to all.
+        let _files = field.files(&["b", "c"], SAVED, "", 0o666);
+        let running = field.rlaunch("-H b,c -np 2").account(account).sh(&script);
+        let mut running = running.spawn();
+        running.wait_for_text("up\n", 4);
+        kill_all(&[agents(field, "b").as_slice(), &agents(field, "c")[1..]].concat());
+        let ran = running.finish_first();
+        ran.ended_with(206).says(&["agent lost, nothing more found"]);
+        for host in ["b", "c"] {
+            let saved = field.on(host, &format!("cat {SAVED}"));
+            assert_eq!(saved, "saved\n".repeat(2), "on {host}: {ran}");
+        }
+    });
+}
+
 /// Nobody on the host is left to clear up: a second channel does.
 #[test]
 fn agent_and_guardian_are_killed() {

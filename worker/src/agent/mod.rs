@@ -5,6 +5,7 @@ pub(crate) mod mesh;
 
 use crate::agent::mesh::Mesh;
 use crate::cleanup::cgroup::Cgroup;
+use crate::cleanup::grace::Grace;
 use crate::cleanup::workspace::Workspace;
 use crate::network::callback::Launcher;
 use crate::network::channel::{Channel, Way};
@@ -35,11 +36,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// Runs the agent on its channel. Success means that the job ended here in order, whatever its
 /// ranks returned.
-pub(crate) fn run(workspace: &Workspace, launcher: Option<Launcher>) -> ExitCode {
+pub(crate) fn run(workspace: &Workspace, grace: Grace, launcher: Option<Launcher>) -> ExitCode {
     open_files::raise();
     let way = Way::find(launcher);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace, way)));
+    let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace, grace, way)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -49,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace, launcher: Option<Launcher>) -> ExitCode
     }
 }
 
-async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
+async fn life(workspace: &Workspace, grace: Grace, way: Way) -> io::Result<()> {
     let mut agent = Agent::start(way).await?;
     agent.hello();
     cache::hold_build();
@@ -72,7 +73,7 @@ async fn life(workspace: &Workspace, way: Way) -> io::Result<()> {
     }
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::look_for(&setup.ports);
-    let (outbox, place) = (&agent.channel.outbox, Place { spared: mesh.pid(), cgroup });
+    let (outbox, place) = (&agent.channel.outbox, Place { spared: mesh.pid(), cgroup, grace });
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, place);
     agent.see_out(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;

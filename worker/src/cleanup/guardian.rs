@@ -1,20 +1,25 @@
 //! The guardian: the process the launcher's command became, with the agent as its child.
 //!
 //! It does one thing. When the agent is gone, however it went, everything that descended from it
-//! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left.
+//! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left: with the
+//! grace that the agent owed them, where it did not end in order.
 //! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
 
 use crate::cleanup::cgroup::Cgroup;
+use crate::cleanup::grace::{Grace, Left};
 use crate::cleanup::processes::{self, Children};
 use crate::cleanup::workspace::Workspace;
 use crate::say::complain;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
-use rlaunch_bootstrap::awake::Deadline;
+use rlaunch_bootstrap::awake::{Deadline, LOOK};
 use rlaunch_sys::Fork;
 use std::fs::OpenOptions;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -22,13 +27,13 @@ use std::time::{Duration, Instant};
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Runs `agent` in a child process and clears up behind it.
-pub(crate) fn guard(agent: impl FnOnce(&Workspace) -> ExitCode) -> ExitCode {
-    let workspace = Workspace::choose();
+pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCode {
+    let (workspace, grace) = (Workspace::choose(), Grace::share());
     let watched = watched_signals();
     // Blocked before the fork, so that none is lost; the child unblocks them again.
     if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
         complain!("rlaunch-worker: cannot watch over the agent: {error}");
-        return agent(&workspace);
+        return agent(&workspace, grace);
     }
     match rlaunch_sys::fork() {
         Ok(Fork::Child) => {
@@ -41,10 +46,10 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace) -> ExitCode) -> ExitCode {
             // child leads no group, so it does not fail.
             let _ = setsid();
             let _ = watched.thread_unblock();
-            agent(&workspace)
+            agent(&workspace, grace)
         }
         Ok(Fork::Parent(pid)) => {
-            let code = watch(Pid::from_raw(pid), &watched, &workspace.tag());
+            let code = watch(Pid::from_raw(pid), &watched, &workspace.tag(), &grace);
             workspace.remove();
             code
         }
@@ -60,20 +65,21 @@ fn watched_signals() -> SigSet {
 }
 
 /// Waits for the agent, passes on what it is told, and ends what the agent leaves.
-fn watch(agent: Pid, watched: &SigSet, tag: &str) -> ExitCode {
+fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     release_channel();
     loop {
-        match watched.wait() {
-            Ok(Signal::SIGCHLD) => {}
-            Ok(signal) => {
-                let _ = kill(agent, signal);
-                continue;
-            }
-            Err(_) => continue,
+        let Ok(signal) = watched.wait() else { continue };
+        if signal != Signal::SIGCHLD {
+            let _ = kill(agent, signal);
         }
         if let Some(code) = reap(agent) {
             // An agent that has seen the job out has removed its cgroup as well.
-            let cgroup = if code == ExitCode::SUCCESS { None } else { Cgroup::tagged(tag) };
+            let has_seen_it_out = code == ExitCode::SUCCESS;
+            let cgroup = if has_seen_it_out { None } else { Cgroup::tagged(tag) };
+            // Who tells a guardian to end when its agent is gone already has waited for long enough.
+            if !has_seen_it_out && signal != Signal::SIGTERM {
+                let_end(agent, cgroup.as_ref(), grace, watched);
+            }
             clear_up(cgroup.as_ref());
             if let Some(cgroup) = cgroup {
                 cgroup.remove();
@@ -81,6 +87,39 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str) -> ExitCode {
             return code;
         }
     }
+}
+
+/// Lets what the agent has left end by itself, until its grace is over or this process is told to end.
+fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet) {
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let Ok(signals) = SignalFd::with_flags(watched, flags) else { return };
+    let limit = match grace.left(Instant::now()) {
+        Left::Wait(limit) => limit,
+        Left::Term(limit) => {
+            processes::signal_each(|pid| processes::term(pid, agent), None);
+            limit
+        }
+    };
+    let mut deadline = Deadline::after(limit, Instant::now()).often(LOOK);
+    loop {
+        collect();
+        let now = Instant::now();
+        if is_over(cgroup) || deadline.is_over(now) {
+            return;
+        }
+        let pause = PollTimeout::try_from(deadline.look() - now).unwrap_or(PollTimeout::ZERO);
+        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], pause);
+        while let Ok(Some(signal)) = signals.read_signal() {
+            if signal.ssi_signo == Signal::SIGTERM as u32 {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether the kernel says that nothing is left.
+fn is_over(cgroup: Option<&Cgroup>) -> bool {
+    Children::now() == Children::None && !cgroup.is_some_and(Cgroup::is_populated)
 }
 
 /// The channel ends when the agent does, so the guardian must not hold it open.
@@ -110,9 +149,8 @@ fn reap(agent: Pid) -> Option<ExitCode> {
 
 /// Kills everything that descended from the agent, until the kernel says that no child is left.
 fn clear_up(cgroup: Option<&Cgroup>) {
-    let is_over = || Children::now() == Children::None && !cgroup.is_some_and(Cgroup::is_populated);
     let mut deadline = Deadline::after(VANISH, Instant::now());
-    while !is_over() {
+    while !is_over(cgroup) {
         // What cannot be killed, or hangs in the kernel, never ends, so waiting has a limit.
         if deadline.is_over(Instant::now()) {
             let left = processes::left(None).join(", ");

@@ -6,10 +6,20 @@
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, getpgid, getpgrp};
+use nix::unistd::{Pid, getpgid, getpgrp, getsid};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
+
+/// What tells processes to end: one that is stopped takes its TERM only when it runs.
+pub(crate) const TERM: &[Signal] = &[Signal::SIGTERM, Signal::SIGCONT];
+
+/// Signals that tell what an agent has left to end. Its ranks, each of which leads a group in the agent's
+/// session, have had TERM from the kernel.
+pub(crate) fn term(pid: Pid, agent: Pid) -> &'static [Signal] {
+    let is_rank = getpgid(Some(pid)) == Ok(pid) && getsid(Some(pid)) == Ok(agent);
+    if is_rank { &[Signal::SIGCONT] } else { TERM }
+}
 
 /// How long one attempt to kill everything may look for processes that it has not reached.
 const ATTEMPT: Duration = Duration::from_millis(20);
@@ -48,6 +58,11 @@ pub(crate) fn descendants(spared: Option<Pid>) -> Vec<Pid> {
     found
 }
 
+/// Every living descendant of another process.
+pub(crate) fn below(root: Pid) -> Vec<Pid> {
+    walk_table(root)
+}
+
 /// Names what is left of this process's descendants but `spared`, for a message.
 pub(crate) fn left(spared: Option<Pid>) -> Vec<String> {
     let left = descendants(spared);
@@ -57,22 +72,33 @@ pub(crate) fn left(spared: Option<Pid>) -> Vec<String> {
     left.into_iter().map(describe).collect()
 }
 
-/// Sends signals, in this order, to every descendant but `spared`. A process that is forked
-/// meanwhile, or that hides because its elder sibling ends while the list is read, is found by
-/// looking again.
-pub(crate) fn signal_all(signals: &[Signal], spared: Option<Pid>) {
+/// Sends signals, in this order, to every descendant but `spared`, and gives those.
+pub(crate) fn signal_all(signals: &[Signal], spared: Option<Pid>) -> HashSet<Pid> {
+    signal_each(|_| signals, spared)
+}
+
+/// Sends each descendant but `spared` the signals for it, parents first: a shell whose child ends before
+/// it is told may go on. A process that is forked meanwhile, or that hides because its elder sibling ends
+/// while the list is read, is found by looking again. Gives all of them.
+pub(crate) fn signal_each<'a>(
+    signals: impl Fn(Pid) -> &'a [Signal],
+    spared: Option<Pid>,
+) -> HashSet<Pid> {
     const LOOKS: usize = 8;
     let mut reached = HashSet::new();
     for _ in 0..LOOKS {
-        let reach = |pid| {
-            for &signal in signals {
-                // One that has ended meanwhile needs no signal.
-                let _ = kill(pid, signal);
-            }
-        };
-        if !reach_new(&mut reached, spared, reach) {
-            return;
+        if !reach_new(&mut reached, spared, |pid| signal_one(pid, signals(pid))) {
+            break;
         }
+    }
+    reached
+}
+
+/// Sends signals to a process, in this order.
+pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
+    for &signal in signals {
+        // One that has ended meanwhile needs no signal.
+        let _ = kill(pid, signal);
     }
 }
 

@@ -1,21 +1,25 @@
-//! `rlaunch-worker reap JOB|all [AGENT-PID GRACE-MS]`: ends whatever a job left on this node, when its
-//! agent cannot.
+//! `rlaunch-worker reap JOB|all [AGENT-PID GUARDIAN-PID GRACE-MS]`: ends whatever a job left on this node,
+//! when its agent cannot.
 //!
 //! A job's processes are known by their cgroup, where they have one, and by RLAUNCH_JOB_ID in the
 //! environment they were started with, so a helper is found even when its agent, its guardian and its
-//! parents are gone. An agent that hangs is ended first, as decently as can be: its guardian knows all
-//! that descends from it. Running it twice does no harm.
+//! parents are gone. An agent that is lost is named, for its ranks to end as decently as can be: agent and
+//! guardian know all that descends from them. Running it twice does no harm.
 
 use crate::cleanup::cgroup::Cgroup;
+use crate::cleanup::grace::ENDING;
+use crate::cleanup::processes::TERM;
 use crate::cleanup::{processes, shm, workspace};
 use crate::say::{complain, tell};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, Uid, getpgid, getpgrp};
 use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
 use rlaunch_bootstrap::reaped::Reaped;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -24,27 +28,33 @@ use std::time::{Duration, Instant, SystemTime};
 const VANISH: Duration = Duration::from_millis(1500);
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(2);
-/// That many looks in a row must find nothing where something was found before.
-const EMPTY_LOOKS: usize = 2;
+/// Between two looks where what is waited for takes its time.
+const PACE: Duration = Duration::from_millis(20);
+/// How long an agent that does not hang may take to tell its ranks to end.
+const REACTS: Duration = Duration::from_millis(500);
+/// That many looks in a row must find nothing: one may miss processes that fork and end at once.
+const EMPTY_LOOKS: usize = 10;
+/// The same beside cgroups, where there were some: hardly any process has left its own.
+const EMPTY_LOOKS_BESIDE: usize = 2;
 
 /// Ends the processes of a job (`all`: of every job) of this user, and first its agent if that is named;
 /// the last line of stdout says what was done. Fails when something could not be ended.
 pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (job, agent) = match words[..] {
+    let (job, lost) = match words[..] {
         [job] => (job, Some(None)),
-        [job, pid, grace] => (job, parse_agent(pid, grace).map(Some)),
+        [job, agent, guardian, grace] => (job, Lost::parse(agent, guardian, grace).map(Some)),
         _ => ("", None),
     };
-    let Some(agent) = agent.filter(|_| is_job(job)) else {
+    let Some(lost) = lost.filter(|_| is_job(job)) else {
         complain!("rlaunch-worker: reap takes a job's id, 32 hexadecimal digits, or all");
         return ExitCode::from(2);
     };
-    if let Some((agent, grace)) = agent {
+    if let Some(lost) = lost {
         // Whoever asked learns that this host answers.
         tell!("looking");
-        end_agent(agent, grace);
+        end_agent(job, lost);
     }
     let reaped = end(job);
     tell!("{reaped}");
@@ -54,30 +64,76 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn parse_agent(pid: &str, grace: &str) -> Option<(Pid, Duration)> {
-    let pid = pid.parse().ok().filter(|&pid| pid > 1)?;
-    Some((Pid::from_raw(pid), Duration::from_millis(grace.parse().ok()?)))
+/// An agent that is lost, as the launcher knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lost {
+    agent: Pid,
+    guardian: Pid,
+    /// How long its ranks may take to end.
+    grace: Duration,
 }
 
-/// Ends an agent that does not answer. Told to, it lets its ranks have their grace; stopped, it goes on
-/// for that. If it hangs, its guardian ends what descends from it.
-fn end_agent(agent: Pid, grace: Duration) {
-    if !is_agent(agent) {
-        return;
+impl Lost {
+    fn parse(agent: &str, guardian: &str, grace: &str) -> Option<Lost> {
+        let pid = |word: &str| word.parse().ok().filter(|&pid| pid > 1).map(Pid::from_raw);
+        let grace = Duration::from_millis(grace.parse().ok()?);
+        Some(Lost { agent: pid(agent)?, guardian: pid(guardian)?, grace })
     }
-    let guardian = processes::parent(agent).filter(|&parent| is_agent(parent));
-    let signals = [Signal::SIGTERM, Signal::SIGCONT];
-    for (pid, signals) in [(guardian, &signals[1..]), (Some(agent), &signals[..])] {
-        for (pid, signal) in pid.into_iter().flat_map(|pid| signals.iter().map(move |s| (pid, *s)))
-        {
-            // One that has ended meanwhile needs no signal.
-            let _ = kill(pid, signal);
+}
+
+/// Ends an agent that does not answer, and what it has left. Told to, it lets its ranks have their grace;
+/// stopped, it goes on for that. If it hangs, the ranks are told here, and its guardian ends what is left
+/// of them. If it is gone, the guardian gives the grace, and if that is gone too, they have it from here.
+fn end_agent(job: &str, lost: Lost) {
+    let over = Instant::now() + lost.grace;
+    let rest = || over.saturating_duration_since(Instant::now());
+    let guardian = Some(lost.guardian).filter(|&pid| is_agent(pid));
+    if let Some(guardian) = guardian {
+        processes::signal_one(guardian, &[Signal::SIGCONT]);
+    }
+    let is_gone = || processes::has_ended(lost.agent);
+    if is_agent(lost.agent) {
+        processes::signal_one(lost.agent, TERM);
+        let answers = || is_gone() || is_ending(lost.agent);
+        let hangs = !comes_true(REACTS.min(lost.grace), AGAIN, answers);
+        if hangs {
+            processes::below(lost.agent)
+                .into_iter()
+                .for_each(|pid| processes::signal_one(pid, TERM));
+        }
+        let is_idle = || hangs && processes::below(lost.agent).is_empty();
+        if !(comes_true(rest(), PACE, || is_gone() || is_idle()) && is_gone()) {
+            let _ = kill(lost.agent, Signal::SIGKILL);
+            comes_true(VANISH, AGAIN, is_gone);
         }
     }
-    if !has_gone(agent, grace) {
-        let _ = kill(agent, Signal::SIGKILL);
+    if let Some(guardian) = guardian {
+        let has_ended = || processes::has_ended(guardian);
+        if !comes_true(rest(), AGAIN, has_ended) {
+            // Without its agent, it takes this as the end of the grace.
+            processes::signal_one(guardian, &[Signal::SIGTERM]);
+            comes_true(VANISH, AGAIN, has_ended);
+        }
     }
-    has_gone(guardian.unwrap_or(agent), VANISH);
+    // Where both were killed, or seemed to be there only as they were just about to go.
+    let_end(job, lost.agent, rest());
+}
+
+/// Tells what an agent has left to end, and waits for that.
+fn let_end(job: &str, agent: Pid, grace: Duration) {
+    let cgroups = Cgroup::of_job(job);
+    let left = || {
+        let members = cgroups.iter().flat_map(Cgroup::members);
+        processes_of(job).into_iter().chain(members).collect::<BTreeSet<_>>()
+    };
+    left().into_iter().for_each(|pid| processes::signal_one(pid, processes::term(pid, agent)));
+    comes_true(grace, PACE, || left().is_empty());
+}
+
+/// Whether an agent has told its ranks to end.
+fn is_ending(agent: Pid) -> bool {
+    let name = fs::read(format!("/proc/{agent}/comm")).unwrap_or_default();
+    name.trim_ascii_end() == ENDING.to_bytes()
 }
 
 /// Whether a process is an agent of this build, or its guardian.
@@ -89,13 +145,14 @@ fn is_agent(pid: Pid) -> bool {
     exe_of_pid.is_some() && exe_of_pid == exe("self") && verb == Some(b"agent")
 }
 
-fn has_gone(pid: Pid, limit: Duration) -> bool {
+/// Waits until something is true; whether it became so within the limit.
+fn comes_true(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bool {
     let until = Instant::now() + limit;
-    while !processes::has_ended(pid) {
+    while !is_true() {
         if Instant::now() >= until {
             return false;
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(pace);
     }
     true
 }
@@ -108,7 +165,8 @@ fn end(job: &str) -> Reaped {
     };
     let swept = shm::sweep(SystemTime::UNIX_EPOCH);
     workspace::sweep();
-    Reaped::Clean { ended, segments: swept.removed + shm::sweep_job(job) }
+    let hidden = hidden().into_iter().map(processes::describe).collect::<Vec<_>>().join(", ");
+    Reaped::Clean { ended, segments: swept.removed + shm::sweep_job(job), hidden }
 }
 
 /// Ends a job's processes; gives how many those were, or the names of what is left.
@@ -117,6 +175,8 @@ fn end_processes(job: &str) -> Result<usize, String> {
     let cgroups = Cgroup::of_job(job);
     let mut found = HashSet::new();
     let mut empty_looks = 0;
+    // Of a cgroup, the kernel says that it is empty.
+    let enough = if cgroups.is_empty() { EMPTY_LOOKS } else { EMPTY_LOOKS_BESIDE };
     loop {
         for cgroup in &cgroups {
             found.extend(cgroup.members());
@@ -125,9 +185,10 @@ fn end_processes(job: &str) -> Result<usize, String> {
         let left = processes_of(job);
         end_each(&left, &mut found);
         let in_cgroups = || cgroups.iter().filter(|cgroup| cgroup.is_populated());
-        let is_clean = left.is_empty() && in_cgroups().next().is_none();
+        let hasty = end_the_hasty(job, &mut found);
+        let is_clean = left.is_empty() && !hasty && in_cgroups().next().is_none();
         empty_looks = if is_clean { empty_looks + 1 } else { 0 };
-        if empty_looks >= EMPTY_LOOKS || is_clean && found.is_empty() {
+        if empty_looks >= enough {
             break;
         }
         if Instant::now() >= until {
@@ -139,10 +200,31 @@ fn end_processes(job: &str) -> Result<usize, String> {
                 false => named.join(", "),
             });
         }
-        std::thread::sleep(AGAIN);
     }
     cgroups.iter().for_each(Cgroup::remove);
     Ok(found.len())
+}
+
+/// Looks for a while at whatever process is the newest, and stops it if it is of the job; whether there
+/// was one. Processes that fork and end at once are gone when a look at all comes to them.
+fn end_the_hasty(job: &str, found: &mut HashSet<Pid>) -> bool {
+    let until = Instant::now() + AGAIN;
+    let mut is_one = false;
+    while Instant::now() < until {
+        if let Some(pid) = newest().filter(|pid| !found.contains(pid) && belongs(*pid, job)) {
+            end_each(&[pid], found);
+            is_one = true;
+        }
+        // Where there is one processor, others run as well.
+        std::thread::yield_now();
+    }
+    is_one
+}
+
+/// The process, or thread, that the kernel made last.
+fn newest() -> Option<Pid> {
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    load.split_ascii_whitespace().next_back()?.parse().ok().map(Pid::from_raw)
 }
 
 /// Stops all of these, then kills those that have been stopped before, or kills them at once where
@@ -167,20 +249,69 @@ fn is_job(job: &str) -> bool {
 /// Living processes of this user that were started as part of the job.
 fn processes_of(job: &str) -> Vec<Pid> {
     let (me, my_uid) = (Pid::this(), Uid::effective().as_raw());
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+    let mine = processes().filter(|(_, uid)| *uid == my_uid).map(|(pid, _)| pid);
+    mine.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs(pid, job)).collect()
+}
+
+/// All processes that can be seen, and whose their entries are: root's where a process lets nobody look
+/// into it or has changed its user.
+fn processes() -> impl Iterator<Item = (Pid, u32)> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        (entry.metadata().ok()?.uid() == my_uid).then_some(Pid::from_raw(pid))
-    });
-    pids.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs(pid, job)).collect()
+        Some((Pid::from_raw(pid), entry.metadata().ok()?.uid()))
+    })
+}
+
+/// Names of processes that serve a login and let nobody look into them.
+const OF_LOGINS: [&str; 5] = ["sshd", "sshd-session", "sshd-auth", "(sd-pam)", "ssh-agent"];
+
+/// Living processes of this user that do not show what they were started as, but those above this one and
+/// those that serve a login.
+fn hidden() -> Vec<Pid> {
+    let my_uid = Uid::effective().as_raw();
+    let above: Vec<Pid> = iter::successors(Some(Pid::this()), |&pid| processes::parent(pid))
+        .take_while(|pid| pid.as_raw() > 0)
+        .collect();
+    let serves_a_login = |pid: Pid| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        OF_LOGINS.contains(&name.trim_end())
+    };
+    let mine = processes().filter(|(pid, uid)| *uid == my_uid || is_in_part_of(*pid, my_uid));
+    let mine = mine.map(|(pid, _)| pid).filter(|pid| !above.contains(pid));
+    mine.filter(|&pid| {
+        let is_hidden = started_by("all", environment(pid)).is_none();
+        is_hidden && !processes::has_ended(pid) && !serves_a_login(pid)
+    })
+    .collect()
+}
+
+/// Whether a process has this user's id among its own.
+fn is_in_part_of(pid: Pid, uid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.is_some_and(|ids| ids.split_ascii_whitespace().any(|id| id.parse() == Ok(uid)))
 }
 
 fn belongs(pid: Pid, job: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    started_by(job, environment(pid)) == Some(true)
+}
+
+fn environment(pid: Pid) -> io::Result<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ"))
+}
+
+/// Whether a process with this environment was started as part of the job; `None` where it may not be
+/// read.
+fn started_by(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
+    let environment = match environment {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
+        environment => environment.unwrap_or_default(),
+    };
     let mark = format!("{RLAUNCH_JOB_ID}=");
-    environment.split(|&byte| byte == 0).any(|entry| {
+    Some(environment.split(|&byte| byte == 0).any(|entry| {
         let id = entry.strip_prefix(mark.as_bytes());
         id.is_some_and(|id| job == "all" || id == job.as_bytes())
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -190,6 +321,8 @@ mod tests {
 
     /// A process that has not appeared by then never does: wide, since a test host may stand still.
     const APPEARS: Duration = Duration::from_secs(60);
+    /// Some of as many would have been missed by one look.
+    const CHAINS: usize = 8;
 
     #[test]
     fn a_process_is_known_by_its_environment() {
@@ -220,13 +353,50 @@ mod tests {
         assert!(matches!(ended, Ok(1..)), "{ended:?}");
     }
 
+    /// Each shell starts the next one and ends; whoever holds the pipe lives.
+    #[test]
+    fn a_chain_of_processes_is_ended() {
+        let script = "f() { if [ $1 = 0 ]; then echo missed; else f $(($1 - 1)) & fi; }; f 4000";
+        for number in 0..CHAINS {
+            let job = format!("{number:032x}");
+            let (mut pipe, end) = io::pipe().unwrap();
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]).env(RLAUNCH_JOB_ID, &job).stdout(end);
+            let mut child = shell.spawn().unwrap();
+            drop(shell);
+            child.wait().unwrap();
+            let ended = end_processes(&job);
+            let mut said = String::new();
+            io::Read::read_to_string(&mut pipe, &mut said).unwrap();
+            assert!(
+                matches!(ended, Ok(1..)) && said.is_empty(),
+                "chain {number}: {ended:?} {said}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_environment_that_may_not_be_read_says_nothing() {
+        let job = "2123456789abcdef0123456789abcdef";
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(started_by(job, Err(denied())), None);
+        let gone = io::Error::from_raw_os_error(libc::ESRCH);
+        assert_eq!(started_by(job, Err(gone)), Some(false));
+        let marked = format!("A=b\0{RLAUNCH_JOB_ID}={job}\0").into_bytes();
+        assert_eq!(started_by(job, Ok(marked.clone())), Some(true));
+        assert_eq!(started_by("all", Ok(marked)), Some(true));
+        assert_eq!(started_by(job, Ok(b"A=b".to_vec())), Some(false));
+    }
+
     #[test]
     fn only_an_agent_is_taken_for_one() {
         assert!(!is_agent(Pid::this()) && !is_agent(Pid::from_raw(1)));
-        assert_eq!(parse_agent("1", "5"), None);
-        assert_eq!(parse_agent("77", "x"), None);
-        let grace = Duration::from_millis(500);
-        assert_eq!(parse_agent("77", "500"), Some((Pid::from_raw(77), grace)));
+        for [agent, guardian, grace] in [["1", "76", "5"], ["77", "0", "5"], ["77", "76", "x"]] {
+            assert_eq!(Lost::parse(agent, guardian, grace), None);
+        }
+        let [agent, guardian] = [77, 76].map(Pid::from_raw);
+        let lost = Lost { agent, guardian, grace: Duration::from_millis(500) };
+        assert_eq!(Lost::parse("77", "76", "500"), Some(lost));
     }
 
     #[test]

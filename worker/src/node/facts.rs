@@ -14,6 +14,7 @@ pub(crate) fn read() -> NodeFacts {
         hostname: gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
         arch: std::env::consts::ARCH.to_owned(),
         pid: std::process::id(),
+        guardian: std::os::unix::process::parent_id(),
         uid: Uid::effective().as_raw(),
         addresses: addresses(),
         ssh_address: std::env::var("SSH_CONNECTION").ok().and_then(|value| ssh_address(&value)),

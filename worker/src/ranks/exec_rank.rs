@@ -118,10 +118,11 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
     Ok(())
 }
 
-/// A process group of its own, and death with the agent.
+/// A process group of its own, and TERM when the agent is gone: the guardian, or whoever finds that it
+/// is gone as well, gives it the grace. See [`term`].
 fn arrange(parent: Pid) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    prctl::set_pdeathsig(Signal::SIGTERM)?;
     // The agent may have died before the line above took effect.
     if getppid() != parent {
         return Err(io::Error::other("the agent is gone"));

@@ -11,7 +11,8 @@ pub(crate) mod singleton;
 pub(crate) mod stdin;
 
 use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::processes::{self, Children};
+use crate::cleanup::grace::{ENDING, Grace};
+use crate::cleanup::processes::{self, Children, TERM};
 use crate::cleanup::shm;
 use crate::network::outbox::Outbox;
 use crate::node::environment;
@@ -21,13 +22,14 @@ use crate::ranks::prepare::Prepared;
 use crate::ranks::pump::{Source, pump};
 use crate::ranks::rank_files::RankFiles;
 use crate::ranks::stdin::Stdin;
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::awake::{Deadline, LOOK};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{AwaitedPort, ExitStatus, Job, RankSetup, RankSpec, Singleton};
 use rlaunch_bootstrap::wire::{FromAgent, Receipt, Stream};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -86,6 +88,8 @@ pub(crate) struct Ranks {
     oom_kills: oom::Kills,
     kill_after: Duration,
     phase: Phase,
+    /// The processes that have had TERM.
+    told: HashSet<Pid>,
     receipt: Receipt,
     /// Whether running ranks are looked at for MPI.
     looks_for_mpi: bool,
@@ -116,6 +120,8 @@ pub(crate) struct Place {
     pub(crate) spared: Option<Pid>,
     /// Their cgroup, where they may have one.
     pub(crate) cgroup: Option<Cgroup>,
+    /// What the guardian is to know of their grace.
+    pub(crate) grace: Grace,
 }
 
 /// What became of a rank.
@@ -160,11 +166,13 @@ impl Ranks {
             oom_kills: oom::Kills::now(),
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
+            told: HashSet::new(),
             receipt: Receipt::default(),
             looks_for_mpi,
             looks: looks(looks_for_mpi),
             changes: VecDeque::new(),
         };
+        ranks.place.grace.grant(ranks.kill_after);
         for spec in &job.ranks {
             let application = job.applications.get(spec.application as usize);
             match application.filter(|a| a.waits && !ranks.setup.released.contains(&a.index)) {
@@ -295,16 +303,24 @@ impl Ranks {
             self.dismissed.get_or_insert_with(|| Instant::now() + DISMISSED);
             return;
         }
-        let grace = LEFTOVER_GRACE.min(self.kill_after);
         match self.phase {
             Phase::Running => {
                 self.receipt.leftovers_ended = u32::try_from(left.len()).unwrap_or(u32::MAX);
-                self.terminate(grace);
+                self.terminate(LEFTOVER_GRACE.min(self.kill_after));
             }
-            // Helpers that were forked while TERM went round have not had it, and the ranks whose
-            // grace this was are gone.
-            Phase::Ending(term) if term.due() > Instant::now() + grace => self.terminate(grace),
+            Phase::Ending(_) => self.tell_orphans(&left),
             _ => {}
+        }
+    }
+
+    /// Sends TERM to helpers that have not had it and whose parents have ended. Those that are told keep
+    /// the grace: a rank that is a shell ends at once, and what it has started does the work. What that
+    /// starts in order to end well is its own.
+    fn tell_orphans(&mut self, left: &[Pid]) {
+        for &pid in left {
+            if processes::parent(pid) == Some(Pid::this()) && self.told.insert(pid) {
+                processes::signal_one(pid, TERM);
+            }
         }
     }
 
@@ -350,9 +366,15 @@ impl Ranks {
     fn terminate(&mut self, grace: Duration) {
         // The dead would only be in the way.
         self.collect();
-        // A stopped process takes its TERM only when it runs.
-        self.signal_all(&[Signal::SIGTERM, Signal::SIGCONT]);
-        self.phase = Phase::Ending(Deadline::after(grace, Instant::now()).often(LOOK));
+        self.told = processes::signal_all(TERM, self.place.spared);
+        // Whoever finds this agent hanging sees that it needs not be done again.
+        let _ = prctl::set_name(ENDING);
+        self.end_by(Deadline::after(grace, Instant::now()).often(LOOK));
+    }
+
+    fn end_by(&mut self, term: Deadline) {
+        self.place.grace.kill_at(term.due());
+        self.phase = Phase::Ending(term);
     }
 
     fn kill_all(&mut self) {
@@ -361,6 +383,7 @@ impl Ranks {
             Phase::Killing { vanish, .. } => (vanish, false),
             _ => (Deadline::after(VANISH, now).often(LOOK), true),
         };
+        self.place.grace.kill_at(now);
         self.phase = Phase::Killing { vanish, again: now + KILL_AGAIN };
         let has_cgroup = self.place.cgroup.as_ref().map(Cgroup::kill).is_some();
         if !(has_cgroup && is_first) {
@@ -421,7 +444,7 @@ impl Ranks {
         if term.is_over(now) {
             return self.kill_all();
         }
-        self.phase = Phase::Ending(term);
+        self.end_by(term);
         if term.times_anew() > before {
             self.outbox.send(&FromAgent::GraceAnew);
         }

@@ -21,6 +21,7 @@
 
 #define LIFE 60
 #define MANY 1000
+#define CROWD 12000
 
 static time_t over;
 
@@ -38,10 +39,26 @@ static void stubborn(void)
         signal(number, SIG_IGN);
 }
 
+/* Whether the machine has so many processes, the dead among them, that a chain may take what is left: those
+ * of it that nobody collects are there for good. */
+static int crowded(void)
+{
+    int all = 0;
+    FILE *load = fopen("/proc/loadavg", "re");
+    if (load == NULL)
+        return 0;
+    if (fscanf(load, "%*s %*s %*s %*d/%d", &all) != 1)
+        all = 0;
+    fclose(load);
+    return all > CROWD;
+}
+
 /* Every process lives just long enough to fork the next one. */
 static void chain(int sessions)
 {
-    while (time(NULL) < over) {
+    for (unsigned link = 1; time(NULL) < over; link++) {
+        while (link % 256 == 0 && crowded() && time(NULL) < over)
+            usleep(10000);
         if (fork() != 0)
             _exit(0);
         if (sessions)

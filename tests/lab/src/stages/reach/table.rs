@@ -108,6 +108,7 @@ const ROWS: &[Row] = &[
             "worker/src/cleanup/reap.rs",
             "worker/src/cleanup/shm.rs",
             "worker/src/node/oom.rs",
+            "worker/src/cleanup/grace.rs",
             "worker/sys/src/process.rs",
             "worker/sys/src/start.rs",
             "worker/sys/src/lease.rs",
