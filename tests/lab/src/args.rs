@@ -202,7 +202,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         online: bool,
     },
-    /// Check the house: each crate's folders use only those below them, files and functions are
+    /// Check the sources: each crate's folders use only those below them, files and functions are
     /// short, and a type's name stands once.
     Tidy {
         /// Only this crate: its name, or its folder.
