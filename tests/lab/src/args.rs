@@ -211,6 +211,9 @@ pub(crate) enum Verb {
         /// List each place at which a folder uses another.
         #[arg(long)]
         edges: bool,
+        /// List also what is known and allowed so far, with its places.
+        #[arg(long)]
+        known: bool,
     },
     /// Feed decoders with whatever a fuzzer finds.
     Fuzz {

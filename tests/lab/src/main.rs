@@ -152,8 +152,9 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Deps { online } => {
             return Ok(exit_code(stages::check_dependencies(*online).failed == 0));
         }
-        Verb::Tidy { only, edges } => {
-            return Ok(exit_code(tidy::run(only.as_deref(), *edges)?));
+        Verb::Tidy { only, edges, known } => {
+            let look = tidy::Look { only: only.as_deref(), edges: *edges, known: *known };
+            return Ok(exit_code(tidy::run(&look)?));
         }
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);

@@ -50,21 +50,32 @@ const RULES: Rules<'_> = Rules {
     known: known::KNOWN,
 };
 
-/// Prints the order of each crate's folders, or those of one crate, then all findings. Tells
-/// whether there are none. `with_edges`, each place is listed at which a folder uses another.
-pub fn run(only: Option<&str>, with_edges: bool) -> Result<bool, LabError> {
+/// What to look at, and what to print.
+#[derive(Debug, Default)]
+pub struct Look<'a> {
+    /// Only the crate of this name or folder.
+    pub only: Option<&'a str>,
+    /// Print each place at which a folder uses another.
+    pub edges: bool,
+    /// Print findings that are known, too.
+    pub known: bool,
+}
+
+/// Prints the order of each crate's folders, then all findings. Tells whether there are none.
+pub fn run(look: &Look<'_>) -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let crates = crates()?;
-    let only = only.map(|word| called(&crates, word)).transpose()?;
+    let only = look.only.map(|word| called(&crates, word)).transpose()?;
     let sources = read_sources(&workspace)?;
     for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
         let plan = floor_plan(krate, &sources);
         print!("{}", describe(krate, &plan));
-        if with_edges {
+        if look.edges {
             plan.edges.iter().for_each(|edge| println!("{edge}"));
         }
     }
-    Ok(print_report(&RULES.inspect(&workspace, &crates, &sources, only)))
+    let rules = if look.known { Rules { known: &[], ..RULES } } else { RULES };
+    Ok(print_report(&rules.inspect(&workspace, &crates, &sources, only)))
 }
 
 /// Prints all findings, and tells whether there are none.
