@@ -7,6 +7,11 @@
 //! variable a rank can rely on ([`env`]), and what a host says that was cleared of a job ([`reaped`]).
 //!
 //! This crate opens no socket, reads no file and knows no clock, so all of it runs in a test.
+//!
+//! Besides these there are ranks and nodes as types (`id`), what is said to prove a mesh (`mesh`), the way to
+//! a parent in the tree (`oob`) and authentication of sockets (`secure`), what a rank says to its agent and hears
+//! unasked (`client`, `client/news`): machine, blocking and async calls, commands; and the rank table (`table`,
+//! `table/pair`, `rank-table.schema.json`, `rank-table.example.json`).
 
 pub mod awake;
 pub mod callback;

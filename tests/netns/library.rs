@@ -237,13 +237,13 @@ fn numpy_arrays_are_reduced_in_place() {
     }
 }
 
-/// The example of the README, which has its output as well.
+/// The example of the communicator's README, which has its output as well.
 const NOTEBOOK: &str = include_str!("../../examples/notebook/main.py");
 
 #[test]
 fn numpy_arrays_are_reduced_in_place_as_the_readme_shows() {
     let field = Field::new();
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../worker/comm/README.md");
     let indented = |line: &str| match line {
         "" => "\n".to_owned(),
         line => format!("    {line}\n"),

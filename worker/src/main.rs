@@ -3,6 +3,18 @@
 //! It is not meant to be typed. The launcher starts it as `rlaunch-worker agent` at the end of an
 //! SSH channel; everything else it needs arrives through that channel, or through a connection that it
 //! makes itself where the channel carries nothing to it.
+//!
+//! | files | subject |
+//! |---|---|
+//! | `agent`, `channel`, `callback`, `frames`, `outbox` | its life, its channel, its call where there is no stdin, control before output |
+//! | `guardian`, `processes`, `cgroup`, `reap`, `shm`, `workspace` | nothing is left behind |
+//! | `oob`, `services`, `mesh` | this node's edges and place in the tree; the socket of its ranks; its prover |
+//! | `inventory` | what this node has, read below a root and by netlink (`../fixtures`: recorded machines) |
+//! | `prepare`, `facts`, `rank_env`, `login`, `library` | whether everything is here; what this node is; a rank's environment; what a login shell makes of it; what ranks link |
+//! | `ranks`, `child`, `exec_rank`, `pump`, `stdin` | the ranks: all, each, its stub, its output, its input |
+//! | `awaited_ports`, `rank_files` | ports that programs wait for; files made for ranks |
+//! | `singleton`, `elf`, `oom` | programs linked with MPI; whether memory ran out |
+//! | `horovod`, `socket_owner` | the ports of Horovod's store; the owner of a connection's process |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 

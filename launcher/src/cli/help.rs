@@ -1,35 +1,59 @@
-//! `rlaunch help`: pages on what is no option, and what `--help` says of each verb.
+//! `rlaunch help`: pages on topics, and what `--help` says of each verb.
+
+mod man;
+mod pager;
 
 use crate::cli::args::{self, HelpArgs};
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
+use rlaunch_bootstrap::client::command;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
 /// A page: its word, what it is about, and its text.
-const TOPICS: &[(&str, &str, &str)] = &[(
-    "security",
-    "trust, encryption, and what others can see or disturb",
-    include_str!("../../help/security.md"),
-)];
+type Topic = (&'static str, &'static str, &'static str);
+
+macro_rules! topics {
+    ($($word:literal: $about:literal,)*) => {
+        &[$(($word, $about, include_str!(concat!("../../help/", $word, ".md")))),*]
+    };
+}
+
+const TOPICS: &[Topic] = topics! {
+    "hosts": "-H, hostfiles, slots, where ranks run, and what hosts have",
+    "ssh": "how hosts are reached: SSH, keys, jump hosts, ports",
+    "env": "the variables that a rank finds, and what goes along from your shell",
+    "programs": "several programs, templates, dry runs, commands for ranks",
+    "containers": "Docker, Podman, Kubernetes",
+    "mesh": "RDMA between hosts: which ports meet, the proof, the watch",
+    "nccl": "what NCCL and UCX are given, and whether NCCL uses RDMA",
+    "config": "rlaunch.toml, trust, variables, words of other launchers",
+    "output": "input and output of ranks, records, reports, benchmarks",
+    "ends": "how a job ends, exit codes, restarts",
+    "security": "trust, encryption, and what others can see or disturb",
+};
 
 const COMMENT: (&str, &str) = ("<!--", "-->");
 
-/// Prints a page, the help of a verb, or which there are.
+/// Prints a page, the help of a verb, or a list of both.
 pub(crate) fn help(args: &HelpArgs) -> Result<Exit, Failed> {
-    let text = match &args.words[..] {
-        [] => contents(),
-        [topic] if page(topic).is_some() => page(topic).unwrap_or_default(),
-        words => of_verb(words)?,
-    };
-    // A reader that leaves is no failure.
-    let _ = anstream::stdout().lock().write_all(text.as_bytes());
+    match &args.words[..] {
+        // A reader that leaves is no failure.
+        [] => drop(anstream::stdout().lock().write_all(contents().as_bytes())),
+        [word] if let Some((_, _, text)) = topic(word) => pager::show(&without_comments(text)),
+        words => pager::show(&of_verb(words)?),
+    }
     Ok(Exit::SUCCESS)
 }
 
-fn page(topic: &str) -> Option<String> {
-    let (_, _, text) = TOPICS.iter().find(|(word, ..)| *word == topic)?;
-    Some(without_comments(text))
+/// Renders a topic as a manual page.
+pub(crate) fn manual_page(word: &str) -> Option<String> {
+    let (word, about, text) = topic(word)?;
+    Some(man::render(word, about, &without_comments(text)))
+}
+
+fn topic(word: &str) -> Option<&'static Topic> {
+    TOPICS.iter().find(|(name, ..)| *name == word)
 }
 
 /// The text as it is read: comments are for those who write it.
@@ -63,6 +87,10 @@ fn contents() -> String {
         let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let about = about.trim_end_matches('.');
         let _ = writeln!(text, "  {:<12}  {about}", verb.get_name());
+    }
+    text.push_str("Commands of ranks, within a job:\n");
+    for verb in command::VERBS {
+        let _ = writeln!(text, "  {verb:<12}  see rlaunch {verb} --help");
     }
     text
 }
@@ -114,22 +142,21 @@ mod tests {
     }
 
     #[test]
-    fn every_claim_names_a_test_that_exists() {
+    fn every_claim_on_security_names_a_test_that_exists() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for (topic, _, text) in TOPICS {
-            let claims = claims(text);
-            assert!(!claims.is_empty(), "{topic}");
-            for claim in claims {
-                let tests: Vec<&str> = claim
-                    .split(COMMENT.0)
-                    .filter_map(|part| part.split_once(COMMENT.1)?.0.trim().strip_prefix("test: "))
-                    .collect();
-                assert!(!tests.is_empty(), "no test for: {claim}");
-                for test in tests {
-                    let (file, function) = test.rsplit_once("::").expect(test);
-                    let source = std::fs::read_to_string(root.join(file)).expect(test);
-                    assert!(source.contains(&format!("fn {function}(")), "{test} does not exist");
-                }
+        let (_, _, text) = topic("security").unwrap();
+        let claims = claims(text);
+        assert!(!claims.is_empty());
+        for claim in claims {
+            let tests: Vec<&str> = claim
+                .split(COMMENT.0)
+                .filter_map(|part| part.split_once(COMMENT.1)?.0.trim().strip_prefix("test: "))
+                .collect();
+            assert!(!tests.is_empty(), "no test for: {claim}");
+            for test in tests {
+                let (file, function) = test.rsplit_once("::").expect(test);
+                let source = std::fs::read_to_string(root.join(file)).expect(test);
+                assert!(source.contains(&format!("fn {function}(")), "{test} does not exist");
             }
         }
     }
@@ -140,13 +167,36 @@ mod tests {
             "# A\n\n<!-- two\n lines -->\n\n- one <!-- test: x -->\n  more <!-- y --> of it\n";
         assert_eq!(without_comments(text), "# A\n\n- one\n  more  of it\n");
         assert_eq!(without_comments("a <!-- open"), "a\n");
-        let page = page("security").unwrap();
-        assert!(!page.contains(COMMENT.0) && page.lines().all(|line| line.len() <= 105), "{page}");
+    }
+
+    /// Text fits a terminal; output that is quoted is as wide as it is.
+    #[test]
+    fn pages_are_readable_at_a_terminal() {
+        for (word, _, text) in TOPICS {
+            let page = without_comments(text);
+            let is_text = |line: &&str| !line.starts_with("    ");
+            let long: Vec<&str> = page.lines().filter(is_text).filter(|l| l.len() > 105).collect();
+            assert!(page.starts_with("# ") && long.is_empty(), "{word}: {long:?}");
+            assert!(!page.contains(COMMENT.0), "{word}");
+            assert_eq!(page.matches('`').count() % 2, 0, "{word}");
+        }
+    }
+
+    /// The front page is read in five minutes; what is longer belongs into a topic.
+    #[test]
+    fn the_readme_is_short_and_names_every_topic() {
+        let readme = include_str!("../../../README.md");
+        assert!(readme.len() <= 10_240, "README.md has {} bytes", readme.len());
+        for (word, ..) in TOPICS {
+            assert!(readme.contains(&format!("`rlaunch help {word}`")), "{word}");
+        }
     }
 
     #[test]
     fn topics_and_verbs_are_found() {
-        assert!(contents().contains("  security ") && contents().contains("  topo "));
+        for word in TOPICS.iter().map(|(word, ..)| *word).chain(["topo", "barrier"]) {
+            assert!(contents().contains(&format!("  {word} ")), "{word}");
+        }
         assert!(of_verb(&words("topo")).unwrap().contains("--gids"));
         assert!(of_verb(&words("bench train")).unwrap().contains("--np"));
         let failed = of_verb(&words("securty")).unwrap_err();

@@ -2,6 +2,7 @@
 //! are read.
 
 use crate::cli::args::{self, CompletionsArgs, ManArgs, Shell};
+use crate::cli::help;
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
 use clap_complete::Shell as Known;
@@ -14,7 +15,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<Exit, Failed> {
 
 /// Prints a page.
 pub(crate) fn man(args: &ManArgs) -> Result<Exit, Failed> {
-    print(&page(&args.verb)?)
+    print(&page(&args.words)?)
 }
 
 fn print(bytes: &[u8]) -> Result<Exit, Failed> {
@@ -48,15 +49,21 @@ fn without_hidden(command: &clap::Command) -> clap::Command {
         .version(env!("CARGO_PKG_VERSION"))
 }
 
-fn page(verb: &[String]) -> Result<Vec<u8>, Failed> {
+fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
+    if let [topic] = words
+        && let Some(page) = help::manual_page(topic)
+    {
+        return Ok(page.into_bytes());
+    }
     let mut whole = args::definition();
     whole.build();
     let mut command = &whole;
-    for word in verb {
+    for word in words {
         command = command.find_subcommand(word).ok_or_else(|| {
             let known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
             let known: Vec<&str> = known.into_iter().filter(|name| *name != "help").collect();
-            let failed = Failed::new(Exit::USAGE, format!("`{word}` is no verb of rlaunch"));
+            let message = format!("`{word}` is not a verb or a topic of rlaunch");
+            let failed = Failed::new(Exit::USAGE, message);
             failed.hint((!known.is_empty()).then(|| format!("there are {}", known.join(", "))))
         })?;
     }
@@ -114,8 +121,10 @@ mod tests {
         let topo = text(page(&words("topo")).unwrap());
         assert!(topo.contains("\\-\\-gids") && topo.contains(".TH rlaunch-topo 1"), "{topo}");
         assert!(text(page(&words("bench train")).unwrap()).contains("\\-\\-np"));
+        let ssh = text(page(&words("ssh")).unwrap());
+        assert!(ssh.contains(".TH rlaunch-ssh 7") && ssh.contains("\\fBProxyJump\\fR"), "{ssh}");
         let failed = page(&words("tipo")).unwrap_err();
-        assert_eq!(failed.message, "`tipo` is no verb of rlaunch");
+        assert_eq!(failed.message, "`tipo` is not a verb or a topic of rlaunch");
         assert!(failed.hints[0].contains("topo"), "{failed:?}");
     }
 }

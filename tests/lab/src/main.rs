@@ -1,4 +1,7 @@
 //! `cargo lab`: test hosts on this machine, and everything that runs on them.
+//!
+//! The hosts are in `lab/`, the emulated computers in `vm/`, the test stages in `stages/`, the benches in
+//! `bench/`; `dist/` links for older C libraries and aarch64. `tests/README.md` says what can be done with it.
 
 mod args;
 mod vm_command;

@@ -1,5 +1,5 @@
 //! System calls that no crate offers as a safe function, made safe here: each is one function that
-//! checks what it needs and cannot be misused from outside.
+//! checks what it needs and cannot be misused from outside. `desk` has memory that is lent to transfers.
 
 mod birth;
 mod desk;

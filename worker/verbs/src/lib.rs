@@ -1,4 +1,5 @@
-//! RDMA verbs made safe: the only crate that knows libibverbs.
+//! RDMA verbs made safe: the only crate that knows libibverbs. Each of its objects has a file; messages in
+//! slots (`slots`) and memory that is lent (`lent_region`) are made of them.
 //!
 //! The way of a reliable connection, out of band:
 //!

@@ -27,7 +27,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Print the manual page of rlaunch, or of one of its verbs.
+/// Print the manual page of rlaunch, of one of its verbs, or of a topic.
 #[derive(Debug, Parser)]
 #[command(
     name = "rlaunch man",
@@ -36,15 +36,16 @@ pub(crate) enum Shell {
 Examples:
   rlaunch man | man -l -                            read it
   rlaunch man topo | man -l -                       that of a verb
+  rlaunch man env | man -l -                        that of a topic of rlaunch help
   rlaunch man > ~/.local/share/man/man1/rlaunch.1   keep it"
 )]
 pub(crate) struct ManArgs {
-    /// The verb, as topo; for bench train both words
-    #[arg(value_name = "VERB", num_args = 0..=2)]
-    pub(crate) verb: Vec<String>,
+    /// The verb or topic, as topo or env; for bench train both words
+    #[arg(value_name = "VERB|TOPIC", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
 }
 
-/// Explain a topic, as security, or a verb; without a word, list both.
+/// Explain a topic, as env or ssh, or a verb; without a word, list both.
 #[derive(Debug, Parser)]
 #[command(
     name = "rlaunch help",
@@ -52,7 +53,7 @@ pub(crate) struct ManArgs {
     after_help = "\
 Examples:
   rlaunch help               topics and verbs
-  rlaunch help security      trust, encryption, and what others can see
+  rlaunch help env           the variables that a rank finds
   rlaunch help topo          the same as rlaunch topo --help"
 )]
 pub(crate) struct HelpArgs {

@@ -26,7 +26,7 @@ const PLAIN: &[&str] =
     &["LICENSE", ".gitignore", ".rustfmt.toml", ".deny.toml", ".advisories.toml"];
 
 /// Pages that tests read; others are for people alone.
-const READ: &[&str] = &["README.md", "examples/guides/"];
+const READ: &[&str] = &["README.md", "worker/comm/README.md", "launcher/help/", "examples/guides/"];
 
 /// Sources of the simulation.
 const SIM: &[&str] = &[

@@ -29,6 +29,7 @@ const READERS: &[(&str, &[&str])] = &[
     ("examples/ring/", &["rlaunch-comm"]),
     ("examples/services/", &["rlaunch-bootstrap"]),
     ("examples/guides/connectx3/", &["rlaunch"]),
+    ("README.md", &["rlaunch"]),
 ];
 
 /// Finds the crates that read a file which is not theirs.

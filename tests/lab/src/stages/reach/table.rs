@@ -142,6 +142,7 @@ const ROWS: &[Row] = &[
             "launcher/src/cli/args.rs",
             "launcher/src/cli/args/",
             "launcher/src/cli/help.rs",
+            "launcher/src/cli/help/",
             "launcher/help/",
             "launcher/src/cli/manual.rs",
             "launcher/src/console/shell_words.rs",
@@ -534,7 +535,13 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // The page holds an example with its output, which a test compares.
-    Row { from: &["examples/notebook/", "README.md"], netns: &["library::numpy_arrays"], vm: &[] },
+    Row {
+        from: &["examples/notebook/", "worker/comm/README.md"],
+        netns: &["library::numpy_arrays"],
+        vm: &[],
+    },
+    // A unit test bounds its length.
+    Row { from: &["README.md"], netns: &[], vm: &[] },
     Row { from: &["examples/train/"], netns: &["example", "restarts::a_rank_killed"], vm: &[] },
     Row { from: &["examples/resnet/", "examples/torch_ddp/"], netns: &["training"], vm: &[] },
     // Recorded machines, which a guide is followed on.

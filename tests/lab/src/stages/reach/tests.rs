@@ -72,9 +72,14 @@ fn a_line_of_the_verbs() {
 
 #[test]
 fn a_readme_is_what_a_test_compares_with() {
-    let reach = reach(&["README.md"]);
-    assert_eq!(packages(&reach), "");
-    assert_eq!(names(&reach.netns), "library::numpy_arrays");
+    let front = reach(&["README.md"]);
+    assert_eq!((packages(&front), front.netns.is_nothing()), ("rlaunch".to_owned(), true));
+    assert_eq!(packages(&reach(&["launcher/help/env.md"])), "rlaunch");
+    let reach = reach(&["worker/comm/README.md"]);
+    assert_eq!(
+        (packages(&reach), names(&reach.netns)),
+        ("rlaunch-comm".to_owned(), "library::numpy_arrays".to_owned())
+    );
     assert_eq!(reach.vm, Selection::Nothing);
     assert!(!reach.doc_only && !reach.sim && reach.fuzz.is_none());
 }
