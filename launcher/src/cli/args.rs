@@ -9,6 +9,7 @@ mod foreign;
 mod hosts;
 mod invocation;
 mod manual;
+mod meant;
 mod network;
 mod output;
 mod placing;
@@ -45,6 +46,20 @@ pub(crate) use verbs::{CaptureArgs, ReapArgs, ReportArgs, SshConfigArgs, TopoArg
 use clap::Parser;
 use std::ffi::OsString;
 
+/// The options that `rlaunch -h` shows.
+const COMMON: [&str; 10] = [
+    "host",
+    "hostfile",
+    "np",
+    "map-by",
+    "env",
+    "wdir",
+    "preload",
+    "transport",
+    "tag-output",
+    "dry-run",
+];
+
 /// Start one program on many hosts over SSH.
 ///
 /// Every host is reached at once, the agent arrives by itself, and nothing starts anywhere before
@@ -55,7 +70,14 @@ use std::ffi::OsString;
     version,
     max_term_width = 100,
     override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]... [: [OPTIONS] PROGRAM [ARGUMENT]...]...",
+    mut_args = |arg| {
+        let is_common = arg.get_long().is_some_and(|name| COMMON.contains(&name));
+        arg.hide_short_help(!is_common)
+    },
     after_help = "\
+rlaunch --help has all options and examples, rlaunch help the topics (hosts, ssh, env, mesh, ...), and
+rlaunch VERB --help each command. Ranks have commands of their own: rlaunch kv --help.",
+    after_long_help = "\
 Examples:
   rlaunch -H a,b,c hostname                     one rank on each of three hosts
   rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
@@ -74,7 +96,7 @@ Examples:
   rlaunch ssh-setup -H a,b                      let your key in; see rlaunch ssh-setup --help
   rlaunch trust                                 let ./rlaunch.toml count; see rlaunch trust --help
   rlaunch completions bash                      for your shell; see rlaunch completions --help
-  rlaunch help security                         trust, encryption; rlaunch help lists topics
+  rlaunch help env                              the variables of a rank; rlaunch help lists topics
 
 Words of mpirun, mpiexec, torchrun and horovodrun are understood as they are typed there: -np 4,
 -hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. What has no

@@ -9,6 +9,7 @@ use crate::cli::config::{self, ConfigError, Found};
 use crate::console::exit::Exit;
 use crate::console::report::Failed;
 use crate::console::surroundings::Surroundings;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueHint};
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsString;
@@ -53,6 +54,18 @@ impl From<ConfigError> for Misread {
 }
 
 impl Misread {
+    /// Help that these words ask for lists verbs as well, which are not read by the same definition: with
+    /// it `rlaunch -H a topo` would be no program's name.
+    fn with_verbs(self, words: Vec<OsString>) -> Misread {
+        match self {
+            Misread::Words(error) if error.kind() == ErrorKind::DisplayHelp => {
+                let listing = definition().try_get_matches_from(words);
+                Misread::Words(listing.err().unwrap_or(error))
+            }
+            other => other,
+        }
+    }
+
     /// Says what is wrong, or prints the help.
     pub(crate) fn print(self) -> Exit {
         match self {
@@ -72,10 +85,10 @@ impl Misread {
 type Read = fn(Vec<OsString>) -> Result<Invocation, Misread>;
 
 /// A verb of the launcher: its name, how its words are read, and its definition.
-type Verb = (&'static str, Read, fn() -> clap::Command);
+pub(super) type Verb = (&'static str, Read, fn() -> clap::Command);
 
 /// Verbs of the launcher; ranks' own are in [`command::VERBS`].
-const VERBS: &[Verb] = &[
+pub(super) const VERBS: &[Verb] = &[
     (
         "reap",
         |typed| {
@@ -179,7 +192,8 @@ impl Invocation {
         let parts = application::split(&typed);
         let (first, others) = parts.split_first().map_or((&[][..], &[][..]), |(f, o)| (&f[..], o));
         let spelled = spelling::respell(first.to_vec())?;
-        let args = configured(spelled, |args: &mut Args| &mut args.reach.config)?;
+        let args = configured(spelled.clone(), |args: &mut Args| &mut args.reach.config)
+            .map_err(|misread| misread.with_verbs(spelled))?;
         let others: Result<_, _> = others.iter().map(|words| AnotherArgs::parse(words)).collect();
         Ok(Invocation::Run(Box::new(Args { others: others?, typed, ..args })))
     }
