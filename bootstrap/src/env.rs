@@ -185,6 +185,11 @@ pub fn is_of_rank(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
+/// Whether a host has a variable of this name by itself, whichever program is started there.
+pub fn is_of_host(name: &OsStr) -> bool {
+    name == PATH || name == "LANG" || is_node_own(&name.to_string_lossy())
+}
+
 /// Names whose value only means something on the node that set it, so the launching shell's are
 /// not forwarded and the node keeps its own.
 pub fn is_node_own(name: &str) -> bool {

@@ -3,12 +3,12 @@
 
 use crate::connect::callback::Called;
 use crate::console::open_files;
-use crate::plan::rank_env::is_of_host;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::callback::Conversation;
+use rlaunch_bootstrap::env::is_of_host;
 use rlaunch_bootstrap::job::ExitStatus;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};

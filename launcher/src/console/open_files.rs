@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Files that the launcher has open beside its hosts: its streams, the runtime, records, what is read.
 const OWN: u64 = 32;
-/// Files that a host takes at most, by a command that leads there: three pipes, its process, a name's lookup,
-/// files of keys.
+/// Most files that one host takes: where a command leads there, three pipes, its process, a name lookup and
+/// key files.
 const OF_HOST: u64 = 8;
-/// Without so many the launcher does not even begin.
-const FEWEST: u64 = 10;
-/// The least that it works with beside its hosts, each of which takes one at least.
-const LEAST: u64 = 11;
+/// Hard limit below which the launcher refuses to start.
+const REQUIRED: u64 = 10;
+/// Open files that the launcher needs at least, beside one for each host; below that it warns.
+const LEAST_OWN: u64 = 11;
 
 /// The soft limit that this process was started with, once it has another.
 static BEFORE: OnceLock<u64> = OnceLock::new();
@@ -31,7 +31,7 @@ static HOSTS: AtomicUsize = AtomicUsize::new(1);
 pub(crate) fn begin() -> Result<(), Failed> {
     raise(1);
     match getrlimit(Resource::RLIMIT_NOFILE) {
-        Ok((_, hard)) if hard < FEWEST => {
+        Ok((_, hard)) if hard < REQUIRED => {
             let message = format!("no more than {hard} open files are allowed here");
             Err(Failed::new(Exit::USAGE, message).hint(Some(raise_hint(1))))
         }
@@ -39,13 +39,13 @@ pub(crate) fn begin() -> Result<(), Failed> {
     }
 }
 
-/// Raises the soft limit if so many hosts may take more, and says so where no limit allows what they
-/// take at least.
+/// Raises the soft limit to what this many hosts may take, and warns if even the hard limit is less than
+/// they need at least.
 pub(crate) fn allow(hosts: usize) {
     HOSTS.store(hosts, Ordering::Relaxed);
     raise(hosts);
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && hard < LEAST + hosts as u64
+        && hard < LEAST_OWN + hosts as u64
     {
         report::warn(&too_low(hosts, hard));
     }

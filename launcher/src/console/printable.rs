@@ -9,20 +9,20 @@ use rlaunch_bootstrap::names::is_invisible;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The most that is shown of one line of another's, in characters.
+/// Most characters that are shown of a line that quotes another program.
 pub(crate) const LONGEST_QUOTE: usize = 300;
 /// The most of any line, in characters: an RSA key of 16384 bits is shorter.
 const LONGEST_LINE: usize = 4096;
 
-/// One line that quotes another program: its first line, without blanks around it.
+/// Quotes another program in one line: the first of its text, without blanks around it.
 pub(crate) fn line(text: &str) -> String {
     let text = text.trim();
     let first = text.lines().next().unwrap_or_default();
     escaped(&bounded(first.trim_end(), LONGEST_QUOTE)).into_owned()
 }
 
-/// Text of any length, with everything but letters, tabs and line breaks spelled out. JSON says the same
-/// afterwards.
+/// Spells out invisible characters other than tabs and line breaks, in text of any length; "\r\n" becomes
+/// "\n". JSON keeps its meaning, since its strings read "\u202e" as that character.
 pub(crate) fn text(text: &str) -> Cow<'_, str> {
     if text.lines().all(|line| !line.contains(is_spelled_out)) && !text.contains('\r') {
         return Cow::Borrowed(text);
@@ -38,7 +38,7 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split_inclusive('\n').map(shown).collect())
 }
 
-/// A message: its lines are bounded and spelled out, and one that begins at the margin is indented, so
+/// Bounds and spells out the lines of a message. A later line that begins at the margin is indented, so
 /// that it is not taken for a line of rlaunch's.
 pub(crate) fn message(words: &str) -> String {
     let mut lines = words.split('\n').map(|line| bounded(line, LONGEST_LINE));
@@ -57,8 +57,8 @@ fn bounded(line: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// `\x1b` for a control character, `\u202e` for a letter that is not seen: JSON reads the latter as
-/// well, and has none of the former.
+/// Writes an ASCII control character as `\x1b`, any other invisible one as `\u202e`. The second form is
+/// read by JSON, whose text has no raw ASCII control characters.
 fn escaped(line: &str) -> Cow<'_, str> {
     if !line.contains(is_spelled_out) {
         return Cow::Borrowed(line);

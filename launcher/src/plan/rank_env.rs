@@ -123,11 +123,6 @@ fn ask(
     Ok(())
 }
 
-/// Whether a host has a variable of this name by itself, whoever starts something there.
-pub(crate) fn is_of_host(name: &OsStr) -> bool {
-    name == names::PATH || name == "LANG" || names::is_node_own(&name.to_string_lossy())
-}
-
 /// Whether this shell's value means something elsewhere.
 fn may_go_along(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
@@ -315,7 +310,7 @@ mod tests {
         assert!(of("H?ME").1.is_empty() && of("PMI*").1.is_empty());
         assert_eq!(of("HOME").1, ["HOME"]);
         let own = shell().into_iter().map(|(name, _)| name);
-        let of_host: Vec<OsString> = own.filter(|name| is_of_host(name)).collect();
+        let of_host: Vec<OsString> = own.filter(|name| names::is_of_host(name)).collect();
         assert_eq!(of_host, ["HOME", "PATH"]);
     }
 

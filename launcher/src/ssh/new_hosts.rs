@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Most hosts that have a line each; more have one line together.
+/// Number of new hosts up to which each is reported on a line of its own; more have one line together.
 const LINES: usize = 4;
 /// How often an answer may be none of those that are offered.
 const TRIES: usize = 3;

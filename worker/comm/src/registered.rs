@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// registration. See [`Communicator::buffer`].
 pub struct Registered<T: Element> {
     station: Arc<Station>,
-    /// Until it is dropped.
+    /// Lease of the memory; `None` only while this is being dropped.
     leased: Option<LeasedPages>,
     elements: PhantomData<T>,
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PATIENCE_MS: i64 = 200;
 const TABLE: &str = "/proc/net/tcp";
 
+/// Size of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
 /// `SOCK_DIAG_BY_FAMILY`, of question and answer.
 const BY_FAMILY: u16 = 20;
@@ -32,7 +33,7 @@ const ANSWER_INODE: usize = 68;
 /// may be long, says no more.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// The user who made the socket that is bound to `own` and connected to `other`. `None` where the
+/// Returns the user that made the socket bound to `own` and connected to `other`. `None` where the
 /// kernel knows of none: a socket that its process has closed already has no user any more.
 pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     match ask(own, other) {
@@ -45,7 +46,8 @@ pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     }
 }
 
-/// An error where this kernel does not answer such questions.
+/// Asks the kernel over netlink. An error means that there is no such socket or that the kernel does not
+/// know the question: it says ENOENT to both.
 fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
     let netlink = SockProtocol::NetlinkSockDiag;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;

@@ -4,18 +4,32 @@ use super::order::Order;
 use super::sizes::Page;
 
 /// Orders by crate.
-pub(super) const ORDERS: &[Order] = &[Order {
-    krate: "launcher",
-    layers: &[
-        &[&["console"]],
-        &[&["hosts"]],
-        &[&["ssh", "connect"], &["plan"]],
-        &[&["job"]],
-        &[&["cli"], &["run"]],
-        &[&["commands"]],
-    ],
-    pending: Some("its modules still lie on one floor"),
-}];
+pub(super) const ORDERS: &[Order] = &[
+    Order {
+        krate: "launcher",
+        layers: &[
+            &[&["console"]],
+            &[&["hosts"]],
+            &[&["ssh", "connect"], &["plan"]],
+            &[&["job"]],
+            &[&["cli"], &["run"]],
+            &[&["commands"]],
+        ],
+        pending: None,
+    },
+    Order {
+        krate: "worker",
+        layers: &[
+            &[&["say"]],
+            &[&["node"]],
+            &[&["cleanup"]],
+            &[&["network"]],
+            &[&["ranks"]],
+            &[&["agent"]],
+        ],
+        pending: None,
+    },
+];
 
 /// Pages that stay short.
 pub(super) const PAGES: &[Page] = &[Page { file: "README.md", bytes: 10_240 }];

@@ -83,7 +83,7 @@ pub(super) enum Half {
     Kept(Vec<u8>),
 }
 
-/// See the module.
+/// Unfinished messages from one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(super) unexpected: VecDeque<Unexpected>,
@@ -95,11 +95,11 @@ pub(crate) struct Inbox {
     pub(crate) fetches: VecDeque<Fetch>,
     /// How many messages the peer has given up.
     pub(crate) withdrawn: u32,
-    /// Something has come that is about more than one message.
+    /// Whether a goodbye or news of a collective has come.
     pub(crate) has_word: bool,
-    /// The peer has nothing to say any more.
+    /// Whether the peer has said goodbye.
     pub(crate) has_left: bool,
-    /// Whom it had lost when it left: a rank of the job.
+    /// Rank of the job whose loss made the peer leave.
     pub(crate) has_lost: Option<usize>,
 }
 
@@ -126,7 +126,7 @@ impl Inbox {
         }
     }
 
-    /// How long a message is that was offered, in bytes.
+    /// Returns the length of an offered message, in bytes.
     pub(crate) fn offered(&self, context: u32, tag: u32) -> Option<u64> {
         match self.unexpected[self.find(context, tag)?].body {
             Body::Offered(offer) => Some(offer.length),
@@ -135,12 +135,12 @@ impl Inbox {
         }
     }
 
-    /// When the message came that a receive would get, as a number that grows.
+    /// Returns the arrival number of the message that a receive would get; later ones are greater.
     pub(crate) fn came(&self, context: u32, tag: u32) -> Option<u64> {
         Some(self.unexpected[self.find(context, tag)?].number)
     }
 
-    /// How much of a message has come with what there is of a packet in the midst of it.
+    /// Counts the bytes of a long message that have come, those of a half-read packet included.
     pub(super) fn came_so_far(&self, transfer: u32) -> usize {
         let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.came);
         match self.half {
@@ -167,25 +167,25 @@ impl Inbox {
         self.unexpected.insert(at, Unexpected { header, body, number });
     }
 
-    /// All of a message has come whose receive was given up.
-    pub(super) fn is_whole(&mut self, transfer: u32, bytes: Vec<u8>) {
+    /// Stores a message that has come whole after its receive was given up.
+    pub(super) fn complete(&mut self, transfer: u32, bytes: Vec<u8>) {
         if let Some(at) = self.long(transfer) {
             self.unexpected[at].body = Body::Whole(bytes);
         }
     }
 
-    /// The peer has given up a message that waits here; `false` where there is none.
-    pub(super) fn is_withdrawn(&mut self, transfer: u32) -> bool {
+    /// Notes that the peer has withdrawn a message that waits here; `false` if there is none.
+    pub(super) fn mark_withdrawn(&mut self, transfer: u32) -> bool {
         let Some(at) = self.long(transfer) else { return false };
         match self.unexpected[at].header.context % 2 {
             0 => self.unexpected[at].body = Body::Withdrawn,
-            // All ranks of the collective are told by other words.
+            // Odd contexts are those of collectives, whose ranks are told by Kind::OutOfStep.
             _ => drop(self.unexpected.remove(at)),
         }
         true
     }
 
-    /// Where a long message is that waits for its receive.
+    /// Finds a long message that waits for its receive.
     fn long(&self, transfer: u32) -> Option<usize> {
         let is_it = |message: &Unexpected| {
             message.header.transfer == transfer
@@ -194,14 +194,15 @@ impl Inbox {
         self.unexpected.iter().position(is_it)
     }
 
-    /// Forgets what has come of collectives from this number on.
+    /// Forgets whole messages of collectives that are over, as `is_over` tells.
     pub(super) fn forget(&mut self, is_over: impl Fn(&Header) -> bool) {
         // Offers stay until the peer has taken them back.
         self.unexpected
             .retain(|message| !matches!(message.body, Body::Whole(_)) || !is_over(&message.header));
     }
 
-    /// Takes the owners whose messages can never come now, and memory of the engine that waits for them.
+    /// Drops what can never come now; returns the owners to be told, and memory of the engine that is free
+    /// again.
     pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<Loan>) {
         self.unexpected.retain(|message| matches!(message.body, Body::Whole(_) | Body::Withdrawn));
         let fetches = std::mem::take(&mut self.fetches);

@@ -128,7 +128,7 @@ impl Incoming<'_> {
             match arriving.kept {
                 Some(kept) => {
                     self.loans.give_up(kept);
-                    self.inbox.is_withdrawn(transfer);
+                    self.inbox.mark_withdrawn(transfer);
                 }
                 None if arriving.goes_back => {
                     self.inbox.put_back(arriving.origin, Body::Withdrawn);
@@ -140,7 +140,7 @@ impl Incoming<'_> {
             self.core.ended(fetch.owner, Err(self.withdrawn_by()));
             true
         } else {
-            self.inbox.is_withdrawn(transfer)
+            self.inbox.mark_withdrawn(transfer)
         };
         // Otherwise it was answered before the peer gave it up.
         if ended {
@@ -211,7 +211,7 @@ impl Incoming<'_> {
         if let Some(kept) = kept {
             let bytes = bytes();
             self.loans.give_up(kept);
-            self.inbox.is_whole(transfer, bytes);
+            self.inbox.complete(transfer, bytes);
         } else if goes_back {
             let Header { context, tag, .. } = origin.header;
             match self.core.take(self.peer, context, tag) {

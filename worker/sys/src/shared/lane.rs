@@ -121,7 +121,7 @@ impl Lane {
     }
 }
 
-/// Its bytes may be written to again.
+/// Gives the bytes back to the memory, so that another lane may have them.
 impl Drop for Lane {
     fn drop(&mut self) {
         self.memory.mapping.lanes().retain(|bytes| *bytes != self.bytes);
@@ -134,6 +134,7 @@ struct Lent<'l> {
     before: bool,
 }
 
+/// Ends the loan: unless an outer one goes on, the bytes may be written to again.
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         self.lent.set(self.before);
