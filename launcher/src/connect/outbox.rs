@@ -11,10 +11,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 pub(crate) const UNREAD: usize = 32 << 20;
 
 /// Part of what may wait, unhandled or unread, given back when it is dropped.
-pub(crate) type Room = OwnedSemaphorePermit;
+pub(crate) type Reserved = OwnedSemaphorePermit;
 
 /// Frame with what it takes until it is written.
-pub(crate) type Queued = (Bytes, Option<Room>);
+pub(crate) type Queued = (Bytes, Option<Reserved>);
 
 /// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
 /// loss has been reported as an event.
@@ -23,7 +23,7 @@ pub(crate) struct Outbox {
     first: mpsc::UnboundedSender<Queued>,
     last: mpsc::UnboundedSender<Bytes>,
     credit: Credit,
-    unread: Arc<Unread>,
+    unread: Arc<UnreadCommands>,
     at_once: watch::Sender<bool>,
 }
 
@@ -34,13 +34,13 @@ pub(crate) struct OutboxReceiver {
     /// When nothing else is to be said.
     pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) credit: Credit,
-    pub(crate) unread: Arc<Unread>,
+    pub(crate) unread: Arc<UnreadCommands>,
     /// Whether the ranks are to end now: an agent that is lost cannot be told.
     pub(crate) at_once: watch::Receiver<bool>,
 }
 
 /// Room for small commands that an agent has not read.
-pub(crate) struct Unread {
+pub(crate) struct UnreadCommands {
     pub(crate) room: Arc<Semaphore>,
     /// Told when there is none.
     pub(crate) is_full: Notify,
@@ -69,7 +69,7 @@ impl Outbox {
         let credit = Credit::default();
         let (at_once, told) = watch::channel(false);
         let room = Arc::new(Semaphore::new(UNREAD));
-        let unread = Arc::new(Unread { room, is_full: Notify::new() });
+        let unread = Arc::new(UnreadCommands { room, is_full: Notify::new() });
         let orders = OutboxReceiver {
             first: first_orders,
             last: last_orders,
@@ -109,7 +109,7 @@ impl Outbox {
     }
 
     /// Passes on what another agent has said, which counts as not handled until it is written.
-    pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Room>) {
+    pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Reserved>) {
         match wire::encode(message) {
             Ok(frame) => self.queue(frame.into(), said),
             Err(error) => tracing::error!("{error}"),
@@ -127,7 +127,7 @@ impl Outbox {
         self.queue(frame, None);
     }
 
-    fn queue(&self, frame: Bytes, room: Option<Room>) {
+    fn queue(&self, frame: Bytes, room: Option<Reserved>) {
         let _ = self.first.send((frame, room));
     }
 

@@ -5,9 +5,9 @@ use crate::connect::rescue::Reaped;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::plan::nccl;
-use crate::run::attempt::Attempt;
 use crate::run::crew::Crew;
 use crate::run::first_failure::{Failure, FirstFailure};
+use crate::run::job_run::JobRun;
 use crate::run::output::{self, Written};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
@@ -45,7 +45,7 @@ pub(crate) enum NodeEnd {
 
 /// Everything the end of a job is judged by.
 pub(crate) struct Conclusion<'a> {
-    pub(crate) job: &'a Attempt,
+    pub(crate) job: &'a JobRun,
     pub(crate) crew: Crew,
     pub(crate) writer: output::Writer,
     pub(crate) master_port: u16,

@@ -27,9 +27,9 @@ use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::placement::Bind;
 use crate::plan::rank_env;
 use crate::plan::setup::Setup;
-use crate::run::attempt::Attempt;
 use crate::run::container_check;
 use crate::run::events::{self, Record};
+use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::preflight_report;
 use crate::run::rendezvous::Joined;
@@ -185,7 +185,7 @@ impl NodeError {
 impl Gathering {
     /// Reaches every host at once and starts its agent. One that fails hides no other: all are
     /// reported together.
-    pub(crate) async fn reach(self, job: &Attempt, map: &RankMap) -> Result<Crew, Failed> {
+    pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Crew, Failed> {
         let libraries = Libraries::look(job.reach.agent.clone(), job.local);
         let store = Store::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.oob.clone(), job.port_range);

@@ -1,12 +1,12 @@
 //! The life of a job, from agents that know nothing to how it ended.
 
-pub(crate) mod attempt;
 pub(crate) mod conclusion;
 pub(crate) mod container_check;
 pub(crate) mod crew;
 pub(crate) mod dry_run;
 pub(crate) mod events;
 pub(crate) mod first_failure;
+pub(crate) mod job_run;
 pub(crate) mod mesh;
 pub(crate) mod output;
 pub(crate) mod preflight_report;
@@ -26,9 +26,9 @@ use crate::job::JobSpec;
 use crate::job::apps::Order;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
-use attempt::Attempt;
 use crew::{Crew, Streams};
 use events::Record;
+use job_run::JobRun;
 use mesh::LinkWatch;
 use record::JobRecord;
 use rendezvous::{Joined, Relay};
@@ -44,7 +44,7 @@ pub(crate) async fn live(job: JobSpec) -> Result<Exit, Failed> {
 
 /// One attempt at a job; with what it leaves, unless it is to leave nothing.
 pub(crate) async fn live_recorded(
-    job: &Attempt,
+    job: &JobRun,
     signals: &mut Signals,
 ) -> (Result<Exit, Failed>, Option<JobRecord>) {
     let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.id)).await;
@@ -57,7 +57,7 @@ pub(crate) async fn live_recorded(
 }
 
 /// From a job to how it ended.
-async fn run(job: &Attempt, signals: &mut Signals) -> Result<Exit, Failed> {
+async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let wanted = whom_to_reach(job)?;
     open_files::allow(wanted.nodes.len());
     let (gathering, streams, departures) = crew::assemble(job, &wanted);
@@ -86,7 +86,7 @@ async fn run(job: &Attempt, signals: &mut Signals) -> Result<Exit, Failed> {
 }
 
 /// The nodes of the ranks; or every host, where it takes their GPUs to know how many ranks they run.
-fn whom_to_reach(job: &Attempt) -> Result<RankMap, Failed> {
+fn whom_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     if job.has_open_slots() {
         return Ok(RankMap::unsettled(&job.hosts));
     }
@@ -96,7 +96,7 @@ fn whom_to_reach(job: &Attempt) -> Result<RankMap, Failed> {
 }
 
 /// Once it is known where ranks run, whoever wants to know is told.
-fn announce(job: &Attempt, map: &RankMap) -> Result<(), Failed> {
+fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.stdin.check(map.world_size)?;
     placement_line::print(map, job.map_by);
     job.events.emit(&Record::job_started(job, map));
@@ -117,7 +117,7 @@ pub(crate) struct Met {
 
 /// From agents that know nothing to ranks that run; `None` where none is to.
 async fn meet(
-    job: &Attempt,
+    job: &JobRun,
     reached: RankMap,
     crew: &mut Crew,
     streams: Streams,

@@ -14,7 +14,7 @@ mod tail;
 pub(crate) use files::Files;
 pub(crate) use tags::Tags;
 
-use crate::connect::outbox::{Outbox, Room};
+use crate::connect::outbox::{Outbox, Reserved};
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::job::options::OutputOptions;
@@ -57,9 +57,9 @@ pub(crate) fn files(options: &OutputOptions, ranks: u32) -> Result<Option<Files>
 
 /// What the thread has to handle, with what it takes of its node's room where no credit pays for it.
 enum Item {
-    Said(Said, Option<Room>),
+    Said(Said, Option<Reserved>),
     /// A rank's process, before anything that it wrote.
-    Started(Rank, u32, Option<Room>),
+    Started(Rank, u32, Option<Reserved>),
 }
 
 /// The way in; clones feed the same thread.
@@ -74,14 +74,14 @@ impl Output {
         (node, source): (NodeId, Source),
         stamp: Option<u64>,
         data: Vec<u8>,
-        room: Option<Room>,
+        room: Option<Reserved>,
     ) {
         // The thread leaves only after every sender.
         let _ = self.0.send(Item::Said(Said { node, source, stamp, data }, room));
     }
 
     /// A rank's process id, which is known before it writes anything.
-    pub(crate) fn started(&self, rank: Rank, pid: u32, room: Option<Room>) {
+    pub(crate) fn started(&self, rank: Rank, pid: u32, room: Option<Reserved>) {
         let _ = self.0.send(Item::Started(rank, pid, room));
     }
 }

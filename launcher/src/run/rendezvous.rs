@@ -1,7 +1,7 @@
 //! Between the preparation of all nodes and the start of their ranks: the tree of agents comes
 //! about, and the rank table goes to everybody.
 
-use crate::connect::outbox::Room;
+use crate::connect::outbox::Reserved;
 use crate::console::deadline::Deadline;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
@@ -75,7 +75,7 @@ impl Relay {
         crew: &Crew,
         (from, to): (NodeId, NodeId),
         data: Vec<u8>,
-        room: Option<Room>,
+        room: Option<Reserved>,
     ) {
         match self.server.handle(Input::Relay { from, to }) {
             Ok(()) => {

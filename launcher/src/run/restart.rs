@@ -5,8 +5,8 @@ use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::job::options::Restarts;
 use crate::job::{JobSpec, NoRandom, random};
-use crate::run::attempt::Attempt;
 use crate::run::events::Record;
+use crate::run::job_run::JobRun;
 use crate::run::live_recorded;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::client::wire::Token;
@@ -21,7 +21,7 @@ const MOST_IDS: usize = 64;
 /// Lives a job and, where it fails by what another attempt may survive, those that take its place.
 /// Each has begun when all of the one before it has gone. The last decides.
 pub(crate) async fn see_through(job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
-    let mut job = Attempt::first(job)?;
+    let mut job = JobRun::first(job)?;
     loop {
         let (ended, _record) = live_recorded(&job, signals).await;
         // Whoever wants the job to end while a failure ends it does not want the next one.
@@ -39,7 +39,7 @@ pub(crate) async fn see_through(job: JobSpec, signals: &mut Signals) -> Result<E
         let former = job.id;
         let (spec, events) = job.into_parts();
         let spec = again(spec, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-        job = Attempt::next(spec, events);
+        job = JobRun::next(spec, events);
         job.events.emit(&Record::JobRestarted {
             number: next.done,
             most: next.most,

@@ -3,7 +3,7 @@
 
 use crate::connect::agent::greet::Greeted;
 use crate::connect::channel::{Incoming, Reader, Writer};
-use crate::connect::outbox::{Credit, OutboxReceiver, Room, Unread};
+use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
 use crate::connect::rescue::{Reaped, Rescue};
 use crate::connect::route::Route;
 use crate::console::deadline::Deadline;
@@ -30,7 +30,7 @@ pub(crate) struct Event {
     pub(crate) node: NodeId,
     pub(crate) what: What,
     /// What it takes of its node's [`UNHANDLED`].
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<Reserved>,
 }
 
 #[derive(Debug)]
@@ -121,7 +121,7 @@ struct Session {
     credit: Credit,
     /// What is left of [`UNHANDLED`].
     room: Arc<Semaphore>,
-    unread: Arc<Unread>,
+    unread: Arc<UnreadCommands>,
     stdin: Feed,
     silence: Deadline,
     last_words: Vec<u8>,
@@ -189,7 +189,7 @@ impl Session {
 
     /// Waits until a frame of this length may stand among those that are not handled. The agent is not
     /// silent meanwhile: it is not heard.
-    async fn room_for(&mut self, length: usize) -> Option<Room> {
+    async fn room_for(&mut self, length: usize) -> Option<Reserved> {
         // A small frame is not small once it is taken apart.
         let cost = (length + size_of::<Event>()).min(UNHANDLED);
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
@@ -209,7 +209,7 @@ impl Session {
         self.last_words.drain(..excess);
     }
 
-    fn report(&self, what: What, room: Option<Room>) {
+    fn report(&self, what: What, room: Option<Reserved>) {
         // Nobody listens once the job is decided.
         let _ = self.events.send(Event { node: self.node, what, room });
     }

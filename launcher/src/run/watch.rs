@@ -6,11 +6,11 @@ use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::job::apps::{Due, Order};
 use crate::run::Met;
-use crate::run::attempt::Attempt;
 use crate::run::conclusion::{Conclusion, NodeEnd, Reason};
 use crate::run::crew::Crew;
 use crate::run::events::Record;
 use crate::run::first_failure::{Failure, FirstFailure};
+use crate::run::job_run::JobRun;
 use crate::run::mesh::{LinkWatch, News};
 use crate::run::output;
 use crate::run::preflight_report;
@@ -38,7 +38,7 @@ const MOST_WORDS: usize = MAX_TEXT / 4;
 
 /// The job while it runs.
 pub(crate) struct Watch<'a> {
-    job: &'a Attempt,
+    job: &'a JobRun,
     crew: Crew,
     relay: Relay,
     links: LinkWatch,
@@ -63,7 +63,7 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(
-        job: &'a Attempt,
+        job: &'a JobRun,
         crew: Crew,
         Met { writer, relay, links, order, master_port }: Met,
         signals: &'a mut Signals,
@@ -164,25 +164,7 @@ impl<'a> Watch<'a> {
                 let at = self.crew.nodes[node.index()].hello_at + Duration::from_micros(at_us);
                 // The agent counts from before its hello was heard, but nothing is heard early.
                 let at = at.min(Instant::now());
-                self.first_failure.observe(Failure { rank, pid, status, out_of_memory, at });
-                if !status.success() && !self.is_ending() {
-                    let ends = !self.job.continue_on_error;
-                    let news = news::News::RankFailed { rank, status, ends };
-                    match ends {
-                        true => self.end(Reason::Rank, news),
-                        false => self.crew.tell_all(&ToAgent::News(news)),
-                    }
-                }
-                if status.success() {
-                    self.left.0.insert(rank);
-                    self.left.1.get_or_insert(Instant::now() + LEFT_AFTER);
-                }
-                if self.job.serve && !self.is_ending() {
-                    let line = format!("rank {rank} on {host} has ended, and so do the others");
-                    self.end(Reason::Served(line.clone()), ending(line));
-                }
-                let due = self.order.rank_seen(rank);
-                self.start(due);
+                self.on_exit(&host, Failure { rank, pid, status, out_of_memory, at });
             }
             FromAgent::PortOpen { id } => {
                 let due = self.order.port_open(id);
@@ -226,6 +208,30 @@ impl<'a> Watch<'a> {
             FromAgent::Unheard { for_s } => self.on_unheard(node, for_s),
             _ => {}
         }
+    }
+
+    /// Draws what follows from the end of a rank, whether it failed or not.
+    fn on_exit(&mut self, host: &str, exit: Failure) {
+        let (rank, status) = (exit.rank, exit.status);
+        self.first_failure.observe(exit);
+        if !status.success() && !self.is_ending() {
+            let ends = !self.job.continue_on_error;
+            let news = news::News::RankFailed { rank, status, ends };
+            match ends {
+                true => self.end(Reason::Rank, news),
+                false => self.crew.tell_all(&ToAgent::News(news)),
+            }
+        }
+        if status.success() {
+            self.left.0.insert(rank);
+            self.left.1.get_or_insert(Instant::now() + LEFT_AFTER);
+        }
+        if self.job.serve && !self.is_ending() {
+            let line = format!("rank {rank} on {host} has ended, and so do the others");
+            self.end(Reason::Served(line.clone()), ending(line));
+        }
+        let due = self.order.rank_seen(rank);
+        self.start(due);
     }
 
     /// Ranks that wait for one that has ended would wait for ever, where the two have never met.

@@ -17,7 +17,7 @@ const BLOCK: usize = 256 << 10;
 
 /// Form in which a key's value names files of this machine.
 #[derive(Clone, Copy)]
-enum Form {
+enum NameForm {
     /// All of it is a file's name.
     Name,
     /// FILE:DEST.
@@ -27,21 +27,21 @@ enum Form {
 }
 
 /// Keys that name files of this machine.
-const KEYS: &[(&str, Form)] = &[
-    ("agent", Form::Name),
-    ("container-exec", Form::Command),
-    ("env-file", Form::Name),
-    ("hostfile", Form::Name),
-    ("preload", Form::Name),
-    ("rsh", Form::Command),
-    ("ssh-config", Form::Name),
-    ("stdin", Form::Name),
-    ("template", Form::Template),
+const KEYS: &[(&str, NameForm)] = &[
+    ("agent", NameForm::Name),
+    ("container-exec", NameForm::Command),
+    ("env-file", NameForm::Name),
+    ("hostfile", NameForm::Name),
+    ("preload", NameForm::Name),
+    ("rsh", NameForm::Command),
+    ("ssh-config", NameForm::Name),
+    ("stdin", NameForm::Name),
+    ("template", NameForm::Template),
 ];
 
 /// A file that a key names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct NamedFile {
     /// The line of the first key that names it.
     pub(super) line: usize,
     /// Its name as written.
@@ -54,14 +54,14 @@ pub(crate) struct Named {
 
 /// Lists the files that `file`, read from `path`, names and that trust in it covers. Those that are not
 /// there are among them: one that appears later is not trusted either.
-pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<Named> {
+pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<NamedFile> {
     let Ok(own) = trusted::identity(path) else { return Vec::new() };
     let directory = own.parent().unwrap_or(Path::new("/"));
     let is_covered = |name: &Path| {
         name.is_relative() || trusted::identity(name).is_ok_and(|name| name.starts_with(directory))
     };
     let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
-    let mut found: Vec<Named> = Vec::new();
+    let mut found: Vec<NamedFile> = Vec::new();
     for setting in file.list.iter().chain(&file.defaults).chain(of_profiles) {
         let Place::Line(_, line) = setting.place else { continue };
         for (name, is_word) in names(all, setting) {
@@ -70,7 +70,7 @@ pub(super) fn of(all: &Command, file: &File, path: &Path) -> Vec<Named> {
                 Some(known) => known.is_word &= is_word,
                 None if is_covered(&name) => {
                     let digest = digest(&directory.join(&name));
-                    found.push(Named { line, name, digest, is_word });
+                    found.push(NamedFile { line, name, digest, is_word });
                 }
                 None => {}
             }
@@ -92,11 +92,11 @@ fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
     };
     let of_text = |text: &String| -> Vec<(String, bool)> {
         match form {
-            Form::Name => vec![(text.clone(), false)],
-            Form::Template => {
+            NameForm::Name => vec![(text.clone(), false)],
+            NameForm::Template => {
                 text.split(':').take(1).map(|name| (name.to_owned(), false)).collect()
             }
-            Form::Command => words(text).into_iter().map(|word| (word, true)).collect(),
+            NameForm::Command => words(text).into_iter().map(|word| (word, true)).collect(),
         }
     };
     // A name with a null character cannot be a file's.
@@ -167,7 +167,7 @@ mod tests {
         let mut all = Args::command();
         all.build();
         let named = of(&all, &file::parse(&text, &path).unwrap(), &path);
-        let shown = |named: Named| {
+        let shown = |named: NamedFile| {
             let mark = if named.digest.is_some() { "+" } else { "-" };
             let name = named.name.display().to_string();
             format!("{}{mark}{}", named.line, name.replace(scratch.path().to_str().unwrap(), "DIR"))

@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, FILE, Place};
 use super::file::{self, Setting, Value};
-use super::named::{self, Named};
+use super::named::{self, NamedFile};
 use super::{TrustStore, find, merge, stranger};
 use crate::console::surroundings::Surroundings;
 use crate::hosts::host_table::HostEntry;
@@ -15,7 +15,7 @@ pub(crate) struct Review {
     path: PathBuf,
     text: String,
     /// The files that trust covers beside it, as they are now.
-    named: Vec<Named>,
+    named: Vec<NamedFile>,
     /// Its effects that need trust, a line each.
     pub(crate) lines: Vec<String>,
 }
@@ -80,7 +80,7 @@ fn line(
 }
 
 /// Says that a file's content is trusted as it is. Words of a command that name no file are left out.
-fn of_file(named: &Named) -> Option<String> {
+fn of_file(named: &NamedFile) -> Option<String> {
     let name = &named.name;
     match &named.digest {
         Some(_) => Some(format!("file {name:?}: trusted with its present content")),

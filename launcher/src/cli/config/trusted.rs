@@ -7,7 +7,7 @@
 
 use super::error::ConfigError;
 use super::find;
-use super::named::{self, Named};
+use super::named::{self, NamedFile};
 use crate::console::surroundings::Surroundings;
 use nix::unistd::Uid;
 use std::ffi::OsStr;
@@ -72,7 +72,7 @@ impl TrustStore {
         &self,
         path: &Path,
         content: &str,
-        named: &[Named],
+        named: &[NamedFile],
     ) -> Result<(), ConfigError> {
         let write = || {
             let path = identity(path)?;
@@ -141,14 +141,14 @@ pub(super) fn identity(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Content of a record.
-struct Record {
+struct TrustRecord {
     digest: String,
     path: PathBuf,
     /// The files that it names, relative to its directory; no digest for those that were not there.
     named: Vec<(Option<String>, PathBuf)>,
 }
 
-impl Record {
+impl TrustRecord {
     fn state(&self, content: &str) -> State {
         if named::hex(content.as_bytes()) != self.digest {
             return State::Changed(self.path.clone());
@@ -169,7 +169,7 @@ fn entry(digest: Option<&str>, path: &Path) -> Vec<u8> {
 }
 
 /// Reads a record: the file's entry, and those of the files that it names.
-fn read(record: &Path) -> io::Result<Record> {
+fn read(record: &Path) -> io::Result<TrustRecord> {
     let file = File::open(record)?;
     let metadata = file.metadata()?;
     if metadata.uid() != Uid::effective().as_raw() || metadata.mode() & 0o022 != 0 {
@@ -180,7 +180,7 @@ fn read(record: &Path) -> io::Result<Record> {
     parse(&bytes).ok_or_else(|| io::Error::other("it is not a record"))
 }
 
-fn parse(bytes: &[u8]) -> Option<Record> {
+fn parse(bytes: &[u8]) -> Option<TrustRecord> {
     let bytes = bytes.strip_suffix(b"\0").filter(|_| bytes.len() <= LONGEST)?;
     let entry = |entry: &[u8]| {
         let (digest, path) = entry.split_at_checked(DIGITS)?;
@@ -189,7 +189,7 @@ fn parse(bytes: &[u8]) -> Option<Record> {
     };
     let mut entries = bytes.split(|byte| *byte == 0).map(entry);
     let (digest, path) = entries.next()??;
-    Some(Record { digest: digest?, path, named: entries.collect::<Option<_>>()? })
+    Some(TrustRecord { digest: digest?, path, named: entries.collect::<Option<_>>()? })
 }
 
 #[cfg(test)]
@@ -272,7 +272,7 @@ mod tests {
         fs::write(&other, "Host a").unwrap();
         let named = |name: &str| {
             let digest = named::digest(&file.with_file_name(name));
-            Named { line: 1, name: name.into(), digest, is_word: false }
+            NamedFile { line: 1, name: name.into(), digest, is_word: false }
         };
         let named = [named("ssh.cfg"), named("env"), named("../e")];
         store.trust(&file, "# a", &named).unwrap();

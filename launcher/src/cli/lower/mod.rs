@@ -62,36 +62,13 @@ pub(crate) fn job(args: Args) -> Result<JobSpec, JobError> {
     let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
     let found = args.reach.config.found.clone();
     let mut reach = connect_options(args.reach)?;
-    let mut hosts = listing::hosts(&named, &mut reach)?;
-    let local = reach.settle(&apps::all_hosts(&hosts, &others)?);
-    if hosts.is_empty() {
-        found.check_no_hosts()?;
-        let slots = apps::ranks_on_common(named.ranks, &others);
-        hosts.push(Host { slots, ..Host::this_machine() });
-    }
+    let (hosts, local) = hosts_of_job(&named, &others, &found, &mut reach)?;
     args.foreign.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
-    let plugin = args.network.nccl_net_plugin.iter().map(|path| {
-        let mut variable = OsString::from("NCCL_NET_PLUGIN=");
-        variable.push(path);
-        variable
-    });
-    let wanted = rank_env::Wanted {
-        named: plugin.chain(args.program.env).collect(),
-        files: args.program.env_file,
-        nothing_else: args.program.no_env,
-        login: args.program.login,
-    };
-    let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), &wanted)?;
-    let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
-    if args.network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
-        // What is typed wins over what the shell has.
-        env.retain(|var| var.name != name);
-    }
-    for var in &env {
-        let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
-        tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
-    }
+    let wanted = wanted_variables(&args.network, args.program.env, args.program.env_file);
+    let wanted =
+        rank_env::Wanted { nothing_else: args.program.no_env, login: args.program.login, ..wanted };
+    let (env, explicit) = variables(&wanted, &args.network)?;
     let script = |argv: &[OsString]| {
         let script = script_of(argv).and_then(|path| check(path, &here));
         mention_files(argv, script.as_ref(), &here);
@@ -161,6 +138,57 @@ pub(crate) fn job(args: Args) -> Result<JobSpec, JobError> {
         is_recorded: !args.output.no_record && dry_run.is_none(),
         aside: args.aside,
     })
+}
+
+/// Names the variables that were asked for, the plugin that NCCL is to load among them.
+fn wanted_variables(
+    network: &NetworkArgs,
+    typed: Vec<OsString>,
+    files: Vec<PathBuf>,
+) -> rank_env::Wanted {
+    let plugin = network.nccl_net_plugin.iter().map(|path| {
+        let mut variable = OsString::from("NCCL_NET_PLUGIN=");
+        variable.push(path);
+        variable
+    });
+    let named = plugin.chain(typed).collect();
+    rank_env::Wanted { named, files, nothing_else: false, login: false }
+}
+
+/// Collects the variables that go along from this shell, and the names of those that were asked for.
+fn variables(
+    wanted: &rank_env::Wanted,
+    network: &NetworkArgs,
+) -> Result<(Vec<EnvVar>, Vec<String>), JobError> {
+    let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), wanted)?;
+    let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
+    if network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
+        // What is typed wins over what the shell has.
+        env.retain(|var| var.name != name);
+    }
+    for var in &env {
+        let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+        tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
+    }
+    Ok((env, explicit))
+}
+
+/// Names the hosts of the job, this machine if there are none, and says whether they are this machine
+/// alone.
+fn hosts_of_job(
+    named: &HostArgs,
+    others: &[AnotherArgs],
+    found: &Found,
+    reach: &mut ConnectOptions,
+) -> Result<(Vec<Host>, bool), JobError> {
+    let mut hosts = listing::hosts(named, reach)?;
+    let local = reach.settle(&apps::all_hosts(&hosts, others)?);
+    if hosts.is_empty() {
+        found.check_no_hosts()?;
+        let slots = apps::ranks_on_common(named.ranks, others);
+        hosts.push(Host { slots, ..Host::this_machine() });
+    }
+    Ok((hosts, local))
 }
 
 /// Lowers what was typed of how hosts are reached.

@@ -8,7 +8,7 @@ use crate::console::exit::Exit;
 use crate::console::redact::without_secrets;
 use crate::console::report::{self, Failed};
 use crate::console::shell_words;
-use crate::run::attempt::Attempt;
+use crate::run::job_run::JobRun;
 use crate::run::live_recorded;
 use crate::run::record::JobRecord;
 use crate::run::signals::Signals;
@@ -64,7 +64,7 @@ async fn run(args: &TrainArgs, ranks: u32, signals: &mut Signals) -> Result<Meas
     let job = args.job(ranks).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let command = quoted(&job.typed);
     report::say(&command);
-    let job = Attempt::first(specify(job)?)?;
+    let job = JobRun::first(specify(job)?)?;
     let (ended, record) = live_recorded(&job, signals).await;
     ended?;
     let record = record.ok_or_else(|| Failed::new(Exit::BUG, "the job has left no record"))?;

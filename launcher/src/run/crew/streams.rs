@@ -6,7 +6,7 @@ use crate::console::exit::Exit;
 use crate::console::report::Failed;
 use crate::plan::map::RankMap;
 use crate::plan::nccl::Log;
-use crate::run::attempt::Attempt;
+use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::record::Kept;
 use crate::run::stdin::Feed;
@@ -22,7 +22,7 @@ impl Crew {
     /// what ranks print.
     pub(crate) fn open(
         &self,
-        job: &Attempt,
+        job: &JobRun,
         map: &RankMap,
         streams: Streams,
     ) -> Result<output::Writer, Failed> {

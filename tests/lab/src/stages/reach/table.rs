@@ -72,7 +72,7 @@ const ROWS: &[Row] = &[
             "launcher/src/hosts/mod.rs",
             "launcher/src/plan/mod.rs",
             "launcher/src/run/mod.rs",
-            "launcher/src/run/attempt.rs",
+            "launcher/src/run/job_run.rs",
             "launcher/src/run/crew.rs",
             "launcher/src/run/crew/",
             "launcher/src/run/session.rs",

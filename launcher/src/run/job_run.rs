@@ -9,14 +9,14 @@ use std::ops::Deref;
 use std::time::Instant;
 
 /// A job that is being run.
-pub(crate) struct Attempt {
+pub(crate) struct JobRun {
     job: JobSpec,
     pub(crate) events: Events,
     /// `None` where no record is wanted.
     pub(crate) recorder: Option<Recorder>,
 }
 
-impl Deref for Attempt {
+impl Deref for JobRun {
     type Target = JobSpec;
 
     fn deref(&self) -> &JobSpec {
@@ -24,21 +24,21 @@ impl Deref for Attempt {
     }
 }
 
-impl Attempt {
+impl JobRun {
     /// Begins the first; fails where its events cannot be written.
-    pub(crate) fn first(job: JobSpec) -> Result<Attempt, Failed> {
+    pub(crate) fn first(job: JobSpec) -> Result<JobRun, Failed> {
         let target = job.events.as_deref();
         let events = Events::open(target, job.id).map_err(|error| {
             let target = target.unwrap_or_default();
             Failed::new(Exit::FILES, format!("cannot write events to {target}: {error}"))
         })?;
-        Ok(Attempt { recorder: job.is_recorded.then(Recorder::new), job, events })
+        Ok(JobRun { recorder: job.is_recorded.then(Recorder::new), job, events })
     }
 
     /// Begins another one at `job`, whose events go to the same place.
-    pub(crate) fn next(job: JobSpec, events: Events) -> Attempt {
+    pub(crate) fn next(job: JobSpec, events: Events) -> JobRun {
         let events = events.of_job(job.id);
-        Attempt { recorder: job.is_recorded.then(Recorder::new), job, events }
+        JobRun { recorder: job.is_recorded.then(Recorder::new), job, events }
     }
 
     /// Takes it apart: the job, and where its events go.
