@@ -10,6 +10,8 @@ fn a_program_that_is_not_there() {
     ran.refused(127, &["no-such-program is not on a, b, c"]).hints("PATH").took_less_than(2);
     let ran = field.rlaunch("-H a,b ./no/such/program").run();
     ran.refused(127, &["./no/such/program is not on a, b"]);
+    let ran = field.rlaunch("-H a,b topo --gids").run();
+    ran.refused(127, &["topo is not on a, b"]).hints("rlaunch topo -H a,b --gids");
 }
 
 #[test]

@@ -191,4 +191,19 @@ fn shells_take_the_completions_and_man_the_page() {
         assert!(page.starts_with(".ie") && plain.contains(wanted), "{verb}: {page}");
     }
     assert!(shell("rlaunch man tipo; echo $?").ends_with("200\n"));
+    let topic = shell("rlaunch man env");
+    assert!(topic.contains(".TH rlaunch-env 7") && topic.contains("MASTER_ADDR"), "{topic}");
+    // A pipe gets the text, a terminal what the pager makes of it, and the text again where there is none.
+    let title = "# The environment of a rank";
+    assert!(shell("PAGER=tac rlaunch help env").starts_with(title));
+    let at_terminal = |pager: &str| {
+        shell(&format!(
+            "export TERM=xterm PAGER=\"{pager}\"; script -qec \"{rlaunch} help env\" /dev/null"
+        ))
+    };
+    assert!(at_terminal("tac").trim_end().ends_with(title), "{}", at_terminal("tac"));
+    for plain in ["/nonexistent/pager", "", "cat"] {
+        assert!(at_terminal(plain).starts_with(title), "{}", at_terminal(plain));
+    }
+    assert!(shell("set -o pipefail; rlaunch help env | head -1; echo $?").ends_with("\n0\n"));
 }

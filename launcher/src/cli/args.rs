@@ -75,8 +75,8 @@ const COMMON: [&str; 10] = [
         arg.hide_short_help(!is_common)
     },
     after_help = "\
-rlaunch --help has all options and examples, rlaunch help the topics (hosts, ssh, env, mesh, ...), and
-rlaunch VERB --help each command. Ranks have commands of their own: rlaunch kv --help.",
+rlaunch --help has all options and examples, rlaunch help the topics (hosts, ssh, env, mesh, ...).
+Ranks have commands of their own: rlaunch kv --help.",
     after_long_help = "\
 Examples:
   rlaunch -H a,b,c hostname                     one rank on each of three hosts

@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// The largest size, in bytes.
 const LARGEST: usize = 1 << 30;
 
-/// Measure messages and collectives between hosts, by the communicator that ranks of rlaunch have.
+/// Measure messages and collectives of rlaunch's communicator between hosts.
 ///
 /// A small program is sent along and run as ranks; over what they reach each other (shared memory,
 /// TCP, RDMA) is chosen as for a job, by --transport and what the hosts have. A line per size is

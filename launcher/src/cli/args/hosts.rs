@@ -8,17 +8,20 @@ use std::path::PathBuf;
 /// Hosts, and how ranks are dealt to them.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostArgs {
-    /// Hosts, as `a,b:2,user@c,n[01-16]`: `:N` gives a host N slots, else it has one; repeats add
-    /// up. Ports come from ~/.ssh/config or --port. Without -H and --hostfile, those that Slurm,
-    /// PBS or an MPIJob has allocated, or this machine
+    /// Hosts and their slots, as `a,b:2,user@c,n[01-16]`
+    ///
+    /// `:N` gives a host N slots, else it has one; repeats add up. Ports come from ~/.ssh/config or --port.
+    /// Without -H and --hostfile, the hosts that Slurm, PBS or an MPIJob has allocated, or this machine.
     #[arg(
         short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
         action = ArgAction::Append, help_heading = "Hosts and ranks"
     )]
     pub(crate) hosts: Vec<String>,
 
-    /// Hosts by lines, as `a slots=4`, `b:4`, `user@c`, `n[01-16] slots=8`; without a number a host
-    /// has as many slots as GPUs, or one. With -H as well, that chooses among them
+    /// Hosts by lines, as `a slots=4`
+    ///
+    /// Also `b:4`, `user@c`, `n[01-16] slots=8`; without a number a host has as many slots as GPUs, or one.
+    /// With -H as well, -H chooses among them.
     #[arg(
         long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
         action = ArgAction::Append, help_heading = "Hosts and ranks"
@@ -32,7 +35,7 @@ pub(crate) struct HostArgs {
     )]
     pub(crate) exclude: Vec<String>,
 
-    /// How many ranks to start; also `-np N`. Without it, one for each slot
+    /// How many ranks to start, also `-np N`; without it, one for each slot
     #[arg(
         short = 'n', long = "np", value_name = "N", help_heading = "Hosts and ranks",
         value_parser = values::parse_ranks
@@ -51,9 +54,11 @@ pub(crate) struct HostArgs {
     #[arg(long, help_heading = "Hosts and ranks")]
     pub(crate) oversubscribe: bool,
 
+    /// Where ranks go
+    ///
     /// slot: ranks fill the slots of one host after the other; node: they take one of each host in
     /// turn; ppr:N:node: N on each host. numa and gpu are slot, and on each host ranks go to its
-    /// NUMA nodes in turn, or each to a GPU of its own
+    /// NUMA nodes in turn, or each to a GPU of its own.
     #[arg(
         long,
         value_name = "slot|node|ppr:N:node|numa|gpu",

@@ -13,8 +13,10 @@ use std::time::Duration;
 /// How ranks of different hosts reach each other.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct NetworkArgs {
-    /// auto: by RDMA where it connects two hosts, by TCP otherwise, which is said; rdma: TCP is an
-    /// error; tcp: RDMA is left alone
+    /// How ranks of different hosts reach each other
+    ///
+    /// auto: by RDMA where it connects two hosts, else by TCP, and a line says so; rdma: TCP is an
+    /// error; tcp: RDMA is left alone.
     #[arg(
         long,
         value_name = "auto|rdma|tcp",

@@ -16,8 +16,10 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "RANK|all|none|FILE", help_heading = "The program")]
     pub(crate) stdin: Option<StdinArg>,
 
-    /// Start every line with `[rank,host]`, or with a pattern: %r rank, %h host, %l local rank, %p
-    /// process id, %t when the line was written, by the host's clock, %% a plain %
+    /// Start every line with `[rank,host]`, or with a pattern
+    ///
+    /// In a pattern %r is the rank, %h the host, %l the local rank, %p the process id, %t the time at which
+    /// the line was written, by the host's clock, and %% a plain %.
     #[arg(
         long, value_name = "PATTERN", num_args = 0..=1, require_equals = true,
         default_missing_value = "[%r,%h] ", help_heading = "Output"
@@ -58,9 +60,10 @@ pub(crate) struct OutputArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) no_record: bool,
 
-    /// Start no rank, and print which hosts and ranks there would be; the agents on the hosts look
-    /// for all that the job needs, which gives placement and variables as well. With =offline no host
-    /// is reached
+    /// Start no rank, and print which hosts and ranks there would be
+    ///
+    /// The agents on the hosts look for all that the job needs, which gives placement and variables as
+    /// well. With =offline rlaunch connects to no host.
     #[arg(
         long, value_name = "agents|offline", num_args = 0..=1, require_equals = true,
         default_missing_value = "agents", hide_possible_values = true, help_heading = "Output"

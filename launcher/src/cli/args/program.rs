@@ -8,9 +8,10 @@ use std::path::PathBuf;
 /// What the program is given.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProgramArgs {
-    /// Give every rank this variable: NAME=VALUE, NAME to take its value from here, or 'NAME*' for
-    /// all that begin so. The rest of this shell's environment goes along, but for what belongs to
-    /// one host or another launch
+    /// Give every rank this variable
+    ///
+    /// NAME=VALUE, NAME to take its value from here, or 'NAME*' for all whose names begin so. The rest of
+    /// this shell's environment goes along, except what belongs to one host or another launch.
     #[arg(
         short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
         help_heading = "The program"
@@ -31,12 +32,15 @@ pub(crate) struct ProgramArgs {
     #[arg(long, help_heading = "The program")]
     pub(crate) login: bool,
 
-    /// Run in this directory, which every host must have. Otherwise this one where the host has
-    /// it, else the home directory
+    /// Run in this directory, which every host must have
+    ///
+    /// Without it ranks run in the directory of this shell where the host has it, else in the home directory.
     #[arg(long, value_name = "DIR", help_heading = "The program")]
     pub(crate) wdir: Option<PathBuf>,
 
-    /// Copy this file to every host for the job; arguments that name it become the copy's path
+    /// Copy this file to every host for the job
+    ///
+    /// Arguments that name it become the copy's path.
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
     pub(crate) preload: Vec<PathBuf>,
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Make hosts open to your key, so that jobs can run there without a password.
+/// Let your key log in to hosts, so that jobs run there without a password.
 ///
 /// It logs in by a password, once, where no key works yet, installs the key, corrects the modes
 /// that sshd insists on, and tries a fresh login. It says first what it will do, and asks. A second

@@ -94,3 +94,25 @@ fn ranges_and_times_are_checked() {
     assert_eq!(parse_ranks(" 4 "), Ok(4));
     assert!(parse_ranks("0").is_err());
 }
+
+#[test]
+fn short_help_lists_verbs_and_the_options_that_people_use_most() {
+    let help = |line: &str| {
+        let words = line.split(' ').map(OsString::from).collect();
+        match Invocation::parse(words).err() {
+            Some(invocation::Misread::Words(error)) => error.to_string(),
+            other => panic!("{line}: {other:?}"),
+        }
+    };
+    let (short, long) = (help("rlaunch -h"), help("rlaunch -H a --help"));
+    for (verb, ..) in invocation::VERBS {
+        let line = |text: &str| text.lines().any(|l| l.starts_with(&format!("  {verb} ")));
+        assert!(line(&short) && line(&long), "{verb}: {short}");
+    }
+    for option in COMMON {
+        assert!(short.contains(&format!("--{option}")), "{option}: {short}");
+    }
+    // Options and the verb's lines, each of which fits a terminal of 100 columns.
+    assert!(short.lines().count() <= 60, "{short}");
+    assert!(!short.contains("--oversubscribe") && long.contains("--oversubscribe"), "{short}");
+}

@@ -3,8 +3,9 @@
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Let the rlaunch.toml of a working directory count, which may be a stranger's.
+/// Let the rlaunch.toml in a working directory count.
 ///
+/// Such a file may be a stranger's, so before that only a part of it counts.
 /// It prints what the file does that needs trust: hosts, commands, programs, files, variables,
 /// networks, profiles. Then it records the file's path and the SHA-256 of its content, below
 /// ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch), and of files beside or below it that it names

@@ -5,8 +5,9 @@ use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// End whatever a job left on its hosts, when its agents could not: `rlaunch reap JOB -H a,b`.
+/// End whatever a job left on its hosts, if its agents could not.
 ///
+/// `rlaunch reap JOB -H a,b` ends what that job left there, `rlaunch reap --all -H a,b` every job of yours.
 /// A job's processes are known by the job's id in their environment, so nothing else is touched.
 /// Running it twice does no harm.
 #[derive(Debug, Parser)]
