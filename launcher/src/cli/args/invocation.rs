@@ -182,8 +182,10 @@ impl Invocation {
     /// What these words ask for, the first of which is the command's name.
     pub(crate) fn parse(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-        if let Some((_, read, _)) = VERBS.iter().find(|(verb, ..)| *verb == first) {
+        if let Some((verb, read, _)) = VERBS.iter().find(|(verb, ..)| *verb == first) {
             typed.remove(1);
+            // Usage lines begin with it.
+            typed[0] = format!("rlaunch {verb}").into();
             return read(typed);
         }
         if command::VERBS.contains(&first) {

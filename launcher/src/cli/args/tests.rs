@@ -112,7 +112,9 @@ fn short_help_lists_verbs_and_the_options_that_people_use_most() {
     for option in COMMON {
         assert!(short.contains(&format!("--{option}")), "{option}: {short}");
     }
-    // Options and the verb's lines, each of which fits a terminal of 100 columns.
+    let topo = help("rlaunch topo -h");
+    assert!(topo.contains("Usage: rlaunch topo [OPTIONS]"), "{topo}");
+    // Options and the verbs' lines, each of which fits a terminal of 100 columns.
     assert!(short.lines().count() <= 60, "{short}");
     assert!(!short.contains("--oversubscribe") && long.contains("--oversubscribe"), "{short}");
 }

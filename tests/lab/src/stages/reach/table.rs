@@ -37,7 +37,7 @@ pub(super) const LONG: &[&str] = &[
 /// Test modules that no source leads to: their subject is not rlaunch.
 #[cfg(test)]
 pub(super) const OF_THEMSELVES: &[&str] = &[
-    // Other launchers, whose manners the README reports.
+    // Other launchers, whose manners tests/README.md reports.
     "peers", // The guests, which are the lab's.
     "guests",
 ];
