@@ -1,41 +1,22 @@
 //! `rlaunch -H a,b,c -np 3 python train.py`: the command on the head node.
 //!
-//! One job, from left to right: argv → `Args` → `JobSpec` → `RankMap` → SSH → agents → prepared →
-//! joined → started → the first failure → exit code. [`launch`], [`run`] and [`meet`] read like that.
+//! `main` reads the command line and hands each verb on. A job goes from left to right: argv → `Args` →
+//! `JobSpec` → `RankMap` → SSH → agents → prepared → joined → started → the first failure → exit code.
+//! [`run::live`] and what it calls read like that.
 //!
-//! | files | subject |
+//! Rooms, each of which uses only rooms above it (`cargo lab tidy`):
+//!
+//! | room | subject |
 //! |---|---|
-//! | `args*`, `job` | what was typed; what was meant |
-//! | `args/{application,foreign,manual}`, `args/spelling*` | options of one of several programs; other launchers' words, `--mca` among them; completions and manual |
-//! | `config*`, `trust` | `rlaunch.toml` and variables, their order, hosts of the file; untrusted files (`stranger`), `rlaunch trust` |
-//! | `listing`, `hosts`, `allocation` | the hosts of a job, `rlaunch hostfile`; `-H`, hostfiles, ranges; Slurm, PBS, an MPIJob |
-//! | `map`, `placement_line` | ranks onto nodes; `placement: a 0-1 · b 2` |
-//! | `apps` | several programs: the ranks of each, `--after` and the order of starts, templates |
-//! | `dry_run`, `restart` | `--dry-run`; `--max-restarts` |
-//! | `manual`, `help*`, `shell_words` | `rlaunch completions` and `man`; `rlaunch help`, its pages and the hint for a mistyped verb; shell quoting |
-//! | `rank_env*` | what goes along from this shell; `--env-file` |
-//! | `route`, `landing` | the way to a host, by SSH or a command, and into a container that runs (`container`) or is started (`image`); what a container lacks |
-//! | `oob*`, `rendezvous`, `table`, `show` | which addresses to try first; the tree comes about; the rank table; `--show` |
-//! | `selection*`, `reach` | which RDMA ports and GIDs, and which of them meet; what is said where none do |
-//! | `mesh` | which paths are proved, what follows, `--show mesh`, the watch while the job runs |
-//! | `placement`, `setup*`, `held_ports` | the processors, GPU and NICs of each rank; what each rank is given; ports for it |
-//! | `nccl*`, `env_style`, `horovod` | what NCCL is told, its version, its log; other launchers' variables; Horovod's |
-//! | `topo*`, `capture`, `ask` | `rlaunch topo` and `capture`; one question to every host's agent |
-//! | `goldens` | what is printed of recorded machines and decided for jobs on them (`../goldens`, `../fixtures`) |
-//! | `ssh` | configuration (`Match exec` in `config/exec`), host keys, hosts met for the first time (`new_hosts`), algorithms; TCP (`dial`), jump hosts, ProxyCommand, retries |
-//! | `ssh/{auth,identities,keys,key_ring,passphrase,askpass,certificate}` | logins: what is offered in which order, key files, each read and unlocked once, the terminal, `SSH_ASKPASS` |
-//! | `ssh_config`, `ssh_setup*` | `rlaunch ssh-config`; `rlaunch ssh-setup`: the plan, keys, the script that runs on hosts, the way into containers, the first login |
-//! | `agent` | finding the agent here (`store`), taking it to a host (`deliver`, `install`, `place.sh`, `install.sh`, `fetch.sh`), its first words (`greet`); what its ranks link (`library`) |
-//! | `callback*` | where agents call that are given no stdin, and where their hosts fetch the agent |
-//! | `channel`, `session`, `rescue` | the byte stream to an agent; a node's life on it; what is done once its agent is lost |
-//! | `waiting`, `awake` | a sentence on what a job waits for; time limits by the launcher's clock |
-//! | `crew*`, `refusal` | all nodes together: reached, prepared, started; which ranks they run once their GPUs are counted (`settle`); why they cannot |
-//! | `bench*` | `rlaunch bench`: a job of a program that comes along; one program with several numbers of ranks |
-//! | `record*` | what is left of a job: the record, how much of its output, where records are |
-//! | `figures*`, `verdict*` | figures read from output line by line; `rlaunch report` |
-//! | `watch`, `first_failure`, `conclusion` | the running job, its first failure, its end in words |
-//! | `output*`, `stdin` | whole lines from many ranks to one terminal: tags, turns (`pen`), files of each rank; standard input to ranks |
-//! | `signals`, `reap`, `events`, `log`, `report`, `printable`, `exit` | signals, `rlaunch reap`, `--events`, `-v`, errors, foreign text in them, codes |
+//! | [`console`] | what every part says and waits with |
+//! | [`hosts`] | hosts as people name them, and the addresses by which they reach each other |
+//! | [`ssh`] | SSH as people have it set up; knows nothing of [`plan`] |
+//! | [`plan`] | what a job becomes on its hosts: pure functions of what they have |
+//! | [`connect`] | the way to a host, and the agent brought there |
+//! | [`job`] | a job as it was meant |
+//! | [`cli`] | what the user typed; knows nothing of [`run`] |
+//! | [`run`] | the life of a job |
+//! | [`commands`] | the other verbs |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 

@@ -4,17 +4,15 @@
 //! SSH channel; everything else it needs arrives through that channel, or through a connection that it
 //! makes itself where the channel carries nothing to it.
 //!
-//! | files | subject |
+//! Rooms, each of which uses only rooms above it (`cargo lab tidy`):
+//!
+//! | room | subject |
 //! |---|---|
-//! | `agent`, `channel`, `callback`, `frames`, `outbox` | its life, its channel, its call where there is no stdin, control before output |
-//! | `guardian`, `processes`, `cgroup`, `reap`, `shm`, `workspace` | nothing is left behind |
-//! | `oob`, `services`, `mesh` | this node's edges and place in the tree; the socket of its ranks; its prover |
-//! | `inventory` | what this node has, read below a root and by netlink (`../fixtures`: recorded machines) |
-//! | `prepare`, `facts`, `rank_env`, `login`, `library` | whether everything is here; what this node is; a rank's environment; what a login shell makes of it; what ranks link |
-//! | `ranks`, `child`, `exec_rank`, `pump`, `stdin` | the ranks: all, each, its stub, its output, its input |
-//! | `awaited_ports`, `rank_files` | ports that programs wait for; files made for ranks |
-//! | `singleton`, `elf`, `oom` | programs linked with MPI; whether memory ran out |
-//! | `horovod`, `socket_owner` | the ports of Horovod's store; the owner of a connection's process |
+//! | [`node`] | what this host has: inventory, facts, environment, the cache of builds |
+//! | [`cleanup`] | nothing of a job is left behind: guardian, cgroup, grace, reap, shared memory, directory |
+//! | [`network`] | channels to the launcher and among agents, services for ranks, Horovod's store |
+//! | [`ranks`] | the ranks: prepared, started, their streams, their end |
+//! | [`agent`] | the life of a job on this node, and its prover |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,4 +1,12 @@
-//! What the user typed: arguments, configuration files, allocations of schedulers, help.
+//! What the user typed.
+//!
+//! | files | subject |
+//! |---|---|
+//! | `args` | options and verbs; other launchers' words (`foreign`, `spelling`); verbs that were meant (`meant`) |
+//! | `config` | `rlaunch.toml` and variables, their order; untrusted files (`stranger`), the store of trust (`trusted`) |
+//! | `listing`, `allocation` | the hosts of a job; Slurm, PBS, an MPIJob |
+//! | `lower` | from what was typed to [`crate::job::JobSpec`] |
+//! | `help`, `manual` | `rlaunch help` and its pages; `rlaunch completions` and `man` |
 
 pub(crate) mod allocation;
 pub(crate) mod args;

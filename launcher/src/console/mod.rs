@@ -1,4 +1,12 @@
-//! What every part of the launcher says and waits with: exit codes, messages, the log, deadlines.
+//! What every part of the launcher says and waits with.
+//!
+//! | files | subject |
+//! |---|---|
+//! | `exit`, `report`, `log`, `columns` | exit codes, errors and warnings, `-v`, tables |
+//! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
+//! | `deadline`, `waiting`, `prompt` | time limits by the launcher's clock; a sentence on what a job waits for; open questions |
+//! | `open_files`, `surroundings` | the limit of open files; environment and directories of this process |
+//! | `glob`, `shell_words` | patterns, and quoting for shells |
 
 pub(crate) mod columns;
 pub(crate) mod deadline;

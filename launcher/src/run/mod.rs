@@ -1,4 +1,15 @@
-//! The life of a job, from agents that know nothing to how it ended.
+//! The life of a job, from agents that know nothing to how it ended: [`live`], `run` and `meet`.
+//!
+//! | files | subject |
+//! |---|---|
+//! | `job_run`, `restart` | a job that is being run, with its events and its record; `--max-restarts` |
+//! | `crew`, `session` | all nodes together: reached, prepared, started; a node's life on its channel |
+//! | `rendezvous`, `mesh` | the tree of agents comes about; the mesh is proved and watched |
+//! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
+//! | `show`, `dry_run` | `--show`; `--dry-run` |
+//! | `watch`, `first_failure`, `conclusion`, `signals` | the running job, its first failure, its end in words, signals |
+//! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
+//! | `events`, `record` | `--events`; what is left of a job |
 
 pub(crate) mod conclusion;
 pub(crate) mod container_check;
