@@ -4,11 +4,11 @@
 # executed before its hash is what it should be: a copy that lies on the host is taken if its hash can be
 # told, or if only this account or root can have written it. Behind place.sh, and under its rules.
 h=$3; s=$4; n=$5; g=$6; shift 6; a=$*;
-if seek; then say present $(where); exit 0; fi;
+if seek; then say present $(at); exit 0; fi;
 safe() { own "$1" && way "${1%/*}"; };
-O=; for x in "$(command -v $l)" "$g"; do x=$(readlink -f "$x") && whole "$x" && case $c in $h) safe "$x"; esac && O=$x && break; done;
+O=; for x in "$(command -v $l)" "$g"; do x=$(readlink -f "$x" || echo "$x") && fit "$x" && case $c in $h) safe "$x"; esac && O=$x && break; done;
 take || { [ "$O" ] && safe "$O" && "$O" __verify $h >&2 && say present at $O && exit 0; fail "$p"; };
-[ "$O" ] && cp "$O" "$t" && whole "$t" && keep present;
+[ "$O" ] && cp "$O" "$t" && fit "$t" && keep present;
 unset http_proxy HTTP_PROXY all_proxy ALL_PROXY;
 z=; timeout 10 true && z="timeout 10";
 get() { case $1 in bash) $z bash -c "exec 3<>/dev/tcp/$i/$p && echo FETCH $s >&3 && cat <&3";; python3) $z python3 -c "import sys,urllib.request as u;sys.tracebacklimit=0;sys.stdout.buffer.write(u.urlopen(sys.argv[1],None,9).read())" http://$j:$p/$s;; perl) $z perl -MIO::Socket::INET -e "*S=IO::Socket::INET->new(PeerAddr=>shift,PeerPort=>shift,Timeout=>9) or die qq(no connection);print S shift,chr 10;print while <S>" $i $p "FETCH $s";; curl) $z curl -gfsS http://$j:$p/$s;; wget) $z wget -q -O - http://$j:$p/$s;; esac; };

@@ -4,7 +4,7 @@
 # in a directory of mode 0700: the agent checks itself only for having come whole (__keep).
 say host $(uname -s) $(uname -m);
 read h n || exit 0;
-if seek; then say present $(where); exit 0; fi;
+if seek; then say present $(at); exit 0; fi;
 take || fail "$p";
 z=raw; command -v gzip >&2 && z=gzip;
 say want $z;

@@ -29,10 +29,10 @@ own() { ls -ldn "$1" | { read -r A B C D E; case $C in 0|$I) case $A:$D in [-d]?
 way() { r=$(cd -P "$1" && pwd -P) && w=$r && while own "$w/."; do w=${w%/*}; [ "$w" ] || return 0; done; false; };
 mine() { way "${1%/*}" && f=$r/${1##*/} && case $1 in */$u) own "$f";; *) way "$f" && f=$r; esac && { chmod 700 "$f"; F=$f/$h; }; };
 sum() { sha256sum || python3 -c "import hashlib as h,sys;print(h.sha256(sys.stdin.buffer.read()).hexdigest())" || perl -MDigest::SHA -e "print Digest::SHA->new(256)->addfile(*STDIN)->hexdigest" || openssl dgst -sha256 -r; };
-whole() { [ -f "$1" -a -x "$1" ] && [ $(wc -c <"$1") -eq $n ] && c=$(sum <"$1"; echo $h) && case $c in $h*) ;; *) false; esac; };
-sure() { own "$F" && own "$F/$l" && whole "$F/$l" && "$F/$l" __verify $h >&2; };
+fit() { [ -f "$1" -a -x "$1" ] && [ $(wc -c <"$1") -eq $n ] && c=$(sum <"$1"; echo $h) && case $c in $h*) ;; *) false; esac; };
+sure() { own "$F" && own "$F/$l" && fit "$F/$l" && "$F/$l" __verify $h >&2; };
 try() { q mkdir -p -m 700 "$1"; mine "$1" && q mkdir -p "$F" && own "$F" || return; t="$F/.new.$(uname -n).$$"; m=$( { echo exit 0 >"$t"; } 2>&1) && q chmod 700 "$t" || return; q "$t" && return; m="cannot execute $t: $m"; rm -f "$t"; rmdir "$F"; false; };
 seek() { for x in "$b" $v; do mine "$x" && sure && b=$x && return; done; [ $k = only ] && way "$d" && F=$r/$h && sure && b=$d; };
 take() { p=; for x in "$b" $v; do try "$x" && b=$x && return; p=${p:-$m}; done; false; };
-where() { [ -O "$F/.." -a -O "$F" -a -O "$F/$l" ] || b=; case $b in "") echo at $F/$l;; "$d") ;; "$d/$u") echo in $u;; *) echo in $b; esac; };
-keep() { q "$t" __keep $h || { case $m in "cannot keep "*) ;; *) m="cannot execute $t: $m"; esac; fail $m; }; say $1 $(where); exit 0; };
+at() { [ -O "$F/.." -a -O "$F" -a -O "$F/$l" ] || b=; case $b in "") echo at $F/$l;; "$d") ;; "$d/$u") echo in $u;; *) echo in $b; esac; };
+keep() { q "$t" __keep $h || { case $m in "cannot keep "*) ;; *) m="cannot execute $t: $m"; esac; fail $m; }; say $1 $(at); exit 0; };
