@@ -1,14 +1,16 @@
 //! What a job is to one node: the program, its environment, the node's ranks, and what must be
 //! true there before anything starts.
 
-use crate::client::wire::Token;
+pub use crate::exit_status::ExitStatus;
+pub use crate::oob::PortRange;
+
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::CpuSet;
 use crate::library::Library;
 use crate::oob::OobPlan;
+use crate::secure::Token;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,28 +103,6 @@ pub enum Singleton {
     Warn,
     /// Nobody looks.
     Ignore,
-}
-
-/// An inclusive range of TCP ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortRange {
-    /// The first port that may be used.
-    pub first: u16,
-    /// The last port that may be used.
-    pub last: u16,
-}
-
-impl PortRange {
-    /// How many ports it has, one or more.
-    pub fn count(self) -> u32 {
-        u32::from(self.last.saturating_sub(self.first)) + 1
-    }
-
-    /// How many ports from the first on a job begins to look for free ones: it differs from job to
-    /// job.
-    pub fn place(self, job: JobId) -> u32 {
-        (job.0 % u128::from(self.count())) as u32
-    }
 }
 
 /// Where ranks run.
@@ -300,31 +280,6 @@ impl InterfaceAddress {
                 a.to_bits() & mask == b.to_bits() & mask
             }
             _ => false,
-        }
-    }
-}
-
-/// How a rank ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ExitStatus {
-    /// It exited with this code.
-    Code(i32),
-    /// This signal killed it.
-    Signal(i32),
-}
-
-impl ExitStatus {
-    /// Whether the rank succeeded.
-    pub fn success(self) -> bool {
-        self == ExitStatus::Code(0)
-    }
-}
-
-impl fmt::Display for ExitStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExitStatus::Code(code) => write!(f, "exited with code {code}"),
-            ExitStatus::Signal(signal) => write!(f, "was killed by signal {signal}"),
         }
     }
 }

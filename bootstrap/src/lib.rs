@@ -19,6 +19,8 @@ mod chain;
 pub mod client;
 pub mod crowd;
 pub mod env;
+pub mod exit_status;
+pub mod frame;
 pub mod id;
 pub mod inventory;
 pub mod job;

@@ -3,7 +3,7 @@
 //! A node keeps it beside its agent, in a directory that is named by its content. What travels, once
 //! to each node, is an [`Archive`], compressed by zlib and cut into parts.
 
-use crate::wire::WireError;
+use crate::frame::WireError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::path::{Component, Path, PathBuf};

@@ -1,12 +1,33 @@
 //! The out-of-band network: what an agent is told of its place in the tree, and what it reports of
 //! its way there.
 
-use crate::id::NodeId;
-use crate::job::PortRange;
+use crate::id::{JobId, NodeId};
 use crate::secure::Secret;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+
+/// An inclusive range of TCP ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRange {
+    /// The first port that may be used.
+    pub first: u16,
+    /// The last port that may be used.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// How many ports it has, one or more.
+    pub fn count(self) -> u32 {
+        u32::from(self.last.saturating_sub(self.first)) + 1
+    }
+
+    /// How many ports from the first on a job begins to look for free ones: it differs from job to
+    /// job.
+    pub fn place(self, job: JobId) -> u32 {
+        (job.0 % u128::from(self.count())) as u32
+    }
+}
 
 /// How long a node tries to reach its parent before the edge is relayed.
 pub const EDGE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);

@@ -21,6 +21,30 @@ use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState, TransportState};
 use std::fmt;
 
+/// Shows that a process belongs to the job. It travels in the ranks' environment.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// From the hexadecimal digits that [`fmt::Display`] makes.
+    pub fn parse(text: &str) -> Option<Token> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten()?;
+        Some(Token(number.to_be_bytes()))
+    }
+
+    /// As it is put into the environment.
+    pub fn reveal(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
 /// The handshake and what it is made of.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: &[u8; 12] = b"rlaunch-edge";

@@ -1,4 +1,5 @@
-//! Tests: what is decided for jobs on recorded machines, `launcher/goldens/job-*.txt`.
+//! Tests: what is decided for jobs on recorded machines, `launcher/goldens/job-*.txt`, and the comparison
+//! with golden files.
 
 use crate::plan::map::RankMap;
 use crate::plan::mesh;
@@ -120,11 +121,21 @@ fn env(setup: &Setup) -> String {
     setup.defaults.iter().map(line).collect()
 }
 
-fn check(name: &str, machines: &[Inventory], ranks: usize) {
+/// Compares what is printed with `launcher/goldens/NAME.txt`. With `UPDATE_GOLDENS=1` the file is
+/// written anew, to be looked at before it is committed.
+pub(crate) fn is_golden(name: &str, printed: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
-    let path = path.join(format!("job-{name}.txt"));
+    let path = path.join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, printed).unwrap();
+        return;
+    }
     let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(job(machines, ranks), golden, "{name}");
+    assert_eq!(printed, golden, "{name}; UPDATE_GOLDENS=1 writes it anew");
+}
+
+fn check(name: &str, machines: &[Inventory], ranks: usize) {
+    is_golden(&format!("job-{name}"), &job(machines, ranks));
 }
 
 /// Several of one machine; their addresses are the same, which selection does not mind.

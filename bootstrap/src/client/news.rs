@@ -4,8 +4,8 @@
 //! ways of their own may have no other sign: a peer that dies takes a shared memory or a TCP
 //! connection with it, but a queue pair only falls silent.
 
+use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
-use crate::job::ExitStatus;
 use crate::tree::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 

@@ -12,43 +12,20 @@
 //! Frames are [`crate::tree::codec`]'s. What a rank gives is in the head; what it gets may be
 //! large and is the payload.
 
+pub use crate::secure::Token;
+
 use super::news::News;
 use crate::id::{JobId, Rank};
 use crate::tree::gathered::RECORD_HEADER;
 use crate::tree::message::MAX_BLOB;
 use crate::tree::node::{Answer, Call};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Changes whenever a frame changes. A rank's library may be older than the agent.
 pub const CLIENT_VERSION: u16 = 3;
 
 /// The longest head of a rank, in bytes: what it keeps or gives at once, and some names.
 pub const MAX_CALL: usize = 2 * MAX_BLOB;
-
-/// Shows that a process belongs to the job. It travels in the ranks' environment.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Token(pub [u8; 16]);
-
-impl Token {
-    /// From the hexadecimal digits that [`fmt::Display`] makes.
-    pub fn parse(text: &str) -> Option<Token> {
-        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten()?;
-        Some(Token(number.to_be_bytes()))
-    }
-
-    /// As it is put into the environment.
-    pub fn reveal(&self) -> String {
-        format!("{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
 
 /// From a rank to its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

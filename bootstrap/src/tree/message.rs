@@ -2,8 +2,8 @@
 
 use super::payload::Payload;
 use super::rank_set::RankSet;
+use crate::exit_status::ExitStatus;
 use crate::id::Rank;
-use crate::job::ExitStatus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;

@@ -310,6 +310,7 @@ fn addresses(netdev: &Netdev) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::goldens::is_golden;
     use crate::recorded::inventory;
 
     /// What is printed of each recorded machine is in `launcher/goldens`.
@@ -333,12 +334,8 @@ mod tests {
             ("n2", "sriov"),
             ("n3", "bond"),
         ];
-        let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
         for (host, name) in machines {
-            let golden = goldens.join(format!("overview-{name}.txt"));
-            let golden = std::fs::read_to_string(golden).unwrap();
-            let said = overview(host, &inventory(name));
-            assert!(said == golden, "{name}: {said}");
+            is_golden(&format!("overview-{name}"), &overview(host, &inventory(name)));
         }
     }
 }

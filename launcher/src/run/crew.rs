@@ -375,7 +375,7 @@ impl Crew {
             let Some(Event { node, what, .. }) = self.events.recv().await else { break };
             match what {
                 What::Said(answer @ (FromAgent::Prepared { .. } | FromAgent::Refused { .. })) => {
-                    roster.arrived(&self.host(node).to_string());
+                    roster.arrived(&self.host(node));
                     answers.push((node, answer));
                 }
                 What::Said(_) | What::Reaped(_) => {}
@@ -398,7 +398,7 @@ impl Crew {
         let libraries = Vec::new();
         let mut prepared = Prepared { ports, listeners, candidates, inventories, libraries };
         for (node, answer) in answers {
-            let host = self.host(*node);
+            let host = &self.nodes[node.index()].host;
             match answer {
                 FromAgent::Refused { problems: found } => {
                     problems.extend(found.iter().map(|problem| (host, problem)));
@@ -486,9 +486,10 @@ impl Crew {
         }
     }
 
-    pub(crate) fn host(&self, node: NodeId) -> &Host {
-        // Events come from sessions, and sessions have a node each.
-        &self.nodes[node.index().min(self.nodes.len() - 1)].host
+    /// Names a node's host; a node that an agent made up is named by its number.
+    pub(crate) fn host(&self, node: NodeId) -> String {
+        let known = self.nodes.get(node.index());
+        known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.to_string())
     }
 
     pub(crate) fn lost(&self, node: NodeId, how: &str) -> Failed {

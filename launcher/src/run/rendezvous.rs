@@ -120,7 +120,7 @@ impl Crew {
         if job.dry_run.is_none() {
             self.send_libraries(prepared);
         }
-        gathering.roster.arrived(&self.host(NodeId(0)).to_string());
+        gathering.roster.arrived(&self.host(NodeId(0)));
         let roster = gathering.roster.clone();
         roster
             .while_waiting(gathering.until(self, |g| g.edges.len() + 1 == shape.nodes() as usize))
@@ -167,7 +167,7 @@ impl Crew {
         let mut lines = Vec::new();
         for (&child, edge) in edges {
             let Some(parent) = shape.parent(child) else { continue };
-            let (child, parent) = (self.host(child).to_string(), self.host(parent).to_string());
+            let (child, parent) = (self.host(child), self.host(parent));
             lines.extend(describe(&child, &parent, edge));
         }
         for (line, hint) in lines.iter().take(MOST_LINES) {
@@ -326,7 +326,7 @@ impl Gathering {
                 return Err(crew.lost(node, &format!("cannot {operation}: {cause}")));
             }
             What::Said(FromAgent::Edge(edge)) => {
-                self.roster.arrived(&crew.host(node).to_string());
+                self.roster.arrived(&crew.host(node));
                 let relayed = edge.edge.is_none();
                 self.edges.insert(node, edge);
                 Input::Joined { node, relayed }
@@ -371,8 +371,7 @@ impl Gathering {
         let now = self.relay.now();
         self.relay.server.handle_timeout(now);
         let seconds = rlaunch_bootstrap::tree::server::JOIN_TIMEOUT.as_secs();
-        let absent: Vec<String> =
-            self.relay.server.absent().map(|node| crew.host(node).to_string()).collect();
+        let absent: Vec<String> = self.relay.server.absent().map(|node| crew.host(node)).collect();
         let message = match absent.is_empty() {
             true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
             false => format!(

@@ -143,7 +143,7 @@ impl<'a> Watch<'a> {
     }
 
     fn on_message(&mut self, node: NodeId, message: FromAgent) {
-        let host = self.crew.host(node).to_string();
+        let host = self.crew.host(node);
         let events = &self.job.events;
         if let FromAgent::Started { rank, .. } | FromAgent::Exited { rank, .. } = &message
             && !self.crew.nodes[node.index()].ranks.contains(rank)
@@ -250,7 +250,7 @@ impl<'a> Watch<'a> {
     }
 
     fn on_loss(&mut self, node: NodeId, how: &str) {
-        let host = self.crew.host(node).to_string();
+        let host = self.crew.host(node);
         self.job.events.emit(&Record::NodeLost { host: &host, cause: how });
         let lost = self.crew.lost(node, how);
         if self.is_ending() {
@@ -268,9 +268,7 @@ impl<'a> Watch<'a> {
             return;
         }
         let how = format!("it heard nothing from this rlaunch for {for_s} s and ended its ranks");
-        self.job
-            .events
-            .emit(&Record::NodeLost { host: &self.crew.host(node).to_string(), cause: &how });
+        self.job.events.emit(&Record::NodeLost { host: &self.crew.host(node), cause: &how });
         let hint = "an rlaunch that is suspended or cut off looks like one that is gone; \
                     --node-timeout says for how long hosts wait";
         let lost = self.crew.lost(node, &how).hint(Some(hint));
@@ -282,8 +280,7 @@ impl<'a> Watch<'a> {
     fn on_broken_edge(&mut self, node: NodeId, peer: NodeId, how: &str) {
         tracing::info!(%node, %peer, how, "edge broke");
         let Some((parent, child)) = self.relay.broke(node, peer) else { return };
-        let (parent, child) =
-            (self.crew.host(parent).to_string(), self.crew.host(child).to_string());
+        let (parent, child) = (self.crew.host(parent), self.crew.host(child));
         self.job.events.emit(&Record::EdgeRelayed { parent: &parent, child: &child });
         let line = format!(
             "the connection between {child} and {parent} broke ({how}): their messages go \

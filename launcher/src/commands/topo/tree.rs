@@ -111,13 +111,13 @@ fn link(link: Option<&Link>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::goldens::is_golden;
     use crate::recorded::inventory;
 
     #[test]
     fn machines_are_drawn() {
-        let connectx3 = include_str!("../../../goldens/tree-connectx3.txt");
-        assert_eq!(print("pc1", &inventory("connectx3")), connectx3);
-        assert_eq!(print("dgx1", &inventory("dgx")), include_str!("../../../goldens/tree-dgx.txt"));
+        is_golden("tree-connectx3", &print("pc1", &inventory("connectx3")));
+        is_golden("tree-dgx", &print("dgx1", &inventory("dgx")));
         let drawn = print("vm1", &inventory("rxe"));
         assert!(drawn.ends_with("└─ NIC rxe0 (ens2), software\n"), "{drawn}");
     }

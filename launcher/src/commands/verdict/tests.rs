@@ -2,6 +2,7 @@
 
 use super::source::Source;
 use super::{Kind, Report, Run, Scaling, VERSION, Verdict, text};
+use crate::goldens::is_golden;
 use std::path::Path;
 
 fn fixture(name: &str) -> Verdict {
@@ -24,11 +25,8 @@ fn printed(reports: Vec<Verdict>) -> String {
 }
 
 fn check(golden: &str, fixtures: &[&str]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
-    let path = path.join(format!("report-{golden}.txt"));
     let reports = fixtures.iter().map(|name| fixture(name)).collect();
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(printed(reports), expected, "{golden}");
+    is_golden(&format!("report-{golden}"), &printed(reports));
 }
 
 fn kinds(verdict: &Verdict) -> Vec<Kind> {

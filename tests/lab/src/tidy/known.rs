@@ -7,12 +7,6 @@ use super::finding::{Known, Rule};
 pub(super) const KNOWN: &[Known] = &[
     Known::to_mend(
         Rule::Cycle,
-        "bootstrap",
-        &[("client", 6), ("job", 6), ("library", 6), ("oob", 6), ("tree", 6), ("wire", 6)],
-        "Token, PortRange, ExitStatus, WireError and framing belong to rooms further down",
-    ),
-    Known::to_mend(
-        Rule::Cycle,
         "tests/fuzz",
         &[
             ("callback", 7),
