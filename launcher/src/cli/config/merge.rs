@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, Id};
 use std::ffi::OsString;
 
 /// Options that say where settings come from, so they are no settings.
-const NO_SETTINGS: &[&str] = &["cluster", "profile", "help", "version"];
+const NO_SETTINGS: &[&str] = &["cluster", "profile", "help", "version", "ignored", "remark"];
 /// Options that name the hosts: one of them replaces the others.
 const OF_HOSTS: &[&str] = &["host", "hostfile"];
 /// The one option whose values add up, whoever gives them.
