@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Bits of an IPv6 address that name a network; a host has all addresses of one.
 const NETWORK_BITS: u32 = 64;
 
-/// Members by where they come from, oldest first.
+/// Unproved connections in order of arrival, oldest first, each with the host that it comes from.
 #[derive(Debug)]
 pub struct Crowd<T> {
     most: usize,
@@ -15,7 +15,7 @@ pub struct Crowd<T> {
 }
 
 impl<T> Crowd<T> {
-    /// Room for `most` members, at least one.
+    /// Makes a crowd with room for `most` members, and for one at least.
     pub fn new(most: usize) -> Crowd<T> {
         Crowd { most: most.max(1), members: VecDeque::new() }
     }

@@ -22,7 +22,7 @@ pub enum Reaped {
     Left(String),
 }
 
-/// A line that says neither.
+/// Error for a line that is not a [`Reaped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the line does not say what was done")]
 pub struct NotReaped;

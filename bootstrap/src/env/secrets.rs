@@ -10,7 +10,8 @@ use std::ops::Range;
 const STEMS: &[&str] = &[
     "KEY", "SECRET", "PASS", "CRED", "COOKIE", "WEBHOOK", "BEARER", "JWT", "TOKEN", "AUTH", "PWD",
 ];
-/// Whole words of names that say so: PATH is not a personal access token.
+/// Words that mark a secret only where they stand alone: GITHUB_PAT is a personal access
+/// token, PATH is not.
 const WORDS: &[&str] = &["PAT", "DSN"];
 /// The working directory, and the one before it.
 const DIRECTORIES: &[&str] = &["PWD", "OLDPWD"];

@@ -74,7 +74,7 @@ impl Rescue<'_> {
     async fn listen(&self, reap: &str, words: &mut String) -> Option<()> {
         let first_word = if self.is_silent { FIRST_WORD } else { REAP_TIMEOUT };
         let mut channel = deadline::within(first_word, self.open(reap)).await??;
-        // An engine says nothing before a container is gone.
+        // A container engine prints nothing until the container is gone.
         let says_at_once = self.route.is_none_or(|route| !route.starts_containers());
         let mut heard = match says_at_once {
             true => deadline::within(first_word, next_words(&mut channel)).await?,

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Number of new hosts up to which each is reported on a line of its own; more have one line together.
 const LINES: usize = 4;
-/// How often an answer may be none of those that are offered.
+/// Number of answers that are read to one question; after so many invalid ones the key is refused.
 const TRIES: usize = 3;
 
 /// `--new-hosts`: what becomes of hosts whose keys are not known.

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Where version 2 is mounted, alone or beside version 1.
+/// Directories that version 2 may be mounted at, alone or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Inode of the root of all cgroups of version 2.
 const ROOT: u64 = 1;
@@ -59,12 +59,12 @@ impl Cgroup {
         found
     }
 
-    /// Its directory, for what is to be started in it.
+    /// Returns the directory by which a program is started in the cgroup.
     pub(crate) fn directory(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().map(AsFd::as_fd)
     }
 
-    /// Starts nothing in it any more.
+    /// Closes the directory, so that later ranks are started outside, as where no cgroup is to be had.
     pub(crate) fn close(&mut self) {
         self.directory = None;
     }
@@ -163,7 +163,7 @@ fn is_of_job(name: &str, job: &str) -> bool {
 
 fn members_below(path: &Path, levels: usize, found: &mut Vec<Pid>) {
     let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    // 0 is one that this process cannot see.
+    // 0 stands for a process of a PID namespace that this one cannot see.
     let pids = members.lines().filter_map(|pid| pid.parse().ok()).filter(|&pid| pid > 0);
     found.extend(pids.map(Pid::from_raw));
     if levels > 0 {
@@ -172,7 +172,7 @@ fn members_below(path: &Path, levels: usize, found: &mut Vec<Pid>) {
 }
 
 fn remove_below(path: &Path, levels: usize) {
-    // Only one that has any below it refuses.
+    // Removing fails while there are cgroups below.
     if fs::remove_dir(path).is_err() && levels > 0 {
         directories(path).for_each(|path| remove_below(&path, levels - 1));
         let _ = fs::remove_dir(path);

@@ -6,7 +6,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io;
 use std::sync::OnceLock;
 
-/// More than that no agent takes, and some programs look at every number below their limit.
+/// Highest limit that is set: no agent needs more, and some programs go through every number below their
+/// limit.
 const MOST: u64 = 1 << 16;
 
 /// The soft limit that this process was started with, once it has another.
@@ -22,7 +23,7 @@ pub(crate) fn raise() {
     }
 }
 
-/// Gives the limit that a stub is to give back; nothing where nothing was raised.
+/// Returns the limit that `__exec-rank` has to restore; empty if none was raised.
 pub(crate) fn before() -> String {
     BEFORE.get().map(u64::to_string).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! Whether this process was forked after something was made: what its parent made is not its own.
+//! Detection of fork(2): what a parent made is not its child's to use or to close.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many forks lie between the process that first asked and this one.
+/// Number of forks between the process that first called [`Birth::now`] and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs in the child of each fork(2).
@@ -21,8 +21,11 @@ unsafe fn at_fork(child: extern "C" fn()) {
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }
 
-/// Likewise. `pthread_atfork` is in no shared library of glibc, but in archives whose names differ by
-/// version; each of its copies calls this.
+/// Has `child` run in the children of fork(2) from here on. glibc has `pthread_atfork` in no shared
+/// library, but in archives whose names differ by version; each of its copies calls this.
+///
+/// # Safety
+/// `child` does only what is allowed between fork(2) and execve(2).
 #[cfg(target_env = "gnu")]
 unsafe fn at_fork(child: extern "C" fn()) {
     use std::ffi::c_void;
@@ -52,7 +55,7 @@ unsafe fn at_fork(child: extern "C" fn()) {
 pub struct Birth(u64);
 
 impl Birth {
-    /// This process, now.
+    /// Notes this process as the maker.
     pub fn now() -> Birth {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {

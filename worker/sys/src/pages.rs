@@ -4,12 +4,12 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::slice;
 
-/// The most that page tables map at once: 64 KiB with some kernels of aarch64, which is a multiple of
-/// every smaller one.
+/// Largest page size of any kernel of this architecture: 64 KiB with some of aarch64, a multiple of every
+/// smaller one.
 const PAGE: usize = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
 
-/// Zeros at first, on pages that nothing else lives on: what is told to devices may be withheld from
-/// forked processes, page by page.
+/// Memory on pages that hold nothing else, zeros at first: pages of memory that is registered with a device
+/// may be kept from children of fork(2) as a whole.
 #[derive(Debug)]
 pub struct Pages {
     first: NonNull<u8>,
@@ -23,7 +23,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// `length` bytes; `None` where no memory is as long.
+    /// Allocates `length` bytes; `None` if that is more than an address space has.
     pub fn zeroed(length: usize) -> Option<Pages> {
         let whole = length.max(1).checked_next_multiple_of(PAGE)?;
         let layout = Layout::from_size_align(whole, PAGE).ok()?;
@@ -33,12 +33,12 @@ impl Pages {
         Some(Pages { first, length, layout })
     }
 
-    /// Where they begin: at a page.
+    /// Returns the address of the first byte, which begins a page.
     pub fn as_ptr(&self) -> *mut u8 {
         self.first.as_ptr()
     }
 
-    /// In bytes, as it was asked for.
+    /// Returns the length that was asked for, in bytes.
     pub fn length(&self) -> usize {
         self.length
     }

@@ -9,11 +9,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Files that are sent at one time.
 const MOST: usize = 32;
-/// And of those to one address. Hosts behind a router share one.
+/// Files that are sent at one time to one address, which hosts behind a router share. Hosts behind a router share one.
 const MOST_OF_ONE: usize = 4;
 /// Connections that are sent a file or wait for it.
 const MOST_WAITING: usize = 512;
-/// And of those from one address.
+/// Connections from one address that are sent a file or wait for it.
 const MOST_WAITING_OF_ONE: usize = 64;
 
 /// Connections that are sent a file or wait for it; clones share them.
