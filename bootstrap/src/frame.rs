@@ -20,7 +20,7 @@ pub enum WireError {
     Unreadable {
         /// Length of the body in bytes.
         length: usize,
-        /// What the decoder found.
+        /// Error of the decoder.
         source: postcard::Error,
     },
     /// A message that does not fit a frame.
@@ -84,7 +84,7 @@ impl FrameReader {
 }
 
 impl FrameReader {
-    /// What was read and not taken: it belongs to whoever reads next.
+    /// Returns bytes that were read and not taken: they belong to the next reader.
     pub fn into_rest(mut self) -> Vec<u8> {
         self.buffer.split_off(self.taken)
     }

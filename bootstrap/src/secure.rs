@@ -33,7 +33,7 @@ impl Token {
         Some(Token(number.to_be_bytes()))
     }
 
-    /// As it is put into the environment.
+    /// Writes the token as the environment has it.
     pub fn reveal(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.0))
     }

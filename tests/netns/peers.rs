@@ -1,4 +1,4 @@
-//! What the table of tests/README.md says of peers: their own launchers, as Debian packages them, on the lab's
+//! Claims of tests/README.md on peers: their own launchers, as Debian packages them, on the lab's
 //! hosts.
 
 use crate::support::{Field, launch_directory};

@@ -40,7 +40,7 @@ pub enum CodecError {
     Unreadable {
         /// Its length.
         length: usize,
-        /// What the decoder found.
+        /// Error of the decoder.
         source: postcard::Error,
     },
     /// A head that cannot be written.

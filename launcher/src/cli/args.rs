@@ -1,4 +1,5 @@
-//! What was typed. [`crate::cli::lower`] turns it into what was meant, after which nothing reads it again.
+//! Arguments as they were typed. [`crate::cli::lower`] turns them into a job, after which nothing reads them
+//! again.
 
 mod application;
 mod bench;

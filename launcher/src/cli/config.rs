@@ -90,7 +90,7 @@ impl Found {
 struct Checked {
     path: PathBuf,
     is_trusted: bool,
-    /// What has changed since it was trusted.
+    /// File that has changed since it was trusted.
     changed: Option<PathBuf>,
     profiles: Vec<(String, Vec<Given>)>,
     defaults: Vec<Given>,

@@ -1,4 +1,4 @@
-//! What the user typed.
+//! The command line, files of settings and help.
 //!
 //! | files | subject |
 //! |---|---|

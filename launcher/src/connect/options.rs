@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// How hosts are reached and where the agent is kept.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectOptions {
-    /// What is known of hosts beside their names.
+    /// Table of hosts from a file: addresses, users, ports, slots.
     pub(crate) book: HostTable,
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl ConnectOptions {
         is_local && !self.here
     }
 
-    /// What of it is for SSH.
+    /// Picks the options that are for SSH.
     pub(crate) fn ssh(&self) -> SshOptions {
         SshOptions {
             config: self.ssh_config.clone(),

@@ -1,5 +1,5 @@
-//! What an agent is to be told: frames in order, those that let all others go first, and the credit that
-//! its output has.
+//! The way to an agent: frames in order, those that let all others go first, and the credit that its
+//! output has.
 
 use bytes::Bytes;
 use rlaunch_bootstrap::wire::{self, ToAgent, WireError};
@@ -27,7 +27,7 @@ pub(crate) struct Outbox {
     at_once: watch::Sender<bool>,
 }
 
-/// What an agent is to be told.
+/// The end of an [`Outbox`] that writes to the agent.
 pub(crate) struct OutboxReceiver {
     /// In this order, and before all else.
     pub(crate) first: mpsc::UnboundedReceiver<Queued>,
@@ -131,7 +131,7 @@ impl Outbox {
         let _ = self.first.send((frame, room));
     }
 
-    /// The same for one that lets everything else go first.
+    /// Queues a low-priority frame.
     pub(crate) fn send_last(&self, frame: Bytes) {
         let _ = self.last.send(frame);
     }

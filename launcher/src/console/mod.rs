@@ -1,4 +1,4 @@
-//! What every part of the launcher says and waits with.
+//! Messages, exit codes and deadlines of every part of the launcher.
 //!
 //! | files | subject |
 //! |---|---|

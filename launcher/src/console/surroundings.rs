@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
     pub(crate) variables: Vec<(OsString, OsString)>,
-    /// Where a file is looked for first; empty for the working directory.
+    /// Directory in which a file is looked for first; empty for the working directory.
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
 }

@@ -5,14 +5,14 @@ use rlaunch_bootstrap::job::InterfaceAddress;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// What is said of a host.
+/// Settings of a host in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostEntry {
-    /// As -H has it.
+    /// Name as -H has it.
     pub(crate) name: String,
-    /// Where it stands, from 1.
+    /// Line in the file, from 1.
     pub(crate) line: usize,
-    /// What is dialled in its place.
+    /// Name or address that is dialled in its place.
     pub(crate) ssh: Option<String>,
     pub(crate) user: Option<String>,
     pub(crate) port: Option<u16>,
@@ -22,7 +22,7 @@ pub(crate) struct HostEntry {
 }
 
 impl HostEntry {
-    /// As a list of hosts has it: an IPv6 address would be mistaken for a name with slots.
+    /// Writes the name as a list of hosts has it: an IPv6 address would be mistaken for a name with slots.
     pub(crate) fn bracketed(&self) -> String {
         if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() }
     }

@@ -34,7 +34,7 @@ pub(crate) struct JobSpec {
     /// `None` numbers ranks as they are dealt out.
     pub(crate) rank_by: Option<RankBy>,
     pub(crate) oversubscribe: bool,
-    /// What it runs, at least one.
+    /// Programs, at least one.
     pub(crate) apps: Vec<AppSpec>,
     /// They are services: when a rank ends, the job does.
     pub(crate) serve: bool,
@@ -42,7 +42,7 @@ pub(crate) struct JobSpec {
     pub(crate) typed: Vec<OsString>,
     /// Nothing else goes along from this shell, to this machine's own agent neither.
     pub(crate) no_env: bool,
-    /// What a login on a host sets counts there before what goes along from here.
+    /// Variables that a login on a host sets count there before those that go along from here.
     pub(crate) login: bool,
     pub(crate) options: Options,
     pub(crate) preload: Vec<Preload>,
@@ -57,25 +57,25 @@ pub(crate) struct JobSpec {
     pub(crate) port_range: PortRange,
     /// MASTER_PORT, where the user has chosen it.
     pub(crate) master_port: Option<u16>,
-    /// Which addresses agents may use among themselves.
+    /// Addresses that agents may use among themselves.
     pub(crate) oob: addresses::Choice,
     /// The most children an agent has in the tree, when the user says so.
     pub(crate) radix: Option<u32>,
-    /// What agents of this job have in common.
+    /// Secret that agents of this job have in common.
     pub(crate) secret: Secret,
-    /// By which ranks of this job are known.
+    /// Token by which ranks of this job are known.
     pub(crate) token: Token,
     pub(crate) show: Vec<Show>,
     /// No rank is to be started.
     pub(crate) dry_run: Option<DryRun>,
-    /// Where it may begin again.
+    /// Restarts, where the job may begin again.
     pub(crate) restarts: Option<Restarts>,
     pub(crate) reach: ConnectOptions,
-    /// Where its events are written: a file, or `fd:N`.
+    /// Target of its events: a file, or `fd:N`.
     pub(crate) events: Option<String>,
     /// A record is kept of it.
     pub(crate) is_recorded: bool,
-    /// What ranks print to stdout goes to stderr.
+    /// Standard output of ranks goes to stderr.
     pub(crate) aside: bool,
 }
 
@@ -103,12 +103,12 @@ impl JobSpec {
         !matches!(self.map_by, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
     }
 
-    /// Where every rank runs, if no slots are open.
+    /// Maps ranks onto the hosts, if no slots are open.
     pub(crate) fn map_ranks(&self) -> Result<RankMap, MapError> {
         self.map_onto(&self.hosts)
     }
 
-    /// Where every rank runs, where the job's own hosts are these, with slots that are known.
+    /// Maps ranks onto these hosts in place of the job's own, whose slots are known.
     pub(crate) fn map_onto(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
         let by = |hosts: &[Host], ranks| {
             let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
@@ -120,7 +120,7 @@ impl JobSpec {
         }
     }
 
-    /// What setting ranks up needs of it. Who chooses a network for the first program does so for
+    /// Returns what setting ranks up needs. A network that is chosen for the first program is chosen for
     /// all.
     pub(crate) fn wishes(&self) -> Wishes<'_> {
         Wishes { options: &self.options, env: &self.first().env }

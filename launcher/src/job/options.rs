@@ -50,11 +50,11 @@ impl FromStr for Show {
 /// How output is wanted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutputOptions {
-    /// What each line starts with.
+    /// Tag that each line starts with.
     pub(crate) tag: Option<Pattern>,
-    /// Where each rank has files of its own.
+    /// Directory in which each rank has files of its own.
     pub(crate) directory: Option<PathBuf>,
-    /// What ranks write to stderr comes with their stdout.
+    /// Standard error of ranks comes with their standard output.
     pub(crate) merge_stderr: bool,
 }
 
@@ -73,17 +73,17 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// Of the first attempt.
+    /// Counts the first attempt.
     pub(crate) fn up_to(most: u32) -> Restarts {
         Restarts { most, done: 0 }
     }
 
-    /// Of the next attempt, where there may be one.
+    /// Counts the next attempt, where there may be one.
     pub(crate) fn next(self) -> Option<Restarts> {
         (self.done < self.most).then_some(Restarts { done: self.done + 1, ..self })
     }
 
-    /// What every rank is told of it, as torchrun's are, but for what `-x` has set.
+    /// Returns the variables that tell ranks of it, as torchrun's do, but for those that `-x` has set.
     pub(crate) fn env(self, explicit: &[String]) -> Vec<(String, String)> {
         let all = [
             (names::TORCHELASTIC_RESTART_COUNT, self.done),

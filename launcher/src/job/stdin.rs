@@ -35,7 +35,7 @@ impl FromStr for StdinArg {
     }
 }
 
-/// What is read, and by whom.
+/// Ranks that read standard input, and the file it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stdin {
     pub(crate) readers: Readers,
@@ -58,14 +58,14 @@ pub(crate) enum StdinError {
 }
 
 impl StdinError {
-    /// What could be meant.
+    /// Says what could be meant.
     pub(crate) fn hint(&self) -> Option<String> {
         Some("--stdin takes a rank, all, none or a file".into())
     }
 }
 
 impl Stdin {
-    /// What was asked for. Otherwise rank 0 reads a pipe or a file; a terminal is left alone, since
+    /// Follows the option. Without one, rank 0 reads a pipe or a file; a terminal is left alone, since
     /// reading it from the background would stop the job.
     pub(crate) fn of(asked: Option<&StdinArg>) -> Result<Stdin, StdinError> {
         let own = |readers| Stdin { readers, file: None };
@@ -85,7 +85,7 @@ impl Stdin {
         }
     }
 
-    /// What another attempt at the same job reads: a file anew, and nothing of what the first has
+    /// Returns what another attempt at the same job reads: a file anew, and nothing of what the first has
     /// taken from this process's own.
     pub(crate) fn once_more(self) -> Stdin {
         let readers = if self.file.is_some() { self.readers } else { Readers::Nobody };

@@ -1,4 +1,4 @@
-//! What a job becomes on its hosts: pure functions of what the hosts have.
+//! The plan of a job on its hosts: pure functions of what the hosts have.
 //!
 //! | files | subject |
 //! |---|---|

@@ -65,7 +65,7 @@ impl Setup {
     }
 }
 
-/// What was asked for of ranks' places and networks.
+/// Lowers the options for ranks' places and networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     /// How ranks are dealt to the NUMA nodes of their host.

@@ -117,7 +117,7 @@ fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What has begun with the ranks.
+/// Parts of a job that begin with its ranks.
 pub(crate) struct Met {
     pub(crate) writer: output::Writer,
     pub(crate) relay: Relay,

@@ -55,7 +55,7 @@ pub(crate) fn files(options: &OutputOptions, ranks: u32) -> Result<Option<Files>
     files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
-/// What the thread has to handle, with what it takes of its node's room where no credit pays for it.
+/// Work of the thread, with its part of the node's room where no credit pays for it.
 enum Item {
     Said(Said, Option<Reserved>),
     /// A rank's process, before anything that it wrote.
@@ -109,7 +109,7 @@ pub(crate) struct Writer {
 
 /// How output is shown, and who is given credit for it.
 pub(crate) struct Setup {
-    /// What each line starts with.
+    /// Tag that each line starts with.
     pub(crate) tags: Option<Tags>,
     /// Each rank's own.
     pub(crate) files: Option<Files>,
@@ -215,7 +215,7 @@ impl Thread {
             };
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
             match item {
-                // What is kept by rank is bounded by their number, not by what agents say.
+                // Records by rank are bounded by the number of ranks, not by what agents say.
                 Ok(Item::Said(Said { source: (rank, _), .. }, _) | Item::Started(rank, ..))
                     if rank.0 >= self.ranks => {}
                 Ok(Item::Said(said, _room)) => {

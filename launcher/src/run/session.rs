@@ -29,7 +29,7 @@ const UNHANDLED: usize = MAX_FRAME;
 pub(crate) struct Event {
     pub(crate) node: NodeId,
     pub(crate) what: What,
-    /// What it takes of its node's [`UNHANDLED`].
+    /// Part of its node's [`UNHANDLED`].
     pub(crate) room: Option<Reserved>,
 }
 
@@ -119,7 +119,7 @@ struct Session {
     events: mpsc::UnboundedSender<Event>,
     output: Output,
     credit: Credit,
-    /// What is left of [`UNHANDLED`].
+    /// Rest of [`UNHANDLED`].
     room: Arc<Semaphore>,
     unread: Arc<UnreadCommands>,
     stdin: Feed,

@@ -40,7 +40,7 @@ enum Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Again {
     pub(super) pause: Duration,
-    /// What is being waited for, in the words of [`crate::console::waiting`].
+    /// Names of what is waited for, in the words of [`crate::console::waiting`].
     pub(super) stage: &'static str,
 }
 

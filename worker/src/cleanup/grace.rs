@@ -24,7 +24,7 @@ pub(crate) struct Grace {
     memory: Option<SharedMemory>,
 }
 
-/// What is still to be done before KILL.
+/// Work left before KILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// TERM, and to wait for so long.
@@ -51,7 +51,7 @@ impl Grace {
         self.write(KILL_AT, at.saturating_duration_since(self.begin));
     }
 
-    /// What is left of it at `now`.
+    /// Returns the rest of the grace at `now`.
     pub(crate) fn left(&self, now: Instant) -> Left {
         if self.memory.is_none() {
             return Left::Term(UNKNOWN);

@@ -76,7 +76,7 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
             // An agent that has seen the job out has removed its cgroup as well.
             let has_seen_it_out = code == ExitCode::SUCCESS;
             let cgroup = if has_seen_it_out { None } else { Cgroup::tagged(tag) };
-            // Who tells a guardian to end when its agent is gone already has waited for long enough.
+            // A TERM that comes when the agent is gone already ends the grace: its sender has waited.
             if !has_seen_it_out && signal != Signal::SIGTERM {
                 let_end(agent, cgroup.as_ref(), grace, watched);
             }

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// What tells processes to end: one that is stopped takes its TERM only when it runs.
+/// Signals that tell processes to end: a stopped one takes its TERM only when it runs.
 pub(crate) const TERM: &[Signal] = &[Signal::SIGTERM, Signal::SIGCONT];
 
 /// Signals that tell what an agent has left to end. Its ranks, each of which leads a group in the agent's
@@ -116,7 +116,7 @@ pub(crate) fn kill_all(spared: Option<Pid>, mut collect: impl FnMut()) {
     while empty_looks < EMPTY_LOOKS && Instant::now() < until {
         let found = reach_new(&mut reached, spared, |pid| {
             let group = getpgid(Some(pid)).ok().filter(|&group| group != own_group);
-            // What has no group here has 0, and 1 would be every process that there is.
+            // A process without a group here has 0, and 1 would be every process that there is.
             if let Some(group) = group.filter(|group| group.as_raw() > 1)
                 && groups.insert(group)
             {

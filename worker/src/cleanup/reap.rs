@@ -32,9 +32,9 @@ const AGAIN: Duration = Duration::from_millis(2);
 const PACE: Duration = Duration::from_millis(20);
 /// How long an agent that does not hang may take to tell its ranks to end.
 const REACTS: Duration = Duration::from_millis(500);
-/// That many looks in a row must find nothing: one may miss processes that fork and end at once.
+/// Looks in a row that must find nothing: one may miss processes that fork and end at once.
 const EMPTY_LOOKS: usize = 10;
-/// The same beside cgroups, where there were some: hardly any process has left its own.
+/// Looks in a row where there were cgroups: hardly any process has left its own.
 const EMPTY_LOOKS_BESIDE: usize = 2;
 
 /// Ends the processes of a job (`all`: of every job) of this user, and first its agent if that is named;
@@ -115,7 +115,7 @@ fn end_agent(job: &str, lost: Lost) {
             comes_true(VANISH, AGAIN, has_ended);
         }
     }
-    // Where both were killed, or seemed to be there only as they were just about to go.
+    // Both were killed, or seemed to be there only as they were just about to go.
     let_end(job, lost.agent, rest());
 }
 
@@ -175,7 +175,7 @@ fn end_processes(job: &str) -> Result<usize, String> {
     let cgroups = Cgroup::of_job(job);
     let mut found = HashSet::new();
     let mut empty_looks = 0;
-    // Of a cgroup, the kernel says that it is empty.
+    // The kernel says whether a cgroup is empty.
     let enough = if cgroups.is_empty() { EMPTY_LOOKS } else { EMPTY_LOOKS_BESIDE };
     loop {
         for cgroup in &cgroups {
@@ -215,7 +215,7 @@ fn end_the_hasty(job: &str, found: &mut HashSet<Pid>) -> bool {
             end_each(&[pid], found);
             is_one = true;
         }
-        // Where there is one processor, others run as well.
+        // On one processor, other processes run as well.
         std::thread::yield_now();
     }
     is_one
@@ -234,7 +234,7 @@ fn end_each(left: &[Pid], found: &mut HashSet<Pid>) {
     let signal = if are_new { Signal::SIGSTOP } else { Signal::SIGKILL };
     for &pid in left {
         let group = getpgid(Some(pid)).ok().filter(|&group| group != getpgrp());
-        // What has no group here has 0, and 1 would be every process that there is.
+        // A process without a group here has 0, and 1 would be every process that there is.
         if let Some(group) = group.filter(|group| group.as_raw() > 1) {
             let _ = killpg(group, signal);
         }

@@ -77,7 +77,7 @@ pub(crate) struct Ranks {
     stdin: Stdin,
     /// Output says when it was read.
     stamped: bool,
-    /// What ranks write to stderr comes with their stdout.
+    /// Standard error of ranks comes with their standard output.
     merged: bool,
     /// Set when no process of the job is left.
     abandoned: watch::Sender<bool>,
@@ -120,7 +120,7 @@ pub(crate) struct Place {
     pub(crate) spared: Option<Pid>,
     /// Their cgroup, where they may have one.
     pub(crate) cgroup: Option<Cgroup>,
-    /// What the guardian is to know of their grace.
+    /// Memory by which the guardian knows their grace.
     pub(crate) grace: Grace,
 }
 

@@ -173,10 +173,12 @@ unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     pid
 }
 
-/// See above.
+/// Calls clone3(2) with a child that runs [`become_program`]; returns its process id, or the negative
+/// error number.
 ///
 /// # Safety
-/// As above.
+/// `args` asks for CLONE_VM, CLONE_VFORK and a stack of its own; `child` and that stack live until the
+/// call returns, and what `child` points to is what [`become_program`] requires.
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     let pid: isize;

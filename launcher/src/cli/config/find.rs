@@ -32,7 +32,7 @@ pub(super) struct ReadFile {
     pub(super) text: String,
     /// The user has named it, or trusts it, or it is the user's own.
     pub(super) is_trusted: bool,
-    /// What has changed since it was trusted: itself, or a file that it names.
+    /// Change since it was trusted: of itself, or of a file that it names.
     pub(super) changed: Option<PathBuf>,
 }
 

@@ -193,7 +193,7 @@ mod tests {
         assert!(of("env A=./here x").contains("2+./here"));
         assert!(of(r"sh ./h\ere").contains("2+./here"));
         assert!(of("sh <>./here").contains("2+./here"));
-        // What a command writes is not a part of it.
+        // A file that a command writes is not a part of it.
         for written in ["sh -c 'x >here'", "sh -c 'x >>here 2>&1'", "sh -c 'x 2> here; y'"] {
             assert!(!of(written).contains("+here"), "{}", of(written));
         }

@@ -123,7 +123,7 @@ pub(super) fn effect(key: &str) -> &'static str {
 #[derive(Clone, Debug)]
 pub(crate) struct Aside {
     path: PathBuf,
-    /// What has changed since the file was trusted: itself, or a file that it names.
+    /// Change since the file was trusted: of itself, or of a file that it names.
     changed: Option<PathBuf>,
     /// Each key with its line.
     keys: Vec<(String, usize)>,

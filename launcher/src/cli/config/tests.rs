@@ -257,7 +257,7 @@ fn an_untrusted_file_takes_nothing_away_from_the_users_own() {
     assert!(args.program.no_env);
     assert_eq!(found.book.entries[0].name, "o");
     assert!(found.warning().is_some());
-    // Of harmless keys, too, the user's own count; others do not even add to them.
+    // The user's own harmless keys count, too; others do not even add to them.
     let own =
         "[defaults]\nkill-after = 300\nrequire-rdma = true\nradix = 3\nmerge-stderr = false\n";
     let near = "[defaults]\nkill-after = 0\nrequire-rdma = false\nradix = 9\nmerge-stderr = true\n\

@@ -216,7 +216,7 @@ mod tests {
         store.trust(&file, "# a", &[]).unwrap();
         assert!(trusts(&file, "# a"));
         assert_eq!(store.state(&file, "# b"), Some(State::Changed(file.clone())));
-        // The same content elsewhere, behind a link, or a link in its place, is not.
+        // Equal content elsewhere, behind a link, or a link in its place, is not.
         let other = scratch.path().join("other");
         fs::create_dir(&other).unwrap();
         symlink(&file, other.join("rlaunch.toml")).unwrap();

@@ -163,7 +163,7 @@ fn variables(
     let (mut env, explicit) = rank_env::forwarded(std::env::vars_os(), wanted)?;
     let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
     if network.init_timeout.is_some() && !explicit.iter().any(|asked| asked == name) {
-        // What is typed wins over what the shell has.
+        // An option that was typed wins over the shell's variable.
         env.retain(|var| var.name != name);
     }
     for var in &env {
@@ -227,7 +227,7 @@ pub(crate) fn connect_options(args: ReachArgs) -> Result<ConnectOptions, JobErro
     })
 }
 
-/// What was asked for of ranks' places and networks.
+/// Lowers the options for ranks' places and networks.
 fn options(
     placing: PlacingArgs,
     network: NetworkArgs,
@@ -294,7 +294,7 @@ fn mention_files(argv: &[OsString], script: Option<&ScriptCheck>, here: &Path) {
     }
 }
 
-/// What the hosts must have for `path` to be run, when this machine has it.
+/// Says what the hosts must have for `path` to be run, when this machine has it.
 fn check(path: &OsStr, here: &Path) -> Option<ScriptCheck> {
     let metadata = fs::metadata(here.join(path)).ok().filter(fs::Metadata::is_file)?;
     let content = (metadata.len() <= COMPARED).then(|| fs::read(here.join(path)).ok()).flatten();

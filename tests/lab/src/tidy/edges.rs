@@ -22,7 +22,7 @@ pub(super) struct Edge {
     pub(super) to: String,
     pub(super) file: PathBuf,
     pub(super) line: usize,
-    /// What is written there.
+    /// Content to be written.
     pub(super) path: String,
 }
 

@@ -1,11 +1,11 @@
-//! What tidy finds, and which of it is known already.
+//! Findings of tidy, and which of them are known already.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 
-/// What is looked for.
+/// Kind of violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
     /// A room uses one that does not lie below it. The subject is `from → to`.

@@ -60,7 +60,7 @@ impl<'a> Graph<'a> {
                 groups.push(group);
             }
         }
-        // What uses something reaches all that it reaches, and more.
+        // A room that uses another reaches all that it reaches, and more.
         groups.sort_by_key(|group| {
             let all = group.iter().flat_map(|node| &reached[node]).chain(group);
             all.collect::<BTreeSet<_>>().len()

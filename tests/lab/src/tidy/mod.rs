@@ -31,11 +31,11 @@ use order::Order;
 use sizes::Page;
 use workspace::{Crate, Sources, called, crates, owner, read_sources};
 
-/// Where the tables are, from the workspace.
+/// Path of the tables, from the workspace.
 const KNOWN_TABLE: &str = "tests/lab/src/tidy/known.rs";
 const ROOMS_TABLE: &str = "tests/lab/src/tidy/rooms.rs";
 
-/// What the sources are held against.
+/// Rules that the sources are held against.
 struct Rules<'a> {
     orders: &'a [Order],
     pages: &'a [Page],
@@ -50,7 +50,7 @@ const RULES: Rules<'_> = Rules {
     known: known::KNOWN,
 };
 
-/// What to look at, and what to print.
+/// Crates to look at, and how much to print.
 #[derive(Debug, Default)]
 pub struct Look<'a> {
     /// Only the crate of this name or folder.

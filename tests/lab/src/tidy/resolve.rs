@@ -150,7 +150,7 @@ fn defined(items: &[Item]) -> BTreeSet<String> {
 /// One name of a `use`.
 pub(super) struct Leaf {
     pub(super) path: Vec<String>,
-    /// What it is called here.
+    /// Name of it here.
     name: String,
     pub(super) line: usize,
     is_glob: bool,
