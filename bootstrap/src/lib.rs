@@ -1,6 +1,6 @@
 //! What rlaunch's launcher and its agents must agree on.
 //!
-//! In reading order: who is who ([`id`], [`names`]), what a node has ([`inventory`]), what a job is to one node
+//! In reading order: identities ([`id`], [`names`]), what a node has ([`inventory`]), what a job is to one node
 //! ([`job`]) and what its ranks link ([`library`]), what crosses a control channel ([`wire`]) and how
 //! there is one where a shell gives no stdin ([`callback`]), how long the two wait ([`awake`]), which
 //! strangers a door has room for ([`crowd`]), how agents join one another ([`tree`]), every environment

@@ -15,7 +15,7 @@ pub enum Reaped {
         ended: usize,
         /// How many shared-memory files were removed.
         segments: u32,
-        /// Names of the user's processes of which nobody can tell whether they are the job's; often empty.
+        /// Names of the user's processes that may be the job's, which cannot be told; often empty.
         hidden: String,
     },
     /// Processes that could not be ended.

@@ -174,7 +174,7 @@ impl Setup {
         self.conclude(done.into_iter())
     }
 
-    /// What a host is to have. `key`: the user's key as well.
+    /// Keys and files that a host is to have. `key`: the user's key as well.
     fn wanted(&self, way: &Way, key: bool) -> Wanted {
         let blob = way.line.split(' ').nth(1).unwrap_or_default();
         Wanted {

@@ -27,7 +27,7 @@ pub(crate) struct ConnectOptions {
     pub(crate) new_hosts: Option<NewHostsRule>,
     /// Handshakes at one time, where the user says so.
     pub(crate) fanout: Option<u16>,
-    /// Hosts may not be there yet: a name that nobody knows and a port where nobody listens are
+    /// Hosts may not be there yet: a name that is not known and a port that refuses are
     /// tried again for a while.
     pub(crate) patient: bool,
 }

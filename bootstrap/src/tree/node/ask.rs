@@ -19,7 +19,7 @@ impl Node {
         if self.aborted.is_some() {
             return;
         }
-        // Where too much waits already, the refusal is that of a store without room.
+        // If too much waits already, the refusal is that of a store without room.
         let Some(request) = self.pass_up(origin) else { return };
         match self.parent {
             Some(parent) => self.send_with(parent, Message::Ask { request }, question),

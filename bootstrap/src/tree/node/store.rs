@@ -218,7 +218,7 @@ impl Node {
         Ok(())
     }
 
-    /// Where the request of this number came from, once.
+    /// Returns the origin of the request of this number, once.
     pub(super) fn origin_of(&mut self, request: u64) -> Option<Origin> {
         self.store.pending.remove(&request)
     }

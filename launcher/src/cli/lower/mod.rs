@@ -65,9 +65,12 @@ pub(crate) fn job(args: Args) -> Result<JobSpec, JobError> {
     let (hosts, local) = hosts_of_job(&named, &others, &found, &mut reach)?;
     args.foreign.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
-    let wanted = wanted_variables(&args.network, args.program.env, args.program.env_file);
-    let wanted =
-        rank_env::Wanted { nothing_else: args.program.no_env, login: args.program.login, ..wanted };
+    let wanted = rank_env::Wanted {
+        named: named_variables(&args.network, args.program.env),
+        files: args.program.env_file,
+        nothing_else: args.program.no_env,
+        login: args.program.login,
+    };
     let (env, explicit) = variables(&wanted, &args.network)?;
     let script = |argv: &[OsString]| {
         let script = script_of(argv).and_then(|path| check(path, &here));
@@ -140,19 +143,14 @@ pub(crate) fn job(args: Args) -> Result<JobSpec, JobError> {
     })
 }
 
-/// Names the variables that were asked for, the plugin that NCCL is to load among them.
-fn wanted_variables(
-    network: &NetworkArgs,
-    typed: Vec<OsString>,
-    files: Vec<PathBuf>,
-) -> rank_env::Wanted {
+/// Lists the variables that were asked for by name, the plugin that NCCL is to load among them.
+fn named_variables(network: &NetworkArgs, typed: Vec<OsString>) -> Vec<OsString> {
     let plugin = network.nccl_net_plugin.iter().map(|path| {
         let mut variable = OsString::from("NCCL_NET_PLUGIN=");
         variable.push(path);
         variable
     });
-    let named = plugin.chain(typed).collect();
-    rank_env::Wanted { named, files, nothing_else: false, login: false }
+    plugin.chain(typed).collect()
 }
 
 /// Collects the variables that go along from this shell, and the names of those that were asked for.

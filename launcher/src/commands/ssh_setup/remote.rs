@@ -1,4 +1,4 @@
-//! What runs on a host: the script that lets keys in, and a look at where a login lands.
+//! Work on a host: the script that lets keys in, and a look at where a login lands.
 
 use super::error::SetupError;
 use super::shell::quote;
@@ -13,7 +13,7 @@ pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Both say little.
 const MOST: usize = 64 << 10;
 
-/// What a host is to have.
+/// Keys and files that a host is to have.
 #[derive(Clone, Default)]
 pub(super) struct Wanted {
     /// The line for authorized_keys, and what of it is the key itself.
