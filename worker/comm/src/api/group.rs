@@ -1,0 +1,78 @@
+//! Which ranks of the job a communicator has, and on which nodes they are.
+
+use crate::collectives::choice::Layout;
+use std::sync::Arc;
+
+/// The ranks of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// By rank of the communicator, ranks of the job.
+    pub(crate) ranks: Arc<[usize]>,
+    /// By rank of the communicator, which node it is on.
+    pub(crate) nodes: Arc<[u32]>,
+    /// This rank's place.
+    pub(crate) me: usize,
+}
+
+impl Group {
+    /// All ranks of a job; `nodes` by rank.
+    pub(crate) fn world(me: usize, nodes: Arc<[u32]>) -> Group {
+        Group { ranks: (0..nodes.len()).collect(), nodes, me }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// This rank's place among those of its node, and how many they are.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        let own = self.nodes[self.me];
+        let before = self.nodes[..self.me].iter().filter(|node| **node == own).count();
+        (before, self.nodes.iter().filter(|node| **node == own).count())
+    }
+
+    /// As the choice of algorithms sees it.
+    pub(crate) fn layout(&self) -> Layout {
+        let nodes: Vec<usize> = self.nodes.iter().map(|node| *node as usize).collect();
+        Layout::new(self.me, &nodes)
+    }
+
+    /// The place of a rank of the job.
+    pub(crate) fn place(&self, rank: usize) -> Option<usize> {
+        // Worlds are in order, and most groups are worlds.
+        if self.ranks.get(rank) == Some(&rank) {
+            return Some(rank);
+        }
+        self.ranks.iter().position(|of_job| *of_job == rank)
+    }
+
+    /// The group of those with this rank's colour, by key and then by rank here; `colours` has
+    /// each rank's colour and key.
+    pub(crate) fn split(&self, colours: &[(u32, i64)]) -> Group {
+        let own = colours[self.me].0;
+        let mut places: Vec<usize> =
+            (0..self.size()).filter(|&place| colours[place].0 == own).collect();
+        places.sort_by_key(|&place| (colours[place].1, place));
+        Group {
+            ranks: places.iter().map(|&place| self.ranks[place]).collect(),
+            nodes: places.iter().map(|&place| self.nodes[place]).collect(),
+            me: places.iter().position(|&place| place == self.me).unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_splits_by_colour_and_orders_by_key() {
+        let world = Group::world(2, [0, 0, 1, 1].into());
+        assert_eq!(world.local(), (0, 2));
+        let odd = Group { me: 3, ..world.clone() }.split(&[(0, 0), (1, 5), (0, 0), (1, 4)]);
+        assert_eq!((&*odd.ranks, odd.me, odd.local()), (&[3, 1][..], 0, (0, 1)));
+        assert_eq!((odd.place(1), odd.place(0)), (Some(1), None));
+        let even = world.split(&[(0, 7), (1, 0), (0, 7), (1, 0)]);
+        assert_eq!((&*even.ranks, even.me), (&[0, 2][..], 1));
+    }
+}

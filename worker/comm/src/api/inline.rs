@@ -1,0 +1,196 @@
+//! Collectives of few bytes, step by step in the caller's own frame: nothing is lent, queued or
+//! looked up, for that would take longer than the messages.
+
+use crate::api::collectives::Collective;
+use crate::api::communicator::Communicator;
+use crate::collectives::reduce;
+use crate::collectives::schedule::{Exchange, Local, Place, Schedule, Span};
+use crate::progress::engine::direct::Sent;
+use crate::progress::engine::{Engine, Message};
+use crate::types::element::{ElementType, Op};
+use crate::types::error::{Cause, Operation};
+use rlaunch_sys::Sitting;
+use std::ops::Range;
+
+/// So many bytes of scratch memory are at hand.
+pub(crate) const LONGEST: usize = 1 << 10;
+
+/// The memory of a collective.
+struct Buffers<'a> {
+    /// Where it is not the output.
+    input: Option<&'a [u8]>,
+    output: &'a mut [u8],
+    scratch: &'a mut [u8],
+    element: ElementType,
+    op: Op,
+}
+
+impl Buffers<'_> {
+    fn range(&self, span: Span) -> Range<usize> {
+        let size = self.element.size();
+        span.start * size..(span.start + span.length) * size
+    }
+
+    #[inline]
+    fn read(&self, span: Span) -> Option<&[u8]> {
+        let range = self.range(span);
+        match (span.place, self.input) {
+            (Place::Input, Some(input)) => input.get(range),
+            (Place::Scratch, _) => self.scratch.get(range),
+            (Place::Input | Place::Output, _) => self.output.get(range),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, span: Span) -> Option<&mut [u8]> {
+        let range = self.range(span);
+        match span.place {
+            Place::Scratch => self.scratch.get_mut(range),
+            Place::Input | Place::Output => self.output.get_mut(range),
+        }
+    }
+
+    /// `None` where a span lies outside.
+    fn copy(&mut self, from: Span, to: Span) -> Option<()> {
+        if let (Place::Input, Some(input), Place::Output) = (from.place, self.input, to.place) {
+            let (from, to) = (self.range(from), self.range(to));
+            self.output.get_mut(to)?.copy_from_slice(input.get(from)?);
+            return Some(());
+        }
+        let mut bytes = [0; LONGEST];
+        let read = self.read(from)?;
+        let bytes = bytes.get_mut(..read.len())?;
+        bytes.copy_from_slice(read);
+        self.put(to, None, bytes)
+    }
+
+    /// Puts a message where it goes, reduced with what is at `with` if anything is.
+    #[inline]
+    fn put(&mut self, to: Span, with: Option<Span>, bytes: &[u8]) -> Option<()> {
+        let (element, op) = (self.element, self.op);
+        match with {
+            None => self.write(to)?.copy_from_slice(bytes),
+            Some(with) => {
+                if with != to {
+                    self.copy(with, to)?;
+                }
+                reduce::fold(op, element, self.write(to)?, bytes).ok()?;
+            }
+        }
+        Some(())
+    }
+
+    fn local(&mut self, local: Local) -> Option<()> {
+        match local {
+            Local::Copy { from, to } => self.copy(from, to),
+            Local::Fold { from, with, into } => {
+                let mut bytes = [0; LONGEST];
+                let read = self.read(from)?;
+                let bytes = bytes.get_mut(..read.len())?;
+                bytes.copy_from_slice(read);
+                self.put(into, Some(with), bytes)
+            }
+        }
+    }
+}
+
+impl Communicator {
+    /// Runs a collective of at most [`LONGEST`] bytes of each kind of memory.
+    pub(crate) fn run_inline(
+        &self,
+        collective: &Collective,
+        (input, output): (Option<&[u8]>, &mut [u8]),
+    ) -> Result<(), Cause> {
+        let Collective { element, op, .. } = *collective;
+        // Few need any, and zeros take time.
+        let (mut none, mut all);
+        let scratch: &mut [u8] = if collective.schedule.scratch == 0 {
+            none = [];
+            &mut none
+        } else {
+            all = [0; LONGEST];
+            &mut all
+        };
+        self.run_steps(collective, Buffers { input, output, scratch, element, op })
+    }
+
+    fn run_steps(&self, collective: &Collective, mut buffers: Buffers<'_>) -> Result<(), Cause> {
+        let schedule: &Schedule = &collective.schedule;
+        let element = collective.element;
+        let mut sitting = self.station.desk.sit();
+        let (context, number) = collective.number;
+        if let Some(cause) = sitting.parts().0.core.out_of_step(context, number) {
+            return Err(cause);
+        }
+        for step in &schedule.steps {
+            for local in &step.local {
+                buffers.local(*local).ok_or(Cause::GivenUp)?;
+            }
+            for exchange in &step.exchange {
+                let (to, bytes) = match *exchange {
+                    Exchange::Send { to, span } => (to, buffers.read(span).ok_or(Cause::GivenUp)?),
+                    Exchange::Signal { to } => (to, &[][..]),
+                    _ => continue,
+                };
+                let message = self.of_collective(collective, to);
+                if sitting.parts().0.send_now(&message, bytes) == Sent::Hindered {
+                    return Err(sitting.parts().0.obstacle(message.peer));
+                }
+            }
+            for exchange in &step.exchange {
+                let (from, span, with) = match *exchange {
+                    Exchange::Receive { from, span } => (from, Some(span), None),
+                    Exchange::ReceiveFold { from, with, span } => (from, Some(span), Some(with)),
+                    Exchange::Await { from } => (from, None, None),
+                    _ => continue,
+                };
+                let message = self.of_collective(collective, from);
+                let expected = span.map_or(0, |span| span.length * element.size());
+                self.receive_inline(
+                    &mut sitting,
+                    &message,
+                    (collective.operation, expected),
+                    |bytes| span.map_or(Some(()), |span| buffers.put(span, with, bytes)),
+                )?;
+            }
+        }
+        for exchange in schedule.steps.last().map_or(&[][..], |step| &step.exchange) {
+            if let Exchange::Send { to, .. } | Exchange::Signal { to } = *exchange {
+                let peer = self.of_collective(collective, to).peer;
+                if !sitting.parts().0.has_sent(peer) {
+                    self.flush(&mut sitting, peer, collective.operation)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn of_collective(&self, collective: &Collective, peer: usize) -> Message {
+        let (context, tag) = collective.number;
+        Message { peer: self.group.ranks[peer], context, tag }
+    }
+
+    #[inline]
+    fn receive_inline(
+        &self,
+        sitting: &mut Sitting<'_, Engine>,
+        message: &Message,
+        (operation, expected): (Operation, usize),
+        mut put: impl FnMut(&[u8]) -> Option<()>,
+    ) -> Result<(), Cause> {
+        let (mut came, mut went) = (0, Some(()));
+        let take = |bytes: &[u8]| {
+            came = bytes.len();
+            went = if came == expected { put(bytes) } else { None };
+        };
+        let is_short = self.await_message(sitting, message, operation, take)?;
+        if is_short && came == expected {
+            return went.ok_or(Cause::GivenUp);
+        }
+        let engine = sitting.parts().0;
+        let offered = if is_short { None } else { engine.offered(message) };
+        let length = offered.unwrap_or(came as u64);
+        Err(engine.core.uneven(message.peer, length, expected))
+    }
+}

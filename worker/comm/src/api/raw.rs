@@ -1,0 +1,387 @@
+//! The same calls for other languages: elements are named at run time, and what was begun is held
+//! by a value instead of a scope. Memory is bytes; lengths are whole elements.
+
+use crate::api::communicator::{Communicator, Received};
+use crate::progress::engine::stretch::{Stretch, Target};
+use crate::progress::engine::{Engine, Key, Owner};
+use crate::types::element::{ElementType, Op};
+use crate::types::error::{Cause, CommError, Operation};
+use rlaunch_sys::{Lease, Loan, Loans};
+use std::sync::Arc;
+
+pub use crate::api::collectives::{Given, Kind};
+
+/// [`Communicator::recv`], or [`Communicator::recv_any`] where no rank is named.
+pub fn receive(
+    comm: &Communicator,
+    (bytes, element): (&mut [u8], ElementType),
+    (from, tag): (Option<usize>, u32),
+) -> Result<Received, CommError> {
+    let received = match from {
+        Some(from) => comm.recv(bytes, from, tag),
+        None => comm.recv_any(bytes, tag),
+    }?;
+    whole(received, element, Operation::Receive { from, tag })
+}
+
+/// [`Communicator::sendrecv`]; a rank and a tag each.
+pub fn exchange(
+    comm: &Communicator,
+    data: &[u8],
+    to: (usize, u32),
+    (into, element): (&mut [u8], ElementType),
+    (from, tag): (usize, u32),
+) -> Result<Received, CommError> {
+    let received = comm.sendrecv(data, to, into, (from, tag))?;
+    whole(received, element, Operation::Receive { from: Some(from), tag })
+}
+
+/// Any of the collectives.
+pub fn collective(
+    comm: &Communicator,
+    kind: Kind,
+    what: (ElementType, Op),
+    given: Given<'_, u8>,
+) -> Result<(), CommError> {
+    comm.collective_of(kind, what, given)
+}
+
+/// From bytes to elements.
+fn whole(
+    received: Received,
+    element: ElementType,
+    operation: Operation,
+) -> Result<Received, CommError> {
+    let (length, size) = (received.length, element.size());
+    if !length.is_multiple_of(size) {
+        return Err(CommError { operation, cause: Cause::Ragged { length, size } });
+    }
+    Ok(Received { length: length / size, ..received })
+}
+
+/// Something that goes on. Given up when it is dropped, as by an
+/// [interrupted](Communicator::end_waits_by) wait.
+#[derive(Debug)]
+#[must_use = "it is given up when it is dropped"]
+pub struct Pending {
+    comm: Arc<Communicator>,
+    key: Key,
+    operation: Operation,
+    /// Of an element, in bytes.
+    size: usize,
+    is_over: bool,
+    loans: [Option<Loan>; 2],
+}
+
+/// Begins [`Communicator::send`].
+///
+/// # Safety
+///
+/// `data` can be read, and nobody writes to it, until the request is dropped.
+#[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
+pub unsafe fn isend(
+    comm: &Arc<Communicator>,
+    data: &[u8],
+    (to, tag): (usize, u32),
+) -> Result<Pending, CommError> {
+    let operation = Operation::Send { to, tag };
+    let message = comm.message(to, tag).map_err(|cause| CommError { operation, cause })?;
+    // SAFETY: `data` stays until the request is dropped, which takes it back.
+    let loan = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
+    let from = Stretch::all(loan, data.len());
+    Ok(Pending::begin(comm, (operation, 1), [Some(loan), None], |engine, loans| {
+        let key = engine.request(operation);
+        engine.send(message, from, Owner::Request(key), loans);
+        key
+    }))
+}
+
+/// Begins [`receive`].
+///
+/// # Safety
+///
+/// Nobody else touches `bytes` until the request is dropped.
+#[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
+pub unsafe fn ireceive(
+    comm: &Arc<Communicator>,
+    (bytes, element): (&mut [u8], ElementType),
+    (from, tag): (Option<usize>, u32),
+) -> Result<Pending, CommError> {
+    let operation = Operation::Receive { from, tag };
+    let source = comm.source(from, tag);
+    let source = source.map_err(|cause| CommError { operation, cause })?;
+    // SAFETY: `bytes` is nobody else's until the request is dropped, which takes it back.
+    let loan = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
+    let target = Target { into: Stretch::all(loan, bytes.len()), fold: None };
+    Ok(Pending::begin(comm, (operation, element.size()), [Some(loan), None], |engine, loans| {
+        let key = engine.request(operation);
+        comm.post(engine, (source, tag), (target, Owner::Request(key)), loans);
+        key
+    }))
+}
+
+/// Begins [`collective`].
+///
+/// # Safety
+///
+/// Of what is given, nobody writes to the input, and nobody else touches the output, until the
+/// request is dropped.
+#[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
+pub unsafe fn icollective(
+    comm: &Arc<Communicator>,
+    kind: Kind,
+    (element, op): (ElementType, Op),
+    given: Given<'_, u8>,
+) -> Result<Pending, CommError> {
+    let operation = Operation::Collective(kind.name());
+    let asked = comm.asked(kind, element, &given);
+    let asked = asked.map_err(|cause| CommError { operation, cause })?;
+    let (input, output) = match given {
+        Given::Apart(input, output) => (Some(input), output),
+        Given::InPlace(data) => (None, data),
+    };
+    // SAFETY: the output is nobody else's until the request is dropped, which takes it back.
+    let loan = unsafe { lend(comm, output.as_mut_ptr(), output.len(), true) };
+    let output = Stretch::all(loan, output.len());
+    let read = input.map(|input| {
+        // SAFETY: the input stays until the request is dropped, which takes it back.
+        let loan = unsafe { lend(comm, input.as_ptr().cast_mut(), input.len(), false) };
+        (loan, Stretch::all(loan, input.len()))
+    });
+    let input = read.map_or(output, |(_, input)| input);
+    let plan = comm.plan(comm.prepare(asked, op), input, output);
+    let loans = [Some(loan), read.map(|(loan, _)| loan)];
+    Ok(Pending::begin(comm, (operation, 1), loans, |engine, loans| {
+        engine.start(operation, plan, loans)
+    }))
+}
+
+/// Memory of the program's that devices were told of once: messages from and to any part of it need
+/// no more of that. Devices forget it when this is dropped; a message that is still on its way then
+/// fails, and takes the peer along.
+#[derive(Debug)]
+pub struct Registration {
+    comm: Arc<Communicator>,
+    lease: Option<Lease>,
+}
+
+/// Tells all devices of memory.
+///
+/// # Safety
+///
+/// The bytes at `first` are mapped until the registration is dropped, and may be written to if
+/// `writable`. While no message is sent from or received into them, they are the caller's.
+#[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
+pub unsafe fn register(
+    comm: &Arc<Communicator>,
+    (first, length, writable): (*mut u8, usize, bool),
+) -> Result<Registration, CommError> {
+    comm.own().map_err(|cause| CommError { operation: Operation::Register, cause })?;
+    let tell = |engine: &mut Engine, loans: &Loans, lease| engine.tell(lease, loans);
+    // SAFETY: the bytes stay until the registration is dropped, which ends the lease.
+    let lease = unsafe { comm.station.desk.lease_raw((first, length, writable), tell) };
+    Ok(Registration { comm: comm.clone(), lease: Some(lease) })
+}
+
+impl Registration {
+    /// Has devices forget the memory; `false`, and nothing is changed, while a message is sent from or
+    /// received into it.
+    pub fn end(&mut self) -> bool {
+        let desk = &self.comm.station.desk;
+        self.lease = self.lease.take().and_then(|lease| match desk.is_inherited() {
+            true => None,
+            false => desk.end_lease(lease).err(),
+        });
+        self.lease.is_none()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.comm.station.desk.revoke(lease);
+        }
+    }
+}
+
+/// Lends memory to the engine.
+///
+/// # Safety
+///
+/// As of [`rlaunch_sys::Desk::lend_raw`], until the loan is taken back.
+#[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
+unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: bool) -> Loan {
+    // SAFETY: the caller's promise is the same.
+    unsafe { comm.station.desk.lend_raw(first, length, writable) }
+}
+
+impl Pending {
+    fn begin(
+        comm: &Arc<Communicator>,
+        (operation, size): (Operation, usize),
+        loans: [Option<Loan>; 2],
+        begin: impl FnOnce(&mut Engine, &Loans) -> Key,
+    ) -> Pending {
+        let mut sitting = comm.station.desk.sit();
+        let (engine, lent) = sitting.parts();
+        let key = begin(engine, lent);
+        Pending { comm: comm.clone(), key, operation, size, is_over: false, loans }
+    }
+
+    fn own(&self) -> Result<(), CommError> {
+        let operation = self.operation;
+        self.comm.own().map_err(|cause| CommError { operation, cause })
+    }
+
+    /// Waits until it is done. Of a send, what it says is to whom.
+    pub fn wait(mut self) -> Result<Received, CommError> {
+        self.own()?;
+        let station = &self.comm.station;
+        let came = station.wait(&mut station.desk.sit(), self.key);
+        self.is_over = true;
+        self.comm.received(came, self.operation, self.size)
+    }
+
+    /// Goes on with everything, and says whether this is done, and what came of it; after that it
+    /// is good for nothing but to be dropped.
+    pub fn test(&mut self) -> Option<Result<Received, CommError>> {
+        if let Err(error) = self.own() {
+            return Some(Err(error));
+        }
+        let station = &self.comm.station;
+        let mut sitting = station.desk.sit();
+        let (engine, loans) = sitting.parts();
+        engine.progress(loans);
+        let came = engine.take(self.key)?;
+        drop(sitting);
+        self.is_over = true;
+        Some(self.comm.received(came, self.operation, self.size))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let desk = &self.comm.station.desk;
+        if desk.is_inherited() {
+            return;
+        }
+        if !self.is_over {
+            let station = &self.comm.station;
+            station.give_up(&mut desk.sit(), self.key, &Cause::GivenUp);
+        }
+        self.loans.iter().flatten().for_each(|loan| desk.take_back(*loan));
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "what is tested is called by other languages")]
+mod tests {
+    use super::*;
+
+    fn alone() -> Arc<Communicator> {
+        Arc::new(Communicator::from_env().unwrap())
+    }
+
+    #[test]
+    fn what_is_begun_ends_and_says_how_many_elements_came() {
+        let comm = alone();
+        let (data, mut into) = (vec![7; 1 << 20], vec![0; 2 << 20]);
+        // SAFETY: both buffers live longer than the requests.
+        let mut receives =
+            unsafe { ireceive(&comm, (&mut into, ElementType::F64), (None, 3)) }.unwrap();
+        assert!(receives.test().is_none());
+        // SAFETY: as above.
+        let sends = unsafe { isend(&comm, &data, (0, 3)) }.unwrap();
+        sends.wait().unwrap();
+        let received = receives.wait().unwrap();
+        assert_eq!(received, Received { from: 0, length: (1 << 20) / 8 });
+        assert_eq!(into[..1 << 20], data);
+    }
+
+    #[test]
+    fn what_is_dropped_takes_its_memory_back() {
+        let comm = alone();
+        let mut into = [0; 8];
+        // SAFETY: the buffer lives longer than the request.
+        let given_up = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
+        let loan = given_up.as_ref().unwrap().loans[0].unwrap();
+        assert_eq!(comm.station.desk.sit().parts().1.length(loan), Some(8));
+        drop(given_up);
+        assert_eq!(comm.station.desk.sit().parts().1.length(loan), None);
+        comm.send(&[9u8; 8], 0, 1).unwrap();
+        assert_eq!(into, [0; 8]);
+        comm.recv(&mut into, 0, 1).unwrap();
+        assert_eq!(into, [9; 8]);
+    }
+
+    #[test]
+    fn collectives_take_elements_by_their_number() {
+        let comm = alone();
+        let (input, mut output) = (5i32.to_ne_bytes(), [0; 4]);
+        let what = (ElementType::I32, Op::Sum);
+        let given = Given::Apart(&input[..], &mut output[..]);
+        collective(&comm, Kind::AllReduce, what, given).unwrap();
+        assert_eq!(i32::from_ne_bytes(output), 5);
+        let (long, mut copy) = (vec![3; 1 << 16], vec![0; 1 << 16]);
+        let given = Given::Apart(&long[..], &mut copy[..]);
+        // SAFETY: both buffers live longer than the request.
+        let pending = unsafe { icollective(&comm, Kind::AllGather, what, given) }.unwrap();
+        pending.wait().unwrap();
+        assert_eq!(copy, long);
+    }
+
+    /// A child that lives on, as a loader of data does, and calls into what it has inherited.
+    #[test]
+    fn a_forked_process_is_refused_and_says_no_goodbye() {
+        let comm = alone();
+        let mut into = [0; 8];
+        // SAFETY: the buffer lives longer than the request.
+        let begun = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
+        let mut begun = Some(begun.unwrap());
+        let registered = comm.buffer::<u8>(64).unwrap();
+        // SAFETY: the child calls into the communicator, which takes no lock of the parent's, and
+        // into the allocator, which the C library makes usable in children; it leaves by `_exit`.
+        let forked = unsafe { nix::unistd::fork() }.unwrap();
+        if let nix::unistd::ForkResult::Child = forked {
+            let refusals = [
+                comm.send(&[1u8], 0, 0).map(drop),
+                comm.recv_any(&mut [0u8], 0).map(drop),
+                comm.all_reduce(&[1u64], &mut [0], Op::Sum),
+                comm.barrier(),
+                comm.split(0, 0).map(drop),
+                comm.buffer::<u8>(1).map(drop),
+                begun
+                    .as_mut()
+                    .and_then(Pending::test)
+                    .unwrap_or(Ok(Received { from: 0, length: 0 }))
+                    .map(drop),
+                Err(comm.abort("in a child")),
+            ];
+            let is_refused = |refusal: &Result<(), CommError>| {
+                matches!(refusal, Err(CommError { cause: Cause::Forked, .. }))
+            };
+            let refused = refusals.iter().filter(|refusal| is_refused(refusal)).count();
+            drop((begun, registered));
+            let station = Arc::downgrade(&comm.station);
+            drop(comm);
+            let gone = usize::from(station.upgrade().is_none());
+            // SAFETY: it ends the process at once, and runs nothing of the harness.
+            unsafe { nix::libc::_exit((10 * gone + refused) as i32) };
+        }
+        let nix::unistd::ForkResult::Parent { child } = forked else { return };
+        let status = nix::sys::wait::waitpid(child, None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 18));
+        comm.send(&[9u8; 8], 0, 1).unwrap();
+        begun.take().map(Pending::wait).unwrap().unwrap();
+        assert_eq!(into, [9; 8]);
+    }
+
+    #[test]
+    fn half_an_element_is_none() {
+        let comm = alone();
+        comm.send(&[1u8; 6], 0, 0).unwrap();
+        let mut into = [0; 8];
+        let failed = receive(&comm, (&mut into, ElementType::F32), (Some(0), 0)).unwrap_err();
+        assert!(matches!(failed.cause, Cause::Ragged { length: 6, size: 4 }), "{failed}");
+    }
+}

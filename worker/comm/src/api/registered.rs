@@ -1,0 +1,119 @@
+//! Memory that is registered once.
+//!
+//! A device that reads or writes a long message by itself has to be told of its memory first, which
+//! pins its pages: 50 to 100 microseconds and more for each MiB. Without more ado that is done for each
+//! call. Memory that a program uses again and again is registered once: [`Communicator::buffer`] hands
+//! it out; Python and C register their own ([`crate::api::raw::register`]), as they do with NCCL.
+//!
+//! It is not found out by itself which memory is used again. A cache that goes by addresses must learn of
+//! every way by which memory can go away and other memory come to lie there, or it sends what is
+//! there no more: UCX and libfabric patch `munmap` and its kin in the running process for that, or
+//! use `userfaultfd`, which many containers forbid. Here memory is known for as long as its owner
+//! has promised that it stays, and no longer.
+
+use crate::api::communicator::Communicator;
+use crate::progress::station::Station;
+use crate::types::element::Element;
+use crate::types::error::{Cause, CommError, Operation};
+use rlaunch_sys::{LeasedPages, Pages};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Elements in memory that all devices know: messages from and to any part of it cost no
+/// registration. See [`Communicator::buffer`].
+pub struct Registered<T: Element> {
+    station: Arc<Station>,
+    /// Lease of the memory; `None` only while this is being dropped.
+    leased: Option<LeasedPages>,
+    elements: PhantomData<T>,
+}
+
+impl Communicator {
+    /// So many elements, zeros at first, in memory that all devices are told of now.
+    ///
+    /// On Linux before 5.12 with RDMA, a forked process has no part in it: it dies of touching it.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let comm = rlaunch_comm::Communicator::from_env()?;
+    /// let mut gradients = comm.buffer::<f32>(1 << 20)?;
+    /// for _step in 0..100 {
+    ///     gradients.fill(1.0);
+    ///     comm.broadcast(&mut gradients, 0)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn buffer<T: Element>(&self, length: usize) -> Result<Registered<T>, CommError> {
+        let failed = |cause| CommError { operation: Operation::Register, cause };
+        self.own().map_err(failed)?;
+        let pages = length.checked_mul(T::TYPE.size()).and_then(Pages::zeroed);
+        let none = || failed(Cause::Start(format!("no memory has {length} elements").into()));
+        let pages = pages.ok_or_else(none)?;
+        let station = self.station.clone();
+        let leased = station.desk.lease(pages, |engine, loans, lease| engine.tell(lease, loans));
+        Ok(Registered { station, leased: Some(leased), elements: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for Registered<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.leased.as_ref().map_or(&[], |leased| bytemuck::cast_slice(leased.bytes()))
+    }
+}
+
+impl<T: Element> DerefMut for Registered<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.leased.as_mut().map_or(&mut [], |leased| bytemuck::cast_slice_mut(leased.bytes_mut()))
+    }
+}
+
+impl<T: Element> fmt::Debug for Registered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered").field("length", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Element> Drop for Registered<T> {
+    fn drop(&mut self) {
+        if let Some(leased) = self.leased.take() {
+            self.station.desk.end_lease_of(leased);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::raw;
+
+    #[test]
+    fn registered_memory_is_memory() {
+        let comm = Communicator::from_env().unwrap();
+        let mut buffer = comm.buffer::<u64>(100_000).unwrap();
+        assert_eq!(buffer[..], vec![0; 100_000]);
+        buffer.fill(7);
+        let mut into = comm.buffer::<u64>(100_000).unwrap();
+        comm.sendrecv(&buffer, (0, 1), &mut into, (0, 1)).unwrap();
+        assert_eq!(into[..], buffer[..]);
+        assert!(comm.buffer::<f64>(usize::MAX / 4).is_err());
+        assert!(comm.buffer::<u8>(0).unwrap().is_empty());
+        drop(comm);
+        into.fill(1);
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "what is tested is called by other languages")]
+    fn a_registration_ends_once() {
+        let comm = Arc::new(Communicator::from_env().unwrap());
+        let mut memory = vec![0_u8; 1 << 16];
+        let raw = (memory.as_mut_ptr(), memory.len(), true);
+        // SAFETY: the memory outlives the registration.
+        let mut registration = unsafe { raw::register(&comm, raw) }.unwrap();
+        assert!(registration.end());
+        assert!(registration.end());
+    }
+}

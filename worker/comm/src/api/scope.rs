@@ -1,0 +1,187 @@
+//! Messages and collectives that go on while the program does something else.
+
+use crate::api::communicator::{Communicator, Received};
+use crate::progress::engine::stretch::{Stretch, Target};
+use crate::progress::engine::{Engine, Key, Owner};
+use crate::types::element::Element;
+use crate::types::error::{Cause, CommError, Operation};
+use rlaunch_sys::{self as sys, Loans, Memory};
+use std::cell::RefCell;
+
+/// Something that was begun in a [`Scope`].
+#[derive(Debug)]
+#[must_use = "it is waited for at the end of the scope, at the latest"]
+pub struct Request {
+    key: Key,
+    operation: Operation,
+    /// Of an element, in bytes.
+    size: usize,
+}
+
+/// Where operations are begun, and by whose end all of them are done.
+#[derive(Debug)]
+pub struct Scope<'scope, 'env> {
+    pub(crate) comm: &'env Communicator,
+    memory: &'scope sys::Scope<'scope, 'env, Engine>,
+    begun: RefCell<Vec<(Key, Operation)>>,
+}
+
+impl Communicator {
+    /// Runs `works`, which begins operations on memory that was borrowed outside; they are all done
+    /// when this returns. Where `works` fails they are given up, as by an
+    /// [interrupted](Communicator::end_waits_by) wait.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let comm = rlaunch_comm::Communicator::from_env()?;
+    /// let (mine, mut theirs) = ([comm.rank() as u64], [0]);
+    /// let right = (comm.rank() + 1) % comm.size();
+    /// comm.scope(|scope| {
+    ///     let sends = scope.isend(&mine, right, 0)?;
+    ///     let receives = scope.irecv_any(&mut theirs, 0)?;
+    ///     scope.wait(sends)?;
+    ///     scope.wait(receives)
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn scope<'env, R>(
+        &'env self,
+        works: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> Result<R, CommError>,
+    ) -> Result<R, CommError> {
+        self.station.desk.scope(|memory| {
+            let scope = Scope { comm: self, memory, begun: RefCell::default() };
+            let result = works(&scope)?;
+            scope.finish()?;
+            Ok(result)
+        })
+    }
+}
+
+impl<'env> Scope<'_, 'env> {
+    /// Begins [`Communicator::send`].
+    pub fn isend<T: Element>(
+        &self,
+        data: &'env [T],
+        to: usize,
+        tag: u32,
+    ) -> Result<Request, CommError> {
+        let operation = Operation::Send { to, tag };
+        let message = self.comm.message(to, tag);
+        let message = message.map_err(|cause| CommError { operation, cause })?;
+        let from = self.lend_shared(data);
+        Ok(self.begin::<T>(operation, |engine, loans| {
+            let key = engine.request(operation);
+            engine.send(message, from, Owner::Request(key), loans);
+            key
+        }))
+    }
+
+    /// Begins [`Communicator::recv`].
+    pub fn irecv<T: Element>(
+        &self,
+        data: &'env mut [T],
+        from: usize,
+        tag: u32,
+    ) -> Result<Request, CommError> {
+        self.receive(data, Some(from), tag)
+    }
+
+    /// Begins [`Communicator::recv_any`].
+    pub fn irecv_any<T: Element>(
+        &self,
+        data: &'env mut [T],
+        tag: u32,
+    ) -> Result<Request, CommError> {
+        self.receive(data, None, tag)
+    }
+
+    fn receive<T: Element>(
+        &self,
+        data: &'env mut [T],
+        from: Option<usize>,
+        tag: u32,
+    ) -> Result<Request, CommError> {
+        let operation = Operation::Receive { from, tag };
+        let source = self.comm.source(from, tag);
+        let source = source.map_err(|cause| CommError { operation, cause })?;
+        let target = Target { into: self.lend_exclusive(data), fold: None };
+        Ok(self.begin::<T>(operation, |engine, loans| {
+            let key = engine.request(operation);
+            self.comm.post(engine, (source, tag), (target, Owner::Request(key)), loans);
+            key
+        }))
+    }
+
+    pub(crate) fn lend_shared<T: Element>(&self, data: &'env [T]) -> Stretch {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        Stretch::all(self.memory.lend(Memory::Shared(bytes)), bytes.len())
+    }
+
+    pub(crate) fn lend_exclusive<T: Element>(&self, data: &'env mut [T]) -> Stretch {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
+        let length = bytes.len();
+        Stretch::all(self.memory.lend(Memory::Exclusive(bytes)), length)
+    }
+
+    pub(crate) fn begin<T: Element>(
+        &self,
+        operation: Operation,
+        begin: impl FnOnce(&mut Engine, &Loans) -> Key,
+    ) -> Request {
+        let mut sitting = self.comm.station.desk.sit();
+        let (engine, loans) = sitting.parts();
+        let key = begin(engine, loans);
+        self.begun.borrow_mut().push((key, operation));
+        Request { key, operation, size: T::TYPE.size() }
+    }
+
+    /// Waits for an operation. Of a send, what it says is to whom and how much.
+    #[expect(clippy::needless_pass_by_value, reason = "it is waited for once")]
+    pub fn wait(&self, request: Request) -> Result<Received, CommError> {
+        let Request { key, operation, size } = request;
+        self.comm.own().map_err(|cause| CommError { operation, cause })?;
+        self.begun.borrow_mut().retain(|(begun, _)| *begun != key);
+        let mut sitting = self.comm.station.desk.sit();
+        let came = self.comm.station.wait(&mut sitting, key);
+        drop(sitting);
+        self.comm.received(came, operation, size)
+    }
+
+    /// Goes on with everything, and says whether this operation is done, and what came of it.
+    pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
+        let operation = request.operation;
+        self.comm.own().map_err(|cause| CommError { operation, cause })?;
+        let mut sitting = self.comm.station.desk.sit();
+        let (engine, loans) = sitting.parts();
+        engine.progress(loans);
+        let Some(came) = engine.take(request.key) else { return Ok(Err(request)) };
+        drop(sitting);
+        self.begun.borrow_mut().retain(|(key, _)| *key != request.key);
+        self.comm.received(came, request.operation, request.size).map(Ok)
+    }
+
+    fn finish(&self) -> Result<(), CommError> {
+        loop {
+            let Some((key, operation)) = self.begun.borrow_mut().pop() else { return Ok(()) };
+            self.comm.own().map_err(|cause| CommError { operation, cause })?;
+            let mut sitting = self.comm.station.desk.sit();
+            let ended = self.comm.station.wait(&mut sitting, key);
+            drop(sitting);
+            ended.map_err(|cause| self.comm.station.failed(operation, cause))?;
+        }
+    }
+}
+
+/// What is left when the program gave up.
+impl Drop for Scope<'_, '_> {
+    fn drop(&mut self) {
+        let begun = self.begun.get_mut();
+        if begun.is_empty() || self.comm.own().is_err() {
+            return;
+        }
+        let mut sitting = self.comm.station.desk.sit();
+        for (key, _) in begun.drain(..) {
+            self.comm.station.give_up(&mut sitting, key, &Cause::GivenUp);
+        }
+    }
+}

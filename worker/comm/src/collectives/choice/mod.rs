@@ -1,0 +1,324 @@
+//! Which algorithm a collective takes: tables, and what follows from them.
+//!
+//! All ranks of a collective come to the same choice, as it depends on what they all know: how many
+//! bytes there are, and where the ranks are.
+
+mod table;
+
+pub use table::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
+
+use crate::collectives::schedule::by_node::{self, Nodes};
+use crate::collectives::schedule::{Member, Schedule, barrier};
+use std::fmt;
+use table::{Shape, Table};
+
+/// A rank among all ranks and their nodes.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    me: Member,
+    shape: Shape,
+    nodes: Nodes,
+}
+
+impl Layout {
+    /// From the node of each rank; `rank` is one of them.
+    pub fn new(rank: usize, node_of: &[usize]) -> Layout {
+        let nodes = Nodes::new(node_of);
+        let shape = match (nodes.count(), nodes.largest()) {
+            (..=1, _) => Shape::OneNode,
+            // Two on a node are as fast by themselves as with one who speaks for both.
+            (_, ..=2) => Shape::Spread,
+            _ => Shape::Grouped,
+        };
+        let me = Member { rank, size: nodes.size() };
+        Layout { me, shape, nodes }
+    }
+
+    /// The rank.
+    pub fn me(&self) -> Member {
+        self.me
+    }
+
+    fn flat<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
+        table.find(self.shape, self.me.size, bytes)
+    }
+
+    /// Among one rank of each node.
+    fn among<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
+        table.find(Shape::Spread, self.nodes.count(), bytes)
+    }
+
+    /// Among the ranks of this one's node.
+    fn within<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
+        let size = self.nodes.within(self.me.rank).size;
+        table.find(Shape::OneNode, size, bytes)
+    }
+
+    fn goes_by_node<A>(&self, table: &Table<A>, bytes: usize) -> bool {
+        self.shape == Shape::Grouped && bytes <= table.by_node
+    }
+}
+
+/// One algorithm for all ranks, or one within each node and one among nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<A, W = A> {
+    /// All ranks.
+    Flat(A),
+    /// See [`by_node`].
+    ByNode {
+        /// Within this rank's node.
+        within: W,
+        /// Among one rank of each node.
+        among: A,
+    },
+}
+
+impl<A: fmt::Display, W: fmt::Display> fmt::Display for Choice<A, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Flat(algorithm) => write!(f, "{algorithm}"),
+            Choice::ByNode { within, among } => write!(f, "{within} within nodes, {among} among"),
+        }
+    }
+}
+
+/// How a barrier is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// [`barrier::dissemination`]
+    Dissemination,
+    /// [`by_node::barrier`], with dissemination among the nodes.
+    ByNode,
+}
+
+impl Barrier {
+    /// For these ranks.
+    pub fn choose(layout: &Layout) -> Barrier {
+        if layout.shape == Shape::Grouped { Barrier::ByNode } else { Barrier::Dissemination }
+    }
+
+    /// This rank's part.
+    pub fn schedule(self, layout: &Layout) -> Schedule {
+        match self {
+            Barrier::Dissemination => barrier::dissemination(layout.me),
+            Barrier::ByNode => {
+                by_node::barrier(layout.me.rank, &layout.nodes, barrier::dissemination)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Barrier::Dissemination => "dissemination",
+            Barrier::ByNode => "tree within nodes, dissemination among",
+        })
+    }
+}
+
+impl Choice<Broadcast> {
+    /// For so many bytes.
+    pub fn broadcast(layout: &Layout, bytes: usize) -> Self {
+        if !layout.goes_by_node(&table::BROADCAST, bytes) {
+            return Choice::Flat(layout.flat(&table::BROADCAST, bytes));
+        }
+        Choice::ByNode {
+            within: layout.within(&table::BROADCAST, bytes),
+            among: layout.among(&table::BROADCAST, bytes),
+        }
+    }
+
+    /// This rank's part.
+    pub fn schedule(self, layout: &Layout, count: usize, root: usize) -> Schedule {
+        match self {
+            Choice::Flat(algorithm) => algorithm.schedule(layout.me, count, root),
+            Choice::ByNode { within, among } => by_node::broadcast(
+                layout.me.rank,
+                &layout.nodes,
+                count,
+                root,
+                |me, count, root| among.schedule(me, count, root),
+                |me, count, root| within.schedule(me, count, root),
+            ),
+        }
+    }
+}
+
+impl Choice<Reduce> {
+    /// For so many bytes of each rank.
+    pub fn reduce(layout: &Layout, bytes: usize) -> Self {
+        if !layout.goes_by_node(&table::REDUCE, bytes) {
+            return Choice::Flat(layout.flat(&table::REDUCE, bytes));
+        }
+        Choice::ByNode {
+            within: layout.within(&table::REDUCE, bytes),
+            among: layout.among(&table::REDUCE, bytes),
+        }
+    }
+
+    /// This rank's part.
+    pub fn schedule(self, layout: &Layout, count: usize, root: usize, in_place: bool) -> Schedule {
+        match self {
+            Choice::Flat(algorithm) => algorithm.schedule(layout.me, count, root, in_place),
+            Choice::ByNode { within, among } => by_node::reduce(
+                layout.me.rank,
+                &layout.nodes,
+                count,
+                root,
+                in_place,
+                |me, count, root, in_place| within.schedule(me, count, root, in_place),
+                |me, count, root, in_place| among.schedule(me, count, root, in_place),
+            ),
+        }
+    }
+}
+
+/// To a node's leader and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpDown {
+    /// To the leader.
+    pub up: Reduce,
+    /// From it.
+    pub down: Broadcast,
+}
+
+impl fmt::Display for UpDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} up and {} down", self.up, self.down)
+    }
+}
+
+impl Choice<AllReduce, UpDown> {
+    /// For so many bytes of each rank.
+    pub fn all_reduce(layout: &Layout, bytes: usize) -> Self {
+        if !layout.goes_by_node(&table::ALL_REDUCE, bytes) {
+            return Choice::Flat(layout.flat(&table::ALL_REDUCE, bytes));
+        }
+        Choice::ByNode {
+            within: UpDown {
+                up: layout.within(&table::REDUCE, bytes),
+                down: layout.within(&table::BROADCAST, bytes),
+            },
+            among: layout.among(&table::ALL_REDUCE, bytes),
+        }
+    }
+
+    /// This rank's part.
+    pub fn schedule(self, layout: &Layout, count: usize, in_place: bool) -> Schedule {
+        let (rank, nodes) = (layout.me.rank, &layout.nodes);
+        match self {
+            // Neighbours talk most, and are near in this order.
+            Choice::Flat(algorithm) => {
+                by_node::in_order(rank, nodes, |me| algorithm.schedule(me, count, in_place))
+            }
+            Choice::ByNode { within, among } => by_node::all_reduce(
+                rank,
+                nodes,
+                count,
+                in_place,
+                |me, count, root, in_place| within.up.schedule(me, count, root, in_place),
+                |me, count, in_place| among.schedule(me, count, in_place),
+                |me, count, root| within.down.schedule(me, count, root),
+            ),
+        }
+    }
+}
+
+macro_rules! flat {
+    ($($(#[$doc:meta])* $algorithm:ident: $table:ident;)*) => {
+        $(
+            impl $algorithm {
+                $(#[$doc])*
+                pub fn choose(layout: &Layout, bytes: usize) -> $algorithm {
+                    layout.flat(&table::$table, bytes)
+                }
+            }
+        )*
+    };
+}
+
+flat! {
+    /// For so many bytes from each rank.
+    Gather: GATHER;
+    /// For so many bytes for each rank.
+    Scatter: SCATTER;
+    /// For so many bytes from all ranks together.
+    AllGather: ALL_GATHER;
+    /// For so many bytes of each rank, all blocks together.
+    ReduceScatter: REDUCE_SCATTER;
+    /// For so many bytes from each rank to each.
+    AllToAll: ALL_TO_ALL;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(ranks_of_nodes: &[usize]) -> Layout {
+        let node_of: Vec<usize> = ranks_of_nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(node, ranks)| vec![node; *ranks])
+            .collect();
+        Layout::new(0, &node_of)
+    }
+
+    #[test]
+    fn collectives_go_by_node_where_more_than_two_ranks_share_one_of_several() {
+        for (nodes, by_node) in [
+            (&[8][..], false),
+            (&[1, 1, 1, 1], false),
+            (&[2, 2, 2], false),
+            (&[3, 1], true),
+            (&[4, 4, 4], true),
+        ] {
+            let layout = layout(nodes);
+            let barrier = Barrier::choose(&layout);
+            assert_eq!(barrier == Barrier::ByNode, by_node, "{nodes:?}");
+            let broadcast = Choice::broadcast(&layout, 8);
+            let goes = matches!(broadcast, Choice::ByNode { .. });
+            assert_eq!(goes, by_node, "{nodes:?}: {broadcast}");
+            let all_reduce = Choice::all_reduce(&layout, 8);
+            let goes = matches!(all_reduce, Choice::ByNode { .. });
+            assert_eq!(goes, by_node, "{nodes:?}: {all_reduce}");
+        }
+    }
+
+    #[test]
+    fn few_bytes_take_few_rounds_and_many_bytes_cross_the_network_once() {
+        let spread = layout(&[1; 8]);
+        let all_reduce = |bytes| Choice::all_reduce(&spread, bytes);
+        assert_eq!(all_reduce(8), Choice::Flat(AllReduce::RecursiveDoubling));
+        assert_eq!(all_reduce(64 << 10), Choice::Flat(AllReduce::Rabenseifner));
+        assert_eq!(all_reduce(16 << 20), Choice::Flat(AllReduce::Ring));
+        let broadcast = |bytes| Choice::broadcast(&spread, bytes);
+        assert_eq!(broadcast(8), Choice::Flat(Broadcast::Binomial));
+        assert_eq!(broadcast(16 << 20), Choice::Flat(Broadcast::ScatterRing));
+        assert_eq!(AllToAll::choose(&spread, 8), AllToAll::Bruck);
+        assert_eq!(AllToAll::choose(&spread, 1 << 20), AllToAll::Pairwise);
+    }
+
+    #[test]
+    fn a_choice_says_what_it_is() {
+        let grouped = layout(&[4, 4]);
+        let choice = Choice::all_reduce(&grouped, 8);
+        assert_eq!(
+            choice.to_string(),
+            "binomial up and binomial down within nodes, recursive doubling among"
+        );
+        assert_eq!(Choice::all_reduce(&grouped, 1 << 24).to_string(), "ring");
+    }
+
+    #[test]
+    fn a_choice_becomes_this_ranks_part() {
+        let grouped = layout(&[3, 3]);
+        let choice = Choice::all_reduce(&grouped, 8);
+        let schedule = choice.schedule(&grouped, 1, false);
+        assert_eq!(schedule.steps.len(), 4, "{schedule:?}");
+        let large = Choice::all_reduce(&grouped, 1 << 24).schedule(&grouped, 1 << 22, true);
+        assert_eq!(large.steps.len(), 10, "{large:?}");
+    }
+}

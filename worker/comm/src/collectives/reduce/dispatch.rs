@@ -1,0 +1,38 @@
+//! The widest vectors that this processor has.
+//!
+//! AVX2 is as far as it goes: sums read and write memory, and 32 bytes at a time are enough to keep
+//! that busy.
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "only the caller can know that the processor has the vectors")
+)]
+
+use super::kernels;
+use crate::types::element::{ElementType, Op};
+
+/// The standard library asks the processor once and keeps the answer.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
+}
+
+#[inline]
+pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: it needs AVX2 and F16C, which the processor has.
+        return unsafe { super::x86::fold(op, element_type, into, from) };
+    }
+    kernels::fold(op, element_type, into, from);
+}
+
+#[inline]
+pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: it needs AVX2 and F16C, which the processor has.
+        return unsafe { super::x86::fold_into(op, element_type, out, a, b) };
+    }
+    kernels::fold_into(op, element_type, out, a, b);
+}

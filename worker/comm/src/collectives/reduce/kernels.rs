@@ -1,0 +1,83 @@
+//! The loops, for whatever vectors the function has that they are inlined into.
+
+use super::number::{Max, Min, Number, Operation, Product, Sum};
+use crate::types::element::{ElementType, Op};
+use half::{bf16, f16};
+use std::hint::black_box;
+
+#[inline(always)]
+pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
+    match op {
+        Op::Sum => fold_by::<Sum>(element_type, into, from),
+        Op::Product => fold_by::<Product>(element_type, into, from),
+        Op::Min => fold_by::<Min>(element_type, into, from),
+        Op::Max => fold_by::<Max>(element_type, into, from),
+    }
+}
+
+#[inline(always)]
+fn fold_by<O: Operation>(element_type: ElementType, into: &mut [u8], from: &[u8]) {
+    match element_type {
+        ElementType::F16 => fold_as::<2, f16, O>(into, from),
+        ElementType::Bf16 => fold_as::<2, bf16, O>(into, from),
+        ElementType::F32 => fold_as::<4, f32, O>(into, from),
+        ElementType::F64 => fold_as::<8, f64, O>(into, from),
+        ElementType::I32 => fold_as::<4, i32, O>(into, from),
+        ElementType::I64 => fold_64::<i64, O>(into, from),
+        ElementType::U8 => fold_as::<1, u8, O>(into, from),
+        ElementType::U64 => fold_64::<u64, O>(into, from),
+    }
+}
+
+#[inline(always)]
+fn fold_as<const N: usize, T: Number<N>, O: Operation>(into: &mut [u8], from: &[u8]) {
+    let into = into.as_chunks_mut::<N>().0;
+    for (into, from) in into.iter_mut().zip(from.as_chunks::<N>().0) {
+        *into = O::apply(T::load(*into), T::load(*from)).store();
+    }
+}
+
+/// AVX2 compares 64 bits, but has no minimum of them. Where the lesser one is what is there already,
+/// the compiler would write the other ones alone, under a mask, which takes some processors three
+/// times as long; so it is not to know that what is there is what was read.
+#[inline(always)]
+fn fold_64<T: Number<8>, O: Operation>(into: &mut [u8], from: &[u8]) {
+    let zero = black_box(0_u64);
+    let into = into.as_chunks_mut::<8>().0;
+    for (into, from) in into.iter_mut().zip(from.as_chunks::<8>().0) {
+        let there = (u64::from_ne_bytes(*into) ^ zero).to_ne_bytes();
+        *into = O::apply(T::load(there), T::load(*from)).store();
+    }
+}
+
+#[inline(always)]
+pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+    match op {
+        Op::Sum => fold_into_by::<Sum>(element_type, out, a, b),
+        Op::Product => fold_into_by::<Product>(element_type, out, a, b),
+        Op::Min => fold_into_by::<Min>(element_type, out, a, b),
+        Op::Max => fold_into_by::<Max>(element_type, out, a, b),
+    }
+}
+
+#[inline(always)]
+fn fold_into_by<O: Operation>(element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+    match element_type {
+        ElementType::F16 => fold_into_as::<2, f16, O>(out, a, b),
+        ElementType::Bf16 => fold_into_as::<2, bf16, O>(out, a, b),
+        ElementType::F32 => fold_into_as::<4, f32, O>(out, a, b),
+        ElementType::F64 => fold_into_as::<8, f64, O>(out, a, b),
+        ElementType::I32 => fold_into_as::<4, i32, O>(out, a, b),
+        ElementType::I64 => fold_into_as::<8, i64, O>(out, a, b),
+        ElementType::U8 => fold_into_as::<1, u8, O>(out, a, b),
+        ElementType::U64 => fold_into_as::<8, u64, O>(out, a, b),
+    }
+}
+
+#[inline(always)]
+fn fold_into_as<const N: usize, T: Number<N>, O: Operation>(out: &mut [u8], a: &[u8], b: &[u8]) {
+    let (a, b) = (a.as_chunks::<N>().0, b.as_chunks::<N>().0);
+    for ((out, a), b) in out.as_chunks_mut::<N>().0.iter_mut().zip(a).zip(b) {
+        *out = O::apply(T::load(*a), T::load(*b)).store();
+    }
+}

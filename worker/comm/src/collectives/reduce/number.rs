@@ -1,0 +1,227 @@
+//! What elements are as numbers, without a branch, so that loops over them become vectors.
+
+use half::{bf16, f16};
+
+/// A number that is made of `[u8; N]`.
+pub(super) trait Number<const N: usize>: Copy {
+    fn load(bytes: [u8; N]) -> Self;
+    fn store(self) -> [u8; N];
+    fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
+    fn min(self, other: Self) -> Self;
+    fn max(self, other: Self) -> Self;
+}
+
+/// One of [`Op`](crate::types::element::Op), as a type.
+pub(super) trait Operation {
+    fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T;
+}
+
+macro_rules! operations {
+    ($($name:ident => $method:ident),*) => {
+        $(
+            pub(super) struct $name;
+
+            impl Operation for $name {
+                #[inline(always)]
+                fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T {
+                    a.$method(b)
+                }
+            }
+        )*
+    };
+}
+
+operations!(Sum => sum, Product => product, Min => min, Max => max);
+
+macro_rules! integers {
+    ($($rust:ty: $size:literal),*) => {
+        $(
+            impl Number<$size> for $rust {
+                #[inline(always)]
+                fn load(bytes: [u8; $size]) -> Self {
+                    <$rust>::from_ne_bytes(bytes)
+                }
+                #[inline(always)]
+                fn store(self) -> [u8; $size] {
+                    self.to_ne_bytes()
+                }
+                #[inline(always)]
+                fn sum(self, other: Self) -> Self {
+                    self.wrapping_add(other)
+                }
+                #[inline(always)]
+                fn product(self, other: Self) -> Self {
+                    self.wrapping_mul(other)
+                }
+                #[inline(always)]
+                fn min(self, other: Self) -> Self {
+                    Ord::min(self, other)
+                }
+                #[inline(always)]
+                fn max(self, other: Self) -> Self {
+                    Ord::max(self, other)
+                }
+            }
+        )*
+    };
+}
+
+integers!(u8: 1, i32: 4, i64: 8, u64: 8);
+
+macro_rules! floats {
+    ($($rust:ty: $size:literal),*) => {
+        $(
+            impl Number<$size> for $rust {
+                #[inline(always)]
+                fn load(bytes: [u8; $size]) -> Self {
+                    <$rust>::from_ne_bytes(bytes)
+                }
+                #[inline(always)]
+                fn store(self) -> [u8; $size] {
+                    self.to_ne_bytes()
+                }
+                #[inline(always)]
+                fn sum(self, other: Self) -> Self {
+                    one_nan(self + other)
+                }
+                #[inline(always)]
+                fn product(self, other: Self) -> Self {
+                    one_nan(self * other)
+                }
+                #[inline(always)]
+                fn min(self, other: Self) -> Self {
+                    let (left, right) = (
+                        if self < other { self } else { other },
+                        if other < self { other } else { self },
+                    );
+                    // The same bits, but for two zeros, where a sign wins.
+                    let bits = left.to_bits() | right.to_bits();
+                    unless_nan(self, other, <$rust>::from_bits(bits))
+                }
+                #[inline(always)]
+                fn max(self, other: Self) -> Self {
+                    let (left, right) = (
+                        if self > other { self } else { other },
+                        if other > self { other } else { self },
+                    );
+                    let bits = left.to_bits() & right.to_bits();
+                    unless_nan(self, other, <$rust>::from_bits(bits))
+                }
+            }
+
+            impl Float for $rust {
+                const NAN: Self = <$rust>::NAN;
+                #[inline(always)]
+                fn is_nan(self) -> bool {
+                    self.is_nan()
+                }
+            }
+        )*
+    };
+}
+
+trait Float: Copy {
+    const NAN: Self;
+    fn is_nan(self) -> bool;
+}
+
+/// Processors take the first operand's payload, or the second's, and compilers swap them.
+#[inline(always)]
+fn one_nan<T: Float>(result: T) -> T {
+    if result.is_nan() { T::NAN } else { result }
+}
+
+#[inline(always)]
+fn unless_nan<T: Float>(a: T, b: T, result: T) -> T {
+    // Not `||`, which is a branch.
+    if a.is_nan() | b.is_nan() { T::NAN } else { result }
+}
+
+floats!(f32: 4, f64: 8);
+
+macro_rules! narrow_floats {
+    ($($rust:ty: $widen:ident, $narrow:ident);*) => {
+        $(
+            impl Number<2> for $rust {
+                #[inline(always)]
+                fn load(bytes: [u8; 2]) -> Self {
+                    <$rust>::from_ne_bytes(bytes)
+                }
+                #[inline(always)]
+                fn store(self) -> [u8; 2] {
+                    self.to_ne_bytes()
+                }
+                #[inline(always)]
+                fn sum(self, other: Self) -> Self {
+                    $narrow($widen(self).sum($widen(other)))
+                }
+                #[inline(always)]
+                fn product(self, other: Self) -> Self {
+                    $narrow($widen(self).product($widen(other)))
+                }
+                #[inline(always)]
+                fn min(self, other: Self) -> Self {
+                    $narrow(Number::min($widen(self), $widen(other)))
+                }
+                #[inline(always)]
+                fn max(self, other: Self) -> Self {
+                    $narrow(Number::max($widen(self), $widen(other)))
+                }
+            }
+        )*
+    };
+}
+
+// f32 has more than twice the digits and two, so rounding twice rounds right; but for products of
+// bf16 that are subnormal as f32, too, where it may round up what is just below the middle.
+narrow_floats!(f16: widen_f16, narrow_f16; bf16: widen_bf16, narrow_bf16);
+
+#[inline(always)]
+fn widen_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+/// To the nearest, to the even one of two.
+#[inline(always)]
+fn narrow_bf16(value: f32) -> bf16 {
+    // What is not a number has an empty lower half here, see `one_nan`: rounding leaves it alone.
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    bf16::from_bits((rounded >> 16) as u16)
+}
+
+/// The difference between the exponents' zeros.
+const REBIAS: u32 = (127 - 15) << 23;
+/// 2⁻¹⁴: from here on a half is normal.
+const NORMAL: u32 = (127 - 14) << 23;
+
+#[inline(always)]
+fn widen_f16(value: f16) -> f32 {
+    let bits = u32::from(value.to_bits());
+    let sign = (bits & 0x8000) << 16;
+    let magnitude = (bits & 0x7fff) << 13;
+    let normal = magnitude + REBIAS;
+    // The float unit normalises; no operand is subnormal, which would be slow, or flushed to 0.
+    let subnormal = (f32::from_bits(magnitude + NORMAL) - f32::from_bits(NORMAL)).to_bits();
+    let finite = if magnitude < 1 << 23 { subnormal } else { normal };
+    let all = if magnitude < 0x1f << 23 { finite } else { magnitude | 0xff << 23 };
+    f32::from_bits(all | sign)
+}
+
+/// To the nearest, to the even one of two.
+#[inline(always)]
+fn narrow_f16(value: f32) -> f16 {
+    /// Where the last bit is worth 2⁻²⁴, as in a subnormal half.
+    const ALIGN: u32 = (127 - 1) << 23;
+    let sign = value.to_bits() >> 16 & 0x8000;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let even = magnitude >> 13 & 1;
+    let normal = magnitude.wrapping_sub(REBIAS).wrapping_add(0xfff + even) >> 13;
+    let subnormal =
+        (f32::from_bits(magnitude) + f32::from_bits(ALIGN)).to_bits().wrapping_sub(ALIGN);
+    let small = if magnitude < NORMAL { subnormal } else { normal };
+    let large = if magnitude > 0xff << 23 { 0x7e00 } else { 0x7c00 };
+    let all = if magnitude < (127 + 16) << 23 { small } else { large };
+    f16::from_bits((all | sign) as u16)
+}

@@ -1,0 +1,442 @@
+//! All pairs of a rank meet at once, without a thread for any of them.
+//!
+//! Who dials follows from the ranks' numbers. The other end dials as well when nobody has come for
+//! a while, for a firewall may let one direction through alone; then both connections may come
+//! about. Which of them is used is decided by that other end: it uses the first that it has either
+//! taken, as the accepting end, or offered, as the dialling one.
+
+use super::accept::{self, Guest, Met};
+use super::dial::{Dial, Reached};
+use super::error::{Listener, Unmet};
+use super::hello::{Key, Parties};
+use super::{Contact, Door, Unreached, WireUpError};
+use crate::transport::tcp::TcpLink;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::RankTable;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// So long a rank waits for those that are to dial it, before it dials them.
+const REVERSE_AFTER: Duration = Duration::from_millis(300);
+/// Between two attempts to reach the same peer, at first and at most.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// So many may knock who are not of the job without being in the way.
+const STRANGERS: usize = 64;
+
+/// Which connection: the peer's rank and the number of the socket.
+type Slot = (Rank, u16);
+
+/// Connects this rank, `me`, with all `peers`. Each has opened its door and knows `contacts`, by
+/// rank. Fails after `patience`.
+pub(crate) fn meet(
+    door: Door,
+    contacts: &[Contact],
+    table: &RankTable,
+    (me, peers): (Rank, &[Rank]),
+    patience: Duration,
+) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
+    meet_with(door, contacts, table, (me, peers), patience, REVERSE_AFTER)
+}
+
+/// The same where peers are dialled that have not come within `reverse_after`.
+pub(super) fn meet_with(
+    door: Door,
+    contacts: &[Contact],
+    table: &RankTable,
+    (me, peers): (Rank, &[Rank]),
+    patience: Duration,
+    reverse_after: Duration,
+) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
+    let begin = Instant::now();
+    let first = |peer: Rank| Some(if dials(me, peer) { begin } else { begin + reverse_after });
+    let mut meeting = Meeting::new(door, contacts, table, (me, peers), first)?;
+    while meeting.missing > 0 {
+        if begin.elapsed() >= patience {
+            return Err(meeting.unmet(table, patience));
+        }
+        meeting.step(begin + patience, &[])?;
+    }
+    let met = meeting.peers.into_iter();
+    met.map(|(rank, peer)| Ok((rank, peer.sockets().link(rank)?))).collect()
+}
+
+/// The rule by which one of two ranks dials the other: each rank dials half of its peers.
+pub(super) fn dials(from: Rank, to: Rank) -> bool {
+    ((from.0 ^ to.0) & 1 == 0) == (from < to)
+}
+
+#[derive(Debug)]
+struct Peer {
+    address: SocketAddr,
+    key: Key,
+    /// By number; the first is the pair's first socket.
+    sockets: Vec<Connection>,
+}
+
+impl Peer {
+    fn is_met(&self) -> bool {
+        self.sockets.iter().all(|socket| matches!(socket, Connection::InUse(_)))
+    }
+
+    fn missing(&self) -> usize {
+        self.sockets.iter().filter(|socket| matches!(socket, Connection::Missing(_))).count()
+    }
+
+    fn sockets(self) -> Sockets {
+        let sockets = self.sockets.into_iter().filter_map(|connection| match connection {
+            Connection::InUse(socket) => Some(socket),
+            Connection::Missing(_) => None,
+        });
+        Sockets(sockets.collect())
+    }
+}
+
+/// By which a peer has been met.
+#[derive(Debug)]
+pub(super) struct Sockets(VecDeque<TcpStream>);
+
+impl Sockets {
+    /// The first, for those that need no other.
+    pub(super) fn first(mut self, rank: Rank) -> Result<TcpStream, WireUpError> {
+        self.0.pop_front().ok_or(WireUpError::Contact { rank, why: "it has not come" })
+    }
+
+    /// A link over all of them.
+    pub(super) fn link(mut self, rank: Rank) -> Result<TcpLink, WireUpError> {
+        let lanes = self.0.split_off(self.0.len().min(1));
+        let link = TcpLink::new(self.first(rank)?, lanes.into());
+        link.map_err(|_| WireUpError::Contact { rank, why: "its sockets cannot be set up" })
+    }
+}
+
+#[derive(Debug)]
+enum Connection {
+    Missing(Missing),
+    InUse(TcpStream),
+}
+
+#[derive(Debug)]
+struct Missing {
+    /// When the next attempt begins; `None` while there is one, or nobody wants any.
+    next: Option<Instant>,
+    pause: Duration,
+    /// Why the last attempt failed.
+    why: Option<Unreached>,
+    /// This end decides, and has offered its own connection.
+    offered: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Meeting {
+    door: Door,
+    me: Rank,
+    peers: BTreeMap<Rank, Peer>,
+    missing: usize,
+    dials: Vec<Dial>,
+    guests: VecDeque<Guest>,
+}
+
+impl Meeting {
+    /// `first` says when a peer is dialled for the first time.
+    pub(super) fn new(
+        door: Door,
+        contacts: &[Contact],
+        table: &RankTable,
+        (me, peers): (Rank, &[Rank]),
+        first: impl Fn(Rank) -> Option<Instant>,
+    ) -> Result<Meeting, WireUpError> {
+        let mut by_rank = BTreeMap::new();
+        for &rank in peers {
+            let row = table.ranks().get(rank.index());
+            let contact = contacts.get(rank.index()).and_then(|contact| contact.tcp.as_ref());
+            let (Some(row), Some(contact)) = (row, contact) else {
+                return Err(WireUpError::Contact { rank, why: "it does not say where it listens" });
+            };
+            let sockets = 1 + usize::from(contact.lanes.min(door.lanes));
+            let next = first(rank);
+            let missing = || Missing { next, pause: PAUSE, why: None, offered: false };
+            let peer = Peer {
+                address: SocketAddr::new(row.address, contact.port),
+                key: contact.key.clone(),
+                sockets: (0..sockets).map(|_| Connection::Missing(missing())).collect(),
+            };
+            by_rank.insert(rank, peer);
+        }
+        let missing = by_rank.values().map(|peer| peer.sockets.len()).sum();
+        allow_files(missing + STRANGERS);
+        let (dials, guests) = (Vec::new(), VecDeque::new());
+        Ok(Meeting { door, me, peers: by_rank, missing, dials, guests })
+    }
+
+    /// Dials a peer now, if it is missing.
+    pub(super) fn want(&mut self, rank: Rank) {
+        let sockets = self.peers.get_mut(&rank).map_or(&mut [][..], |peer| &mut peer.sockets);
+        for connection in sockets {
+            if let Connection::Missing(missing) = connection {
+                missing.next = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Peers that have come, who are not this meeting's any more.
+    pub(super) fn met(&mut self) -> Vec<(Rank, Sockets)> {
+        let met = self.peers.extract_if(.., |_, peer| peer.is_met());
+        met.map(|(rank, peer)| (rank, peer.sockets())).collect()
+    }
+
+    /// Whether this rank is dialling a peer.
+    pub(super) fn is_dialling(&self, rank: Rank) -> bool {
+        self.dials.iter().any(|dial| dial.parties.to == rank)
+    }
+
+    /// Waits for one peer no longer; `false` where it is not missing.
+    pub(super) fn forget(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.remove(&rank) else { return false };
+        self.missing -= peer.missing();
+        true
+    }
+
+    /// Waits for one peer no longer, and says why it has not come.
+    pub(super) fn give_up(
+        &mut self,
+        rank: Rank,
+        table: &RankTable,
+        waited: Duration,
+    ) -> Option<WireUpError> {
+        let peer = self.peers.remove(&rank)?;
+        self.dials.retain(|dial| dial.parties.to != rank);
+        self.missing -= peer.missing();
+        Some(unmet(table, (self.me, self.door.address), (rank, peer), (waited, 0)))
+    }
+
+    /// Waits for something to happen, until `end` at most or until one of `also` is readable, and does
+    /// what follows.
+    pub(super) fn step(
+        &mut self,
+        end: Instant,
+        also: &[BorrowedFd<'_>],
+    ) -> Result<(), WireUpError> {
+        self.give_up_expired();
+        self.dial_due()?;
+        let ready = self.wait(end, also)?;
+        let (door, ready) = ready.split_first().unwrap_or((&false, &[]));
+        let (of_dials, of_guests) = ready.split_at(self.dials.len().min(ready.len()));
+        self.advance_dials(of_dials)?;
+        self.advance_guests(of_guests);
+        if *door {
+            let most = self.missing + STRANGERS;
+            let admitted = accept::admit(&self.door.listener, &mut self.guests, most);
+            admitted.map_err(|source| WireUpError::System { operation: "accept peers", source })?;
+        }
+        Ok(())
+    }
+
+    fn give_up_expired(&mut self) {
+        let now = Instant::now();
+        self.guests.retain(|guest| guest.expires() > now);
+        let (kept, expired) = std::mem::take(&mut self.dials)
+            .into_iter()
+            .partition(|dial: &Dial| dial.expires().is_none_or(|expires| expires > now));
+        self.dials = kept;
+        for dial in expired {
+            self.dial_failed(dial.parties, Unreached::NoAnswer);
+        }
+    }
+
+    fn dial_due(&mut self) -> Result<(), WireUpError> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (rank, peer) in &mut self.peers {
+            for (socket, connection) in (0..).zip(&mut peer.sockets) {
+                if let Connection::Missing(missing) = connection
+                    && missing.next.is_some_and(|next| next <= now)
+                {
+                    missing.next = None;
+                    due.push((Parties { from: self.me, to: *rank, socket }, peer.address));
+                }
+            }
+        }
+        for (parties, address) in due {
+            match Dial::begin(parties, address) {
+                Ok(dial) => self.dials.push(dial),
+                Err(source) if is_about_files(&source) => {
+                    return Err(WireUpError::System { operation: "make a socket", source });
+                }
+                Err(error) => self.dial_failed(parties, error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of the listener, the dials and the guests are ready, in this order.
+    fn wait(&self, end: Instant, also: &[BorrowedFd<'_>]) -> Result<Vec<bool>, WireUpError> {
+        let attempts = self.peers.values().flat_map(|peer| &peer.sockets);
+        let attempts = attempts.filter_map(|connection| match connection {
+            Connection::Missing(missing) => missing.next,
+            Connection::InUse(_) => None,
+        });
+        let expires = self.dials.iter().filter_map(Dial::expires);
+        let expires = expires.chain(self.guests.iter().map(Guest::expires));
+        let next = attempts.chain(expires).fold(end, Instant::min);
+        // Rounded up: what is due is due when this returns.
+        let timeout = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+
+        let mut fds = vec![PollFd::new(self.door.listener.as_fd(), PollFlags::POLLIN)];
+        let dials = self.dials.iter();
+        fds.extend(dials.map(|dial| PollFd::new(dial.socket().as_fd(), dial.waits_for())));
+        let guests = self.guests.iter();
+        fds.extend(guests.map(|guest| PollFd::new(guest.socket().as_fd(), PollFlags::POLLIN)));
+        fds.extend(also.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => {
+                let (operation, source) = ("wait for peers", errno.into());
+                return Err(WireUpError::System { operation, source });
+            }
+        }
+        Ok(fds.iter().map(|fd| fd.any().unwrap_or(false)).collect())
+    }
+
+    fn advance_dials(&mut self, ready: &[bool]) -> Result<(), WireUpError> {
+        for (dial, ready) in std::mem::take(&mut self.dials).into_iter().zip(ready) {
+            if !ready {
+                self.dials.push(dial);
+                continue;
+            }
+            let parties = dial.parties;
+            let slot = (parties.to, parties.socket);
+            let Some(peer) = self.peers.get(&parties.to) else { continue };
+            match dial.advance(&peer.key) {
+                Ok(Reached::Waits(dial)) => self.dials.push(dial),
+                Ok(Reached::Offered(dial)) => {
+                    let decides = !dials(self.me, parties.to);
+                    if let Some(missing) = self.missing_mut(slot) {
+                        missing.offered = decides;
+                    }
+                    self.dials.push(dial);
+                }
+                Ok(Reached::Taken(socket)) => self.take(slot, socket),
+                Err(Unreached::System(source)) if is_about_files(&source) => {
+                    return Err(WireUpError::System { operation: "reach a peer", source });
+                }
+                Err(why) => self.dial_failed(parties, why),
+            }
+        }
+        Ok(())
+    }
+
+    fn advance_guests(&mut self, ready: &[bool]) {
+        for (guest, ready) in std::mem::take(&mut self.guests).into_iter().zip(ready) {
+            if !ready {
+                self.guests.push_back(guest);
+                continue;
+            }
+            match guest.advance(&self.door.key, |parties| self.may_come(parties)) {
+                Met::Waits(guest) => self.guests.push_back(guest),
+                Met::Proved(parties, wire) => {
+                    if let Ok(socket) = accept::take(wire) {
+                        self.take((parties.from, parties.socket), socket);
+                    }
+                }
+                Met::Stranger => {}
+            }
+        }
+    }
+
+    /// Whether this connection is wanted: neither another one in its place nor for somebody else.
+    fn may_come(&self, parties: Parties) -> bool {
+        let peer = self.peers.get(&parties.from);
+        let connection = peer.and_then(|peer| peer.sockets.get(usize::from(parties.socket)));
+        let wanted = |missing: &Missing| !missing.offered;
+        parties.to == self.me
+            && matches!(connection, Some(Connection::Missing(missing)) if wanted(missing))
+    }
+
+    fn missing_mut(&mut self, (rank, socket): Slot) -> Option<&mut Missing> {
+        match self.peers.get_mut(&rank)?.sockets.get_mut(usize::from(socket))? {
+            Connection::Missing(missing) => Some(missing),
+            Connection::InUse(_) => None,
+        }
+    }
+
+    /// The connection is in use; an attempt at another one ends.
+    fn take(&mut self, slot: Slot, socket: TcpStream) {
+        let peer = self.peers.get_mut(&slot.0);
+        let connection = peer.and_then(|peer| peer.sockets.get_mut(usize::from(slot.1)));
+        if let Some(connection @ Connection::Missing(_)) = connection {
+            *connection = Connection::InUse(socket);
+            self.missing -= 1;
+            self.dials.retain(|dial| (dial.parties.to, dial.parties.socket) != slot);
+        }
+    }
+
+    fn dial_failed(&mut self, parties: Parties, why: Unreached) {
+        if let Some(missing) = self.missing_mut((parties.to, parties.socket)) {
+            missing.next = Some(Instant::now() + missing.pause);
+            missing.pause = (missing.pause * 2).min(LONGEST_PAUSE);
+            missing.why = Some(why);
+            missing.offered = false;
+        }
+    }
+
+    /// Who was not met, and why.
+    fn unmet(self, table: &RankTable, waited: Duration) -> WireUpError {
+        let me = (self.me, self.door.address);
+        let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_met());
+        let Some(first) = missing.next() else {
+            let (operation, source) = ("wait for peers", io::ErrorKind::TimedOut.into());
+            return WireUpError::System { operation, source };
+        };
+        unmet(table, me, first, (waited, missing.count()))
+    }
+}
+
+/// Why a peer was not met by `me`, nor `more` others.
+fn unmet(
+    table: &RankTable,
+    (me, address): (Rank, SocketAddr),
+    (rank, peer): (Rank, Peer),
+    (waited, more): (Duration, usize),
+) -> WireUpError {
+    let place = |rank: Rank, address| {
+        let row = table.ranks().get(rank.index());
+        let node = row.and_then(|row| table.nodes().get(row.node.index()));
+        let host = node.map(|node| node.host.clone()).unwrap_or_default();
+        Listener { rank, host, address }
+    };
+    let (me, listener) = (place(me, address), place(rank, peer.address));
+    let missing = peer.sockets.into_iter().find_map(|connection| match connection {
+        Connection::Missing(missing) => Some(missing),
+        Connection::InUse(_) => None,
+    });
+    let reason = missing.map_or(Unreached::NoAnswer, |missing| {
+        let under_way = missing.next.is_none();
+        let never = if under_way { Unreached::NoAnswer } else { Unreached::NotTried };
+        missing.why.unwrap_or(never)
+    });
+    WireUpError::Unmet(Box::new(Unmet { me, peer: listener, reason, waited, more }))
+}
+
+fn is_about_files(error: &io::Error) -> bool {
+    let files = [Errno::EMFILE as i32, Errno::ENFILE as i32];
+    error.raw_os_error().is_some_and(|errno| files.contains(&errno))
+}
+
+/// Sees to it that so many more files may be open and the program keeps its room, as far as the hard
+/// limit lets it: the usual limit of 1024 is less than a large job has ranks.
+fn allow_files(more: usize) {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let more = more as u64;
+    if more > soft / 4 {
+        // If not, the system says so when the files are opened.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.saturating_add(more).min(hard), hard);
+    }
+}

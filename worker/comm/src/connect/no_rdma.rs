@@ -1,0 +1,88 @@
+//! Ranks that were built without RDMA.
+
+use super::{Contact, WireUpError};
+use crate::transport::{Outlook, OwnLink};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::RankTable;
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// There is none.
+#[derive(Debug)]
+pub(crate) enum Fabric {}
+
+/// Nor this.
+#[derive(Debug)]
+pub(crate) enum Joined {}
+
+/// Nor this.
+#[derive(Debug)]
+pub(crate) enum Later {}
+
+impl Joined {
+    pub(crate) fn link(self) -> OwnLink {
+        match self {}
+    }
+}
+
+impl Fabric {
+    /// None, whatever the rank table names.
+    pub(crate) fn open(
+        _: &RankTable,
+        _: Rank,
+        _: String,
+        _: bool,
+    ) -> Result<Option<Fabric>, WireUpError> {
+        Ok(None)
+    }
+
+    pub(crate) fn told(&self) -> Result<Vec<u8>, WireUpError> {
+        match *self {}
+    }
+
+    pub(crate) fn connect(
+        self,
+        _: &[Contact],
+        _: &RankTable,
+        _: Duration,
+    ) -> Result<BTreeMap<Rank, Joined>, WireUpError> {
+        match self {}
+    }
+
+    pub(crate) fn later(self, _: &[Contact], _: &Arc<RankTable>) -> Result<Later, WireUpError> {
+        match self {}
+    }
+}
+
+impl Later {
+    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, Outlook> {
+        match *self {}
+    }
+
+    pub(crate) fn speaks_with(&self, _: Rank) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn begins(&self, _: Rank) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn begin(&mut self, _: Rank, _: TcpStream, _: Instant) -> Result<(), WireUpError> {
+        match *self {}
+    }
+
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        match *self {}
+    }
+
+    pub(crate) fn end(&self) -> Option<Instant> {
+        match *self {}
+    }
+
+    pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<OwnLink>, WireUpError>)> {
+        match *self {}
+    }
+}

@@ -1,0 +1,367 @@
+//! Queue pairs of ranks that connect when they first speak.
+//!
+//! Two such ranks have met over TCP, and tell each other over that socket what others put into the
+//! gather: which queue pairs are to be connected or, where the connection manager does it, that the
+//! lower rank may knock; then that each is ready. With that the socket has served. Nothing in here
+//! waits but the connection manager's calls, in threads of their own.
+
+use super::super::bell;
+use super::super::wire::Wire;
+use super::manager::{self, Done, Knock};
+use super::told::PairTold;
+use super::{Begins, Contact, Fabric, Joined, Theirs, WireUpError, name};
+use crate::transport::Outlook;
+use crate::transport::bell::Bell;
+use crate::transport::verbs::VerbsLink;
+use crate::types::error::PeerName;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::RankTable;
+use rlaunch_verbs::{Prepared, QueuePair, Request, VerbsError};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+/// What is told of a queue pair, in bytes: its number, and that of its first packet.
+const PAIR: usize = 8;
+/// All else that is told: that the other end may knock, and that this one is ready.
+const GO: [u8; 1] = [1];
+
+/// This rank's ports, and the peers that it connects with just now.
+#[derive(Debug)]
+pub(crate) struct Later {
+    fabric: Fabric,
+    table: Arc<RankTable>,
+    theirs: BTreeMap<Rank, Theirs>,
+    begun: BTreeMap<Rank, Introduction>,
+    /// From the threads, which ring the bell.
+    done: Receiver<Done>,
+    tell: Sender<Done>,
+    bell: Arc<Bell>,
+}
+
+/// A peer that this rank connects with.
+#[derive(Debug)]
+struct Introduction {
+    wire: Wire,
+    step: Step,
+    is_peer_ready: bool,
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// This end's, until the peer has told of its own.
+    AwaitsPair(QueuePair<Prepared>),
+    /// Until this rank may knock.
+    AwaitsLeave,
+    /// Until the peer has knocked.
+    AwaitsKnock,
+    /// Until the connection manager is through.
+    Connects,
+    /// Until the peer is ready, too.
+    AwaitsReady(Connected),
+    Failed(WireUpError),
+}
+
+/// A queue pair that is connected.
+#[derive(Debug)]
+enum Connected {
+    /// This end speaks first, and the peer is silent until then.
+    Silent(Box<Joined>),
+    /// The peer may speak as soon as it knows that this end is ready.
+    Listens(Box<VerbsLink>),
+}
+
+impl Fabric {
+    /// Connects with none of the peers that have told of their ports before it is wanted.
+    pub(crate) fn later(
+        self,
+        contacts: &[Contact],
+        table: &Arc<RankTable>,
+    ) -> Result<Later, WireUpError> {
+        let theirs = self.theirs(contacts)?;
+        let ((tell, done), table, bell) = (channel(), table.clone(), Arc::new(bell()?));
+        Ok(Later { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, bell })
+    }
+}
+
+impl Later {
+    /// What links with its peers will be.
+    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, Outlook> {
+        let outlook = |(_, shape): &Theirs| VerbsLink::outlook(shape.payload);
+        self.theirs.iter().map(|(peer, theirs)| (*peer, outlook(theirs))).collect()
+    }
+
+    /// Whether RDMA leads to this peer.
+    pub(crate) fn speaks_with(&self, peer: Rank) -> bool {
+        self.theirs.contains_key(&peer)
+    }
+
+    /// Whether a queue pair with this peer is being connected.
+    pub(crate) fn begins(&self, peer: Rank) -> bool {
+        self.begun.contains_key(&peer)
+    }
+
+    /// The two have met by this socket, and connect until then.
+    pub(crate) fn begin(
+        &mut self,
+        peer: Rank,
+        socket: TcpStream,
+        until: Instant,
+    ) -> Result<(), WireUpError> {
+        let wire = Wire::new(socket);
+        let step = match self.fabric.prepare(&self.table, peer)? {
+            Some(pair) => {
+                let own = pair.endpoint();
+                self.say(peer, &wire, &pair_said(own.number, own.first_packet))?;
+                Step::AwaitsPair(pair)
+            }
+            None if self.fabric.me < peer => Step::AwaitsLeave,
+            None => {
+                self.say(peer, &wire, &GO)?;
+                Step::AwaitsKnock
+            }
+        };
+        self.begun.insert(peer, Introduction { wire, step, is_peer_ready: false, until });
+        Ok(())
+    }
+
+    /// What becomes readable when there is something to [`advance`](Later::advance).
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let listeners = self.fabric.ports.values().filter_map(|port| port.listener.as_ref());
+        // Who is ready has nothing more to say here.
+        let wires = self.begun.values().filter(|begun| !begun.is_peer_ready);
+        let mut fds = vec![self.bell.as_fd()];
+        fds.extend(listeners.map(AsFd::as_fd));
+        fds.extend(wires.map(|begun| begun.wire.socket().as_fd()));
+        fds
+    }
+
+    /// When the first of the peers has had its time.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        self.begun.values().map(|begun| begun.until).min()
+    }
+
+    /// Does what there is to do, and says who is connected, or never will be.
+    pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<VerbsLink>, WireUpError>)> {
+        self.bell.hear();
+        self.let_in();
+        let mut came: BTreeMap<_, _> = self.done.try_iter().collect();
+        let mut over = Vec::new();
+        let mut begun = std::mem::take(&mut self.begun);
+        begun.retain(|peer, begun| match self.go_on(*peer, begun, came.remove(peer)).transpose() {
+            Some(how) => {
+                over.push((*peer, how));
+                false
+            }
+            None => true,
+        });
+        self.begun = begun;
+        over
+    }
+
+    /// Takes the steps that can be taken, and returns the link if that was the last; `came` is what the
+    /// connection manager has made.
+    fn go_on(
+        &self,
+        peer: Rank,
+        begun: &mut Introduction,
+        came: Option<Result<Joined, VerbsError>>,
+    ) -> Result<Option<Box<VerbsLink>>, WireUpError> {
+        let Introduction { wire, step, is_peer_ready, until } = begun;
+        if let Some(joined) = came {
+            let joined = joined.map_err(self.fabric.no_rdma(&self.table, peer))?;
+            *step = self.is_ready(peer, wire, joined)?;
+        }
+        *step = match std::mem::replace(step, Step::Connects) {
+            Step::AwaitsPair(pair) => match self.hear(peer, wire)? {
+                Some(said) => {
+                    let joined = self.join(peer, pair, said)?;
+                    self.is_ready(peer, wire, joined)?
+                }
+                None => Step::AwaitsPair(pair),
+            },
+            Step::AwaitsLeave => match self.hear(peer, wire)? {
+                Some(GO) => {
+                    let job = self.job(peer)?;
+                    self.aside(peer, *until, move |knock| manager::dial(job, knock))?;
+                    Step::Connects
+                }
+                Some(_) => return Err(self.not_ready(peer, "it speaks out of turn")),
+                None => Step::AwaitsLeave,
+            },
+            Step::Failed(error) => return Err(error),
+            step => {
+                *is_peer_ready = *is_peer_ready || self.hear::<1>(peer, wire)?.is_some();
+                step
+            }
+        };
+        match std::mem::replace(step, Step::Connects) {
+            Step::AwaitsReady(connected) if *is_peer_ready => Ok(Some(connected.link())),
+            _ if *until <= Instant::now() => {
+                Err(self.not_ready(peer, "it has not answered in time"))
+            }
+            other => {
+                *step = other;
+                Ok(None)
+            }
+        }
+    }
+
+    fn join(
+        &self,
+        peer: Rank,
+        pair: QueuePair<Prepared>,
+        said: [u8; PAIR],
+    ) -> Result<Joined, WireUpError> {
+        let [number, first_packet] = pair_heard(said);
+        let told = PairTold { peer: self.fabric.me.0, number, first_packet };
+        self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
+    }
+
+    /// This end is connected, and tells the peer.
+    fn is_ready(&self, peer: Rank, wire: &Wire, joined: Joined) -> Result<Step, WireUpError> {
+        let connected = match joined.begins {
+            Begins::This => Connected::Silent(Box::new(joined)),
+            Begins::Peer | Begins::Anybody => Connected::Listens(Box::new(joined.link())),
+        };
+        self.say(peer, wire, &GO)?;
+        Ok(Step::AwaitsReady(connected))
+    }
+
+    /// Lets those in who may knock.
+    fn let_in(&mut self) {
+        let mut requests = Vec::new();
+        for listener in self.fabric.ports.values().filter_map(|port| port.listener.as_ref()) {
+            let next = || listener.request(Instant::now()).transpose();
+            while let Some(request) = next() {
+                let is_over = request.is_err();
+                requests.push(request);
+                if is_over {
+                    break;
+                }
+            }
+        }
+        for request in requests {
+            let may_knock = |peer: &Rank| self.awaited().any(|awaited| awaited == *peer);
+            let (peer, request) = match request {
+                Ok(request) => (self.fabric.who_knocks(&request).filter(may_knock), Ok(request)),
+                // Whosever that would have been.
+                Err(error) => (self.awaited().next(), Err(error)),
+            };
+            if let Some(peer) = peer {
+                let step =
+                    self.accept(peer, request).map_or_else(Step::Failed, |()| Step::Connects);
+                self.begun.entry(peer).and_modify(|begun| begun.step = step);
+            } else if let Ok(request) = request {
+                request.reject();
+            }
+        }
+    }
+
+    fn accept(&self, peer: Rank, request: Result<Request, VerbsError>) -> Result<(), WireUpError> {
+        let request = request.map_err(self.fabric.no_rdma(&self.table, peer))?;
+        let until = self.begun.get(&peer).map_or_else(Instant::now, |begun| begun.until);
+        let job = self.job(peer)?;
+        self.aside(peer, until, move |knock| manager::accept(job, request, knock))
+    }
+
+    /// Those who may knock.
+    fn awaited(&self) -> impl Iterator<Item = Rank> {
+        let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, Step::AwaitsKnock));
+        awaited.map(|(peer, _)| *peer)
+    }
+
+    fn theirs_of(&self, peer: Rank) -> Result<&Theirs, WireUpError> {
+        let why = "it has told nothing of RDMA";
+        self.theirs.get(&peer).ok_or(WireUpError::Contact { rank: peer, why })
+    }
+
+    fn job(&self, peer: Rank) -> Result<manager::Job, WireUpError> {
+        self.fabric.job(&self.table, peer, self.theirs_of(peer)?)
+    }
+
+    /// Has the connection manager connect, in a thread that ends with it.
+    fn aside(
+        &self,
+        peer: Rank,
+        until: Instant,
+        connects: impl FnOnce(&Knock) -> Result<Joined, VerbsError> + Send + 'static,
+    ) -> Result<(), WireUpError> {
+        let (tell, bell) = (self.tell.clone(), self.bell.clone());
+        let knock = self.fabric.knock(&self.table, until);
+        let runs = move || {
+            // Nobody hears of it once the ranks have parted.
+            let _ = tell.send((peer, connects(&knock)));
+            bell.ring();
+        };
+        let thread = thread::Builder::new().name("rlaunch rdma_cm".to_owned()).spawn(runs);
+        let operation = "start the thread that connects by rdma_cm";
+        thread.map(drop).map_err(|source| WireUpError::System { operation, source })
+    }
+
+    fn say(&self, peer: Rank, wire: &Wire, said: &[u8]) -> Result<(), WireUpError> {
+        wire.say(said).map_err(|error| self.parted(peer, &error))
+    }
+
+    /// What the peer has said, once so many bytes have come.
+    fn hear<const N: usize>(
+        &self,
+        peer: Rank,
+        wire: &mut Wire,
+    ) -> Result<Option<[u8; N]>, WireUpError> {
+        let said = wire.hear(N).map_err(|error| self.parted(peer, &error))?;
+        Ok(said.and_then(|said| said.first_chunk().copied()))
+    }
+
+    fn parted(&self, peer: Rank, error: &io::Error) -> WireUpError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.not_ready(peer, "it has given up or ended"),
+            _ => self.not_ready(peer, &error.to_string()),
+        }
+    }
+
+    fn not_ready(&self, peer: Rank, why: &str) -> WireUpError {
+        let nowhere = || PeerName { rank: peer.0, host: "".into() };
+        let peer = name(&self.table, peer).unwrap_or_else(nowhere);
+        WireUpError::NotReady { peer, why: format!("{why} while RDMA was connected") }
+    }
+}
+
+impl Connected {
+    fn link(self) -> Box<VerbsLink> {
+        match self {
+            Connected::Silent(joined) => Box::new(joined.link()),
+            Connected::Listens(link) => link,
+        }
+    }
+}
+
+fn pair_said(number: u32, first_packet: u32) -> [u8; PAIR] {
+    let mut said = [0; PAIR];
+    said[..4].copy_from_slice(&number.to_le_bytes());
+    said[4..].copy_from_slice(&first_packet.to_le_bytes());
+    said
+}
+
+fn pair_heard(said: [u8; PAIR]) -> [u32; 2] {
+    let both = u64::from_le_bytes(said);
+    [both as u32, (both >> 32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_that_is_told_of_is_understood() {
+        let said = pair_said(0x00ab_cdef, 0x0012_3456);
+        assert_eq!(said, [0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0]);
+        assert_eq!(pair_heard(said), [0x00ab_cdef, 0x0012_3456]);
+    }
+}

@@ -1,0 +1,395 @@
+//! Meeting peers when they are needed, in jobs with so many ranks that few pairs ever speak.
+//!
+//! A thread keeps the door: it lets peers in that dial, and dials those that are wanted. It runs as
+//! long as any link waits for its peer. Those that speak RDMA meet here over TCP as well, and connect
+//! their queue pairs then ([`Later`]).
+
+use super::meeting::{Meeting, Sockets};
+use super::{Contact, Door, Later, WireUpError, bell};
+use crate::transport::bell::Bell;
+use crate::transport::{Link, Outlook};
+use crate::types::error::LinkError;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::table::RankTable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// With nobody to wait for, the thread wakes for nothing else than its peers and this.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Where links get their peers from. The thread ends with it.
+#[derive(Debug)]
+pub(crate) struct Reception {
+    desk: Arc<FrontDesk>,
+    /// Of those that do not speak TCP.
+    outlooks: BTreeMap<Rank, Outlook>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the links share.
+#[derive(Debug)]
+struct FrontDesk {
+    slips: Mutex<Slips>,
+    /// Grows whenever a peer has come, or never will; then the rank is called.
+    news: AtomicU32,
+    /// How many of these calls were heard.
+    heard: AtomicU32,
+    is_closed: AtomicBool,
+    /// Wakes the thread.
+    bell: Bell,
+    /// Wakes a rank that sleeps.
+    call: Bell,
+}
+
+#[derive(Default)]
+struct Slips {
+    wanted: Vec<Rank>,
+    /// Peers whose processes have ended well.
+    ended: Vec<Rank>,
+    met: BTreeMap<Rank, Result<Arrival, LinkError>>,
+    /// Nobody comes any more.
+    broken: Option<Arc<str>>,
+}
+
+/// End of a link's wait for its peer.
+pub(crate) enum Arrival {
+    Met(Box<dyn Link>),
+    /// Its process has ended, and nothing was sent to this rank.
+    Left,
+}
+
+impl Slips {
+    /// Takes those that are wanted, and those that have ended.
+    fn slips(&mut self) -> (Vec<Rank>, Vec<Rank>) {
+        (std::mem::take(&mut self.wanted), std::mem::take(&mut self.ended))
+    }
+}
+
+impl fmt::Debug for Slips {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut slips = f.debug_struct("Slips");
+        slips.field("wanted", &self.wanted).field("broken", &self.broken).finish_non_exhaustive()
+    }
+}
+
+impl Reception {
+    /// Keeps `door` for this rank, `me`, and those of `peers`, whose `contacts` it knows; some of them
+    /// are reached by `rdma`. A peer that is wanted has `patience` to come.
+    pub(crate) fn open(
+        door: Door,
+        rdma: Option<Later>,
+        contacts: &[Contact],
+        table: Arc<RankTable>,
+        (me, peers): (Rank, &[Rank]),
+        patience: Duration,
+    ) -> Result<Reception, WireUpError> {
+        let desk = Arc::new(FrontDesk {
+            slips: Mutex::default(),
+            news: AtomicU32::new(0),
+            heard: AtomicU32::new(0),
+            is_closed: AtomicBool::new(false),
+            bell: bell()?,
+            call: bell()?,
+        });
+        let meeting = Meeting::new(door, contacts, &table, (me, peers), |_| None)?;
+        let outlooks = rdma.as_ref().map(Later::outlooks).unwrap_or_default();
+        let keeps = Keeper { desk: desk.clone(), meeting, rdma, table, patience };
+        let thread = thread::Builder::new().name("rlaunch peers".to_owned());
+        let keeper = without_signals(|| thread.spawn(|| keeps.run()));
+        let keeper = keeper.map_err(|source| WireUpError::System {
+            operation: "start the thread that lets peers in",
+            source,
+        })?;
+        Ok(Reception { desk, outlooks, keeper: Some(keeper) })
+    }
+
+    /// What the link to a peer will be.
+    pub(crate) fn outlook(&self, peer: Rank) -> Outlook {
+        self.outlooks.get(&peer).copied().unwrap_or(Outlook::TCP)
+    }
+
+    /// Whether there are any news since `seen`, which it brings up to date.
+    pub(crate) fn has_news(&self, seen: &mut u32) -> bool {
+        self.desk.has_news(seen)
+    }
+
+    /// Before this rank sleeps on [`Reception::fd`]: makes it quiet, where it is about news that are
+    /// [there](Reception::has_news) already.
+    pub(crate) fn quiet(&self) {
+        self.desk.quiet();
+    }
+
+    /// Returns the owner of the descriptor, which is watched for longer than there is a reception.
+    pub(crate) fn call(&self) -> Call {
+        Call(self.desk.clone())
+    }
+
+    /// The peer's process has ended well. Unless there is a connection to it, which brings what it has
+    /// sent, it is [not met](Arrival::Left) any more.
+    pub(crate) fn peer_has_left(&self, peer: Rank) {
+        self.desk.lock().ended.push(peer);
+        self.desk.bell.ring();
+    }
+
+    /// Has a peer dialled.
+    pub(crate) fn want(&self, peer: Rank) {
+        self.desk.lock().wanted.push(peer);
+        self.desk.bell.ring();
+    }
+
+    /// Takes the end of the wait for a peer, if it has come.
+    pub(crate) fn take(&self, peer: Rank) -> Result<Option<Arrival>, LinkError> {
+        let mut slips = self.desk.lock();
+        match slips.met.remove(&peer).transpose()? {
+            Some(arrival) => Ok(Some(arrival)),
+            None => match &slips.broken {
+                Some(why) => Err(LinkError::Unmet(why.clone())),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+/// Readable when a reception has news.
+#[derive(Debug)]
+pub(crate) struct Call(Arc<FrontDesk>);
+
+impl AsFd for Call {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.call.as_fd()
+    }
+}
+
+impl Drop for Reception {
+    fn drop(&mut self) {
+        self.desk.is_closed.store(true, Ordering::Release);
+        self.desk.bell.ring();
+        // It has nothing to say: a panic in it is a bug that was printed.
+        drop(self.keeper.take().map(JoinHandle::join));
+    }
+}
+
+impl FrontDesk {
+    fn has_news(&self, seen: &mut u32) -> bool {
+        let news = self.news.load(Ordering::Acquire);
+        std::mem::replace(seen, news) != news
+    }
+
+    /// Counts the news, and calls then: who has heard the call and finds no news has them already.
+    fn tell(&self) {
+        self.count();
+        self.call.ring();
+    }
+
+    fn count(&self) {
+        self.news.fetch_add(1, Ordering::Release);
+    }
+
+    /// Hears the calls about news that were counted. As long as one is due that has not come, the next
+    /// sleep hears it.
+    fn quiet(&self) {
+        let news = self.news.load(Ordering::Acquire);
+        let heard = self.heard.load(Ordering::Relaxed);
+        if news != heard {
+            // One thread sleeps at a time.
+            self.heard.store(heard.wrapping_add(self.call.hear() as u32), Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slips> {
+        self.slips.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread.
+struct Keeper {
+    desk: Arc<FrontDesk>,
+    meeting: Meeting,
+    rdma: Option<Later>,
+    table: Arc<RankTable>,
+    patience: Duration,
+}
+
+/// Who has come, or never will.
+type Came = Vec<(Rank, Result<Arrival, WireUpError>)>;
+
+impl Keeper {
+    fn run(mut self) {
+        let mut waits: BTreeMap<Rank, Instant> = BTreeMap::new();
+        let mut ended: BTreeSet<Rank> = BTreeSet::new();
+        while !self.desk.is_closed.load(Ordering::Acquire) {
+            let now = Instant::now();
+            let (wanted, left) = self.desk.lock().slips();
+            ended.extend(left);
+            for rank in wanted {
+                waits.entry(rank).or_insert_with(|| {
+                    self.meeting.want(rank);
+                    now + self.patience
+                });
+            }
+            // What they have sent is on its way by a connection that is in use, or about to be.
+            let mut over: Vec<Rank> =
+                ended.extract_if(.., |rank| !self.is_under_way(*rank)).collect();
+            over.retain(|rank| self.meeting.forget(*rank));
+            if !over.is_empty() {
+                waits.retain(|rank, _| !over.contains(rank));
+                self.bring(over.into_iter().map(|rank| (rank, Ok(Arrival::Left))).collect());
+                continue;
+            }
+            if let Err(error) = self.step(&waits) {
+                self.desk.lock().broken = Some(sentence(&error).into());
+                return self.desk.tell();
+            }
+            let mut came = Came::new();
+            for (rank, sockets) in self.meeting.met() {
+                waits.remove(&rank);
+                self.meet(rank, sockets, &mut came);
+            }
+            for (rank, link) in self.rdma.as_mut().map(Later::advance).unwrap_or_default() {
+                came.push((rank, link.map(|link| Arrival::Met(link))));
+            }
+            let now = Instant::now();
+            for (rank, _) in waits.extract_if(.., |_, end| *end <= now) {
+                let error = self.meeting.give_up(rank, &self.table, self.patience);
+                came.extend(error.map(|error| (rank, Err(error))));
+            }
+            if !came.is_empty() {
+                self.bring(came);
+            }
+        }
+    }
+
+    /// Hands these to their links.
+    fn bring(&self, came: Came) {
+        let unmet = |error| LinkError::Unmet(sentence(&error).into());
+        let came = came.into_iter().map(|(rank, arrival)| (rank, arrival.map_err(unmet)));
+        self.desk.lock().met.extend(came);
+        self.desk.tell();
+    }
+
+    /// Whether a connection to a peer is being made, or a queue pair.
+    fn is_under_way(&self, rank: Rank) -> bool {
+        self.meeting.is_dialling(rank) || self.rdma.as_ref().is_some_and(|rdma| rdma.begins(rank))
+    }
+
+    /// Waits for something to happen, or until the first of those that are waited for has had its
+    /// time.
+    fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), WireUpError> {
+        let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(Later::end));
+        let end = ends.fold(Instant::now() + IDLE, Instant::min);
+        let mut also = vec![self.desk.bell.as_fd()];
+        also.extend(self.rdma.iter().flat_map(Later::fds));
+        self.meeting.step(end, &also)?;
+        self.desk.bell.hear();
+        Ok(())
+    }
+
+    /// A peer has been met over TCP.
+    fn meet(&mut self, rank: Rank, sockets: Sockets, came: &mut Came) {
+        match self.rdma.as_mut().filter(|rdma| rdma.speaks_with(rank)) {
+            Some(rdma) => {
+                let end = Instant::now() + self.patience;
+                let begun = sockets.first(rank).and_then(|socket| rdma.begin(rank, socket, end));
+                came.extend(begun.err().map(|error| (rank, Err(error))));
+            }
+            None => {
+                let link = sockets.link(rank);
+                came.push((rank, link.map(|link| Arrival::Met(Box::new(link)))));
+            }
+        }
+    }
+}
+
+/// With what to do about it, since nothing else says that here.
+fn sentence(error: &WireUpError) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
+    format!("{error}{}{}", cause.unwrap_or_default(), hint.unwrap_or_default())
+}
+
+/// A thread that `starts` here gets none of the program's signals.
+fn without_signals<R>(starts: impl FnOnce() -> R) -> R {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let started = starts();
+    // The same call as above with what that one has returned: it cannot fail.
+    let _ = before.map(|before| before.thread_set_mask());
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    /// The thread's way to tell of news, in two steps, between which a rank may do anything.
+    struct Tells<'d> {
+        desk: &'d FrontDesk,
+        is_counted: bool,
+    }
+
+    impl Tells<'_> {
+        fn step(&mut self) {
+            match self.is_counted {
+                false => self.desk.count(),
+                true => self.desk.call.ring(),
+            }
+            self.is_counted = !self.is_counted;
+        }
+    }
+
+    fn would_wake(desk: &FrontDesk) -> bool {
+        let mut fds = [PollFd::new(desk.call.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+    }
+
+    /// Every order of two news and of a rank that looks and is about to sleep, for two of its links.
+    #[test]
+    fn a_rank_does_not_sleep_on_news_and_is_not_woken_for_nothing() {
+        for order in 0..1 << 12 {
+            let desk = FrontDesk {
+                slips: Mutex::default(),
+                news: AtomicU32::new(0),
+                heard: AtomicU32::new(0),
+                is_closed: AtomicBool::new(false),
+                bell: bell().unwrap(),
+                call: bell().unwrap(),
+            };
+            let mut tells = Tells { desk: &desk, is_counted: false };
+            let (mut steps, mut seen) = (0, [0; 2]);
+            for moment in 0..12 {
+                if order >> moment & 1 == 1 && steps < 4 {
+                    tells.step();
+                    steps += 1;
+                    continue;
+                }
+                let link = moment as usize % 2;
+                desk.quiet();
+                desk.has_news(&mut seen[link]);
+            }
+            // The rank goes to sleep, link by link; then what is left to do is done.
+            let mut is_awake = false;
+            for seen in &mut seen {
+                desk.quiet();
+                is_awake |= desk.has_news(seen);
+            }
+            while steps < 4 {
+                tells.step();
+                steps += 1;
+            }
+            let sees = seen.iter().all(|seen| *seen == desk.news.load(Ordering::Acquire));
+            assert!(sees || is_awake || would_wake(&desk), "{order:b}: it sleeps on news");
+            // Once it has seen everything, it sleeps.
+            for seen in &mut seen {
+                desk.quiet();
+                desk.has_news(seen);
+            }
+            assert!(!would_wake(&desk), "{order:b}: it is woken for nothing");
+        }
+    }
+}

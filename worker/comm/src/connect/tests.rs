@@ -1,0 +1,585 @@
+//! Ranks as threads, each with its own copy of what the gather has brought.
+
+use super::hello::{Hello, Parties};
+use super::later::LaterLink;
+use super::meeting::meet_with;
+use super::*;
+use crate::progress::station::{Idle, Kernel};
+use crate::transport::packet::{Header, Kind};
+use crate::transport::tcp::TcpLink;
+use crate::transport::{Armed, Fill, Link, Sink};
+use crate::types::error::LinkError;
+use bytes::Bytes;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
+use rlaunch_bootstrap::table::{NodeRow, RankRow, RankTable, Rules};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const REVERSE_AFTER: Duration = Duration::from_millis(30);
+
+type Met = Result<BTreeMap<Rank, TcpLink>, WireUpError>;
+
+fn address(node: u32) -> IpAddr {
+    IpAddr::from([127, 0, 0, node as u8 + 1])
+}
+
+/// `ranks` ranks on two nodes, the lower half on the first.
+fn table(ranks: u32) -> RankTable {
+    let node = |number| NodeRow {
+        node: NodeId(number),
+        host: ["a", "b"][number as usize].into(),
+        hostname: "h".into(),
+        arch: "x86_64".into(),
+        address: address(number),
+        addresses: Vec::new(),
+        nics: Vec::new(),
+    };
+    let half = ranks / 2;
+    let rank = |rank| RankRow {
+        rank: Rank(rank),
+        node: NodeId(rank / half),
+        local_rank: LocalRank(rank % half),
+        address: address(rank / half),
+        gpu: None,
+        numa_node: None,
+        cpus: None,
+        nics: Vec::new(),
+    };
+    let nodes = (0..2).map(node).collect();
+    let rows = (0..ranks).map(rank).collect();
+    RankTable::new(JobId(7), ranks, nodes, rows, Rules::default()).unwrap()
+}
+
+/// The doors of as many ranks as there are `lanes`, and what all know of them.
+fn doors(lanes: &[usize]) -> (Vec<Door>, Vec<Contact>) {
+    let half = lanes.len() / 2;
+    let open = |(rank, &lanes)| Door::open(address((rank / half) as u32), lanes).unwrap();
+    let doors: Vec<Door> = lanes.iter().enumerate().map(open).collect();
+    let own: Vec<Contact> = doors.iter().map(|door| Contact::new(Some(door.contact()))).collect();
+    let bytes: Vec<Bytes> = own.iter().map(|own| encoded(own).into()).collect();
+    let contacts = exchange(&own[0], |_| Ok(bytes)).unwrap();
+    assert_eq!(contacts, own);
+    (doors, contacts)
+}
+
+fn encoded(contact: &Contact) -> Vec<u8> {
+    postcard::to_stdvec(contact).unwrap()
+}
+
+/// The ranks on the other node.
+fn others(ranks: u32, me: u32) -> Vec<Rank> {
+    let half = ranks / 2;
+    (0..ranks).filter(|rank| rank / half != me / half).map(Rank).collect()
+}
+
+/// A rank on its way to its peers.
+fn rank(me: u32, door: Door, contacts: Vec<Contact>) -> thread::JoinHandle<Met> {
+    thread::spawn(move || {
+        let ranks = contacts.len() as u32;
+        let peers = others(ranks, me);
+        meet_with(door, &contacts, &table(ranks), (Rank(me), &peers), PATIENCE, REVERSE_AFTER)
+    })
+}
+
+/// Keeps the tags of what comes.
+struct Tags(Vec<u32>);
+
+impl Sink for Tags {
+    fn packet(&mut self, header: Header, _: &[u8]) -> Result<(), LinkError> {
+        self.0.push(header.tag);
+        Ok(())
+    }
+
+    fn part(
+        &mut self,
+        header: Header,
+        offset: usize,
+        fill: &mut Fill<'_>,
+    ) -> Result<usize, LinkError> {
+        let count = fill(&mut vec![0; header.length as usize - offset]).unwrap();
+        if offset + count == header.length as usize {
+            self.0.push(header.tag);
+        }
+        Ok(count)
+    }
+}
+
+/// Every link leads where it should: both ends say who they are, in a few words and in many.
+fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
+    let ranks = all.len() as u32;
+    let threads = (0..).zip(all).map(|(me, mut links)| {
+        thread::spawn(move || {
+            let found: Vec<Rank> = links.keys().copied().collect();
+            assert_eq!(found, others(ranks, me));
+            let end = Instant::now() + PATIENCE;
+            for (peer, link) in &mut links {
+                let mut tags = Tags(Vec::new());
+                for length in [0, 1 << 20] {
+                    let kind = if length == 0 { Kind::Eager } else { Kind::Data };
+                    let header = Header { kind, context: 0, tag: me, transfer: 1, length };
+                    let payload = vec![1; length as usize];
+                    while !link.send(header, &payload).unwrap() {
+                        link.receive(&mut tags).unwrap();
+                        assert!(Instant::now() < end);
+                    }
+                }
+                while tags.0.len() < 2 {
+                    link.receive(&mut tags).unwrap();
+                    assert!(Instant::now() < end);
+                }
+                assert_eq!(tags.0, [peer.0, peer.0]);
+            }
+            links
+        })
+    });
+    // Nobody leaves before all are through.
+    let threads: Vec<_> = threads.collect();
+    drop(threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>());
+}
+
+fn join(threads: Vec<thread::JoinHandle<Met>>) -> Vec<BTreeMap<Rank, TcpLink>> {
+    threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+}
+
+fn start(doors: Vec<Door>, contacts: &[Contact]) -> Vec<thread::JoinHandle<Met>> {
+    (0..).zip(doors).map(|(me, door)| rank(me, door, contacts.to_vec())).collect()
+}
+
+#[test]
+fn ranks_of_two_hosts_meet() {
+    // Of what two want, the lesser counts.
+    for lanes in [[0; 8], [2, 2, 1, 0, 3, 1, 2, 0]] {
+        let (doors, contacts) = doors(&lanes);
+        let begin = Instant::now();
+        let all = join(start(doors, &contacts));
+        eprintln!("8 ranks, lanes {lanes:?}: {:?}", begin.elapsed());
+        check(all);
+    }
+}
+
+#[test]
+fn each_rank_dials_half_of_its_peers_and_of_two_always_one() {
+    for ranks in [8, 9, 64] {
+        for me in 0..ranks {
+            let all = (0..ranks).filter(|peer| *peer != me);
+            let dialled = all.filter(|&peer| {
+                let dials = meeting::dials(Rank(me), Rank(peer));
+                assert_ne!(dials, meeting::dials(Rank(peer), Rank(me)));
+                dials
+            });
+            assert!(dialled.count().abs_diff(ranks as usize / 2) <= 1);
+        }
+    }
+}
+
+#[test]
+fn connections_that_cross_come_to_one() {
+    for _ in 0..30 {
+        let (doors, contacts) = doors(&[1; 6]);
+        let threads = (0..).zip(doors).map(|(me, door)| {
+            let contacts = contacts.clone();
+            thread::spawn(move || {
+                let peers = others(6, me);
+                let at_once = Duration::ZERO;
+                meet_with(door, &contacts, &table(6), (Rank(me), &peers), PATIENCE, at_once)
+            })
+        });
+        let threads = threads.collect();
+        check(join(threads));
+    }
+}
+
+/// A port that nobody listens on while the socket lives.
+fn closed_port() -> (nix::sys::socket::SockaddrIn, std::os::fd::OwnedFd, u16) {
+    use nix::sys::socket::*;
+    use std::os::fd::AsRawFd;
+    let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+    bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, 0)).unwrap();
+    let name: SockaddrIn = getsockname(fd.as_raw_fd()).unwrap();
+    (name, fd, name.port())
+}
+
+fn with_port(contacts: &[Contact], of: usize, port: u16) -> Vec<Contact> {
+    let mut contacts = contacts.to_vec();
+    contacts[of].tcp.as_mut().unwrap().port = port;
+    contacts
+}
+
+#[test]
+fn a_closed_direction_is_replaced_by_the_other() {
+    for blocked in [0, 1] {
+        let (mut doors, contacts) = doors(&[0, 1]);
+        let (_, _held, port) = closed_port();
+        let sees_closed = with_port(&contacts, blocked, port);
+        let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+        let views = if blocked == 0 { [contacts, sees_closed] } else { [sees_closed, contacts] };
+        let [firsts, seconds] = views;
+        check(join(vec![rank(0, first, firsts), rank(1, second, seconds)]));
+    }
+}
+
+#[test]
+fn a_direction_that_leads_to_silence_is_replaced_by_the_other() {
+    let (mut doors, contacts) = doors(&[1, 1]);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = with_port(&contacts, 0, silent.local_addr().unwrap().port());
+    let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+    check(join(vec![rank(0, first, contacts), rank(1, second, silent)]));
+}
+
+fn meet_for(milliseconds: u64, me: u32, door: Door, contacts: &[Contact]) -> WireUpError {
+    let table = table(contacts.len() as u32);
+    let peers = others(contacts.len() as u32, me);
+    let patience = Duration::from_millis(milliseconds);
+    meet_with(door, contacts, &table, (Rank(me), &peers), patience, REVERSE_AFTER).err().unwrap()
+}
+
+#[test]
+fn a_pair_that_cannot_meet_is_named_with_the_reason() {
+    let (mut doors, contacts) = doors(&[0, 0, 0, 0]);
+    let (_, _held, port) = closed_port();
+    let closed = with_port(&with_port(&contacts, 2, port), 3, port);
+    let own = doors.remove(1);
+    let own_port = own.address.port();
+    let error = meet_for(1500, 1, own, &closed);
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "rank 1 on a and rank 2 on b did not meet over TCP within 1.5 s: b was not reached at \
+             127.0.0.2:{port} (Connection refused (os error 111)), and did not reach a at \
+             127.0.0.1:{own_port}; nor did this rank and 1 other"
+        )
+    );
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("on b") && hint.contains("from 127.0.0.1"), "{hint}");
+}
+
+#[test]
+fn who_listens_without_the_key_is_not_believed() {
+    let (mut doors, contacts) = doors(&[0, 0]);
+    let mut wrong_keys = contacts;
+    for contact in &mut wrong_keys {
+        let stranger = Door::open(address(0), 0).unwrap();
+        contact.tcp.as_mut().unwrap().key = stranger.contact().key;
+    }
+    let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+    let both = wrong_keys.clone();
+    let waiting = thread::spawn(move || meet_for(1500, 0, first, &both));
+    let error = meet_for(1500, 1, second, &wrong_keys).to_string();
+    assert!(error.contains("(who answers there is not of this job)"), "{error}");
+    let error = waiting.join().unwrap().to_string();
+    assert!(error.contains("rank 0 on a and rank 1 on b did not meet"), "{error}");
+}
+
+#[test]
+fn strangers_harm_nobody() {
+    let (mut doors, contacts) = doors(&[1; 4]);
+    let first = doors.remove(0);
+    let at = first.address;
+    let first = rank(0, first, contacts.clone());
+    let mut strangers = Vec::new();
+    let from = |from, to, socket| Parties { from: Rank(from), to: Rank(to), socket };
+    let likely = [from(2, 0, 0), from(3, 0, 1), from(1, 0, 0), from(2, 1, 0), from(2, 0, 9)];
+    for round in 0..60 {
+        // Silent; gone at once; no hello; half a hello; hellos of others with proofs of nothing.
+        strangers.push(TcpStream::connect(at).unwrap());
+        drop(TcpStream::connect(at).unwrap());
+        let mut noise = TcpStream::connect(at).unwrap();
+        noise.write_all(&[round; 100]).unwrap();
+        let hello = Hello::new(likely[usize::from(round) % likely.len()]).unwrap();
+        let mut half = TcpStream::connect(at).unwrap();
+        half.write_all(&hello.bytes()[..20]).unwrap();
+        let mut liar = TcpStream::connect(at).unwrap();
+        liar.write_all(hello.bytes()).unwrap();
+        // It may have been sent away already.
+        let _ = liar.write_all(&[round; 32]);
+        strangers.extend([noise, half, liar]);
+    }
+    let mut threads = vec![first];
+    threads.extend((1..).zip(doors).map(|(me, door)| rank(me, door, contacts.clone())));
+    check(join(threads));
+    // All of them are sent away, without the word that a connection is in use.
+    for mut stranger in strangers {
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut said = Vec::new();
+        if stranger.read_to_end(&mut said).is_ok() {
+            assert!(matches!(said.len(), 0 | hello::REPLY), "{} bytes", said.len());
+        }
+    }
+}
+
+#[test]
+fn what_was_overheard_opens_no_door() {
+    // Rank 1 goes through somebody who listens in. Rank 0 waits for rank 3, too.
+    let (mut doors, contacts) = doors(&[0, 0, 0, 0]);
+    let listens_in = TcpListener::bind("127.0.0.1:0").unwrap();
+    let through = with_port(&contacts, 0, listens_in.local_addr().unwrap().port());
+    let (fourth, third) = (doors.pop().unwrap(), doors.pop().unwrap());
+    let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
+    let at = first.address;
+    assert!(meeting::dials(Rank(3), Rank(0)) && meeting::dials(Rank(0), Rank(2)));
+    let slow = Duration::from_secs(10);
+    let zero = contacts.clone();
+    let zero = thread::spawn(move || {
+        let peers = [Rank(2), Rank(3)];
+        meet_with(first, &zero, &table(4), (Rank(0), &peers), PATIENCE, slow)
+    });
+    let three = through.clone();
+    let three = thread::spawn(move || {
+        meet_with(fourth, &three, &table(4), (Rank(3), &[Rank(0)]), PATIENCE, slow)
+    });
+    let (mut dialled, _) = listens_in.accept().unwrap();
+    let mut door = TcpStream::connect(at).unwrap();
+    let mut overheard = vec![0; hello::HELLO + hello::PROOF];
+    let mut reply = [0; hello::REPLY];
+    let (said_first, said_then) = overheard.split_at_mut(hello::HELLO);
+    dialled.read_exact(said_first).unwrap();
+    door.write_all(said_first).unwrap();
+    door.read_exact(&mut reply).unwrap();
+    // Before the dialling rank has its answer, and after.
+    let mut early = TcpStream::connect(at).unwrap();
+    early.write_all(said_first).unwrap();
+    let mut other_reply = [0; hello::REPLY];
+    early.read_exact(&mut other_reply).unwrap();
+    assert_ne!(reply, other_reply);
+    dialled.write_all(&reply).unwrap();
+    dialled.read_exact(said_then).unwrap();
+    early.write_all(said_then).unwrap();
+    assert_eq!(early.read(&mut [0; 9]).unwrap_or(0), 0, "the proof was for another nonce");
+    door.write_all(said_then).unwrap();
+    let mut taken = [0];
+    door.read_exact(&mut taken).unwrap();
+    dialled.write_all(&taken).unwrap();
+    assert_eq!(three.join().unwrap().unwrap().len(), 1);
+    let mut late = TcpStream::connect(at).unwrap();
+    late.write_all(&overheard).unwrap();
+    assert_eq!(late.read(&mut [0; 9]).unwrap_or(0), 0, "the connection is in use already");
+    let two = thread::spawn(move || {
+        meet_with(third, &contacts, &table(4), (Rank(2), &[Rank(0)]), PATIENCE, slow)
+    });
+    assert_eq!(zero.join().unwrap().unwrap().len(), 2);
+    assert_eq!(two.join().unwrap().unwrap().len(), 1);
+    drop(second);
+}
+
+#[test]
+fn contacts_of_other_builds_and_damaged_ones_are_refused() {
+    let (mut doors, contacts) = doors(&[0, 0]);
+    let good = encoded(&contacts[0]);
+    let gather = |second: &[u8]| {
+        let all = vec![Bytes::from(good.clone()), Bytes::copy_from_slice(second)];
+        exchange(&contacts[0], |_| Ok(all)).unwrap_err().to_string()
+    };
+    assert!(gather(&[]).ends_with("of rank 1 is no good: it is empty"));
+    assert!(gather(&good[..good.len() - 1]).ends_with("it is damaged"));
+    assert!(gather(&[99, 1, 2]).ends_with("it is of another version of rlaunch"));
+    let mut without = contacts.clone();
+    without[1].tcp = None;
+    let error = meet_for(100, 0, doors.remove(0), &without).to_string();
+    assert_eq!(error, "the contact of rank 1 is no good: it does not say where it listens");
+    assert!(!format!("{contacts:?}").contains("key: Key(["));
+}
+
+/// Each rank says something to every third of the others, and all at once.
+#[test]
+fn peers_meet_when_there_is_something_to_say() {
+    let ranks = 8;
+    let (doors, contacts) = doors(&[0; 8]);
+    let table = Arc::new(table(ranks));
+    let open = |(me, door): (u32, Door)| {
+        let peers = others(ranks, me);
+        let reception =
+            Reception::open(door, None, &contacts, table.clone(), (Rank(me), &peers), PATIENCE)
+                .unwrap();
+        let reception = Arc::new(reception);
+        let link = |peer: &Rank| (*peer, LaterLink::new(*peer, &reception));
+        peers.iter().map(link).collect::<BTreeMap<Rank, LaterLink>>()
+    };
+    let all: Vec<_> = (0..).zip(doors).map(open).collect();
+    let speak = |one: u32, other: u32| (one + other).is_multiple_of(3);
+    let barrier = Barrier::new(ranks as usize);
+    thread::scope(|scope| {
+        for (me, mut links) in (0..).zip(all) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let end = Instant::now() + PATIENCE;
+                let header =
+                    Header { kind: Kind::Eager, context: 0, tag: me, transfer: 0, length: 0 };
+                for (peer, link) in &mut links {
+                    let mut tags = Tags(Vec::new());
+                    if !speak(me, peer.0) {
+                        continue;
+                    }
+                    while !link.send(header, &[]).unwrap() {
+                        assert!(Instant::now() < end);
+                    }
+                    while tags.0.is_empty() {
+                        link.receive(&mut tags).unwrap();
+                        assert!(Instant::now() < end);
+                    }
+                    assert_eq!(tags.0, [peer.0]);
+                }
+                for (peer, link) in &links {
+                    assert_eq!(link.is_met(), speak(me, peer.0), "{me} and {peer}");
+                }
+                // Nobody leaves before all are through.
+                barrier.wait();
+            });
+        }
+    });
+}
+
+/// A rank that has left is not met any more, and that is said.
+#[test]
+fn a_peer_that_does_not_come_is_named() {
+    let (mut doors, contacts) = doors(&[0; 2]);
+    let table = Arc::new(table(2));
+    drop(doors.pop());
+    let patience = Duration::from_millis(200);
+    let door = doors.remove(0);
+    let reception = Reception::open(door, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
+    let mut link = LaterLink::new(Rank(1), &Arc::new(reception.unwrap()));
+    let header = Header { kind: Kind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
+    let end = Instant::now() + PATIENCE;
+    let error = loop {
+        match link.send(header, &[]) {
+            Ok(went) => assert!(!went && Instant::now() < end),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("rank 0 on a and rank 1 on b did not meet over TCP"), "{error}");
+}
+
+/// Ranks sleep until a peer has come, and are woken.
+#[test]
+fn a_rank_that_sleeps_hears_of_its_peer() {
+    let (doors, contacts) = doors(&[0; 2]);
+    let table = Arc::new(table(2));
+    let mut links: Vec<LaterLink> = (0..)
+        .zip(doors)
+        .map(|(me, door)| {
+            let peer = Rank(1 - me);
+            let table = table.clone();
+            let reception =
+                Reception::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+            LaterLink::new(peer, &Arc::new(reception.unwrap()))
+        })
+        .collect();
+    let header = Header { kind: Kind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
+    assert!(!links[0].send(header, &[]).unwrap());
+    for link in &mut links {
+        let end = Instant::now() + PATIENCE;
+        while !link.is_met() {
+            assert!(Instant::now() < end);
+            if let Armed::Watch(watched) = link.arm(true).unwrap() {
+                let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
+                poll(&mut fds, PollTimeout::MAX).unwrap();
+            }
+        }
+    }
+    assert!(links[0].send(header, &[]).unwrap());
+}
+
+/// Both ends of the way between two ranks that have not met.
+fn two_ahead() -> [LaterLink; 2] {
+    let (doors, contacts) = doors(&[0; 2]);
+    let table = Arc::new(table(2));
+    let open = |(me, door): (u32, Door)| {
+        let (peer, table) = (Rank(1 - me), table.clone());
+        let reception =
+            Reception::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+        LaterLink::new(peer, &Arc::new(reception.unwrap()))
+    };
+    let links: Vec<LaterLink> = (0..).zip(doors).map(open).collect();
+    links.try_into().unwrap()
+}
+
+/// Sleeps on a link until something has come.
+fn next_kind(link: &mut LaterLink) -> Kind {
+    struct First(Option<Kind>);
+    impl Sink for First {
+        fn packet(&mut self, header: Header, _: &[u8]) -> Result<(), LinkError> {
+            self.0.get_or_insert(header.kind);
+            Ok(())
+        }
+
+        fn part(&mut self, _: Header, _: usize, _: &mut Fill<'_>) -> Result<usize, LinkError> {
+            unreachable!("it is short")
+        }
+    }
+    let mut first = First(None);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        link.receive(&mut first).unwrap();
+        if let Some(kind) = first.0 {
+            return kind;
+        }
+        assert!(Instant::now() < end);
+        if let Armed::Watch(watched) = link.arm(false).unwrap() {
+            let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::from(1000_u16)).unwrap();
+        }
+    }
+}
+
+/// No link hears the call about the last peer.
+#[test]
+fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
+    let [mut link, mut other] = two_ahead();
+    let kernel = Kernel::new().unwrap();
+    let watch = |link: &mut LaterLink| {
+        if let Armed::Watch(watched) = link.arm(false).unwrap() {
+            kernel.watch(1, watched).unwrap();
+        }
+    };
+    watch(&mut link);
+    let header = Header { kind: Kind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
+    let end = Instant::now() + PATIENCE;
+    while !other.send(header, &[]).unwrap() {
+        assert!(Instant::now() < end);
+    }
+    let mut tags = Tags(Vec::new());
+    while tags.0.is_empty() {
+        link.receive(&mut tags).unwrap();
+        assert!(Instant::now() < end);
+    }
+    watch(&mut link);
+    assert!(kernel.is_quiet());
+}
+
+#[test]
+fn a_peer_that_left_before_it_was_met_says_goodbye() {
+    let [mut link, gone] = two_ahead();
+    drop(gone);
+    link.peer_has_left();
+    assert_eq!(next_kind(&mut link), Kind::Bye);
+    assert!(matches!(link.arm(true).unwrap(), Armed::Quiet));
+}
+
+/// The news that the peer has left go by another way than what it sent.
+#[test]
+fn what_a_peer_sent_before_it_left_comes_first() {
+    for is_wanted in [false, true] {
+        let [mut link, mut leaves] = two_ahead();
+        let header = |kind| Header { kind, context: 0, tag: 0, transfer: 0, length: 0 };
+        if is_wanted {
+            // Both dial each other then.
+            assert!(!link.send(header(Kind::Eager), &[]).unwrap());
+        }
+        let end = Instant::now() + PATIENCE;
+        for kind in [Kind::Eager, Kind::Bye] {
+            while !leaves.send(header(kind), &[]).unwrap() {
+                assert!(Instant::now() < end);
+            }
+        }
+        link.peer_has_left();
+        assert_eq!(next_kind(&mut link), Kind::Eager);
+        assert!(leaves.is_met());
+    }
+}

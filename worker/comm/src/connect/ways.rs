@@ -1,0 +1,96 @@
+//! The ways to the ranks of other nodes.
+
+use super::later::LaterLink;
+use super::{self as connect, Contact, Door, Fabric, Reception, WireUpError};
+use crate::transport::Link;
+use crate::types::error::PeerName;
+use rlaunch_bootstrap::client::Client;
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::table::{Connect, RankTable};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What ranks call their gather, and the one after it.
+const GATHER: &str = "rlaunch communicator";
+const READY: &str = "rlaunch communicator is ready";
+/// How long sockets may take to be connected once all ranks are there.
+const MEETING: Duration = Duration::from_secs(30);
+/// Sockets for long messages beside the first of a pair.
+const LANES: usize = 0;
+
+/// Links by rank.
+pub(crate) type Ways = BTreeMap<Rank, Box<dyn Link>>;
+
+/// Meets the ranks of other nodes, by RDMA where the rank table says so and both ends have it, and
+/// else by TCP. Once it is over, all ranks have taken their places.
+pub(crate) fn meet(
+    client: &mut Client,
+    table: &Arc<RankTable>,
+    (me, job): (Rank, JobId),
+    names: &[PeerName],
+    is_large: bool,
+) -> Result<Ways, WireUpError> {
+    let row = &table.ranks()[me.index()];
+    let others = table.ranks().iter().filter(|other| other.node != row.node);
+    let others: Vec<Rank> = others.map(|other| other.rank).collect();
+    let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
+    // Who has RDMA may still meet somebody who has none.
+    let door = (!others.is_empty()).then(|| Door::open(row.address, LANES)).transpose()?;
+    let mut contact = Contact::new(door.as_ref().map(Door::contact));
+    contact.verbs = fabric.as_ref().map(Fabric::told).transpose()?.unwrap_or_default();
+    let contacts = connect::exchange(&contact, |own| client.all_gather(GATHER, own))?;
+    let meets = || match door {
+        Some(door) if is_large => later(door, fabric, &contacts, table, (me, &others)),
+        door => at_once(door, fabric, &contacts, table, (me, &others)),
+    };
+    let met = meets();
+    if contacts.iter().any(|contact| !contact.verbs.is_empty()) {
+        connect::ready(met.as_ref().err(), names, |own| client.all_gather(READY, own))?;
+    }
+    met
+}
+
+/// Whether two ranks speak RDMA: the rank table says so, and both have been built for it.
+fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bool {
+    let has = contacts.get(peer.index()).is_some_and(|contact| !contact.verbs.is_empty());
+    let by_rdma = |connect| matches!(connect, Connect::Rdma | Connect::RdmaCm);
+    has && table.pair(me, peer).is_some_and(|pair| by_rdma(pair.connect))
+}
+
+/// All of them now.
+fn at_once(
+    door: Option<Door>,
+    fabric: Option<Fabric>,
+    contacts: &[Contact],
+    table: &RankTable,
+    (me, others): (Rank, &[Rank]),
+) -> Result<Ways, WireUpError> {
+    let speaks_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
+    let speak_tcp: Vec<Rank> = others.iter().copied().filter(|peer| !speaks_rdma(peer)).collect();
+    let mut ways = Ways::new();
+    if let Some(door) = door.filter(|_| !speak_tcp.is_empty()) {
+        let met = connect::meet(door, contacts, table, (me, &speak_tcp), MEETING)?;
+        ways.extend(met.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
+    }
+    if let Some(fabric) = fabric {
+        let joined = fabric.connect(contacts, table, MEETING)?;
+        ways.extend(joined.into_iter().map(|(rank, joined)| (rank, Box::new(joined.link()) as _)));
+    }
+    Ok(ways)
+}
+
+/// Each when it is needed.
+fn later(
+    door: Door,
+    fabric: Option<Fabric>,
+    contacts: &[Contact],
+    table: &Arc<RankTable>,
+    (me, others): (Rank, &[Rank]),
+) -> Result<Ways, WireUpError> {
+    let rdma = fabric.map(|fabric| fabric.later(contacts, table)).transpose()?;
+    let reception = Reception::open(door, rdma, contacts, table.clone(), (me, others), MEETING)?;
+    let reception = Arc::new(reception);
+    let later = |&rank: &Rank| (rank, Box::new(LaterLink::new(rank, &reception)) as _);
+    Ok(others.iter().map(later).collect())
+}

@@ -1,0 +1,210 @@
+//! A collective that is under way: which step of its schedule, and where its elements are.
+
+use super::core::Owner;
+use super::out_of_step::GivenUp;
+use super::slab::Key;
+use super::stretch::{Fold, Stretch, Target};
+use super::{Engine, Message};
+use crate::collectives::schedule::{Exchange, Local, Place, Schedule, Span};
+use crate::types::element::{ElementType, Op};
+use crate::types::error::{Cause, Operation};
+use rlaunch_sys::{Loan, Loans};
+use std::sync::Arc;
+
+/// What a collective is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) schedule: Arc<Schedule>,
+    /// The ranks of the communicator as ranks of the job.
+    pub(crate) ranks: Arc<[usize]>,
+    pub(crate) context: u32,
+    pub(crate) tag: u32,
+    pub(crate) element: ElementType,
+    /// Where there is something to reduce.
+    pub(crate) op: Op,
+    pub(crate) input: Stretch,
+    pub(crate) output: Stretch,
+}
+
+#[derive(Debug)]
+pub(crate) struct Collective {
+    plan: Plan,
+    scratch: Option<Loan>,
+    step: usize,
+    /// Messages of the step that are not done.
+    pub(crate) pending: usize,
+    pub(crate) failed: Option<Cause>,
+    operation: Operation,
+    pub(super) request: Key,
+    /// It has failed, and waits for devices that use its memory.
+    is_given_up: bool,
+}
+
+impl Collective {
+    fn stretch(&self, span: Span) -> Option<Stretch> {
+        let size = self.plan.element.size();
+        let whole = match span.place {
+            Place::Input => self.plan.input,
+            Place::Output => self.plan.output,
+            Place::Scratch => Stretch::all(self.scratch?, self.plan.schedule.scratch * size),
+        };
+        Some(whole.part(span.start * size, span.length * size))
+    }
+
+    /// Reduces with what is at `with`, if that is not where the result goes.
+    fn fold(&self, with: Span, into: Span) -> Option<Fold> {
+        let with = if with == into { None } else { Some(self.stretch(with)?) };
+        Some(Fold { op: self.plan.op, element: self.plan.element, with })
+    }
+
+    fn local(&self, local: Local, loans: &Loans) -> Option<()> {
+        let (from, into, fold) = match local {
+            Local::Copy { from, to } => (from, to, None),
+            Local::Fold { from, with, into } => (from, into, self.fold(with, into)),
+        };
+        let (from, into) = (self.stretch(from)?, self.stretch(into)?);
+        let target = Target { into, fold };
+        if from.loan != into.loan {
+            return from.read(loans, |bytes| target.put(loans, 0, bytes))?;
+        }
+        // Two parts of one memory, and perhaps a third: by way of a copy, since it is small.
+        match fold {
+            None => {
+                let ranges = (into.range(), from.range());
+                loans.both(into.loan, ranges, <[u8]>::copy_from_slice)
+            }
+            Some(_) => {
+                let bytes = from.read(loans, <[u8]>::to_vec)?;
+                target.put(loans, 0, &bytes)
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Begins a collective; its request ends when it does.
+    pub(crate) fn begin(
+        &mut self,
+        operation: Operation,
+        plan: Plan,
+        request: Key,
+        loans: &Loans,
+    ) -> Key {
+        let bytes = plan.schedule.scratch * plan.element.size();
+        let scratch = (bytes > 0).then(|| loans.keep(bytes));
+        let (step, pending, failed, is_given_up) = (0, 0, None, false);
+        let collective =
+            Collective { plan, scratch, step, pending, failed, operation, request, is_given_up };
+        let key = self.core.collectives.insert(collective);
+        self.run(key, loans);
+        key
+    }
+
+    /// Goes on with a collective whose step is over, as far as it can.
+    pub(crate) fn run(&mut self, key: Key, loans: &Loans) {
+        loop {
+            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            let step = collective.step;
+            if collective.failed.is_some() {
+                return self.fail(key, loans);
+            }
+            if step == collective.plan.schedule.steps.len() {
+                return self.end(key, loans);
+            }
+            collective.step += 1;
+            let schedule = collective.plan.schedule.clone();
+            let Some(step) = schedule.steps.get(step) else { return };
+            for local in &step.local {
+                if collective.local(*local, loans).is_none() {
+                    collective.failed = Some(Cause::GivenUp);
+                }
+            }
+            // One more, so that what ends at once does not end the step.
+            collective.pending = step.exchange.len() + 1;
+            for exchange in &step.exchange {
+                self.exchange(key, *exchange, loans);
+            }
+            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            collective.pending -= 1;
+            if collective.pending > 0 {
+                return;
+            }
+        }
+    }
+
+    fn exchange(&mut self, key: Key, exchange: Exchange, loans: &Loans) {
+        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let nothing = collective.plan.input.part(0, 0);
+        let stretch = |span| collective.stretch(span).unwrap_or(nothing);
+        let copied = |into| Target { into, fold: None };
+        let (peer, stretch, target) = match exchange {
+            Exchange::Send { to, span } => (to, Some(stretch(span)), None),
+            Exchange::Signal { to } => (to, Some(nothing), None),
+            Exchange::Receive { from, span } => (from, None, Some(copied(stretch(span)))),
+            Exchange::Await { from } => (from, None, Some(copied(nothing))),
+            Exchange::ReceiveFold { from, with, span } => {
+                let target = Target { into: stretch(span), fold: collective.fold(with, span) };
+                (from, None, Some(target))
+            }
+        };
+        let plan = &collective.plan;
+        let message = Message { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
+        let owner = Owner::Collective(key);
+        if let Some(from) = stretch {
+            self.send(message, from, owner, loans);
+        } else if let Some(target) = target {
+            self.receive(message, target, owner, loans);
+        }
+    }
+
+    /// Forgets a collective.
+    pub(crate) fn drop_collective(&mut self, key: Key, loans: &Loans) -> Option<Collective> {
+        let collective = self.core.collectives.remove(key)?;
+        if let Some(scratch) = collective.scratch {
+            loans.give_up(scratch);
+        }
+        Some(collective)
+    }
+
+    /// Has a collective fail that goes on, where `is_it` says so of what it was begun with.
+    pub(super) fn fail_collective(
+        &mut self,
+        key: Key,
+        cause: &Cause,
+        is_it: impl Fn(&Plan) -> bool,
+        loans: &Loans,
+    ) {
+        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        if collective.failed.is_none() && is_it(&collective.plan) {
+            collective.failed = Some(cause.clone());
+            self.fail(key, loans);
+        }
+    }
+
+    fn end(&mut self, key: Key, loans: &Loans) {
+        let Some(collective) = self.drop_collective(key, loans) else { return };
+        self.core.ended(Owner::Request(collective.request), Ok(Default::default()));
+    }
+
+    /// Gives up a collective of which a part has failed, and ends it once no device uses its memory.
+    fn fail(&mut self, key: Key, loans: &Loans) {
+        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let cause = collective.failed.clone().unwrap_or(Cause::GivenUp);
+        if !std::mem::replace(&mut collective.is_given_up, true) {
+            let Plan { context, tag: number, ranks, .. } = collective.plan.clone();
+            let operation = collective.operation;
+            let given_up = GivenUp { context, number, operation, ranks: &ranks, cause: &cause };
+            self.give_up(given_up, loans);
+            let news = self.core.news_of(context, number);
+            let with_device = self.abandon(Owner::Collective(key), news, loans);
+            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            collective.pending = with_device;
+        }
+        let is_over = |collective: &mut Collective| collective.pending == 0;
+        if self.core.collectives.get_mut(key).is_some_and(is_over)
+            && let Some(collective) = self.drop_collective(key, loans)
+        {
+            self.core.ended(Owner::Request(collective.request), Err(cause));
+        }
+    }
+}

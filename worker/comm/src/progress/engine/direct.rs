@@ -1,0 +1,179 @@
+//! Short messages without a detour: from the caller's memory into the link, and from the link into
+//! the caller's memory, while the caller waits for nothing else.
+//!
+//! What is sent is a store that takes until the peer's processor has given up the line. Whoever then
+//! reads something wider than it was written, as moved structures are, waits for all of that. So
+//! nothing here is moved that is wider than a register: messages are borrowed, and why something
+//! cannot be done is asked for when it matters.
+
+use super::core::Core;
+use super::inbox::Found;
+use super::incoming::Incoming;
+use super::{Engine, Message};
+use crate::transport::packet::{Header, Kind};
+use crate::transport::{Fill, Sink};
+use crate::types::error::LinkError;
+use rlaunch_sys::Loans;
+
+/// What became of a message to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The link has it.
+    Gone,
+    /// There was no room; a copy of it waits.
+    Queued,
+    /// It has to be offered first.
+    TooLong,
+    /// Nothing goes to this peer any more: see [`Engine::obstacle`].
+    Hindered,
+}
+
+/// What became of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// A message, whose bytes were handed over.
+    Message,
+    /// A message that is too long for that.
+    Offer,
+    /// Something else.
+    Progress,
+    Nothing,
+    /// Nothing comes from this peer any more: see [`Engine::obstacle`].
+    Hindered,
+}
+
+impl Engine {
+    /// Sends a short message.
+    #[inline]
+    pub(crate) fn send_now(&mut self, to: &Message, bytes: &[u8]) -> Sent {
+        if self.is_hindered(to.peer) {
+            return Sent::Hindered;
+        }
+        let peer = &mut self.peers[to.peer];
+        if bytes.len() > peer.limits.eager {
+            return Sent::TooLong;
+        }
+        let (context, tag, length) = (to.context, to.tag, bytes.len() as u32);
+        let header = Header { kind: Kind::Eager, context, tag, transfer: 0, length };
+        if !peer.outbox.is_empty() {
+            peer.outbox.copy(header, bytes, false);
+            self.has_queued(to.peer);
+            return Sent::Queued;
+        }
+        match peer.link.send(header, bytes) {
+            Ok(true) => {
+                if to.peer == self.me {
+                    self.threads.news();
+                }
+                Sent::Gone
+            }
+            Ok(false) => {
+                peer.outbox.copy(header, bytes, true);
+                self.has_queued(to.peer);
+                Sent::Queued
+            }
+            Err(error) => {
+                self.lose(to.peer, error);
+                Sent::Hindered
+            }
+        }
+    }
+
+    /// Whether everything has gone that was to be sent to a peer.
+    pub(crate) fn has_sent(&self, peer: usize) -> bool {
+        self.peers[peer].outbox.is_empty() || self.peers[peer].is_gone
+    }
+
+    /// How long a message of a peer is that was [offered](Got::Offer), in bytes.
+    pub(crate) fn offered(&self, from: &Message) -> Option<u64> {
+        self.peers[from.peer].inbox.offered(from.context, from.tag)
+    }
+
+    /// Looks for a message of one peer, and hands it to `take`.
+    #[inline]
+    pub(crate) fn receive_now(
+        &mut self,
+        from: &Message,
+        loans: &Loans,
+        mut take: impl FnMut(&[u8]),
+    ) -> Got {
+        let at = from.peer;
+        match self.peers[at].inbox.look(from.context, from.tag, &mut take) {
+            Found::Message => return Got::Message,
+            Found::Offer => return Got::Offer,
+            Found::Nothing => {}
+        }
+        if self.is_hindered(at) {
+            return Got::Hindered;
+        }
+        let (incoming, link) = self.incoming(at, loans);
+        let mut direct = Direct { incoming, wanted: from, take, is_taken: false };
+        let came = link.receive(&mut direct);
+        let is_taken = direct.is_taken;
+        match came {
+            Ok(false) => {
+                self.awaited = at;
+                Got::Nothing
+            }
+            Ok(true) => {
+                self.threads.news();
+                self.after(at, loans);
+                if is_taken { Got::Message } else { Got::Progress }
+            }
+            Err(error) => {
+                self.lose(at, error);
+                if is_taken { Got::Message } else { Got::Hindered }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Whether a receive that was posted before takes such a message.
+    #[inline]
+    fn is_wanted(&self, from: &Message) -> bool {
+        !self.posted.is_empty() && self.fits(from.peer, from.context, from.tag).is_some()
+    }
+}
+
+/// Takes one message out of what comes.
+struct Direct<'e, F> {
+    incoming: Incoming<'e>,
+    wanted: &'e Message,
+    take: F,
+    is_taken: bool,
+}
+
+impl<F: FnMut(&[u8])> Sink for Direct<'_, F> {
+    #[inline]
+    fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        let is_it = header.kind == Kind::Eager
+            && header.context == self.wanted.context
+            && header.tag == self.wanted.tag
+            && !self.is_taken
+            && !self.incoming.core.is_wanted(self.wanted);
+        if !is_it {
+            return self.incoming.packet(header, payload);
+        }
+        self.is_taken = true;
+        (self.take)(payload);
+        Ok(())
+    }
+
+    fn part(
+        &mut self,
+        header: Header,
+        offset: usize,
+        fill: &mut Fill<'_>,
+    ) -> Result<usize, LinkError> {
+        self.incoming.part(header, offset, fill)
+    }
+
+    fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
+        self.incoming.written(transfer)
+    }
+
+    fn loans(&self) -> Option<&Loans> {
+        self.incoming.loans()
+    }
+}

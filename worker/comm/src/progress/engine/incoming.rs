@@ -1,0 +1,410 @@
+//! What becomes of packets that have come.
+
+use super::core::{Came, Core, Owner, Posted};
+use super::inbox::{Arriving, Body, Fetch, Half, Inbox, Origin, Unexpected};
+use super::out_of_step::OutOfStep;
+use super::outbox::{Offer, Outbox};
+use super::stretch::{Stretch, Target};
+use crate::transport::packet::{Header, Kind};
+use crate::transport::{Fill, Limits, Place, Sink};
+use crate::types::error::{Cause, LinkError};
+use rlaunch_sys::Loans;
+use std::io;
+
+/// How much of what comes in parts is reduced at once, in bytes: a multiple of every element, and
+/// well within a cache.
+const FOLDED: usize = 64 << 10;
+
+/// Packets of one peer go through this.
+pub(crate) struct Incoming<'e> {
+    pub(crate) core: &'e mut Core,
+    pub(crate) inbox: &'e mut Inbox,
+    pub(crate) outbox: &'e mut Outbox,
+    pub(crate) loans: &'e Loans,
+    pub(crate) peer: usize,
+    pub(crate) limits: Limits,
+}
+
+impl Incoming<'_> {
+    /// Gives a receive what has come before it was posted; `false` where nothing has.
+    pub(crate) fn posted(&mut self, posted: Posted) -> Result<bool, LinkError> {
+        let Some(message) = self.inbox.take(posted.context, posted.tag) else { return Ok(false) };
+        let Unexpected { header, body, number } = message;
+        let origin = Origin { header, number };
+        match body {
+            Body::Whole(bytes) => self.deliver(&posted, &bytes),
+            Body::Offered(offer) => self.accept(&posted, origin, offer)?,
+            Body::Comes(_) => self.go_on_with(&posted, header.transfer),
+            Body::Withdrawn => self.core.ended(posted.owner, Err(self.withdrawn_by())),
+        }
+        Ok(true)
+    }
+
+    /// Hands a message to a receive of which a part has come for one that was given up.
+    fn go_on_with(&mut self, posted: &Posted, transfer: u32) {
+        let came = self.inbox.came_so_far(transfer);
+        let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
+        let Some(kept) = arriving.kept.take() else { return };
+        let before = std::mem::replace(&mut arriving.target, posted.target);
+        arriving.owner = posted.owner;
+        let length = arriving.length as u64;
+        let misfit = self.core.misfit(self.peer, length, posted);
+        match misfit {
+            // What still comes of it finds no memory.
+            Some(cause) => {
+                arriving.target = before;
+                self.core.ended(posted.owner, Err(cause));
+            }
+            None => {
+                let part = before.into.part(0, came);
+                let put = |bytes: &[u8]| posted.target.put(self.loans, 0, bytes);
+                let _ = part.read(self.loans, put);
+            }
+        }
+        self.loans.give_up(kept);
+    }
+
+    fn withdrawn_by(&self) -> Cause {
+        Cause::Withdrawn(self.core.names[self.peer].clone())
+    }
+
+    /// Forgets where the messages of `owner` were to go. Those of the program wait for the next receive
+    /// then, and those of a collective are nobody's any more. Says whether a message waits again, and
+    /// how many the peer's device may still write.
+    pub(crate) fn withdraw(&mut self, owner: Owner) -> (bool, usize) {
+        let (mut is_back, mut with_device) = (false, 0);
+        let is_message = matches!(owner, Owner::Request(_));
+        while let Some(at) = self.inbox.fetches.iter().position(|fetch| fetch.owner == owner) {
+            let Some(fetch) = self.inbox.fetches.remove(at) else { break };
+            let Fetch { origin, length, address, .. } = fetch;
+            if is_message {
+                let offer = Offer { length: length as u64, address };
+                self.inbox.put_back(origin, Body::Offered(offer));
+                is_back = true;
+            } else {
+                self.outbox.answer(Kind::Done, origin.header.transfer);
+            }
+        }
+        let mut comes = Vec::new();
+        for arriving in self.inbox.arriving.values_mut().filter(|arr| arr.owner == owner) {
+            if arriving.is_exposed {
+                arriving.goes_back = is_message;
+                with_device += 1;
+                continue;
+            }
+            arriving.owner = Owner::GivenUp;
+            if !is_message {
+                continue;
+            }
+            comes.push(arriving.origin);
+        }
+        for origin in comes {
+            is_back |= self.keep_coming(origin);
+        }
+        (is_back, with_device)
+    }
+
+    /// Has what still comes of a message go to memory of the engine, until another receive takes it.
+    fn keep_coming(&mut self, origin: Origin) -> bool {
+        let transfer = origin.header.transfer;
+        let came = self.inbox.came_so_far(transfer);
+        let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
+        let length = arriving.length;
+        let kept = self.loans.keep(length);
+        let target = Target { into: Stretch::all(kept, length), fold: None };
+        let before = std::mem::replace(&mut arriving.target, target);
+        let came = before.into.part(0, came);
+        let _ = came.read(self.loans, |bytes| target.put(self.loans, 0, bytes));
+        arriving.kept = Some(kept);
+        self.inbox.put_back(origin, Body::Comes(length as u64));
+        true
+    }
+
+    /// The peer has given up a message that it had offered.
+    fn withdrawn(&mut self, transfer: u32) {
+        self.inbox.withdrawn = self.inbox.withdrawn.wrapping_add(1);
+        let fetched = self.inbox.fetches.iter().position(|f| f.origin.header.transfer == transfer);
+        let ended = if let Some(arriving) = self.inbox.arriving.remove(&transfer) {
+            match arriving.kept {
+                Some(kept) => {
+                    self.loans.give_up(kept);
+                    self.inbox.mark_withdrawn(transfer);
+                }
+                None if arriving.goes_back => {
+                    self.inbox.put_back(arriving.origin, Body::Withdrawn);
+                }
+                None => self.core.ended(arriving.owner, Err(self.withdrawn_by())),
+            }
+            true
+        } else if let Some(fetch) = fetched.and_then(|at| self.inbox.fetches.remove(at)) {
+            self.core.ended(fetch.owner, Err(self.withdrawn_by()));
+            true
+        } else {
+            self.inbox.mark_withdrawn(transfer)
+        };
+        // Otherwise it was answered before the peer gave it up.
+        if ended {
+            self.outbox.answer(Kind::Done, transfer);
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, posted: &Posted, bytes: &[u8]) {
+        let how = match self.core.misfit(self.peer, bytes.len() as u64, posted) {
+            Some(cause) => Err(cause),
+            None => {
+                // Memory that was taken back belongs to a request that nobody waits for.
+                let _ = posted.target.put(self.loans, 0, bytes);
+                Ok(Came { from: self.peer, length: bytes.len() })
+            }
+        };
+        self.core.ended(posted.owner, how);
+    }
+
+    /// Decides how a long message comes.
+    fn accept(&mut self, posted: &Posted, origin: Origin, offer: Offer) -> Result<(), LinkError> {
+        let (target, owner) = (posted.target, posted.owner);
+        let transfer = origin.header.transfer;
+        if let Some(cause) = self.core.misfit(self.peer, offer.length, posted) {
+            self.core.ended(owner, Err(cause));
+            self.outbox.answer(Kind::Done, transfer);
+            return Ok(());
+        }
+        // No longer than the memory for it.
+        let length = offer.length as usize;
+        let address = if length >= self.limits.fetch { offer.address } else { 0 };
+        let fetch = Fetch { origin, address, length, fetched: 0, target, owner };
+        // What is reduced comes by way of packets: a device does not reduce.
+        if address != 0 || (length >= self.limits.write && target.fold.is_none()) {
+            self.inbox.fetches.push_back(fetch);
+            return Ok(());
+        }
+        self.grant(&fetch, None)
+    }
+
+    /// Asks for a long message to be sent, or to be written to `place`. It is sent whole, also where a
+    /// part of it was fetched.
+    pub(crate) fn grant(&mut self, fetch: &Fetch, place: Option<Place>) -> Result<(), LinkError> {
+        let Fetch { origin, length, target, owner, fetched, .. } = *fetch;
+        let folded = if target.fold.is_some() { fetched } else { 0 };
+        let (is_exposed, transfer) = (place.is_some(), origin.header.transfer);
+        let (came, kept, goes_back) = (0, None, false);
+        let arriving =
+            Arriving { origin, target, owner, length, came, folded, is_exposed, kept, goes_back };
+        if self.inbox.arriving.insert(transfer, arriving).is_some() {
+            return Err(LinkError::OutOfTurn("it offers two messages by one number"));
+        }
+        self.outbox.grant(transfer, place);
+        Ok(())
+    }
+
+    /// `length` bytes of a long message have come.
+    fn advance(&mut self, transfer: u32, length: usize) {
+        let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
+        arriving.came += length;
+        if arriving.came < arriving.length {
+            return;
+        }
+        let Arriving { origin, owner, length, target, kept, goes_back, .. } = *arriving;
+        self.inbox.arriving.remove(&transfer);
+        let bytes = || target.into.read(self.loans, <[u8]>::to_vec).unwrap_or_default();
+        if let Some(kept) = kept {
+            let bytes = bytes();
+            self.loans.give_up(kept);
+            self.inbox.complete(transfer, bytes);
+        } else if goes_back {
+            let Header { context, tag, .. } = origin.header;
+            match self.core.take(self.peer, context, tag) {
+                Some(posted) => self.deliver(&posted, &bytes()),
+                None => self.inbox.put_back(origin, Body::Whole(bytes())),
+            }
+        } else {
+            self.core.ended(owner, Ok(Came { from: self.peer, length }));
+        }
+    }
+
+    /// A long message is where its sender was told to write it.
+    fn written_here(&mut self, transfer: u32) -> Result<(), LinkError> {
+        match self.inbox.arriving.get(&transfer) {
+            Some(Arriving { is_exposed: true, came: 0, length, target, .. }) => {
+                let (length, into) = (*length, target.into.part(0, *length));
+                self.loans.conceal(into.loan, &into.range());
+                self.advance(transfer, length);
+                Ok(())
+            }
+            _ => Err(LinkError::OutOfTurn("it has written what nobody asked for")),
+        }
+    }
+
+    /// Where the next bytes of a long message go, and from where on they are wanted.
+    fn arriving(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
+        let unwanted = LinkError::OutOfTurn("it sends what nobody asked for");
+        let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
+        // A peer whose device cannot be told of its own memory sends, and writes nothing. It still counts
+        // as exposed: a receive that is given up has its memory waited for in any case.
+        if arriving.is_exposed && arriving.came == 0 {
+            let into = arriving.target.into.part(0, arriving.length);
+            self.loans.conceal(into.loan, &into.range());
+        }
+        if header.length as usize > arriving.length - arriving.came {
+            return Err(LinkError::OutOfTurn("it sends more than it offered"));
+        }
+        Ok((arriving.target, arriving.came, arriving.folded))
+    }
+
+    /// Decides where a packet goes whose first bytes are there.
+    fn begin(&mut self, header: Header) -> Result<Half, LinkError> {
+        Ok(match header.kind {
+            Kind::Data => {
+                let (_, start, _) = self.arriving(header)?;
+                Half::Transfer { transfer: header.transfer, start, came: 0 }
+            }
+            // A message that fits no receive yet may fit one when it is whole.
+            _ => Half::Kept(Vec::new()),
+        })
+    }
+
+    fn end(&mut self, header: Header) -> Result<(), LinkError> {
+        match self.inbox.half.take() {
+            Some(Half::Transfer { .. }) => {
+                self.advance(header.transfer, header.length as usize);
+                Ok(())
+            }
+            Some(Half::Kept(bytes)) => self.packet(header, &bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps a message until a receive for it is posted.
+    fn keep(&mut self, header: Header, body: Body) {
+        let number = self.core.arrival();
+        self.inbox.unexpected.push_back(Unexpected { header, body, number });
+    }
+
+    /// Reduces what has gathered in the scratch memory, which ends at `end` of the packet.
+    fn fold_scratch(&mut self, (target, folded): (Target, usize), start: usize, end: usize) {
+        let from = start + end - self.inbox.scratch.len();
+        let _ = target.put_from(folded, self.loans, from, &self.inbox.scratch);
+        self.inbox.scratch.clear();
+    }
+}
+
+impl Sink for Incoming<'_> {
+    #[inline]
+    fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        match header.kind {
+            Kind::Eager => match self.core.take(self.peer, header.context, header.tag) {
+                Some(posted) => self.deliver(&posted, payload),
+                None if self.core.is_out_of_step(header.context, header.tag) => {}
+                None => self.keep(header, Body::Whole(payload.to_vec())),
+            },
+            Kind::Data => {
+                let (target, came, folded) = self.arriving(header)?;
+                let _ = target.put_from(folded, self.loans, came, payload);
+                self.advance(header.transfer, payload.len());
+            }
+            Kind::Offer => {
+                let offer = Offer::decode(payload)?;
+                match self.core.take(self.peer, header.context, header.tag) {
+                    Some(posted) => {
+                        let origin = Origin { header, number: self.core.arrival() };
+                        self.accept(&posted, origin, offer)?;
+                    }
+                    None => self.keep(header, Body::Offered(offer)),
+                }
+            }
+            Kind::Grant => self.outbox.granted(header.transfer, Place::decode(payload)?)?,
+            Kind::Written => self.written_here(header.transfer)?,
+            Kind::Done => {
+                if let Some((owner, length)) = self.outbox.done(header.transfer)? {
+                    self.core.ended(owner, Ok(Came { from: self.peer, length }));
+                }
+            }
+            Kind::Bye => {
+                self.inbox.has_left = true;
+                self.inbox.has_lost = (header.transfer as usize).checked_sub(1);
+                self.inbox.has_word = true;
+            }
+            Kind::Withdrawn => self.withdrawn(header.transfer),
+            Kind::OutOfStep => {
+                self.core.heard.push(OutOfStep::decode(header, payload)?);
+                self.inbox.has_word = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn part(
+        &mut self,
+        header: Header,
+        offset: usize,
+        fill: &mut Fill<'_>,
+    ) -> Result<usize, LinkError> {
+        let length = header.length as usize;
+        if offset == 0 || self.inbox.half.is_none() {
+            self.inbox.half = Some(self.begin(header)?);
+        }
+        // The receive may be another one than when the packet began.
+        let target = match &self.inbox.half {
+            Some(Half::Transfer { transfer, .. }) => {
+                let arriving = self.inbox.arriving.get(transfer);
+                arriving.map(|arriving| (arriving.target, arriving.folded))
+            }
+            _ => None,
+        };
+        let filled = match (&mut self.inbox.half, target) {
+            (Some(Half::Transfer { start, .. }), Some((target, _))) if target.fold.is_none() => {
+                let into = target.into.part(*start + offset, length - offset);
+                let filled = into.write(self.loans, |memory| fill(memory));
+                filled.unwrap_or_else(|| to_nowhere(length - offset, fill))
+            }
+            (Some(Half::Transfer { start, .. }), Some(target)) => {
+                let start = *start;
+                let room = (length - offset).min(FOLDED - self.inbox.scratch.len());
+                let filled = append(&mut self.inbox.scratch, room, fill);
+                if let Ok(count) = filled
+                    && (self.inbox.scratch.len() == FOLDED || offset + count == length)
+                {
+                    self.fold_scratch(target, start, offset + count);
+                }
+                filled
+            }
+            (Some(Half::Transfer { .. }), None) => to_nowhere(length - offset, fill),
+            (Some(Half::Kept(bytes)), _) => append(bytes, length - offset, fill),
+            (None, _) => Ok(0),
+        };
+        let filled = filled.map_err(|source| LinkError::System { operation: "receive", source })?;
+        if let Some(Half::Transfer { came, .. }) = &mut self.inbox.half {
+            *came = offset + filled;
+        }
+        if offset + filled == length {
+            self.end(header)?;
+        }
+        Ok(filled)
+    }
+
+    fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
+        let unknown = LinkError::OutOfTurn("a message was written that was not wanted");
+        let (owner, length) = self.outbox.written(transfer).ok_or(unknown)?;
+        self.core.ended(owner, Ok(Came { from: self.peer, length }));
+        Ok(())
+    }
+
+    fn loans(&self) -> Option<&Loans> {
+        Some(self.loans)
+    }
+}
+
+/// Takes some of `rest` bytes that nobody wants any more: they have to go somewhere.
+fn to_nowhere(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
+    fill(&mut [0; 4096][..rest.min(4096)])
+}
+
+/// Lets `fill` put up to `room` bytes behind those that are there.
+fn append(bytes: &mut Vec<u8>, room: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
+    let before = bytes.len();
+    bytes.resize(before + room, 0);
+    let filled = fill(&mut bytes[before..]);
+    bytes.truncate(before + filled.as_ref().map_or(0, |count| (*count).min(room)));
+    filled
+}

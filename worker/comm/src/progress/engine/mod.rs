@@ -1,0 +1,593 @@
+//! Messages and collectives over links: who waits for what, and what is sent next.
+//!
+//! One for all communicators of a process. It never blocks; [`crate::progress::station`] waits.
+
+pub(crate) mod collective;
+pub(crate) mod core;
+pub(crate) mod direct;
+mod inbox;
+mod incoming;
+pub(crate) mod out_of_step;
+mod outbox;
+mod slab;
+pub(crate) mod stretch;
+mod threads;
+mod verdict;
+
+pub(crate) use self::core::{Came, Owner, Request};
+pub(crate) use slab::Key;
+
+use self::core::{Core, Posted};
+use crate::progress::station::Idle;
+use crate::transport::packet::{Header, Kind};
+use crate::transport::{Armed, Exposure, Limits, Link};
+use crate::types::error::{Cause, LinkError, Operation, PeerName};
+use inbox::{Fetch, Inbox};
+use incoming::Incoming;
+use outbox::Outbox;
+use rlaunch_sys::{Loan, Loans};
+use std::sync::Arc;
+use std::time::Duration;
+use stretch::{Stretch, Target};
+use threads::Threads;
+
+/// Links whose looking costs a system call are looked at only so often when nothing is waited for
+/// from their peers.
+const DEAR_EVERY: u32 = 32;
+/// What is fetched at once, in bytes, before others get their turn.
+const FETCHED: usize = 4 << 20;
+/// What is fetched at once to be reduced: it is still in the cache then. Little in tests, whose messages
+/// are short and come in parts as well.
+const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
+
+/// To or from whom a message is, and which it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    /// A rank of the job.
+    pub(crate) peer: usize,
+    pub(crate) context: u32,
+    pub(crate) tag: u32,
+}
+
+/// One other rank, or this one.
+struct Peer {
+    link: Box<dyn Link>,
+    limits: Limits,
+    outbox: Outbox,
+    inbox: Inbox,
+    /// Whoever sleeps is woken when it has room.
+    is_armed_for_room: bool,
+    /// Sleeps end when something comes from it.
+    is_watched: bool,
+    is_gone: bool,
+}
+
+/// See the module.
+pub(crate) struct Engine {
+    peers: Vec<Peer>,
+    me: usize,
+    /// The first rank that was lost.
+    lost: Option<usize>,
+    /// The agent has said why everything fails.
+    is_judged: bool,
+    pub(crate) core: Core,
+    sent: Vec<(Owner, usize)>,
+    /// What is fetched to be reduced.
+    scratch: Vec<u8>,
+    rounds: u32,
+    /// Whose message was last waited for by a call that has posted no receive.
+    awaited: usize,
+    pub(crate) threads: Threads,
+}
+
+/// Outcome of a fetch.
+enum Fetched {
+    All,
+    /// This rank may not.
+    Forbidden,
+    /// The peer has given up a message, and this may be it.
+    Revoked,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Links by rank of the job, with the names of those ranks.
+    pub(crate) fn new(me: usize, links: Vec<Box<dyn Link>>, names: Arc<[PeerName]>) -> Engine {
+        let peer = |link: Box<dyn Link>| Peer {
+            limits: link.limits(),
+            link,
+            outbox: Outbox::default(),
+            inbox: Inbox::default(),
+            is_armed_for_room: false,
+            is_watched: false,
+            is_gone: false,
+        };
+        let peers = links.into_iter().map(peer).collect();
+        Engine {
+            peers,
+            me,
+            lost: None,
+            is_judged: false,
+            core: Core::new(names),
+            sent: Vec::new(),
+            scratch: Vec::new(),
+            rounds: 0,
+            awaited: me,
+            threads: Threads::default(),
+        }
+    }
+
+    /// The longest message that goes to every peer without being offered.
+    pub(crate) fn least_eager(&self) -> usize {
+        self.peers.iter().map(|peer| peer.limits.eager).min().unwrap_or(0)
+    }
+
+    /// See [`Link::waking`]: of the slowest.
+    pub(crate) fn waking(&self) -> Duration {
+        self.peers.iter().map(|peer| peer.link.waking()).max().unwrap_or_default()
+    }
+
+    /// Whether each look at another rank is a system call.
+    pub(crate) fn is_dear(&self) -> bool {
+        let mut others = self.peers.iter().enumerate().filter(|&(at, _)| at != self.me);
+        others.all(|(_, peer)| peer.limits.is_dear)
+    }
+
+    /// A request that waits for its end.
+    pub(crate) fn request(&mut self, operation: Operation) -> Key {
+        let ended = self.core.fault.clone().map(Err);
+        self.core.requests.insert(Request { operation, ended, collective: None })
+    }
+
+    /// Whether a request has ended, and then how; it is forgotten with that.
+    #[inline]
+    pub(crate) fn take(&mut self, key: Key) -> Option<Result<Came, Cause>> {
+        let ended = self.core.requests.get_mut(key)?.ended.take()?;
+        self.core.requests.remove(key);
+        Some(ended)
+    }
+
+    /// What a request does.
+    pub(crate) fn operation(&mut self, key: Key) -> Option<Operation> {
+        self.core.requests.get_mut(key).map(|request| request.operation)
+    }
+
+    /// Whether nothing can be said to a peer any more.
+    #[inline]
+    fn is_hindered(&self, peer: usize) -> bool {
+        self.peers[peer].is_gone || self.core.fault.is_some()
+    }
+
+    /// Why.
+    #[cold]
+    pub(crate) fn obstacle(&self, peer: usize) -> Cause {
+        let left = || Cause::Left(self.core.names[peer].clone());
+        self.core.fault.clone().unwrap_or_else(left)
+    }
+
+    /// Sends a message, or queues it.
+    #[inline]
+    pub(crate) fn send(&mut self, to: Message, from: Stretch, owner: Owner, loans: &Loans) {
+        if self.is_hindered(to.peer) {
+            let cause = self.obstacle(to.peer);
+            return self.core.ended(owner, Err(cause));
+        }
+        let peer = &mut self.peers[to.peer];
+        let length = from.length;
+        let (context, tag) = (to.context, to.tag);
+        if length <= peer.limits.eager {
+            let length = length as u32;
+            let header = Header { kind: Kind::Eager, context, tag, transfer: 0, length };
+            peer.outbox.message(header, from, owner);
+        } else {
+            let offered = from.read(loans, |bytes| peer.link.offer(bytes));
+            let address = offered.flatten().unwrap_or(0);
+            let header = Header { kind: Kind::Offer, context, tag, transfer: 0, length: 0 };
+            peer.outbox.offer(header, from, address, owner);
+        }
+        self.pump(to.peer, loans);
+    }
+
+    /// Posts a receive from one peer.
+    #[inline]
+    pub(crate) fn receive(&mut self, from: Message, target: Target, owner: Owner, loans: &Loans) {
+        let Message { peer, context, tag } = from;
+        let posted = Posted { from: Some(peer), context, tag, target, owner };
+        if self.find(peer, posted, loans) {
+            return;
+        }
+        if self.is_hindered(peer) {
+            let cause = self.obstacle(peer);
+            return self.core.ended(owner, Err(cause));
+        }
+        self.core.posted.push(posted);
+    }
+
+    /// Posts a receive from whichever of these ranks of the job sends first.
+    pub(crate) fn receive_any(
+        &mut self,
+        ranks: &[usize],
+        (context, tag): (u32, u32),
+        (target, owner): (Target, Owner),
+        loans: &Loans,
+    ) {
+        let posted = Posted { from: None, context, tag, target, owner };
+        // By arrival, so that no rank waits until all before it have nothing more to say.
+        let came = |peer: &usize| Some((self.peers[*peer].inbox.came(context, tag)?, *peer));
+        let first = ranks.iter().filter_map(came).min();
+        if first.is_some_and(|(_, peer)| self.find(peer, posted, loans)) {
+            return;
+        }
+        if let Some(fault) = &self.core.fault {
+            let cause = fault.clone();
+            return self.core.ended(owner, Err(cause));
+        }
+        self.core.posted.push(posted);
+    }
+
+    /// Whether the message is there already.
+    fn find(&mut self, peer: usize, posted: Posted, loans: &Loans) -> bool {
+        let found = self.incoming(peer, loans).0.posted(posted);
+        match found {
+            Ok(found) => {
+                if found && !self.peers[peer].outbox.is_empty() {
+                    self.pump(peer, loans);
+                }
+                if found {
+                    self.fetch(peer, loans);
+                }
+                found
+            }
+            Err(error) => {
+                self.lose(peer, error);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn incoming<'e>(
+        &'e mut self,
+        peer: usize,
+        loans: &'e Loans,
+    ) -> (Incoming<'e>, &'e mut dyn Link) {
+        let Peer { link, limits, outbox, inbox, .. } = &mut self.peers[peer];
+        let core = &mut self.core;
+        (Incoming { core, inbox, outbox, loans, peer, limits: *limits }, &mut **link)
+    }
+
+    /// Sends what waits for a peer, as far as there is room. Says whether anything went.
+    fn pump(&mut self, at: usize, loans: &Loans) -> bool {
+        let peer = &mut self.peers[at];
+        let went = peer.outbox.pump(&mut *peer.link, loans, &mut self.sent);
+        while let Some((owner, length)) = self.sent.pop() {
+            self.core.ended(owner, Ok(Came { from: at, length }));
+        }
+        self.has_queued(at);
+        went.unwrap_or_else(|error| {
+            self.lose(at, error);
+            true
+        })
+    }
+
+    /// What waits for a peer goes when there is room, or comes back when it is this rank: whoever
+    /// sleeps has to know.
+    #[inline]
+    fn has_queued(&mut self, at: usize) {
+        let peer = &self.peers[at];
+        if at == self.me || (!peer.outbox.is_empty() && !peer.is_armed_for_room) {
+            self.threads.news();
+        }
+    }
+
+    /// Looks at all links, goes on with whatever can. Says whether anything happened.
+    #[inline]
+    pub(crate) fn progress(&mut self, loans: &Loans) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        let mut progress = false;
+        for at in 0..self.peers.len() {
+            progress |= self.look(at, loans);
+        }
+        while let Some(key) = self.core.ready.pop() {
+            progress = true;
+            self.run(key, loans);
+        }
+        if progress {
+            self.threads.news();
+        }
+        progress
+    }
+
+    #[inline]
+    fn look(&mut self, at: usize, loans: &Loans) -> bool {
+        let peer = &self.peers[at];
+        if peer.is_gone {
+            return false;
+        }
+        let waits = !peer.outbox.is_empty();
+        if peer.limits.is_dear
+            && !self.rounds.is_multiple_of(DEAR_EVERY)
+            && !waits
+            && !self.expects(at)
+        {
+            return false;
+        }
+        let mut progress = waits && self.pump(at, loans);
+        if !self.peers[at].inbox.fetches.is_empty() {
+            self.fetch(at, loans);
+        }
+        let (mut incoming, link) = self.incoming(at, loans);
+        match link.receive(&mut incoming) {
+            Ok(false) => return progress,
+            Ok(true) => progress = true,
+            Err(error) => {
+                self.lose(at, error);
+                return true;
+            }
+        }
+        self.after(at, loans);
+        progress
+    }
+
+    /// What follows from what has come.
+    #[inline]
+    fn after(&mut self, at: usize, loans: &Loans) {
+        let Peer { outbox, inbox, .. } = &self.peers[at];
+        let (waits, has_word) = (!outbox.is_empty(), inbox.has_word);
+        let fetches = !inbox.fetches.is_empty();
+        if has_word {
+            // Before anything is sent that may be given up by it.
+            self.hear_of_step(loans);
+        }
+        if fetches {
+            self.fetch(at, loans);
+        }
+        if waits {
+            self.pump(at, loans);
+        }
+        if has_word {
+            self.hear_goodbye(at, loans);
+        }
+    }
+
+    #[cold]
+    fn hear_goodbye(&mut self, at: usize, loans: &Loans) {
+        self.peers[at].inbox.has_word = false;
+        if self.peers[at].inbox.has_left {
+            self.leave(at, loans);
+        }
+    }
+
+    /// Whether somebody waits for something from this peer.
+    fn expects(&self, at: usize) -> bool {
+        let peer = &self.peers[at];
+        let is_posted = |posted: &Posted| posted.from.is_none_or(|from| from == at);
+        peer.outbox.awaits_answer()
+            || peer.inbox.awaits_data()
+            || self.core.posted.iter().any(is_posted)
+    }
+
+    /// Fetches what the peer has let this rank fetch, and lets it write what it may.
+    fn fetch(&mut self, at: usize, loans: &Loans) {
+        while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
+            if fetch.address == 0 {
+                let into = fetch.target.into.part(0, fetch.length).piece(loans);
+                let place = match self.peers[at].link.expose(into) {
+                    Exposure::At(place) => Some(place),
+                    Exposure::Unable => None,
+                    Exposure::Later => {
+                        return self.peers[at].inbox.fetches.push_front(fetch);
+                    }
+                };
+                match self.incoming(at, loans).0.grant(&fetch, place) {
+                    Ok(()) => drop(self.pump(at, loans)),
+                    Err(error) => return self.lose(at, error),
+                }
+                continue;
+            }
+            match self.fetch_one(at, &mut fetch, loans) {
+                Ok(Fetched::All) => {
+                    self.peers[at].outbox.answer(Kind::Done, fetch.origin.header.transfer);
+                    self.core.ended(fetch.owner, Ok(Came { from: at, length: fetch.length }));
+                    self.pump(at, loans);
+                }
+                Ok(Fetched::Forbidden) => match self.incoming(at, loans).0.grant(&fetch, None) {
+                    Ok(()) => drop(self.pump(at, loans)),
+                    Err(error) => return self.lose(at, error),
+                },
+                // Which message it is comes as a packet, and then the others are fetched.
+                Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
+                Err(error) => {
+                    let cause = self.lost(at, error);
+                    self.core.ended(fetch.owner, Err(cause.clone()));
+                    return self.fail_all(&cause);
+                }
+            }
+        }
+    }
+
+    fn fetch_one(
+        &mut self,
+        at: usize,
+        fetch: &mut Fetch,
+        loans: &Loans,
+    ) -> Result<Fetched, LinkError> {
+        let Peer { link, inbox, .. } = &mut self.peers[at];
+        let known = inbox.withdrawn;
+        let Fetch { address, length, target, .. } = *fetch;
+        let at_once = if target.fold.is_some() { FETCHED_FOLD } else { FETCHED };
+        let scratch = &mut self.scratch;
+        if target.fold.is_some() && scratch.len() < at_once.min(length) {
+            scratch.resize(at_once.min(length), 0);
+        }
+        if link.has_revoked(known) {
+            return Ok(Fetched::Revoked);
+        }
+        while fetch.fetched < length {
+            let part = at_once.min(length - fetch.fetched);
+            let from = address + fetch.fetched as u64;
+            let went = if target.fold.is_some() {
+                link.fetch(from, &mut scratch[..part])
+            } else {
+                let into = target.into.part(fetch.fetched, part);
+                into.write(loans, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
+            };
+            // What was fetched, or not found, may be something else than what was offered.
+            if link.has_revoked(known) {
+                return Ok(Fetched::Revoked);
+            }
+            if !went? {
+                return Ok(Fetched::Forbidden);
+            }
+            if target.fold.is_some() {
+                let _ = target.put(loans, fetch.fetched, &scratch[..part]);
+            }
+            fetch.fetched += part;
+        }
+        Ok(Fetched::All)
+    }
+
+    /// The peer has said that it is done with everything.
+    fn leave(&mut self, at: usize, loans: &Loans) {
+        self.peers[at].is_gone = true;
+        let peer = &mut self.peers[at];
+        if let Some(rank) = peer.inbox.has_lost.filter(|rank| *rank < self.core.names.len()) {
+            let why = Arc::new(LinkError::Hearsay(at));
+            let cause = Cause::Lost { peer: self.core.names[rank].clone(), why };
+            self.lost.get_or_insert(rank);
+            return self.fail_all(&cause);
+        }
+        let cause = Cause::Left(self.core.names[at].clone());
+        for (owner, length) in peer.outbox.all_written() {
+            self.core.ended(owner, Ok(Came { from: at, length }));
+        }
+        let (mut owners, kept) = peer.inbox.fail();
+        kept.into_iter().for_each(|loan| loans.give_up(loan));
+        owners.extend(peer.outbox.fail());
+        self.core.posted.retain(|posted| {
+            let is_theirs = posted.from == Some(at);
+            if is_theirs {
+                owners.push(posted.owner);
+            }
+            !is_theirs
+        });
+        for owner in owners {
+            self.core.ended(owner, Err(cause.clone()));
+        }
+    }
+
+    fn lost(&mut self, at: usize, error: LinkError) -> Cause {
+        self.peers[at].is_gone = true;
+        self.lost.get_or_insert(at);
+        Cause::Lost { peer: self.core.names[at].clone(), why: Arc::new(error) }
+    }
+
+    /// A rank that is lost takes the others with it: what they wait for may depend on it.
+    fn lose(&mut self, at: usize, error: LinkError) {
+        let cause = self.lost(at, error);
+        self.fail_all(&cause);
+        self.threads.news();
+    }
+
+    /// Tells all devices of memory that is lent for long.
+    pub(crate) fn tell(&mut self, lease: Loan, loans: &Loans) {
+        let length = loans.length(lease).unwrap_or(0);
+        for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
+            peer.link.tell(Stretch::all(lease, length).piece(loans));
+        }
+    }
+
+    /// Everything that waits fails, and everything to come. What was offered goes back to its owners.
+    fn fail_all(&mut self, cause: &Cause) {
+        self.core.fail_all(cause);
+        for peer in &mut self.peers {
+            peer.outbox.revoke_all(&mut *peer.link);
+        }
+    }
+
+    /// Who has not answered what a request waits for.
+    pub(crate) fn missing(&mut self, key: Key) -> Vec<PeerName> {
+        let collective = self.core.requests.get_mut(key).and_then(|request| request.collective);
+        let owner = collective.map_or(Owner::Request(key), Owner::Collective);
+        let posted = self.core.posted.iter().filter(|posted| posted.owner == owner);
+        let mut ranks: Vec<usize> = posted.filter_map(|posted| posted.from).collect();
+        let of_peer = |peer: &Peer| peer.outbox.holds(owner) || peer.inbox.holds(owner);
+        ranks.extend((0..self.peers.len()).filter(|&at| of_peer(&self.peers[at])));
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks.into_iter().map(|rank| self.core.names[rank].clone()).collect()
+    }
+
+    /// A rank of the job, as it is named where somebody waits for it.
+    pub(crate) fn name(&self, rank: usize) -> Vec<PeerName> {
+        vec![self.core.names[rank].clone()]
+    }
+
+    /// Has `idle` sleep on the links; `false` where something has come meanwhile.
+    pub(crate) fn arm(&mut self, idle: &dyn Idle) -> bool {
+        for at in 0..self.peers.len() {
+            if self.peers[at].is_gone {
+                let Peer { link, is_watched, .. } = &mut self.peers[at];
+                if std::mem::take(is_watched) {
+                    link.forget(&mut |fd| idle.forget(at, fd));
+                }
+                continue;
+            }
+            // A device is being told of memory, and says nothing when that is done.
+            if self.peers[at].inbox.fetches.front().is_some_and(|fetch| fetch.address == 0) {
+                return false;
+            }
+            let is_expected = at == self.awaited || self.expects(at);
+            let Peer { link, outbox, is_armed_for_room, is_watched, .. } = &mut self.peers[at];
+            if is_expected {
+                link.ask();
+            }
+            *is_armed_for_room = !outbox.is_empty();
+            let watched = match link.arm(*is_armed_for_room) {
+                Ok(Armed::Watch(watched)) => {
+                    *is_watched = true;
+                    idle.watch(at, watched)
+                }
+                Ok(Armed::Quiet) => Ok(()),
+                Ok(Armed::Awake) => return false,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = watched {
+                self.lose(at, error);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// After a sleep. Links to peers that have left are told as well: what they share with others may
+    /// be what has ended it.
+    pub(crate) fn disarm(&mut self) {
+        for peer in &mut self.peers {
+            peer.is_armed_for_room = false;
+            peer.link.disarm();
+        }
+    }
+
+    /// Says goodbye to all peers; whether all of them have been told.
+    pub(crate) fn bye(&mut self, is_first: bool, loans: &Loans) -> bool {
+        let mut all = true;
+        for at in 0..self.peers.len() {
+            if self.peers[at].is_gone || at == self.me {
+                continue;
+            }
+            if is_first {
+                self.peers[at].outbox.bye(self.lost);
+            }
+            self.pump(at, loans);
+            let peer = &self.peers[at];
+            all &= peer.is_gone || (peer.outbox.is_empty() && peer.link.is_delivered());
+        }
+        all
+    }
+}

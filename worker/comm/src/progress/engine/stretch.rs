@@ -1,0 +1,99 @@
+//! Where bytes come from and go to.
+
+use crate::collectives::reduce;
+use crate::transport::Piece;
+use crate::types::element::{ElementType, Op};
+use rlaunch_sys::{Loan, Loans};
+use std::ops::Range;
+
+/// A part of memory that is lent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) loan: Loan,
+    /// In bytes.
+    pub(crate) start: usize,
+    /// In bytes.
+    pub(crate) length: usize,
+}
+
+impl Stretch {
+    pub(crate) fn all(loan: Loan, length: usize) -> Stretch {
+        Stretch { loan, start: 0, length }
+    }
+
+    /// `length` bytes from `offset`, both within it.
+    pub(crate) fn part(self, offset: usize, length: usize) -> Stretch {
+        Stretch { start: self.start + offset, length, ..self }
+    }
+
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start..self.start + self.length
+    }
+
+    /// As links see it.
+    pub(crate) fn piece(self, loans: &Loans) -> Piece<'_> {
+        Piece { loans, loan: self.loan, start: self.start, length: self.length }
+    }
+
+    pub(crate) fn read<R>(self, loans: &Loans, reads: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        loans.read(self.loan, self.range(), reads)
+    }
+
+    pub(crate) fn write<R>(self, loans: &Loans, writes: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        loans.write(self.loan, self.range(), writes)
+    }
+}
+
+/// What is done with what comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fold {
+    pub(crate) op: Op,
+    pub(crate) element: ElementType,
+    /// What it is reduced with; the target itself where it is `None`. As long as the target.
+    pub(crate) with: Option<Stretch>,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) into: Stretch,
+    /// Copied where it is `None`.
+    pub(crate) fold: Option<Fold>,
+}
+
+impl Target {
+    /// Like [`Target::put`], without those of the bytes that are before `wanted`.
+    #[inline]
+    pub(crate) fn put_from(
+        &self,
+        wanted: usize,
+        loans: &Loans,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Option<()> {
+        match bytes.get(wanted.saturating_sub(offset)..) {
+            Some(rest) => self.put(loans, offset.max(wanted), rest),
+            None => Some(()),
+        }
+    }
+
+    /// Puts `bytes` to `offset`, which are whole elements where they are reduced. `None` where the
+    /// memory is not lent any more.
+    #[inline]
+    pub(crate) fn put(&self, loans: &Loans, offset: usize, bytes: &[u8]) -> Option<()> {
+        let into = self.into.part(offset, bytes.len());
+        let Some(fold) = self.fold else {
+            return into.write(loans, |memory| memory.copy_from_slice(bytes));
+        };
+        let (op, element) = (fold.op, fold.element);
+        let Some(with) = fold.with.map(|with| with.part(offset, bytes.len())) else {
+            return into.write(loans, |memory| reduce::fold(op, element, memory, bytes))?.ok();
+        };
+        let three =
+            |memory: &mut [u8], own: &[u8]| reduce::fold_into(op, element, memory, own, bytes).ok();
+        if with.loan == into.loan {
+            return loans.both(into.loan, (into.range(), with.range()), three)?;
+        }
+        into.write(loans, |memory| with.read(loans, |own| three(memory, own)))??
+    }
+}

@@ -1,0 +1,182 @@
+//! What the agent knows of other ranks, and what follows from it for everything that waits.
+
+use super::Engine;
+use crate::progress::agent::Heard;
+use crate::types::error::{Cause, LinkError};
+use rlaunch_bootstrap::client::news::News;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+
+impl Engine {
+    /// Why all calls fail, where the agent has said so.
+    pub(crate) fn verdict(&self) -> Option<&Cause> {
+        self.core.fault.as_ref().filter(|_| self.is_judged)
+    }
+
+    /// The agent has said something; ranks are on these nodes. What it said first holds.
+    pub(crate) fn hear(&mut self, heard: Heard, nodes: &[NodeId]) {
+        if self.is_judged {
+            return;
+        }
+        let on = |node: NodeId| (0..nodes.len()).filter(move |at| nodes[*at] == node);
+        match heard {
+            Heard::Gone => self.judge(&Cause::Aborted("the agent is gone: the job is over".into())),
+            Heard::News(News::Ending { why }) => {
+                self.judge(&Cause::Aborted(format!("the job ends: {why}").into()));
+            }
+            Heard::News(News::RankFailed { rank, status, ends }) => {
+                let at = rank.index();
+                // One that has left in order is missed by nobody, unless the job ends.
+                let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
+                if at < self.peers.len() && at != self.me && (ends || is_missed) {
+                    self.blame(&[at], LinkError::Failed(status));
+                }
+            }
+            Heard::News(News::RanksLeft { ranks }) => {
+                let left = (0..self.peers.len()).filter(|at| ranks.contains(Rank(*at as u32)));
+                for at in left.filter(|at| *at != self.me).collect::<Vec<_>>() {
+                    self.peers[at].link.peer_has_left();
+                }
+            }
+            Heard::News(News::NodeLost { node, how }) => {
+                let lost: Vec<usize> = on(node).filter(|at| *at != self.me).collect();
+                self.blame(&lost, LinkError::Node(how));
+            }
+            Heard::News(News::LinkDown { nodes: ends, what }) => {
+                let own = nodes.get(self.me).copied();
+                let other = ends.iter().find(|node| Some(**node) != own);
+                let (true, Some(other)) = (ends.iter().any(|node| Some(*node) == own), other)
+                else {
+                    return;
+                };
+                let beyond = |at: &usize| {
+                    let peer = &self.peers[*at];
+                    peer.link.is_by_rdma() && !peer.inbox.has_left
+                };
+                let lost: Vec<usize> = on(*other).filter(beyond).collect();
+                self.blame(&lost, LinkError::Down(what));
+            }
+        }
+    }
+
+    /// These ranks are lost, and with them everything that waits.
+    fn blame(&mut self, ranks: &[usize], error: LinkError) {
+        let Some(&first) = ranks.first() else { return };
+        for &at in ranks {
+            self.peers[at].is_gone = true;
+        }
+        self.lost = Some(first);
+        let cause = self.lost(first, error);
+        self.judge(&cause);
+    }
+
+    fn judge(&mut self, cause: &Cause) {
+        self.is_judged = true;
+        self.core.fault = Some(cause.clone());
+        self.fail_all(cause);
+        self.threads.news();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::packet::Header;
+    use crate::transport::{Armed, Limits, Link, OwnLink, Sink};
+    use crate::types::error::{Operation, PeerName};
+    use rlaunch_bootstrap::job::ExitStatus;
+
+    struct Silent {
+        by_rdma: bool,
+    }
+
+    impl Link for Silent {
+        fn limits(&self) -> Limits {
+            Limits { eager: 64, packet: 64, fetch: usize::MAX, write: usize::MAX, is_dear: false }
+        }
+
+        fn send(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
+            Ok(true)
+        }
+
+        fn receive(&mut self, _: &mut dyn Sink) -> Result<bool, LinkError> {
+            Ok(false)
+        }
+
+        fn is_by_rdma(&self) -> bool {
+            self.by_rdma
+        }
+
+        fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
+            Ok(Armed::Quiet)
+        }
+    }
+
+    const NODES: [NodeId; 4] = [NodeId(0), NodeId(0), NodeId(1), NodeId(2)];
+
+    /// Rank 0 of four on three nodes; rank 2 is reached by RDMA. What its pending call says then.
+    fn said(news: &[News]) -> Option<String> {
+        let names = ["a", "a", "b", "c"].into_iter().zip(0..);
+        let names: Vec<PeerName> =
+            names.map(|(host, rank)| PeerName { rank, host: host.into() }).collect();
+        let link = |rank: usize| -> Box<dyn Link> {
+            match rank {
+                0 => Box::new(OwnLink::default()),
+                rank => Box::new(Silent { by_rdma: rank == 2 }),
+            }
+        };
+        let mut engine = Engine::new(0, (0..4).map(link).collect(), names.into());
+        let key = engine.request(Operation::Collective("barrier"));
+        news.iter().for_each(|news| engine.hear(Heard::News(news.clone()), &NODES));
+        let ended = engine.take(key)?.unwrap_err().to_string();
+        assert_eq!(engine.verdict().unwrap().to_string(), ended);
+        Some(ended)
+    }
+
+    fn failed(rank: u32, ends: bool) -> News {
+        News::RankFailed { rank: Rank(rank), status: ExitStatus::Signal(9), ends }
+    }
+
+    fn down(one: u32, other: u32) -> News {
+        let nodes = [NodeId(one), NodeId(other)];
+        News::LinkDown { nodes, what: "link down: a x ↔ b x".into() }
+    }
+
+    #[test]
+    fn what_the_launcher_knows_ends_every_wait_with_its_words() {
+        let lost = News::NodeLost { node: NodeId(2), how: "nothing heard for 6 s".into() };
+        let ending = News::Ending { why: "ended by SIGINT".into() };
+        for (news, words) in [
+            (failed(3, true), "rank 3 on c is lost: it was killed by signal 9"),
+            (failed(1, false), "rank 1 on a is lost: it was killed by signal 9"),
+            (lost, "rank 3 on c is lost: its node is lost: nothing heard for 6 s"),
+            (ending, "the job ends: ended by SIGINT"),
+        ] {
+            assert_eq!(said(&[news]).as_deref(), Some(words));
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_down_concerns_those_who_use_it() {
+        let words = "rank 2 on b is lost: link down: a x ↔ b x";
+        for news in [down(0, 1), down(1, 0)] {
+            assert_eq!(said(&[news]).as_deref(), Some(words));
+        }
+        // Rank 3 is reached by TCP, and the third link is others'.
+        for news in [down(0, 2), down(1, 2)] {
+            assert_eq!(said(&[news]), None);
+        }
+    }
+
+    #[test]
+    fn what_was_said_first_holds() {
+        let words = "rank 2 on b is lost: it was killed by signal 9";
+        assert_eq!(said(&[failed(2, true), failed(3, true)]).as_deref(), Some(words));
+    }
+
+    #[test]
+    fn nonsense_is_passed_over() {
+        assert_eq!(said(&[failed(9, true), failed(0, true), down(7, 8)]), None);
+        let nowhere = News::NodeLost { node: NodeId(7), how: "x".into() };
+        assert_eq!(said(&[nowhere]), None);
+    }
+}

@@ -1,0 +1,5 @@
+//! Progress of messages and collectives: the engine, and how a process waits for it.
+
+pub(crate) mod agent;
+pub(crate) mod engine;
+pub(crate) mod station;

@@ -1,0 +1,519 @@
+//! Waiting: what a process does until its messages have come.
+//!
+//! It looks again and again for about as long as it takes to be woken, since most answers are there
+//! within a microsecond; then it sleeps on its links. So a wait takes twice as long as it must, at
+//! worst, whatever a look costs, and who is waited for is not kept from its processor.
+
+use crate::api::inline;
+use crate::progress::agent::{Agent, Heard};
+use crate::progress::engine::{Came, Engine, Key};
+use crate::transport::Watched;
+use crate::transport::bell::Bell;
+use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rlaunch_bootstrap::client::Client;
+use rlaunch_sys::{Desk, Sitting};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A wait that has lasted so long says whom it waits for.
+const NOTICE: Duration = Duration::from_secs(10);
+/// The longest sleep: what is forgotten is found then.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long the last words may take: a peer that does not read them has other worries.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How long devices may take that copy from or to memory of a request that was given up.
+const DEVICES: Duration = Duration::from_secs(2);
+
+/// How long a rank looks before it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Fruitless looks in a row before it looks at the clock as well.
+    looks: u32,
+    /// For so long it goes on with that.
+    spin: Duration,
+    /// It lets others run meanwhile: who could answer may be waiting for this processor.
+    gives_way: bool,
+}
+
+impl Patience {
+    /// A clock costs as much as a look at a few links.
+    const LOOKS: u32 = 8;
+
+    /// For as long as it takes to be woken; `gives_way` where ranks may share processors.
+    pub(crate) fn of(waking: Duration, gives_way: bool) -> Patience {
+        Patience { looks: Patience::LOOKS, spin: waking, gives_way }
+    }
+
+    /// Sleeps almost at once.
+    pub(crate) fn none() -> Patience {
+        Patience::of(Duration::ZERO, false)
+    }
+}
+
+/// What a rank does while it waits, and what time it is.
+pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
+    /// Since some moment.
+    fn now(&self) -> Duration;
+    /// Lets others run once.
+    fn pass(&self);
+    /// Sleeps until something happens at the links, `longest` at most. Says whether the agent has
+    /// something to tell.
+    fn sleep(&self, longest: Duration) -> bool;
+    /// Has [`Idle::sleep`] end when this is ready, for the link with this number.
+    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError>;
+    /// The link with this number waits for nothing any more, and least of all for what becomes of
+    /// this, that it has had watched.
+    fn forget(&self, link: usize, fd: BorrowedFd<'_>);
+    /// The same for the agent's socket.
+    fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
+    /// Ends the [`Idle::sleep`] of another thread, or else the next one.
+    fn ring(&self);
+}
+
+/// What epoll calls the agent and the bell; links are 0.
+const AGENT: u64 = 1;
+const BELL: u64 = 2;
+
+/// The real thing.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    begin: Instant,
+    epoll: Epoll,
+    bell: Bell,
+    watches: Mutex<Watches>,
+}
+
+/// Files that are watched for links. Links may share one: it is watched until the last of them has left.
+#[derive(Debug, Default)]
+struct Watches {
+    /// Each link's descriptor that was watched last and whether for room as well.
+    links: Vec<Option<(RawFd, bool)>>,
+    /// How many links watch it, and whether for room as well.
+    files: BTreeMap<RawFd, (usize, bool)>,
+}
+
+impl Watches {
+    /// A link watches this from here on, or nothing; returns what it was watching until then.
+    fn replace(&mut self, link: usize, next: Option<(RawFd, bool)>) -> Option<(RawFd, bool)> {
+        if link >= self.links.len() {
+            self.links.resize(link + 1, None);
+        }
+        let before = std::mem::replace(&mut self.links[link], next);
+        if let Some((fd, _)) = before
+            && let Some((links, _)) = self.files.get_mut(&fd)
+        {
+            *links -= 1;
+        }
+        before
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new() -> Result<Kernel, LinkError> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create"))?;
+        let bell = Bell::new();
+        let bell =
+            bell.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
+        epoll.add(&bell, event).map_err(system("epoll_ctl"))?;
+        Ok(Kernel { begin: Instant::now(), epoll, bell, watches: Mutex::default() })
+    }
+}
+
+impl Kernel {
+    /// Whether nothing ends a sleep now.
+    #[cfg(test)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
+    }
+
+    /// Watches this no more if no link does.
+    fn unwatch(&self, watches: &mut Watches, fd: BorrowedFd<'_>) {
+        let file = fd.as_raw_fd();
+        if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {
+            watches.files.remove(&file);
+            // It fails where the file was closed, and is watched no more then.
+            let _ = self.epoll.delete(fd);
+        }
+    }
+}
+
+fn system(operation: &'static str) -> impl Fn(nix::Error) -> LinkError {
+    move |errno| LinkError::System { operation, source: errno.into() }
+}
+
+impl Idle for Kernel {
+    fn now(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn pass(&self) {
+        std::thread::yield_now();
+    }
+
+    fn sleep(&self, longest: Duration) -> bool {
+        let mut events = [EpollEvent::empty(); 16];
+        let longest =
+            EpollTimeout::try_from(longest.min(LONGEST_SLEEP)).unwrap_or(EpollTimeout::ZERO);
+        // An interrupted sleep is a short one.
+        let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
+        let events = &events[..count];
+        if events.iter().any(|event| event.data() == BELL) {
+            self.bell.hear();
+        }
+        events.iter().any(|event| event.data() == AGENT)
+    }
+
+    fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, AGENT);
+        self.epoll.add(socket, event).map_err(system("epoll_ctl"))
+    }
+
+    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError> {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = (watched.fd.as_raw_fd(), watched.writable);
+        if watches.links.get(link) == Some(&Some(next)) {
+            return Ok(());
+        }
+        watches.replace(link, Some(next));
+        if let Some(before) = watched.instead_of {
+            self.unwatch(&mut watches, before);
+        }
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, watched.writable);
+        let mut event = EpollEvent::new(flags, 0);
+        match watches.files.entry(next.0) {
+            Entry::Occupied(mut known) => {
+                let (links, writable) = known.get_mut();
+                *links += 1;
+                if std::mem::replace(writable, watched.writable) == watched.writable {
+                    return Ok(());
+                }
+                self.epoll.modify(watched.fd, &mut event).map_err(system("epoll_ctl"))
+            }
+            Entry::Vacant(new) => {
+                new.insert((1, watched.writable));
+                self.epoll.add(watched.fd, event).map_err(system("epoll_ctl"))
+            }
+        }
+    }
+
+    fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.replace(link, None);
+        self.unwatch(&mut watches, fd);
+    }
+
+    fn ring(&self) {
+        self.bell.ring();
+    }
+}
+
+/// The engine of a process, and how it waits.
+#[derive(Debug)]
+pub(crate) struct Station {
+    pub(crate) desk: Desk<Engine>,
+    pub(crate) idle: Arc<dyn Idle>,
+    /// Collectives of so many bytes run in their callers' frames.
+    pub(crate) inline: usize,
+    patience: Patience,
+    /// How long a wait may take; for ever when `None`.
+    timeout: Option<Duration>,
+    /// Asked after each sleep, by a thread that has left the desk: whether the wait is to end.
+    pub(crate) interrupted: OnceLock<fn() -> bool>,
+    /// Where rlaunch started this process.
+    agent: OnceLock<Agent>,
+}
+
+impl Station {
+    pub(crate) fn new(
+        mut engine: Engine,
+        idle: Arc<dyn Idle>,
+        patience: Patience,
+        timeout: Option<Duration>,
+    ) -> Station {
+        let inline = inline::LONGEST.min(engine.least_eager());
+        let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
+        engine.threads.set_alarm(idle.clone());
+        let desk = Desk::new(engine, |engine| engine.threads.one_leaves());
+        Station { desk, idle, inline, patience, timeout, interrupted, agent }
+    }
+
+    /// Asks the agent for something, if there is one.
+    pub(crate) fn tell_agent<R>(&self, tells: impl FnOnce(&mut Client) -> R) -> Option<R> {
+        let told = self.agent.get().map(|agent| agent.ask(tells));
+        // What it said meanwhile does not make its socket readable again.
+        self.hear(&mut self.desk.sit());
+        told
+    }
+
+    /// From now on the agent is asked, and listened to.
+    pub(crate) fn listen_to(&self, agent: Agent) -> Result<(), LinkError> {
+        agent.with_fd(|socket| self.idle.watch_agent(socket))?;
+        let _ = self.agent.set(agent);
+        self.hear(&mut self.desk.sit());
+        Ok(())
+    }
+
+    /// Takes in what the agent has said.
+    fn hear(&self, sitting: &mut Sitting<'_, Engine>) {
+        let Some(agent) = self.agent.get() else { return };
+        while let Some(heard) = agent.heard() {
+            let is_last = matches!(heard, Heard::Gone);
+            let (engine, _) = sitting.parts();
+            engine.hear(heard, &agent.nodes);
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Why a call failed, as well as anybody knows. Who has lost a rank sees an effect, and maybe
+    /// that of an effect; the launcher is about to tell the cause.
+    #[cold]
+    pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> CommError {
+        let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
+        if let Some(agent) = self.agent.get().filter(|_| lost) {
+            loop {
+                let mut sitting = self.desk.sit();
+                let (engine, _) = sitting.parts();
+                if let Some(verdict) = engine.verdict() {
+                    return CommError { operation, cause: verdict.clone() };
+                }
+                drop(sitting);
+                if !agent.may_explain() {
+                    break;
+                }
+                if let Some(heard) = agent.explanation() {
+                    self.desk.sit().parts().0.hear(heard, &agent.nodes);
+                }
+            }
+        }
+        CommError { operation, cause }
+    }
+
+    /// Goes on with everything until this request has ended.
+    pub(crate) fn wait(&self, sitting: &mut Sitting<'_, Engine>, key: Key) -> Result<Came, Cause> {
+        let mut pause = Pause::default();
+        loop {
+            let (engine, loans) = sitting.parts();
+            let progress = engine.progress(loans);
+            if let Some(ended) = engine.take(key) {
+                return ended;
+            }
+            if progress {
+                pause.end();
+                continue;
+            }
+            let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
+            if let Err(cause) = self.pause(&mut pause, sitting, missing) {
+                self.give_up(sitting, key, &cause);
+                return Err(cause);
+            }
+        }
+    }
+
+    /// Gives up a request, and waits until no device uses its memory: one that has begun to copy goes
+    /// on on its own, or as soon as the peer looks. After a while such a peer is lost.
+    pub(crate) fn give_up(&self, sitting: &mut Sitting<'_, Engine>, key: Key, cause: &Cause) {
+        let (engine, loans) = sitting.parts();
+        let Some(owner) = engine.withdraw(key, cause, loans) else { return };
+        let begin = self.idle.now();
+        loop {
+            let (engine, loans) = sitting.parts();
+            let progress = engine.progress(loans);
+            let lasted = self.idle.now().saturating_sub(begin);
+            if !engine.is_with_device(owner) {
+                return;
+            } else if lasted >= DEVICES {
+                return engine.lose_devices(owner);
+            } else if !progress {
+                self.sleep(sitting, DEVICES - lasted);
+            }
+        }
+    }
+
+    /// After a look that found nothing: rests, the longer the more there were. Fails when that takes
+    /// too long; `missing` says what is being done, and whom it waits for.
+    #[inline]
+    pub(crate) fn pause(
+        &self,
+        pause: &mut Pause,
+        sitting: &mut Sitting<'_, Engine>,
+        missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
+    ) -> Result<(), Cause> {
+        pause.fruitless += 1;
+        if pause.fruitless < self.patience.looks {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.rest(pause, sitting, missing)
+    }
+
+    /// Whether the next pause is more than a moment.
+    #[inline]
+    pub(crate) fn is_about_to_rest(&self, pause: &Pause) -> bool {
+        pause.fruitless + 1 >= self.patience.looks
+    }
+
+    fn rest(
+        &self,
+        pause: &mut Pause,
+        sitting: &mut Sitting<'_, Engine>,
+        missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
+    ) -> Result<(), Cause> {
+        let now = self.idle.now();
+        let clock = pause.clock.get_or_insert_with(|| Clock::start(now, self.timeout));
+        let since = *pause.since.get_or_insert(now);
+        // Whoever looks is in the way of the other threads.
+        let is_alone = !sitting.is_wanted() && sitting.parts().0.threads.bystanders == 0;
+        match clock.look(now) {
+            Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.patience.spin => {
+                pause.fruitless = 0;
+                if self.patience.gives_way {
+                    sitting.away(|| self.idle.pass());
+                }
+            }
+            Tick::Wait(longest) => {
+                self.sleep(sitting, longest);
+                if let Some(interrupted) = self.interrupted.get()
+                    && sitting.away(interrupted)
+                {
+                    return Err(Cause::Interrupted);
+                }
+            }
+            Tick::Notice(after) => {
+                let (operation, missing) = missing(sitting.parts().0);
+                if let Some(operation) = operation {
+                    eprintln!("rlaunch: {}", waiting(operation, after, &missing));
+                }
+            }
+            Tick::Over(after) => {
+                let (_, waiting_for) = missing(sitting.parts().0);
+                return Err(Cause::TimedOut { after, waiting_for });
+            }
+        }
+        Ok(())
+    }
+
+    /// One thread sleeps on the links, the others on it.
+    fn sleep(&self, sitting: &mut Sitting<'_, Engine>, longest: Duration) {
+        let (engine, _) = sitting.parts();
+        if engine.threads.somebody_sleeps() {
+            engine.threads.bystanders += 1;
+            sitting.wait(longest.min(LONGEST_SLEEP));
+            sitting.parts().0.threads.bystanders -= 1;
+            return;
+        }
+        if !engine.arm(&*self.idle) {
+            return engine.disarm();
+        }
+        engine.threads.falls_asleep();
+        let mut has_news = false;
+        sitting.away(|| has_news = self.idle.sleep(longest));
+        let (engine, _) = sitting.parts();
+        engine.threads.is_back();
+        engine.disarm();
+        if engine.threads.bystanders > 0 {
+            self.desk.wake_all();
+        }
+        if has_news {
+            self.hear(sitting);
+        }
+    }
+}
+
+/// Peers learn that this rank has left, and that they are not to wait for it.
+impl Drop for Station {
+    fn drop(&mut self) {
+        // A forked process would take leave in its parent's place.
+        if self.desk.is_inherited() {
+            return;
+        }
+        let begin = self.idle.now();
+        let mut sitting = self.desk.sit();
+        let mut is_first = true;
+        loop {
+            let (engine, loans) = sitting.parts();
+            let all = engine.bye(is_first, loans);
+            is_first = false;
+            if all || self.idle.now().saturating_sub(begin) > GOODBYE {
+                return;
+            }
+            engine.progress(loans);
+            sitting.away(|| self.idle.pass());
+        }
+    }
+}
+
+/// How long somebody has waited.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    /// Looks in a row that found nothing, since the clock was looked at.
+    pub(crate) fruitless: u32,
+    /// When the first of them was followed by a look at the clock.
+    since: Option<Duration>,
+    clock: Option<Clock>,
+}
+
+impl Pause {
+    /// Something has come: patience begins anew.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        self.fruitless = 0;
+        self.since = None;
+    }
+}
+
+/// How long a wait has lasted.
+#[derive(Debug)]
+struct Clock {
+    begin: Duration,
+    noticed: bool,
+    timeout: Option<Duration>,
+}
+
+enum Tick {
+    /// For so long at most.
+    Wait(Duration),
+    /// It is time to say who is missing.
+    Notice(Duration),
+    /// It has taken too long.
+    Over(Duration),
+}
+
+impl Clock {
+    fn start(now: Duration, timeout: Option<Duration>) -> Clock {
+        Clock { begin: now, noticed: false, timeout }
+    }
+
+    fn look(&mut self, now: Duration) -> Tick {
+        let lasted = now.saturating_sub(self.begin);
+        if let Some(timeout) = self.timeout
+            && lasted >= timeout
+        {
+            return Tick::Over(timeout);
+        }
+        if lasted >= NOTICE && !self.noticed {
+            self.noticed = true;
+            return Tick::Notice(lasted);
+        }
+        let to_notice = if self.noticed { Duration::MAX } else { NOTICE - lasted };
+        Tick::Wait(self.timeout.map_or(to_notice, |timeout| to_notice.min(timeout - lasted)))
+    }
+}
+
+fn waiting(operation: Operation, after: Duration, missing: &[PeerName]) -> String {
+    let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let names = if names.is_empty() { "a message".to_owned() } else { names.join(", ") };
+    format!("{operation}: waiting {} s for {names}", after.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

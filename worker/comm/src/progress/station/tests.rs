@@ -1,0 +1,249 @@
+//! Several threads of a rank. One that is forgotten goes on after [`LONGEST_SLEEP`], so what takes
+//! many times that long has forgotten many.
+
+use super::*;
+use crate::api::communicator::Communicator;
+use crate::api::group::Group;
+use crate::transport::packet::{Header, Kind};
+use crate::transport::tcp::TcpLink;
+use crate::transport::{Link, OwnLink};
+use rlaunch_stopwatch::Stopwatch;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+const ROUNDS: u64 = 60;
+const TOO_LONG: Duration = LONGEST_SLEEP.saturating_mul(20);
+
+fn communicator(me: usize, links: Vec<Box<dyn Link>>, patience: Patience) -> Communicator {
+    let timeout = Duration::from_secs(60);
+    waiting_by(Arc::new(Kernel::new().unwrap()), timeout, me, links, patience)
+}
+
+fn waiting_by(
+    idle: Arc<dyn Idle>,
+    timeout: Duration,
+    me: usize,
+    links: Vec<Box<dyn Link>>,
+    patience: Patience,
+) -> Communicator {
+    let nodes: Vec<u32> = (0..links.len() as u32).collect();
+    let name = |rank: &u32| PeerName { rank: *rank, host: format!("n{rank}").into() };
+    let engine = Engine::new(me, links, nodes.iter().map(name).collect());
+    let station = Station::new(engine, idle, patience, Some(timeout));
+    Communicator::new(Arc::new(station), Group::world(me, nodes.into()))
+}
+
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (dialled, listener.accept().unwrap().0)
+}
+
+/// Two ranks with TCP between them.
+fn pair(patience: Patience) -> (Communicator, Communicator) {
+    let (one, other) = sockets();
+    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket, Vec::new()).unwrap()) };
+    let own = || -> Box<dyn Link> { Box::new(OwnLink::default()) };
+    let first = communicator(0, vec![own(), link(one)], patience);
+    (first, communicator(1, vec![link(other), own()], patience))
+}
+
+/// Messages to and fro, shorter and longer ones.
+fn exchange(comm: &Communicator, peer: usize, (tag, answer): (u32, u32)) {
+    for round in 0..ROUNDS {
+        let own = vec![round; [1, 300, 40_000][round as usize % 3]];
+        comm.send(&own, peer, tag).unwrap();
+        assert_eq!(received(comm, own.len(), peer, answer), own);
+    }
+}
+
+fn answer(comm: &Communicator, peer: usize, (tag, answer): (u32, u32)) {
+    for round in 0..ROUNDS {
+        let length = [1, 300, 40_000][round as usize % 3];
+        let theirs = received(comm, length, peer, tag);
+        comm.send(&theirs, peer, answer).unwrap();
+    }
+}
+
+fn received(comm: &Communicator, length: usize, from: usize, tag: u32) -> Vec<u64> {
+    let mut data = vec![0; length];
+    comm.recv(&mut data, from, tag).unwrap();
+    data
+}
+
+#[test]
+fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
+    let begin = Stopwatch::start();
+    let comm = communicator(0, vec![Box::new(OwnLink::default())], Patience::none());
+    thread::scope(|scope| {
+        scope.spawn(|| exchange(&comm, 0, (1, 2)));
+        scope.spawn(|| answer(&comm, 0, (1, 2)));
+    });
+    assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn threads_hand_on_what_they_find_of_each_others() {
+    let begin = Stopwatch::start();
+    for patience in [Patience::none(), Patience::of(Duration::from_micros(50), true)] {
+        let (first, second) = pair(patience);
+        thread::scope(|scope| {
+            for tag in 0..3 {
+                let (first, second) = (&first, &second);
+                scope.spawn(move || exchange(first, 1, (tag, tag)));
+                scope.spawn(move || answer(second, 0, (tag, tag)));
+            }
+        });
+    }
+    assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn who_looks_for_long_does_not_keep_the_others_from_sending() {
+    let begin = Stopwatch::start();
+    let (first, second) = pair(Patience::of(TOO_LONG, false));
+    thread::scope(|scope| {
+        scope.spawn(|| received(&first, 1, 1, 1));
+        scope.spawn(|| (0..ROUNDS).for_each(|_| first.send(&[0_u64], 1, 0).unwrap()));
+        (0..ROUNDS).for_each(|_| assert_eq!(received(&second, 1, 0, 0), [0]));
+        second.send(&[0_u64], 0, 1).unwrap();
+    });
+    assert!(begin.elapsed() < TOO_LONG, "{:?}", begin.elapsed());
+}
+
+/// Counts how often a sleep ends.
+#[derive(Debug)]
+struct Counted {
+    kernel: Kernel,
+    sleeps: AtomicU32,
+}
+
+impl Idle for Counted {
+    fn now(&self) -> Duration {
+        self.kernel.now()
+    }
+
+    fn pass(&self) {
+        self.kernel.pass();
+    }
+
+    fn sleep(&self, longest: Duration) -> bool {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.kernel.sleep(longest)
+    }
+
+    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError> {
+        self.kernel.watch(link, watched)
+    }
+
+    fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
+        self.kernel.forget(link, fd);
+    }
+
+    fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError> {
+        self.kernel.watch_agent(socket)
+    }
+
+    fn ring(&self) {
+        self.kernel.ring();
+    }
+}
+
+#[test]
+fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
+    let [(leaves, theirs), (silent, _held)] = [sockets(), sockets()];
+    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket, Vec::new()).unwrap()) };
+    let bye = Header { kind: Kind::Bye, context: 0, tag: 0, transfer: 0, length: 0 };
+    let mut leaver = TcpLink::new(theirs, Vec::new()).unwrap();
+    assert!(leaver.send(bye, &[]).unwrap());
+    drop(leaver);
+    let kernel = Kernel::new().unwrap();
+    let idle = Arc::new(Counted { kernel, sleeps: AtomicU32::new(0) });
+    let links = vec![Box::new(OwnLink::default()) as _, link(leaves), link(silent)];
+    let timeout = Duration::from_secs(2);
+    let comm = waiting_by(idle.clone(), timeout, 0, links, Patience::none());
+    let failed = comm.recv(&mut [0_u8], 2, 0).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut { .. }), "{failed}");
+    let sleeps = idle.sleeps.load(Ordering::Relaxed);
+    // It takes some looks until a socket is looked at that nothing is waited for from.
+    assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
+}
+
+/// What a peer writes that is half sent goes on into the receive that follows.
+#[test]
+fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
+    let (ours, mut peer) = sockets();
+    let links = vec![
+        Box::new(OwnLink::default()) as _,
+        Box::new(TcpLink::new(ours, Vec::new()).unwrap()) as _,
+    ];
+    let comm = communicator(0, links, Patience::none());
+    static QUITS: AtomicBool = AtomicBool::new(true);
+    let message: Vec<u8> = (0..300_000).map(|at: usize| at as u8 ^ (at >> 8) as u8).collect();
+    let header = |kind, length| Header { kind, context: 0, tag: 5, transfer: 1, length };
+    let head = |header: Header| header.to_words().map(u64::to_le_bytes).concat();
+    let offer = [message.len() as u64, 0].map(u64::to_le_bytes).concat();
+    peer.write_all(&head(header(Kind::Offer, 16))).unwrap();
+    peer.write_all(&offer).unwrap();
+    thread::scope(|scope| {
+        let mut data = vec![0; message.len()];
+        scope.spawn(|| {
+            let mut grant = [0; Header::SIZE];
+            peer.read_exact(&mut grant).unwrap();
+            let whole = head(header(Kind::Data, message.len() as u32));
+            let whole = [&whole, &message[..]].concat();
+            for part in whole.chunks(70_000) {
+                peer.write_all(part).unwrap();
+                // The rank sleeps in between.
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        comm.end_waits_by(|| QUITS.load(Ordering::Relaxed));
+        let mut given_up = 0;
+        while let Err(error) = comm.recv(&mut data, 1, 5) {
+            assert!(matches!(error.cause, Cause::Interrupted), "{error}");
+            given_up += 1;
+            QUITS.store(given_up < 20, Ordering::Relaxed);
+            data.fill(0);
+        }
+        assert!(given_up > 0);
+        assert!(data == message, "after {given_up} receives that were given up");
+    });
+}
+
+#[test]
+fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
+    let (first, second) = pair(Patience::none());
+    let split = |comm: &Communicator| comm.split(0, comm.rank() as i64).unwrap();
+    let (first_part, second_part) = thread::scope(|scope| {
+        let other = scope.spawn(|| split(&second));
+        (split(&first), other.join().unwrap())
+    });
+    for round in 0..100 {
+        let (early, late) = (Barrier::new(3), Barrier::new(2));
+        let (early, late) = (&early, &late);
+        let begins = |comm, barriers: [Option<&Barrier>; 2]| {
+            for barrier in barriers.into_iter().flatten() {
+                barrier.wait();
+            }
+            split(comm).context
+        };
+        // Each rank waits for the other in one communicator when both begin in the other one.
+        let [a, b, c, d] = thread::scope(|scope| {
+            let calls = [
+                (&first, [Some(early), None]),
+                (&second_part, [Some(early), None]),
+                (&first_part, [None, Some(late)]),
+                (&second, [Some(early), Some(late)]),
+            ];
+            let begins = &begins;
+            let calls = calls.map(|(comm, at)| scope.spawn(move || begins(comm, at)));
+            calls.map(|call| call.join().unwrap())
+        });
+        assert_eq!((a, b), (d, c), "round {round}: the ranks of a communicator agree");
+        assert_ne!(a, c, "round {round}: one rank, two communicators");
+    }
+}

@@ -1,0 +1,174 @@
+//! Whatever other ranks and strangers may send, for a fuzzer: nothing of it may panic, or take more
+//! memory than it has bytes.
+
+use crate::connect;
+use crate::progress::engine::stretch::{Stretch, Target};
+use crate::progress::engine::{Engine, Message, Owner};
+use crate::transport::packet::{Header, Kind};
+use crate::transport::{Armed, Limits, Link, OwnLink, Sink};
+use crate::types::error::{Cause, LinkError, Operation, PeerName};
+use bytes::Bytes;
+use rlaunch_sys::{Desk, Memory};
+use std::collections::VecDeque;
+
+/// The longest payload of a packet here.
+const PACKET: usize = 128;
+/// Each receive has so much room, in bytes.
+const ROOM: usize = 64;
+/// The same of a packet in front of its payload: how it comes, and its length.
+const WAY: usize = 2;
+
+/// A rank's contact in the gather, and what somebody says first who knocks at its door.
+pub fn wire_up(data: &[u8]) {
+    let own = connect::Contact::new(None);
+    let _ = connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(data)]));
+    let _ = connect::is_hello(data);
+}
+
+/// What such words look like.
+pub fn wire_up_seeds() -> Vec<Vec<u8>> {
+    let mut hello = b"rlrank\0\x01".to_vec();
+    hello.extend([7; 42]);
+    // Version 1, TCP at a port with a key, two parts of no bytes.
+    let contact = [vec![2, 1, 0xd2, 9, 0], vec![3; 32], vec![0, 0]].concat();
+    vec![hello, contact]
+}
+
+/// A link whose packets come out of the fuzzer.
+struct Feed {
+    packets: VecDeque<(bool, Result<Header, LinkError>, Vec<u8>)>,
+}
+
+impl Feed {
+    /// Each packet is its way, its length, the words of its header, and its payload.
+    fn cut(mut data: &[u8]) -> Feed {
+        let mut packets = VecDeque::new();
+        while let Some((&[way, length], rest)) = data.split_first_chunk::<WAY>() {
+            let Some((words, rest)) = rest.split_first_chunk::<{ Header::SIZE }>() else { break };
+            let both = u128::from_le_bytes(*words);
+            let length = usize::from(length).min(PACKET).min(rest.len());
+            let header = Header::from_words([both as u64, (both >> 64) as u64]);
+            let header = header.map(|header| Header { length: length as u32, ..header });
+            packets.push_back((way % 2 == 1, header, rest[..length].to_vec()));
+            data = &rest[length..];
+        }
+        Feed { packets }
+    }
+}
+
+impl Link for Feed {
+    fn limits(&self) -> Limits {
+        let (fetch, write) = (usize::MAX, usize::MAX);
+        Limits { eager: ROOM, packet: PACKET, fetch, write, is_dear: false }
+    }
+
+    fn send(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+        let Some((in_parts, header, payload)) = self.packets.pop_front() else { return Ok(false) };
+        let header = header?;
+        if !in_parts {
+            return sink.packet(header, &payload).map(|()| true);
+        }
+        let mut offset = 0;
+        loop {
+            let mut taken = 0;
+            let came = sink.part(header, offset, &mut |memory| {
+                let rest = &payload[offset..];
+                taken = rest.len().min(memory.len()).min(7);
+                memory[..taken].copy_from_slice(&rest[..taken]);
+                Ok(taken)
+            })?;
+            assert_eq!(came, taken);
+            offset += came;
+            if offset == payload.len() || came == 0 {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
+        Ok(Armed::Quiet)
+    }
+}
+
+/// Packets of one peer, met by a rank that waits for short messages of it, for a long one to be
+/// wanted, and for any.
+pub fn packets(data: &[u8]) {
+    let name = |rank| PeerName { rank, host: "".into() };
+    let links: Vec<Box<dyn Link>> = vec![Box::new(OwnLink::default()), Box::new(Feed::cut(data))];
+    let desk = Desk::new(Engine::new(0, links, [name(0), name(1)].into()), |_| ());
+    let (mut into, from) = ([0; 4 * ROOM], [1; 4 * ROOM]);
+    desk.lend([Memory::Exclusive(&mut into), Memory::Shared(&from)], |sitting, [into, from]| {
+        let (engine, loans) = sitting.parts();
+        let mut keys = Vec::new();
+        for tag in 0..3 {
+            let key = engine.request(Operation::Receive { from: Some(1), tag });
+            let room = Stretch::all(into, 4 * ROOM).part(tag as usize * ROOM, ROOM);
+            let target = Target { into: room, fold: None };
+            let message = Message { peer: 1, context: 0, tag };
+            engine.receive(message, target, Owner::Request(key), loans);
+            keys.push(key);
+        }
+        let key = engine.request(Operation::Receive { from: None, tag: 3 });
+        let room = Stretch::all(into, 4 * ROOM).part(3 * ROOM, ROOM);
+        let target = Target { into: room, fold: None };
+        engine.receive_any(&[0, 1], (0, 3), (target, Owner::Request(key)), loans);
+        keys.push(key);
+        let key = engine.request(Operation::Send { to: 1, tag: 0 });
+        let message = Message { peer: 1, context: 0, tag: 0 };
+        engine.send(message, Stretch::all(from, 4 * ROOM), Owner::Request(key), loans);
+        keys.push(key);
+        // Each look takes a packet, or what follows from one.
+        for _ in 0..2 * (data.len() / (WAY + Header::SIZE)) + 4 {
+            engine.progress(loans);
+        }
+        for key in keys {
+            engine.withdraw(key, &Cause::GivenUp, loans);
+        }
+    });
+}
+
+/// Packets that ranks send.
+pub fn packets_seeds() -> Vec<Vec<u8>> {
+    let packet = |way, kind, (tag, transfer), payload: &[u8]| {
+        let header = Header { kind, context: 0, tag, transfer, length: payload.len() as u32 };
+        let [first, second] = header.to_words();
+        let head = [way, payload.len() as u8];
+        [&head[..], &first.to_le_bytes(), &second.to_le_bytes(), payload].concat()
+    };
+    let offer = [48_u64.to_le_bytes(), [0; 8]].concat();
+    let whole = [
+        packet(0, Kind::Eager, (0, 0), &[5; 20]),
+        packet(1, Kind::Eager, (3, 0), &[6; 40]),
+        packet(0, Kind::Grant, (0, 1), &[]),
+        packet(0, Kind::Bye, (0, 0), &[]),
+    ];
+    let offered = [
+        packet(0, Kind::Offer, (1, 9), &offer),
+        packet(1, Kind::Data, (1, 9), &[7; 30]),
+        packet(0, Kind::Data, (1, 9), &[7; 18]),
+        packet(0, Kind::Done, (0, 1), &[]),
+        packet(0, Kind::Offer, (8, 10), &offer),
+    ];
+    vec![whole.concat(), offered.concat()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_mean_something() {
+        for seed in packets_seeds() {
+            let packets = Feed::cut(&seed).packets;
+            assert!(packets.len() > 3 && packets.iter().all(|(_, header, _)| header.is_ok()));
+        }
+        let [hello, contact] = &wire_up_seeds()[..] else { panic!("two seeds") };
+        assert!(connect::is_hello(hello));
+        let own = connect::Contact::new(None);
+        assert!(connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(contact)])).is_ok());
+    }
+}

@@ -1,0 +1,262 @@
+//! The ring and the sleeper's handshake in every order that two ranks' loads and stores may take,
+//! within bounds: `cargo test -p rlaunch-comm shm::model`. `LOOM_MAX_PREEMPTIONS=4` looks
+//! further.
+
+use super::bell::{fall_asleep, sleeps};
+use super::halves::{Request, ask, asked, claim_front, close, help, revoke, revoked, written};
+use super::memory::{Bytes, Memory};
+use super::ring::{LINE, Place, Receiver, Sender};
+use crate::transport::packet::{Header, Kind};
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+
+const HEAD: usize = 0;
+const SLEEPS: usize = LINE;
+const PLACE: Place = Place { lines: 2 * LINE, count: 8, head: HEAD };
+
+/// Memory of words that only the model can see; payloads are made of whole words.
+struct Model(Vec<AtomicU64>);
+
+impl Model {
+    /// As it is when the ring has been in use for a while and both ends are at `position`: wherever
+    /// a record may begin lies what looks like one.
+    fn at(position: u64) -> Model {
+        let stale = header(8).to_words()[0];
+        let words = 2 * LINE / 8 + PLACE.count * LINE / 8;
+        let model = Model((0..words).map(|_| AtomicU64::new(stale)).collect());
+        model.store(HEAD, position, Ordering::Relaxed);
+        model.store(SLEEPS, 0, Ordering::Relaxed);
+        let next = PLACE.lines + position as usize % PLACE.count * LINE;
+        model.store(next, 0, Ordering::Relaxed);
+        model
+    }
+}
+
+impl Memory for Model {
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        self.0[word / 8].load(order)
+    }
+
+    fn store(&self, word: usize, value: u64, order: Ordering) {
+        self.0[word / 8].store(value, order);
+    }
+
+    fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64> {
+        self.0[word / 8].compare_exchange(was, value, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn acquire(&self) {
+        fence(Ordering::Acquire);
+    }
+}
+
+impl Bytes for Model {
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        for (index, word) in bytes.chunks_exact(8).enumerate() {
+            let value = u64::from_ne_bytes(word.try_into().unwrap());
+            self.store(offset + index * 8, value, Ordering::Relaxed);
+        }
+    }
+
+    fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
+        let words = (0..length / 8).map(|index| self.load(offset + index * 8, Ordering::Relaxed));
+        look(&words.flat_map(u64::to_ne_bytes).collect::<Vec<u8>>())
+    }
+}
+
+fn header(length: u32) -> Header {
+    Header { kind: Kind::Eager, context: 1, tag: 2, transfer: 0, length }
+}
+
+/// A payload of so many words, each of which looks like the start of a record.
+fn payload(record: u64, words: usize) -> Vec<u8> {
+    (0..words as u64)
+        .flat_map(|word| (header(8).to_words()[0] + (record << 8) + word).to_ne_bytes())
+        .collect()
+}
+
+fn send(sender: &mut Sender, memory: &Model, record: u64, words: usize) -> bool {
+    let payload = payload(record, words);
+    let [first, _] = header(payload.len() as u32).to_words();
+    let sent = sender.send(memory, [first, record], &payload).unwrap();
+    sender.prepare(memory);
+    sender.idle(memory);
+    sent
+}
+
+/// The record's number and payload.
+fn receive(receiver: &mut Receiver, memory: &Model) -> Option<(u64, Vec<u8>)> {
+    receiver.receive(memory, |words, bytes| Ok((words[1], bytes.to_vec()))).unwrap()
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound.get_or_insert(2);
+    builder.check(model);
+}
+
+/// Sends records of so many words from a position on, and receives them.
+fn everything_arrives(position: u64, records: &'static [usize]) {
+    check(move || {
+        let memory = Arc::new(Model::at(position));
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            let mut sender = Sender::at(PLACE, position);
+            for (record, words) in records.iter().enumerate() {
+                while !send(&mut sender, &theirs, record as u64, *words) {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut receiver = Receiver::at(PLACE, position);
+        for (record, words) in records.iter().enumerate() {
+            let taken = loop {
+                match receive(&mut receiver, &memory) {
+                    Some(taken) => break taken,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(taken, (record as u64, payload(record as u64, *words)));
+            receiver.release(&*memory);
+        }
+        assert_eq!(receive(&mut receiver, &memory), None);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn short_records_arrive_whole_and_in_order() {
+    everything_arrives(16, &[1, 0, 1]);
+}
+
+#[test]
+fn records_of_several_lines_arrive_whole_and_in_order() {
+    everything_arrives(16, &[7, 1, 8]);
+}
+
+#[test]
+fn records_go_around_the_end() {
+    everything_arrives(23, &[7, 1]);
+    everything_arrives(22, &[7, 1]);
+}
+
+#[test]
+fn a_full_ring_goes_on_when_there_is_room() {
+    everything_arrives(16, &[8, 8, 8, 8]);
+}
+
+#[test]
+fn a_receiver_that_sleeps_is_woken() {
+    check(|| {
+        let memory = Arc::new(Model::at(16));
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            assert!(send(&mut Sender::at(PLACE, 16), &theirs, 0, 1));
+            sleeps(&*theirs, SLEEPS) != 0
+        });
+        fall_asleep(&*memory, SLEEPS, 1);
+        let slept = !Receiver::at(PLACE, 16).waiting(&*memory);
+        let rung = other.join().unwrap();
+        assert!(rung || !slept);
+    });
+}
+
+#[test]
+fn a_sender_that_sleeps_for_room_is_woken() {
+    check(|| {
+        let memory = Arc::new(Model::at(16));
+        let mut sender = Sender::at(PLACE, 16);
+        for record in 0..3 {
+            assert!(send(&mut sender, &memory, record, 8));
+        }
+        assert!(!send(&mut sender, &memory, 3, 8));
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            let mut receiver = Receiver::at(PLACE, 16);
+            assert!(receive(&mut receiver, &theirs).is_some());
+            assert!(receiver.release(&*theirs));
+            sleeps(&*theirs, SLEEPS) != 0
+        });
+        fall_asleep(&*memory, SLEEPS, 1);
+        let slept = !sender.has_room(&*memory, 64).unwrap();
+        let rung = other.join().unwrap();
+        assert!(rung || !slept);
+    });
+}
+
+/// Both ends copy; in one of the orders the sender comes too late, in others it does all.
+fn each_slice_is_copied_once(works: bool) {
+    check(move || {
+        let memory = Arc::new(Model((0..16).map(|_| AtomicU64::new(0)).collect()));
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            let mut wrote = Vec::new();
+            let number = asked(&*theirs, 0);
+            if number != 0 {
+                help(&*theirs, 0, number, |request, bytes| {
+                    assert_eq!((request.source, request.target), (11, 12));
+                    wrote.push(bytes);
+                    works
+                });
+            }
+            wrote
+        });
+        let request = Request::new(11, 12, 129, 64);
+        ask(&*memory, 0, 1, &request);
+        let mut read = Vec::new();
+        while let Some(slice) = claim_front(&*memory, 0, request.slices()) {
+            read.push(request.bytes(slice));
+        }
+        let claimed = close(&*memory, 0);
+        let there = loop {
+            match written(&*memory, 0, claimed) {
+                Some(false) => thread::yield_now(),
+                there => break there.is_some(),
+            }
+        };
+        let wrote = other.join().unwrap();
+        assert_eq!(wrote.len(), claimed);
+        assert_eq!(there, works || claimed == 0);
+        read.extend(wrote.into_iter().rev());
+        assert_eq!(read, [0..64, 64..128, 128..129]);
+    });
+}
+
+#[test]
+fn each_slice_is_copied_by_one_end() {
+    each_slice_is_copied_once(true);
+}
+
+#[test]
+fn a_sender_that_cannot_write_says_so() {
+    each_slice_is_copied_once(false);
+}
+
+/// The message is a word of its own, which stands for what the kernel copies.
+#[test]
+fn memory_that_was_given_up_is_not_taken_for_the_message() {
+    const MESSAGE: usize = 2 * LINE;
+    const OFFERED: u64 = 7;
+    check(|| {
+        let words = (0..3 * LINE / 8).map(|_| AtomicU64::new(0));
+        let memory = Arc::new(Model(words.collect()));
+        memory.store(MESSAGE, OFFERED, Ordering::Relaxed);
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            revoke(&*theirs, 0);
+            theirs.store(MESSAGE, OFFERED + 1, Ordering::Relaxed);
+        });
+        let fetched = memory.load(MESSAGE, Ordering::Relaxed);
+        if revoked(&*memory, 0) == 0 {
+            assert_eq!(fetched, OFFERED);
+        }
+        other.join().unwrap();
+        assert_eq!(revoked(&*memory, 0), 1);
+    });
+}

@@ -1,0 +1,202 @@
+//! The ring over real memory.
+
+use super::ring::{LINE, Place, Receiver, Sender};
+use crate::transport::packet::{Header, Kind};
+use crate::types::error::LinkError;
+use rlaunch_sys::{Lane, SharedMemory};
+use std::sync::atomic::Ordering;
+use std::thread;
+
+const PLACE: Place = Place { lines: 4096, count: 64, head: 0 };
+
+fn memory() -> (Lane, Lane) {
+    memory_for(PLACE)
+}
+
+fn memory_for(place: Place) -> (Lane, Lane) {
+    let (ours, theirs) = SharedMemory::pair(place.lines, place.bytes().end).unwrap();
+    (ours.lane(place.bytes()).unwrap(), theirs.lane(place.bytes()).unwrap())
+}
+
+fn words(length: usize) -> [u64; 2] {
+    let length = length as u32;
+    Header { kind: Kind::Data, context: 7, tag: 9, transfer: 5, length }.to_words()
+}
+
+/// Numbers that are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((self.0 >> 33) as usize) % limit
+    }
+}
+
+fn bytes(numbers: &mut Numbers) -> Vec<u8> {
+    let length = if numbers.below(2) == 0 { 64 } else { PLACE.payload() };
+    let length = numbers.below(length + 1);
+    (0..length).map(|_| numbers.below(256) as u8).collect()
+}
+
+#[test]
+fn records_of_any_length_arrive_whole_and_in_order() {
+    for seed in 0..20 {
+        let (ours, theirs) = memory();
+        let other = thread::spawn(move || {
+            let (mut numbers, mut sender) = (Numbers(seed), Sender::new(PLACE));
+            for record in 0..2_000 {
+                let payload = bytes(&mut numbers);
+                let [first, _] = words(payload.len());
+                while !sender.send(&theirs, [first, record], &payload).unwrap() {
+                    thread::yield_now();
+                }
+                sender.prepare(&theirs);
+                if record % 3 == 0 {
+                    sender.idle(&theirs);
+                }
+            }
+        });
+        let (mut numbers, mut receiver) = (Numbers(seed), Receiver::new(PLACE));
+        for record in 0..2_000 {
+            let expected = bytes(&mut numbers);
+            let check = |words: [u64; 2], payload: &[u8]| {
+                assert_eq!(words[1], record, "seed {seed}");
+                assert_eq!(payload, expected, "seed {seed}");
+                assert!(payload.as_ptr().addr().is_multiple_of(16));
+                Ok(())
+            };
+            while receiver.receive(&ours, check).unwrap().is_none() {
+                thread::yield_now();
+            }
+            receiver.release(&ours);
+        }
+        other.join().unwrap();
+        assert!(!receiver.waiting(&ours));
+    }
+}
+
+#[test]
+fn a_full_ring_takes_nothing_until_there_is_room() {
+    let (ours, theirs) = memory();
+    let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
+    let mut sent = 0;
+    while sender.send(&ours, words(8), &[1; 8]).unwrap() {
+        sent += 1;
+    }
+    assert_eq!(sent, PLACE.count - 1);
+    assert!(!sender.has_room(&ours, 8).unwrap());
+    let mut told = 0;
+    while receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some() {
+        told += usize::from(receiver.release(&theirs));
+    }
+    assert!((1..=8).contains(&told), "{told}");
+    assert!(sender.has_room(&ours, PLACE.payload()).unwrap());
+    assert!(sender.send(&ours, words(8), &[2; 8]).unwrap());
+    let taken = receiver.receive(&theirs, |_, bytes| Ok(bytes.to_vec())).unwrap();
+    assert_eq!(taken, Some(vec![2; 8]));
+}
+
+#[test]
+fn the_longest_records_never_wait_for_each_other() {
+    let (ours, theirs) = memory();
+    for before in 0..PLACE.count {
+        let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
+        ours.write(PLACE.lines, &[0; PLACE.count * LINE]);
+        ours.store(PLACE.head, 0, Ordering::Relaxed);
+        let mut pass = |payload: &[u8]| {
+            assert!(sender.send(&ours, words(payload.len()), payload).unwrap(), "{before}");
+            assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
+            receiver.release(&theirs);
+        };
+        for _ in 0..before {
+            pass(&[]);
+        }
+        for _ in 0..16 {
+            pass(&vec![3; PLACE.payload()]);
+        }
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_sent_is_refused() {
+    let (ours, _) = memory();
+    let payload = vec![0; PLACE.payload() + 1];
+    let error = Sender::new(PLACE).send(&ours, words(payload.len()), &payload).unwrap_err();
+    assert!(matches!(error, LinkError::OutOfTurn(_)), "{error}");
+}
+
+#[test]
+fn a_record_that_the_sink_refuses_stays() {
+    let (ours, theirs) = memory();
+    let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
+    sender.send(&ours, words(1), &[1]).unwrap();
+    let refuse = |_, _: &[u8]| Err::<(), _>(LinkError::Garbled(0));
+    receiver.receive(&theirs, refuse).unwrap_err();
+    assert_eq!(receiver.receive(&theirs, |_, bytes| Ok(bytes[0])).unwrap(), Some(1));
+}
+
+/// What the receiver says to a ring whose first lines begin so.
+fn garbled(first_words: &[u64]) -> String {
+    let (ours, theirs) = memory();
+    for (line, word) in first_words.iter().enumerate() {
+        ours.store(PLACE.lines + line * LINE, *word, Ordering::Release);
+    }
+    let mut receiver = Receiver::new(PLACE);
+    let error = receiver.receive(&theirs, |_, _| Ok(())).unwrap_err().to_string();
+    assert_eq!(receiver.receive(&theirs, |_, _| Ok(())).unwrap_err().to_string(), error);
+    error
+}
+
+#[test]
+fn a_garbled_ring_is_an_error() {
+    let leaves = "it sent a packet out of turn: a record that leaves the ring";
+    assert_eq!(garbled(&[words(PLACE.payload() + 1)[0]]), leaves);
+    assert_eq!(garbled(&[words(u32::MAX as usize)[0]]), leaves);
+    assert_eq!(garbled(&[u64::MAX]), leaves);
+    assert_eq!(garbled(&[0xff << 32]), "it sent a packet out of turn: nothing behind a pad");
+}
+
+#[test]
+fn a_record_across_the_end_is_an_error() {
+    let (ours, theirs) = memory();
+    let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
+    for _ in 0..PLACE.count - 1 {
+        assert!(sender.send(&ours, words(0), &[]).unwrap());
+        assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
+    }
+    let last = PLACE.lines + (PLACE.count - 1) * LINE;
+    ours.store(last, words(64)[0], Ordering::Release);
+    receiver.receive(&theirs, |_, _| Ok(())).unwrap_err();
+}
+
+#[test]
+fn a_receiver_that_claims_too_much_is_an_error() {
+    let (ours, _) = memory();
+    let mut sender = Sender::new(PLACE);
+    while sender.send(&ours, words(8), &[1; 8]).unwrap() {}
+    ours.store(PLACE.head, PLACE.count as u64, Ordering::Release);
+    sender.send(&ours, words(8), &[1; 8]).unwrap_err();
+}
+
+#[test]
+fn records_of_one_length_go_around_for_ever() {
+    for count in [8, 64, 8192] {
+        let place = Place { lines: 4096, count, head: 0 };
+        for length in (0..10).map(|lines| lines * LINE).filter(|length| *length <= place.payload())
+        {
+            let (ours, theirs) = memory_for(place);
+            let (mut sender, mut receiver) = (Sender::new(place), Receiver::new(place));
+            for record in 0..3 * count as u64 {
+                let words = [words(length)[0], record];
+                assert!(sender.send(&ours, words, &vec![1; length]).unwrap(), "{record}");
+                sender.prepare(&ours);
+                sender.idle(&ours);
+                let taken = receiver.receive(&theirs, |words, _| Ok(words[1])).unwrap();
+                assert_eq!(taken, Some(record), "{length} bytes, {count} lines");
+                receiver.release(&theirs);
+                assert!(!receiver.waiting(&theirs));
+            }
+        }
+    }
+}

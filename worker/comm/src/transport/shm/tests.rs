@@ -1,0 +1,467 @@
+//! Links between threads, and between processes that are killed.
+
+use super::*;
+use crate::transport::{Armed, Fill};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "RLAUNCH_TEST_ROLE";
+const NAME: &str = "RLAUNCH_TEST_NAME";
+/// Limit for what must happen. It is wide, since a machine may stand still for seconds.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Keeps what comes.
+#[derive(Default)]
+struct Kept(Vec<(Header, Vec<u8>)>);
+
+impl Sink for Kept {
+    fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        self.0.push((header, payload.to_vec()));
+        Ok(())
+    }
+
+    fn part(&mut self, _: Header, _: usize, _: &mut Fill<'_>) -> Result<usize, LinkError> {
+        Err(LinkError::OutOfTurn("a packet in parts"))
+    }
+}
+
+fn header(kind: Kind, tag: u32, length: usize) -> Header {
+    Header { kind, context: 3, tag, transfer: 4, length: length as u32 }
+}
+
+fn name() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!("rlaunch-shm-{}-{number}", std::process::id())
+}
+
+fn link(node: &Arc<Node>, peer: usize) -> ShmLink {
+    let start = Instant::now();
+    loop {
+        match node.link(peer).unwrap() {
+            Some(link) => return link,
+            None => assert!(start.elapsed() < DEADLINE, "local rank {peer} has not come"),
+        }
+        thread::yield_now();
+    }
+}
+
+fn pair() -> (ShmLink, ShmLink) {
+    let name = name();
+    let nodes = [0, 1].map(|rank| Node::attach(&name, rank, 2, false, None).unwrap());
+    (link(&nodes[0], 1), link(&nodes[1], 0))
+}
+
+/// Looks as often as it takes.
+fn receive(link: &mut ShmLink) -> Result<(Header, Vec<u8>), LinkError> {
+    let (start, mut kept) = (Instant::now(), Kept::default());
+    while !link.receive(&mut kept)? {
+        assert!(start.elapsed() < DEADLINE, "nothing came");
+        thread::yield_now();
+    }
+    Ok(kept.0.remove(0))
+}
+
+/// Sleeps until something has come; whether it really slept.
+fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
+    let slept = match link.arm(wants_room).unwrap() {
+        Armed::Quiet | Armed::Awake => false,
+        Armed::Watch(watched) => {
+            let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
+            let timeout = PollTimeout::try_from(DEADLINE).unwrap();
+            assert_eq!(poll(&mut fds, timeout).unwrap(), 1, "nobody rang");
+            true
+        }
+    };
+    link.disarm();
+    slept
+}
+
+/// Waits until a rank has said that it sleeps.
+fn until_asleep(node: &Node, rank: usize) {
+    let (start, word) = (Instant::now(), node.segment.sleeps(rank));
+    while node.segment.memory().word(word).load(Ordering::Relaxed) == 0 {
+        assert!(start.elapsed() < DEADLINE, "local rank {rank} does not go to sleep");
+        thread::yield_now();
+    }
+}
+
+/// What is counted while something goes on, for whoever goes on until that is enough.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Count {
+    fn add(&self, is_one: bool) {
+        self.0.fetch_add(u32::from(is_one), Ordering::Relaxed);
+    }
+
+    /// Whether it is more than `few`; fails where that takes too long.
+    fn is_more_than(&self, few: u32, since: Instant) -> bool {
+        let count = self.0.load(Ordering::Relaxed);
+        assert!(count > few || since.elapsed() < DEADLINE, "only {count}");
+        count > few
+    }
+}
+
+/// Says that something is over, however its test goes on: a thread that waits for that ends.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_link_is_there_when_the_peer_has_come() {
+    let name = name();
+    let first = Node::attach(&name, 0, 3, false, None).unwrap();
+    assert!(first.link(1).unwrap().is_none());
+    let second = Node::attach(&name, 1, 3, false, None).unwrap();
+    assert!(first.link(1).unwrap().is_some());
+    assert!(second.link(0).unwrap().is_some());
+    assert!(second.link(2).unwrap().is_none());
+    let third = Node::attach(&name, 2, 3, false, None).unwrap();
+    let (mut from, mut to) = (link(&third, 1), link(&second, 2));
+    assert!(from.send(header(Kind::Eager, 1, 2), b"ab").unwrap());
+    assert_eq!(receive(&mut to).unwrap(), (header(Kind::Eager, 1, 2), b"ab".to_vec()));
+    // What came from one peer is not seen by the link to another.
+    assert!(!link(&second, 0).receive(&mut Kept::default()).unwrap());
+}
+
+#[test]
+fn packets_cross_in_both_directions() {
+    let (mut ours, mut theirs) = pair();
+    let long = vec![7; ours.limits().packet];
+    for tag in 0..100 {
+        assert!(ours.send(header(Kind::Data, tag, long.len()), &long).unwrap());
+        assert!(theirs.send(header(Kind::Eager, tag, 0), b"").unwrap());
+        assert_eq!(
+            receive(&mut theirs).unwrap(),
+            (header(Kind::Data, tag, long.len()), long.clone())
+        );
+        assert_eq!(receive(&mut ours).unwrap(), (header(Kind::Eager, tag, 0), Vec::new()));
+    }
+    assert_eq!(ours.limits().packet % 64, 0);
+    assert!(ours.limits().eager <= ours.limits().packet);
+}
+
+#[test]
+fn bytes_of_an_unknown_kind_are_an_error() {
+    let (ours, mut theirs) = pair();
+    let place = theirs.node.segment.ring_from(0);
+    ours.outgoing.store(place.lines, 15 << 32, Ordering::Release);
+    let error = theirs.receive(&mut Kept::default()).unwrap_err();
+    assert!(matches!(error, LinkError::Garbled(15)), "{error}");
+}
+
+#[test]
+fn a_message_is_fetched_from_where_it_is() {
+    let (mut ours, mut theirs) = pair();
+    let message: Vec<u8> = (0..3_000_001_u32).map(|index| index as u8).collect();
+    let address = ours.offer(&message).unwrap();
+    let mut into = vec![0; message.len()];
+    assert!(theirs.fetch(address, &mut into).unwrap());
+    assert_eq!(into, message);
+}
+
+#[test]
+fn both_ends_copy_a_message_that_is_fetched() {
+    let (mut ours, mut theirs) = pair();
+    let message: Vec<u8> = (0..3_000_001_u32).map(|index| (index % 251) as u8).collect();
+    let address = ours.offer(&message).unwrap();
+    let (over, helped) = (AtomicBool::new(false), Count::default());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                let before = ours.helped;
+                assert!(!ours.receive(&mut Kept::default()).unwrap());
+                helped.add(ours.helped != before);
+            }
+        });
+        let (_ends, start) = (Ends(&over), Instant::now());
+        // The other may not get a processor for a while.
+        let rounds = (0..).take_while(|&round| round < 300 || !helped.is_more_than(0, start));
+        for round in rounds {
+            let length = message.len() - round % 300 * 9_000;
+            let mut into = vec![0; length + 1];
+            assert!(theirs.fetch(address, &mut into[..length]).unwrap());
+            assert!(into[..length] == message[..length], "round {round}");
+            assert_eq!(into[length], 0);
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_is_asked_for_help_does_not_sleep() {
+    let (mut ours, theirs) = pair();
+    let request = Request::new(0, 0, 1 << 20, 1 << 16);
+    halves::ask(theirs.node.segment.memory(), theirs.asks, 1, &request);
+    assert!(matches!(ours.arm(false).unwrap(), Armed::Awake));
+    ours.disarm();
+    // These are no addresses: it fails, and says so.
+    assert!(!ours.receive(&mut Kept::default()).unwrap());
+    assert_eq!(halves::close(theirs.node.segment.memory(), theirs.asks), 1);
+    assert_eq!(halves::written(theirs.node.segment.memory(), theirs.asks, 1), None);
+    assert!(matches!(ours.arm(false).unwrap(), Armed::Watch(_)));
+}
+
+#[test]
+fn an_address_that_is_not_there_is_an_error() {
+    let (_ours, mut theirs) = pair();
+    let error = theirs.fetch(4096, &mut [0; 10]).unwrap_err();
+    assert!(matches!(error, LinkError::System { .. }), "{error}");
+}
+
+#[test]
+fn nothing_is_fetched_from_another_process_than_the_peer() {
+    let (_ours, mut theirs) = pair();
+    let probe = theirs.node.segment.identity(0).unwrap().probe;
+    theirs.probe([probe[0], probe[1] ^ 1]);
+    assert!(!theirs.fetch(probe[0], &mut [0; 8]).unwrap());
+}
+
+#[test]
+fn a_sleeper_is_woken_for_every_packet() {
+    let (mut ours, mut theirs) = pair();
+    const PACKETS: u32 = 3_000;
+    let slept = Count::default();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for tag in 0.. {
+                let mut kept = Kept::default();
+                while !theirs.receive(&mut kept).unwrap() {
+                    slept.add(sleep(&mut theirs, false));
+                }
+                let header = kept.0[0].0;
+                assert_eq!(header.tag, tag);
+                assert!(theirs.send(header, b"").unwrap());
+                if header.kind == Kind::Bye {
+                    return;
+                }
+            }
+        });
+        let start = Instant::now();
+        let is_enough = |tag| tag >= PACKETS && slept.is_more_than(100, start);
+        for tag in 0.. {
+            // At any moment of the other's falling asleep.
+            for _ in 0..tag * 7 % 4_000 {
+                std::hint::spin_loop();
+            }
+            let kind = if is_enough(tag) { Kind::Bye } else { Kind::Eager };
+            assert!(ours.send(header(kind, tag, 0), b"").unwrap());
+            assert_eq!(receive(&mut ours).unwrap().0.tag, tag);
+            if kind == Kind::Bye {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sender_that_waits_for_room_is_woken() {
+    let (mut ours, mut theirs) = pair();
+    let long = vec![1; ours.limits().packet];
+    const PACKETS: u32 = 2_000;
+    let (length, node) = (long.len(), Arc::clone(&ours.node));
+    let (slept, over) = (Count::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for tag in (0..).take_while(|_| !over.load(Ordering::Acquire)) {
+                while !ours.send(header(Kind::Data, tag, length), &long).unwrap() {
+                    slept.add(sleep(&mut ours, true));
+                }
+            }
+        });
+        let (ends, start) = (Ends(&over), Instant::now());
+        for tag in (0..).take_while(|&tag| tag < PACKETS || !slept.is_more_than(10, start)) {
+            if tag % 50 == 0 {
+                // There is no room any more.
+                until_asleep(&node, 0);
+            }
+            assert_eq!(receive(&mut theirs).unwrap().0.tag, tag);
+        }
+        drop(ends);
+        // Whoever still waits for room gets it.
+        while theirs.receive(&mut Kept::default()).unwrap() {}
+    });
+}
+
+#[test]
+fn one_bell_serves_all_links() {
+    let name = name();
+    let nodes = [0, 1, 2].map(|rank| Node::attach(&name, rank, 3, false, None).unwrap());
+    let mut links = [link(&nodes[0], 1), link(&nodes[0], 2)];
+    for from in [1, 2] {
+        assert!(matches!(links[0].arm(false).unwrap(), Armed::Watch(_)));
+        assert!(matches!(links[1].arm(false).unwrap(), Armed::Watch(_)));
+        assert!(link(&nodes[from], 0).send(header(Kind::Eager, 0, 0), b"").unwrap());
+        let Armed::Watch(watched) = links[2 - from].arm(false).unwrap() else { panic!() };
+        let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
+        assert_eq!(poll(&mut fds, PollTimeout::from(1_000_u16)).unwrap(), 1);
+        links.iter_mut().for_each(Link::disarm);
+        assert!(links[from - 1].receive(&mut Kept::default()).unwrap());
+        // The ring is forgotten.
+        assert_eq!(
+            poll(&mut [PollFd::new(nodes[0].bell.fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
+            Ok(0)
+        );
+    }
+}
+
+#[test]
+fn nobody_rings_for_a_rank_that_is_awake() {
+    let (mut ours, mut theirs) = pair();
+    assert!(matches!(theirs.arm(false).unwrap(), Armed::Watch(_)));
+    theirs.disarm();
+    assert!(ours.send(header(Kind::Eager, 0, 0), b"").unwrap());
+    let mut fds = [PollFd::new(theirs.node.bell.fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
+    // One that goes to sleep now sees the packet.
+    assert!(matches!(theirs.arm(false).unwrap(), Armed::Awake));
+}
+
+/// What another process plays when one of the tests below asks for it.
+#[test]
+fn another_process_plays_its_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let node = Node::attach(&std::env::var(NAME).unwrap(), 1, 2, false, None).unwrap();
+    let mut link = link(&node, 0);
+    if role == "bye" || role == "killed" {
+        for tag in 0..10 {
+            assert!(link.send(header(Kind::Eager, tag, 3), b"abc").unwrap());
+        }
+    }
+    if role == "bye" {
+        assert!(link.send(header(Kind::Bye, 0, 0), b"").unwrap());
+        std::process::exit(0);
+    }
+    println!("\nready");
+    let message: Vec<u8> = (0..100_000_u32).map(|index| (index % 251) as u8).collect();
+    loop {
+        let mut kept = Kept::default();
+        while !link.receive(&mut kept).unwrap() {
+            sleep(&mut link, false);
+        }
+        let (header, payload) = kept.0.remove(0);
+        match header.kind {
+            Kind::Offer => {
+                let address = link.offer(&message).unwrap().to_le_bytes();
+                assert!(link.send(Header { length: 8, ..header }, &address).unwrap());
+            }
+            _ => assert!(link.send(header, &payload).unwrap()),
+        }
+    }
+}
+
+/// Another process, and the link to it. It is killed with the value.
+struct Other(Child, ShmLink);
+
+impl Other {
+    fn plays(role: &str) -> Other {
+        let name = name();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "link::shm::tests::another_process_plays_its_role", "--nocapture"])
+            .env(ROLE, role)
+            .env(NAME, &name)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let node = Node::attach(&name, 0, 2, false, None).unwrap();
+        let link = link(&node, 1);
+        if role != "bye" {
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            lines.map(Result::unwrap).find(|line| line == "ready").unwrap();
+        }
+        Other(child, link)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_processes_talk() {
+    let mut other = Other::plays("echo");
+    for tag in 0..2_000 {
+        let payload = vec![tag as u8; tag as usize * 3];
+        let header = header(Kind::Eager, tag, payload.len());
+        assert!(other.1.send(header, &payload).unwrap());
+        assert_eq!(receive(&mut other.1).unwrap(), (header, payload));
+    }
+}
+
+#[test]
+fn a_message_is_fetched_from_another_process() {
+    let mut other = Other::plays("echo");
+    assert!(other.1.send(header(Kind::Offer, 0, 0), b"").unwrap());
+    let (_, address) = receive(&mut other.1).unwrap();
+    let mut into = vec![0; 100_000];
+    let address = u64::from_le_bytes(address.try_into().unwrap());
+    assert!(other.1.fetch(address, &mut into).unwrap());
+    assert!(into.iter().enumerate().all(|(index, byte)| *byte == (index % 251) as u8));
+    other.kill();
+    let error = other.1.fetch(address, &mut into).unwrap_err();
+    assert!(matches!(error, LinkError::Gone), "{error}");
+}
+
+#[test]
+fn what_a_killed_process_sent_comes_before_its_end() {
+    let mut other = Other::plays("killed");
+    other.kill();
+    // Its end is known before its packets are looked at.
+    assert!(matches!(other.1.arm(false).unwrap(), Armed::Awake));
+    other.1.disarm();
+    assert!(other.1.node.bell.ended(1));
+    for tag in 0..10 {
+        assert_eq!(receive(&mut other.1).unwrap(), (header(Kind::Eager, tag, 3), b"abc".to_vec()));
+    }
+    let error = receive(&mut other.1).unwrap_err();
+    assert!(matches!(error, LinkError::Gone), "{error}");
+    assert!(matches!(other.1.arm(false).unwrap(), Armed::Awake));
+}
+
+#[test]
+fn a_killed_process_wakes_a_sleeper() {
+    let mut other = Other::plays("echo");
+    let pid = other.0.id();
+    let node = Arc::clone(&other.1.node);
+    let killer = thread::spawn(move || {
+        until_asleep(&node, 0);
+        nix::sys::signal::kill(Pid::from_raw(pid as i32), nix::sys::signal::SIGKILL).unwrap();
+    });
+    sleep(&mut other.1, false);
+    killer.join().unwrap();
+    let error = receive(&mut other.1).unwrap_err();
+    assert!(matches!(error, LinkError::Gone), "{error}");
+}
+
+#[test]
+fn a_process_that_said_bye_may_end() {
+    let mut other = Other::plays("bye");
+    for _ in 0..10 {
+        assert_eq!(receive(&mut other.1).unwrap().0.kind, Kind::Eager);
+    }
+    assert_eq!(receive(&mut other.1).unwrap().0.kind, Kind::Bye);
+    other.0.wait().unwrap();
+    other.1.node.bell.look();
+    assert!(other.1.node.bell.ended(1));
+    assert!(!other.1.receive(&mut Kept::default()).unwrap());
+    // Nor does it keep the others from sleeping.
+    let Armed::Watch(watched) = other.1.arm(false).unwrap() else { panic!() };
+    let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
+    assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
+}

@@ -1,0 +1,190 @@
+//! A link through memory, in a world where one rank runs at a time and chance decides the rest.
+
+mod dice;
+
+pub use dice::Dice;
+
+use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, Wrote};
+use crate::testing::sim::{Message, Shared};
+use crate::transport::packet::{Header, Kind};
+use crate::types::error::LinkError;
+use rlaunch_sys::Loan;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Short, so that small tests see long messages.
+const EAGER: usize = 256;
+const PACKET: usize = 1024;
+
+/// The way from one simulated rank to another.
+#[derive(Debug)]
+pub(crate) struct SimLink {
+    world: Arc<Shared>,
+    from: usize,
+    to: usize,
+    /// A packet that comes in parts, and how much of it has come.
+    half: Option<(Header, Vec<u8>, usize)>,
+    /// Memory that the peer may write to, by what it was told.
+    exposed: BTreeMap<u64, (Loan, Range<usize>)>,
+}
+
+impl SimLink {
+    pub(crate) fn new(world: &Arc<Shared>, from: usize, to: usize) -> SimLink {
+        SimLink { world: world.clone(), from, to, half: None, exposed: BTreeMap::new() }
+    }
+
+    /// Half of the pairs write long messages, the others fetch them.
+    fn writes(&self) -> bool {
+        (self.from + self.to) % 2 == 1
+    }
+
+    /// What a device does when the peer writes.
+    fn write_here(
+        &mut self,
+        address: u64,
+        bytes: &[u8],
+        sink: &mut dyn Sink,
+    ) -> Result<(), LinkError> {
+        let unknown = LinkError::OutOfTurn("it writes where it may not");
+        let (loan, range) = self.exposed.remove(&address).ok_or(unknown)?;
+        assert_eq!(range.len(), bytes.len(), "as long as it was offered");
+        // Memory that was taken back is unknown to the device.
+        if let Some(loans) = sink.loans() {
+            loans.conceal(loan, &range);
+            loans.write(loan, range.clone(), |memory| memory.copy_from_slice(bytes));
+            // What goes on as if another had written.
+            loans.expose(loan, range);
+        }
+        Ok(())
+    }
+
+    /// Hands over a bit of the packet that comes in parts.
+    fn go_on(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+        let Some((header, payload, came)) = &mut self.half else { return Ok(false) };
+        let most = 1 + self.world.chance(payload.len());
+        let mut fill = |into: &mut [u8]| -> io::Result<usize> {
+            let part = most.min(into.len()).min(payload.len() - *came);
+            into[..part].copy_from_slice(&payload[*came..*came + part]);
+            Ok(part)
+        };
+        *came += sink.part(*header, *came, &mut fill)?;
+        if *came == payload.len() {
+            self.half = None;
+        }
+        Ok(true)
+    }
+}
+
+impl Link for SimLink {
+    fn limits(&self) -> Limits {
+        let write = if self.writes() { 3 * EAGER } else { usize::MAX };
+        let is_dear = self.to % 2 == 1;
+        Limits { eager: EAGER, packet: PACKET, fetch: 4 * EAGER, write, is_dear }
+    }
+
+    fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
+        if !self.world.lives(self.from) {
+            return Err(LinkError::Gone);
+        }
+        if self.world.is_full(self.from, self.to) {
+            return Ok(false);
+        }
+        self.world.put(self.from, self.to, Message::Packet(header), payload);
+        Ok(true)
+    }
+
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+        if !self.world.lives(self.from) {
+            return Err(LinkError::Gone);
+        }
+        if self.half.is_some() {
+            return self.go_on(sink);
+        }
+        if let Some(transfer) = self.world.confirmed(self.from, self.to) {
+            sink.written(transfer)?;
+            return Ok(true);
+        }
+        let Some((message, payload)) = self.world.take(self.to, self.from) else {
+            return match self.world.lives(self.to) {
+                true => Ok(false),
+                // What it has sent comes first.
+                false if self.world.has_more(self.to, self.from) => Ok(false),
+                false => Err(LinkError::Gone),
+            };
+        };
+        let header = match message {
+            Message::Packet(header) => header,
+            Message::Write { address, transfer } => {
+                self.write_here(address, &payload, sink)?;
+                self.world.confirm(self.to, self.from, transfer);
+                return Ok(true);
+            }
+        };
+        let may_come_in_parts = matches!(header.kind, Kind::Eager | Kind::Data);
+        if may_come_in_parts && !payload.is_empty() && self.world.chance(3) == 0 {
+            self.half = Some((header, payload, 0));
+            return self.go_on(sink);
+        }
+        sink.packet(header, &payload)?;
+        Ok(true)
+    }
+
+    fn offer(&mut self, message: &[u8]) -> Option<u64> {
+        if self.writes() { None } else { self.world.expose(message) }
+    }
+
+    fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
+        Ok(self.world.fetch(address, into))
+    }
+
+    fn revoke(&mut self, address: u64) {
+        self.world.revoke(self.from, self.to, address);
+    }
+
+    fn has_revoked(&mut self, known: u32) -> bool {
+        self.world.revoked(self.to, self.from) != known
+    }
+
+    fn expose(&mut self, into: Piece<'_>) -> Exposure {
+        let range = into.start..into.start + into.length;
+        match self.world.chance(8) {
+            // Now and then there is not enough memory that may be locked, or a device takes its time.
+            0 => return Exposure::Unable,
+            1 => return Exposure::Later,
+            _ if !into.loans.expose(into.loan, range.clone()) => return Exposure::Unable,
+            _ => {}
+        }
+        let address = self.exposed.last_key_value().map_or(1, |(last, _)| last + 1);
+        self.exposed.insert(address, (into.loan, range));
+        Exposure::At(Place { address, key: address })
+    }
+
+    fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
+        if !self.world.lives(self.from) {
+            return Err(LinkError::Gone);
+        }
+        assert_eq!(to.address, to.key, "as it was told");
+        if self.world.chance(8) == 0 {
+            return Ok(Wrote::Unable);
+        }
+        if self.world.is_full(self.from, self.to) {
+            return Ok(Wrote::NoRoom);
+        }
+        let message = Message::Write { address: to.address, transfer };
+        let range = from.start..from.start + from.length;
+        let put = |bytes: &[u8]| self.world.put(self.from, self.to, message, bytes);
+        from.loans.read(from.loan, range, put).ok_or(LinkError::HalfSent)?;
+        Ok(Wrote::All)
+    }
+
+    fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
+        let may_sleep = self.half.is_none() && self.world.arm(self.from, self.to, wants_room);
+        Ok(if may_sleep { Armed::Quiet } else { Armed::Awake })
+    }
+
+    fn disarm(&mut self) {
+        self.world.disarm(self.from, self.to);
+    }
+}

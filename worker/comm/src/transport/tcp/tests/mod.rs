@@ -1,0 +1,160 @@
+//! Two ends in one process, and ends that misbehave.
+
+mod broken;
+mod whole;
+
+use super::TcpLink;
+use super::outbound::to_bytes;
+use crate::transport::Armed;
+use crate::transport::packet::{Header, Kind};
+use crate::transport::{Fill, Link, Sink};
+use crate::types::error::LinkError;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two ends of a connection, with small kernel buffers if wanted. Small segments keep TCP from
+/// waiting for room for a large one.
+fn sockets(small: bool) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    if small {
+        setsockopt(&listener, sockopt::TcpMaxSeg, &1000).unwrap();
+        setsockopt(&listener, sockopt::RcvBuf, &16_000).unwrap();
+        setsockopt(&listener, sockopt::SndBuf, &4000).unwrap();
+    }
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    if small {
+        setsockopt(&dialled, sockopt::SndBuf, &4000).unwrap();
+    }
+    (dialled, accepted)
+}
+
+fn links(lanes: usize, small: bool) -> (TcpLink, TcpLink) {
+    let (one, other) = sockets(small);
+    let (ones, others) = (0..lanes).map(|_| sockets(small)).unzip();
+    (TcpLink::new(one, ones).unwrap(), TcpLink::new(other, others).unwrap())
+}
+
+/// A link, and the bare socket at its other end.
+fn bare() -> (TcpLink, TcpStream) {
+    let (one, other) = sockets(false);
+    (TcpLink::new(one, Vec::new()).unwrap(), other)
+}
+
+fn header(kind: Kind, tag: u32, length: usize) -> Header {
+    Header { kind, context: 5, tag, transfer: 9, length: length as u32 }
+}
+
+fn bytes(seed: u32, length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| (at.wrapping_mul(31) ^ at >> 9).wrapping_add(seed) as u8).collect()
+}
+
+/// A packet as it crosses a socket.
+fn encoded(header: Header, payload: &[u8]) -> Vec<u8> {
+    [&to_bytes(header)[..], payload].concat()
+}
+
+/// Keeps what comes. It has `piece` bytes of memory at a time for packets in parts.
+#[derive(Default)]
+struct Recorder {
+    packets: Vec<(Header, Vec<u8>)>,
+    partly: Vec<u8>,
+    first_part: Option<usize>,
+    piece: usize,
+}
+
+impl Recorder {
+    fn new(piece: usize) -> Recorder {
+        Recorder { piece, ..Recorder::default() }
+    }
+}
+
+impl Sink for Recorder {
+    fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        assert!(self.partly.is_empty(), "a packet within another");
+        self.packets.push((header, payload.to_vec()));
+        Ok(())
+    }
+
+    fn part(
+        &mut self,
+        header: Header,
+        offset: usize,
+        fill: &mut Fill<'_>,
+    ) -> Result<usize, LinkError> {
+        assert_eq!(offset, self.partly.len());
+        let mut memory = vec![0; self.piece.min(header.length as usize - offset)];
+        let count = fill(&mut memory).unwrap();
+        self.first_part.get_or_insert(count);
+        self.partly.extend_from_slice(&memory[..count]);
+        if self.partly.len() == header.length as usize {
+            self.packets.push((header, std::mem::take(&mut self.partly)));
+        }
+        Ok(count)
+    }
+}
+
+/// Sends all packets from one end to the other, which both are in this thread.
+fn cross(from: &mut TcpLink, to: &mut TcpLink, packets: &[(Header, Vec<u8>)], sink: &mut Recorder) {
+    let end = Instant::now() + PATIENCE;
+    let first = sink.packets.len();
+    for (header, payload) in packets {
+        while !from.send(*header, payload).unwrap() {
+            to.receive(sink).unwrap();
+            assert!(Instant::now() < end, "stuck at {header:?}");
+        }
+    }
+    while sink.packets.len() < first + packets.len() {
+        to.receive(sink).unwrap();
+        assert!(Instant::now() < end, "{} packets came", sink.packets.len());
+    }
+    // Not assert_eq: nobody wants to read a mebibyte.
+    assert!(sink.packets[first..] == *packets, "what came is not what was sent");
+}
+
+/// Receives until it fails.
+fn until_error(link: &mut TcpLink, sink: &mut Recorder) -> LinkError {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Err(error) = link.receive(sink) {
+            return error;
+        }
+        assert!(Instant::now() < end, "no error");
+    }
+}
+
+/// Receives until so many packets have come.
+fn until_came(link: &mut TcpLink, sink: &mut Recorder, count: usize) {
+    let end = Instant::now() + PATIENCE;
+    while sink.packets.len() < count {
+        link.receive(sink).unwrap();
+        assert!(Instant::now() < end, "{} packets came", sink.packets.len());
+    }
+}
+
+/// Whether what a link sleeps on is ready within so many milliseconds.
+fn wakes(link: &mut TcpLink, wants_room: bool, milliseconds: u16) -> bool {
+    let Armed::Watch(watched) = link.arm(wants_room).unwrap() else { return true };
+    let mut flags = PollFlags::POLLIN;
+    flags.set(PollFlags::POLLOUT, watched.writable);
+    let mut fds = [PollFd::new(watched.fd, flags)];
+    let ready = poll(&mut fds, PollTimeout::from(milliseconds)).unwrap() > 0;
+    link.disarm();
+    ready
+}
+
+/// Numbers that look random: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
