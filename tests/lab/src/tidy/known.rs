@@ -39,22 +39,6 @@ pub(super) const KNOWN: &[Known] = &[
     ),
     Known::to_mend(
         Rule::Cycle,
-        "worker/comm",
-        &[
-            ("collectives", 9),
-            ("communicator", 9),
-            ("engine", 9),
-            ("inline", 9),
-            ("link", 9),
-            ("scope", 9),
-            ("sim", 9),
-            ("station", 9),
-            ("wire_up", 9),
-        ],
-        "eighteen files lie on one floor and have no layers yet",
-    ),
-    Known::to_mend(
-        Rule::Cycle,
         "worker/verbs",
         &[
             ("address", 11),

@@ -29,6 +29,17 @@ pub(super) const ORDERS: &[Order] = &[
         ],
         pending: None,
     },
+    Order {
+        krate: "worker/comm",
+        layers: &[
+            &[&["types"]],
+            &[&["transport"], &["collectives"]],
+            &[&["progress"], &["connect"]],
+            &[&["api"]],
+            &[&["testing"]],
+        ],
+        pending: None,
+    },
 ];
 
 /// Pages that stay short.

@@ -5,6 +5,7 @@ use crate::api::scope::{Request, Scope};
 use crate::collectives::choice::{
     AllGather, AllToAll, Barrier, Choice, Gather, Layout, ReduceScatter, Scatter as ScatterBy,
 };
+use crate::collectives::kind::Kind;
 use crate::collectives::schedule::Schedule;
 use crate::progress::engine::collective::Plan;
 use crate::progress::engine::stretch::Stretch;
@@ -13,82 +14,6 @@ use crate::types::element::{Element, ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_sys::{Loans, Memory};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Which collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// [`Communicator::barrier`].
-    Barrier,
-    /// [`Communicator::broadcast`].
-    Broadcast {
-        /// Who has it.
-        root: usize,
-    },
-    /// [`Communicator::reduce`].
-    Reduce {
-        /// Who gets it.
-        root: usize,
-    },
-    /// [`Communicator::all_reduce`].
-    AllReduce,
-    /// [`Communicator::gather`].
-    Gather {
-        /// Who gets it.
-        root: usize,
-    },
-    /// [`Communicator::scatter`].
-    Scatter {
-        /// Who has it.
-        root: usize,
-    },
-    /// [`Communicator::all_gather`].
-    AllGather,
-    /// [`Communicator::reduce_scatter`].
-    ReduceScatter,
-    /// [`Communicator::all_to_all`].
-    AllToAll,
-}
-
-impl Kind {
-    /// As errors name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Barrier => "barrier",
-            Kind::Broadcast { .. } => "broadcast",
-            Kind::Reduce { .. } => "reduce",
-            Kind::AllReduce => "all_reduce",
-            Kind::Gather { .. } => "gather",
-            Kind::Scatter { .. } => "scatter",
-            Kind::AllGather => "all_gather",
-            Kind::ReduceScatter => "reduce_scatter",
-            Kind::AllToAll => "all_to_all",
-        }
-    }
-
-    /// The names of all kinds, by number.
-    pub(crate) const NAMES: [&str; 9] = [
-        Kind::Barrier.name(),
-        Kind::Broadcast { root: 0 }.name(),
-        Kind::Reduce { root: 0 }.name(),
-        Kind::AllReduce.name(),
-        Kind::Gather { root: 0 }.name(),
-        Kind::Scatter { root: 0 }.name(),
-        Kind::AllGather.name(),
-        Kind::ReduceScatter.name(),
-        Kind::AllToAll.name(),
-    ];
-
-    /// The rank that is unlike the others.
-    pub fn root(self) -> Option<usize> {
-        match self {
-            Kind::Broadcast { root }
-            | Kind::Reduce { root }
-            | Kind::Gather { root }
-            | Kind::Scatter { root } => Some(root),
-            _ => None,
-        }
-    }
-}
 
 /// What is asked for: one schedule does for all that are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,11 @@ use crate::collectives::reduce;
 use crate::collectives::schedule::{Exchange, Local, Place, Schedule, Span};
 use crate::progress::engine::direct::Sent;
 use crate::progress::engine::{Engine, Message};
+use crate::progress::station::SHORT;
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
 use rlaunch_sys::Sitting;
 use std::ops::Range;
-
-/// So many bytes of scratch memory are at hand.
-pub(crate) const LONGEST: usize = 1 << 10;
 
 /// The memory of a collective.
 struct Buffers<'a> {
@@ -57,7 +55,7 @@ impl Buffers<'_> {
             self.output.get_mut(to)?.copy_from_slice(input.get(from)?);
             return Some(());
         }
-        let mut bytes = [0; LONGEST];
+        let mut bytes = [0; SHORT];
         let read = self.read(from)?;
         let bytes = bytes.get_mut(..read.len())?;
         bytes.copy_from_slice(read);
@@ -84,7 +82,7 @@ impl Buffers<'_> {
         match local {
             Local::Copy { from, to } => self.copy(from, to),
             Local::Fold { from, with, into } => {
-                let mut bytes = [0; LONGEST];
+                let mut bytes = [0; SHORT];
                 let read = self.read(from)?;
                 let bytes = bytes.get_mut(..read.len())?;
                 bytes.copy_from_slice(read);
@@ -95,7 +93,7 @@ impl Buffers<'_> {
 }
 
 impl Communicator {
-    /// Runs a collective of at most [`LONGEST`] bytes of each kind of memory.
+    /// Runs a collective of at most [`SHORT`] bytes of each kind of memory.
     pub(crate) fn run_inline(
         &self,
         collective: &Collective,
@@ -108,7 +106,7 @@ impl Communicator {
             none = [];
             &mut none
         } else {
-            all = [0; LONGEST];
+            all = [0; SHORT];
             &mut all
         };
         self.run_steps(collective, Buffers { input, output, scratch, element, op })

@@ -9,7 +9,8 @@ use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_sys::{Lease, Loan, Loans};
 use std::sync::Arc;
 
-pub use crate::api::collectives::{Given, Kind};
+pub use crate::api::collectives::Given;
+pub use crate::collectives::kind::Kind;
 
 /// [`Communicator::recv`], or [`Communicator::recv_any`] where no rank is named.
 pub fn receive(

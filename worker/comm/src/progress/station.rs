@@ -4,7 +4,6 @@
 //! within a microsecond; then it sleeps on its links. So a wait takes twice as long as it must, at
 //! worst, whatever a look costs, and who is waited for is not kept from its processor.
 
-use crate::api::inline;
 use crate::progress::agent::{Agent, Heard};
 use crate::progress::engine::{Came, Engine, Key};
 use crate::transport::Watched;
@@ -29,6 +28,9 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 /// How long devices may take that copy from or to memory of a request that was given up.
 const DEVICES: Duration = Duration::from_secs(2);
+
+/// Longest buffer of a collective that may run in its caller's frame, in bytes.
+pub(crate) const SHORT: usize = 1 << 10;
 
 /// How long a rank looks before it sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -238,7 +240,7 @@ impl Station {
         patience: Patience,
         timeout: Option<Duration>,
     ) -> Station {
-        let inline = inline::LONGEST.min(engine.least_eager());
+        let inline = SHORT.min(engine.least_eager());
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
         engine.threads.set_alarm(idle.clone());
         let desk = Desk::new(engine, |engine| engine.threads.one_leaves());

@@ -125,16 +125,20 @@ const ROWS: &[Row] = &[
         targets: &["packets"],
         sources: &[
             "tests/fuzz/src/comm.rs",
-            "worker/comm/src/fuzz.rs",
-            "worker/comm/src/packet.rs",
-            "worker/comm/src/engine/",
-            "worker/comm/src/link/mod.rs",
+            "worker/comm/src/testing/fuzz.rs",
+            "worker/comm/src/transport/packet.rs",
+            "worker/comm/src/progress/engine/",
+            "worker/comm/src/transport/mod.rs",
             "worker/sys/src/desk.rs",
         ],
     },
     Row {
         targets: &["wire-up"],
-        sources: &["tests/fuzz/src/comm.rs", "worker/comm/src/fuzz.rs", "worker/comm/src/wire_up/"],
+        sources: &[
+            "tests/fuzz/src/comm.rs",
+            "worker/comm/src/testing/fuzz.rs",
+            "worker/comm/src/connect/",
+        ],
     },
     Row { targets: &["horovod"], sources: &["tests/fuzz/src/horovod.rs", "worker/horovod/"] },
     Row {

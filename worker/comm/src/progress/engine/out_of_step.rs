@@ -10,7 +10,7 @@ use super::core::{Core, Owner};
 use super::outbox::{pair, words};
 use super::slab::Key;
 use super::{Engine, Peer};
-use crate::api::collectives::Kind as Named;
+use crate::collectives::kind::Kind as Named;
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::{Cause, LinkError, Operation};
 use rlaunch_sys::Loans;

@@ -1,11 +1,13 @@
 //! A link through memory, in a world where one rank runs at a time and chance decides the rest.
 
 mod dice;
+mod world;
 
 pub use dice::Dice;
+pub use world::Faults;
+pub(crate) use world::Shared;
 
 use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, Wrote};
-use crate::testing::sim::{Message, Shared};
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::LinkError;
 use rlaunch_sys::Loan;
@@ -13,6 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use world::Message;
 
 /// Short, so that small tests see long messages.
 const EAGER: usize = 256;
