@@ -156,8 +156,8 @@ fn dispatch(args: &Args) -> Result<ExitCode, LabError> {
             return Ok(exit_code(stages::check_dependencies(*online).failed == 0));
         }
         Verb::Tidy { only, edges, known } => {
-            let look = tidy::Look { only: only.as_deref(), edges: *edges, known: *known };
-            return Ok(exit_code(tidy::run(&look)?));
+            let options = tidy::TidyOptions { only: only.as_deref(), edges: *edges, known: *known };
+            return Ok(exit_code(tidy::run(&options)?));
         }
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);

@@ -1,6 +1,98 @@
 //! Words that were given up, and those in their place.
+//!
+//! `word("Crew", "Nodes")` forbids the whole name `Crew`; `word("see_out", "run_to_completion")`, in
+//! small letters, forbids these words in any name: `see_out_all`, `SeeOut`, `SEE_OUT`. With
+//! `.in_prose()` comments and Markdown may not have them either. An entry belongs to the section of
+//! the crate that gave the word up, one on a line.
 
-use super::names::GivenUp;
+use super::names::{GivenUp, Vocabulary, word};
 
 /// The list.
-pub(super) const GIVEN_UP: &[GivenUp] = &[];
+pub(super) const GIVEN_UP: &[Vocabulary] = &[
+    Vocabulary { crates: &[], words: EVERYWHERE },
+    Vocabulary { crates: &["bootstrap"], words: BOOTSTRAP },
+    Vocabulary { crates: &["launcher"], words: LAUNCHER_HOSTS_SSH_CONNECT },
+    Vocabulary { crates: &["launcher"], words: LAUNCHER_PLAN },
+    Vocabulary { crates: &["launcher"], words: LAUNCHER_CLI_COMMANDS },
+    Vocabulary { crates: &["launcher"], words: LAUNCHER_RUN },
+    Vocabulary { crates: &["worker"], words: WORKER },
+    Vocabulary { crates: &["worker/sys"], words: WORKER_SYS },
+    Vocabulary { crates: &["worker/verbs"], words: WORKER_VERBS },
+    Vocabulary { crates: &["worker/prover", "worker/horovod"], words: PROVER_HOROVOD },
+    Vocabulary { crates: &["worker/comm"], words: COMM },
+    Vocabulary { crates: &["worker/comm/capi", "worker/comm/python"], words: C_AND_PYTHON },
+    Vocabulary { crates: &["tests/lab", "tests/stopwatch"], words: LAB },
+    Vocabulary { crates: &["tests", "tests/comm", "tests/fuzz", "tests/sim"], words: TESTS },
+];
+
+/// All crates.
+const EVERYWHERE: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `bootstrap`.
+const BOOTSTRAP: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `launcher`: words of console, hosts, ssh and connect.
+const LAUNCHER_HOSTS_SSH_CONNECT: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `launcher`: words of plan.
+const LAUNCHER_PLAN: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `launcher`: words of job, cli and commands.
+const LAUNCHER_CLI_COMMANDS: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `launcher`: words of run.
+const LAUNCHER_RUN: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `worker`: the agent.
+const WORKER: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `worker/sys`.
+const WORKER_SYS: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `worker/verbs`.
+const WORKER_VERBS: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `worker/prover` and `worker/horovod`.
+const PROVER_HOROVOD: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `worker/comm`.
+const COMM: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `worker/comm/capi` and `worker/comm/python`.
+const C_AND_PYTHON: &[GivenUp] = &[
+    // One entry on a line.
+];
+
+/// `tests/lab` and `tests/stopwatch`.
+const LAB: &[GivenUp] = &[
+    // One entry on a line.
+    word("Look", "TidyOptions"),
+    word("may_it_be", "plain English").in_prose(),
+];
+
+/// The other crates of `tests`.
+const TESTS: &[GivenUp] = &[
+    // One entry on a line.
+];

@@ -13,6 +13,7 @@ mod known;
 mod modules;
 mod names;
 mod order;
+mod prose;
 mod resolve;
 mod rooms;
 mod sizes;
@@ -26,10 +27,10 @@ use std::path::Path;
 use crate::{LabError, dist};
 use edges::{FloorPlan, floor_plan};
 use finding::{Finding, Known, TidyReport, judge};
-use names::GivenUp;
+use names::Vocabulary;
 use order::Order;
 use sizes::Page;
-use workspace::{Crate, Sources, called, crates, owner, read_sources};
+use workspace::{Crate, Sources, called, crates, owner, read_pages, read_sources};
 
 /// Path of the tables, from the workspace.
 const KNOWN_TABLE: &str = "tests/lab/src/tidy/known.rs";
@@ -39,7 +40,7 @@ const ROOMS_TABLE: &str = "tests/lab/src/tidy/rooms.rs";
 struct Rules<'a> {
     orders: &'a [Order],
     pages: &'a [Page],
-    given_up: &'a [GivenUp],
+    given_up: &'a [Vocabulary],
     known: &'a [Known],
 }
 
@@ -52,7 +53,7 @@ const RULES: Rules<'_> = Rules {
 
 /// Crates to look at, and how much to print.
 #[derive(Debug, Default)]
-pub struct Look<'a> {
+pub struct TidyOptions<'a> {
     /// Only the crate of this name or folder.
     pub only: Option<&'a str>,
     /// Print each place at which a folder uses another.
@@ -62,27 +63,27 @@ pub struct Look<'a> {
 }
 
 /// Prints the order of each crate's folders, then all findings. Tells whether there are none.
-pub fn run(look: &Look<'_>) -> Result<bool, LabError> {
+pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let crates = crates()?;
-    let only = look.only.map(|word| called(&crates, word)).transpose()?;
+    let only = options.only.map(|word| called(&crates, word)).transpose()?;
     let sources = read_sources(&workspace)?;
     for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
         let plan = floor_plan(krate, &sources);
         print!("{}", describe(krate, &plan));
-        if look.edges {
+        if options.edges {
             plan.edges.iter().for_each(|edge| println!("{edge}"));
         }
     }
-    let rules = if look.known { Rules { known: &[], ..RULES } } else { RULES };
-    Ok(print_report(&rules.inspect(&workspace, &crates, &sources, only)))
+    let rules = if options.known { Rules { known: &[], ..RULES } } else { RULES };
+    Ok(print_report(&rules.inspect(&workspace, &crates, &sources, only)?))
 }
 
 /// Prints all findings, and tells whether there are none.
 pub(crate) fn check() -> Result<bool, LabError> {
     let workspace = dist::workspace();
     let sources = read_sources(&workspace)?;
-    Ok(print_report(&RULES.inspect(&workspace, &crates()?, &sources, None)))
+    Ok(print_report(&RULES.inspect(&workspace, &crates()?, &sources, None)?))
 }
 
 fn is_wanted(krate: &Crate, only: Option<&Crate>) -> bool {
@@ -127,7 +128,7 @@ impl Rules<'_> {
         crates: &[Crate],
         sources: &Sources,
         only: Option<&Crate>,
-    ) -> TidyReport {
+    ) -> Result<TidyReport, LabError> {
         let mut findings: Vec<Finding> = Vec::new();
         let mut looked_at: BTreeSet<&str> = BTreeSet::new();
         for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
@@ -153,6 +154,12 @@ impl Rules<'_> {
                 findings.extend(names::given_up(krate, file, source, self.given_up));
             }
         }
-        judge(findings, self.known, Path::new(KNOWN_TABLE), &looked_at)
+        for (file, page) in &read_pages(workspace)? {
+            let krate = owner(crates, file).map_or("", Crate::key);
+            if looked_at.contains(krate) {
+                findings.extend(names::given_up_in_page(krate, file, page, self.given_up));
+            }
+        }
+        Ok(judge(findings, self.known, Path::new(KNOWN_TABLE), &looked_at))
     }
 }

@@ -8,6 +8,7 @@ use syn::Item;
 
 use super::finding::{Finding, Rule};
 use super::modules::{attributes, is_test_only, modules};
+use super::prose::{Passage, comments, paragraphs};
 use super::workspace::{Crate, Source, Sources, line};
 
 /// Finds the names that several types of a crate have. Types of one module are alternatives of
@@ -63,26 +64,72 @@ fn type_name(item: &Item) -> Option<&Ident> {
     (!is_test_only(attributes(item))).then_some(name)
 }
 
+/// Words that some crates gave up.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    /// Folders of the crates; none for all.
+    pub(super) crates: &'static [&'static str],
+    pub(super) words: &'static [GivenUp],
+}
+
 /// A word that was given up.
 #[derive(Debug)]
 pub(super) struct GivenUp {
     /// A whole name, if it has a capital letter: `Crew`. Otherwise words that a name may have among
     /// others: `see_out` is in `see_out_all` and in `SeeOut`.
-    pub(super) word: &'static str,
+    word: &'static str,
     /// The word in its place.
-    pub(super) instead: &'static str,
-    /// Folders of the crates that gave it up; none for all.
-    pub(super) crates: &'static [&'static str],
+    instead: &'static str,
+    is_for_prose: bool,
+}
+
+/// Makes an entry for the names of files, types, functions and variables.
+pub(super) const fn word(word: &'static str, instead: &'static str) -> GivenUp {
+    GivenUp { word, instead, is_for_prose: false }
 }
 
 impl GivenUp {
+    /// Extends the entry to comments and Markdown, where `see_out` is also `see out`.
+    pub(super) const fn in_prose(self) -> GivenUp {
+        GivenUp { is_for_prose: true, ..self }
+    }
+
+    fn is_name(&self) -> bool {
+        self.word.contains(char::is_uppercase)
+    }
+
     fn is_in(&self, name: &str) -> bool {
-        if self.word.contains(char::is_uppercase) {
+        if self.is_name() {
             return name == self.word;
         }
         let wanted: Vec<&str> = self.word.split('_').collect();
         words(name).windows(wanted.len()).any(|window| window == wanted)
     }
+
+    /// Returns the first line of a passage that has the word.
+    fn line_in(&self, passage: &Passage) -> Option<usize> {
+        if self.is_name() {
+            return passage.iter().find(|(name, _)| name == self.word).map(|(_, line)| *line);
+        }
+        let wanted: Vec<&str> = self.word.split('_').collect();
+        let split: Vec<(String, usize)> = passage
+            .iter()
+            .flat_map(|(name, line)| words(name).into_iter().map(|word| (word, *line)))
+            .collect();
+        let is_here = |window: &&[(String, usize)]| window.iter().map(|(word, _)| word).eq(&wanted);
+        split.windows(wanted.len()).find(is_here).map(|window| window[0].1)
+    }
+}
+
+/// Lists the words that the crate in `krate` gave up.
+fn list_for<'a>(
+    krate: &'a str,
+    list: &'a [Vocabulary],
+) -> impl Iterator<Item = &'a GivenUp> + use<'a> {
+    let is_meant = move |vocabulary: &&Vocabulary| {
+        vocabulary.crates.is_empty() || vocabulary.crates.contains(&krate)
+    };
+    list.iter().filter(is_meant).flat_map(|vocabulary| vocabulary.words)
 }
 
 /// Splits a name into its words: `SeeOut`, `see_out` and `SEE_OUT` have the same.
@@ -101,16 +148,14 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Finds words that were given up in the identifiers of a file and in its path.
+/// Finds words that were given up in the path of a file, in its identifiers and in its comments.
 pub(super) fn given_up(
     krate: &str,
     file: &Path,
     source: &Source,
-    list: &[GivenUp],
+    list: &[Vocabulary],
 ) -> Vec<Finding> {
-    let of_crate =
-        |given_up: &&GivenUp| given_up.crates.is_empty() || given_up.crates.contains(&krate);
-    let list: Vec<&GivenUp> = list.iter().filter(of_crate).collect();
+    let list: Vec<&GivenUp> = list_for(krate, list).collect();
     if list.is_empty() {
         return Vec::new();
     }
@@ -122,21 +167,68 @@ pub(super) fn given_up(
     let mut found = Vec::new();
     for (name, line) in names {
         let Some(given_up) = list.iter().find(|given_up| given_up.is_in(&name)) else { continue };
-        if !seen.insert(name.clone()) {
-            continue;
+        if seen.insert(name.clone()) {
+            let what = format!("`{name}` has the word `{}`, which was given up", given_up.word);
+            found.push(finding(krate, file, line, given_up, name, what));
         }
-        found.push(Finding {
-            file: file.into(),
-            line,
-            rule: Rule::GivenUp,
-            krate: krate.into(),
-            what: format!("`{name}` has the word `{}`, which was given up", given_up.word),
-            subject: name,
-            size: 1,
-            remedy: format!("call it {}", given_up.instead),
-        });
+    }
+    let in_prose: Vec<&GivenUp> = list.into_iter().filter(|entry| entry.is_for_prose).collect();
+    if !in_prose.is_empty() {
+        found.extend(given_up_in_prose(krate, file, &comments(source), &in_prose));
     }
     found
+}
+
+/// Finds words that were given up in a page of Markdown. A page outside all crates may have none of
+/// any crate.
+pub(super) fn given_up_in_page(
+    krate: &str,
+    file: &Path,
+    page: &str,
+    list: &[Vocabulary],
+) -> Vec<Finding> {
+    let all = || list.iter().flat_map(|vocabulary| vocabulary.words).collect();
+    let list: Vec<&GivenUp> =
+        if krate.is_empty() { all() } else { list_for(krate, list).collect() };
+    let in_prose: Vec<&GivenUp> = list.into_iter().filter(|entry| entry.is_for_prose).collect();
+    given_up_in_prose(krate, file, &paragraphs(page), &in_prose)
+}
+
+fn given_up_in_prose(
+    krate: &str,
+    file: &Path,
+    passages: &[Passage],
+    list: &[&GivenUp],
+) -> Vec<Finding> {
+    let in_passage =
+        |passage| list.iter().filter_map(move |entry| Some((entry, entry.line_in(passage)?)));
+    let found = passages.iter().flat_map(in_passage);
+    found
+        .map(|(entry, line)| {
+            let what = format!("the text has the word `{}`, which was given up", entry.word);
+            finding(krate, file, line, entry, entry.word.into(), what)
+        })
+        .collect()
+}
+
+fn finding(
+    krate: &str,
+    file: &Path,
+    line: usize,
+    given_up: &GivenUp,
+    subject: String,
+    what: String,
+) -> Finding {
+    Finding {
+        file: file.into(),
+        line,
+        rule: Rule::GivenUp,
+        krate: krate.into(),
+        subject,
+        size: 1,
+        what,
+        remedy: format!("call it {}", given_up.instead),
+    }
 }
 
 fn identifiers(tokens: TokenStream, found: &mut Vec<(String, usize)>) {
@@ -155,7 +247,7 @@ mod tests {
 
     #[test]
     fn words_are_found_in_any_spelling_and_only_whole() {
-        let see_out = GivenUp { word: "see_out", instead: "run_to_completion", crates: &[] };
+        let see_out = word("see_out", "run_to_completion");
         for (name, expected) in [
             ("see_out", true),
             ("SeeOut", true),
@@ -167,7 +259,7 @@ mod tests {
         ] {
             assert_eq!(see_out.is_in(name), expected, "{name}");
         }
-        let crew = GivenUp { word: "Crew", instead: "Nodes", crates: &[] };
+        let crew = word("Crew", "Nodes");
         assert!(crew.is_in("Crew") && !crew.is_in("crew") && !crew.is_in("CrewMember"));
     }
 }

@@ -19,15 +19,16 @@ pub(super) fn check(krate: &str, file: &Path, source: &Source) -> Vec<Finding> {
     let mut visitor = LengthVisitor { krate, file, owners: Vec::new(), found: Vec::new() };
     visitor.visit_file(&source.syntax);
     let mut found = visitor.found;
-    if source.lines > FILE_LINES {
+    let lines = source.text.lines().count();
+    if lines > FILE_LINES {
         found.push(Finding {
             file: file.into(),
             line: FILE_LINES + 1,
             rule: Rule::LongFile,
             krate: krate.into(),
             subject: file.display().to_string(),
-            size: source.lines,
-            what: format!("the file has {} lines, of {FILE_LINES} at most", source.lines),
+            size: lines,
+            what: format!("the file has {lines} lines, of {FILE_LINES} at most"),
             remedy: "make two modules of it".into(),
         });
     }

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::edges::FloorPlan;
 use super::finding::Rule;
+use super::names::{GivenUp, word};
 use super::*;
 
 /// A workspace with one crate, whose folder is `box`.
@@ -52,7 +53,7 @@ const TIDY: &[(&str, &str)] = &[
 impl Planted {
     fn report(&self, rules: &Rules<'_>) -> TidyReport {
         let sources = read_sources(self.folder.path()).unwrap();
-        rules.inspect(self.folder.path(), &self.crates, &sources, None)
+        rules.inspect(self.folder.path(), &self.crates, &sources, None).unwrap()
     }
 
     /// Gives findings as they are printed, without what to do.
@@ -272,21 +273,52 @@ fn a_type_name_that_stands_twice_is_found() {
 
 #[test]
 fn words_that_were_given_up_are_found_in_names_of_files_and_identifiers() {
-    let given_up = [
-        GivenUp { word: "Crew", instead: "Nodes", crates: &["box"] },
-        GivenUp { word: "see_out", instead: "run_to_completion", crates: &[] },
-        GivenUp { word: "fine", instead: "good", crates: &["another"] },
+    const LIST: &[Vocabulary] = &[
+        Vocabulary { crates: &["box"], words: &[word("Crew", "Nodes")] },
+        Vocabulary { crates: &[], words: &[word("see_out", "run_to_completion")] },
+        Vocabulary { crates: &["another"], words: &[word("fine", "good")] },
     ];
     let planted = plant(&[
         ("lib.rs", "// see_out\nfn fine(crew: Crew) -> &str { \"see_out\" }\n"),
         ("see_out_all.rs", "fn f() { println!(\"{}\", SEE_OUT); }"),
     ]);
     assert_eq!(
-        planted.findings(&Rules { given_up: &given_up, ..NOTHING }),
+        planted.findings(&Rules { given_up: LIST, ..NOTHING }),
         [
             "box/src/lib.rs:2: `Crew` has the word `Crew`, which was given up",
             "box/src/see_out_all.rs:1: `SEE_OUT` has the word `see_out`, which was given up",
             "box/src/see_out_all.rs:1: `see_out_all` has the word `see_out`, which was given up",
+        ]
+    );
+}
+
+#[test]
+fn words_that_were_given_up_are_found_in_comments_and_markdown_if_asked_for() {
+    const WORDS: &[GivenUp] =
+        &[word("see_out", "run_to_completion").in_prose(), word("Crew", "Nodes").in_prose()];
+    const LIST: &[Vocabulary] = &[
+        Vocabulary { crates: &["box"], words: WORDS },
+        Vocabulary { crates: &["another"], words: &[word("fine", "good").in_prose()] },
+        Vocabulary { crates: &[], words: &[word("silent", "quiet")] },
+    ];
+    let text = "//! Fine and silent.\n\
+                const A: &str = \"// see out\";\nconst B: &str = r#\"/* see out\"#;\n\
+                /// A job that others see\n/// out.\nfn f(a: char) { a == '\"' }\n\
+                // They see.\n\nfn g() { 0 } // Out, and the crew of a `Crew`.\n\
+                /* It was\n /* seen */ See-Out. */\nconst C: u8 = 1 / 2;\n// See\nstatic OUT: u8 = 1;";
+    let planted = plant(&[
+        ("lib.rs", text),
+        ("page.md", "# See\n\nOut: all of it see\nout.\n"),
+        ("../../page.md", "All fine, and silent.\n"),
+    ]);
+    assert_eq!(
+        planted.findings(&Rules { given_up: LIST, ..NOTHING }),
+        [
+            "box/src/lib.rs:4: the text has the word `see_out`, which was given up",
+            "box/src/lib.rs:9: the text has the word `Crew`, which was given up",
+            "box/src/lib.rs:11: the text has the word `see_out`, which was given up",
+            "box/src/page.md:3: the text has the word `see_out`, which was given up",
+            "page.md:1: the text has the word `fine`, which was given up",
         ]
     );
 }
@@ -337,7 +369,7 @@ fn one_crate_alone_is_held_against_its_own_exceptions() {
     let rules = Rules { known: &known, ..NOTHING };
     let sources = read_sources(planted.folder.path()).unwrap();
     let only = Some(&planted.crates[0]);
-    let report = rules.inspect(planted.folder.path(), &planted.crates, &sources, only);
+    let report = rules.inspect(planted.folder.path(), &planted.crates, &sources, only).unwrap();
     assert_eq!(report.findings.len(), 1);
     assert_eq!(planted.findings(&rules).len(), 2);
 }

@@ -88,7 +88,7 @@ pub(super) fn owner<'a>(crates: &'a [Crate], file: &Path) -> Option<&'a Crate> {
 
 /// One Rust file.
 pub(super) struct Source {
-    pub(super) lines: usize,
+    pub(super) text: String,
     pub(super) tokens: TokenStream,
     pub(super) syntax: syn::File,
 }
@@ -96,11 +96,26 @@ pub(super) struct Source {
 /// All Rust files by their path from the workspace.
 pub(super) type Sources = BTreeMap<PathBuf, Source>;
 
+/// Reads all Markdown files below the folder of a workspace, by their path from there.
+pub(super) fn read_pages(workspace: &Path) -> Result<BTreeMap<PathBuf, String>, LabError> {
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(workspace.join(&file));
+        Ok((file.clone(), text.map_err(LabError::io(format!("read {}", file.display())))?))
+    };
+    files_with_extension(workspace, "md")?.into_iter().map(read).collect()
+}
+
 /// Reads all Rust files below the folder of a workspace.
 pub(super) fn read_sources(workspace: &Path) -> Result<Sources, LabError> {
+    let files = files_with_extension(workspace, "rs")?;
+    files.into_iter().map(|file| Ok((file.clone(), read(workspace, &file)?))).collect()
+}
+
+fn files_with_extension(workspace: &Path, extension: &str) -> Result<Vec<PathBuf>, LabError> {
     let mut files = Vec::new();
     list(workspace, Path::new(""), &mut files)?;
-    files.into_iter().map(|file| Ok((file.clone(), read(workspace, &file)?))).collect()
+    files.retain(|file| file.extension().is_some_and(|of_file| of_file == extension));
+    Ok(files)
 }
 
 fn list(workspace: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), LabError> {
@@ -115,7 +130,7 @@ fn list(workspace: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<(),
             if !is_hidden && name != "target" {
                 list(workspace, &path, files)?;
             }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else {
             files.push(path);
         }
     }
@@ -132,7 +147,7 @@ fn read(workspace: &Path, file: &Path) -> Result<Source, LabError> {
         text.parse().map_err(|error: proc_macro2::LexError| failed(line(error.span()), &error))?;
     let syntax = syn::parse2(tokens.clone())
         .map_err(|error: syn::Error| failed(line(error.span()), &error))?;
-    Ok(Source { lines: text.lines().count(), tokens, syntax })
+    Ok(Source { text, tokens, syntax })
 }
 
 /// Gives the line on which a span begins.
