@@ -8,7 +8,7 @@ use crate::ranks::prepare::Program;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
-use rlaunch_sys::Start;
+use rlaunch_sys::SpawnArgs;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, PipeReader};
@@ -126,8 +126,8 @@ impl Stub<'_> {
         let env: Result<Vec<_>, _> = env.collect();
         let [stdin, stdout, stderr] = &self.streams;
         let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-        let start = Start { program: &stub, words: &words?, env: &env?, streams };
-        rlaunch_sys::start_in_cgroup(&start, directory)
+        let start = SpawnArgs { program: &stub, words: &words?, env: &env?, streams };
+        rlaunch_sys::spawn_in_cgroup(&start, directory)
     }
 
     fn start(self) -> io::Result<i32> {

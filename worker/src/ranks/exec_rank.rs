@@ -113,7 +113,7 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
             .map_err(|errno| io::Error::other(format!("cannot bind it to CPUs {cpus}: {errno}")))?;
     }
     if let Some(node) = setup.memory_node {
-        let _ = rlaunch_sys::prefer_memory_of(node);
+        let _ = rlaunch_sys::prefer_numa_node(node);
     }
     Ok(())
 }

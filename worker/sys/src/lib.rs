@@ -1,24 +1,20 @@
 //! System calls that no crate offers as a safe function, made safe here: each is one function that
-//! checks what it needs and cannot be misused from outside. `desk` has memory that is lent to transfers.
+//! checks what it needs and cannot be misused from outside.
 
-mod birth;
-mod desk;
-mod held;
+mod fork_generation;
 mod lease;
 mod numa;
 mod pages;
 mod process;
 mod shared;
 mod socket;
-mod start;
+mod spawn;
 
-pub use birth::Birth;
-pub use desk::{Attached, Desk, Lease, LeasedPages, Loan, Loans, Memory, Scope, Sitting};
-pub use held::Held;
+pub use fork_generation::ForkGeneration;
 pub use lease::while_unused;
-pub use numa::prefer_memory_of;
+pub use numa::prefer_numa_node;
 pub use pages::Pages;
 pub use process::{Fork, exec, fork, let_descendants_read, limit_open_files, write_to_process};
-pub use shared::{Lane, SharedMemory};
-pub use socket::{Silence, unacknowledged};
-pub use start::{Start, start_in_cgroup};
+pub use shared::{OwnedBytes, SharedMemory};
+pub use socket::{PeerSilence, unacknowledged_bytes};
+pub use spawn::{SpawnArgs, spawn_in_cgroup};

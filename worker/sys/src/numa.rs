@@ -5,7 +5,7 @@ use std::io;
 /// Makes this thread, and what it executes, take memory of a NUMA node as long as there is any
 /// (`MPOL_PREFERRED`). Fails with `ENOSYS` or `EPERM` where that is not allowed, and with `EINVAL`
 /// for a node that the machine has not.
-pub fn prefer_memory_of(node: u32) -> io::Result<()> {
+pub fn prefer_numa_node(node: u32) -> io::Result<()> {
     const BITS: u32 = libc::c_ulong::BITS;
     /// As many as a kernel can be built for, MAX_NUMNODES.
     const NODES: u32 = 1024;
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_node_that_no_machine_has_is_refused() {
-        let error = prefer_memory_of(4096).unwrap_err();
+        let error = prefer_numa_node(4096).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     }
 }

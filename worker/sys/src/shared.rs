@@ -1,8 +1,8 @@
 //! Memory that processes share.
 
-mod lane;
+mod owned_bytes;
 
-pub use lane::Lane;
+pub use owned_bytes::OwnedBytes;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// them.
 ///
 /// The words ([`SharedMemory::word`]) are atomics, which any thread of any process may use at any
-/// time. The bytes are divided into lanes ([`SharedMemory::lane`]): each byte is in one lane of this
+/// time. The bytes are divided into lanes ([`SharedMemory::claim`]): each byte is in one lane of this
 /// process at most, and a lane has one owner. Which *process* may write which bytes when is agreed
 /// through words, by storing one with `Release` and loading it with `Acquire`; processes that share
 /// memory are of one job and one user, and trusted to keep to it as the code of this one is. If
@@ -164,7 +164,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If the bytes are not in the mapping.
-    pub fn bring_in(&self, bytes: Range<usize>) {
+    pub fn prefault(&self, bytes: Range<usize>) {
         let at = self.mapping.at(bytes.start, bytes.len());
         // SAFETY: sysconf(3) takes a number; this one is known everywhere.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -194,7 +194,7 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If the bytes are not in the mapping, or some of them are words.
-    pub fn lane(&self, bytes: Range<usize>) -> Option<Lane> {
+    pub fn claim(&self, bytes: Range<usize>) -> Option<OwnedBytes> {
         self.mapping.at(bytes.start, bytes.len());
         assert!(self.words <= bytes.start, "a lane at {}, where words are", bytes.start);
         let mut lanes = self.mapping.lanes();
@@ -204,7 +204,7 @@ impl SharedMemory {
         }
         lanes.push(bytes.clone());
         drop(lanes);
-        Some(Lane::new(self.clone(), bytes))
+        Some(OwnedBytes::new(self.clone(), bytes))
     }
 }
 
@@ -264,10 +264,10 @@ mod tests {
         let name = Name::of("second");
         let first = SharedMemory::open(&name.0, 4096, 10_000).unwrap();
         first.word(8).store(7, Ordering::Release);
-        first.lane(4096..10_000).unwrap().write(9_990, b"0123456789");
+        first.claim(4096..10_000).unwrap().write(9_990, b"0123456789");
         let second = SharedMemory::open(&name.0, 4096, 10_000).unwrap();
         assert_eq!(second.word(8).load(Ordering::Acquire), 7);
-        let lane = second.lane(9_990..10_000).unwrap();
+        let lane = second.claim(9_990..10_000).unwrap();
         assert_eq!(lane.with(9_990, 10, <[u8]>::to_vec), b"0123456789");
         assert_eq!(name.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -355,14 +355,14 @@ mod tests {
     #[test]
     fn a_byte_is_in_one_lane_at_most() {
         let (memory, other) = SharedMemory::pair(4096, 8192).unwrap();
-        let lane = memory.lane(4096..4196).unwrap();
-        assert!(memory.lane(4195..5000).is_none());
-        assert!(memory.clone().lane(4096..4097).is_none());
-        let beside = memory.lane(4196..5000).unwrap();
-        assert!(other.lane(4096..8192).is_some(), "that is another process's view");
+        let lane = memory.claim(4096..4196).unwrap();
+        assert!(memory.claim(4195..5000).is_none());
+        assert!(memory.clone().claim(4096..4097).is_none());
+        let beside = memory.claim(4196..5000).unwrap();
+        assert!(other.claim(4096..8192).is_some(), "that is another process's view");
         drop(lane);
-        assert!(memory.lane(4096..4196).is_some());
-        assert!(memory.lane(4100..4200).is_none());
+        assert!(memory.claim(4096..4196).is_some());
+        assert!(memory.claim(4100..4200).is_none());
         drop(beside);
     }
 
@@ -370,6 +370,6 @@ mod tests {
     #[should_panic(expected = "a lane at 4088, where words are")]
     fn words_are_in_no_lane() {
         let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
-        memory.lane(4088..5000);
+        memory.claim(4088..5000);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How many bytes of a TCP socket its peer has not acknowledged (`SIOCOUTQ`): while there are any, to
 /// close it may lose them.
-pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
+pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: ioctl(2) with SIOCOUTQ, which TIOCOUTQ is, writes an int to where the third argument
     // points; the descriptor is open as long as it is borrowed.
@@ -19,16 +19,16 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
 
 /// Whether a TCP socket's peer is still there, and be it only its kernel: one look after the other.
 #[derive(Debug, Default)]
-pub struct Silence {
+pub struct PeerSilence {
     /// When a look first found it asked again and again, and nothing has come of it since.
     asked: Option<Instant>,
 }
 
-impl Silence {
+impl PeerSilence {
     /// For how long looks have found that the peer answers nothing, although its kernel is asked
     /// again and again (`TCP_INFO`); `None` where there is no reason for worry. A process that reads
     /// nothing is none: its kernel says that it has no room.
-    pub fn look(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
+    pub fn check(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
         let Some(heard) = last_heard_of_the_asked(socket)? else {
             self.asked = None;
             return Ok(None);
@@ -86,10 +86,10 @@ mod tests {
         let _peer = listener.accept().unwrap();
         while socket.write(&[0; 1 << 16]).is_ok() {}
         // Probes of the full window come after 0.2 s, 0.4 s more, 0.8 s, 1.6 s.
-        let mut silence = Silence::default();
+        let mut silence = PeerSilence::default();
         let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
-            let silent = silence.look(socket.as_fd()).unwrap().unwrap_or_default();
+            let silent = silence.check(socket.as_fd()).unwrap().unwrap_or_default();
             assert!(silent < Duration::from_secs(1), "an answer took {silent:?}");
         }
     }
@@ -100,9 +100,9 @@ mod tests {
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let _peer = listener.accept().unwrap();
-        assert_eq!(unacknowledged(socket.as_fd()).unwrap(), 0);
+        assert_eq!(unacknowledged_bytes(socket.as_fd()).unwrap(), 0);
         // More than its peer, who reads nothing, has room for.
         while socket.write(&[0; 1 << 16]).is_ok() {}
-        assert!(unacknowledged(socket.as_fd()).unwrap() > 0);
+        assert!(unacknowledged_bytes(socket.as_fd()).unwrap() > 0);
     }
 }

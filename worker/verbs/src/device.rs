@@ -5,7 +5,7 @@ use crate::error::{Verb, VerbsError};
 use crate::fork;
 use crate::port::{GidEntry, PortAttributes};
 use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_port_attr};
-use rlaunch_sys::Birth;
+use rlaunch_sys::ForkGeneration;
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -122,8 +122,8 @@ impl Device {
         let name = self.name();
         match NonNull::new(context) {
             Some(context) => {
-                let (owner, birth) = (Owner::Us(self.clone()), Birth::now());
-                Ok(Arc::new(Context { context, name, owner, birth }))
+                let (owner, created_in) = (Owner::Us(self.clone()), ForkGeneration::current());
+                Ok(Arc::new(Context { context, name, owner, created_in }))
             }
             None => Err(VerbsError::last(Verb::OpenDevice, &name)),
         }
@@ -137,7 +137,7 @@ pub struct Context {
     name: String,
     owner: Owner,
     /// The process that opened it.
-    birth: Birth,
+    created_in: ForkGeneration,
 }
 
 /// Who closes it.
@@ -182,12 +182,17 @@ impl Context {
         name: String,
         opened: Opened,
     ) -> Context {
-        Context { context, name, owner: Owner::Manager(opened), birth: Birth::now() }
+        Context {
+            context,
+            name,
+            owner: Owner::Manager(opened),
+            created_in: ForkGeneration::current(),
+        }
     }
 
     /// Whether it was opened by the process that forked this one: then it is not to be touched.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.birth.is_inherited()
+        self.created_in.is_inherited()
     }
 
     /// Fails where it was.

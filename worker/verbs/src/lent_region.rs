@@ -4,24 +4,27 @@ use crate::error::{Verb, VerbsError};
 use crate::protection_domain::ProtectionDomain;
 use crate::registration::{Part, Registration};
 use rdma_sys::ibv_access_flags;
-use rlaunch_sys::Held;
+use rlaunch_lock::PinnedBuffer;
 use std::sync::Arc;
 
 /// Memory that somebody has lent, registered until this is dropped.
 #[derive(Debug)]
-pub struct LentRegion(Registration<Held>);
+pub struct LentRegion(Registration<PinnedBuffer>);
 
 impl LentRegion {
     /// Registers all of it: what may be written to for local use and peers' writes, the rest to be
     /// read from here alone. EINVAL where there is none.
-    pub fn register(domain: &Arc<ProtectionDomain>, held: Held) -> Result<LentRegion, VerbsError> {
-        if held.length() == 0 {
+    pub fn register(
+        domain: &Arc<ProtectionDomain>,
+        buffer: PinnedBuffer,
+    ) -> Result<LentRegion, VerbsError> {
+        if buffer.length() == 0 {
             let device = domain.context().name();
             return Err(VerbsError::code(Verb::RegMr, device, libc::EINVAL));
         }
         let access =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        Registration::make(domain, held, access).map(LentRegion)
+        Registration::make(domain, buffer, access).map(LentRegion)
     }
 
     /// Where peers find it.

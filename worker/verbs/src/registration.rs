@@ -4,7 +4,7 @@ use crate::error::{Verb, VerbsError};
 use crate::memory::Memory;
 use crate::protection_domain::ProtectionDomain;
 use rdma_sys::{ibv_access_flags, ibv_mr};
-use rlaunch_sys::Held;
+use rlaunch_lock::PinnedBuffer;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -45,22 +45,22 @@ unsafe impl Registrable for Memory {
     }
 }
 
-// SAFETY: it keeps what was lent until it is dropped: `Attachment::end` of rlaunch-sys has seen to that
+// SAFETY: it keeps what was lent until it is dropped: `Attachment::end` of rlaunch-lock has seen to that
 // before memory is taken back, and aborts where it is not so. References to lent memory are made by
-// `Loans::read`, `write` and `both` alone, which refuse bytes from `Loans::expose`, called before a peer is
-// told where it may write, to `Loans::conceal`, called when the peer has said that it has. Memory
-// that is leased is looked at by its owner, and only while no loan of it is exposed: a loan borrows it.
-unsafe impl Registrable for Held {
+// `BufferTable::read`, `write` and `read_write` alone, which refuse bytes from `BufferTable::expose`, called before a peer is
+// told where it may write, to `BufferTable::conceal`, called when the peer has said that it has. Memory
+// of a registered region is looked at by its owner, and only while no buffer in it is exposed: lending one borrows it.
+unsafe impl Registrable for PinnedBuffer {
     fn first(&self) -> *mut u8 {
         self.as_ptr()
     }
 
     fn length(&self) -> usize {
-        Held::length(self)
+        PinnedBuffer::length(self)
     }
 
     fn is_writable(&self) -> bool {
-        Held::is_writable(self)
+        PinnedBuffer::is_writable(self)
     }
 }
 

@@ -218,11 +218,5 @@ pub(super) const KNOWN: &[Known] = &[
         &[("Source", 2), ("Arriving", 2), ("Phase", 2), ("Incoming", 2)],
         "names to be told apart",
     ),
-    Known::to_mend(
-        Rule::TypeTwice,
-        "worker/sys",
-        &[("Ends", 2), ("Lent", 2)],
-        "names to be told apart",
-    ),
     Known::to_mend(Rule::TypeTwice, "worker/verbs", &[("Owner", 2)], "names to be told apart"),
 ];

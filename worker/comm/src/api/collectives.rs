@@ -12,7 +12,7 @@ use crate::progress::engine::stretch::Stretch;
 use crate::progress::engine::{Engine, Key, Owner};
 use crate::types::element::{Element, ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
-use rlaunch_sys::{Loans, Memory};
+use rlaunch_lock::{BufferTable, Memory};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is asked for: one schedule does for all that are equal.
@@ -242,13 +242,13 @@ impl Communicator {
             });
         }
         let memory = [Memory::Shared(input), Memory::Exclusive(output)];
-        let ran = self.station.desk.lend(memory, |sitting, [input, output]| {
+        let ran = self.station.engine.lend(memory, |guard, [input, output]| {
             let output = Stretch::all(output, lengths.1);
             let input = if is_one { output } else { Stretch::all(input, lengths.0) };
             let plan = self.plan(collective, input, output);
-            let (engine, loans) = sitting.parts();
-            let key = engine.start(operation, plan, loans);
-            self.station.wait(sitting, key)
+            let (engine, buffers) = guard.parts();
+            let key = engine.start(operation, plan, buffers);
+            self.station.wait(guard, key)
         });
         ran.map(drop).map_err(|cause| self.station.failed(operation, cause))
     }
@@ -274,18 +274,18 @@ impl<'env> Scope<'_, 'env> {
             }
         };
         let plan = self.comm.plan(self.comm.prepare(asked, op), input, output);
-        Ok(self.begin::<T>(operation, |engine, loans| engine.start(operation, plan, loans)))
+        Ok(self.begin::<T>(operation, |engine, buffers| engine.start(operation, plan, buffers)))
     }
 }
 
 impl Engine {
     /// Begins a collective as a request.
-    pub(crate) fn start(&mut self, operation: Operation, plan: Plan, loans: &Loans) -> Key {
+    pub(crate) fn start(&mut self, operation: Operation, plan: Plan, buffers: &BufferTable) -> Key {
         let request = self.request(operation);
         if let Some(cause) = self.core.out_of_step(plan.context, plan.tag) {
             self.core.ended(Owner::Request(request), Err(cause));
         } else if self.core.fault.is_none() {
-            let collective = self.begin(operation, plan, request, loans);
+            let collective = self.begin(operation, plan, request, buffers);
             self.core.belongs(request, collective);
         }
         request

@@ -10,7 +10,7 @@ use crate::progress::station::{Pause, Station};
 use crate::transport::packet::CONTEXT;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
-use rlaunch_sys::{Loans, Memory, Sitting};
+use rlaunch_lock::{BufferTable, EngineGuard, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -137,18 +137,18 @@ impl Communicator {
 
     #[inline]
     fn send_bytes(&self, to: Message, bytes: &[u8], operation: Operation) -> Result<(), Cause> {
-        let mut sitting = self.station.desk.sit();
-        match sitting.parts().0.send_now(&to, bytes) {
+        let mut guard = self.station.engine.lock();
+        match guard.parts().0.send_now(&to, bytes) {
             Sent::Gone => return Ok(()),
-            Sent::Queued => return self.flush(&mut sitting, to.peer, operation),
-            Sent::Hindered => return Err(sitting.parts().0.obstacle(to.peer)),
+            Sent::Queued => return self.flush(&mut guard, to.peer, operation),
+            Sent::Hindered => return Err(guard.parts().0.obstacle(to.peer)),
             Sent::TooLong => {}
         }
-        drop(sitting);
-        self.station.desk.lend([Memory::Shared(bytes)], |sitting, [loan]| {
-            let from = Stretch::all(loan, bytes.len());
-            let sent = self.call(sitting, operation, |engine, owner, loans| {
-                engine.send(to, from, owner, loans);
+        drop(guard);
+        self.station.engine.lend([Memory::Shared(bytes)], |guard, [buffer]| {
+            let from = Stretch::all(buffer, bytes.len());
+            let sent = self.call(guard, operation, |engine, owner, buffers| {
+                engine.send(to, from, owner, buffers);
             });
             sent.map(drop)
         })
@@ -157,14 +157,14 @@ impl Communicator {
     /// Waits until all that was to be sent to a peer has gone.
     pub(crate) fn flush(
         &self,
-        sitting: &mut Sitting<'_, Engine>,
+        guard: &mut EngineGuard<'_, Engine>,
         peer: usize,
         operation: Operation,
     ) -> Result<(), Cause> {
         let mut pause = Pause::default();
         loop {
-            let (engine, loans) = sitting.parts();
-            let progress = engine.progress(loans);
+            let (engine, buffers) = guard.parts();
+            let progress = engine.progress(buffers);
             if engine.has_sent(peer) {
                 return Ok(());
             }
@@ -172,7 +172,7 @@ impl Communicator {
                 pause.end();
             } else {
                 let missing = |engine: &mut Engine| (Some(operation), engine.name(peer));
-                self.station.pause(&mut pause, sitting, missing)?;
+                self.station.pause(&mut pause, guard, missing)?;
             }
         }
     }
@@ -215,20 +215,20 @@ impl Communicator {
         bytes: &mut [u8],
         operation: Operation,
     ) -> Result<Came, Cause> {
-        let mut sitting = self.station.desk.sit();
+        let mut guard = self.station.engine.lock();
         let mut length = 0;
-        let got = self.await_message(&mut sitting, &from, operation, |message| {
+        let got = self.await_message(&mut guard, &from, operation, |message| {
             length = message.len();
             if let Some(into) = bytes.get_mut(..length) {
                 into.copy_from_slice(message);
             }
         })?;
         if !got {
-            drop(sitting);
+            drop(guard);
             return self.receive_lent((Some(from), from.tag), bytes, operation);
         }
         if length > bytes.len() {
-            let (engine, _) = sitting.parts();
+            let (engine, _) = guard.parts();
             return Err(engine.core.too_long(from.peer, length as u64, bytes.len()));
         }
         Ok(Came { from: from.peer, length })
@@ -238,15 +238,15 @@ impl Communicator {
     #[inline]
     pub(crate) fn await_message(
         &self,
-        sitting: &mut Sitting<'_, Engine>,
+        guard: &mut EngineGuard<'_, Engine>,
         from: &Message,
         operation: Operation,
         mut take: impl FnMut(&[u8]),
     ) -> Result<bool, Cause> {
         let mut pause = Pause::default();
         loop {
-            let (engine, loans) = sitting.parts();
-            match engine.receive_now(from, loans, &mut take) {
+            let (engine, buffers) = guard.parts();
+            match engine.receive_now(from, buffers, &mut take) {
                 Got::Message => return Ok(true),
                 Got::Offer => return Ok(false),
                 Got::Progress => {
@@ -261,12 +261,12 @@ impl Communicator {
             }
             // Now the others have their turn. What comes of that may be the message: who slept on it
             // would not hear of it again.
-            if self.station.is_about_to_rest(&pause) && engine.progress(loans) {
+            if self.station.is_about_to_rest(&pause) && engine.progress(buffers) {
                 pause.end();
                 continue;
             }
             let missing = |engine: &mut Engine| (Some(operation), engine.name(from.peer));
-            self.station.pause(&mut pause, sitting, missing)?;
+            self.station.pause(&mut pause, guard, missing)?;
         }
     }
 
@@ -277,10 +277,10 @@ impl Communicator {
         operation: Operation,
     ) -> Result<Came, Cause> {
         let length = bytes.len();
-        self.station.desk.lend([Memory::Exclusive(bytes)], |sitting, [loan]| {
-            let target = Target { into: Stretch::all(loan, length), fold: None };
-            self.call(sitting, operation, |engine, owner, loans| {
-                self.post(engine, (source, tag), (target, owner), loans);
+        self.station.engine.lend([Memory::Exclusive(bytes)], |guard, [buffer]| {
+            let target = Target { into: Stretch::all(buffer, length), fold: None };
+            self.call(guard, operation, |engine, owner, buffers| {
+                self.post(engine, (source, tag), (target, owner), buffers);
             })
         })
     }
@@ -290,13 +290,13 @@ impl Communicator {
         engine: &mut Engine,
         (source, tag): (Option<Message>, u32),
         (target, owner): (Target, Owner),
-        loans: &Loans,
+        buffers: &BufferTable,
     ) {
         match source {
-            Some(message) => engine.receive(message, target, owner, loans),
+            Some(message) => engine.receive(message, target, owner, buffers),
             None => {
                 let from = (self.context << 1, tag);
-                engine.receive_any(&self.group.ranks, from, (target, owner), loans);
+                engine.receive_any(&self.group.ranks, from, (target, owner), buffers);
             }
         }
     }
@@ -364,7 +364,7 @@ impl Communicator {
     /// Fails in a process that was forked: connections and device memory are its parent's.
     #[inline]
     pub(crate) fn own(&self) -> Result<(), Cause> {
-        if self.station.desk.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
+        if self.station.engine.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
     }
 
     /// A message from a rank, or `None` for one from any.
@@ -391,23 +391,23 @@ impl Communicator {
     pub(crate) fn give_up(&self, collective: &Collective, cause: &Cause) {
         let Collective { number: (context, number), operation, .. } = *collective;
         let ranks = &self.group.ranks;
-        let mut sitting = self.station.desk.sit();
-        let (engine, loans) = sitting.parts();
-        engine.give_up(GivenUp { context, number, operation, ranks, cause }, loans);
+        let mut guard = self.station.engine.lock();
+        let (engine, buffers) = guard.parts();
+        engine.give_up(GivenUp { context, number, operation, ranks, cause }, buffers);
     }
 
     /// Begins something and waits for its end.
     #[inline]
     pub(crate) fn call(
         &self,
-        sitting: &mut Sitting<'_, Engine>,
+        guard: &mut EngineGuard<'_, Engine>,
         operation: Operation,
-        begin: impl FnOnce(&mut Engine, Owner, &Loans),
+        begin: impl FnOnce(&mut Engine, Owner, &BufferTable),
     ) -> Result<Came, Cause> {
-        let (engine, loans) = sitting.parts();
+        let (engine, buffers) = guard.parts();
         let key = engine.request(operation);
-        begin(engine, Owner::Request(key), loans);
-        self.station.wait(sitting, key)
+        begin(engine, Owner::Request(key), buffers);
+        self.station.wait(guard, key)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::progress::engine::{Engine, Message};
 use crate::progress::station::SHORT;
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
-use rlaunch_sys::Sitting;
+use rlaunch_lock::EngineGuard;
 use std::ops::Range;
 
 /// The memory of a collective.
@@ -115,9 +115,9 @@ impl Communicator {
     fn run_steps(&self, collective: &Collective, mut buffers: Buffers<'_>) -> Result<(), Cause> {
         let schedule: &Schedule = &collective.schedule;
         let element = collective.element;
-        let mut sitting = self.station.desk.sit();
+        let mut guard = self.station.engine.lock();
         let (context, number) = collective.number;
-        if let Some(cause) = sitting.parts().0.core.out_of_step(context, number) {
+        if let Some(cause) = guard.parts().0.core.out_of_step(context, number) {
             return Err(cause);
         }
         for step in &schedule.steps {
@@ -131,8 +131,8 @@ impl Communicator {
                     _ => continue,
                 };
                 let message = self.of_collective(collective, to);
-                if sitting.parts().0.send_now(&message, bytes) == Sent::Hindered {
-                    return Err(sitting.parts().0.obstacle(message.peer));
+                if guard.parts().0.send_now(&message, bytes) == Sent::Hindered {
+                    return Err(guard.parts().0.obstacle(message.peer));
                 }
             }
             for exchange in &step.exchange {
@@ -145,7 +145,7 @@ impl Communicator {
                 let message = self.of_collective(collective, from);
                 let expected = span.map_or(0, |span| span.length * element.size());
                 self.receive_inline(
-                    &mut sitting,
+                    &mut guard,
                     &message,
                     (collective.operation, expected),
                     |bytes| span.map_or(Some(()), |span| buffers.put(span, with, bytes)),
@@ -155,8 +155,8 @@ impl Communicator {
         for exchange in schedule.steps.last().map_or(&[][..], |step| &step.exchange) {
             if let Exchange::Send { to, .. } | Exchange::Signal { to } = *exchange {
                 let peer = self.of_collective(collective, to).peer;
-                if !sitting.parts().0.has_sent(peer) {
-                    self.flush(&mut sitting, peer, collective.operation)?;
+                if !guard.parts().0.has_sent(peer) {
+                    self.flush(&mut guard, peer, collective.operation)?;
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Communicator {
     #[inline]
     fn receive_inline(
         &self,
-        sitting: &mut Sitting<'_, Engine>,
+        guard: &mut EngineGuard<'_, Engine>,
         message: &Message,
         (operation, expected): (Operation, usize),
         mut put: impl FnMut(&[u8]) -> Option<()>,
@@ -182,11 +182,11 @@ impl Communicator {
             came = bytes.len();
             went = if came == expected { put(bytes) } else { None };
         };
-        let is_short = self.await_message(sitting, message, operation, take)?;
+        let is_short = self.await_message(guard, message, operation, take)?;
         if is_short && came == expected {
             return went.ok_or(Cause::GivenUp);
         }
-        let engine = sitting.parts().0;
+        let engine = guard.parts().0;
         let offered = if is_short { None } else { engine.offered(message) };
         let length = offered.unwrap_or(came as u64);
         Err(engine.core.uneven(message.peer, length, expected))

@@ -6,7 +6,7 @@ use crate::progress::engine::stretch::{Stretch, Target};
 use crate::progress::engine::{Engine, Key, Owner};
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
-use rlaunch_sys::{Lease, Loan, Loans};
+use rlaunch_lock::{BufferId, BufferTable, RegionId};
 use std::sync::Arc;
 
 pub use crate::api::collectives::Given;
@@ -71,7 +71,7 @@ pub struct Pending {
     /// Of an element, in bytes.
     size: usize,
     is_over: bool,
-    loans: [Option<Loan>; 2],
+    buffers: [Option<BufferId>; 2],
 }
 
 /// Begins [`Communicator::send`].
@@ -88,11 +88,11 @@ pub unsafe fn isend(
     let operation = Operation::Send { to, tag };
     let message = comm.message(to, tag).map_err(|cause| CommError { operation, cause })?;
     // SAFETY: `data` stays until the request is dropped, which takes it back.
-    let loan = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
-    let from = Stretch::all(loan, data.len());
-    Ok(Pending::begin(comm, (operation, 1), [Some(loan), None], |engine, loans| {
+    let buffer = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
+    let from = Stretch::all(buffer, data.len());
+    Ok(Pending::begin(comm, (operation, 1), [Some(buffer), None], |engine, buffers| {
         let key = engine.request(operation);
-        engine.send(message, from, Owner::Request(key), loans);
+        engine.send(message, from, Owner::Request(key), buffers);
         key
     }))
 }
@@ -112,13 +112,18 @@ pub unsafe fn ireceive(
     let source = comm.source(from, tag);
     let source = source.map_err(|cause| CommError { operation, cause })?;
     // SAFETY: `bytes` is nobody else's until the request is dropped, which takes it back.
-    let loan = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
-    let target = Target { into: Stretch::all(loan, bytes.len()), fold: None };
-    Ok(Pending::begin(comm, (operation, element.size()), [Some(loan), None], |engine, loans| {
-        let key = engine.request(operation);
-        comm.post(engine, (source, tag), (target, Owner::Request(key)), loans);
-        key
-    }))
+    let buffer = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
+    let target = Target { into: Stretch::all(buffer, bytes.len()), fold: None };
+    Ok(Pending::begin(
+        comm,
+        (operation, element.size()),
+        [Some(buffer), None],
+        |engine, buffers| {
+            let key = engine.request(operation);
+            comm.post(engine, (source, tag), (target, Owner::Request(key)), buffers);
+            key
+        },
+    ))
 }
 
 /// Begins [`collective`].
@@ -142,18 +147,18 @@ pub unsafe fn icollective(
         Given::InPlace(data) => (None, data),
     };
     // SAFETY: the output is nobody else's until the request is dropped, which takes it back.
-    let loan = unsafe { lend(comm, output.as_mut_ptr(), output.len(), true) };
-    let output = Stretch::all(loan, output.len());
+    let buffer = unsafe { lend(comm, output.as_mut_ptr(), output.len(), true) };
+    let output = Stretch::all(buffer, output.len());
     let read = input.map(|input| {
         // SAFETY: the input stays until the request is dropped, which takes it back.
-        let loan = unsafe { lend(comm, input.as_ptr().cast_mut(), input.len(), false) };
-        (loan, Stretch::all(loan, input.len()))
+        let buffer = unsafe { lend(comm, input.as_ptr().cast_mut(), input.len(), false) };
+        (buffer, Stretch::all(buffer, input.len()))
     });
     let input = read.map_or(output, |(_, input)| input);
     let plan = comm.plan(comm.prepare(asked, op), input, output);
-    let loans = [Some(loan), read.map(|(loan, _)| loan)];
-    Ok(Pending::begin(comm, (operation, 1), loans, |engine, loans| {
-        engine.start(operation, plan, loans)
+    let buffers = [Some(buffer), read.map(|(buffer, _)| buffer)];
+    Ok(Pending::begin(comm, (operation, 1), buffers, |engine, buffers| {
+        engine.start(operation, plan, buffers)
     }))
 }
 
@@ -163,7 +168,7 @@ pub unsafe fn icollective(
 #[derive(Debug)]
 pub struct Registration {
     comm: Arc<Communicator>,
-    lease: Option<Lease>,
+    region: Option<RegionId>,
 }
 
 /// Tells all devices of memory.
@@ -178,29 +183,29 @@ pub unsafe fn register(
     (first, length, writable): (*mut u8, usize, bool),
 ) -> Result<Registration, CommError> {
     comm.own().map_err(|cause| CommError { operation: Operation::Register, cause })?;
-    let tell = |engine: &mut Engine, loans: &Loans, lease| engine.tell(lease, loans);
-    // SAFETY: the bytes stay until the registration is dropped, which ends the lease.
-    let lease = unsafe { comm.station.desk.lease_raw((first, length, writable), tell) };
-    Ok(Registration { comm: comm.clone(), lease: Some(lease) })
+    let tell = |engine: &mut Engine, buffers: &BufferTable, region| engine.tell(region, buffers);
+    // SAFETY: the bytes stay until the registration is dropped, which unregisters the region.
+    let region = unsafe { comm.station.engine.register_raw((first, length, writable), tell) };
+    Ok(Registration { comm: comm.clone(), region: Some(region) })
 }
 
 impl Registration {
     /// Has devices forget the memory; `false`, and nothing is changed, while a message is sent from or
     /// received into it.
     pub fn end(&mut self) -> bool {
-        let desk = &self.comm.station.desk;
-        self.lease = self.lease.take().and_then(|lease| match desk.is_inherited() {
+        let lock = &self.comm.station.engine;
+        self.region = self.region.take().and_then(|region| match lock.is_inherited() {
             true => None,
-            false => desk.end_lease(lease).err(),
+            false => lock.unregister(region).err(),
         });
-        self.lease.is_none()
+        self.region.is_none()
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.comm.station.desk.revoke(lease);
+        if let Some(region) = self.region.take() {
+            self.comm.station.engine.revoke(region);
         }
     }
 }
@@ -209,24 +214,24 @@ impl Drop for Registration {
 ///
 /// # Safety
 ///
-/// As of [`rlaunch_sys::Desk::lend_raw`], until the loan is taken back.
+/// As of [`rlaunch_lock::EngineLock::lend_raw`], until the buffer is taken back.
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
-unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: bool) -> Loan {
+unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: bool) -> BufferId {
     // SAFETY: the caller's promise is the same.
-    unsafe { comm.station.desk.lend_raw(first, length, writable) }
+    unsafe { comm.station.engine.lend_raw(first, length, writable) }
 }
 
 impl Pending {
     fn begin(
         comm: &Arc<Communicator>,
         (operation, size): (Operation, usize),
-        loans: [Option<Loan>; 2],
-        begin: impl FnOnce(&mut Engine, &Loans) -> Key,
+        buffers: [Option<BufferId>; 2],
+        begin: impl FnOnce(&mut Engine, &BufferTable) -> Key,
     ) -> Pending {
-        let mut sitting = comm.station.desk.sit();
-        let (engine, lent) = sitting.parts();
+        let mut guard = comm.station.engine.lock();
+        let (engine, lent) = guard.parts();
         let key = begin(engine, lent);
-        Pending { comm: comm.clone(), key, operation, size, is_over: false, loans }
+        Pending { comm: comm.clone(), key, operation, size, is_over: false, buffers }
     }
 
     fn own(&self) -> Result<(), CommError> {
@@ -238,7 +243,7 @@ impl Pending {
     pub fn wait(mut self) -> Result<Received, CommError> {
         self.own()?;
         let station = &self.comm.station;
-        let came = station.wait(&mut station.desk.sit(), self.key);
+        let came = station.wait(&mut station.engine.lock(), self.key);
         self.is_over = true;
         self.comm.received(came, self.operation, self.size)
     }
@@ -250,11 +255,11 @@ impl Pending {
             return Some(Err(error));
         }
         let station = &self.comm.station;
-        let mut sitting = station.desk.sit();
-        let (engine, loans) = sitting.parts();
-        engine.progress(loans);
+        let mut guard = station.engine.lock();
+        let (engine, buffers) = guard.parts();
+        engine.progress(buffers);
         let came = engine.take(self.key)?;
-        drop(sitting);
+        drop(guard);
         self.is_over = true;
         Some(self.comm.received(came, self.operation, self.size))
     }
@@ -262,15 +267,15 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let desk = &self.comm.station.desk;
-        if desk.is_inherited() {
+        let lock = &self.comm.station.engine;
+        if lock.is_inherited() {
             return;
         }
         if !self.is_over {
             let station = &self.comm.station;
-            station.give_up(&mut desk.sit(), self.key, &Cause::GivenUp);
+            station.give_up(&mut lock.lock(), self.key, &Cause::GivenUp);
         }
-        self.loans.iter().flatten().for_each(|loan| desk.take_back(*loan));
+        self.buffers.iter().flatten().for_each(|buffer| lock.take_back(*buffer));
     }
 }
 
@@ -305,10 +310,10 @@ mod tests {
         let mut into = [0; 8];
         // SAFETY: the buffer lives longer than the request.
         let given_up = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
-        let loan = given_up.as_ref().unwrap().loans[0].unwrap();
-        assert_eq!(comm.station.desk.sit().parts().1.length(loan), Some(8));
+        let buffer = given_up.as_ref().unwrap().buffers[0].unwrap();
+        assert_eq!(comm.station.engine.lock().parts().1.length(buffer), Some(8));
         drop(given_up);
-        assert_eq!(comm.station.desk.sit().parts().1.length(loan), None);
+        assert_eq!(comm.station.engine.lock().parts().1.length(buffer), None);
         comm.send(&[9u8; 8], 0, 1).unwrap();
         assert_eq!(into, [0; 8]);
         comm.recv(&mut into, 0, 1).unwrap();

@@ -15,7 +15,8 @@ use crate::api::communicator::Communicator;
 use crate::progress::station::Station;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
-use rlaunch_sys::{LeasedPages, Pages};
+use rlaunch_lock::RegionPages;
+use rlaunch_sys::Pages;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -25,8 +26,8 @@ use std::sync::Arc;
 /// registration. See [`Communicator::buffer`].
 pub struct Registered<T: Element> {
     station: Arc<Station>,
-    /// Lease of the memory; `None` only while this is being dropped.
-    leased: Option<LeasedPages>,
+    /// RegionId of the memory; `None` only while this is being dropped.
+    pages: Option<RegionPages>,
     elements: PhantomData<T>,
 }
 
@@ -52,8 +53,10 @@ impl Communicator {
         let none = || failed(Cause::Start(format!("no memory has {length} elements").into()));
         let pages = pages.ok_or_else(none)?;
         let station = self.station.clone();
-        let leased = station.desk.lease(pages, |engine, loans, lease| engine.tell(lease, loans));
-        Ok(Registered { station, leased: Some(leased), elements: PhantomData })
+        let pages = station
+            .engine
+            .register_pages(pages, |engine, buffers, region| engine.tell(region, buffers));
+        Ok(Registered { station, pages: Some(pages), elements: PhantomData })
     }
 }
 
@@ -61,13 +64,13 @@ impl<T: Element> Deref for Registered<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.leased.as_ref().map_or(&[], |leased| bytemuck::cast_slice(leased.bytes()))
+        self.pages.as_ref().map_or(&[], |pages| bytemuck::cast_slice(pages.bytes()))
     }
 }
 
 impl<T: Element> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        self.leased.as_mut().map_or(&mut [], |leased| bytemuck::cast_slice_mut(leased.bytes_mut()))
+        self.pages.as_mut().map_or(&mut [], |pages| bytemuck::cast_slice_mut(pages.bytes_mut()))
     }
 }
 
@@ -79,8 +82,8 @@ impl<T: Element> fmt::Debug for Registered<T> {
 
 impl<T: Element> Drop for Registered<T> {
     fn drop(&mut self) {
-        if let Some(leased) = self.leased.take() {
-            self.station.desk.end_lease_of(leased);
+        if let Some(pages) = self.pages.take() {
+            self.station.engine.unregister_pages(pages);
         }
     }
 }

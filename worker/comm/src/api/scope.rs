@@ -5,7 +5,7 @@ use crate::progress::engine::stretch::{Stretch, Target};
 use crate::progress::engine::{Engine, Key, Owner};
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
-use rlaunch_sys::{self as sys, Loans, Memory};
+use rlaunch_lock::{BufferTable, LendingScope, Memory};
 use std::cell::RefCell;
 
 /// Something that was begun in a [`Scope`].
@@ -22,7 +22,7 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Scope<'scope, 'env> {
     pub(crate) comm: &'env Communicator,
-    memory: &'scope sys::Scope<'scope, 'env, Engine>,
+    memory: &'scope LendingScope<'scope, 'env, Engine>,
     begun: RefCell<Vec<(Key, Operation)>>,
 }
 
@@ -48,7 +48,7 @@ impl Communicator {
         &'env self,
         works: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> Result<R, CommError>,
     ) -> Result<R, CommError> {
-        self.station.desk.scope(|memory| {
+        self.station.engine.scope(|memory| {
             let scope = Scope { comm: self, memory, begun: RefCell::default() };
             let result = works(&scope)?;
             scope.finish()?;
@@ -69,9 +69,9 @@ impl<'env> Scope<'_, 'env> {
         let message = self.comm.message(to, tag);
         let message = message.map_err(|cause| CommError { operation, cause })?;
         let from = self.lend_shared(data);
-        Ok(self.begin::<T>(operation, |engine, loans| {
+        Ok(self.begin::<T>(operation, |engine, buffers| {
             let key = engine.request(operation);
-            engine.send(message, from, Owner::Request(key), loans);
+            engine.send(message, from, Owner::Request(key), buffers);
             key
         }))
     }
@@ -105,9 +105,9 @@ impl<'env> Scope<'_, 'env> {
         let source = self.comm.source(from, tag);
         let source = source.map_err(|cause| CommError { operation, cause })?;
         let target = Target { into: self.lend_exclusive(data), fold: None };
-        Ok(self.begin::<T>(operation, |engine, loans| {
+        Ok(self.begin::<T>(operation, |engine, buffers| {
             let key = engine.request(operation);
-            self.comm.post(engine, (source, tag), (target, Owner::Request(key)), loans);
+            self.comm.post(engine, (source, tag), (target, Owner::Request(key)), buffers);
             key
         }))
     }
@@ -126,11 +126,11 @@ impl<'env> Scope<'_, 'env> {
     pub(crate) fn begin<T: Element>(
         &self,
         operation: Operation,
-        begin: impl FnOnce(&mut Engine, &Loans) -> Key,
+        begin: impl FnOnce(&mut Engine, &BufferTable) -> Key,
     ) -> Request {
-        let mut sitting = self.comm.station.desk.sit();
-        let (engine, loans) = sitting.parts();
-        let key = begin(engine, loans);
+        let mut guard = self.comm.station.engine.lock();
+        let (engine, buffers) = guard.parts();
+        let key = begin(engine, buffers);
         self.begun.borrow_mut().push((key, operation));
         Request { key, operation, size: T::TYPE.size() }
     }
@@ -141,9 +141,9 @@ impl<'env> Scope<'_, 'env> {
         let Request { key, operation, size } = request;
         self.comm.own().map_err(|cause| CommError { operation, cause })?;
         self.begun.borrow_mut().retain(|(begun, _)| *begun != key);
-        let mut sitting = self.comm.station.desk.sit();
-        let came = self.comm.station.wait(&mut sitting, key);
-        drop(sitting);
+        let mut guard = self.comm.station.engine.lock();
+        let came = self.comm.station.wait(&mut guard, key);
+        drop(guard);
         self.comm.received(came, operation, size)
     }
 
@@ -151,11 +151,11 @@ impl<'env> Scope<'_, 'env> {
     pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
         let operation = request.operation;
         self.comm.own().map_err(|cause| CommError { operation, cause })?;
-        let mut sitting = self.comm.station.desk.sit();
-        let (engine, loans) = sitting.parts();
-        engine.progress(loans);
+        let mut guard = self.comm.station.engine.lock();
+        let (engine, buffers) = guard.parts();
+        engine.progress(buffers);
         let Some(came) = engine.take(request.key) else { return Ok(Err(request)) };
-        drop(sitting);
+        drop(guard);
         self.begun.borrow_mut().retain(|(key, _)| *key != request.key);
         self.comm.received(came, request.operation, request.size).map(Ok)
     }
@@ -164,9 +164,9 @@ impl<'env> Scope<'_, 'env> {
         loop {
             let Some((key, operation)) = self.begun.borrow_mut().pop() else { return Ok(()) };
             self.comm.own().map_err(|cause| CommError { operation, cause })?;
-            let mut sitting = self.comm.station.desk.sit();
-            let ended = self.comm.station.wait(&mut sitting, key);
-            drop(sitting);
+            let mut guard = self.comm.station.engine.lock();
+            let ended = self.comm.station.wait(&mut guard, key);
+            drop(guard);
             ended.map_err(|cause| self.comm.station.failed(operation, cause))?;
         }
     }
@@ -179,9 +179,9 @@ impl Drop for Scope<'_, '_> {
         if begun.is_empty() || self.comm.own().is_err() {
             return;
         }
-        let mut sitting = self.comm.station.desk.sit();
+        let mut guard = self.comm.station.engine.lock();
         for (key, _) in begun.drain(..) {
-            self.comm.station.give_up(&mut sitting, key, &Cause::GivenUp);
+            self.comm.station.give_up(&mut guard, key, &Cause::GivenUp);
         }
     }
 }

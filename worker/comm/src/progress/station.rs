@@ -11,7 +11,7 @@ use crate::transport::bell::Bell;
 use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rlaunch_bootstrap::client::Client;
-use rlaunch_sys::{Desk, Sitting};
+use rlaunch_lock::{EngineGuard, EngineLock};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -220,14 +220,14 @@ impl Idle for Kernel {
 /// The engine of a process, and how it waits.
 #[derive(Debug)]
 pub(crate) struct Station {
-    pub(crate) desk: Desk<Engine>,
+    pub(crate) engine: EngineLock<Engine>,
     pub(crate) idle: Arc<dyn Idle>,
     /// Collectives of so many bytes run in their callers' frames.
     pub(crate) inline: usize,
     patience: Patience,
     /// How long a wait may take; for ever when `None`.
     timeout: Option<Duration>,
-    /// Asked after each sleep, by a thread that has left the desk: whether the wait is to end.
+    /// Asked after each sleep, by a thread that has released the engine lock: whether the wait is to end.
     pub(crate) interrupted: OnceLock<fn() -> bool>,
     /// Where rlaunch started this process.
     agent: OnceLock<Agent>,
@@ -243,15 +243,15 @@ impl Station {
         let inline = SHORT.min(engine.least_eager());
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
         engine.threads.set_alarm(idle.clone());
-        let desk = Desk::new(engine, |engine| engine.threads.one_leaves());
-        Station { desk, idle, inline, patience, timeout, interrupted, agent }
+        let engine = EngineLock::new(engine, |engine| engine.threads.one_leaves());
+        Station { engine, idle, inline, patience, timeout, interrupted, agent }
     }
 
     /// Asks the agent for something, if there is one.
     pub(crate) fn tell_agent<R>(&self, tells: impl FnOnce(&mut Client) -> R) -> Option<R> {
         let told = self.agent.get().map(|agent| agent.ask(tells));
         // What it said meanwhile does not make its socket readable again.
-        self.hear(&mut self.desk.sit());
+        self.hear(&mut self.engine.lock());
         told
     }
 
@@ -259,16 +259,16 @@ impl Station {
     pub(crate) fn listen_to(&self, agent: Agent) -> Result<(), LinkError> {
         agent.with_fd(|socket| self.idle.watch_agent(socket))?;
         let _ = self.agent.set(agent);
-        self.hear(&mut self.desk.sit());
+        self.hear(&mut self.engine.lock());
         Ok(())
     }
 
     /// Takes in what the agent has said.
-    fn hear(&self, sitting: &mut Sitting<'_, Engine>) {
+    fn hear(&self, guard: &mut EngineGuard<'_, Engine>) {
         let Some(agent) = self.agent.get() else { return };
         while let Some(heard) = agent.heard() {
             let is_last = matches!(heard, Heard::Gone);
-            let (engine, _) = sitting.parts();
+            let (engine, _) = guard.parts();
             engine.hear(heard, &agent.nodes);
             if is_last {
                 return;
@@ -283,17 +283,17 @@ impl Station {
         let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
         if let Some(agent) = self.agent.get().filter(|_| lost) {
             loop {
-                let mut sitting = self.desk.sit();
-                let (engine, _) = sitting.parts();
+                let mut guard = self.engine.lock();
+                let (engine, _) = guard.parts();
                 if let Some(verdict) = engine.verdict() {
                     return CommError { operation, cause: verdict.clone() };
                 }
-                drop(sitting);
+                drop(guard);
                 if !agent.may_explain() {
                     break;
                 }
                 if let Some(heard) = agent.explanation() {
-                    self.desk.sit().parts().0.hear(heard, &agent.nodes);
+                    self.engine.lock().parts().0.hear(heard, &agent.nodes);
                 }
             }
         }
@@ -301,11 +301,15 @@ impl Station {
     }
 
     /// Goes on with everything until this request has ended.
-    pub(crate) fn wait(&self, sitting: &mut Sitting<'_, Engine>, key: Key) -> Result<Came, Cause> {
+    pub(crate) fn wait(
+        &self,
+        guard: &mut EngineGuard<'_, Engine>,
+        key: Key,
+    ) -> Result<Came, Cause> {
         let mut pause = Pause::default();
         loop {
-            let (engine, loans) = sitting.parts();
-            let progress = engine.progress(loans);
+            let (engine, buffers) = guard.parts();
+            let progress = engine.progress(buffers);
             if let Some(ended) = engine.take(key) {
                 return ended;
             }
@@ -314,8 +318,8 @@ impl Station {
                 continue;
             }
             let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
-            if let Err(cause) = self.pause(&mut pause, sitting, missing) {
-                self.give_up(sitting, key, &cause);
+            if let Err(cause) = self.pause(&mut pause, guard, missing) {
+                self.give_up(guard, key, &cause);
                 return Err(cause);
             }
         }
@@ -323,20 +327,20 @@ impl Station {
 
     /// Gives up a request, and waits until no device uses its memory: one that has begun to copy goes
     /// on on its own, or as soon as the peer looks. After a while such a peer is lost.
-    pub(crate) fn give_up(&self, sitting: &mut Sitting<'_, Engine>, key: Key, cause: &Cause) {
-        let (engine, loans) = sitting.parts();
-        let Some(owner) = engine.withdraw(key, cause, loans) else { return };
+    pub(crate) fn give_up(&self, guard: &mut EngineGuard<'_, Engine>, key: Key, cause: &Cause) {
+        let (engine, buffers) = guard.parts();
+        let Some(owner) = engine.withdraw(key, cause, buffers) else { return };
         let begin = self.idle.now();
         loop {
-            let (engine, loans) = sitting.parts();
-            let progress = engine.progress(loans);
+            let (engine, buffers) = guard.parts();
+            let progress = engine.progress(buffers);
             let lasted = self.idle.now().saturating_sub(begin);
             if !engine.is_with_device(owner) {
                 return;
             } else if lasted >= DEVICES {
                 return engine.lose_devices(owner);
             } else if !progress {
-                self.sleep(sitting, DEVICES - lasted);
+                self.sleep(guard, DEVICES - lasted);
             }
         }
     }
@@ -347,7 +351,7 @@ impl Station {
     pub(crate) fn pause(
         &self,
         pause: &mut Pause,
-        sitting: &mut Sitting<'_, Engine>,
+        guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
         pause.fruitless += 1;
@@ -355,7 +359,7 @@ impl Station {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.rest(pause, sitting, missing)
+        self.rest(pause, guard, missing)
     }
 
     /// Whether the next pause is more than a moment.
@@ -367,37 +371,37 @@ impl Station {
     fn rest(
         &self,
         pause: &mut Pause,
-        sitting: &mut Sitting<'_, Engine>,
+        guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
         let now = self.idle.now();
         let clock = pause.clock.get_or_insert_with(|| Clock::start(now, self.timeout));
         let since = *pause.since.get_or_insert(now);
         // Whoever looks is in the way of the other threads.
-        let is_alone = !sitting.is_wanted() && sitting.parts().0.threads.bystanders == 0;
+        let is_alone = !guard.is_contended() && guard.parts().0.threads.bystanders == 0;
         match clock.look(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.patience.spin => {
                 pause.fruitless = 0;
                 if self.patience.gives_way {
-                    sitting.away(|| self.idle.pass());
+                    guard.unlocked(|| self.idle.pass());
                 }
             }
             Tick::Wait(longest) => {
-                self.sleep(sitting, longest);
+                self.sleep(guard, longest);
                 if let Some(interrupted) = self.interrupted.get()
-                    && sitting.away(interrupted)
+                    && guard.unlocked(interrupted)
                 {
                     return Err(Cause::Interrupted);
                 }
             }
             Tick::Notice(after) => {
-                let (operation, missing) = missing(sitting.parts().0);
+                let (operation, missing) = missing(guard.parts().0);
                 if let Some(operation) = operation {
                     eprintln!("rlaunch: {}", waiting(operation, after, &missing));
                 }
             }
             Tick::Over(after) => {
-                let (_, waiting_for) = missing(sitting.parts().0);
+                let (_, waiting_for) = missing(guard.parts().0);
                 return Err(Cause::TimedOut { after, waiting_for });
             }
         }
@@ -405,12 +409,12 @@ impl Station {
     }
 
     /// One thread sleeps on the links, the others on it.
-    fn sleep(&self, sitting: &mut Sitting<'_, Engine>, longest: Duration) {
-        let (engine, _) = sitting.parts();
+    fn sleep(&self, guard: &mut EngineGuard<'_, Engine>, longest: Duration) {
+        let (engine, _) = guard.parts();
         if engine.threads.somebody_sleeps() {
             engine.threads.bystanders += 1;
-            sitting.wait(longest.min(LONGEST_SLEEP));
-            sitting.parts().0.threads.bystanders -= 1;
+            guard.wait(longest.min(LONGEST_SLEEP));
+            guard.parts().0.threads.bystanders -= 1;
             return;
         }
         if !engine.arm(&*self.idle) {
@@ -418,15 +422,15 @@ impl Station {
         }
         engine.threads.falls_asleep();
         let mut has_news = false;
-        sitting.away(|| has_news = self.idle.sleep(longest));
-        let (engine, _) = sitting.parts();
+        guard.unlocked(|| has_news = self.idle.sleep(longest));
+        let (engine, _) = guard.parts();
         engine.threads.is_back();
         engine.disarm();
         if engine.threads.bystanders > 0 {
-            self.desk.wake_all();
+            self.engine.wake_all();
         }
         if has_news {
-            self.hear(sitting);
+            self.hear(guard);
         }
     }
 }
@@ -435,21 +439,21 @@ impl Station {
 impl Drop for Station {
     fn drop(&mut self) {
         // A forked process would take leave in its parent's place.
-        if self.desk.is_inherited() {
+        if self.engine.is_inherited() {
             return;
         }
         let begin = self.idle.now();
-        let mut sitting = self.desk.sit();
+        let mut guard = self.engine.lock();
         let mut is_first = true;
         loop {
-            let (engine, loans) = sitting.parts();
-            let all = engine.bye(is_first, loans);
+            let (engine, buffers) = guard.parts();
+            let all = engine.bye(is_first, buffers);
             is_first = false;
             if all || self.idle.now().saturating_sub(begin) > GOODBYE {
                 return;
             }
-            engine.progress(loans);
-            sitting.away(|| self.idle.pass());
+            engine.progress(buffers);
+            guard.unlocked(|| self.idle.pass());
         }
     }
 }

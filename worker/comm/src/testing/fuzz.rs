@@ -8,7 +8,7 @@ use crate::transport::packet::{Header, Kind};
 use crate::transport::{Armed, Limits, Link, OwnLink, Sink};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use bytes::Bytes;
-use rlaunch_sys::{Desk, Memory};
+use rlaunch_lock::{EngineLock, Memory};
 use std::collections::VecDeque;
 
 /// The longest payload of a packet here.
@@ -99,34 +99,34 @@ impl Link for Feed {
 pub fn packets(data: &[u8]) {
     let name = |rank| PeerName { rank, host: "".into() };
     let links: Vec<Box<dyn Link>> = vec![Box::new(OwnLink::default()), Box::new(Feed::cut(data))];
-    let desk = Desk::new(Engine::new(0, links, [name(0), name(1)].into()), |_| ());
+    let lock = EngineLock::new(Engine::new(0, links, [name(0), name(1)].into()), |_| ());
     let (mut into, from) = ([0; 4 * ROOM], [1; 4 * ROOM]);
-    desk.lend([Memory::Exclusive(&mut into), Memory::Shared(&from)], |sitting, [into, from]| {
-        let (engine, loans) = sitting.parts();
+    lock.lend([Memory::Exclusive(&mut into), Memory::Shared(&from)], |guard, [into, from]| {
+        let (engine, buffers) = guard.parts();
         let mut keys = Vec::new();
         for tag in 0..3 {
             let key = engine.request(Operation::Receive { from: Some(1), tag });
             let room = Stretch::all(into, 4 * ROOM).part(tag as usize * ROOM, ROOM);
             let target = Target { into: room, fold: None };
             let message = Message { peer: 1, context: 0, tag };
-            engine.receive(message, target, Owner::Request(key), loans);
+            engine.receive(message, target, Owner::Request(key), buffers);
             keys.push(key);
         }
         let key = engine.request(Operation::Receive { from: None, tag: 3 });
         let room = Stretch::all(into, 4 * ROOM).part(3 * ROOM, ROOM);
         let target = Target { into: room, fold: None };
-        engine.receive_any(&[0, 1], (0, 3), (target, Owner::Request(key)), loans);
+        engine.receive_any(&[0, 1], (0, 3), (target, Owner::Request(key)), buffers);
         keys.push(key);
         let key = engine.request(Operation::Send { to: 1, tag: 0 });
         let message = Message { peer: 1, context: 0, tag: 0 };
-        engine.send(message, Stretch::all(from, 4 * ROOM), Owner::Request(key), loans);
+        engine.send(message, Stretch::all(from, 4 * ROOM), Owner::Request(key), buffers);
         keys.push(key);
         // Each look takes a packet, or what follows from one.
         for _ in 0..2 * (data.len() / (WAY + Header::SIZE)) + 4 {
-            engine.progress(loans);
+            engine.progress(buffers);
         }
         for key in keys {
-            engine.withdraw(key, &Cause::GivenUp, loans);
+            engine.withdraw(key, &Cause::GivenUp, buffers);
         }
     });
 }

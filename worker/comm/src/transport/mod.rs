@@ -16,7 +16,7 @@ pub(crate) use own::OwnLink;
 
 use crate::transport::packet::Header;
 use crate::types::error::LinkError;
-use rlaunch_sys::{Loan, Loans};
+use rlaunch_lock::{BufferId, BufferTable};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(crate) trait Link: Send {
         Ok(false)
     }
 
-    /// Tells this link's device of all the memory of a loan, before any of it is sent or received.
+    /// Tells this link's device of all the memory of a buffer, before any of it is sent or received.
     fn tell(&mut self, whole: Piece<'_>) {
         let _ = whole;
     }
@@ -161,8 +161,8 @@ impl Outlook {
 /// A part of memory that is lent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'l> {
-    pub(crate) loans: &'l Loans,
-    pub(crate) loan: Loan,
+    pub(crate) buffers: &'l BufferTable,
+    pub(crate) buffer: BufferId,
     /// In bytes.
     pub(crate) start: usize,
     /// In bytes.
@@ -245,7 +245,7 @@ pub(crate) trait Sink {
     }
 
     /// What is lent, for a link that is its own device.
-    fn loans(&self) -> Option<&Loans> {
+    fn buffers(&self) -> Option<&BufferTable> {
         None
     }
 }

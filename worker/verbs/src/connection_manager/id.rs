@@ -12,7 +12,7 @@ use rdma_sys::{
     rdma_cm_event, rdma_cm_event_type as event_type, rdma_cm_id, rdma_event_channel,
     rdma_port_space,
 };
-use rlaunch_sys::Birth;
+use rlaunch_sys::ForkGeneration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -31,11 +31,11 @@ pub(crate) struct Id {
     /// For errors.
     who: String,
     /// The process that made it.
-    birth: Birth,
+    created_in: ForkGeneration,
 }
 
 #[derive(Debug)]
-struct Channel(NonNull<rdma_event_channel>, Birth);
+struct Channel(NonNull<rdma_event_channel>, ForkGeneration);
 
 // SAFETY: librdmacm locks what threads share, and each id is destroyed by its one owner.
 unsafe impl Send for Id {}
@@ -50,7 +50,7 @@ impl Channel {
         let channel = unsafe { rdma_sys::rdma_create_event_channel() };
         let failed = || VerbsError::last(Verb::CreateId, who);
         let channel = NonNull::new(channel).ok_or_else(failed)?;
-        let channel = Channel(channel, Birth::now());
+        let channel = Channel(channel, ForkGeneration::current());
         set_nonblocking(channel.fd()).map_err(|_| failed())?;
         Ok(channel)
     }
@@ -107,7 +107,7 @@ impl Id {
         let code =
             unsafe { rdma_sys::rdma_create_id(channel_pointer, &raw mut id, null_mut(), space) };
         match NonNull::new(id).filter(|_| code == 0) {
-            Some(id) => Ok(Id { id, channel, who, birth: Birth::now() }),
+            Some(id) => Ok(Id { id, channel, who, created_in: ForkGeneration::current() }),
             None => Err(VerbsError::last(Verb::CreateId, &who)),
         }
     }
@@ -117,7 +117,8 @@ impl Id {
         let channel = Channel::create(who)?;
         // SAFETY: both are alive; the event that the id came with has been acknowledged.
         let code = unsafe { rdma_sys::rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) };
-        let adopted = Id { id, channel, who: who.to_owned(), birth: Birth::now() };
+        let adopted =
+            Id { id, channel, who: who.to_owned(), created_in: ForkGeneration::current() };
         adopted.check(Verb::CreateId, code)?;
         Ok(adopted)
     }
@@ -271,7 +272,7 @@ impl AsFd for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        if self.birth.is_inherited() {
+        if self.created_in.is_inherited() {
             return;
         }
         // SAFETY: the id is alive; the field says whether there is a pair.

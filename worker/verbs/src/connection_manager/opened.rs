@@ -4,7 +4,7 @@ use crate::device::{Context, Device};
 use crate::error::{Verb, VerbsError};
 use crate::fork;
 use rdma_sys::ibv_context;
-use rlaunch_sys::Birth;
+use rlaunch_sys::ForkGeneration;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) struct Opened {
     list: NonNull<*mut ibv_context>,
     count: usize,
-    birth: Birth,
+    created_in: ForkGeneration,
 }
 
 // SAFETY: nobody writes to the list after it was made, and it is freed once, by its owner.
@@ -32,7 +32,7 @@ impl Opened {
         let list = unsafe { rdma_sys::rdma_get_devices(&raw mut count) };
         let list = NonNull::new(list).ok_or_else(|| VerbsError::last(Verb::GetDevices, who))?;
         let count = usize::try_from(count).unwrap_or(0);
-        Ok(Opened { list, count, birth: Birth::now() })
+        Ok(Opened { list, count, created_in: ForkGeneration::current() })
     }
 
     fn contexts(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
@@ -60,7 +60,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if !self.birth.is_inherited() {
+        if !self.created_in.is_inherited() {
             // SAFETY: the list came from rdma_get_devices and is freed here alone.
             unsafe { rdma_sys::rdma_free_devices(self.list.as_ptr()) };
         }

@@ -110,7 +110,7 @@ const ROWS: &[Row] = &[
             "worker/src/node/oom.rs",
             "worker/src/cleanup/grace.rs",
             "worker/sys/src/process.rs",
-            "worker/sys/src/start.rs",
+            "worker/sys/src/spawn.rs",
             "worker/sys/src/lease.rs",
         ],
         netns: &["failing", "ending", "lost", "teardown", "abuse::ending"],
@@ -463,9 +463,9 @@ const ROWS: &[Row] = &[
         netns: &["library", "aarch64::python", "training::torch_coll"],
         vm: &[],
     },
-    // Memory that is shared or lent, and a socket's silence: the communicator's.
+    // Shared memory, lent buffers, and probes of silent sockets: the communicator uses them.
     Row {
-        from: &["worker/sys/"],
+        from: &["worker/sys/", "worker/lock/"],
         netns: &["hello", "communicator"],
         vm: &["verbs", "counts", "communicator::cases_hold_over", "communicator::ranks_fork"],
     },

@@ -8,7 +8,7 @@ use super::{Engine, Message};
 use crate::collectives::schedule::{Exchange, Local, Place, Schedule, Span};
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
-use rlaunch_sys::{Loan, Loans};
+use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 
 /// What a collective is made of.
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Collective {
     plan: Plan,
-    scratch: Option<Loan>,
+    scratch: Option<BufferId>,
     step: usize,
     /// Messages of the step that are not done.
     pub(crate) pending: usize,
@@ -57,25 +57,25 @@ impl Collective {
         Some(Fold { op: self.plan.op, element: self.plan.element, with })
     }
 
-    fn local(&self, local: Local, loans: &Loans) -> Option<()> {
+    fn local(&self, local: Local, buffers: &BufferTable) -> Option<()> {
         let (from, into, fold) = match local {
             Local::Copy { from, to } => (from, to, None),
             Local::Fold { from, with, into } => (from, into, self.fold(with, into)),
         };
         let (from, into) = (self.stretch(from)?, self.stretch(into)?);
         let target = Target { into, fold };
-        if from.loan != into.loan {
-            return from.read(loans, |bytes| target.put(loans, 0, bytes))?;
+        if from.buffer != into.buffer {
+            return from.read(buffers, |bytes| target.put(buffers, 0, bytes))?;
         }
         // Two parts of one memory, and perhaps a third: by way of a copy, since it is small.
         match fold {
             None => {
                 let ranges = (into.range(), from.range());
-                loans.both(into.loan, ranges, <[u8]>::copy_from_slice)
+                buffers.read_write(into.buffer, ranges, <[u8]>::copy_from_slice)
             }
             Some(_) => {
-                let bytes = from.read(loans, <[u8]>::to_vec)?;
-                target.put(loans, 0, &bytes)
+                let bytes = from.read(buffers, <[u8]>::to_vec)?;
+                target.put(buffers, 0, &bytes)
             }
         }
     }
@@ -88,41 +88,41 @@ impl Engine {
         operation: Operation,
         plan: Plan,
         request: Key,
-        loans: &Loans,
+        buffers: &BufferTable,
     ) -> Key {
         let bytes = plan.schedule.scratch * plan.element.size();
-        let scratch = (bytes > 0).then(|| loans.keep(bytes));
+        let scratch = (bytes > 0).then(|| buffers.allocate(bytes));
         let (step, pending, failed, is_given_up) = (0, 0, None, false);
         let collective =
             Collective { plan, scratch, step, pending, failed, operation, request, is_given_up };
         let key = self.core.collectives.insert(collective);
-        self.run(key, loans);
+        self.run(key, buffers);
         key
     }
 
     /// Goes on with a collective whose step is over, as far as it can.
-    pub(crate) fn run(&mut self, key: Key, loans: &Loans) {
+    pub(crate) fn run(&mut self, key: Key, buffers: &BufferTable) {
         loop {
             let Some(collective) = self.core.collectives.get_mut(key) else { return };
             let step = collective.step;
             if collective.failed.is_some() {
-                return self.fail(key, loans);
+                return self.fail(key, buffers);
             }
             if step == collective.plan.schedule.steps.len() {
-                return self.end(key, loans);
+                return self.end(key, buffers);
             }
             collective.step += 1;
             let schedule = collective.plan.schedule.clone();
             let Some(step) = schedule.steps.get(step) else { return };
             for local in &step.local {
-                if collective.local(*local, loans).is_none() {
+                if collective.local(*local, buffers).is_none() {
                     collective.failed = Some(Cause::GivenUp);
                 }
             }
             // One more, so that what ends at once does not end the step.
             collective.pending = step.exchange.len() + 1;
             for exchange in &step.exchange {
-                self.exchange(key, *exchange, loans);
+                self.exchange(key, *exchange, buffers);
             }
             let Some(collective) = self.core.collectives.get_mut(key) else { return };
             collective.pending -= 1;
@@ -132,7 +132,7 @@ impl Engine {
         }
     }
 
-    fn exchange(&mut self, key: Key, exchange: Exchange, loans: &Loans) {
+    fn exchange(&mut self, key: Key, exchange: Exchange, buffers: &BufferTable) {
         let Some(collective) = self.core.collectives.get_mut(key) else { return };
         let nothing = collective.plan.input.part(0, 0);
         let stretch = |span| collective.stretch(span).unwrap_or(nothing);
@@ -151,17 +151,21 @@ impl Engine {
         let message = Message { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
         let owner = Owner::Collective(key);
         if let Some(from) = stretch {
-            self.send(message, from, owner, loans);
+            self.send(message, from, owner, buffers);
         } else if let Some(target) = target {
-            self.receive(message, target, owner, loans);
+            self.receive(message, target, owner, buffers);
         }
     }
 
     /// Forgets a collective.
-    pub(crate) fn drop_collective(&mut self, key: Key, loans: &Loans) -> Option<Collective> {
+    pub(crate) fn drop_collective(
+        &mut self,
+        key: Key,
+        buffers: &BufferTable,
+    ) -> Option<Collective> {
         let collective = self.core.collectives.remove(key)?;
         if let Some(scratch) = collective.scratch {
-            loans.give_up(scratch);
+            buffers.free(scratch);
         }
         Some(collective)
     }
@@ -172,37 +176,37 @@ impl Engine {
         key: Key,
         cause: &Cause,
         is_it: impl Fn(&Plan) -> bool,
-        loans: &Loans,
+        buffers: &BufferTable,
     ) {
         let Some(collective) = self.core.collectives.get_mut(key) else { return };
         if collective.failed.is_none() && is_it(&collective.plan) {
             collective.failed = Some(cause.clone());
-            self.fail(key, loans);
+            self.fail(key, buffers);
         }
     }
 
-    fn end(&mut self, key: Key, loans: &Loans) {
-        let Some(collective) = self.drop_collective(key, loans) else { return };
+    fn end(&mut self, key: Key, buffers: &BufferTable) {
+        let Some(collective) = self.drop_collective(key, buffers) else { return };
         self.core.ended(Owner::Request(collective.request), Ok(Default::default()));
     }
 
     /// Gives up a collective of which a part has failed, and ends it once no device uses its memory.
-    fn fail(&mut self, key: Key, loans: &Loans) {
+    fn fail(&mut self, key: Key, buffers: &BufferTable) {
         let Some(collective) = self.core.collectives.get_mut(key) else { return };
         let cause = collective.failed.clone().unwrap_or(Cause::GivenUp);
         if !std::mem::replace(&mut collective.is_given_up, true) {
             let Plan { context, tag: number, ranks, .. } = collective.plan.clone();
             let operation = collective.operation;
             let given_up = GivenUp { context, number, operation, ranks: &ranks, cause: &cause };
-            self.give_up(given_up, loans);
+            self.give_up(given_up, buffers);
             let news = self.core.news_of(context, number);
-            let with_device = self.abandon(Owner::Collective(key), news, loans);
+            let with_device = self.abandon(Owner::Collective(key), news, buffers);
             let Some(collective) = self.core.collectives.get_mut(key) else { return };
             collective.pending = with_device;
         }
         let is_over = |collective: &mut Collective| collective.pending == 0;
         if self.core.collectives.get_mut(key).is_some_and(is_over)
-            && let Some(collective) = self.drop_collective(key, loans)
+            && let Some(collective) = self.drop_collective(key, buffers)
         {
             self.core.ended(Owner::Request(collective.request), Err(cause));
         }

@@ -13,7 +13,7 @@ use super::{Engine, Message};
 use crate::transport::packet::{Header, Kind};
 use crate::transport::{Fill, Sink};
 use crate::types::error::LinkError;
-use rlaunch_sys::Loans;
+use rlaunch_lock::BufferTable;
 
 /// What became of a message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Engine {
     pub(crate) fn receive_now(
         &mut self,
         from: &Message,
-        loans: &Loans,
+        buffers: &BufferTable,
         mut take: impl FnMut(&[u8]),
     ) -> Got {
         let at = from.peer;
@@ -106,7 +106,7 @@ impl Engine {
         if self.is_hindered(at) {
             return Got::Hindered;
         }
-        let (incoming, link) = self.incoming(at, loans);
+        let (incoming, link) = self.incoming(at, buffers);
         let mut direct = Direct { incoming, wanted: from, take, is_taken: false };
         let came = link.receive(&mut direct);
         let is_taken = direct.is_taken;
@@ -117,7 +117,7 @@ impl Engine {
             }
             Ok(true) => {
                 self.threads.news();
-                self.after(at, loans);
+                self.after(at, buffers);
                 if is_taken { Got::Message } else { Got::Progress }
             }
             Err(error) => {
@@ -173,7 +173,7 @@ impl<F: FnMut(&[u8])> Sink for Direct<'_, F> {
         self.incoming.written(transfer)
     }
 
-    fn loans(&self) -> Option<&Loans> {
-        self.incoming.loans()
+    fn buffers(&self) -> Option<&BufferTable> {
+        self.incoming.buffers()
     }
 }

@@ -4,7 +4,7 @@ use super::core::Owner;
 use super::outbox::Offer;
 use super::stretch::Target;
 use crate::transport::packet::Header;
-use rlaunch_sys::Loan;
+use rlaunch_lock::BufferId;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A message that has come before a receive was posted for it.
@@ -56,7 +56,7 @@ pub(super) struct Arriving {
     /// The peer was told where to write it.
     pub(super) is_exposed: bool,
     /// Memory of the engine that it goes to because its receive was given up.
-    pub(super) kept: Option<Loan>,
+    pub(super) kept: Option<BufferId>,
     /// Its receive was given up, and it waits for the next one when it has been written.
     pub(super) goes_back: bool,
 }
@@ -203,7 +203,7 @@ impl Inbox {
 
     /// Drops what can never come now; returns the owners to be told, and memory of the engine that is free
     /// again.
-    pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<Loan>) {
+    pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<BufferId>) {
         self.unexpected.retain(|message| matches!(message.body, Body::Whole(_) | Body::Withdrawn));
         let fetches = std::mem::take(&mut self.fetches);
         let arriving = std::mem::take(&mut self.arriving);

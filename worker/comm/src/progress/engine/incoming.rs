@@ -8,7 +8,7 @@ use super::stretch::{Stretch, Target};
 use crate::transport::packet::{Header, Kind};
 use crate::transport::{Fill, Limits, Place, Sink};
 use crate::types::error::{Cause, LinkError};
-use rlaunch_sys::Loans;
+use rlaunch_lock::BufferTable;
 use std::io;
 
 /// How much of what comes in parts is reduced at once, in bytes: a multiple of every element, and
@@ -20,7 +20,7 @@ pub(crate) struct Incoming<'e> {
     pub(crate) core: &'e mut Core,
     pub(crate) inbox: &'e mut Inbox,
     pub(crate) outbox: &'e mut Outbox,
-    pub(crate) loans: &'e Loans,
+    pub(crate) buffers: &'e BufferTable,
     pub(crate) peer: usize,
     pub(crate) limits: Limits,
 }
@@ -57,11 +57,11 @@ impl Incoming<'_> {
             }
             None => {
                 let part = before.into.part(0, came);
-                let put = |bytes: &[u8]| posted.target.put(self.loans, 0, bytes);
-                let _ = part.read(self.loans, put);
+                let put = |bytes: &[u8]| posted.target.put(self.buffers, 0, bytes);
+                let _ = part.read(self.buffers, put);
             }
         }
-        self.loans.give_up(kept);
+        self.buffers.free(kept);
     }
 
     fn withdrawn_by(&self) -> Cause {
@@ -110,11 +110,11 @@ impl Incoming<'_> {
         let came = self.inbox.came_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
         let length = arriving.length;
-        let kept = self.loans.keep(length);
+        let kept = self.buffers.allocate(length);
         let target = Target { into: Stretch::all(kept, length), fold: None };
         let before = std::mem::replace(&mut arriving.target, target);
         let came = before.into.part(0, came);
-        let _ = came.read(self.loans, |bytes| target.put(self.loans, 0, bytes));
+        let _ = came.read(self.buffers, |bytes| target.put(self.buffers, 0, bytes));
         arriving.kept = Some(kept);
         self.inbox.put_back(origin, Body::Comes(length as u64));
         true
@@ -127,7 +127,7 @@ impl Incoming<'_> {
         let ended = if let Some(arriving) = self.inbox.arriving.remove(&transfer) {
             match arriving.kept {
                 Some(kept) => {
-                    self.loans.give_up(kept);
+                    self.buffers.free(kept);
                     self.inbox.mark_withdrawn(transfer);
                 }
                 None if arriving.goes_back => {
@@ -154,7 +154,7 @@ impl Incoming<'_> {
             Some(cause) => Err(cause),
             None => {
                 // Memory that was taken back belongs to a request that nobody waits for.
-                let _ = posted.target.put(self.loans, 0, bytes);
+                let _ = posted.target.put(self.buffers, 0, bytes);
                 Ok(Came { from: self.peer, length: bytes.len() })
             }
         };
@@ -207,10 +207,10 @@ impl Incoming<'_> {
         }
         let Arriving { origin, owner, length, target, kept, goes_back, .. } = *arriving;
         self.inbox.arriving.remove(&transfer);
-        let bytes = || target.into.read(self.loans, <[u8]>::to_vec).unwrap_or_default();
+        let bytes = || target.into.read(self.buffers, <[u8]>::to_vec).unwrap_or_default();
         if let Some(kept) = kept {
             let bytes = bytes();
-            self.loans.give_up(kept);
+            self.buffers.free(kept);
             self.inbox.complete(transfer, bytes);
         } else if goes_back {
             let Header { context, tag, .. } = origin.header;
@@ -228,7 +228,7 @@ impl Incoming<'_> {
         match self.inbox.arriving.get(&transfer) {
             Some(Arriving { is_exposed: true, came: 0, length, target, .. }) => {
                 let (length, into) = (*length, target.into.part(0, *length));
-                self.loans.conceal(into.loan, &into.range());
+                self.buffers.conceal(into.buffer, &into.range());
                 self.advance(transfer, length);
                 Ok(())
             }
@@ -244,7 +244,7 @@ impl Incoming<'_> {
         // as exposed: a receive that is given up has its memory waited for in any case.
         if arriving.is_exposed && arriving.came == 0 {
             let into = arriving.target.into.part(0, arriving.length);
-            self.loans.conceal(into.loan, &into.range());
+            self.buffers.conceal(into.buffer, &into.range());
         }
         if header.length as usize > arriving.length - arriving.came {
             return Err(LinkError::OutOfTurn("it sends more than it offered"));
@@ -284,7 +284,7 @@ impl Incoming<'_> {
     /// Reduces what has gathered in the scratch memory, which ends at `end` of the packet.
     fn fold_scratch(&mut self, (target, folded): (Target, usize), start: usize, end: usize) {
         let from = start + end - self.inbox.scratch.len();
-        let _ = target.put_from(folded, self.loans, from, &self.inbox.scratch);
+        let _ = target.put_from(folded, self.buffers, from, &self.inbox.scratch);
         self.inbox.scratch.clear();
     }
 }
@@ -300,7 +300,7 @@ impl Sink for Incoming<'_> {
             },
             Kind::Data => {
                 let (target, came, folded) = self.arriving(header)?;
-                let _ = target.put_from(folded, self.loans, came, payload);
+                let _ = target.put_from(folded, self.buffers, came, payload);
                 self.advance(header.transfer, payload.len());
             }
             Kind::Offer => {
@@ -355,7 +355,7 @@ impl Sink for Incoming<'_> {
         let filled = match (&mut self.inbox.half, target) {
             (Some(Half::Transfer { start, .. }), Some((target, _))) if target.fold.is_none() => {
                 let into = target.into.part(*start + offset, length - offset);
-                let filled = into.write(self.loans, |memory| fill(memory));
+                let filled = into.write(self.buffers, |memory| fill(memory));
                 filled.unwrap_or_else(|| to_nowhere(length - offset, fill))
             }
             (Some(Half::Transfer { start, .. }), Some(target)) => {
@@ -390,8 +390,8 @@ impl Sink for Incoming<'_> {
         Ok(())
     }
 
-    fn loans(&self) -> Option<&Loans> {
-        Some(self.loans)
+    fn buffers(&self) -> Option<&BufferTable> {
+        Some(self.buffers)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use inbox::{Fetch, Inbox};
 use incoming::Incoming;
 use outbox::Outbox;
-use rlaunch_sys::{Loan, Loans};
+use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 use std::time::Duration;
 use stretch::{Stretch, Target};
@@ -172,7 +172,7 @@ impl Engine {
 
     /// Sends a message, or queues it.
     #[inline]
-    pub(crate) fn send(&mut self, to: Message, from: Stretch, owner: Owner, loans: &Loans) {
+    pub(crate) fn send(&mut self, to: Message, from: Stretch, owner: Owner, buffers: &BufferTable) {
         if self.is_hindered(to.peer) {
             let cause = self.obstacle(to.peer);
             return self.core.ended(owner, Err(cause));
@@ -185,20 +185,26 @@ impl Engine {
             let header = Header { kind: Kind::Eager, context, tag, transfer: 0, length };
             peer.outbox.message(header, from, owner);
         } else {
-            let offered = from.read(loans, |bytes| peer.link.offer(bytes));
+            let offered = from.read(buffers, |bytes| peer.link.offer(bytes));
             let address = offered.flatten().unwrap_or(0);
             let header = Header { kind: Kind::Offer, context, tag, transfer: 0, length: 0 };
             peer.outbox.offer(header, from, address, owner);
         }
-        self.pump(to.peer, loans);
+        self.pump(to.peer, buffers);
     }
 
     /// Posts a receive from one peer.
     #[inline]
-    pub(crate) fn receive(&mut self, from: Message, target: Target, owner: Owner, loans: &Loans) {
+    pub(crate) fn receive(
+        &mut self,
+        from: Message,
+        target: Target,
+        owner: Owner,
+        buffers: &BufferTable,
+    ) {
         let Message { peer, context, tag } = from;
         let posted = Posted { from: Some(peer), context, tag, target, owner };
-        if self.find(peer, posted, loans) {
+        if self.find(peer, posted, buffers) {
             return;
         }
         if self.is_hindered(peer) {
@@ -214,13 +220,13 @@ impl Engine {
         ranks: &[usize],
         (context, tag): (u32, u32),
         (target, owner): (Target, Owner),
-        loans: &Loans,
+        buffers: &BufferTable,
     ) {
         let posted = Posted { from: None, context, tag, target, owner };
         // By arrival, so that no rank waits until all before it have nothing more to say.
         let came = |peer: &usize| Some((self.peers[*peer].inbox.came(context, tag)?, *peer));
         let first = ranks.iter().filter_map(came).min();
-        if first.is_some_and(|(_, peer)| self.find(peer, posted, loans)) {
+        if first.is_some_and(|(_, peer)| self.find(peer, posted, buffers)) {
             return;
         }
         if let Some(fault) = &self.core.fault {
@@ -231,15 +237,15 @@ impl Engine {
     }
 
     /// Whether the message is there already.
-    fn find(&mut self, peer: usize, posted: Posted, loans: &Loans) -> bool {
-        let found = self.incoming(peer, loans).0.posted(posted);
+    fn find(&mut self, peer: usize, posted: Posted, buffers: &BufferTable) -> bool {
+        let found = self.incoming(peer, buffers).0.posted(posted);
         match found {
             Ok(found) => {
                 if found && !self.peers[peer].outbox.is_empty() {
-                    self.pump(peer, loans);
+                    self.pump(peer, buffers);
                 }
                 if found {
-                    self.fetch(peer, loans);
+                    self.fetch(peer, buffers);
                 }
                 found
             }
@@ -254,17 +260,17 @@ impl Engine {
     fn incoming<'e>(
         &'e mut self,
         peer: usize,
-        loans: &'e Loans,
+        buffers: &'e BufferTable,
     ) -> (Incoming<'e>, &'e mut dyn Link) {
         let Peer { link, limits, outbox, inbox, .. } = &mut self.peers[peer];
         let core = &mut self.core;
-        (Incoming { core, inbox, outbox, loans, peer, limits: *limits }, &mut **link)
+        (Incoming { core, inbox, outbox, buffers, peer, limits: *limits }, &mut **link)
     }
 
     /// Sends what waits for a peer, as far as there is room. Says whether anything went.
-    fn pump(&mut self, at: usize, loans: &Loans) -> bool {
+    fn pump(&mut self, at: usize, buffers: &BufferTable) -> bool {
         let peer = &mut self.peers[at];
-        let went = peer.outbox.pump(&mut *peer.link, loans, &mut self.sent);
+        let went = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
         while let Some((owner, length)) = self.sent.pop() {
             self.core.ended(owner, Ok(Came { from: at, length }));
         }
@@ -287,15 +293,15 @@ impl Engine {
 
     /// Looks at all links, goes on with whatever can. Says whether anything happened.
     #[inline]
-    pub(crate) fn progress(&mut self, loans: &Loans) -> bool {
+    pub(crate) fn progress(&mut self, buffers: &BufferTable) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         let mut progress = false;
         for at in 0..self.peers.len() {
-            progress |= self.look(at, loans);
+            progress |= self.look(at, buffers);
         }
         while let Some(key) = self.core.ready.pop() {
             progress = true;
-            self.run(key, loans);
+            self.run(key, buffers);
         }
         if progress {
             self.threads.news();
@@ -304,7 +310,7 @@ impl Engine {
     }
 
     #[inline]
-    fn look(&mut self, at: usize, loans: &Loans) -> bool {
+    fn look(&mut self, at: usize, buffers: &BufferTable) -> bool {
         let peer = &self.peers[at];
         if peer.is_gone {
             return false;
@@ -317,11 +323,11 @@ impl Engine {
         {
             return false;
         }
-        let mut progress = waits && self.pump(at, loans);
+        let mut progress = waits && self.pump(at, buffers);
         if !self.peers[at].inbox.fetches.is_empty() {
-            self.fetch(at, loans);
+            self.fetch(at, buffers);
         }
-        let (mut incoming, link) = self.incoming(at, loans);
+        let (mut incoming, link) = self.incoming(at, buffers);
         match link.receive(&mut incoming) {
             Ok(false) => return progress,
             Ok(true) => progress = true,
@@ -330,36 +336,36 @@ impl Engine {
                 return true;
             }
         }
-        self.after(at, loans);
+        self.after(at, buffers);
         progress
     }
 
     /// What follows from what has come.
     #[inline]
-    fn after(&mut self, at: usize, loans: &Loans) {
+    fn after(&mut self, at: usize, buffers: &BufferTable) {
         let Peer { outbox, inbox, .. } = &self.peers[at];
         let (waits, has_word) = (!outbox.is_empty(), inbox.has_word);
         let fetches = !inbox.fetches.is_empty();
         if has_word {
             // Before anything is sent that may be given up by it.
-            self.hear_of_step(loans);
+            self.hear_of_step(buffers);
         }
         if fetches {
-            self.fetch(at, loans);
+            self.fetch(at, buffers);
         }
         if waits {
-            self.pump(at, loans);
+            self.pump(at, buffers);
         }
         if has_word {
-            self.hear_goodbye(at, loans);
+            self.hear_goodbye(at, buffers);
         }
     }
 
     #[cold]
-    fn hear_goodbye(&mut self, at: usize, loans: &Loans) {
+    fn hear_goodbye(&mut self, at: usize, buffers: &BufferTable) {
         self.peers[at].inbox.has_word = false;
         if self.peers[at].inbox.has_left {
-            self.leave(at, loans);
+            self.leave(at, buffers);
         }
     }
 
@@ -373,10 +379,10 @@ impl Engine {
     }
 
     /// Fetches what the peer has let this rank fetch, and lets it write what it may.
-    fn fetch(&mut self, at: usize, loans: &Loans) {
+    fn fetch(&mut self, at: usize, buffers: &BufferTable) {
         while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
             if fetch.address == 0 {
-                let into = fetch.target.into.part(0, fetch.length).piece(loans);
+                let into = fetch.target.into.part(0, fetch.length).piece(buffers);
                 let place = match self.peers[at].link.expose(into) {
                     Exposure::At(place) => Some(place),
                     Exposure::Unable => None,
@@ -384,20 +390,20 @@ impl Engine {
                         return self.peers[at].inbox.fetches.push_front(fetch);
                     }
                 };
-                match self.incoming(at, loans).0.grant(&fetch, place) {
-                    Ok(()) => drop(self.pump(at, loans)),
+                match self.incoming(at, buffers).0.grant(&fetch, place) {
+                    Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 }
                 continue;
             }
-            match self.fetch_one(at, &mut fetch, loans) {
+            match self.fetch_one(at, &mut fetch, buffers) {
                 Ok(Fetched::All) => {
                     self.peers[at].outbox.answer(Kind::Done, fetch.origin.header.transfer);
                     self.core.ended(fetch.owner, Ok(Came { from: at, length: fetch.length }));
-                    self.pump(at, loans);
+                    self.pump(at, buffers);
                 }
-                Ok(Fetched::Forbidden) => match self.incoming(at, loans).0.grant(&fetch, None) {
-                    Ok(()) => drop(self.pump(at, loans)),
+                Ok(Fetched::Forbidden) => match self.incoming(at, buffers).0.grant(&fetch, None) {
+                    Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 },
                 // Which message it is comes as a packet, and then the others are fetched.
@@ -415,7 +421,7 @@ impl Engine {
         &mut self,
         at: usize,
         fetch: &mut Fetch,
-        loans: &Loans,
+        buffers: &BufferTable,
     ) -> Result<Fetched, LinkError> {
         let Peer { link, inbox, .. } = &mut self.peers[at];
         let known = inbox.withdrawn;
@@ -435,7 +441,7 @@ impl Engine {
                 link.fetch(from, &mut scratch[..part])
             } else {
                 let into = target.into.part(fetch.fetched, part);
-                into.write(loans, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
+                into.write(buffers, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
             };
             // What was fetched, or not found, may be something else than what was offered.
             if link.has_revoked(known) {
@@ -445,7 +451,7 @@ impl Engine {
                 return Ok(Fetched::Forbidden);
             }
             if target.fold.is_some() {
-                let _ = target.put(loans, fetch.fetched, &scratch[..part]);
+                let _ = target.put(buffers, fetch.fetched, &scratch[..part]);
             }
             fetch.fetched += part;
         }
@@ -453,7 +459,7 @@ impl Engine {
     }
 
     /// The peer has said that it is done with everything.
-    fn leave(&mut self, at: usize, loans: &Loans) {
+    fn leave(&mut self, at: usize, buffers: &BufferTable) {
         self.peers[at].is_gone = true;
         let peer = &mut self.peers[at];
         if let Some(rank) = peer.inbox.has_lost.filter(|rank| *rank < self.core.names.len()) {
@@ -467,7 +473,7 @@ impl Engine {
             self.core.ended(owner, Ok(Came { from: at, length }));
         }
         let (mut owners, kept) = peer.inbox.fail();
-        kept.into_iter().for_each(|loan| loans.give_up(loan));
+        kept.into_iter().for_each(|buffer| buffers.free(buffer));
         owners.extend(peer.outbox.fail());
         self.core.posted.retain(|posted| {
             let is_theirs = posted.from == Some(at);
@@ -495,10 +501,10 @@ impl Engine {
     }
 
     /// Tells all devices of memory that is lent for long.
-    pub(crate) fn tell(&mut self, lease: Loan, loans: &Loans) {
-        let length = loans.length(lease).unwrap_or(0);
+    pub(crate) fn tell(&mut self, region: BufferId, buffers: &BufferTable) {
+        let length = buffers.length(region).unwrap_or(0);
         for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
-            peer.link.tell(Stretch::all(lease, length).piece(loans));
+            peer.link.tell(Stretch::all(region, length).piece(buffers));
         }
     }
 
@@ -575,7 +581,7 @@ impl Engine {
     }
 
     /// Says goodbye to all peers; whether all of them have been told.
-    pub(crate) fn bye(&mut self, is_first: bool, loans: &Loans) -> bool {
+    pub(crate) fn bye(&mut self, is_first: bool, buffers: &BufferTable) -> bool {
         let mut all = true;
         for at in 0..self.peers.len() {
             if self.peers[at].is_gone || at == self.me {
@@ -584,7 +590,7 @@ impl Engine {
             if is_first {
                 self.peers[at].outbox.bye(self.lost);
             }
-            self.pump(at, loans);
+            self.pump(at, buffers);
             let peer = &self.peers[at];
             all &= peer.is_gone || (peer.outbox.is_empty() && peer.link.is_delivered());
         }

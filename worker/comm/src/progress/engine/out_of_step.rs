@@ -13,7 +13,7 @@ use super::{Engine, Peer};
 use crate::collectives::kind::Kind as Named;
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::{Cause, LinkError, Operation};
-use rlaunch_sys::Loans;
+use rlaunch_lock::BufferTable;
 
 /// A communicator of which a collective was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,16 +116,21 @@ pub(crate) struct GivenUp<'a> {
 impl Engine {
     /// Gives up a request: its memory is about to go. The owner of what a device still uses of it, if
     /// there is any: see [`Engine::is_with_device`].
-    pub(crate) fn withdraw(&mut self, key: Key, cause: &Cause, loans: &Loans) -> Option<Owner> {
+    pub(crate) fn withdraw(
+        &mut self,
+        key: Key,
+        cause: &Cause,
+        buffers: &BufferTable,
+    ) -> Option<Owner> {
         let request = self.core.requests.remove(key)?;
         let owner = match request.collective {
             Some(collective) => {
                 // One that has ended is not given up.
-                self.fail_collective(collective, cause, |_| true, loans);
+                self.fail_collective(collective, cause, |_| true, buffers);
                 Owner::Collective(collective)
             }
             None => {
-                self.abandon(Owner::Request(key), None, loans);
+                self.abandon(Owner::Request(key), None, buffers);
                 Owner::Request(key)
             }
         };
@@ -151,7 +156,7 @@ impl Engine {
 
     /// Tells all ranks of a communicator that this one has given up a collective.
     #[cold]
-    pub(crate) fn give_up(&mut self, given_up: GivenUp<'_>, loans: &Loans) {
+    pub(crate) fn give_up(&mut self, given_up: GivenUp<'_>, buffers: &BufferTable) {
         let GivenUp { context, number, operation, ranks, cause } = given_up;
         // After a fault peers are told nothing but goodbye.
         if self.core.fault.is_some() {
@@ -172,28 +177,28 @@ impl Engine {
         for &at in ranks.iter().filter(|at| **at != by) {
             if !self.peers[at].is_gone {
                 self.peers[at].outbox.tell(news);
-                self.pump(at, loans);
+                self.pump(at, buffers);
             }
         }
-        self.fail_from(context, number, loans);
+        self.fail_from(context, number, buffers);
     }
 
     /// Takes in what peers have told of collectives that they have given up.
     #[cold]
-    pub(super) fn hear_of_step(&mut self, loans: &Loans) {
+    pub(super) fn hear_of_step(&mut self, buffers: &BufferTable) {
         while let Some(news) = self.core.heard.pop() {
             if self.core.learns(news) {
-                self.fail_from(news.context, news.number, loans);
+                self.fail_from(news.context, news.number, buffers);
             }
         }
     }
 
     /// Ends all collectives of a communicator from this number on.
-    fn fail_from(&mut self, context: u32, number: u32, loans: &Loans) {
+    fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
         let Some(cause) = self.core.out_of_step(context, number) else { return };
         for key in self.core.collectives.keys() {
             let is_it = |plan: &Plan| plan.context == context && is_from(number, plan.tag);
-            self.fail_collective(key, &cause, is_it, loans);
+            self.fail_collective(key, &cause, is_it, buffers);
         }
         let core = &self.core;
         for peer in &mut self.peers {
@@ -208,32 +213,32 @@ impl Engine {
         &mut self,
         owner: Owner,
         news: Option<OutOfStep>,
-        loans: &Loans,
+        buffers: &BufferTable,
     ) -> usize {
         self.core.posted.retain(|posted| posted.owner != owner);
         let mut with_device = 0;
         for at in 0..self.peers.len() {
-            let (is_back, exposed) = self.incoming(at, loans).0.withdraw(owner);
+            let (is_back, exposed) = self.incoming(at, buffers).0.withdraw(owner);
             let Peer { link, outbox, .. } = &mut self.peers[at];
             if outbox.is_with_device(owner) {
                 news.into_iter().for_each(|news| outbox.tell(news));
             }
-            match outbox.withdraw(owner, &mut **link, loans) {
+            match outbox.withdraw(owner, &mut **link, buffers) {
                 Ok(read) => with_device += read + exposed,
                 Err(error) => self.lose(at, error),
             }
             if is_back {
-                self.match_again(at, loans);
+                self.match_again(at, buffers);
             }
             if !self.peers[at].outbox.is_empty() {
-                self.pump(at, loans);
+                self.pump(at, buffers);
             }
         }
         with_device
     }
 
     /// A message waits again, perhaps for a receive that was posted meanwhile.
-    fn match_again(&mut self, at: usize, loans: &Loans) {
+    fn match_again(&mut self, at: usize, buffers: &BufferTable) {
         loop {
             let inbox = &self.peers[at].inbox;
             let fits = self.core.posted.iter().position(|posted| {
@@ -242,7 +247,7 @@ impl Engine {
             });
             let Some(fits) = fits else { return };
             let posted = self.core.posted.remove(fits);
-            self.find(at, posted, loans);
+            self.find(at, posted, buffers);
         }
     }
 }

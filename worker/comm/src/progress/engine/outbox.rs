@@ -10,7 +10,7 @@ use super::stretch::Stretch;
 use crate::transport::packet::{Header, Kind};
 use crate::transport::{Link, Place, Wrote};
 use crate::types::error::LinkError;
-use rlaunch_sys::Loans;
+use rlaunch_lock::BufferTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What goes along with [`Kind::Offer`]: the message's length, and where it may be fetched from, 0
@@ -231,7 +231,7 @@ impl Outbox {
     pub(crate) fn pump(
         &mut self,
         link: &mut dyn Link,
-        loans: &Loans,
+        buffers: &BufferTable,
         sent: &mut Vec<(Owner, usize)>,
     ) -> Result<bool, LinkError> {
         let mut progress = false;
@@ -240,9 +240,9 @@ impl Outbox {
             let went = if self.begun.is_some()
                 || (self.queue.is_empty() && !self.streams.is_empty())
             {
-                self.pump_stream(link, loans, sent)?
+                self.pump_stream(link, buffers, sent)?
             } else if let Some(first) = self.queue.front() {
-                let went = send(first, link, loans)?;
+                let went = send(first, link, buffers)?;
                 self.is_begun = !went;
                 if went && let Some(Queued::Message { from, owner, .. }) = self.queue.pop_front() {
                     sent.push((owner, from.length));
@@ -261,13 +261,13 @@ impl Outbox {
     fn pump_stream(
         &mut self,
         link: &mut dyn Link,
-        loans: &Loans,
+        buffers: &BufferTable,
         sent: &mut Vec<(Owner, usize)>,
     ) -> Result<bool, LinkError> {
         let Some(&id) = self.streams.front() else { return Ok(false) };
         let Some(transfer) = self.transfers.get_mut(&id) else { return Ok(false) };
         if let Some(place) = transfer.place {
-            match link.write(transfer.from.piece(loans), place, id)? {
+            match link.write(transfer.from.piece(buffers), place, id)? {
                 Wrote::All => {
                     transfer.is_written = true;
                     self.begun = None;
@@ -284,7 +284,7 @@ impl Outbox {
         }
         let (header, part) = transfer.packet(id, link.limits().packet);
         let length = part.length;
-        let went = part.read(loans, |bytes| link.send(header, bytes));
+        let went = part.read(buffers, |bytes| link.send(header, bytes));
         if !went.ok_or(LinkError::HalfSent)?? {
             self.begun = Some(id);
             return Ok(false);
@@ -307,19 +307,19 @@ impl Outbox {
         &mut self,
         owner: Owner,
         link: &mut dyn Link,
-        loans: &Loans,
+        buffers: &BufferTable,
     ) -> Result<usize, LinkError> {
         let theirs = self.transfers.iter().filter(|(_, transfer)| transfer.owner == owner);
         let theirs: Vec<u32> = theirs.map(|(id, _)| *id).collect();
         let mut with_device = 0;
         for id in theirs {
-            with_device += usize::from(!self.withdraw_offer(id, link, loans)?);
+            with_device += usize::from(!self.withdraw_offer(id, link, buffers)?);
         }
         if let Some(Queued::Message { header, from, owner: of }) = self.queue.front()
             && *of == owner
             && self.is_begun
         {
-            let bytes = from.read(loans, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
+            let bytes = from.read(buffers, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
             self.queue[0] = Queued::Copy { header: *header, bytes };
         }
         self.queue
@@ -332,7 +332,7 @@ impl Outbox {
         &mut self,
         id: u32,
         link: &mut dyn Link,
-        loans: &Loans,
+        buffers: &BufferTable,
     ) -> Result<bool, LinkError> {
         let Some(transfer) = self.transfers.get(&id) else { return Ok(true) };
         let is_begun = self.begun == Some(id);
@@ -341,7 +341,7 @@ impl Outbox {
         }
         if is_begun {
             let (header, part) = transfer.packet(id, link.limits().packet);
-            let bytes = part.read(loans, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
+            let bytes = part.read(buffers, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
             let is_last = transfer.sent + part.length == transfer.from.length;
             self.queue.push_front(Queued::Copy { header, bytes });
             (self.is_begun, self.begun) = (true, None);
@@ -414,10 +414,10 @@ impl Outbox {
     }
 }
 
-fn send(queued: &Queued, link: &mut dyn Link, loans: &Loans) -> Result<bool, LinkError> {
+fn send(queued: &Queued, link: &mut dyn Link, buffers: &BufferTable) -> Result<bool, LinkError> {
     match queued {
         Queued::Message { header, from, .. } => {
-            from.read(loans, |bytes| link.send(*header, bytes)).ok_or(LinkError::HalfSent)?
+            from.read(buffers, |bytes| link.send(*header, bytes)).ok_or(LinkError::HalfSent)?
         }
         Queued::Copy { header, bytes } => link.send(*header, bytes),
         Queued::Offer { header, offer } => link.send(*header, &offer.encode()),

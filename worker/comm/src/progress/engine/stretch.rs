@@ -3,13 +3,13 @@
 use crate::collectives::reduce;
 use crate::transport::Piece;
 use crate::types::element::{ElementType, Op};
-use rlaunch_sys::{Loan, Loans};
+use rlaunch_lock::{BufferId, BufferTable};
 use std::ops::Range;
 
 /// A part of memory that is lent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
-    pub(crate) loan: Loan,
+    pub(crate) buffer: BufferId,
     /// In bytes.
     pub(crate) start: usize,
     /// In bytes.
@@ -17,8 +17,8 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    pub(crate) fn all(loan: Loan, length: usize) -> Stretch {
-        Stretch { loan, start: 0, length }
+    pub(crate) fn all(buffer: BufferId, length: usize) -> Stretch {
+        Stretch { buffer, start: 0, length }
     }
 
     /// `length` bytes from `offset`, both within it.
@@ -31,16 +31,24 @@ impl Stretch {
     }
 
     /// As links see it.
-    pub(crate) fn piece(self, loans: &Loans) -> Piece<'_> {
-        Piece { loans, loan: self.loan, start: self.start, length: self.length }
+    pub(crate) fn piece(self, buffers: &BufferTable) -> Piece<'_> {
+        Piece { buffers, buffer: self.buffer, start: self.start, length: self.length }
     }
 
-    pub(crate) fn read<R>(self, loans: &Loans, reads: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        loans.read(self.loan, self.range(), reads)
+    pub(crate) fn read<R>(
+        self,
+        buffers: &BufferTable,
+        reads: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        buffers.read(self.buffer, self.range(), reads)
     }
 
-    pub(crate) fn write<R>(self, loans: &Loans, writes: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
-        loans.write(self.loan, self.range(), writes)
+    pub(crate) fn write<R>(
+        self,
+        buffers: &BufferTable,
+        writes: impl FnOnce(&mut [u8]) -> R,
+    ) -> Option<R> {
+        buffers.write(self.buffer, self.range(), writes)
     }
 }
 
@@ -67,12 +75,12 @@ impl Target {
     pub(crate) fn put_from(
         &self,
         wanted: usize,
-        loans: &Loans,
+        buffers: &BufferTable,
         offset: usize,
         bytes: &[u8],
     ) -> Option<()> {
         match bytes.get(wanted.saturating_sub(offset)..) {
-            Some(rest) => self.put(loans, offset.max(wanted), rest),
+            Some(rest) => self.put(buffers, offset.max(wanted), rest),
             None => Some(()),
         }
     }
@@ -80,20 +88,20 @@ impl Target {
     /// Puts `bytes` to `offset`, which are whole elements where they are reduced. `None` where the
     /// memory is not lent any more.
     #[inline]
-    pub(crate) fn put(&self, loans: &Loans, offset: usize, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn put(&self, buffers: &BufferTable, offset: usize, bytes: &[u8]) -> Option<()> {
         let into = self.into.part(offset, bytes.len());
         let Some(fold) = self.fold else {
-            return into.write(loans, |memory| memory.copy_from_slice(bytes));
+            return into.write(buffers, |memory| memory.copy_from_slice(bytes));
         };
         let (op, element) = (fold.op, fold.element);
         let Some(with) = fold.with.map(|with| with.part(offset, bytes.len())) else {
-            return into.write(loans, |memory| reduce::fold(op, element, memory, bytes))?.ok();
+            return into.write(buffers, |memory| reduce::fold(op, element, memory, bytes))?.ok();
         };
         let three =
             |memory: &mut [u8], own: &[u8]| reduce::fold_into(op, element, memory, own, bytes).ok();
-        if with.loan == into.loan {
-            return loans.both(into.loan, (into.range(), with.range()), three)?;
+        if with.buffer == into.buffer {
+            return buffers.read_write(into.buffer, (into.range(), with.range()), three)?;
         }
-        into.write(loans, |memory| with.read(loans, |own| three(memory, own)))??
+        into.write(buffers, |memory| with.read(buffers, |own| three(memory, own)))??
     }
 }

@@ -14,7 +14,7 @@ enum Sleeper {
     Woken,
 }
 
-/// Read and written by whoever is at the desk.
+/// Read and written under the engine lock.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     sleeper: Sleeper,
@@ -52,7 +52,7 @@ impl Threads {
         self.is_news = true;
     }
 
-    /// A thread leaves the desk.
+    /// A thread releases the engine lock.
     #[inline]
     pub(crate) fn one_leaves(&mut self) {
         if std::mem::take(&mut self.is_news) && self.sleeper == Sleeper::Asleep {

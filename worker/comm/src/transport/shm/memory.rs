@@ -1,6 +1,6 @@
 //! What a ring needs of the memory it lies in: shared memory, or a model of it in tests.
 
-use rlaunch_sys::{Lane, SharedMemory};
+use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::{self, Ordering};
 
 /// Words. Offsets are in bytes, and multiples of 8.
@@ -51,15 +51,15 @@ impl Memory for SharedMemory {
     }
 }
 
-impl Memory for Lane {
+impl Memory for OwnedBytes {
     #[inline(always)]
     fn load(&self, word: usize, order: Ordering) -> u64 {
-        Lane::load(self, word, order)
+        OwnedBytes::load(self, word, order)
     }
 
     #[inline(always)]
     fn store(&self, word: usize, value: u64, order: Ordering) {
-        Lane::store(self, word, value, order);
+        OwnedBytes::store(self, word, value, order);
     }
 
     fn swap_if(&self, word: usize, was: u64, value: u64) -> Result<u64, u64> {
@@ -77,14 +77,14 @@ impl Memory for Lane {
     }
 }
 
-impl Bytes for Lane {
+impl Bytes for OwnedBytes {
     #[inline(always)]
     fn write(&self, offset: usize, bytes: &[u8]) {
-        Lane::write(self, offset, bytes);
+        OwnedBytes::write(self, offset, bytes);
     }
 
     #[inline(always)]
     fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
-        Lane::with(self, offset, length, look)
+        OwnedBytes::with(self, offset, length, look)
     }
 }

@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use ring::{Receiver, Sender};
-use rlaunch_sys::Lane;
+use rlaunch_sys::OwnedBytes;
 pub use segment::AttachError;
 use segment::{Identity, Segment};
 use std::hash::{BuildHasher, RandomState};
@@ -111,15 +111,15 @@ impl Node {
         }
         let place = self.segment.ring_to(peer);
         let from = self.segment.ring_from(peer);
-        let lane = |ring| {
+        let claim = |ring| {
             let taken = LinkError::OutOfTurn("there is a link to it already");
-            self.segment.lane(ring).ok_or(taken)
+            self.segment.claim(ring).ok_or(taken)
         };
         let mut link = ShmLink {
             sender: Sender::new(place),
-            outgoing: lane(place)?,
+            outgoing: claim(place)?,
             receiver: Receiver::new(from),
-            incoming: lane(from)?,
+            incoming: claim(from)?,
             asks: Segment::help(from),
             asked: Segment::help(place),
             request: 0,
@@ -155,10 +155,10 @@ fn namespace(kind: &str) -> u64 {
 pub(crate) struct ShmLink {
     sender: Sender,
     /// The lines that it writes to.
-    outgoing: Lane,
+    outgoing: OwnedBytes,
     receiver: Receiver,
     /// The lines that it reads.
-    incoming: Lane,
+    incoming: OwnedBytes,
     /// Where we ask it for help, and where it asks us.
     asks: usize,
     asked: usize,

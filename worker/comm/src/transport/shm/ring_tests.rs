@@ -3,19 +3,19 @@
 use super::ring::{LINE, Place, Receiver, Sender};
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::LinkError;
-use rlaunch_sys::{Lane, SharedMemory};
+use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::Ordering;
 use std::thread;
 
 const PLACE: Place = Place { lines: 4096, count: 64, head: 0 };
 
-fn memory() -> (Lane, Lane) {
+fn memory() -> (OwnedBytes, OwnedBytes) {
     memory_for(PLACE)
 }
 
-fn memory_for(place: Place) -> (Lane, Lane) {
+fn memory_for(place: Place) -> (OwnedBytes, OwnedBytes) {
     let (ours, theirs) = SharedMemory::pair(place.lines, place.bytes().end).unwrap();
-    (ours.lane(place.bytes()).unwrap(), theirs.lane(place.bytes()).unwrap())
+    (ours.claim(place.bytes()).unwrap(), theirs.claim(place.bytes()).unwrap())
 }
 
 fn words(length: usize) -> [u64; 2] {

@@ -6,7 +6,7 @@ use super::ring::{LINE, Place};
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
-use rlaunch_sys::{Lane, SharedMemory};
+use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -170,7 +170,7 @@ impl Segment {
                 system("open")(error)
             })?;
         memory.reserve(0..layout.rings()).map_err(system("find room for"))?;
-        memory.bring_in(0..layout.rings());
+        memory.prefault(0..layout.rings());
         memory.reserve(layout.inbox(local_rank)).map_err(system("find room for"))?;
         let version = VERSION | (local_size as u64) << 48;
         if memory.swap_if(VERSION_WORD, 0, version).is_err_and(|found| found != version) {
@@ -235,13 +235,13 @@ impl Segment {
 
     fn at_hand(&self, ring: Place) -> Place {
         let length = AT_HAND.min(ring.count * LINE);
-        self.memory.bring_in(ring.lines..ring.lines + length);
+        self.memory.prefault(ring.lines..ring.lines + length);
         ring
     }
 
     /// The lines of a ring, for the one link that this rank has there.
-    pub(super) fn lane(&self, ring: Place) -> Option<Lane> {
-        self.memory.lane(ring.bytes())
+    pub(super) fn claim(&self, ring: Place) -> Option<OwnedBytes> {
+        self.memory.claim(ring.bytes())
     }
 
     /// Where the receiver of a ring asks its sender for help.

@@ -10,7 +10,7 @@ pub(crate) use world::Shared;
 use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, Wrote};
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::LinkError;
-use rlaunch_sys::Loan;
+use rlaunch_lock::BufferId;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub(crate) struct SimLink {
     /// A packet that comes in parts, and how much of it has come.
     half: Option<(Header, Vec<u8>, usize)>,
     /// Memory that the peer may write to, by what it was told.
-    exposed: BTreeMap<u64, (Loan, Range<usize>)>,
+    exposed: BTreeMap<u64, (BufferId, Range<usize>)>,
 }
 
 impl SimLink {
@@ -51,14 +51,14 @@ impl SimLink {
         sink: &mut dyn Sink,
     ) -> Result<(), LinkError> {
         let unknown = LinkError::OutOfTurn("it writes where it may not");
-        let (loan, range) = self.exposed.remove(&address).ok_or(unknown)?;
+        let (buffer, range) = self.exposed.remove(&address).ok_or(unknown)?;
         assert_eq!(range.len(), bytes.len(), "as long as it was offered");
         // Memory that was taken back is unknown to the device.
-        if let Some(loans) = sink.loans() {
-            loans.conceal(loan, &range);
-            loans.write(loan, range.clone(), |memory| memory.copy_from_slice(bytes));
+        if let Some(buffers) = sink.buffers() {
+            buffers.conceal(buffer, &range);
+            buffers.write(buffer, range.clone(), |memory| memory.copy_from_slice(bytes));
             // What goes on as if another had written.
-            loans.expose(loan, range);
+            buffers.expose(buffer, range);
         }
         Ok(())
     }
@@ -156,11 +156,11 @@ impl Link for SimLink {
             // Now and then there is not enough memory that may be locked, or a device takes its time.
             0 => return Exposure::Unable,
             1 => return Exposure::Later,
-            _ if !into.loans.expose(into.loan, range.clone()) => return Exposure::Unable,
+            _ if !into.buffers.expose(into.buffer, range.clone()) => return Exposure::Unable,
             _ => {}
         }
         let address = self.exposed.last_key_value().map_or(1, |(last, _)| last + 1);
-        self.exposed.insert(address, (into.loan, range));
+        self.exposed.insert(address, (into.buffer, range));
         Exposure::At(Place { address, key: address })
     }
 
@@ -178,7 +178,7 @@ impl Link for SimLink {
         let message = Message::Write { address: to.address, transfer };
         let range = from.start..from.start + from.length;
         let put = |bytes: &[u8]| self.world.put(self.from, self.to, message, bytes);
-        from.loans.read(from.loan, range, put).ok_or(LinkError::HalfSent)?;
+        from.buffers.read(from.buffer, range, put).ok_or(LinkError::HalfSent)?;
         Ok(Wrote::All)
     }
 

@@ -20,7 +20,7 @@ use inbound::Inbound;
 use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt};
 use outbound::Outbound;
-use rlaunch_sys::Silence;
+use rlaunch_sys::PeerSilence;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,7 +61,7 @@ pub(crate) struct TcpLink {
     /// When it was last looked whether the peer's host is there.
     listened: Instant,
     /// What was found then: of the sockets for long messages, and of the first one.
-    silences: Vec<Silence>,
+    silences: Vec<PeerSilence>,
 }
 
 impl TcpLink {
@@ -100,10 +100,10 @@ impl TcpLink {
         }
         self.listened = Instant::now();
         let lanes = self.stripe.as_ref().map_or(&[][..], |stripe| stripe.lanes());
-        self.silences.resize_with(lanes.len() + 1, Silence::default);
+        self.silences.resize_with(lanes.len() + 1, PeerSilence::default);
         for (socket, silence) in lanes.iter().chain([&self.socket]).zip(&mut self.silences) {
             // What cannot be asked is found otherwise.
-            let silent = silence.look(socket.as_fd()).unwrap_or(None);
+            let silent = silence.check(socket.as_fd()).unwrap_or(None);
             if let Some(silent) = silent.filter(|silent| *silent >= SILENCE) {
                 return Err(LinkError::Silent(silent));
             }
@@ -158,7 +158,7 @@ impl Link for TcpLink {
     }
 
     fn is_delivered(&self) -> bool {
-        rlaunch_sys::unacknowledged(self.socket.as_fd()).map_or(true, |bytes| bytes == 0)
+        rlaunch_sys::unacknowledged_bytes(self.socket.as_fd()).map_or(true, |bytes| bytes == 0)
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {

@@ -14,7 +14,7 @@ use super::{Armed, Exposure, Limits, Link, Outlook, Piece, Place, Sink, Watched,
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::LinkError;
 use credits::Credits;
-use rlaunch_sys::Attached;
+use rlaunch_lock::Attached;
 use rlaunch_verbs::{Buffer, Completion, Ended, LentRegion, Slots, Status, VerbsError};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -233,11 +233,11 @@ impl VerbsLink {
 }
 
 impl Hub {
-    /// Runs `uses` on what the device was told of lent memory, and on where the loan begins in that.
+    /// Runs `uses` on what the device was told of lent memory, and on where the buffer begins in that.
     fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&LentRegion, usize) -> R) -> Attached<R> {
         let domain = self.resources.domain.clone();
         let tell = move |held| LentRegion::register(&domain, held).ok();
-        piece.loans.attached(piece.loan, self.number, tell, uses)
+        piece.buffers.with_attachment(piece.buffer, self.number, tell, uses)
     }
 }
 
@@ -303,7 +303,7 @@ impl Link for VerbsLink {
     }
 
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        let Piece { loans, loan, start, length } = into;
+        let Piece { buffers, buffer, start, length } = into;
         let place = self.hub.told(into, |region, offset| {
             // All of it is there, and may be written to.
             let at = offset + start;
@@ -313,11 +313,11 @@ impl Link for VerbsLink {
         });
         match place {
             // Nobody looks at it until the peer has written.
-            Attached::Used(Some(place)) if loans.expose(loan, start..start + length) => {
+            Attached::Used(Some(place)) if buffers.expose(buffer, start..start + length) => {
                 Exposure::At(place)
             }
-            Attached::Later => Exposure::Later,
-            Attached::Used(_) | Attached::Unable => Exposure::Unable,
+            Attached::Pending => Exposure::Later,
+            Attached::Used(_) | Attached::Unavailable => Exposure::Unable,
         }
     }
 
@@ -337,9 +337,9 @@ impl Link for VerbsLink {
         });
         let wrote = match wrote {
             Attached::Used(wrote) => wrote,
-            Attached::Later => return Ok(Wrote::NoRoom),
-            Attached::Unable if self.begun == 0 => return Ok(Wrote::Unable),
-            Attached::Unable => return Err(LinkError::HalfSent),
+            Attached::Pending => return Ok(Wrote::NoRoom),
+            Attached::Unavailable if self.begun == 0 => return Ok(Wrote::Unable),
+            Attached::Unavailable => return Err(LinkError::HalfSent),
         };
         match wrote {
             Ok(Wrote::All) => {

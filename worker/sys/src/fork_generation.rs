@@ -3,7 +3,7 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of forks between the process that first called [`Birth::now`] and this one.
+/// Number of forks between the process that first called [`ForkGeneration::current`] and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs in the child of each fork(2).
@@ -52,11 +52,11 @@ unsafe fn at_fork(child: extern "C" fn()) {
 /// A child made by the bare system call, without the C library, is not noticed: neither are its
 /// `pthread_atfork` handlers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Birth(u64);
+pub struct ForkGeneration(u64);
 
-impl Birth {
+impl ForkGeneration {
     /// Notes this process as the maker.
-    pub fn now() -> Birth {
+    pub fn current() -> ForkGeneration {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
             // SAFETY: the handler is a function of this program, does nothing but add to an atomic
@@ -64,7 +64,7 @@ impl Birth {
             // unwinds. Where there is no memory for it, forks go unnoticed and nothing else changes.
             unsafe { at_fork(count) };
         });
-        Birth(FORKS.load(Ordering::Relaxed))
+        ForkGeneration(FORKS.load(Ordering::Relaxed))
     }
 
     /// Whether this process is a child that was forked since.
@@ -80,11 +80,12 @@ mod tests {
 
     #[test]
     fn a_child_knows_what_its_parent_made() {
-        let birth = Birth::now();
+        let created_in = ForkGeneration::current();
         // SAFETY: the child calls nothing but a load and `_exit`, which any child may.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let code = i32::from(birth.is_inherited() && !Birth::now().is_inherited());
+            let code =
+                i32::from(created_in.is_inherited() && !ForkGeneration::current().is_inherited());
             // SAFETY: it ends the process at once, and runs nothing of the harness.
             unsafe { libc::_exit(40 + code) };
         }
@@ -92,6 +93,6 @@ mod tests {
         // SAFETY: the child is this thread's own, and the status an int that lives until then.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 41);
-        assert!(!birth.is_inherited());
+        assert!(!created_in.is_inherited());
     }
 }

@@ -1,4 +1,4 @@
-//! Start of a program inside a cgroup, so that nothing it forks can be outside.
+//! SpawnArgs of a program inside a cgroup, so that nothing it forks can be outside.
 
 use std::arch::asm;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
@@ -36,7 +36,7 @@ struct CloneArgs {
 
 /// A program, what it is called with, and its standard streams.
 #[derive(Debug)]
-pub struct Start<'a> {
+pub struct SpawnArgs<'a> {
     /// Its path.
     pub program: &'a CStr,
     /// Its arguments, its name among them.
@@ -56,7 +56,7 @@ pub struct Start<'a> {
 /// The child has this process's memory until it runs the program, as that of posix_spawn(3): a copy
 /// would take 0.3 ms of an agent. Like any started program, it has no signal blocked and SIGPIPE at its
 /// default.
-pub fn start_in_cgroup(start: &Start<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
+pub fn spawn_in_cgroup(start: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
     if start.streams.iter().any(|stream| stream.as_raw_fd() < 3) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
@@ -255,13 +255,13 @@ mod tests {
             let null = File::options().read(true).write(true).open("/dev/null").unwrap();
             let (mut said, stdout) = io::pipe().unwrap();
             let program = string(program);
-            let start = Start {
+            let start = SpawnArgs {
                 program: &program,
                 words: &["sh", "-c", "echo $A $0", "word"].map(string),
                 env: &[string("A=b")],
                 streams: [null.as_fd(), stdout.as_fd(), null.as_fd()],
             };
-            let pid = start_in_cgroup(&start, cgroup.as_fd())?;
+            let pid = spawn_in_cgroup(&start, cgroup.as_fd())?;
             drop(stdout);
             let mut text = String::new();
             said.read_to_string(&mut text)?;

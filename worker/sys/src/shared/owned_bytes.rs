@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a [`SharedMemory`] that no other lane of it has. Offsets are the memory's.
 ///
 /// It can be sent to another thread, not shared with one, and refuses to write while
-/// [`Lane::with`] has lent its bytes: so this process never writes to what it has a reference to.
+/// [`OwnedBytes::with`] has lent its bytes: so this process never writes to what it has a reference to.
 #[derive(Debug)]
-pub struct Lane {
+pub struct OwnedBytes {
     memory: SharedMemory,
     bytes: Range<usize>,
     /// References to its bytes are in use.
@@ -20,12 +20,12 @@ pub struct Lane {
 }
 
 // SAFETY: it is the only one that reaches its bytes, and no thread's more than another's.
-unsafe impl Send for Lane {}
+unsafe impl Send for OwnedBytes {}
 
-impl Lane {
+impl OwnedBytes {
     /// The bytes that the memory has noted for this lane alone.
-    pub(super) fn new(memory: SharedMemory, bytes: Range<usize>) -> Lane {
-        Lane { memory, bytes, lent: Cell::new(false) }
+    pub(super) fn new(memory: SharedMemory, bytes: Range<usize>) -> OwnedBytes {
+        OwnedBytes { memory, bytes, lent: Cell::new(false) }
     }
 
     /// Loads a word: one of the lane's, or of the memory's.
@@ -43,7 +43,7 @@ impl Lane {
     /// Stores a word: one of the lane's, or of the memory's.
     ///
     /// # Panics
-    /// Panics as [`Lane::load`] does, and if it is the lane's while its bytes are lent.
+    /// Panics as [`OwnedBytes::load`] does, and if it is the lane's while its bytes are lent.
     #[inline(always)]
     pub fn store(&self, word: usize, value: u64, order: Ordering) {
         match self.own_word(word) {
@@ -122,7 +122,7 @@ impl Lane {
 }
 
 /// Gives the bytes back to the memory, so that another lane may have them.
-impl Drop for Lane {
+impl Drop for OwnedBytes {
     fn drop(&mut self) {
         self.memory.mapping.lanes().retain(|bytes| *bytes != self.bytes);
     }
@@ -146,9 +146,9 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    fn lane() -> Lane {
+    fn lane() -> OwnedBytes {
         let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
-        memory.lane(4096..4160).unwrap()
+        memory.claim(4096..4160).unwrap()
     }
 
     #[test]

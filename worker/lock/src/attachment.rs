@@ -1,0 +1,137 @@
+//! Device registrations that are attached to buffers. The thread that makes one has released the
+//! lock first: registering may take as long as a hundred messages.
+
+use crate::pinned::PinnedBuffer;
+use std::any::Any;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Result of a request to use an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached<R> {
+    /// The attachment exists; this is what the caller's closure returned for it.
+    Used(R),
+    /// The attachment is being made; the caller has to try again.
+    Pending,
+    /// The buffer is not lent any more, or no attachment could be made for it.
+    Unavailable,
+}
+
+/// Attachment of one device, which `key` identifies.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) key: usize,
+    cell: Arc<Cell>,
+}
+
+/// State that an attachment shares with the job that makes it.
+#[derive(Debug)]
+struct Cell {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    Queued,
+    Running,
+    /// Result of the job, and a way to detect whether its [`PinnedBuffer`] still exists.
+    Made(Option<Box<dyn Any + Send>>, Weak<()>),
+    /// The memory was taken back.
+    Ended,
+}
+
+type Maker = Box<dyn FnOnce(PinnedBuffer) -> Option<Box<dyn Any + Send>> + Send>;
+
+/// Job that makes an attachment, run by the next thread that releases the lock.
+pub(crate) struct Job {
+    cell: Arc<Cell>,
+    memory: (*mut u8, usize, bool),
+    maker: Maker,
+}
+
+// SAFETY: the address is used only while the cell's state is `Running`. Until then the memory may be
+// taken back, which ends the job; from then on `Attachment::end` waits for the job.
+unsafe impl Send for Job {}
+
+impl Cell {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attachment {
+    /// Creates an attachment and the job that makes it, for lent memory: its address, its length and
+    /// whether it is writable.
+    pub(crate) fn begin<A: Any + Send>(
+        key: usize,
+        memory: (*mut u8, usize, bool),
+        maker: impl FnOnce(PinnedBuffer) -> Option<A> + Send + 'static,
+    ) -> (Attachment, Job) {
+        let cell = Arc::new(Cell { state: Mutex::new(State::Queued), changed: Condvar::new() });
+        let maker: Maker = Box::new(|pinned| Some(Box::new(maker(pinned)?)));
+        (Attachment { key, cell: cell.clone() }, Job { cell, memory, maker })
+    }
+
+    /// Passes the attachment to `uses` if it has been made.
+    pub(crate) fn with<A: Any, R>(&self, uses: impl FnOnce(&A) -> R) -> Attached<R> {
+        match &*self.cell.state() {
+            State::Queued | State::Running => Attached::Pending,
+            State::Made(made, _) => {
+                let made = made.as_ref().and_then(|made| made.downcast_ref());
+                made.map_or(Attached::Unavailable, |made| Attached::Used(uses(made)))
+            }
+            State::Ended => Attached::Unavailable,
+        }
+    }
+
+    /// Drops the attachment, after waiting for a job that runs; the device cannot reach the memory
+    /// afterwards. Aborts the process if the [`PinnedBuffer`] outlived the attachment.
+    pub(crate) fn end(self) {
+        let mut state = self.cell.state();
+        while matches!(*state, State::Running) {
+            state = self.cell.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let previous = std::mem::replace(&mut *state, State::Ended);
+        drop(state);
+        let State::Made(made, alive) = previous else { return };
+        drop(made);
+        if alive.strong_count() > 0 {
+            eprintln!(
+                "rlaunch: a device may still write to a buffer that was taken back; aborting"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+impl Job {
+    /// Makes the attachment, unless the memory was taken back before.
+    pub(crate) fn run(self) {
+        let mut state = self.cell.state();
+        if !matches!(*state, State::Queued) {
+            return;
+        }
+        *state = State::Running;
+        drop(state);
+        let alive = Arc::new(());
+        // Dropped, and so published, also when the maker panics: a `PinnedBuffer` that it leaked
+        // must still be found by `Attachment::end`.
+        let mut outcome = Outcome { cell: &self.cell, made: None, alive: Arc::downgrade(&alive) };
+        let (first, length, writable) = self.memory;
+        outcome.made = (self.maker)(PinnedBuffer::new(first, length, writable, alive));
+    }
+}
+
+/// Outcome of a job, published when this is dropped.
+struct Outcome<'c> {
+    cell: &'c Cell,
+    made: Option<Box<dyn Any + Send>>,
+    alive: Weak<()>,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        *self.cell.state() = State::Made(self.made.take(), std::mem::take(&mut self.alive));
+        self.cell.changed.notify_all();
+    }
+}

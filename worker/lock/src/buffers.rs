@@ -1,0 +1,489 @@
+//! Buffers that the engine may access, by id, and the rules of that access.
+
+use crate::attachment::{Attached, Attachment, Job};
+use crate::memory::RawBuffer;
+use crate::pinned::PinnedBuffer;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::slice;
+
+/// Limits of the engine's own buffers that are freed but kept, with their attachments, for the next
+/// allocation of the same length: how many, and how many bytes in all.
+const MAX_SPARE: usize = 8;
+const MAX_SPARE_BYTES: usize = 32 << 20;
+/// Regions that devices have registered at the same time. Beyond it, the idle region that was used
+/// longest ago is unregistered, and registered again at its next use.
+pub(crate) const MAX_REGISTERED: usize = if cfg!(test) { 8 } else { 1024 };
+
+/// Name of a buffer. It may outlive the buffer; every access by a stale id fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferId {
+    slot: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Counts the buffers that the slot has had, so that ids of earlier ones are stale.
+    generation: u32,
+    raw: Option<RawBuffer>,
+    /// Number of readers, or [`WRITTEN`] while the bytes are borrowed for writing.
+    readers: Cell<u32>,
+    /// Allocation of a buffer of the engine's own: a `Box` as a raw pointer, because moving a `Box`
+    /// would invalidate pointers to its bytes.
+    allocation: Option<NonNull<[u8]>>,
+    /// Registrations, one for each device.
+    attachments: Vec<Attachment>,
+    /// Ranges that a peer's device was allowed to write to and has not reported as written.
+    exposed: Vec<Range<usize>>,
+    /// Slot of the region that the memory is part of, whose attachments are used instead of own ones.
+    part_of: Option<u32>,
+    region: Option<RegionUse>,
+}
+
+/// Use of a region by buffers inside it.
+#[derive(Clone, Copy, Debug, Default)]
+struct RegionUse {
+    /// Number of lent buffers that use its attachments.
+    users: u32,
+    /// Value of [`BufferTable::region_uses`] at its last use.
+    last_used: u64,
+}
+
+impl Slot {
+    fn free() -> Slot {
+        Slot {
+            generation: 0,
+            raw: None,
+            readers: Cell::new(0),
+            allocation: None,
+            attachments: Vec::new(),
+            exposed: Vec::new(),
+            part_of: None,
+            region: None,
+        }
+    }
+
+    /// Drops all attachments, then frees an own allocation, so that no device can reach freed memory.
+    fn close(&mut self) {
+        debug_assert!(self.readers.get() == 0, "memory is taken back while it is used");
+        self.detach();
+        self.exposed.clear();
+        if let Some(allocation) = self.allocation.take() {
+            // SAFETY: `allocate` has taken a box apart for it, and nothing points to its bytes any
+            // more: no borrow is left, and devices have dropped their registrations.
+            drop(unsafe { Box::from_raw(allocation.as_ptr()) });
+        }
+    }
+
+    /// Drops the registrations of all devices.
+    fn detach(&mut self) {
+        self.attachments.drain(..).for_each(Attachment::end);
+    }
+}
+
+/// Closes buffers that still exist when the lock is dropped, in the same order: devices first, then
+/// memory.
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Value of [`Slot::readers`] while the bytes are borrowed for writing.
+const WRITTEN: u32 = u32::MAX;
+
+/// Buffers that are lent to the engine, and the engine's own.
+///
+/// Bytes are accessed by closures, so that no reference outlives the lock. An access returns `None`
+/// instead of calling the closure where it could alias: within another access to the same buffer
+/// (unless both only read), and to bytes that are [exposed](BufferTable::expose) to a peer's device.
+#[derive(Default)]
+pub struct BufferTable {
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<u32>>,
+    /// Slots of regions.
+    regions: RefCell<Vec<u32>>,
+    /// Slots of freed own buffers that are kept, the latest last.
+    spare: RefCell<Vec<u32>>,
+    /// Attachments to be made by a thread that has released the lock.
+    jobs: RefCell<Vec<Job>>,
+    /// Count of uses of all regions: the clock by which the idle ones are ordered.
+    region_uses: Cell<u64>,
+}
+
+impl std::fmt::Debug for BufferTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BufferTable").field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the pointers are to bytes that any thread may use while they are lent, and they are
+// followed only by the holder of the lock, or by a job (see there).
+unsafe impl Send for BufferTable {}
+
+impl BufferTable {
+    pub(crate) fn insert(&self, raw: RawBuffer) -> BufferId {
+        let mut slots = self.slots.borrow_mut();
+        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            slots.push(Slot::free());
+            // 2^32 slots would not fit into memory.
+            (slots.len() - 1) as u32
+        });
+        let slot = &mut slots[index as usize];
+        slot.raw = Some(raw);
+        BufferId { slot: index, generation: slot.generation }
+    }
+
+    /// Removes a buffer, whose ids are stale from here on. Does nothing for a stale id.
+    pub(crate) fn remove(&self, buffer: BufferId) {
+        let mut slots = self.slots.borrow_mut();
+        let Some(slot) = slots.get_mut(buffer.slot as usize) else { return };
+        if slot.generation != buffer.generation || slot.raw.take().is_none() {
+            return;
+        }
+        slot.generation = slot.generation.wrapping_add(1);
+        let is_exposed = !slot.exposed.is_empty();
+        let (part_of, was_region) = (slot.part_of.take(), slot.region.take().is_some());
+        slot.close();
+        if let Some(region) = part_of.and_then(|region| slots.get_mut(region as usize)) {
+            if let Some(region_use) = &mut region.region {
+                region_use.users -= 1;
+            }
+            // A peer that was allowed to write and has not done so could still write later.
+            if is_exposed {
+                region.detach();
+            }
+        }
+        if was_region {
+            self.regions.borrow_mut().retain(|region| *region != buffer.slot);
+            let parts = slots.iter_mut().filter(|slot| slot.part_of == Some(buffer.slot));
+            parts.for_each(|part| part.part_of = None);
+        }
+        self.free.borrow_mut().push(buffer.slot);
+    }
+
+    /// Allocates a buffer of the engine's own: `length` bytes, all zero, until they are
+    /// [freed](BufferTable::free). Reuses a spare one of this length, with its attachments.
+    pub fn allocate(&self, length: usize) -> BufferId {
+        let spare = self.take_spare(length);
+        let allocation = match spare {
+            Some((_, allocation)) => allocation,
+            None => NonNull::from(Box::leak(vec![0; length].into_boxed_slice())),
+        };
+        let raw = RawBuffer { first: allocation.as_ptr().cast(), length, writable: true };
+        match spare {
+            Some((index, _)) => {
+                // SAFETY: the bytes are the table's own and no buffer's yet, and no peer's device
+                // may write to them: `free` keeps no buffer with exposed bytes.
+                unsafe { raw.first.write_bytes(0, length) };
+                let slot = &mut self.slots.borrow_mut()[index as usize];
+                slot.raw = Some(raw);
+                BufferId { slot: index, generation: slot.generation }
+            }
+            None => {
+                let buffer = self.insert(raw);
+                self.slots.borrow_mut()[buffer.slot as usize].allocation = Some(allocation);
+                buffer
+            }
+        }
+    }
+
+    /// Frees a buffer from [`BufferTable::allocate`]. If devices have registered it, it is kept as a
+    /// spare for a while. Does nothing for a buffer that a caller lends, and for one that is being
+    /// accessed.
+    pub fn free(&self, buffer: BufferId) {
+        let mut slots = self.slots.borrow_mut();
+        let Some(slot) = slots.get_mut(buffer.slot as usize) else { return };
+        let is_own = slot.generation == buffer.generation && slot.allocation.is_some();
+        if !is_own || slot.raw.is_none() || slot.readers.get() != 0 {
+            return;
+        }
+        let length = slot.raw.map_or(0, |raw| raw.length);
+        if slot.attachments.is_empty() || !slot.exposed.is_empty() || length > MAX_SPARE_BYTES {
+            drop(slots);
+            return self.remove(buffer);
+        }
+        slot.raw = None;
+        slot.generation = slot.generation.wrapping_add(1);
+        let mut spare = self.spare.borrow_mut();
+        spare.push(buffer.slot);
+        let bytes = |slots: &[Slot], spare: &[u32]| -> usize {
+            let spare = spare.iter().filter_map(|index| slots[*index as usize].allocation);
+            spare.map(|allocation| allocation.len()).sum()
+        };
+        while spare.len() > MAX_SPARE || bytes(&slots, &spare) > MAX_SPARE_BYTES {
+            let oldest = spare.remove(0);
+            slots[oldest as usize].close();
+            self.free.borrow_mut().push(oldest);
+        }
+    }
+
+    /// Takes the latest spare buffer of this length.
+    fn take_spare(&self, length: usize) -> Option<(u32, NonNull<[u8]>)> {
+        let (slots, mut spare) = (self.slots.borrow(), self.spare.borrow_mut());
+        let fitting = |index: &u32| {
+            let allocation = slots[*index as usize].allocation;
+            allocation.filter(|allocation| allocation.len() == length)
+        };
+        let position = spare.iter().rposition(|index| fitting(index).is_some())?;
+        let index = spare.remove(position);
+        Some((index, fitting(&index)?))
+    }
+
+    /// Returns the length of a buffer in bytes, or `None` for a stale id.
+    pub fn length(&self, buffer: BufferId) -> Option<usize> {
+        self.raw(buffer).map(|raw| raw.length)
+    }
+
+    #[inline]
+    fn raw(&self, buffer: BufferId) -> Option<RawBuffer> {
+        let slots = self.slots.borrow();
+        let slot = slots.get(buffer.slot as usize)?;
+        if slot.generation == buffer.generation { slot.raw } else { None }
+    }
+
+    /// Runs `reads` on a range of bytes. Returns `None` if the range is not inside the buffer, or
+    /// [aliases](BufferTable).
+    #[inline]
+    pub fn read<R>(
+        &self,
+        buffer: BufferId,
+        range: Range<usize>,
+        reads: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        let raw = within(self.raw(buffer)?, &range)?;
+        let one_more = |readers| (readers < WRITTEN - 1).then(|| readers + 1);
+        let _borrow = self.borrow(buffer, &range, one_more)?;
+        // SAFETY: `within` has checked that the range is inside the memory, which is lent: its owner
+        // has promised not to write to it, and waits for the lock to take it back. `borrow` has
+        // checked that no device may write there, and prevents writes through this table meanwhile.
+        Some(reads(unsafe { slice::from_raw_parts(raw.first, raw.length) }))
+    }
+
+    /// Runs `writes` on a range of bytes. Returns `None` if the range is not inside the buffer or
+    /// [aliases](BufferTable), or the buffer was lent read-only.
+    #[inline]
+    pub fn write<R>(
+        &self,
+        buffer: BufferId,
+        range: Range<usize>,
+        writes: impl FnOnce(&mut [u8]) -> R,
+    ) -> Option<R> {
+        let raw = within(self.raw(buffer)?, &range)?;
+        if !raw.writable {
+            return None;
+        }
+        let _borrow = self.borrow(buffer, &range, |readers| (readers == 0).then_some(WRITTEN))?;
+        // SAFETY: as in `read`, and lent exclusively; `borrow` makes this the only access.
+        Some(writes(unsafe { slice::from_raw_parts_mut(raw.first, raw.length) }))
+    }
+
+    /// Runs `works` on two ranges of one buffer, of which the first, `into`, is written and the
+    /// second, `from`, is read. Returns `None` where [`BufferTable::write`] does, and if the ranges
+    /// overlap.
+    pub fn read_write<R>(
+        &self,
+        buffer: BufferId,
+        (into, from): (Range<usize>, Range<usize>),
+        works: impl FnOnce(&mut [u8], &[u8]) -> R,
+    ) -> Option<R> {
+        if into.start < from.end && from.start < into.end {
+            return None;
+        }
+        let raw = within(self.raw(buffer)?, &from)?;
+        // `write` checks only its own range for exposed bytes; this checks `from`.
+        drop(self.borrow(buffer, &from, Some)?);
+        self.write(buffer, into, |into| {
+            // SAFETY: as in `read`, and `write` has made this the only access to the buffer. The two
+            // ranges have no byte in common, and no device may write to either. The slices do not
+            // cover the bytes between them, which may be exposed.
+            works(into, unsafe { slice::from_raw_parts(raw.first, raw.length) })
+        })
+    }
+
+    /// Allows a peer's device to write to a range: from here on it cannot be read or written here
+    /// until [`BufferTable::conceal`]. Returns false, and changes nothing, if the range is not inside
+    /// the buffer, the buffer was lent read-only, or it is being accessed.
+    pub fn expose(&self, buffer: BufferId, range: Range<usize>) -> bool {
+        let is_writable =
+            self.raw(buffer).and_then(|raw| within(raw, &range)).is_some_and(|raw| raw.writable);
+        let mut slots = self.slots.borrow_mut();
+        let Some(slot) = slots.get_mut(buffer.slot as usize).filter(|_| is_writable) else {
+            return false;
+        };
+        let is_free = slot.readers.get() == 0;
+        if is_free {
+            slot.exposed.push(range);
+        }
+        is_free
+    }
+
+    /// Ends [`BufferTable::expose`] for a range, because the peer has reported that it has written
+    /// the bytes and will not write again. The report is trusted, as the peer's writes to shared
+    /// memory are: a peer that writes all the same changes bytes while they are read.
+    pub fn conceal(&self, buffer: BufferId, range: &Range<usize>) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(buffer.slot as usize);
+        if let Some(slot) = slot.filter(|slot| slot.generation == buffer.generation)
+            && let Some(at) = slot.exposed.iter().position(|exposed| exposed == range)
+        {
+            slot.exposed.swap_remove(at);
+        }
+    }
+
+    /// Passes the attachment of device `key` to `uses`, with the offset at which the buffer begins in
+    /// the attached memory.
+    ///
+    /// The first call requests the attachment and returns [`Attached::Pending`]: a thread that has
+    /// released the lock runs `makes`, and later calls find the result. It is dropped before the
+    /// memory returns to its owner. For a buffer inside a region the whole region is attached, once.
+    /// All attachments of one key have one type. Neither closure may use the table.
+    pub fn with_attachment<A: Any + Send, R>(
+        &self,
+        buffer: BufferId,
+        key: usize,
+        makes: impl FnOnce(PinnedBuffer) -> Option<A> + Send + 'static,
+        uses: impl FnOnce(&A, usize) -> R,
+    ) -> Attached<R> {
+        let Some(raw) = self.raw(buffer) else { return Attached::Unavailable };
+        let mut slots = self.slots.borrow_mut();
+        let holder = self.attachment_holder(&mut slots, buffer.slot, raw);
+        let Some(whole) = slots[holder as usize].raw else { return Attached::Unavailable };
+        let known = slots[holder as usize].attachments.iter().find(|known| known.key == key);
+        if let Some(known) = known {
+            return known.with(|made| uses(made, raw.first.addr() - whole.first.addr()));
+        }
+        if slots[holder as usize].region.is_some() {
+            self.evict_regions(&mut slots, holder);
+        }
+        let memory = (whole.first, whole.length, whole.writable);
+        let (attachment, job) = Attachment::begin(key, memory, makes);
+        slots[holder as usize].attachments.push(attachment);
+        self.jobs.borrow_mut().push(job);
+        Attached::Pending
+    }
+
+    /// Returns the slot that holds the attachments for a buffer: that of the region that the buffer
+    /// is inside of, or its own.
+    fn attachment_holder(&self, slots: &mut [Slot], index: u32, raw: RawBuffer) -> u32 {
+        let slot = &slots[index as usize];
+        if slot.region.is_some() || (slot.part_of.is_none() && !slot.attachments.is_empty()) {
+            return index;
+        }
+        let found = slot.part_of.or_else(|| {
+            let regions = self.regions.borrow();
+            regions.iter().rev().copied().find(|region| {
+                slots[*region as usize].raw.is_some_and(|region| region.contains(raw))
+            })
+        });
+        let Some(region) = found else { return index };
+        let is_first = slots[index as usize].part_of.replace(region).is_none();
+        self.region_uses.set(self.region_uses.get() + 1);
+        if let Some(region_use) = &mut slots[region as usize].region {
+            region_use.users += u32::from(is_first);
+            region_use.last_used = self.region_uses.get();
+        }
+        region
+    }
+
+    /// Detaches idle regions, least recently used first, until one more region, `newcomer`, may be
+    /// attached within [`MAX_REGISTERED`].
+    fn evict_regions(&self, slots: &mut [Slot], newcomer: u32) {
+        loop {
+            let regions = self.regions.borrow();
+            let attached = regions.iter().copied().filter(|index| {
+                *index != newcomer && !slots[*index as usize].attachments.is_empty()
+            });
+            let attached: Vec<u32> = attached.collect();
+            let idle =
+                |index: &u32| slots[*index as usize].region.filter(|region| region.users == 0);
+            let oldest =
+                attached.iter().filter_map(|index| Some((idle(index)?.last_used, *index))).min();
+            match oldest {
+                Some((_, oldest)) if attached.len() >= MAX_REGISTERED => {
+                    slots[oldest as usize].detach();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Inserts a region, see [`EngineLock::register_raw`](crate::EngineLock::register_raw).
+    pub(crate) fn insert_region(&self, raw: RawBuffer) -> BufferId {
+        let buffer = self.insert(raw);
+        self.region_uses.set(self.region_uses.get() + 1);
+        let region_use = RegionUse { users: 0, last_used: self.region_uses.get() };
+        self.slots.borrow_mut()[buffer.slot as usize].region = Some(region_use);
+        self.regions.borrow_mut().push(buffer.slot);
+        buffer
+    }
+
+    /// Whether lent buffers use the attachments of a region.
+    pub(crate) fn is_in_use(&self, region: BufferId) -> bool {
+        let slots = self.slots.borrow();
+        let slot =
+            slots.get(region.slot as usize).filter(|slot| slot.generation == region.generation);
+        slot.and_then(|slot| slot.region).is_some_and(|region| region.users > 0)
+    }
+
+    /// Takes the jobs, to be run by a thread that has released the lock.
+    pub(crate) fn take_jobs(&self) -> Option<Vec<Job>> {
+        let mut jobs = self.jobs.borrow_mut();
+        (!jobs.is_empty()).then(|| std::mem::take(&mut *jobs))
+    }
+
+    /// Begins an access to a range. `also` returns the new value of [`Slot::readers`], or `None` if
+    /// the access is not allowed beside those of the present value.
+    #[inline]
+    fn borrow(
+        &self,
+        buffer: BufferId,
+        range: &Range<usize>,
+        also: impl FnOnce(u32) -> Option<u32>,
+    ) -> Option<Borrow<'_>> {
+        let slots = self.slots.borrow();
+        let slot = slots.get(buffer.slot as usize)?;
+        // The bytes of a region are for its owner to access, not for the engine.
+        if slot.region.is_some() || slot.exposed.iter().any(|exposed| overlap(exposed, range)) {
+            return None;
+        }
+        let before = slot.readers.get();
+        slot.readers.set(also(before)?);
+        Some(Borrow { table: self, slot: buffer.slot, before })
+    }
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn within(raw: RawBuffer, range: &Range<usize>) -> Option<RawBuffer> {
+    if range.start > range.end || range.end > raw.length {
+        return None;
+    }
+    if raw.length == 0 {
+        let first = std::ptr::NonNull::dangling().as_ptr();
+        return Some(RawBuffer { first, ..raw });
+    }
+    // SAFETY: the offset is not beyond the end of the memory.
+    let first = unsafe { raw.first.add(range.start) };
+    Some(RawBuffer { first, length: range.len(), writable: raw.writable })
+}
+
+/// Access in progress; dropping it restores the reader count.
+struct Borrow<'t> {
+    table: &'t BufferTable,
+    slot: u32,
+    before: u32,
+}
+
+impl Drop for Borrow<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.table.slots.borrow().get(self.slot as usize) {
+            slot.readers.set(self.before);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Memory that an RDMA device reads and writes without the processor.
+
+use std::sync::Arc;
+
+/// Memory of a lent buffer, handed to the closure that registers it with a device
+/// ([`BufferTable::with_attachment`](crate::BufferTable::with_attachment)). The memory stays in
+/// place until this is dropped.
+///
+/// The registration must own this value and drop it with itself: if it still exists after its
+/// attachment was dropped, the process aborts, since a device could write into memory that its owner
+/// uses again.
+#[derive(Debug)]
+pub struct PinnedBuffer {
+    first: *mut u8,
+    length: usize,
+    writable: bool,
+    _alive: Arc<()>,
+}
+
+// SAFETY: an address of bytes that any thread may use while this exists; `PinnedBuffer` itself
+// never follows it.
+unsafe impl Send for PinnedBuffer {}
+
+impl PinnedBuffer {
+    pub(crate) fn new(
+        first: *mut u8,
+        length: usize,
+        writable: bool,
+        alive: Arc<()>,
+    ) -> PinnedBuffer {
+        PinnedBuffer { first, length, writable, _alive: alive }
+    }
+
+    /// Returns the address of the first byte, which is not valid for an empty buffer.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.first
+    }
+
+    /// Returns the length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the memory may be written to.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
