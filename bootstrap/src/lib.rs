@@ -13,27 +13,22 @@
 //! unasked (`client`, `client/news`): machine, blocking and async calls, commands; and the rank table (`table`,
 //! `table/pair`, `rank-table.schema.json`, `rank-table.example.json`).
 
-pub mod awake;
-pub mod callback;
-mod chain;
+pub mod cleanup_report;
 pub mod client;
-pub mod crowd;
+pub mod deadline;
 pub mod env;
+mod error_chain;
 pub mod exit_status;
 pub mod frame;
 pub mod id;
 pub mod inventory;
 pub mod job;
-pub mod library;
-pub mod mesh;
-pub mod names;
-pub mod oob;
-mod path;
-pub mod reaped;
-pub mod secure;
-pub mod table;
+pub mod protocol;
+pub mod rank_table;
+pub mod rendezvous;
+pub mod security;
+mod serde_path;
+pub mod shell_safe;
 mod transitions;
-pub mod tree;
-pub mod wire;
 
-pub use chain::chain;
+pub use error_chain::error_chain;

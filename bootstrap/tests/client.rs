@@ -1,15 +1,15 @@
 //! Both kinds of client, against an agent's machine behind a real socket.
 #![expect(clippy::unwrap_used, reason = "what does not hold is to end the test")]
 
-use rlaunch_bootstrap::client::wire::{FromRank, HelloRefusal, Reply, ToRank, Token};
+use rlaunch_bootstrap::client::messages::{FromRank, HelloRefusal, Reply, ToRank, Token};
 use rlaunch_bootstrap::client::{AsyncClient, Client, ClientError, Credentials};
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::tree::Time;
-use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::tree::message::{Broken, MAX_BLOB};
-use rlaunch_bootstrap::tree::node::{CallId, ClientId, Input, Node, Output, Refusal};
-use rlaunch_bootstrap::tree::shape::Shape;
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::message::{Broken, MAX_BLOB};
+use rlaunch_bootstrap::rendezvous::node::{CallId, ClientId, Input, Node, Output, Refusal};
+use rlaunch_bootstrap::rendezvous::shape::Shape;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -13,7 +13,7 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;

@@ -3,8 +3,8 @@
 //! A call may be dropped before it is answered. It counts as made: a rank that gave up a barrier
 //! has arrived at it.
 
-use super::conversation::{Conversation, READ, WELCOME_TIMEOUT};
 use super::request::{self, Answered, ClockOffset, Request};
+use super::session::{Conversation, READ, WELCOME_TIMEOUT};
 use super::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io;

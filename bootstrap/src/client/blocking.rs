@@ -1,8 +1,8 @@
 //! Calls that return when they are answered.
 
-use super::conversation::{Conversation, READ, WELCOME_TIMEOUT};
-use super::news::News;
+use super::events::News;
 use super::request::{self, Answered, ClockOffset, Request};
+use super::session::{Conversation, READ, WELCOME_TIMEOUT};
 use super::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 //! The calls as commands, so that shell scripts in ranks can coordinate.
 
 use super::{Client, ClientError, parse_seconds};
-use crate::chain;
+use crate::error_chain;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ pub fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(Some(output)) => print(&output),
         Ok(None) => ExitCode::from(NO_SUCH_KEY),
         Err(error) => {
-            complain(&format!("{}\n", chain(&error)));
+            complain(&format!("{}\n", error_chain(&error)));
             let timed_out = matches!(error, ClientError::TimedOut { .. });
             ExitCode::from(if timed_out { TIMED_OUT } else { FAILED })
         }

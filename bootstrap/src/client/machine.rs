@@ -1,9 +1,9 @@
 //! A rank's side of the conversation, without the socket.
 
-use super::news::News;
-use super::wire::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
+use super::events::News;
+use super::messages::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
 use crate::id::{JobId, Rank};
-use crate::tree::node::Call;
+use crate::rendezvous::node::Call;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 

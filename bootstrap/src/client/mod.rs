@@ -1,6 +1,6 @@
 //! How a rank talks to its agent: barriers, gathers, keys, aborts, the root's clock.
 //!
-//! In reading order: what crosses the socket ([`wire`], [`news`]), the rank's side of it without a socket
+//! In reading order: what crosses the socket ([`messages`], [`events`]), the rank's side of it without a socket
 //! ([`machine`]), the calls over a blocking socket ([`Client`]) or on tokio ([`AsyncClient`], with
 //! the feature `tokio`), and as commands for shell scripts ([`command`]).
 
@@ -8,11 +8,11 @@
 mod asynchronous;
 mod blocking;
 pub mod command;
-mod conversation;
+pub mod events;
 pub mod machine;
-pub mod news;
+pub mod messages;
 mod request;
-pub mod wire;
+mod session;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
@@ -21,14 +21,14 @@ pub use request::ClockOffset;
 
 use crate::env;
 use crate::id::{JobId, Rank};
-use crate::tree::codec::CodecError;
-use crate::tree::gathered::BadGather;
-use crate::tree::message::{Broken, Missing};
-use crate::tree::node::Refusal;
+use crate::rendezvous::codec::CodecError;
+use crate::rendezvous::gathered::BadGather;
+use crate::rendezvous::message::{Broken, Missing};
+use crate::rendezvous::node::Refusal;
+use messages::{HelloRefusal, Token};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
-use wire::{HelloRefusal, Token};
 
 /// Why a call did not do what it should.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! The calls that a rank can make, each with how its answer is read; the same for every client.
 
 use super::ClientError;
-use super::wire::Reply;
-use crate::tree::gathered::Gathered;
-use crate::tree::message::{Key, Kind};
-use crate::tree::node::Call;
+use super::messages::Reply;
+use crate::rendezvous::gathered::Gathered;
+use crate::rendezvous::message::{Key, Kind};
+use crate::rendezvous::node::Call;
 use bytes::Bytes;
 use std::time::Duration;
 

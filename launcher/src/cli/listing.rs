@@ -243,7 +243,7 @@ mod tests {
         std::fs::write(&path, file.unwrap_or_default()).unwrap();
         let (lists, exclude) = (owned(lists), owned(exclude));
         let typed = Typed { lists: &lists, files: &files, exclude: &exclude };
-        let listing = Listing::of(&typed).map_err(|error| report::chain(&error))?;
+        let listing = Listing::of(&typed).map_err(|error| report::error_chain(&error))?;
         let text = as_hostfile(&listing);
         Ok(text.replace(&path.display().to_string(), "F").replace('\n', "; "))
     }

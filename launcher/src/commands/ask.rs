@@ -15,7 +15,7 @@ use crate::console::waiting::Roster;
 use crate::hosts::addresses::Choice;
 use crate::hosts::{self, Host};
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::wire::{FrameReader, HelloScanner};
+use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ impl Way {
         // A login has a deadline of its own, which waits for a passphrase to be typed.
         let answer = match self.routes.to(host, &self.roster).await {
             Ok(route) => tokio::time::timeout(HOST_TIMEOUT, self.answer(host, route)).await,
-            Err(error) => Ok(Err(report::chain(&error))),
+            Err(error) => Ok(Err(report::error_chain(&error))),
         };
         self.roster.arrived(&host.to_string());
         let late = |_| Err(format!("no answer within {} s", HOST_TIMEOUT.as_secs()));
@@ -109,7 +109,7 @@ impl Way {
     }
 
     async fn answer(&self, host: &Host, route: Route) -> Result<Vec<u8>, String> {
-        let text = |error: &dyn std::error::Error| report::chain(error);
+        let text = |error: &dyn std::error::Error| report::error_chain(error);
         self.roster.set(&host.to_string(), route.stage());
         let placed = self.delivery.place(&route).await;
         let agent = placed.map_err(|error| text(&route.explain(error)))?;

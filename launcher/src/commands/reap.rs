@@ -6,7 +6,7 @@ use crate::connect::agent::store::AGENT;
 use crate::connect::route::Container;
 use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
-use rlaunch_bootstrap::reaped::Reaped;
+use rlaunch_bootstrap::cleanup_report::Reaped;
 
 /// Reaps on every host at once and prints one line for each.
 pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {

@@ -1,7 +1,7 @@
 //! Where agents call whose shell gives them no stdin, and where their hosts get them.
 //!
 //! It listens before the first agent starts, since the command that starts one says where, and until
-//! the last has come. A command line says nothing that is secret: see [`rlaunch_bootstrap::callback`].
+//! the last has come. A command line says nothing that is secret: see [`rlaunch_bootstrap::security::callback`].
 
 mod door;
 #[cfg(test)]
@@ -15,9 +15,9 @@ pub(crate) use door::{Called, Expected};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
-use rlaunch_bootstrap::callback::{OwnKey, PublicKey, address_word};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::{InterfaceAddress, PortRange};
+use rlaunch_bootstrap::security::callback::{OwnKey, PublicKey, address_word};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpListener, TcpSocket};

@@ -2,7 +2,7 @@
 //! output has.
 
 use bytes::Bytes;
-use rlaunch_bootstrap::wire::{self, ToAgent, WireError};
+use rlaunch_bootstrap::protocol::control::{self, ToAgent, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -96,7 +96,7 @@ impl Outbox {
         if let ToAgent::End { now: true } = message {
             self.at_once.send_replace(true);
         }
-        let frame = match wire::encode(message) {
+        let frame = match control::encode(message) {
             Ok(frame) => frame,
             Err(error) => return tracing::error!("{error}"),
         };
@@ -110,7 +110,7 @@ impl Outbox {
 
     /// Passes on what another agent has said, which counts as not handled until it is written.
     pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Reserved>) {
-        match wire::encode(message) {
+        match control::encode(message) {
             Ok(frame) => self.queue(frame.into(), said),
             Err(error) => tracing::error!("{error}"),
         }
@@ -118,7 +118,7 @@ impl Outbox {
 
     /// Sends something whose size the user decides.
     pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), WireError> {
-        self.send_frame(wire::encode(message)?.into());
+        self.send_frame(control::encode(message)?.into());
         Ok(())
     }
 

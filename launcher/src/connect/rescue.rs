@@ -4,8 +4,8 @@
 use crate::connect::channel::{AgentChannel, Ending, Incoming};
 use crate::connect::route::{CONTAINER_GONE, Program, RemoteCommand, Route};
 use crate::console::deadline;
+use rlaunch_bootstrap::cleanup_report;
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_bootstrap::reaped;
 use std::time::Duration;
 use tokio::process::Command;
 
@@ -112,8 +112,8 @@ async fn next_words(channel: &mut AgentChannel) -> Option<String> {
 fn judge(words: &str) -> Reaped {
     let Some(last) = words.lines().last() else { return Reaped::Unreachable };
     match last.parse() {
-        Ok(clean @ reaped::Reaped::Clean { .. }) => Reaped::Clean(clean.to_string()),
-        Ok(reaped::Reaped::Left(processes)) => Reaped::Left(processes),
+        Ok(clean @ cleanup_report::Reaped::Clean { .. }) => Reaped::Clean(clean.to_string()),
+        Ok(cleanup_report::Reaped::Left(processes)) => Reaped::Left(processes),
         Err(_) if last == CONTAINER_GONE => Reaped::Clean(last.to_owned()),
         Err(_) => Reaped::Unclear(last.to_owned()),
     }

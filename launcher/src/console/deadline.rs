@@ -1,6 +1,6 @@
 //! Time limits for what this process waits for, while it runs.
 
-use rlaunch_bootstrap::awake;
+use rlaunch_bootstrap::deadline;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 /// A limit for several steps together. It begins anew if this process stood still meanwhile: what is
 /// waited for may have come without being read yet.
 #[derive(Debug)]
-pub(crate) struct Deadline(awake::Deadline);
+pub(crate) struct Deadline(deadline::Deadline);
 
 fn now() -> std::time::Instant {
     Instant::now().into_std()
@@ -17,12 +17,12 @@ fn now() -> std::time::Instant {
 
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Deadline {
-        Deadline(awake::Deadline::after(limit, now()))
+        Deadline(deadline::Deadline::after(limit, now()))
     }
 
     /// The same, looked at in between as well: a standstill that ends before it is due is noticed.
     pub(crate) fn often(self) -> Deadline {
-        Deadline(self.0.often(awake::LOOK))
+        Deadline(self.0.often(deadline::LOOK))
     }
 
     /// The time for all steps.
@@ -80,7 +80,7 @@ pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::wire::OVERSLEPT;
+    use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
     use std::future::pending;
 
     const LIMIT: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_stood_still_waits_once_more() {
-        let still = LIMIT + 2 * OVERSLEPT;
+        let still = LIMIT + 2 * SUSPENSION_THRESHOLD;
         let started = Instant::now();
         let looks_late = async {
             std::thread::sleep(still);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(deadline.keep(pending::<()>()).await, None);
         assert_eq!(deadline.left(), Duration::ZERO);
 
-        std::thread::sleep(2 * OVERSLEPT);
+        std::thread::sleep(2 * SUSPENSION_THRESHOLD);
         let started = Instant::now();
         assert_eq!(deadline.keep(pending::<()>()).await, None);
         assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());

@@ -5,7 +5,7 @@
 //! around, a thousand lines. What rlaunch prints passes through here, so these are
 //! seen and do nothing. The output of ranks does not: it is the program's, and goes through as it is.
 
-use rlaunch_bootstrap::names::is_invisible;
+use rlaunch_bootstrap::shell_safe::is_invisible;
 use std::borrow::Cow;
 use std::fmt::Write;
 

@@ -5,7 +5,7 @@ use crate::console::exit::Exit;
 use crate::console::open_files;
 use crate::console::printable;
 use anstyle::{AnsiColor, Style};
-pub(crate) use rlaunch_bootstrap::chain;
+pub(crate) use rlaunch_bootstrap::error_chain;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +36,7 @@ impl Failed {
 
     /// From a typed error: its causes follow it on the same line.
     pub(crate) fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
-        let message = chain(error);
+        let message = error_chain(error);
         let hint = open_files::hint(&message);
         Failed::new(exit, message).hint(hint)
     }

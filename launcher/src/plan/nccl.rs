@@ -18,7 +18,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
-use rlaunch_bootstrap::table::Transport as Speaks;
+use rlaunch_bootstrap::rank_table::Transport as Speaks;
 
 /// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \

@@ -20,7 +20,7 @@ use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::rdma::{
     Gid, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
 };
-use rlaunch_bootstrap::table::{Nic, Transport};
+use rlaunch_bootstrap::rank_table::{Nic, Transport};
 use std::fmt;
 use std::net::IpAddr;
 

@@ -16,7 +16,7 @@ use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
-use rlaunch_bootstrap::table::RankNic;
+use rlaunch_bootstrap::rank_table::RankNic;
 use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};

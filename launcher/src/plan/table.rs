@@ -4,8 +4,10 @@ use crate::console::columns;
 use crate::plan::setup::{Options, Seen, Setup, Transport};
 use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::mesh::Settings;
-use rlaunch_bootstrap::table::{Marks, NodeRow, PairRule, RankRow, RankTable, Rules, TableError};
+use rlaunch_bootstrap::protocol::mesh::Settings;
+use rlaunch_bootstrap::rank_table::{
+    Marks, NodeRow, PairRule, RankRow, RankTable, Rules, TableError,
+};
 
 /// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
 pub(crate) fn build(
@@ -86,7 +88,7 @@ mod tests {
     use rlaunch_bootstrap::id::JobId;
     use rlaunch_bootstrap::inventory::Inventory;
     use rlaunch_bootstrap::inventory::pci::Distance;
-    use rlaunch_bootstrap::table::{Nic, RankNic, Transport as Speaks};
+    use rlaunch_bootstrap::rank_table::{Nic, RankNic, Transport as Speaks};
     use std::net::IpAddr;
 
     fn build_for(hosts: &str, addresses: &[[u8; 4]]) -> Result<RankTable, TableError> {

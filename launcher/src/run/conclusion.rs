@@ -12,7 +12,7 @@ use crate::run::output::{self, Written};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::wire::Receipt;
+use rlaunch_bootstrap::protocol::control::Receipt;
 use std::time::Duration;
 
 /// How long the last output may take to be written once the user has had enough.

@@ -38,10 +38,10 @@ use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::library::{Library, LibraryPlace};
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSetup};
-use rlaunch_bootstrap::library::{Library, LibraryPlace};
-use rlaunch_bootstrap::oob::OobPlan;
-use rlaunch_bootstrap::wire::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::rendezvous::oob::OobPlan;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -174,7 +174,7 @@ impl NodeError {
 
     fn hint(&self, host: &str) -> Option<String> {
         // Whatever failed for that has nothing else to be cured.
-        open_files::hint(&report::chain(self)).or_else(|| match self {
+        open_files::hint(&report::error_chain(self)).or_else(|| match self {
             NodeError::Route(error) => error.hint(host),
             NodeError::Deliver(error) => error.hint(host),
             NodeError::Local(_) => None,
@@ -295,7 +295,8 @@ async fn gather(
 }
 
 fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
-    let line = |(host, error): &(Host, NodeError)| format!("{host}: {}", report::chain(error));
+    let line =
+        |(host, error): &(Host, NodeError)| format!("{host}: {}", report::error_chain(error));
     let exit = failures.iter().map(|(_, error)| error.exit()).min_by_key(|exit| exit.0);
     let exit = exit.unwrap_or(Exit::HOST);
     let mut failed = match failures {
@@ -462,7 +463,7 @@ impl Crew {
             let ports = own.map(|(_, port)| port.clone()).collect();
             let horovod = joined.horovod.get(node.id.index()).copied();
             let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
-            messages.push(wire::encode(&message).map_err(|error| {
+            messages.push(control::encode(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
             })?);
         }
@@ -582,7 +583,7 @@ fn preload_frames(job: &JobSpec) -> Result<Vec<Bytes>, Failed> {
         let content = std::fs::read(&preload.source).map_err(|error| failed(&error))?;
         let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
         for data in parts.map(<[u8]>::to_vec) {
-            let frame = wire::encode(&ToAgent::File { index, data });
+            let frame = control::encode(&ToAgent::File { index, data });
             frames.push(frame.map_err(|error| failed(&error))?.into());
         }
     }

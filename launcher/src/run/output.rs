@@ -24,7 +24,7 @@ use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
 use crate::run::record::Kept;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
+use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -242,7 +242,7 @@ impl Thread {
         }
         let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
         if let Some(unwritten) = unwritten {
-            report::warn(&report::chain(unwritten));
+            report::warn(&report::error_chain(unwritten));
         }
     }
 

@@ -14,7 +14,7 @@ use crate::plan::map::RankMap;
 use crate::plan::setup::Setup;
 use crate::run::show::{self, ToldRow};
 use rlaunch_bootstrap::env::redacted;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -22,14 +22,14 @@ use crate::run::mesh::{Offer, prove};
 use crate::run::session::{Event, What};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::library::LibraryPlace;
-use rlaunch_bootstrap::mesh::{Cost, Outcome};
-use rlaunch_bootstrap::oob::{Attempt, AttemptOutcome, EdgeReport, ParentPeer};
-use rlaunch_bootstrap::table::RankTable;
-use rlaunch_bootstrap::tree::Time;
-use rlaunch_bootstrap::tree::server::{Input, Output, Server};
-use rlaunch_bootstrap::tree::shape::Shape;
-use rlaunch_bootstrap::wire::{FromAgent, ToAgent};
+use rlaunch_bootstrap::job::library::LibraryPlace;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::mesh::{Cost, Outcome};
+use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::coordinator::{Input, Output, Server};
+use rlaunch_bootstrap::rendezvous::oob::{Attempt, AttemptOutcome, EdgeReport, ParentPeer};
+use rlaunch_bootstrap::rendezvous::shape::Shape;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -370,7 +370,7 @@ impl Gathering {
     fn too_late(&mut self, crew: &Crew) -> Failed {
         let now = self.relay.now();
         self.relay.server.handle_timeout(now);
-        let seconds = rlaunch_bootstrap::tree::server::JOIN_TIMEOUT.as_secs();
+        let seconds = rlaunch_bootstrap::rendezvous::coordinator::JOIN_TIMEOUT.as_secs();
         let absent: Vec<String> = self.relay.server.absent().map(|node| crew.host(node)).collect();
         let message = match absent.is_empty() {
             true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),

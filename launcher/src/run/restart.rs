@@ -9,11 +9,11 @@ use crate::run::events::Record;
 use crate::run::job_run::JobRun;
 use crate::run::live_recorded;
 use crate::run::signals::Signals;
-use rlaunch_bootstrap::client::wire::Token;
+use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::secure::Secret;
+use rlaunch_bootstrap::security::handshake::Secret;
 
 /// So many ids are tried for one that leads to other ports; every second one does.
 const MOST_IDS: usize = 64;

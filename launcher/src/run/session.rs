@@ -12,7 +12,9 @@ use crate::run::output::Output;
 use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::wire::{self, BEAT, FrameReader, FromAgent, MAX_FRAME, ToAgent, WireError};
+use rlaunch_bootstrap::protocol::control::{
+    self, BEAT, FrameReader, FromAgent, MAX_FRAME, ToAgent, WireError,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -218,7 +220,7 @@ impl Session {
 /// Writes commands as they come and a beat every so often; ends the channel's input when nobody
 /// can command any more.
 async fn write_commands(mut writer: Writer, mut orders: OutboxReceiver) {
-    let beat = wire::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
+    let beat = control::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -247,7 +249,7 @@ mod tests {
     use crate::connect::outbox::{Outbox, UNREAD};
     use crate::run::output;
     use rlaunch_bootstrap::id::Rank;
-    use rlaunch_bootstrap::wire::Stream;
+    use rlaunch_bootstrap::protocol::control::Stream;
     use std::pin::pin;
     use std::task::{Context, Waker};
 
@@ -275,7 +277,7 @@ mod tests {
         let source = (Rank(7), Stream::Stdout);
         let (rank, stream) = source;
         let said = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
-        session.frames.push(&wire::encode(&said).unwrap());
+        session.frames.push(&control::encode(&said).unwrap());
         session.take_frames().await
     }
 
@@ -307,11 +309,11 @@ mod tests {
         session.events = events;
         let said = FromAgent::RankEvent { rank: Rank(0), text: "x".repeat(1 << 20) };
         for _ in 0..20 {
-            session.frames.push(&wire::encode(&said).unwrap());
+            session.frames.push(&control::encode(&said).unwrap());
         }
         // Small frames are not free.
         for _ in 0..UNHANDLED / size_of::<Event>() {
-            session.frames.push(&wire::encode(&FromAgent::Suspended).unwrap());
+            session.frames.push(&control::encode(&FromAgent::Suspended).unwrap());
         }
         let mut reading = pin!(session.take_frames());
         let mut looked = Context::from_waker(Waker::noop());

@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::wire::{self, MAX_STDIN, ToAgent, stdin_cost};
+use rlaunch_bootstrap::protocol::control::{self, MAX_STDIN, ToAgent, stdin_cost};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -187,7 +187,7 @@ impl Feeder {
 
     /// The same to every node that reads; nothing means the end.
     fn send(&self, data: &[u8]) {
-        let frame = match wire::encode(&ToAgent::Stdin(data.to_vec())) {
+        let frame = match control::encode(&ToAgent::Stdin(data.to_vec())) {
             Ok(frame) => Bytes::from(frame),
             Err(error) => return tracing::error!("{error}"),
         };
@@ -211,7 +211,7 @@ mod tests {
     use crate::connect::outbox::OutboxReceiver;
     use crate::hosts;
     use crate::job::stdin::Readers;
-    use rlaunch_bootstrap::wire::{FrameReader, STDIN_WINDOW};
+    use rlaunch_bootstrap::protocol::control::{FrameReader, STDIN_WINDOW};
     use std::time::Instant;
 
     /// Limit for what must come. It is wide, since a machine may stand still for seconds.

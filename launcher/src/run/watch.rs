@@ -17,12 +17,12 @@ use crate::run::preflight_report;
 use crate::run::rendezvous::Relay;
 use crate::run::session::{Event, What};
 use crate::run::signals::{self, Asked, Signals};
-use rlaunch_bootstrap::client::news;
+use rlaunch_bootstrap::client::events;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::Singleton;
-use rlaunch_bootstrap::tree::message::{MAX_TEXT, Missing};
-use rlaunch_bootstrap::tree::rank_set::RankSet;
-use rlaunch_bootstrap::wire::{FromAgent, ToAgent, Unserved};
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent, Unserved};
+use rlaunch_bootstrap::rendezvous::message::{MAX_TEXT, Missing};
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use std::time::{Duration, Instant};
 
 /// What nodes may take beyond the grace to end their ranks and say so.
@@ -216,7 +216,7 @@ impl<'a> Watch<'a> {
         self.first_failure.observe(exit);
         if !status.success() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
-            let news = news::News::RankFailed { rank, status, ends };
+            let news = events::News::RankFailed { rank, status, ends };
             match ends {
                 true => self.end(Reason::Rank, news),
                 false => self.crew.tell_all(&ToAgent::News(news)),
@@ -237,7 +237,7 @@ impl<'a> Watch<'a> {
     /// Ranks that wait for one that has ended would wait for ever, where the two have never met.
     fn tell_who_left(&mut self) {
         let (ranks, _) = std::mem::take(&mut self.left);
-        self.crew.tell_all(&ToAgent::News(news::News::RanksLeft { ranks }));
+        self.crew.tell_all(&ToAgent::News(events::News::RanksLeft { ranks }));
     }
 
     /// Programs that have waited have what they waited for.
@@ -257,7 +257,7 @@ impl<'a> Watch<'a> {
             report::warn(&lost.message);
         } else {
             let how = how.chars().take(MOST_WORDS).collect();
-            self.end(Reason::Lost(lost), news::News::NodeLost { node, how });
+            self.end(Reason::Lost(lost), events::News::NodeLost { node, how });
         }
     }
 
@@ -272,7 +272,7 @@ impl<'a> Watch<'a> {
         let hint = "an rlaunch that is suspended or cut off looks like one that is gone; \
                     --node-timeout says for how long hosts wait";
         let lost = self.crew.lost(node, &how).hint(Some(hint));
-        self.end(Reason::Lost(lost), news::News::NodeLost { node, how });
+        self.end(Reason::Lost(lost), events::News::NodeLost { node, how });
     }
 
     /// The two may have lost each other because one of them is about to be lost to everybody: that
@@ -335,7 +335,7 @@ impl<'a> Watch<'a> {
             }
             Some(News::Dead(what, nodes)) => {
                 // Whoever waits for what went that way waits in vain.
-                let news = ToAgent::News(news::News::LinkDown { nodes, what });
+                let news = ToAgent::News(events::News::LinkDown { nodes, what });
                 nodes.iter().for_each(|node| self.crew.tell(*node, &news));
             }
             Some(News::Up(line)) => {
@@ -409,7 +409,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Ranks that wait for others learn why before they are told to end.
-    fn end(&mut self, reason: Reason, news: news::News) {
+    fn end(&mut self, reason: Reason, news: events::News) {
         let now = Instant::now();
         self.first_failure.ending(now);
         self.crew.tell_all(&ToAgent::News(news));
@@ -420,9 +420,9 @@ impl<'a> Watch<'a> {
 }
 
 /// What ranks are told where no rank, node or link is to blame.
-fn ending(why: impl Into<String>) -> news::News {
+fn ending(why: impl Into<String>) -> events::News {
     let why: String = why.into();
-    news::News::Ending { why: why.chars().take(MOST_WORDS).collect() }
+    events::News::Ending { why: why.chars().take(MOST_WORDS).collect() }
 }
 
 /// Waits until it is over; for ever without one.

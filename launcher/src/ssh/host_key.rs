@@ -194,7 +194,7 @@ impl Client {
             StrictHostKeyChecking::No => {
                 // A key that cannot be recorded is no reason to fail: ssh goes on as well.
                 if let Err(error) = self.new.accept(&new) {
-                    tracing::warn!("{}", report::chain(&error));
+                    tracing::warn!("{}", report::error_chain(&error));
                 }
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! The suite as a rank. Rank 0 says how it went.
 
-use rlaunch_comm::{Communicator, Op, chain};
+use rlaunch_comm::{Communicator, Op, error_chain};
 use rlaunch_comm_suite as suite;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 fn part(words: &[&str]) -> Result<Option<String>, String> {
     let comm = Communicator::from_env().map_err(|error| {
         let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        format!("{}{hint}", chain(&error))
+        format!("{}{hint}", error_chain(&error))
     })?;
     let (me, size) = (comm.rank(), comm.size());
     let cases = |cases: Vec<suite::Case>| {

@@ -1,10 +1,10 @@
 //! What strangers can say to a launcher's port, and what a host can print in place of a hello.
 
 use crate::{parts, whole};
-use rlaunch_bootstrap::callback::{
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::security::callback::{
     Announcement, AnnouncementScanner, Caller, MAX_OPENING, Opening, OwnKey, PublicKey,
 };
-use rlaunch_bootstrap::id::NodeId;
 use std::sync::LazyLock;
 
 static LAUNCHER: LazyLock<Option<OwnKey>> = LazyLock::new(|| OwnKey::generate().ok());

@@ -2,18 +2,18 @@
 
 use crate::{parts, whole};
 use bytes::Bytes;
+use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::client::machine::{Client, Phase};
-use rlaunch_bootstrap::client::news::News;
-use rlaunch_bootstrap::client::wire::{
+use rlaunch_bootstrap::client::messages::{
     CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
 };
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::tree::Time;
-use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::tree::message::{Key, Kind};
-use rlaunch_bootstrap::tree::node::{Call, CallId, ClientId, Input, Node, Output};
-use rlaunch_bootstrap::tree::shape::Shape;
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::message::{Key, Kind};
+use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Input, Node, Output};
+use rlaunch_bootstrap::rendezvous::shape::Shape;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! What launcher and agent send each other through SSH.
 
 use crate::{parts, whole};
-use rlaunch_bootstrap::client::news::News;
+use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::library::LibraryPlace;
 use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup};
-use rlaunch_bootstrap::library::LibraryPlace;
-use rlaunch_bootstrap::wire::{
+use rlaunch_bootstrap::protocol::control::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! The library for ranks, as it arrives at a node.
 
-use rlaunch_bootstrap::library::{Archive, ArchivedFile};
+use rlaunch_bootstrap::job::library::{Archive, ArchivedFile};
 use std::path::{Component, Path};
 
 /// What can be read is written alike, and its files stay below its directory or are refused.

@@ -2,7 +2,7 @@
 
 use crate::frames::{read, stream};
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{
+use rlaunch_bootstrap::protocol::mesh::{
     EndTold, Endpoints, Limits, LocalEnd, Path, PathTold, Round, Settings, ToProver,
 };
 use std::time::Duration;

@@ -2,7 +2,9 @@
 
 use crate::{parts, whole};
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::secure::{Dialler, Established, Listener, Parties, Secret, Step};
+use rlaunch_bootstrap::security::handshake::{
+    Dialler, Established, Listener, Parties, Secret, Step,
+};
 
 const PARTIES: Parties = Parties { job: JobId(7), from: NodeId(2), to: NodeId(1) };
 

@@ -1,7 +1,7 @@
 //! The rank table: a program may read one from anywhere.
 
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 
 /// The first ranks whose pairs are looked at.
 const LOOKED_AT: u32 = 6;

@@ -3,16 +3,16 @@
 
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::tree::Time;
-use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::tree::gathered::{Gathered, record};
-use rlaunch_bootstrap::tree::link::{Frame, Head, Link};
-use rlaunch_bootstrap::tree::message::{Key, Kind, Message, Operation, Packet};
-use rlaunch_bootstrap::tree::node::{Call, CallId, ClientId, Input, Node, Output};
-use rlaunch_bootstrap::tree::payload::Payload;
-use rlaunch_bootstrap::tree::rank_set::RankSet;
-use rlaunch_bootstrap::tree::server::{self, Server};
-use rlaunch_bootstrap::tree::shape::Shape;
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::coordinator::{self, Server};
+use rlaunch_bootstrap::rendezvous::gathered::{Gathered, record};
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head, Link};
+use rlaunch_bootstrap::rendezvous::message::{Key, Kind, Message, Operation, Packet};
+use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Input, Node, Output};
+use rlaunch_bootstrap::rendezvous::payload::Payload;
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
+use rlaunch_bootstrap::rendezvous::shape::Shape;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -237,10 +237,10 @@ pub(crate) fn server(data: &[u8]) {
     for act in data.chunks_exact(3) {
         let (a, b) = (NodeId(u32::from(act[1] % 11)), NodeId(u32::from(act[2] % 11)));
         let input = match act[0] % 5 {
-            0 => server::Input::Joined { node: a, relayed: act[2].is_multiple_of(2) },
-            1 => server::Input::TableEverywhere { node: a },
-            2 => server::Input::Broke { node: a, peer: b },
-            3 => server::Input::Relay { from: a, to: b },
+            0 => coordinator::Input::Joined { node: a, relayed: act[2].is_multiple_of(2) },
+            1 => coordinator::Input::TableEverywhere { node: a },
+            2 => coordinator::Input::Broke { node: a, peer: b },
+            3 => coordinator::Input::Relay { from: a, to: b },
             _ => {
                 server.handle_timeout(Time(u64::from(act[1]) << 28));
                 continue;
@@ -248,15 +248,19 @@ pub(crate) fn server(data: &[u8]) {
         };
         let phase = server.phase();
         match server.handle(input) {
-            Ok(()) => drop(matches!(input, server::Input::Joined { .. }).then(|| joined.insert(a))),
+            Ok(()) => {
+                if matches!(input, coordinator::Input::Joined { .. }) {
+                    joined.insert(a);
+                }
+            }
             Err(_) => assert_eq!(server.phase(), phase),
         }
         while let Some(output) = server.poll_output() {
             match output {
-                server::Output::Ready => ready += 1,
-                server::Output::Relayed { child, .. } => assert!(relayed.insert(child)),
-                server::Output::Carry { to } => assert!(to.0 < nodes),
-                server::Output::Failed => {}
+                coordinator::Output::Ready => ready += 1,
+                coordinator::Output::Relayed { child, .. } => assert!(relayed.insert(child)),
+                coordinator::Output::Carry { to } => assert!(to.0 < nodes),
+                coordinator::Output::Failed => {}
             }
         }
         assert!(ready == 0 || ready == 1 && joined.len() == nodes as usize - 1);

@@ -4,9 +4,9 @@ use crate::scenario::{Fault, Scenario};
 use crate::script::{self, Step};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::tree::gathered::{Gathered, RECORD_HEADER};
-use rlaunch_bootstrap::tree::message::{Broken, Kind, Message, Operation, Packet};
-use rlaunch_bootstrap::tree::node::{Answer, CallId, Tidings};
+use rlaunch_bootstrap::rendezvous::gathered::{Gathered, RECORD_HEADER};
+use rlaunch_bootstrap::rendezvous::message::{Broken, Kind, Message, Operation, Packet};
+use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, Tidings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs of more ranks are compared in part.

@@ -1,4 +1,4 @@
-//! The tree of agents in virtual time: the real machines of `rlaunch_bootstrap::tree`, a network
+//! The tree of agents in virtual time: the real machines of `rlaunch_bootstrap::rendezvous`, a network
 //! that delays, breaks and partitions, nodes that are slow or die, ranks that leave early, hang or
 //! abort. Everything follows from one seed, and what must always hold is checked at every step.
 //!

@@ -1,6 +1,6 @@
 //! Faults put into the machines on purpose: a simulation that does not notice them is no proof.
 //!
-//! Each is a change of the text of `bootstrap/src/tree`, so the machines themselves know nothing of
+//! Each is a change of the text of `bootstrap/src/rendezvous`, so the machines themselves know nothing of
 //! it. `cargo lab sim --mutations` applies one after the other to a copy and runs seeds until the
 //! mutant is caught.
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub struct Mutation {
     /// What is wrong then.
     pub name: &'static str,
-    /// Below `bootstrap/src/tree`.
+    /// Below `bootstrap/src/rendezvous`.
     pub file: &'static str,
     /// What is there, once.
     pub from: &'static str,
@@ -222,7 +222,7 @@ impl Copy {
     }
 
     fn try_out(&self, mutation: &Mutation, seeds: u64) -> io::Result<String> {
-        let file = self.directory.path().join("bootstrap/src/tree").join(mutation.file);
+        let file = self.directory.path().join("bootstrap/src/rendezvous").join(mutation.file);
         let sound = fs::read_to_string(&file)?;
         if sound.matches(mutation.from).count() != 1 {
             return Ok("has no place any more".to_owned());
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn every_mutation_still_has_its_place() {
-        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bootstrap/src/tree");
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bootstrap/src/rendezvous");
         for mutation in MUTATIONS {
             let text = std::fs::read_to_string(tree.join(mutation.file)).unwrap();
             let places = text.matches(mutation.from).count();

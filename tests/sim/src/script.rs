@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::tree::message::{Key, Kind};
-use rlaunch_bootstrap::tree::node::Call;
+use rlaunch_bootstrap::rendezvous::message::{Key, Kind};
+use rlaunch_bootstrap::rendezvous::node::Call;
 use std::time::Duration;
 
 /// A step of the program.

@@ -6,12 +6,12 @@ use crate::script::Step;
 use fastrand::Rng;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::tree::Time;
-use rlaunch_bootstrap::tree::link::{Frame, Head, Link};
-use rlaunch_bootstrap::tree::message::Kind;
-use rlaunch_bootstrap::tree::node::{Answer, CallId, ClientId, Input, Node, Output, Tidings};
-use rlaunch_bootstrap::tree::payload::Payload;
-use rlaunch_bootstrap::tree::shape::Shape;
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head, Link};
+use rlaunch_bootstrap::rendezvous::message::Kind;
+use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, ClientId, Input, Node, Output, Tidings};
+use rlaunch_bootstrap::rendezvous::payload::Payload;
+use rlaunch_bootstrap::rendezvous::shape::Shape;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
@@ -363,7 +363,7 @@ impl<'a> World<'a> {
                 }
             }
             Some(Fault::Abort(_)) => {
-                let call = rlaunch_bootstrap::tree::node::Call::Abort("enough".into());
+                let call = rlaunch_bootstrap::rendezvous::node::Call::Abort("enough".into());
                 self.ranks[rank.index()].gone = true;
                 return self.handle(id, Input::Call(rank, call_id(rank, u64::MAX), call));
             }

@@ -29,7 +29,7 @@ pub use api::scope::{Request, Scope};
 pub use api::start::StartError;
 pub use collectives::{choice, reduce, schedule};
 pub use connect::{Listener, NoRdma, Unmet, Unreached, WireUpError};
-pub use rlaunch_bootstrap::chain;
+pub use rlaunch_bootstrap::error_chain;
 #[doc(hidden)]
 pub use testing::fuzz;
 pub use testing::sim;

@@ -8,9 +8,9 @@ use crate::end::End;
 use crate::fault;
 use crate::link::{Link, Remote};
 use crate::workers;
-use rlaunch_bootstrap::awake::Deadline;
+use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{self, EndTold, Fault, Path, PathTold, Round, Step};
+use rlaunch_bootstrap::protocol::mesh::{self, EndTold, Fault, Path, PathTold, Round, Step};
 use rlaunch_verbs::{
     Connected, Endpoint, Listener, Mtu, Prepared, QueuePair, Request, Route, Settings, VerbsError,
 };
@@ -282,7 +282,7 @@ impl Manner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::wire::OVERSLEPT;
+    use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 
     const LIMIT: Duration = Duration::from_millis(50);
 
@@ -302,6 +302,6 @@ mod tests {
 
     #[test]
     fn a_process_that_stood_still_tries_again() {
-        assert!(tries(2 * OVERSLEPT) > 1);
+        assert!(tries(2 * SUSPENSION_THRESHOLD) > 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Frames from the agent and to it, over stdin and stdout.
 
-use rlaunch_bootstrap::mesh::{FromProver, ToProver};
-use rlaunch_bootstrap::wire::{FrameReader, WireError, encode};
+use rlaunch_bootstrap::protocol::control::{FrameReader, WireError, encode};
+use rlaunch_bootstrap::protocol::mesh::{FromProver, ToProver};
 use std::io::{self, Read, Write};
 use std::process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

@@ -2,7 +2,7 @@
 
 use crate::fault;
 use crate::path::Words;
-use rlaunch_bootstrap::mesh::{BLOCK, EndTold, Fault, LocalEnd, Step};
+use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndTold, Fault, LocalEnd, Step};
 use rlaunch_verbs::{
     CompletionQueue, Context, Depth, Device, Listener, MemoryRegion, Part, PortAttributes,
     ProtectionDomain, Resources, VerbsError,

@@ -1,6 +1,6 @@
 //! Why something does not work, for whoever reads the launcher's report.
 
-use rlaunch_bootstrap::mesh::{Fault, Step};
+use rlaunch_bootstrap::protocol::mesh::{Fault, Step};
 use rlaunch_verbs::{Context, VerbsError};
 use std::error::Error;
 use std::fs::{self, File};

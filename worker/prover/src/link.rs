@@ -2,7 +2,7 @@
 
 use crate::end::{BEAT, End};
 use crate::path::Words;
-use rlaunch_bootstrap::mesh::{EndTold, Path, PathTold};
+use rlaunch_bootstrap::protocol::mesh::{EndTold, Path, PathTold};
 use rlaunch_verbs::{Buffer, Completion, Connected, QueuePair, VerbsError};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The prover: makes queue pairs to other nodes, proves that they carry, and watches some of them.
 //!
 //! An agent starts one per job on its node, as `rlaunch-prover NODE`, with the number that peers
-//! know the node by. They talk over its stdin and stdout as [`rlaunch_bootstrap::mesh`] says. It
+//! know the node by. They talk over its stdin and stdout as [`rlaunch_bootstrap::protocol::mesh`] says. It
 //! ends with its stdin.
 
 mod connect;
@@ -19,8 +19,8 @@ mod workers;
 use conversation::{ConversationError, Heard, Inbox, say};
 use link::Link;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{Endpoints, FromProver, ToProver};
-use rlaunch_bootstrap::wire::WireError;
+use rlaunch_bootstrap::protocol::control::WireError;
+use rlaunch_bootstrap::protocol::mesh::{Endpoints, FromProver, ToProver};
 use round::{Connected, Prepared};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -11,7 +11,7 @@
 //! The end that dials sends first: iWARP counts on it. Each end reads once its own token is back,
 //! and stays open afterwards, because the peer may still be reading.
 
-use rlaunch_bootstrap::mesh::{Fault, Limits, Step};
+use rlaunch_bootstrap::protocol::mesh::{Fault, Limits, Step};
 use std::time::{Duration, Instant};
 
 /// What ends write to each other; zero is nothing.

@@ -5,8 +5,8 @@ use crate::fault;
 use crate::link::{Link, Request};
 use crate::path::{Deadlines, Machine, Words};
 use crate::turns::Turns;
-use rlaunch_bootstrap::mesh::{Fault, Limits, Outcome, Proved, Step};
-use rlaunch_bootstrap::wire::OVERSLEPT;
+use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
+use rlaunch_bootstrap::protocol::mesh::{Fault, Limits, Outcome, Proved, Step};
 use rlaunch_verbs::{Completion, VerbsError};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Clock {
     /// What it shows at `now`. It is looked at all the time.
     fn look(&mut self, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.looked);
-        if since > OVERSLEPT {
+        if since > SUSPENSION_THRESHOLD {
             self.still += since;
         }
         self.looked = now;

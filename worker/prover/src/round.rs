@@ -7,7 +7,7 @@ use crate::link::Link;
 use crate::prove;
 use crate::workers;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{
+use rlaunch_bootstrap::protocol::mesh::{
     Cost, EndTold, Endpoints, Fault, LocalEnd, Outcome, Path, PathTold, Round, Step,
 };
 use rlaunch_verbs::{Listener, Prepared as Receives, QueuePair};

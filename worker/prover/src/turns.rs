@@ -4,7 +4,7 @@
 //! for nothing, and keep paths to other peers waiting: they end as it did, without being tried.
 
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::Fault;
+use rlaunch_bootstrap::protocol::mesh::Fault;
 use std::collections::HashMap;
 
 /// The places of one end.
@@ -63,7 +63,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::mesh::Step;
+    use rlaunch_bootstrap::protocol::mesh::Step;
 
     const A: NodeId = NodeId(1);
     const B: NodeId = NodeId(2);

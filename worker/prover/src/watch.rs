@@ -4,8 +4,8 @@
 use crate::end::End;
 use crate::fault;
 use crate::link::{Link, Request};
-use rlaunch_bootstrap::mesh::{Step, Watched};
-use rlaunch_bootstrap::wire::OVERSLEPT;
+use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
+use rlaunch_bootstrap::protocol::mesh::{Step, Watched};
 use rlaunch_verbs::{Completion, DeviceEvent, VerbsError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ impl Watch {
         if soon || self.paths.is_empty() {
             return Vec::new();
         }
-        let is_late = |looked| now - looked > self.look_every() + OVERSLEPT;
+        let is_late = |looked| now - looked > self.look_every() + SUSPENSION_THRESHOLD;
         if self.looked.is_some_and(is_late) {
             // What it has not heard while it did not run it could not have heard.
             self.paths.iter_mut().for_each(|path| path.beats.heard_at = now);

@@ -16,11 +16,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{
+use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
+use rlaunch_bootstrap::protocol::mesh::{
     Cost, Endpoints, FromProver, Limits, LocalEnd, Outcome, Path, Round, Settings, Step, ToProver,
     Watched,
 };
-use rlaunch_bootstrap::wire::{FrameReader, encode};
 use std::env;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -26,8 +26,10 @@ use crate::say::complain;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::client;
 use rlaunch_bootstrap::job::{Job, Problem};
-use rlaunch_bootstrap::tree::payload::Payload;
-use rlaunch_bootstrap::wire::{BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent};
+use rlaunch_bootstrap::protocol::control::{
+    BEAT, BEATS_LOST, FromAgent, PROTOCOL_VERSION, ToAgent,
+};
+use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -459,7 +461,7 @@ impl Agent {
                 Some(Input::Message(ToAgent::News(news))) => tree.tell_ranks(&news),
                 Some(input) => {
                     if let Some(why) = ending(&input) {
-                        tree.tell_ranks(&client::news::News::Ending { why });
+                        tree.tell_ranks(&client::events::News::Ending { why });
                     }
                     self.pass_on(input, ranks);
                 }

@@ -16,7 +16,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
-use rlaunch_bootstrap::awake::{Deadline, LOOK};
+use rlaunch_bootstrap::deadline::{Deadline, LOOK};
 use rlaunch_sys::Fork;
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;

@@ -7,7 +7,7 @@ use crate::node::cache;
 use crate::say::complain;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
-use rlaunch_bootstrap::tree::payload::Payload;
+use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};

@@ -1,15 +1,15 @@
 //! An agent whose shell gives it no stdin: it announces a key on stdout, which is still heard, and
-//! dials the launcher. See [`rlaunch_bootstrap::callback`].
+//! dials the launcher. See [`rlaunch_bootstrap::security::callback`].
 
 use crate::network::frames::Source;
 use crate::network::outbox::Sink;
-use rlaunch_bootstrap::callback::{
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::protocol::control::PROTOCOL_VERSION;
+use rlaunch_bootstrap::rendezvous::oob::AttemptOutcome;
+use rlaunch_bootstrap::security::callback::{
     Announcement, CallError, Caller, Conversation, HANDSHAKE, OwnKey, PublicKey, parse_address_word,
 };
-use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::oob::AttemptOutcome;
-use rlaunch_bootstrap::secure::SecureError;
-use rlaunch_bootstrap::wire::PROTOCOL_VERSION;
+use rlaunch_bootstrap::security::handshake::SecureError;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -6,7 +6,7 @@ use crate::network::frames::{self, Arrival, Source};
 use crate::network::outbox::{self, Outbox, Sink};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rlaunch_bootstrap::wire::{HELLO_MAGIC, ToAgent};
+use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, ToAgent};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

@@ -1,6 +1,6 @@
 //! Frames out of a byte stream, until it ends.
 
-use rlaunch_bootstrap::wire::FrameReader;
+use rlaunch_bootstrap::protocol::control::FrameReader;
 use serde::de::DeserializeOwned;
 use std::io;
 use tokio::io::AsyncReadExt;

@@ -8,8 +8,8 @@
 use crate::network::oob::ports::HeldPort;
 use crate::network::socket_owner::owner;
 use crate::say::complain;
-use rlaunch_bootstrap::tree::node::Answer;
-use rlaunch_bootstrap::tree::payload::Payload;
+use rlaunch_bootstrap::rendezvous::node::Answer;
+use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_horovod::{self as horovod, Refusal, Request, RequestReader, Store};
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -2,7 +2,7 @@
 
 use crate::say::complain;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::wire::{self, FromAgent, Stream};
+use rlaunch_bootstrap::protocol::control::{self, FromAgent, Stream};
 use std::io;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
@@ -85,7 +85,7 @@ impl Outbox {
 
 /// `false` when the channel is gone.
 fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
-    match wire::encode(message) {
+    match control::encode(message) {
         Ok(frame) => queue.send(frame).is_ok(),
         Err(error) => {
             complain!("rlaunch-worker: {error}");

@@ -7,8 +7,8 @@ use crate::cleanup::workspace::Workspace;
 use crate::node::environment::Environment;
 use crate::say::complain;
 use bytes::Bytes;
-use rlaunch_bootstrap::client::news::{MOST_NEWS, News};
-use rlaunch_bootstrap::client::wire::{
+use rlaunch_bootstrap::client::events::{MOST_NEWS, News};
+use rlaunch_bootstrap::client::messages::{
     CLIENT_VERSION, FromRank, HelloRefusal, MAX_CALL, Reply, ToRank, Token,
 };
 use rlaunch_bootstrap::env::{
@@ -16,10 +16,10 @@ use rlaunch_bootstrap::env::{
 };
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{Job, Problem};
-use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::tree::node::{Answer, CallId, ClientId, Input};
-use rlaunch_bootstrap::tree::payload::Payload;
-use rlaunch_bootstrap::tree::rank_set::RankSet;
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, ClientId, Input};
+use rlaunch_bootstrap::rendezvous::payload::Payload;
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -361,9 +361,9 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::client::{Client, ClientError, Credentials};
     use rlaunch_bootstrap::id::NodeId;
-    use rlaunch_bootstrap::tree::Time;
-    use rlaunch_bootstrap::tree::node::{Node, Output};
-    use rlaunch_bootstrap::tree::shape::Shape;
+    use rlaunch_bootstrap::rendezvous::Time;
+    use rlaunch_bootstrap::rendezvous::node::{Node, Output};
+    use rlaunch_bootstrap::rendezvous::shape::Shape;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream as Blocking;
     use std::thread;
@@ -527,8 +527,8 @@ mod tests {
             FromRank::Hello { version: CLIENT_VERSION, job: JobId(1), rank: Rank(0), token: TOKEN },
             FromRank::Call {
                 request: 0,
-                call: rlaunch_bootstrap::tree::node::Call::Meet {
-                    kind: rlaunch_bootstrap::tree::message::Kind::Barrier,
+                call: rlaunch_bootstrap::rendezvous::node::Call::Meet {
+                    kind: rlaunch_bootstrap::rendezvous::message::Kind::Barrier,
                     name: "b".into(),
                     blob: vec![],
                     timeout: None,

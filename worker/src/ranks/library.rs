@@ -6,10 +6,10 @@ use crate::node::environment::Environment;
 use flate2::write::ZlibDecoder;
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PYTHONPATH, RLAUNCH_LIB};
-use rlaunch_bootstrap::job::{Application, Job};
-use rlaunch_bootstrap::library::{
+use rlaunch_bootstrap::job::library::{
     Archive, ArchivedFile, LIBRARY_PREFIX, Library, LibraryName, LibraryPlace, MAX_ARCHIVE, PYTHON,
 };
+use rlaunch_bootstrap::job::{Application, Job};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -12,7 +12,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
     Application, Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
 };
-use rlaunch_bootstrap::wire::Unserved;
+use rlaunch_bootstrap::protocol::control::Unserved;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -2,7 +2,7 @@
 
 use crate::network::outbox::{Outbox, Pen};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
+use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;

@@ -4,7 +4,7 @@
 use crate::cleanup::processes;
 use crate::node::elf;
 use nix::unistd::Pid;
-use rlaunch_bootstrap::wire::Unserved;
+use rlaunch_bootstrap::protocol::control::Unserved;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! memory, and keeps nothing else from the channel.
 
 use crate::network::outbox::Outbox;
-use rlaunch_bootstrap::wire::{FromAgent, STDIN_WINDOW, stdin_cost};
+use rlaunch_bootstrap::protocol::control::{FromAgent, STDIN_WINDOW, stdin_cost};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -101,7 +101,7 @@ async fn pass_on(
 mod tests {
     use super::*;
     use crate::network::outbox::Queue;
-    use rlaunch_bootstrap::wire::{FrameReader, MAX_STDIN};
+    use rlaunch_bootstrap::protocol::control::{FrameReader, MAX_STDIN};
     use std::io::{PipeReader, Read};
     use std::os::fd::OwnedFd;
     use std::time::Duration;

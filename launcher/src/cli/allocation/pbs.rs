@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_an_error() {
-        let said = |text: &str, each| rlaunch_bootstrap::chain(&of(text, each).unwrap_err());
+        let said = |text: &str, each| rlaunch_bootstrap::error_chain(&of(text, each).unwrap_err());
         assert!(said("a\nb c\n", None).ends_with("nodes:2: `c` is not understood"));
         assert!(said("", None).starts_with("the hosts of PBS_NODEFILE: "));
         assert_eq!(said("a\n", Some("many")), "PBS_NUM_PPN is `many`, which is no number of ranks");

@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_an_error() {
-        let said = |settings: &[(&str, &str)]| rlaunch_bootstrap::chain(&of(settings).unwrap_err());
+        let said =
+            |settings: &[(&str, &str)]| rlaunch_bootstrap::error_chain(&of(settings).unwrap_err());
         assert_eq!(
             said(&[(NODES, "n[1-")]),
             "the nodes of SLURM_JOB_NODELIST: `n[1-`: a bracket is not closed"

@@ -6,7 +6,7 @@ use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::{ConnectBy, HcaFilter};
 use crate::plan::setup::Transport;
 use clap::ArgAction;
-use rlaunch_bootstrap::mesh::Settings;
+use rlaunch_bootstrap::protocol::mesh::Settings;
 use std::path::PathBuf;
 use std::time::Duration;
 

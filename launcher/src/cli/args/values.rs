@@ -1,7 +1,7 @@
 //! What options' values mean.
 
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::wire::BEAT;
+use rlaunch_bootstrap::protocol::control::BEAT;
 
 pub(super) fn parse_job(text: &str) -> Result<String, String> {
     let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());

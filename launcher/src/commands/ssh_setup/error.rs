@@ -110,7 +110,7 @@ impl SetupError {
 
     /// The same of a host.
     pub(super) fn of(&self, host: &str) -> Failed {
-        let message = format!("{host}: {}", report::chain(self));
+        let message = format!("{host}: {}", report::error_chain(self));
         Failed::new(Exit::HOST, message).hint(self.hint(host))
     }
 }

@@ -10,7 +10,7 @@ use crate::connect::callback::Callbacks;
 use crate::connect::route::{self, Program, RemoteCommand, Route, RouteError};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::wire::{PROTOCOL_VERSION, WireError};
+use rlaunch_bootstrap::protocol::control::{PROTOCOL_VERSION, WireError};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

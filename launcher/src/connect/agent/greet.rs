@@ -5,12 +5,12 @@ use crate::connect::callback::{Callbacks, Called};
 use crate::connect::channel::{AgentChannel, Incoming};
 use crate::connect::route::Program;
 use crate::console::deadline;
-use rlaunch_bootstrap::callback::{Announcement, AnnouncementScanner};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::wire::{
+use rlaunch_bootstrap::protocol::control::{
     self, FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, ToAgent,
 };
+use rlaunch_bootstrap::security::callback::{Announcement, AnnouncementScanner};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) async fn greet(
     if calling.is_some() {
         // By this the agent knows that its stdin carries something. A channel that takes nothing
         // ends, or is one without stdin.
-        let beat = wire::encode(&ToAgent::Beat)?;
+        let beat = control::encode(&ToAgent::Beat)?;
         let _ = channel.writer.send(beat.into()).await;
     }
     let mut voice = Voice::default();

@@ -11,8 +11,10 @@ use crate::hosts::Host;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use rlaunch_bootstrap::library::{Archive, ArchivedFile, Digest, Library, LibraryName, PYTHON};
-use rlaunch_bootstrap::wire::{self, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::job::library::{
+    Archive, ArchivedFile, Digest, Library, LibraryName, PYTHON,
+};
+use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -128,7 +130,7 @@ impl Found {
 /// The parts, and the empty one that ends them.
 fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
     let parts = packed.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
-    let parts = parts.map(|part| wire::encode(&ToAgent::LibraryPart(part.to_vec())));
+    let parts = parts.map(|part| control::encode(&ToAgent::LibraryPart(part.to_vec())));
     parts.map(|frame| frame.map(Bytes::from).map_err(io::Error::other)).collect()
 }
 

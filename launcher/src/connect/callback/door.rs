@@ -6,11 +6,11 @@
 use super::turns::{Guest, Turns};
 use crate::connect::agent::store::AgentFile;
 use crate::console::deadline::Deadline;
-use rlaunch_bootstrap::callback::{
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::security::admission::Crowd;
+use rlaunch_bootstrap::security::callback::{
     Call, CallError, Conversation, Fetch, MAX_OPENING, Opening, OwnKey, PublicKey,
 };
-use rlaunch_bootstrap::crowd::Crowd;
-use rlaunch_bootstrap::id::NodeId;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

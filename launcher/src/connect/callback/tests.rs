@@ -1,8 +1,8 @@
 use super::door::Door;
 use super::*;
 use crate::connect::agent::store::Store;
-use rlaunch_bootstrap::callback::{Caller, HANDSHAKE, parse_address_word};
-use rlaunch_bootstrap::secure::SecureStream;
+use rlaunch_bootstrap::security::callback::{Caller, HANDSHAKE, parse_address_word};
+use rlaunch_bootstrap::security::handshake::SecureStream;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

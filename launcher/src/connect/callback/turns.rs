@@ -1,7 +1,7 @@
 //! Turns at being sent a file: a few for each address and some in total, and a bounded number of
 //! connections that wait for theirs. A host that asks has proved nothing, and may read slowly.
 
-use rlaunch_bootstrap::crowd::origin;
+use rlaunch_bootstrap::security::admission::origin;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,7 +4,7 @@ pub(crate) mod hostfile;
 pub(crate) mod ranges;
 
 use ranges::{MOST_HOSTS, RangeError};
-use rlaunch_bootstrap::names;
+use rlaunch_bootstrap::shell_safe;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -166,8 +166,8 @@ pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, Hos
     if user.as_deref().is_some_and(is_no_word) || is_no_word(name) {
         return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
     }
-    let bad_user = user.as_deref().filter(|user| !names::is_user(user));
-    if let Some(bad) = bad_user.or((!names::is_host(name)).then_some(name)) {
+    let bad_user = user.as_deref().filter(|user| !shell_safe::is_user(user));
+    if let Some(bad) = bad_user.or((!shell_safe::is_host(name)).then_some(name)) {
         return Err(HostsError::Shell { entry: entry.to_owned(), name: bad.to_owned() });
     }
     let names = match is_address {
@@ -180,7 +180,7 @@ pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, Hos
 }
 
 fn is_no_word(name: &str) -> bool {
-    let is_odd = |letter: char| letter.is_whitespace() || names::is_invisible(letter);
+    let is_odd = |letter: char| letter.is_whitespace() || shell_safe::is_invisible(letter);
     name.len() > LONGEST_NAME
         || name.starts_with('-')
         || name.contains(is_odd)

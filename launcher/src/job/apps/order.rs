@@ -6,7 +6,7 @@ use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::AwaitedPort;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

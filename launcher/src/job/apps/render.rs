@@ -11,7 +11,7 @@ use minijinja::{Environment, Template};
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{RankFile, WorkingDir};
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -3,8 +3,8 @@
 use super::paths::Proof;
 use super::show::Side;
 use super::verdict::Failure;
-use rlaunch_bootstrap::mesh::Step;
-use rlaunch_bootstrap::table::{Nic, RankTable, Transport};
+use rlaunch_bootstrap::protocol::mesh::Step;
+use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 
 /// The port that RoCE v2 packets go to, UDP.
 const ROCE_PORT: u16 = 4791;

@@ -1,7 +1,7 @@
 //! Which paths are proved: a pure function of the rank table.
 
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::table::{Connect, End, Pair, RankTable};
+use rlaunch_bootstrap::rank_table::{Connect, End, Pair, RankTable};
 use std::collections::BTreeSet;
 
 /// Up to so many ranks `--mesh auto` proves each pair of them.

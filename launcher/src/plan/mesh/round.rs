@@ -2,8 +2,8 @@
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{Limits, LocalEnd, Path, Round, Settings};
-use rlaunch_bootstrap::table::{End, RankTable};
+use rlaunch_bootstrap::protocol::mesh::{Limits, LocalEnd, Path, Round, Settings};
+use rlaunch_bootstrap::rank_table::{End, RankTable};
 use std::collections::BTreeMap;
 
 /// By node: the ends of `proofs` that are its own, numbered from `first`. Nodes that have none take

@@ -6,7 +6,7 @@ use crate::plan::selection::PortWishes;
 use crate::recorded::inventory;
 use crate::run::mesh::{LinkWatch, News};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::mesh::{Fault, Proved, Step, Watched};
+use rlaunch_bootstrap::protocol::mesh::{Fault, Proved, Step, Watched};
 
 /// A job, and what is found to be wrong with paths.
 struct Job {

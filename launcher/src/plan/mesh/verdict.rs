@@ -2,8 +2,8 @@
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{Fault, Outcome, Proved, Step};
-use rlaunch_bootstrap::table::End;
+use rlaunch_bootstrap::protocol::mesh::{Fault, Outcome, Proved, Step};
+use rlaunch_bootstrap::rank_table::End;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::console::exit::Exit;
 use crate::console::report::{self, Failed};
 use crate::plan::setup::Transport;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::{End, RankTable};
+use rlaunch_bootstrap::rank_table::{End, RankTable};
 use std::collections::BTreeSet;
 
 /// Lines about paths that do not work; the others are counted.

@@ -4,7 +4,7 @@ use crate::recorded::inventory;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Library;
 use rlaunch_bootstrap::inventory::rdma::Gid;
-use rlaunch_bootstrap::table::End;
+use rlaunch_bootstrap::rank_table::End;
 use std::net::IpAddr;
 use std::net::Ipv6Addr;
 

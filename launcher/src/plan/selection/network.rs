@@ -2,7 +2,7 @@
 //! through a port is bound to its interface, so routes of other interfaces do not matter.
 
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::table::{Nic, Transport};
+use rlaunch_bootstrap::rank_table::{Nic, Transport};
 use std::fmt;
 use std::net::IpAddr;
 

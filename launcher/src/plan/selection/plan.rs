@@ -3,7 +3,7 @@
 use super::{Leads, PortWishes, Reachable, usable};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::table::{End, Exception, Transport};
+use rlaunch_bootstrap::rank_table::{End, Exception, Transport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The ports of all nodes.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::net::{NetdevKind, Route};
 use rlaunch_bootstrap::inventory::rdma::GidKind;
-use rlaunch_bootstrap::table::{Connect, RankTable};
+use rlaunch_bootstrap::rank_table::{Connect, RankTable};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn nics(name: &str) -> Vec<Nic> {

@@ -6,7 +6,7 @@ use crate::console::report::Failed;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::plan::map::{MapBy, RankMap};
-use rlaunch_bootstrap::wire::ToAgent;
+use rlaunch_bootstrap::protocol::control::ToAgent;
 use std::collections::HashMap;
 
 /// Lines about hosts that lack something; the others are like them.

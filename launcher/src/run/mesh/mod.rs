@@ -16,9 +16,9 @@ use crate::plan::mesh::{Mesh, MeshOptions, Tried, round};
 use crate::plan::selection::Plan;
 use crate::run::crew::Crew;
 use crate::run::rendezvous::{Decided, Gathering};
-use rlaunch_bootstrap::mesh::{Limits, Settings};
-use rlaunch_bootstrap::table::RankTable;
-use rlaunch_bootstrap::wire::ToAgent;
+use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_bootstrap::protocol::mesh::{Limits, Settings};
+use rlaunch_bootstrap::rank_table::RankTable;
 use std::time::{Duration, Instant};
 
 /// With less time left than this nothing more is tried.

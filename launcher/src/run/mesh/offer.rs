@@ -9,8 +9,8 @@ use crate::plan::selection::Plan;
 use crate::run::crew::{Crew, Node};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::ProverFile;
-use rlaunch_bootstrap::wire::{self, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::protocol::mesh::ProverFile;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -87,11 +87,11 @@ impl Offer {
 }
 
 /// What names the file, then its parts.
-fn frames(content: &[u8]) -> Result<Vec<Bytes>, wire::WireError> {
+fn frames(content: &[u8]) -> Result<Vec<Bytes>, control::WireError> {
     let sha256 = Sha256::digest(content).into();
     let named = ToAgent::Prover(ProverFile { sha256, size: content.len() as u64 });
     let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
     let parts = parts.map(|part| ToAgent::ProverPart(part.to_vec()));
     let messages = std::iter::once(named).chain(parts);
-    messages.map(|message| wire::encode(&message).map(Bytes::from)).collect()
+    messages.map(|message| control::encode(&message).map(Bytes::from)).collect()
 }

@@ -8,9 +8,9 @@ use crate::plan::mesh::verdict::{Said, Verdict};
 use crate::plan::mesh::{Mesh, MeshOptions, round};
 use crate::run::crew::Crew;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::mesh::{Limits, Outcome, Settings, Watched};
-use rlaunch_bootstrap::table::RankTable;
-use rlaunch_bootstrap::wire::ToAgent;
+use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_bootstrap::protocol::mesh::{Limits, Outcome, Settings, Watched};
+use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! `--output-dir`: what each rank prints, in files of its own, every byte as it was written.
 
 use super::Source;
-use rlaunch_bootstrap::wire::Stream;
+use rlaunch_bootstrap::protocol::control::Stream;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -7,7 +7,7 @@
 
 use super::Source;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::wire::{MAX_OUTPUT, Stream};
+use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 

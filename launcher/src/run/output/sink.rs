@@ -4,7 +4,7 @@ use super::Source;
 use super::tags::Tags;
 use anstream::{AutoStream, ColorChoice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rlaunch_bootstrap::wire::Stream;
+use rlaunch_bootstrap::protocol::control::Stream;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;

@@ -129,7 +129,7 @@ fn time(stamp: Option<u64>) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rlaunch_bootstrap::wire::Stream;
+    use rlaunch_bootstrap::protocol::control::Stream;
 
     const OUT: Source = (Rank(0), Stream::Stdout);
 

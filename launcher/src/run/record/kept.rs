@@ -1,7 +1,7 @@
 //! How much of the ranks' output is kept: its beginning and its end.
 
 use crate::run::output::Source;
-use rlaunch_bootstrap::wire::Stream;
+use rlaunch_bootstrap::protocol::control::Stream;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 

@@ -139,7 +139,7 @@ impl Store {
 /// Keeps a record of this user's. A job is not worse for leaving none, so that is a warning.
 pub(crate) fn keep_or_warn(record: &JobRecord) {
     if let Err(error) = Store::of_user().and_then(|store| store.keep(record)) {
-        report::warn(&report::chain(&error));
+        report::warn(&report::error_chain(&error));
         error.hint().iter().for_each(|hint| report::hint(hint));
     }
 }

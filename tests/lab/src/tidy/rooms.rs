@@ -6,6 +6,29 @@ use super::sizes::Page;
 /// Orders by crate.
 pub(super) const ORDERS: &[Order] = &[
     Order {
+        krate: "bootstrap",
+        layers: &[
+            &[
+                &["id"],
+                &["exit_status"],
+                &["frame"],
+                &["error_chain"],
+                &["serde_path"],
+                &["transitions"],
+                &["shell_safe"],
+                &["cleanup_report"],
+                &["deadline"],
+                &["env"],
+            ],
+            &[&["inventory"], &["security"]],
+            &[&["rendezvous"]],
+            &[&["job"]],
+            &[&["rank_table"], &["client"]],
+            &[&["protocol"]],
+        ],
+        pending: None,
+    },
+    Order {
         krate: "launcher",
         layers: &[
             &[&["console"]],

@@ -11,7 +11,7 @@ use act::Act;
 use memory::Memory;
 use report::{BATCH, Row, Subject};
 use rlaunch_comm::raw::Kind;
-use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, chain};
+use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, error_chain};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", chain(&error));
+            eprintln!("error: {}", error_chain(&error));
             if let BenchError::Start(error) = &error
                 && let Some(hint) = error.hint()
             {

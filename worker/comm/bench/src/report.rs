@@ -3,7 +3,7 @@
 use crate::act::Act;
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::{Connect, RankTable};
+use rlaunch_bootstrap::rank_table::{Connect, RankTable};
 use rlaunch_comm::{ElementType, Op};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Why calls failed: as a number, and in words that stay until the thread's next failure.
 
 use crate::types::*;
-use rlaunch_comm::{Cause, CommError, StartError, chain};
+use rlaunch_comm::{Cause, CommError, StartError, error_chain};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -40,10 +40,10 @@ impl Failure {
     fn text(&self) -> String {
         match self {
             Failure::Argument(text) => text.clone(),
-            Failure::Comm(error) => chain(error),
+            Failure::Comm(error) => error_chain(error),
             Failure::Start(error) => match error.hint() {
-                Some(hint) => format!("{}\nhint: {hint}", chain(error)),
-                None => chain(error),
+                Some(hint) => format!("{}\nhint: {hint}", error_chain(error)),
+                None => error_chain(error),
             },
             Failure::GivenUp => {
                 "the request was given up when its communicator was finalized".to_owned()

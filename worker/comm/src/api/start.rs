@@ -17,7 +17,7 @@ use rlaunch_bootstrap::client::{Client, ClientError, Credentials};
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::inventory::CpuSet;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_sys::let_descendants_read;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ fn let_siblings_read(client: &Client) {
 
 fn names(table: &RankTable) -> Arc<[PeerName]> {
     let hosts: Vec<Arc<str>> = table.nodes().iter().map(|row| row.host.as_str().into()).collect();
-    let name = |row: &rlaunch_bootstrap::table::RankRow| PeerName {
+    let name = |row: &rlaunch_bootstrap::rank_table::RankRow| PeerName {
         rank: row.rank.0,
         host: hosts[row.node.index()].clone(),
     };

@@ -3,7 +3,7 @@
 use super::{Contact, WireUpError};
 use crate::transport::{Outlook, OwnLink};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::os::fd::BorrowedFd;

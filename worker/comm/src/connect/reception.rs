@@ -11,7 +11,7 @@ use crate::transport::{Link, Outlook};
 use crate::types::error::LinkError;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};

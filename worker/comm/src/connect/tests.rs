@@ -12,7 +12,7 @@ use crate::types::error::LinkError;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
-use rlaunch_bootstrap::table::{NodeRow, RankRow, RankTable, Rules};
+use rlaunch_bootstrap::rank_table::{NodeRow, RankRow, RankTable, Rules};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

@@ -6,7 +6,7 @@ use crate::transport::Link;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::client::Client;
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::table::{Connect, RankTable};
+use rlaunch_bootstrap::rank_table::{Connect, RankTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

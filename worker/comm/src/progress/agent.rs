@@ -4,7 +4,7 @@
 //! how, the launcher knows. Agents tell it unasked ([`News`]).
 
 use rlaunch_bootstrap::client::Client;
-use rlaunch_bootstrap::client::news::News;
+use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::id::NodeId;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};

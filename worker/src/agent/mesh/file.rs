@@ -2,7 +2,7 @@
 
 use crate::node::cache;
 use nix::unistd::gethostname;
-use rlaunch_bootstrap::mesh::ProverFile;
+use rlaunch_bootstrap::protocol::mesh::ProverFile;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};

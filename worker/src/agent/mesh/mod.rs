@@ -15,16 +15,16 @@ use crate::network::outbox::Outbox;
 use crate::say::complain;
 use nix::unistd::Pid;
 use prover::Prover;
-use rlaunch_bootstrap::awake::Deadline;
+use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
-use rlaunch_bootstrap::mesh::{
+use rlaunch_bootstrap::protocol::control::FromAgent;
+use rlaunch_bootstrap::protocol::mesh::{
     Cost, Endpoints, Fault, FromProver, Outcome, ProverFile, Round, Step, ToProver,
 };
-use rlaunch_bootstrap::tree::gathered::Gathered;
-use rlaunch_bootstrap::tree::message::Kind;
-use rlaunch_bootstrap::tree::node::Answer;
-use rlaunch_bootstrap::wire::FromAgent;
+use rlaunch_bootstrap::rendezvous::gathered::Gathered;
+use rlaunch_bootstrap::rendezvous::message::Kind;
+use rlaunch_bootstrap::rendezvous::node::Answer;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -257,7 +257,7 @@ impl Mesh {
     fn fail(&mut self, step: Step, cause: &str) {
         let paths = self.round.as_ref().map(|round| round.paths.clone()).unwrap_or_default();
         let fault = Fault { step, cause: cause.to_owned(), hint: None, waited: false };
-        let outcome = |path: &rlaunch_bootstrap::mesh::Path| Outcome {
+        let outcome = |path: &rlaunch_bootstrap::protocol::mesh::Path| Outcome {
             id: path.id,
             result: Err(fault.clone()),
         };

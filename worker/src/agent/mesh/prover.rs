@@ -4,8 +4,8 @@ use crate::network::frames::{self, Arrival};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::mesh::{FromProver, ToProver};
-use rlaunch_bootstrap::wire;
+use rlaunch_bootstrap::protocol::control;
+use rlaunch_bootstrap::protocol::mesh::{FromProver, ToProver};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -63,7 +63,7 @@ impl Prover {
 
     /// Sends a message; fails with a sentence where it does not fit a frame or nobody reads it.
     pub(crate) fn tell(&self, message: &ToProver) -> Result<(), String> {
-        let frame = wire::encode(message).map_err(|error| error.to_string())?;
+        let frame = control::encode(message).map_err(|error| error.to_string())?;
         let sent = self.commands.as_ref().is_some_and(|commands| commands.send(frame).is_ok());
         if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
     }

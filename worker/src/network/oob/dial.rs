@@ -5,10 +5,10 @@ use super::accept::Backs;
 use super::edge::{Proved, tune};
 use super::ports;
 use super::talk::{Nonce, Talk, TalkError, Word};
+use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
-use rlaunch_bootstrap::secure::{Dialler, Parties, Secret, SecureError, Step};
-use rlaunch_bootstrap::wire::OVERSLEPT;
+use rlaunch_bootstrap::rendezvous::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
+use rlaunch_bootstrap::security::handshake::{Dialler, Parties, Secret, SecureError, Step};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -50,7 +50,7 @@ impl Dialling {
         loop {
             let deadline = Instant::now() + EDGE_TIMEOUT;
             let outcome = self.try_all(parent, deadline).await;
-            if outcome.edge.is_some() || Instant::now() <= deadline + OVERSLEPT {
+            if outcome.edge.is_some() || Instant::now() <= deadline + SUSPENSION_THRESHOLD {
                 return outcome;
             }
         }

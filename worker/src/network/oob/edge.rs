@@ -3,11 +3,11 @@
 use super::talk::{Talk, TalkError};
 use bytes::Bytes;
 use nix::sys::socket::{setsockopt, sockopt};
-use rlaunch_bootstrap::awake::Deadline;
+use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::secure::{MAX_PLAIN, SecureError, SecureStream};
-use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::tree::link::{Frame, Head};
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head};
+use rlaunch_bootstrap::security::handshake::{MAX_PLAIN, SecureError, SecureStream};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Sentences of two agents that are about to have an edge, over an encrypted connection.
 
-use rlaunch_bootstrap::secure::{Established, Parties, SecureError, SecureStream};
-use rlaunch_bootstrap::wire::{self, FrameReader, WireError};
+use rlaunch_bootstrap::protocol::control::{self, FrameReader, WireError};
+use rlaunch_bootstrap::security::handshake::{Established, Parties, SecureError, SecureStream};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ impl Talk {
 
     pub(super) async fn say(&mut self, word: &Word) -> Result<(), TalkError> {
         let mut sealed = Vec::new();
-        self.stream.seal(&wire::encode(word)?, &mut sealed)?;
+        self.stream.seal(&control::encode(word)?, &mut sealed)?;
         Ok(self.tcp.write_all(&sealed).await?)
     }
 

@@ -10,19 +10,21 @@ use crate::network::services::Services;
 use crate::say::complain;
 use bytes::Bytes;
 use nix::time::{ClockId, clock_gettime};
-use rlaunch_bootstrap::client::news;
+use rlaunch_bootstrap::client::events;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{ExitStatus, Job};
-use rlaunch_bootstrap::oob::{EdgeReport, ParentPeer};
-use rlaunch_bootstrap::tree::Time;
-use rlaunch_bootstrap::tree::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::tree::gathered::RECORD_HEADER;
-use rlaunch_bootstrap::tree::link::{Frame, Head, Link};
-use rlaunch_bootstrap::tree::message::{Kind, MAX_BLOB};
-use rlaunch_bootstrap::tree::node::{Answer, Call, CallId, ClientId, Input, Node, Output, Tidings};
-use rlaunch_bootstrap::tree::payload::Payload;
-use rlaunch_bootstrap::tree::shape::Shape;
-use rlaunch_bootstrap::wire::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_FRAME};
+use rlaunch_bootstrap::protocol::control::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_FRAME};
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::gathered::RECORD_HEADER;
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head, Link};
+use rlaunch_bootstrap::rendezvous::message::{Kind, MAX_BLOB};
+use rlaunch_bootstrap::rendezvous::node::{
+    Answer, Call, CallId, ClientId, Input, Node, Output, Tidings,
+};
+use rlaunch_bootstrap::rendezvous::oob::{EdgeReport, ParentPeer};
+use rlaunch_bootstrap::rendezvous::payload::Payload;
+use rlaunch_bootstrap::rendezvous::shape::Shape;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,7 +207,7 @@ impl Tree {
     }
 
     /// Tells this node's ranks what happened elsewhere.
-    pub(crate) fn tell_ranks(&mut self, news: &news::News) {
+    pub(crate) fn tell_ranks(&mut self, news: &events::News) {
         self.services.tell(news);
     }
 

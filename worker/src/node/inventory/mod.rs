@@ -19,7 +19,7 @@ pub(crate) use root::Root;
 
 use crate::say::complain;
 use rlaunch_bootstrap::inventory::{Cpus, Inventory, Limits, System};
-use rlaunch_bootstrap::wire::{HELLO_MAGIC, encode};
+use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;

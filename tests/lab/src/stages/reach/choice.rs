@@ -32,10 +32,10 @@ const READ: &[&str] = &["README.md", "worker/comm/README.md", "launcher/help/", 
 const SIM: &[&str] = &[
     "tests/sim/",
     "bootstrap/Cargo.toml",
-    "bootstrap/src/tree/",
+    "bootstrap/src/rendezvous/",
     "bootstrap/src/transitions.rs",
     "bootstrap/src/id.rs",
-    "bootstrap/src/job.rs",
+    "bootstrap/src/job/",
 ];
 
 const FUZZ: &str = "rlaunch-fuzz";

@@ -130,7 +130,7 @@ fn a_fixture_is_for_the_unit_tests_that_read_it() {
 
 #[test]
 fn what_launcher_and_agents_agree_on_reaches_all_that_is_built_from_it() {
-    let tree = reach(&["bootstrap/src/tree/link.rs"]);
+    let tree = reach(&["bootstrap/src/rendezvous/link.rs"]);
     let left = ["horovod", "lab", "stopwatch", "sys", "tests", "verbs"];
     let left = left.map(|name| format!("rlaunch-{name}"));
     let mut reached = WORKSPACE.crates.names();

@@ -15,7 +15,7 @@ use crate::transport::bell::Bell;
 use crate::transport::verbs::VerbsLink;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::RankTable;
+use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_verbs::{Prepared, QueuePair, Request, VerbsError};
 use std::collections::BTreeMap;
 use std::io;

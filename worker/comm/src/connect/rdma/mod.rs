@@ -20,7 +20,7 @@ use crate::transport::verbs::{Begins, Hub, Shape, VerbsLink};
 use crate::types::error::PeerName;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::{Connect, Marks, Nic, Pair, RankTable};
+use rlaunch_bootstrap::rank_table::{Connect, Marks, Nic, Pair, RankTable};
 use rlaunch_verbs::{
     Context, Depth, Device, Endpoint, Listener, Mtu, Prepared, QueuePair, Request, Settings, Slots,
     VerbsError,

@@ -4,7 +4,7 @@ use super::super::WireUpError;
 use super::super::hello::Key;
 use super::Shape;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::table::Nic;
+use rlaunch_bootstrap::rank_table::Nic;
 use rlaunch_verbs::{Context, Endpoint, Listener, Mtu, VerbsError};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;

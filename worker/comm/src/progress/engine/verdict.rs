@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::progress::agent::Heard;
 use crate::types::error::{Cause, LinkError};
-use rlaunch_bootstrap::client::news::News;
+use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {

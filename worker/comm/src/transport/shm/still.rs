@@ -6,7 +6,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_bootstrap::awake::Deadline;
+use rlaunch_bootstrap::deadline::Deadline;
 use std::thread;
 use std::time::{Duration, Instant};
 

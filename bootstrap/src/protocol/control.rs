@@ -17,10 +17,10 @@
 //!   Prepared | Refused ─────▶                       every node has answered before any goes on
 //!                     ◀──────   Prover              where it has RDMA
 //!   WantsProver       ──────▶   ◀── ProverPart…     where that file is not there yet
-//!                     ◀──────   Join                the tree of agents, see [`crate::tree`]
-//!                     ◀──────   LibraryPart…        where it is not there yet, see [`crate::library`]
+//!                     ◀──────   Join                the tree of agents, see [`crate::rendezvous`]
+//!                     ◀──────   LibraryPart…        where it is not there yet, see [`crate::job::library`]
 //!   Edge              ──────▶
-//!                     ◀──────   Prove               those with RDMA, see [`crate::mesh`]
+//!                     ◀──────   Prove               those with RDMA, see [`crate::protocol::mesh`]
 //!   Proved            ──────▶
 //!                     ◀──────   Table               to the root, which passes it down the tree
 //!   TableEverywhere   ──────▶                       from the root
@@ -43,14 +43,14 @@
 
 pub use crate::frame::{FrameReader, MAX_FRAME, MAX_NOISE, WireError, encode};
 
-use crate::client::news::News;
+use crate::client::events::News;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
+use crate::job::library::LibraryPlace;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
-use crate::library::LibraryPlace;
-use crate::mesh::{Cost, Outcome, ProverFile, Round, Watched};
-use crate::oob::{EdgeReport, ParentPeer};
-use crate::tree::message::Missing;
+use crate::protocol::mesh::{Cost, Outcome, ProverFile, Round, Watched};
+use crate::rendezvous::message::Missing;
+use crate::rendezvous::oob::{EdgeReport, ParentPeer};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -88,10 +88,6 @@ pub const BEAT: Duration = Duration::from_secs(2);
 /// missed beats.
 pub const BEATS_LOST: Duration = Duration::from_secs(6);
 
-/// A timer this late means that its own process stood still or was starved: what it has not heard
-/// meanwhile it could not have heard.
-pub const OVERSLEPT: Duration = Duration::from_millis(500);
-
 /// From the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
@@ -121,7 +117,7 @@ pub enum ToAgent {
     /// Nothing more will be proved: close the queue pairs but for those of these paths, and report
     /// what becomes of them.
     WatchPaths {
-        /// [`crate::mesh::Path::id`], of the last round.
+        /// [`crate::protocol::mesh::Path::id`], of the last round.
         ids: Vec<u32>,
         /// How often each end lets the other know, in milliseconds.
         beat_ms: u32,

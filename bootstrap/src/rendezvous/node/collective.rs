@@ -4,13 +4,13 @@
 //! then each child gets what came from outside its own subtree and has the rest already.
 
 use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, Refusal, Violation};
+use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
-use crate::job::ExitStatus;
-use crate::tree::Time;
-use crate::tree::gathered::record;
-use crate::tree::message::{Broken, Kind, Message, Missing, Operation, Turns};
-use crate::tree::payload::Payload;
-use crate::tree::rank_set::RankSet;
+use crate::rendezvous::Time;
+use crate::rendezvous::gathered::record;
+use crate::rendezvous::message::{Broken, Kind, Message, Missing, Operation, Turns};
+use crate::rendezvous::payload::Payload;
+use crate::rendezvous::rank_set::RankSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

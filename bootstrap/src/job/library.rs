@@ -17,7 +17,7 @@ pub const MAX_ARCHIVE: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Library {
     /// In this directory: the node is the launcher's own machine.
-    At(#[serde(with = "crate::path")] PathBuf),
+    At(#[serde(with = "crate::serde_path")] PathBuf),
     /// Beside the agent, once it has been there.
     Named(LibraryName),
 }
@@ -41,7 +41,7 @@ pub const LIBRARY_PREFIX: &str = "library-";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryPlace {
     /// The directory.
-    #[serde(with = "crate::path")]
+    #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
     /// Otherwise it has to be sent.
     pub is_here: bool,

@@ -4,8 +4,8 @@
 use super::store::Origin;
 use super::{Answer, CallId, Node, Output, Violation};
 use crate::id::NodeId;
-use crate::tree::message::Message;
-use crate::tree::payload::Payload;
+use crate::rendezvous::message::Message;
+use crate::rendezvous::payload::Payload;
 
 impl Node {
     pub(super) fn on_ask(&mut self, id: CallId, question: Payload) {

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// An error and its causes, `what: why: why`; a cause that is in the text already is not repeated.
-pub fn chain(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -6,8 +6,8 @@
 
 use super::{Answer, CallId, ClientId, Node, Violation};
 use crate::id::NodeId;
-use crate::tree::Time;
-use crate::tree::message::Message;
+use crate::rendezvous::Time;
+use crate::rendezvous::message::Message;
 use std::time::Duration;
 
 /// Questions, of which the quickest answer counts.

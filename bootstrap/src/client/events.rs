@@ -6,7 +6,7 @@
 
 use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
-use crate::tree::rank_set::RankSet;
+use crate::rendezvous::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 
 /// News that are told and kept, beside [`News::RanksLeft`]; later ones would find no rank that still
@@ -29,19 +29,19 @@ pub enum News {
     NodeLost {
         /// The ranks.
         node: NodeId,
-        /// How that was noticed, at most [`crate::tree::message::MAX_TEXT`] bytes.
+        /// How that was noticed, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         how: String,
     },
     /// RDMA between these nodes has failed.
     LinkDown {
         /// Its ends.
         nodes: [NodeId; 2],
-        /// The link and how it was noticed, at most [`crate::tree::message::MAX_TEXT`] bytes.
+        /// The link and how it was noticed, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         what: String,
     },
     /// The job ends.
     Ending {
-        /// Why, at most [`crate::tree::message::MAX_TEXT`] bytes.
+        /// Why, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         why: String,
     },
     /// The processes of these ranks have ended well. Told together with those that were told before,

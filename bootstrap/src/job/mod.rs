@@ -1,14 +1,16 @@
 //! What a job is to one node: the program, its environment, the node's ranks, and what must be
 //! true there before anything starts.
 
+pub mod library;
+
 pub use crate::exit_status::ExitStatus;
-pub use crate::oob::PortRange;
+pub use crate::rendezvous::oob::PortRange;
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::CpuSet;
-use crate::library::Library;
-use crate::oob::OobPlan;
-use crate::secure::Token;
+use crate::job::library::Library;
+use crate::rendezvous::oob::OobPlan;
+use crate::security::handshake::Token;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -31,7 +33,7 @@ pub struct Job {
     pub applications: Vec<Application>,
     /// The ranks of this node, by local rank.
     pub ranks: Vec<RankSpec>,
-    /// Files that follow as [`crate::wire::ToAgent::File`] frames.
+    /// Files that follow as [`crate::protocol::control::ToAgent::File`] frames.
     pub preload: Vec<PreloadFile>,
     /// How long ranks may take between TERM and KILL, in milliseconds.
     pub kill_after_ms: u32,
@@ -50,7 +52,7 @@ pub struct Job {
     /// To be told which processors are threads of one core.
     pub wants_cores: bool,
     /// NCCL's network plugin, which has to be there.
-    #[serde(with = "crate::path::optional")]
+    #[serde(with = "crate::serde_path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
     /// What ranks link and import; `None` where the launcher has none.
     pub library: Option<Library>,
@@ -87,7 +89,7 @@ pub struct Application {
     pub script: Option<ScriptCheck>,
     /// Which of [`Job::preload`] its arguments may name.
     pub preload: Vec<u32>,
-    /// Its ranks start when [`crate::wire::ToAgent::StartApplication`] says so.
+    /// Its ranks start when [`crate::protocol::control::ToAgent::StartApplication`] says so.
     pub waits: bool,
 }
 
@@ -109,9 +111,9 @@ pub enum Singleton {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {
     /// The launcher's directory where the node has it, else the user's home there.
-    Launchers(#[serde(with = "crate::path")] PathBuf),
+    Launchers(#[serde(with = "crate::serde_path")] PathBuf),
     /// Asked for by name: it must be there.
-    Required(#[serde(with = "crate::path")] PathBuf),
+    Required(#[serde(with = "crate::serde_path")] PathBuf),
 }
 
 /// One variable of the ranks' environment and how it meets what the node already has.
@@ -174,7 +176,7 @@ pub struct RankSetup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankFile {
     /// Where; what is relative is below the working directory of the rank.
-    #[serde(with = "crate::path")]
+    #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
     /// What is in it.
     #[serde(with = "serde_bytes")]
@@ -196,7 +198,7 @@ pub struct AwaitedPort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCheck {
     /// As typed, relative to the working directory.
-    #[serde(with = "crate::path")]
+    #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
     /// SHA-256 of the launcher's copy, when it is at most 1 MiB.
     pub sha256: Option<[u8; 32]>,
@@ -207,7 +209,7 @@ pub struct ScriptCheck {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadFile {
     /// The path as the user typed it.
-    #[serde(with = "crate::path")]
+    #[serde(with = "crate::serde_path")]
     pub typed: PathBuf,
     /// The file name of the copy, without a directory.
     pub name: OsString,
@@ -297,19 +299,19 @@ pub enum Problem {
     /// The program is there and may not be executed.
     NotExecutable {
         /// Its path.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         program: PathBuf,
     },
     /// The script an interpreter was given is not there.
     NoScript {
         /// As typed.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         script: PathBuf,
     },
     /// The directory of `--wdir` is not there.
     NoDirectory {
         /// As typed.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         directory: PathBuf,
     },
     /// A file that an option names is not there.
@@ -317,7 +319,7 @@ pub enum Problem {
         /// The option.
         option: String,
         /// As typed.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         path: PathBuf,
     },
     /// A preloaded file could not be kept.
@@ -340,7 +342,7 @@ pub enum Problem {
     /// The program needs MPI, which nobody serves.
     Singleton {
         /// The program's path.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         program: PathBuf,
         /// The library, and what it needs: `libmpi.so.40`, `PMIx`.
         library: String,
@@ -362,13 +364,13 @@ pub enum Notice {
     /// The launcher's directory is not there; the ranks run in the user's home.
     RunsInHome {
         /// That home.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         home: PathBuf,
     },
     /// The node's copy of the script differs from the launcher's.
     ScriptDiffers {
         /// As typed.
-        #[serde(with = "crate::path")]
+        #[serde(with = "crate::serde_path")]
         script: PathBuf,
     },
     /// There is no place for the job's own directory, and the ranks do without what is in it.

@@ -4,19 +4,20 @@
 //! what is to be done. They own no socket and no clock, so that ten thousand of them run in one
 //! test. In reading order: the tree's [`shape`], the [`message`]s of neighbours and their
 //! [`payload`]s, the [`link`] that makes an edge of whatever carries it, the [`node`] that every
-//! agent is, and the [`server`] in the launcher that sees the tree come about.
+//! agent is, and the [`coordinator`] in the launcher that sees the tree come about.
 //!
 //! All machines have the same verbs: `handle` what happened, `handle_timeout` when the time
 //! `poll_timeout` named has come, and `poll_output` until there is none.
 
 pub mod codec;
+pub mod coordinator;
 pub mod gathered;
 pub mod link;
 pub mod message;
 pub mod node;
+pub mod oob;
 pub mod payload;
 pub mod rank_set;
-pub mod server;
 pub mod shape;
 
 /// A clock's reading: nanoseconds since a moment that only this machine knows.

@@ -3,7 +3,7 @@
 //! The launcher decides which paths are proved and tells each node its own ends in a [`Round`]; the
 //! nodes do it together and answer. On a node the work is done by a process of its own, the
 //! *prover*: it loads libibverbs, which the agent cannot. They speak [`ToProver`] and [`FromProver`]
-//! over the prover's stdin and stdout, framed as [`crate::wire`] frames:
+//! over the prover's stdin and stdout, framed as [`crate::protocol::control`] frames:
 //!
 //! ```text
 //! launcher      agent                         prover

@@ -2,7 +2,7 @@
 //! its way there.
 
 use crate::id::{JobId, NodeId};
-use crate::secure::Secret;
+use crate::security::handshake::Secret;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

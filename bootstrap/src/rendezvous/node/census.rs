@@ -3,8 +3,8 @@
 
 use super::{Node, Output, Tidings};
 use crate::id::NodeId;
-use crate::tree::Time;
-use crate::tree::message::{Message, Missing, Operation, Seen};
+use crate::rendezvous::Time;
+use crate::rendezvous::message::{Message, Missing, Operation, Seen};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

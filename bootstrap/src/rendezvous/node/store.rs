@@ -5,9 +5,9 @@
 
 use super::{Answer, CallId, ClientId, MAX_WAITING, Node, Output, Refusal, Tidings, Violation};
 use crate::id::NodeId;
-use crate::tree::Time;
-use crate::tree::message::{Key, Message, Missing};
-use crate::tree::payload::Payload;
+use crate::rendezvous::Time;
+use crate::rendezvous::message::{Key, Message, Missing};
+use crate::rendezvous::payload::Payload;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! A rank's side of its socket, whoever reads and writes it: bytes in and out, calls and answers.
 
+use super::events::{MOST_NEWS, News};
 use super::machine::{Client, Event, Violation};
-use super::news::{MOST_NEWS, News};
+use super::messages::{Reply, ToRank, payload_limit};
 use super::request::{Answered, Request};
-use super::wire::{Reply, ToRank, payload_limit};
 use super::{ClientError, Credentials};
-use crate::tree::codec::{Decoder, encode_head};
-use crate::tree::rank_set::RankSet;
+use crate::rendezvous::codec::{Decoder, encode_head};
+use crate::rendezvous::rank_set::RankSet;
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;

@@ -1,7 +1,10 @@
 //! Time limits that count only while the process that waits runs: no clock of their own.
 
-use crate::wire::OVERSLEPT;
 use std::time::{Duration, Instant};
+
+/// Delay of a timer that shows its process to have been suspended or starved of CPU time: what the
+/// process waits for may have arrived meanwhile without being read.
+pub const SUSPENSION_THRESHOLD: Duration = Duration::from_millis(500);
 
 /// How often a limit begins anew at most. A machine that is late all the time would wait for ever.
 const MOST_ANEW: u32 = 3;
@@ -29,7 +32,7 @@ impl Deadline {
     }
 
     /// The same, looked at in between as well: a standstill that ends before it is due shortens it
-    /// by `every` and [`OVERSLEPT`] at most.
+    /// by `every` and [`SUSPENSION_THRESHOLD`] at most.
     pub fn often(self, every: Duration) -> Deadline {
         let begin = self.due - self.limit;
         Deadline { every, look: self.due.min(begin + every), ..self }
@@ -69,7 +72,7 @@ impl Deadline {
 
     /// Whether it is over at `now`. Where this is asked late, it begins anew.
     pub fn is_over(&mut self, now: Instant) -> bool {
-        if now > self.look + OVERSLEPT && self.anew < MOST_ANEW {
+        if now > self.look + SUSPENSION_THRESHOLD && self.anew < MOST_ANEW {
             let anew = self.anew + 1;
             self.renew(now);
             self.anew = anew;
@@ -96,7 +99,10 @@ mod tests {
         assert_eq!((deadline.look(), deadline.due()), (begin + LIMIT, begin + LIMIT));
         assert!(!deadline.is_over(begin + LIMIT - Duration::from_millis(1)));
         assert!(deadline.is_over(begin + LIMIT));
-        assert!(deadline.is_over(begin + LIMIT + OVERSLEPT), "a timer may be a little late");
+        assert!(
+            deadline.is_over(begin + LIMIT + SUSPENSION_THRESHOLD),
+            "a timer may be a little late"
+        );
         assert_eq!(deadline.times_anew(), 0);
     }
 
@@ -104,7 +110,7 @@ mod tests {
     fn a_process_that_stood_still_waits_once_more() {
         let begin = Instant::now();
         let mut deadline = Deadline::after(LIMIT, begin);
-        let awake = begin + LIMIT + 2 * OVERSLEPT;
+        let awake = begin + LIMIT + 2 * SUSPENSION_THRESHOLD;
         assert!(!deadline.is_over(awake));
         assert_eq!((deadline.due(), deadline.times_anew()), (awake + LIMIT, 1));
         assert!(!deadline.is_over(awake + LIMIT / 2));
@@ -141,7 +147,7 @@ mod tests {
     #[test]
     fn a_machine_that_is_always_late_does_not_wait_for_ever() {
         let mut deadline = Deadline::after(LIMIT, Instant::now()).often(EVERY);
-        let late = |deadline: &Deadline| deadline.look() + 2 * OVERSLEPT;
+        let late = |deadline: &Deadline| deadline.look() + 2 * SUSPENSION_THRESHOLD;
         let over = (0..100).find(|_| deadline.is_over(late(&deadline)));
         assert!(over.is_some(), "{deadline:?}");
     }

@@ -65,7 +65,7 @@ pub enum Call {
 pub enum Answer<Bytes = Payload> {
     /// Done: a barrier passed, a value kept, an event told.
     Done,
-    /// Of a gather: what every rank gave, as [`crate::tree::gathered::Gathered`] reads it.
+    /// Of a gather: what every rank gave, as [`crate::rendezvous::gathered::Gathered`] reads it.
     Gathered(Bytes),
     /// The value.
     Value(Bytes),

@@ -122,9 +122,9 @@ impl<T: DeserializeOwned> Decoder<T> {
 mod tests {
     use super::*;
     use crate::id::Rank;
-    use crate::tree::link::{Frame, Head};
-    use crate::tree::message::{Kind, Message, Operation};
-    use crate::tree::payload::Payload;
+    use crate::rendezvous::link::{Frame, Head};
+    use crate::rendezvous::message::{Kind, Message, Operation};
+    use crate::rendezvous::payload::Payload;
 
     fn frames() -> Vec<Frame> {
         let operation = Operation { kind: Kind::Gather, name: "weights".into(), turn: 7 };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::tree::gathered::{Gathered, record};
+use crate::rendezvous::gathered::{Gathered, record};
 
 const PARENT: NodeId = NodeId(0);
 const ME: NodeId = NodeId(1);

@@ -9,16 +9,16 @@
 //!                           ◀────   News, unasked
 //! ```
 //!
-//! Frames are [`crate::tree::codec`]'s. What a rank gives is in the head; what it gets may be
+//! Frames are [`crate::rendezvous::codec`]'s. What a rank gives is in the head; what it gets may be
 //! large and is the payload.
 
-pub use crate::secure::Token;
+pub use crate::security::handshake::Token;
 
-use super::news::News;
+use super::events::News;
 use crate::id::{JobId, Rank};
-use crate::tree::gathered::RECORD_HEADER;
-use crate::tree::message::MAX_BLOB;
-use crate::tree::node::{Answer, Call};
+use crate::rendezvous::gathered::RECORD_HEADER;
+use crate::rendezvous::message::MAX_BLOB;
+use crate::rendezvous::node::{Answer, Call};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a frame changes. A rank's library may be older than the agent.

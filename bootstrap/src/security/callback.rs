@@ -14,14 +14,14 @@
 //!   first packet                 ──────────▶       only now the launcher knows that this is no replay
 //! ```
 //!
-//! Then both directions carry frames of [`crate::wire`] inside packets, as an edge of the tree does:
+//! Then both directions carry frames of [`crate::protocol::control`] inside packets, as an edge of the tree does:
 //! see [`SecureStream`]. Who dials without the announced key is told nothing.
 //!
 //! At the same port hosts without an agent get theirs, see [`Fetch`]. It is no secret, and who gets it
 //! checks its hash.
 
 use crate::id::NodeId;
-use crate::secure::{SecureError, SecureStream};
+use crate::security::handshake::{SecureError, SecureStream};
 use snow::{Builder, HandshakeState, Keypair};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -300,7 +300,7 @@ impl Conversation {
 pub enum Announcement {
     /// It dials now.
     Calls {
-        /// [`crate::wire::PROTOCOL_VERSION`] of the agent.
+        /// [`crate::protocol::control::PROTOCOL_VERSION`] of the agent.
         version: u16,
         /// By which it will be known.
         key: PublicKey,

@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn no_name_that_ranks_know_stands_for_an_option() {
-        let lines = include_str!("env.rs").lines().filter(|line| line.starts_with("pub const "));
+        let lines = include_str!("mod.rs").lines().filter(|line| line.starts_with("pub const "));
         let values = lines.filter_map(|line| line.split('"').nth(1));
         let names: Vec<&str> = values
             .filter(|name| name.starts_with(RLAUNCH_PREFIX) && *name != RLAUNCH_PREFIX)
