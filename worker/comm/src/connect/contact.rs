@@ -9,7 +9,7 @@ use rlaunch_bootstrap::id::Rank;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a field changes its meaning or goes.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// What a rank puts into the gather.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,16 +20,12 @@ pub(crate) struct Contact {
     pub(crate) tcp: Option<TcpContact>,
     /// Its queue pairs, in the words of that link; nothing where it has no RDMA.
     pub(crate) verbs: Vec<u8>,
-    /// How its memory is shared with ranks of its node, in the words of that link.
-    pub(crate) shared_memory: Vec<u8>,
 }
 
 /// Where a rank accepts TCP connections: at its node's address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TcpContact {
     pub(super) port: u16,
-    /// How many sockets beside the first it wants for each pair; the lesser of the two counts.
-    pub(super) lanes: u16,
     /// Who has it is of this job.
     pub(super) key: Key,
 }
@@ -37,7 +33,7 @@ pub(crate) struct TcpContact {
 impl Contact {
     /// Says nothing but `tcp` so far.
     pub(crate) fn new(tcp: Option<TcpContact>) -> Contact {
-        Contact { version: VERSION, tcp, verbs: Vec::new(), shared_memory: Vec::new() }
+        Contact { version: VERSION, tcp, verbs: Vec::new() }
     }
 
     fn decode(rank: Rank, bytes: &[u8]) -> Result<Contact, WireUpError> {

@@ -3,7 +3,6 @@
 use super::WireUpError;
 use super::contact::TcpContact;
 use super::hello::Key;
-use crate::transport::tcp::MOST_LANES;
 use nix::sys::socket::{Backlog, listen};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -14,13 +13,11 @@ pub(crate) struct Door {
     pub(super) listener: TcpListener,
     pub(super) address: SocketAddr,
     pub(super) key: Key,
-    pub(super) lanes: u16,
 }
 
 impl Door {
-    /// Listens on the node's address, on any free port. `lanes` is how many sockets a pair is to
-    /// have beside the first.
-    pub(crate) fn open(address: IpAddr, lanes: usize) -> Result<Door, WireUpError> {
+    /// Listens on the node's address, on any free port.
+    pub(crate) fn open(address: IpAddr) -> Result<Door, WireUpError> {
         let opened = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((address, 0))?;
             listener.set_nonblocking(true)?;
@@ -33,12 +30,11 @@ impl Door {
             opened().map_err(|source| WireUpError::Listen { address, source })?;
         let key = Key::random();
         let key = key.map_err(|source| WireUpError::System { operation: "make a key", source })?;
-        let lanes = lanes.min(MOST_LANES) as u16;
-        Ok(Door { listener, address, key, lanes })
+        Ok(Door { listener, address, key })
     }
 
     /// What the other ranks of the job, and nobody else, are to know of it.
     pub(crate) fn contact(&self) -> TcpContact {
-        TcpContact { port: self.address.port(), lanes: self.lanes, key: self.key.clone() }
+        TcpContact { port: self.address.port(), key: self.key.clone() }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dials                                            accepts
-//!   magic, from, to, socket, nonce   ──────────▶
+//!   magic, from, to, nonce           ──────────▶
 //!                                    ◀──────────   nonce, HMAC(key, "accepts", all of the above)
 //!   HMAC(key, "dials", the same)     ──────────▶
 //!                                    ◀──────────   taken
@@ -19,12 +19,12 @@ use sha2::Sha256;
 use std::{fmt, io};
 
 /// Changes whenever what is said here changes.
-const MAGIC: [u8; 8] = *b"rlrank\0\x01";
+const MAGIC: [u8; 8] = *b"rlrank\0\x02";
 const NONCE: usize = 32;
 const MAC: usize = 32;
 
 /// What the dialling rank says first, in bytes.
-pub(super) const HELLO: usize = MAGIC.len() + 4 + 4 + 2 + NONCE;
+pub(super) const HELLO: usize = MAGIC.len() + 4 + 4 + NONCE;
 /// What it is answered, in bytes.
 pub(super) const REPLY: usize = NONCE + MAC;
 /// What it says then, in bytes.
@@ -82,8 +82,6 @@ pub(super) struct Parties {
     pub(super) from: Rank,
     /// Who accepts.
     pub(super) to: Rank,
-    /// Which of the pair's, from 0.
-    pub(super) socket: u16,
 }
 
 /// The first thing said.
@@ -94,13 +92,8 @@ impl Hello {
     /// With a fresh nonce.
     pub(super) fn new(parties: Parties) -> io::Result<Hello> {
         let mut bytes = [0; HELLO];
-        let parts: [&[u8]; 5] = [
-            &MAGIC,
-            &parties.from.0.to_le_bytes(),
-            &parties.to.0.to_le_bytes(),
-            &parties.socket.to_le_bytes(),
-            &random()?,
-        ];
+        let parts: [&[u8]; 4] =
+            [&MAGIC, &parties.from.0.to_le_bytes(), &parties.to.0.to_le_bytes(), &random()?];
         let mut at = 0;
         for part in parts {
             bytes[at..at + part.len()].copy_from_slice(part);
@@ -114,13 +107,9 @@ impl Hello {
         let hello: [u8; HELLO] = bytes.try_into().ok()?;
         let rest = hello.strip_prefix(&MAGIC)?;
         let (from, rest) = rest.split_first_chunk()?;
-        let (to, rest) = rest.split_first_chunk()?;
-        let (socket, _) = rest.split_first_chunk()?;
-        let parties = Parties {
-            from: Rank(u32::from_le_bytes(*from)),
-            to: Rank(u32::from_le_bytes(*to)),
-            socket: u16::from_le_bytes(*socket),
-        };
+        let (to, _) = rest.split_first_chunk()?;
+        let parties =
+            Parties { from: Rank(u32::from_le_bytes(*from)), to: Rank(u32::from_le_bytes(*to)) };
         Some((Hello(hello), parties))
     }
 
@@ -184,7 +173,7 @@ impl Challenge {
 mod tests {
     use super::*;
 
-    const PARTIES: Parties = Parties { from: Rank(3), to: Rank(70_000), socket: 2 };
+    const PARTIES: Parties = Parties { from: Rank(3), to: Rank(70_000) };
 
     #[test]
     fn two_with_the_key_believe_each_other() {

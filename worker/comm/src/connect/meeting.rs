@@ -30,9 +30,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// So many may knock who are not of the job without being in the way.
 const STRANGERS: usize = 64;
 
-/// Which connection: the peer's rank and the number of the socket.
-type Slot = (Rank, u16);
-
 /// Connects this rank, `me`, with all `peers`. Each has opened its door and knows `contacts`, by
 /// rank. Fails after `patience`.
 pub(crate) fn meet(
@@ -64,7 +61,8 @@ pub(super) fn meet_with(
         meeting.step(begin + patience, &[])?;
     }
     let met = meeting.peers.into_iter();
-    met.map(|(rank, peer)| Ok((rank, peer.sockets().link(rank)?))).collect()
+    let met = met.filter_map(|(rank, peer)| Some((rank, peer.socket()?)));
+    met.map(|(rank, socket)| Ok((rank, link(rank, socket)?))).collect()
 }
 
 /// The rule by which one of two ranks dials the other: each rank dials half of its peers.
@@ -76,44 +74,26 @@ pub(super) fn dials(from: Rank, to: Rank) -> bool {
 struct Peer {
     address: SocketAddr,
     key: Key,
-    /// By number; the first is the pair's first socket.
-    sockets: Vec<Connection>,
+    connection: Connection,
 }
 
 impl Peer {
     fn is_met(&self) -> bool {
-        self.sockets.iter().all(|socket| matches!(socket, Connection::InUse(_)))
+        matches!(self.connection, Connection::InUse(_))
     }
 
-    fn missing(&self) -> usize {
-        self.sockets.iter().filter(|socket| matches!(socket, Connection::Missing(_))).count()
-    }
-
-    fn sockets(self) -> Sockets {
-        let sockets = self.sockets.into_iter().filter_map(|connection| match connection {
+    fn socket(self) -> Option<TcpStream> {
+        match self.connection {
             Connection::InUse(socket) => Some(socket),
             Connection::Missing(_) => None,
-        });
-        Sockets(sockets.collect())
+        }
     }
 }
 
-/// By which a peer has been met.
-#[derive(Debug)]
-pub(super) struct Sockets(VecDeque<TcpStream>);
-
-impl Sockets {
-    /// The first, for those that need no other.
-    pub(super) fn first(mut self, rank: Rank) -> Result<TcpStream, WireUpError> {
-        self.0.pop_front().ok_or(WireUpError::Contact { rank, why: "it has not come" })
-    }
-
-    /// A link over all of them.
-    pub(super) fn link(mut self, rank: Rank) -> Result<TcpLink, WireUpError> {
-        let lanes = self.0.split_off(self.0.len().min(1));
-        let link = TcpLink::new(self.first(rank)?, lanes.into());
-        link.map_err(|_| WireUpError::Contact { rank, why: "its sockets cannot be set up" })
-    }
+/// Makes a link of the socket by which a peer has been met.
+pub(super) fn link(rank: Rank, socket: TcpStream) -> Result<TcpLink, WireUpError> {
+    let why = "its socket cannot be set up";
+    TcpLink::new(socket).map_err(|_| WireUpError::Contact { rank, why })
 }
 
 #[derive(Debug)]
@@ -159,17 +139,16 @@ impl Meeting {
             let (Some(row), Some(contact)) = (row, contact) else {
                 return Err(WireUpError::Contact { rank, why: "it does not say where it listens" });
             };
-            let sockets = 1 + usize::from(contact.lanes.min(door.lanes));
             let next = first(rank);
-            let missing = || Missing { next, pause: PAUSE, why: None, offered: false };
+            let missing = Missing { next, pause: PAUSE, why: None, offered: false };
             let peer = Peer {
                 address: SocketAddr::new(row.address, contact.port),
                 key: contact.key.clone(),
-                sockets: (0..sockets).map(|_| Connection::Missing(missing())).collect(),
+                connection: Connection::Missing(missing),
             };
             by_rank.insert(rank, peer);
         }
-        let missing = by_rank.values().map(|peer| peer.sockets.len()).sum();
+        let missing = by_rank.len();
         allow_files(missing + STRANGERS);
         let (dials, guests) = (Vec::new(), VecDeque::new());
         Ok(Meeting { door, me, peers: by_rank, missing, dials, guests })
@@ -177,18 +156,15 @@ impl Meeting {
 
     /// Dials a peer now, if it is missing.
     pub(super) fn want(&mut self, rank: Rank) {
-        let sockets = self.peers.get_mut(&rank).map_or(&mut [][..], |peer| &mut peer.sockets);
-        for connection in sockets {
-            if let Connection::Missing(missing) = connection {
-                missing.next = Some(Instant::now());
-            }
+        if let Some(missing) = self.missing_mut(rank) {
+            missing.next = Some(Instant::now());
         }
     }
 
     /// Peers that have come, who are not this meeting's any more.
-    pub(super) fn met(&mut self) -> Vec<(Rank, Sockets)> {
+    pub(super) fn met(&mut self) -> Vec<(Rank, TcpStream)> {
         let met = self.peers.extract_if(.., |_, peer| peer.is_met());
-        met.map(|(rank, peer)| (rank, peer.sockets())).collect()
+        met.filter_map(|(rank, peer)| Some((rank, peer.socket()?))).collect()
     }
 
     /// Whether this rank is dialling a peer.
@@ -199,7 +175,7 @@ impl Meeting {
     /// Waits for one peer no longer; `false` where it is not missing.
     pub(super) fn forget(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.remove(&rank) else { return false };
-        self.missing -= peer.missing();
+        self.missing -= usize::from(!peer.is_met());
         true
     }
 
@@ -212,7 +188,7 @@ impl Meeting {
     ) -> Option<WireUpError> {
         let peer = self.peers.remove(&rank)?;
         self.dials.retain(|dial| dial.parties.to != rank);
-        self.missing -= peer.missing();
+        self.missing -= usize::from(!peer.is_met());
         Some(unmet(table, (self.me, self.door.address), (rank, peer), (waited, 0)))
     }
 
@@ -254,13 +230,11 @@ impl Meeting {
         let now = Instant::now();
         let mut due = Vec::new();
         for (rank, peer) in &mut self.peers {
-            for (socket, connection) in (0..).zip(&mut peer.sockets) {
-                if let Connection::Missing(missing) = connection
-                    && missing.next.is_some_and(|next| next <= now)
-                {
-                    missing.next = None;
-                    due.push((Parties { from: self.me, to: *rank, socket }, peer.address));
-                }
+            if let Connection::Missing(missing) = &mut peer.connection
+                && missing.next.is_some_and(|next| next <= now)
+            {
+                missing.next = None;
+                due.push((Parties { from: self.me, to: *rank }, peer.address));
             }
         }
         for (parties, address) in due {
@@ -277,8 +251,7 @@ impl Meeting {
 
     /// Which of the listener, the dials and the guests are ready, in this order.
     fn wait(&self, end: Instant, also: &[BorrowedFd<'_>]) -> Result<Vec<bool>, WireUpError> {
-        let attempts = self.peers.values().flat_map(|peer| &peer.sockets);
-        let attempts = attempts.filter_map(|connection| match connection {
+        let attempts = self.peers.values().filter_map(|peer| match &peer.connection {
             Connection::Missing(missing) => missing.next,
             Connection::InUse(_) => None,
         });
@@ -312,18 +285,17 @@ impl Meeting {
                 continue;
             }
             let parties = dial.parties;
-            let slot = (parties.to, parties.socket);
             let Some(peer) = self.peers.get(&parties.to) else { continue };
             match dial.advance(&peer.key) {
                 Ok(Reached::Waits(dial)) => self.dials.push(dial),
                 Ok(Reached::Offered(dial)) => {
                     let decides = !dials(self.me, parties.to);
-                    if let Some(missing) = self.missing_mut(slot) {
+                    if let Some(missing) = self.missing_mut(parties.to) {
                         missing.offered = decides;
                     }
                     self.dials.push(dial);
                 }
-                Ok(Reached::Taken(socket)) => self.take(slot, socket),
+                Ok(Reached::Taken(socket)) => self.take(parties.to, socket),
                 Err(Unreached::System(source)) if is_about_files(&source) => {
                     return Err(WireUpError::System { operation: "reach a peer", source });
                 }
@@ -343,7 +315,7 @@ impl Meeting {
                 Met::Waits(guest) => self.guests.push_back(guest),
                 Met::Proved(parties, wire) => {
                     if let Ok(socket) = accept::take(wire) {
-                        self.take((parties.from, parties.socket), socket);
+                        self.take(parties.from, socket);
                     }
                 }
                 Met::Stranger => {}
@@ -353,33 +325,31 @@ impl Meeting {
 
     /// Whether this connection is wanted: neither another one in its place nor for somebody else.
     fn may_come(&self, parties: Parties) -> bool {
-        let peer = self.peers.get(&parties.from);
-        let connection = peer.and_then(|peer| peer.sockets.get(usize::from(parties.socket)));
+        let connection = self.peers.get(&parties.from).map(|peer| &peer.connection);
         let wanted = |missing: &Missing| !missing.offered;
         parties.to == self.me
             && matches!(connection, Some(Connection::Missing(missing)) if wanted(missing))
     }
 
-    fn missing_mut(&mut self, (rank, socket): Slot) -> Option<&mut Missing> {
-        match self.peers.get_mut(&rank)?.sockets.get_mut(usize::from(socket))? {
+    fn missing_mut(&mut self, rank: Rank) -> Option<&mut Missing> {
+        match &mut self.peers.get_mut(&rank)?.connection {
             Connection::Missing(missing) => Some(missing),
             Connection::InUse(_) => None,
         }
     }
 
     /// The connection is in use; an attempt at another one ends.
-    fn take(&mut self, slot: Slot, socket: TcpStream) {
-        let peer = self.peers.get_mut(&slot.0);
-        let connection = peer.and_then(|peer| peer.sockets.get_mut(usize::from(slot.1)));
+    fn take(&mut self, rank: Rank, socket: TcpStream) {
+        let connection = self.peers.get_mut(&rank).map(|peer| &mut peer.connection);
         if let Some(connection @ Connection::Missing(_)) = connection {
             *connection = Connection::InUse(socket);
             self.missing -= 1;
-            self.dials.retain(|dial| (dial.parties.to, dial.parties.socket) != slot);
+            self.dials.retain(|dial| dial.parties.to != rank);
         }
     }
 
     fn dial_failed(&mut self, parties: Parties, why: Unreached) {
-        if let Some(missing) = self.missing_mut((parties.to, parties.socket)) {
+        if let Some(missing) = self.missing_mut(parties.to) {
             missing.next = Some(Instant::now() + missing.pause);
             missing.pause = (missing.pause * 2).min(LONGEST_PAUSE);
             missing.why = Some(why);
@@ -413,10 +383,10 @@ fn unmet(
         Listener { rank, host, address }
     };
     let (me, listener) = (place(me, address), place(rank, peer.address));
-    let missing = peer.sockets.into_iter().find_map(|connection| match connection {
+    let missing = match peer.connection {
         Connection::Missing(missing) => Some(missing),
         Connection::InUse(_) => None,
-    });
+    };
     let reason = missing.map_or(Unreached::NoAnswer, |missing| {
         let under_way = missing.next.is_none();
         let never = if under_way { Unreached::NoAnswer } else { Unreached::NotTried };

@@ -4,7 +4,7 @@
 //! long as any link waits for its peer. Those that speak RDMA meet here over TCP as well, and connect
 //! their queue pairs then ([`Later`]).
 
-use super::meeting::{Meeting, Sockets};
+use super::meeting::{self, Meeting};
 use super::{Contact, Door, Later, WireUpError, bell};
 use crate::transport::bell::Bell;
 use crate::transport::{Link, Outlook};
@@ -14,6 +14,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -247,9 +248,9 @@ impl Keeper {
                 return self.desk.tell();
             }
             let mut came = Came::new();
-            for (rank, sockets) in self.meeting.met() {
+            for (rank, socket) in self.meeting.met() {
                 waits.remove(&rank);
-                self.meet(rank, sockets, &mut came);
+                self.meet(rank, socket, &mut came);
             }
             for (rank, link) in self.rdma.as_mut().map(Later::advance).unwrap_or_default() {
                 came.push((rank, link.map(|link| Arrival::Met(link))));
@@ -291,15 +292,15 @@ impl Keeper {
     }
 
     /// A peer has been met over TCP.
-    fn meet(&mut self, rank: Rank, sockets: Sockets, came: &mut Came) {
+    fn meet(&mut self, rank: Rank, socket: TcpStream, came: &mut Came) {
         match self.rdma.as_mut().filter(|rdma| rdma.speaks_with(rank)) {
             Some(rdma) => {
                 let end = Instant::now() + self.patience;
-                let begun = sockets.first(rank).and_then(|socket| rdma.begin(rank, socket, end));
+                let begun = rdma.begin(rank, socket, end);
                 came.extend(begun.err().map(|error| (rank, Err(error))));
             }
             None => {
-                let link = sockets.link(rank);
+                let link = meeting::link(rank, socket);
                 came.push((rank, link.map(|link| Arrival::Met(Box::new(link)))));
             }
         }

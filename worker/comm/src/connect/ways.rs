@@ -16,8 +16,6 @@ const GATHER: &str = "rlaunch communicator";
 const READY: &str = "rlaunch communicator is ready";
 /// How long sockets may take to be connected once all ranks are there.
 const MEETING: Duration = Duration::from_secs(30);
-/// Sockets for long messages beside the first of a pair.
-const LANES: usize = 0;
 
 /// Links by rank.
 pub(crate) type Ways = BTreeMap<Rank, Box<dyn Link>>;
@@ -36,7 +34,7 @@ pub(crate) fn meet(
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
     let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
     // Who has RDMA may still meet somebody who has none.
-    let door = (!others.is_empty()).then(|| Door::open(row.address, LANES)).transpose()?;
+    let door = (!others.is_empty()).then(|| Door::open(row.address)).transpose()?;
     let mut contact = Contact::new(door.as_ref().map(Door::contact));
     contact.verbs = fabric.as_ref().map(Fabric::told).transpose()?.unwrap_or_default();
     let contacts = connect::exchange(&contact, |own| client.all_gather(GATHER, own))?;

@@ -27,10 +27,10 @@ pub fn wire_up(data: &[u8]) {
 
 /// What such words look like.
 pub fn wire_up_seeds() -> Vec<Vec<u8>> {
-    let mut hello = b"rlrank\0\x01".to_vec();
-    hello.extend([7; 42]);
-    // Version 1, TCP at a port with a key, two parts of no bytes.
-    let contact = [vec![2, 1, 0xd2, 9, 0], vec![3; 32], vec![0, 0]].concat();
+    let mut hello = b"rlrank\0\x02".to_vec();
+    hello.extend([7; 40]);
+    // The version, TCP at a port with a key, no queue pairs.
+    let contact = [vec![3, 1, 0xd2, 9], vec![3; 32], vec![0]].concat();
     vec![hello, contact]
 }
 

@@ -45,7 +45,7 @@ fn sockets() -> (TcpStream, TcpStream) {
 /// Two ranks with TCP between them.
 fn pair(patience: Patience) -> (Communicator, Communicator) {
     let (one, other) = sockets();
-    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket, Vec::new()).unwrap()) };
+    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket).unwrap()) };
     let own = || -> Box<dyn Link> { Box::new(OwnLink::default()) };
     let first = communicator(0, vec![own(), link(one)], patience);
     (first, communicator(1, vec![link(other), own()], patience))
@@ -155,9 +155,9 @@ impl Idle for Counted {
 #[test]
 fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     let [(leaves, theirs), (silent, _held)] = [sockets(), sockets()];
-    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket, Vec::new()).unwrap()) };
+    let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket).unwrap()) };
     let bye = Header { kind: Kind::Bye, context: 0, tag: 0, transfer: 0, length: 0 };
-    let mut leaver = TcpLink::new(theirs, Vec::new()).unwrap();
+    let mut leaver = TcpLink::new(theirs).unwrap();
     assert!(leaver.send(bye, &[]).unwrap());
     drop(leaver);
     let kernel = Kernel::new().unwrap();
@@ -176,10 +176,7 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
 #[test]
 fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
     let (ours, mut peer) = sockets();
-    let links = vec![
-        Box::new(OwnLink::default()) as _,
-        Box::new(TcpLink::new(ours, Vec::new()).unwrap()) as _,
-    ];
+    let links = vec![Box::new(OwnLink::default()) as _, Box::new(TcpLink::new(ours).unwrap()) as _];
     let comm = communicator(0, links, Patience::none());
     static QUITS: AtomicBool = AtomicBool::new(true);
     let message: Vec<u8> = (0..300_000).map(|at: usize| at as u8 ^ (at >> 8) as u8).collect();

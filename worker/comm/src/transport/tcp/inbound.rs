@@ -1,6 +1,6 @@
 //! Receiving packets from one socket.
 
-use super::{Moved, stripe};
+use super::{Moved, PACKET};
 use crate::transport::Sink;
 use crate::transport::packet::{Header, Kind};
 use crate::types::error::LinkError;
@@ -15,7 +15,7 @@ const SHORT_AHEAD: usize = 256;
 /// Packets up to here are handed over whole, in bytes. Longer ones may come in parts.
 const WHOLE: usize = 16 << 10;
 /// What one call receives at most before other links get their turn, in bytes.
-pub(super) const TURN: usize = 4 << 20;
+const TURN: usize = 4 << 20;
 
 /// What has come and was not yet handed over.
 pub(super) struct Inbound {
@@ -28,8 +28,6 @@ pub(super) struct Inbound {
     /// The next packet is probably long.
     expects_long: bool,
     farewell: Farewell,
-    limit: usize,
-    has_stripe: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +35,6 @@ struct Long {
     header: Header,
     /// How much of the payload the sink has.
     offset: usize,
-    /// Its payload comes over other sockets.
-    striped: bool,
 }
 
 /// How far the peer is with its end.
@@ -61,8 +57,7 @@ impl fmt::Debug for Inbound {
 }
 
 impl Inbound {
-    /// Refuses payloads of more than `limit` bytes.
-    pub(super) fn new(limit: usize, has_stripe: bool) -> Inbound {
+    pub(super) fn new() -> Inbound {
         Inbound {
             buffer: vec![0; AHEAD].into_boxed_slice(),
             begin: 0,
@@ -70,14 +65,7 @@ impl Inbound {
             long: None,
             expects_long: false,
             farewell: Farewell::Talks,
-            limit,
-            has_stripe,
         }
-    }
-
-    /// The longest payload.
-    pub(super) fn limit(&self) -> usize {
-        self.limit
     }
 
     /// What comes next is probably long.
@@ -88,17 +76,6 @@ impl Inbound {
     /// Nothing comes any more, as the peer has announced.
     pub(super) fn has_ended(&self) -> bool {
         self.farewell == Farewell::Ended
-    }
-
-    /// The packet whose payload comes over other sockets, and how much of it has come.
-    pub(super) fn striped(&self) -> Option<(Header, usize)> {
-        let long = self.long.filter(|long| long.striped)?;
-        Some((long.header, long.offset))
-    }
-
-    /// So much of it came.
-    pub(super) fn striped_came(&mut self, count: usize) {
-        self.advance(count);
     }
 
     /// Hands over what has come; says whether anything did. One system call if nothing did.
@@ -123,8 +100,7 @@ impl Inbound {
             }
             total += count;
             // Less than was asked means that the kernel has no more.
-            let other_sockets = self.long.is_some_and(|long| long.striped);
-            if count < asked || total >= TURN || other_sockets {
+            if count < asked || total >= TURN {
                 return Ok(true);
             }
         }
@@ -210,26 +186,23 @@ impl Inbound {
         while let Some((head, rest)) = self.buffer[self.begin..self.end].split_first_chunk() {
             let header = from_bytes(head)?;
             let length = header.length as usize;
-            if length > self.limit {
+            if length > PACKET {
                 return Err(LinkError::OutOfTurn("longer than a packet may be"));
             }
-            let striped = self.has_stripe && stripe::takes(header);
-            if !striped && length <= rest.len() {
+            if length <= rest.len() {
                 if header.kind == Kind::Bye {
                     self.farewell = Farewell::Said;
                 }
                 self.expects_long = length > WHOLE;
                 self.begin += Header::SIZE + length;
                 sink.packet(header, &rest[..length])?;
-            } else if !striped && length <= WHOLE {
+            } else if length <= WHOLE {
                 break;
             } else {
                 self.expects_long = true;
                 self.begin += Header::SIZE;
-                self.long = Some(Long { header, offset: 0, striped });
-                if !striped {
-                    self.hand_over_front(header, sink)?;
-                }
+                self.long = Some(Long { header, offset: 0 });
+                self.hand_over_front(header, sink)?;
                 break;
             }
         }

@@ -91,7 +91,7 @@ impl Outbound {
 }
 
 /// Writes what follows the first `sent` bytes of `head` and `body`.
-pub(super) fn write_two(
+fn write_two(
     socket: &TcpStream,
     head: &[u8],
     body: &[u8],

@@ -33,16 +33,15 @@ fn sockets(small: bool) -> (TcpStream, TcpStream) {
     (dialled, accepted)
 }
 
-fn links(lanes: usize, small: bool) -> (TcpLink, TcpLink) {
+fn links(small: bool) -> (TcpLink, TcpLink) {
     let (one, other) = sockets(small);
-    let (ones, others) = (0..lanes).map(|_| sockets(small)).unzip();
-    (TcpLink::new(one, ones).unwrap(), TcpLink::new(other, others).unwrap())
+    (TcpLink::new(one).unwrap(), TcpLink::new(other).unwrap())
 }
 
 /// A link, and the bare socket at its other end.
 fn bare() -> (TcpLink, TcpStream) {
     let (one, other) = sockets(false);
-    (TcpLink::new(one, Vec::new()).unwrap(), other)
+    (TcpLink::new(one).unwrap(), other)
 }
 
 fn header(kind: Kind, tag: u32, length: usize) -> Header {
