@@ -365,7 +365,11 @@ impl Other {
     fn plays(role: &str) -> Other {
         let name = name();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "transport::shm::tests::another_process_plays_its_role", "--nocapture"])
+            .args([
+                "--exact",
+                "transport::shm::tests::another_process_plays_its_role",
+                "--nocapture",
+            ])
             .env(ROLE, role)
             .env(NAME, &name)
             .stdout(Stdio::piped())
