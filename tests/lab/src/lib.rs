@@ -16,25 +16,20 @@
 //! # Ok::<(), rlaunch_lab::LabError>(())
 //! ```
 
-mod background;
-pub mod command;
-mod error;
-mod lab;
-
 pub mod bench;
+pub mod command;
 pub mod demo;
 pub mod dist;
-pub mod fuzz;
-pub mod ledger;
-pub mod python;
+mod error;
+mod netns;
 pub mod setup;
-pub mod sim;
 pub mod soak;
 pub mod stages;
 pub mod tidy;
 pub mod vm;
 
 pub use error::LabError;
-pub use lab::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
+pub use netns::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
 pub use rlaunch_stopwatch::Stopwatch;
+pub use setup::python;
 pub use stages::{UnderTest, VmUnderTest};

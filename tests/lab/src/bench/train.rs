@@ -12,8 +12,8 @@ use super::launchers::{Field, Launcher};
 use super::rounds::Rounds;
 use crate::command::run as run_command;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
-use crate::{Lab, LabError, Options, python};
+use crate::setup::{self, Extent, python};
+use crate::{Lab, LabError, Options};
 
 const NAME: &str = "benchtrain";
 const NET: [u8; 2] = [10, 98];

@@ -12,8 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{hostile, hostile_lives};
-use crate::background::Background;
 use crate::bench::Series;
+use crate::command::background::Background;
 use crate::command::{last_lines, wait_until};
 use crate::setup::{self, Extent};
 use crate::{Account, Lab, LabError, Options, Process};

@@ -6,7 +6,7 @@ use std::fs;
 use semver::Version;
 use serde::Deserialize;
 
-use crate::ledger::Tally;
+use super::ledger::Tally;
 use crate::{LabError, dist};
 
 const TABLE: &str = ".advisories.toml";

@@ -1,8 +1,8 @@
 //! A second look at tests that failed: on a machine that stands still for a moment, one of a thousand
 //! is unlucky. What is wrong fails again.
 
+use super::ledger::{Tally, UNLUCKY};
 use crate::LabError;
-use crate::ledger::{Tally, UNLUCKY};
 
 use super::run::Outcome;
 

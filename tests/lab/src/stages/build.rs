@@ -1,11 +1,12 @@
 //! The stages before anything runs on hosts: set-up, lints, the build, tests of crates by themselves.
 
+use super::ledger::{Ledger, Tally};
 use super::run::{self, Program, Shown};
 use super::{Plan, advisories, deny};
+use super::{fuzz, sim};
 use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
-use crate::ledger::{Ledger, Tally};
 use crate::setup::{self, Extent};
-use crate::{LabError, fuzz, sim, tidy};
+use crate::{LabError, tidy};
 
 pub(super) const UNIT: &str = "unit";
 pub(super) const SIM: &str = "sim";

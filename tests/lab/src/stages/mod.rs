@@ -5,10 +5,13 @@ mod advisories;
 mod again;
 mod build;
 mod deny;
+pub mod fuzz;
+pub mod ledger;
 mod netns;
 mod reach;
 mod repeat;
 mod run;
+pub mod sim;
 mod vm;
 
 use std::collections::BTreeSet;
@@ -16,9 +19,10 @@ use std::env;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::ledger::{Ledger, Tally};
+use crate::setup::python;
 use crate::vm::VmLab;
-use crate::{Lab, LabError, dist, python};
+use crate::{Lab, LabError, dist};
+use ledger::{Ledger, Tally};
 use reach::{Reach, changed_files, fuzz_targets_changed, note_passed};
 
 pub use build::check_dependencies;

@@ -7,11 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::again::second_looks;
+use super::ledger::{Ledger, Tally};
 use super::run::{self, Outcome, Program, Tests};
 use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
 use crate::dist::{self, Profile, aarch64};
-use crate::ledger::{Ledger, Tally};
-use crate::{Lab, LabError, Options, python, setup, soak};
+use crate::setup::{self, python};
+use crate::{Lab, LabError, Options, soak};
 
 pub(super) const NAME: &str = "netns";
 

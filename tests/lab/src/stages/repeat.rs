@@ -126,7 +126,7 @@ impl Repeated<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Tally;
+    use crate::stages::ledger::Tally;
 
     #[test]
     fn failures_are_counted_by_test() {

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::ledger::Tally;
 use crate::command::display;
-use crate::ledger::Tally;
 use crate::{LabError, dist};
 
 /// Runs a check that either passes or fails.

@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::again::second_looks;
+use super::ledger::{Ledger, Tally};
 use super::run::{Outcome, Program, report};
 use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
-use crate::background::Background;
+use crate::command::background::Background;
 use crate::dist::{self, Profile};
-use crate::ledger::{Ledger, Tally};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 use crate::{LabError, setup};
 

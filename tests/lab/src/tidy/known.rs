@@ -21,12 +21,6 @@ pub(super) const KNOWN: &[Known] = &[
     ),
     Known::to_mend(
         Rule::Cycle,
-        "tests/lab",
-        &[("args", 3), ("main", 3), ("vm_command", 3)],
-        "verbs of guests read the command line, which names them",
-    ),
-    Known::to_mend(
-        Rule::Cycle,
         "worker/comm/capi",
         &[("errors", 2), ("types", 2)],
         "errors and types of the C ABI name each other",
@@ -54,12 +48,6 @@ pub(super) const KNOWN: &[Known] = &[
             ("resources", 11),
         ],
         "the error knows what each object is, and each object the error",
-    ),
-    Known::kept(
-        Rule::LongFunction,
-        "tests/lab",
-        &[("dispatch", 155)],
-        "one short arm for each verb",
     ),
     Known::kept(
         Rule::LongFunction,

@@ -63,6 +63,20 @@ pub(super) const ORDERS: &[Order] = &[
         ],
         pending: None,
     },
+    Order {
+        krate: "tests/lab",
+        layers: &[
+            &[&["error"]],
+            &[&["command"]],
+            &[&["setup"]],
+            &[&["dist"]],
+            &[&["netns", "vm"], &["tidy"]],
+            &[&["demo"], &["bench", "soak"]],
+            &[&["stages"]],
+            &[&["cli"]],
+        ],
+        pending: None,
+    },
 ];
 
 /// Pages that stay short.

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::image::Image;
-use crate::background::Background;
+use crate::command::background::Background;
 use crate::command::wait_until;
 use crate::{LabError, setup};
 

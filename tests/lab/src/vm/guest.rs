@@ -12,7 +12,7 @@ use super::topology::{FABRIC_MTU, guest_name, hardware_address, management_addre
 use super::{VmLab, network};
 use crate::LabError;
 use crate::command::{last_lines, run, wait_until};
-use crate::lab::sshd::with_detail;
+use crate::netns::sshd::with_detail;
 
 /// MiB of memory; what a guest writes to its disk is in there as well.
 const MEMORY: usize = 1024;

@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::recipe::{self, Recipe, Script};
+use crate::LabError;
+use crate::command::background::Background;
 use crate::command::{run, spinner};
-use crate::lab::state::lock;
+use crate::netns::state::lock;
 use crate::setup::{self, Extent};
-use crate::{LabError, background::Background};
 
 /// How long one step may take; the slowest needs a minute.
 const STEP: Duration = Duration::from_secs(900);

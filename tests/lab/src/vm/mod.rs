@@ -25,11 +25,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use crate::background::Background;
+use crate::command::background::Background;
 use crate::command::wait_until;
-use crate::lab::{names, network as namespaces, teardown};
+use crate::netns::{names, network as namespaces, teardown};
 use crate::setup::{self, Extent};
-use crate::{LabError, lab};
+use crate::{LabError, netns};
 use accelerator::Accelerator;
 use guest::Guest;
 use image::Image;
@@ -173,7 +173,7 @@ impl VmLab {
         let found = remove(&paths)?;
         let _ = fs::remove_file(paths.lock_file());
         drop(lock);
-        let _ = fs::remove_dir(lab::state::Paths::root());
+        let _ = fs::remove_dir(netns::state::Paths::root());
         Ok(found)
     }
 

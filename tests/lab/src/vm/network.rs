@@ -7,7 +7,7 @@ use super::state::{Paths, Record};
 use super::topology::{FABRIC_MTU, MANAGEMENT, head_address, tap};
 use crate::LabError;
 use crate::command::run;
-use crate::lab::network::batch;
+use crate::netns::network::batch;
 
 /// Makes the namespace, the bridges and the taps of all guests.
 pub(super) fn create(paths: &Paths, record: &Record) -> Result<(), LabError> {

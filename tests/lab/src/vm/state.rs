@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::image::Image;
 use super::topology::Topology;
 use crate::LabError;
-use crate::lab::state::{self, ProcessId, read_json, write_json};
+use crate::netns::state::{self, ProcessId, read_json, write_json};
 
 /// The paths of one lab.
 #[derive(Debug, Clone)]

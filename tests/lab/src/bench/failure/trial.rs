@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{Case, HOSTS, PER_HOST, Scratch};
-use crate::background::Background;
 use crate::bench::launchers::{Field, Launcher};
+use crate::command::background::Background;
 use crate::command::{last_lines, run, wait_until};
 use crate::{Account, Cut, LabError, Process};
 

@@ -1,5 +1,7 @@
 //! What the lab needs of the machine: root, and a few packages.
 
+pub mod python;
+
 use std::env;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

@@ -1,12 +1,12 @@
-//! `cargo lab vm`: hosts with real verbs, from the command line.
+//! `cargo lab vm`: hosts that are emulated computers, with real verbs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
-use crate::args::OneHost;
-use crate::become_command;
+use super::become_command;
+use super::hosts::OneHost;
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::vm::{self, Topology, VmLab, VmOptions};
 use rlaunch_lab::{Cut, LabError, command};
@@ -27,98 +27,107 @@ Break its links:
   cargo lab vm mtu n1 eth1 1500       the two ends no longer agree
   cargo lab vm port n1 eth1 down      as the guest's administrator would";
 
-/// Everything after `cargo lab vm`.
+/// Everything that can follow `cargo lab vm`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Vm {
-    /// Build the guests' image, unless it is there already.
+    /// Build the guests' image, unless it is built already.
     Build,
     /// Start guests n1 to nN and wait until each answers by ssh.
     Up {
-        /// How many guests.
+        /// Number of guests.
         guests: usize,
         /// `star`: one switch for all; `triangle`: three guests, a cable for each pair.
         #[arg(value_enum, default_value = "star")]
         topology: Topology,
-        /// How many processors each has; emulated ones are slow.
+        /// Number of processors of each guest. Emulated processors are slow.
         #[arg(long, default_value_t = 1)]
         cpus: usize,
-        /// The last guest has Soft-iWARP only: not everybody can use RoCE.
+        /// Give the last guest Soft-iWARP only, so that it cannot use RoCE.
         #[arg(long)]
         mixed: bool,
-        /// What n1 sees as /share, read-only; what `cargo lab build` made if left out.
+        /// Directory that n1 sees as /share, read-only; by default what `cargo lab build` made.
         #[arg(long)]
         share: Option<PathBuf>,
     },
     /// Run a command in a guest by ssh.
     Ssh {
-        /// The guest.
+        /// Guest to log in to.
         guest: String,
-        /// The command and its arguments; a shell if left out.
+        /// Command and its arguments; without it, a shell.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Run a command of this machine in the head's network, where the guests are 10.77.0.K.
+    /// Run a command of this machine in the network of the head node, where guest K is 10.77.0.K.
     Exec {
-        /// The command and its arguments.
+        /// Command and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// End all guests and remove everything but the image, after a crash as well.
+    /// End all guests and remove everything but the image, even after a crash.
     Down,
-    /// Say which guests are up and what their addresses are.
+    /// Print which guests are up, and their addresses.
     Status,
-    /// Print what a guest's kernel and sshd have said.
+    /// Print the console output of a guest's kernel and sshd.
     Console(OneHost),
-    /// Pull the cable of an interface, as the guest sees it too.
+    /// Pull the cable of an interface; the guest sees the carrier go.
     Cut {
         #[command(flatten)]
         at: Interface,
-        /// Drop frames without taking the carrier away.
+        /// Drop frames but leave the carrier up.
         #[arg(long)]
         silent: bool,
     },
-    /// Bring a cable back.
+    /// Plug a cable back in.
     Heal(Interface),
-    /// Drop, delay or mangle what an interface sends.
+    /// Drop, delay or corrupt what an interface sends.
     Netem {
         #[command(flatten)]
         at: Interface,
-        /// As after `tc qdisc ... netem`, for example `loss 10%`; nothing ends it.
+        /// Words that follow `tc qdisc ... netem`, such as `loss 10%`; without any, netem is removed.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
-    /// Change the largest packet of an interface.
+    /// Set the MTU of an interface.
     Mtu {
         #[command(flatten)]
         at: Interface,
-        /// In bytes.
+        /// MTU in bytes.
         mtu: u32,
     },
     /// Take an interface down or up inside the guest.
     Port {
         #[command(flatten)]
         at: Interface,
-        /// Which of both.
+        /// New state of the interface.
         #[arg(value_parser = ["down", "up"])]
         state: String,
     },
 }
 
-#[derive(Debug, clap::Args)]
+/// Network interface of a guest.
+#[derive(Debug, Args)]
 pub(crate) struct Interface {
-    /// The guest.
+    /// Guest that has the interface.
     guest: String,
-    /// The interface: eth1, eth2 and so on are the fabric's.
+    /// Name of the interface; eth1, eth2 and so on belong to the fabric.
     interface: String,
 }
 
-/// Does what was typed, in the lab called `name`.
-pub(crate) fn dispatch(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
+impl Vm {
+    /// Returns whether the verb needs root: guests run in namespaces, and their root directory holds
+    /// files of several owners.
+    pub(super) fn needs_root(&self) -> bool {
+        !matches!(self, Vm::Status)
+    }
+}
+
+/// Runs a verb on the guests of the lab called `name`.
+pub(super) fn run(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
     match vm {
         Vm::Build => println!("{}", vm::build()?.display()),
         Vm::Up { guests, topology, cpus, mixed, share } => {
-            let share = share.clone().or_else(built);
+            let share = share.clone().or_else(built_directory);
             let new = VmOptions::new(name, *guests, *topology);
             up(&VmOptions { cpus: *cpus, mixed: *mixed, share, ..new })?;
         }
@@ -167,8 +176,8 @@ fn up(options: &VmOptions) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What `cargo lab build` made, if it has been run.
-fn built() -> Option<PathBuf> {
+/// Returns the directory that `cargo lab build` made, if it exists.
+fn built_directory() -> Option<PathBuf> {
     dist::directory(Profile::Lab).ok().filter(|directory| directory.exists())
 }
 
@@ -176,13 +185,5 @@ fn print_status(lab: &VmLab) {
     for guest in lab.status() {
         let state = if guest.up { "up" } else { "down" };
         println!("{}\t{state}\t{}", guest.name, guest.addresses.join(" "));
-    }
-}
-
-impl Vm {
-    /// Whether this touches namespaces and guests.
-    pub(crate) fn needs_root(&self) -> bool {
-        // The guests' root directory holds files of several owners.
-        !matches!(self, Vm::Status)
     }
 }

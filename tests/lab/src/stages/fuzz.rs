@@ -11,9 +11,9 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
+use super::ledger::Tally;
 use crate::command::run as run_command;
 use crate::dist::lab::{TEST_FEATURES, program_of, write_wrapper};
-use crate::ledger::Tally;
 use crate::setup::{self, Extent};
 use crate::{LabError, dist};
 

@@ -28,7 +28,8 @@ pub use processes::Process;
 pub use sshd::Sshd;
 
 use crate::command::wait_until;
-use crate::{LabError, dist, python, setup};
+use crate::setup::{self, python};
+use crate::{LabError, dist};
 use state::{Paths, ProcessId, Record};
 
 /// The first two octets of a lab's addresses when nobody says otherwise.

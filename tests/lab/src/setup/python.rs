@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::sys::statvfs::statvfs;
 use sha2::{Digest, Sha256};
 
-use crate::background::Background;
+use crate::command::background::Background;
 use crate::command::{run, spinner};
 use crate::{LabError, setup};
 
@@ -20,7 +20,7 @@ pub(crate) const BASE: &str = "/usr/bin/python3";
 /// What is in it; torch brings its libraries for GPUs, wherever it is installed.
 const PACKAGES: [&str; 2] = ["torch==2.15.0", "numpy==2.4.6"];
 /// Makes it. Arguments: directory, lock, seconds, Python, packages...
-const SCRIPT: &str = include_str!("python/venv.sh");
+const SCRIPT: &str = include_str!("venv.sh");
 /// For how long that may go on, in seconds: a minute is usual.
 const LIMIT: &str = "900";
 /// What has to be free on the disk, in GiB: what is downloaded, and what is made of it.

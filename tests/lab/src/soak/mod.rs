@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::background::Background;
 use crate::bench::Series;
+use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::setup::{self, Extent};
 use crate::{Account, Lab, LabError, Options};

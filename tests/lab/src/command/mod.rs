@@ -1,5 +1,7 @@
 //! Running other programs, and waiting for conditions.
 
+pub(crate) mod background;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

@@ -1,0 +1,184 @@
+//! Options and verbs of `cargo lab`.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Parser, Subcommand};
+
+use super::bench::Bench;
+use super::hosts::HostVerb;
+use super::soak::Soak;
+use super::vm::Vm;
+use rlaunch_lab::dist::Profile;
+use rlaunch_lab::{names, stages};
+
+const EXAMPLES: &str = "\
+From a clean checkout:
+  cargo lab demo                      set up, build, and run a job on three hosts
+  cargo lab test                      every test, with a ledger at the end
+  cargo lab test --changed            the tests that your change can affect
+  cargo lab test --stage unit         one stage
+  cargo lab test --repeat 20 --filter lost::   is a test flaky?
+
+Hosts:
+  cargo lab up 3                      hosts a, b and c, each with a real sshd
+  cargo lab up 64 --lab big --net 10.92   a second lab beside the first
+  cargo lab status                    which hosts are up
+  cargo lab down                      remove everything
+
+Work on them:
+  cargo lab ssh a hostname            by ssh, from the launch node
+  cargo lab exec rlaunch -H a,b hostname   on the launch node, where jobs start
+  cargo lab on a ps ax                inside a host, without ssh
+  cargo lab ps                        processes on the hosts
+
+Break them:
+  cargo lab cut b --silent            b drops all packets
+  cargo lab heal b                    and is back
+  cargo lab crash c                   c loses power
+  cargo lab boot c                    and is back
+
+Hosts with RDMA:
+  cargo lab vm up 3 triangle          guests n1, n2 and n3 with soft RoCE and Soft-iWARP
+  cargo lab vm ssh n1 ibv_devinfo     and so on: `cargo lab vm --help`
+  cargo lab vm down
+
+Simulate:
+  cargo lab sim --seeds 200           small jobs with faults, in virtual time
+  cargo lab sim --nodes 10000         a large job, and its cost
+
+Measure:
+  cargo lab bench launch              how quickly jobs start, beside other launchers
+  cargo lab bench launch --against DIR   the same, beside an earlier build of rlaunch
+  cargo lab bench rendezvous          how quickly their ranks find each other
+  cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
+  cargo lab bench train               training with torch, beside its own backend
+  cargo lab bench inventory           how quickly an agent reads a server's hardware
+  cargo lab bench output              how fast and how intact the ranks' output arrives
+  cargo lab bench failure             how quickly and cleanly jobs end when something fails
+  cargo lab bench verbs               RDMA writes and messages, beside perftest
+  cargo lab bench mesh                what proving the RDMA mesh adds to a job's start
+  cargo lab deps                      dependencies: licences, and versions with known vulnerabilities
+  cargo lab tidy                      order of folders, sizes, names and comments in the sources
+  cargo lab fuzz                      fuzz the decoders
+  cargo lab soak launch --load        300 jobs in a row on a busy machine
+  cargo lab soak comm                 an hour of messages between 8 ranks
+  cargo lab soak teardown             1000 jobs whose helpers try to outlive them";
+
+/// Test hosts on this machine, and all checks, tests and measurements of rlaunch.
+///
+/// A host is a set of Linux namespaces: it has its own network address, name, processes, home
+/// directories and sshd. The launch node, where rlaunch runs, reaches the hosts by name.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab", after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Name of the lab; labs with different names are independent.
+    #[arg(long, global = true, default_value = "lab", value_parser = names::check_lab_name)]
+    pub(super) lab: String,
+    #[command(subcommand)]
+    pub(super) verb: Verb,
+}
+
+/// Everything that can follow `cargo lab`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    #[command(flatten)]
+    Hosts(HostVerb),
+    /// Install the packages that the lab and its benches need by apt-get; elsewhere, name those that
+    /// are missing.
+    Setup,
+    /// Build launcher and agent, and print where they are.
+    Build {
+        /// `lab` builds quickly, `release` is what ships.
+        #[arg(long, value_enum, default_value = "lab")]
+        profile: Profile,
+    },
+    /// Go from a clean checkout to a job on three hosts: set up, build, start, run, each step shown.
+    Demo {
+        /// Leave the hosts up.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Run every test of the project in stages and print a ledger.
+    Test(TestArgs),
+    /// Simulate the tree of agents in virtual time: `cargo lab sim --help`.
+    #[command(disable_help_flag = true)]
+    Sim {
+        /// Arguments of the simulation.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Manage hosts that are emulated computers with software RDMA devices.
+    #[command(subcommand)]
+    Vm(Vm),
+    /// Check dependencies: licences, sources, duplicates, and versions with known vulnerabilities.
+    Deps {
+        /// Also check against RustSec's current database, which is downloaded.
+        #[arg(long)]
+        online: bool,
+    },
+    /// Check the sources: folders use only those below them, files and functions are short, each type
+    /// name is used once per crate, names and comments use the agreed words.
+    Tidy {
+        /// Check only this crate, given by its name or folder.
+        #[arg(long = "crate", value_name = "CRATE")]
+        only: Option<String>,
+        /// List each place at which a folder uses another.
+        #[arg(long)]
+        edges: bool,
+        /// List known exceptions as well.
+        #[arg(long)]
+        known: bool,
+    },
+    /// Fuzz the decoders of network and file input.
+    Fuzz {
+        /// Fuzz only this decoder.
+        target: Option<String>,
+        /// Seconds of search for each decoder, after its known inputs were replayed.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
+    /// Measure rlaunch beside its peers.
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Repeat one thing many times.
+    #[command(subcommand)]
+    Soak(Soak),
+}
+
+/// Options of `cargo lab test`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TestArgs {
+    /// Run only this stage.
+    #[arg(long, value_parser = PossibleValuesParser::new(stages::names()))]
+    pub(super) stage: Option<String>,
+    /// Run only tests whose names contain this.
+    #[arg(long)]
+    pub(super) filter: Option<String>,
+    /// Run only tests that the changes since REV can affect, and list the others. REV is by default
+    /// origin/main, else the last commit that passed here, else the commit before this one.
+    #[arg(long, value_name = "REV", num_args = 0..=1, conflicts_with = "repeat")]
+    #[expect(clippy::option_option, reason = "the option may be given without a value")]
+    pub(super) changed: Option<Option<String>>,
+    /// Run the selected tests N times, and print how often each failed.
+    #[arg(long, value_name = "N", requires = "filter", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) repeat: Option<u32>,
+}
+
+impl Verb {
+    /// Returns whether the verb enters or changes namespaces. `test` does so in some stages only: it
+    /// becomes root by itself if it can, and skips those stages otherwise.
+    pub(super) fn needs_root(&self) -> bool {
+        match self {
+            Verb::Hosts(verb) => verb.needs_root(),
+            Verb::Vm(verb) => verb.needs_root(),
+            Verb::Soak(verb) => verb.needs_root(),
+            Verb::Demo { .. } | Verb::Bench(_) => true,
+            Verb::Setup
+            | Verb::Build { .. }
+            | Verb::Test(_)
+            | Verb::Deps { .. }
+            | Verb::Sim { .. }
+            | Verb::Tidy { .. }
+            | Verb::Fuzz { .. } => false,
+        }
+    }
+}

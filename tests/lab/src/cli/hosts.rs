@@ -1,0 +1,193 @@
+//! Verbs for hosts made of namespaces: `cargo lab up`, `ssh`, `cut` and so on.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::become_command;
+use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, names};
+
+/// Verbs for hosts made of namespaces.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostVerb {
+    /// Make N hosts (a, b, c, … z, h27, …), or grow the lab to N.
+    Up {
+        /// Number of hosts.
+        hosts: usize,
+        /// Give all hosts the same home directories, as over NFS.
+        #[arg(long)]
+        shared_home: bool,
+        /// First two octets of the lab's addresses.
+        #[arg(long, default_value = "10.91", value_parser = names::parse_net)]
+        net: [u8; 2],
+    },
+    /// Remove the lab and everything that runs in it, even after a crash.
+    Down,
+    /// Print which hosts are up.
+    Status {
+        /// Print one line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the hosts' names in the form that rlaunch's -H takes.
+    Hosts {
+        /// Print the first N names; without it, the names of the lab's hosts.
+        count: Option<usize>,
+    },
+    /// Run a command on the launch node, in the current directory if the launch node has it.
+    Exec {
+        /// Run as the account `user` rather than root.
+        #[arg(long)]
+        user: bool,
+        /// Command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Run a command inside a host, without ssh.
+    On {
+        /// Host to run it in.
+        host: String,
+        /// Run as the account `user` rather than root.
+        #[arg(long)]
+        user: bool,
+        /// Command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Log in to a host by ssh, from the launch node.
+    Ssh {
+        /// Host to log in to.
+        host: String,
+        /// Log in from and as the account `user` rather than root.
+        #[arg(long)]
+        user: bool,
+        /// Command and its arguments; without it, a shell.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// List the hosts' processes except init and the listening sshd: host, pid, parent, state,
+    /// arguments.
+    Ps {
+        /// Hosts to list; without any, all.
+        hosts: Vec<String>,
+    },
+    /// Cut a host's link.
+    Cut {
+        /// Host to cut off.
+        host: String,
+        /// Drop frames but leave the carrier up.
+        #[arg(long)]
+        silent: bool,
+    },
+    /// Restore a host's link.
+    Heal(OneHost),
+    /// Crash a host as a power loss would: cut its link, then kill its processes.
+    Crash(OneHost),
+    /// Start a crashed host again.
+    Boot(OneHost),
+}
+
+/// Name of one host.
+#[derive(Debug, Args)]
+pub(crate) struct OneHost {
+    /// Name of the host.
+    pub(super) host: String,
+}
+
+impl HostVerb {
+    /// Returns whether the verb enters or changes namespaces, which needs root.
+    pub(super) fn needs_root(&self) -> bool {
+        !matches!(self, HostVerb::Status { .. } | HostVerb::Hosts { .. })
+    }
+}
+
+/// Runs a verb on the lab called `name`.
+pub(super) fn run(name: &str, verb: &HostVerb) -> Result<ExitCode, LabError> {
+    match verb {
+        HostVerb::Up { hosts, shared_home, net } => {
+            let options =
+                Options { name: name.into(), hosts: *hosts, net: *net, shared_home: *shared_home };
+            print_status(&Lab::up(&options)?.status());
+        }
+        HostVerb::Down => match Lab::down(name)? {
+            true => println!("lab {name}: removed"),
+            false => println!("lab {name}: there was none"),
+        },
+        HostVerb::Status { json } => status(name, *json)?,
+        HostVerb::Hosts { count } => match count {
+            Some(count) => println!("{}", names::host_list(*count)),
+            None => println!("{}", Lab::attach(name)?.hosts().join(",")),
+        },
+        HostVerb::Exec { user, command } => {
+            return become_command(Lab::attach(name)?.exec(account(*user)).args(command));
+        }
+        HostVerb::On { host, user, command } => {
+            return become_command(Lab::attach(name)?.on(host, account(*user))?.args(command));
+        }
+        HostVerb::Ssh { host, user, command } => {
+            let mut ssh = Lab::attach(name)?.exec(account(*user));
+            return become_command(ssh.args(["ssh", host]).args(command));
+        }
+        HostVerb::Ps { hosts } => print_processes(&Lab::attach(name)?, hosts)?,
+        HostVerb::Cut { host, silent } => {
+            let kind = if *silent { Cut::Silent } else { Cut::Carrier };
+            Lab::attach(name)?.cut(host, kind)?;
+        }
+        HostVerb::Heal(of) => Lab::attach(name)?.heal(&of.host)?,
+        HostVerb::Crash(of) => Lab::attach(name)?.crash(&of.host)?,
+        HostVerb::Boot(of) => Lab::attach(name)?.boot(&of.host)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn account(user: bool) -> Account {
+    if user { Account::User } else { Account::Root }
+}
+
+fn status(name: &str, json: bool) -> Result<(), LabError> {
+    let status = match Lab::attach(name) {
+        Ok(lab) => lab.status(),
+        Err(LabError::NotUp { .. }) => Status::down(name),
+        Err(error) => return Err(error),
+    };
+    if json {
+        let text = serde_json::to_string(&status).map_err(io::Error::from);
+        let operation = || "write the status".to_owned();
+        println!("{}", text.map_err(|source| LabError::Io { operation: operation(), source })?);
+    } else {
+        print_status(&status);
+    }
+    Ok(())
+}
+
+fn print_status(status: &Status) {
+    if !status.up {
+        println!("lab {}: down", status.lab);
+        return;
+    }
+    let down: Vec<&str> =
+        status.hosts.iter().filter(|host| !host.up).map(|host| host.name.as_str()).collect();
+    let first = status.hosts.first().map_or("", |host| host.name.as_str());
+    let last = status.hosts.last().map_or("", |host| host.name.as_str());
+    let homes = if status.shared_home { ", shared home" } else { "" };
+    println!("lab {}: {} hosts {first}..{last}{homes}", status.lab, status.hosts.len());
+    if !down.is_empty() {
+        println!("crashed: {}", down.join(","));
+    }
+}
+
+fn print_processes(lab: &Lab, hosts: &[String]) -> Result<(), LabError> {
+    let mut processes = Vec::new();
+    for host in hosts {
+        processes.extend(lab.processes(host)?);
+    }
+    if hosts.is_empty() {
+        processes = lab.all_processes();
+    }
+    for process in processes {
+        let (pid, parent, state) = (process.pid, process.parent, process.state);
+        println!("{}\t{pid}\t{parent}\t{state}\t{}", process.host, process.command_line());
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Command line of `cargo lab`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `args` | options and verbs; the verbs that check, test and build |
+//! | `hosts` | verbs for hosts made of namespaces |
+//! | `vm` | verbs for hosts made of emulated computers |
+//! | `bench` | verbs that measure |
+//! | `soak` | verbs that repeat one thing many times |
+
+mod args;
+mod bench;
+mod hosts;
+mod soak;
+mod vm;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use rlaunch_lab::dist::{self, Profile};
+use rlaunch_lab::setup::{self, Extent};
+use rlaunch_lab::stages::{fuzz, sim};
+use rlaunch_lab::{LabError, demo, stages, tidy};
+
+pub(crate) use args::Args;
+use args::{TestArgs, Verb};
+
+/// Runs the verb that was typed.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
+    if args.verb.needs_root() {
+        setup::become_root()?;
+    }
+    let lab = args.lab.as_str();
+    let success = match &args.verb {
+        Verb::Hosts(verb) => return hosts::run(lab, verb),
+        Verb::Vm(verb) => return vm::run(lab, verb),
+        Verb::Bench(verb) => bench::run(verb)?,
+        Verb::Soak(verb) => soak::run(verb)?,
+        Verb::Setup => set_up()?,
+        Verb::Build { profile } => build(*profile)?,
+        Verb::Demo { keep } => demo::run(*keep).map(|()| true)?,
+        Verb::Test(args) => test(args)?,
+        Verb::Sim { words } => sim::run(words)?,
+        Verb::Deps { online } => stages::check_dependencies(*online).failed == 0,
+        Verb::Tidy { only, edges, known } => {
+            let only = only.as_deref();
+            tidy::run(&tidy::TidyOptions { only, edges: *edges, known: *known })?
+        }
+        Verb::Fuzz { target, seconds } => {
+            let targets = target.clone().map(|target| vec![target]);
+            let plan = fuzz::Plan { targets, seconds: *seconds, searched: None };
+            fuzz::run(&plan)?.failed == 0
+        }
+    };
+    Ok(if success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn set_up() -> Result<bool, LabError> {
+    setup::install(Extent::Peers)?;
+    dist::aarch64::prepare()?;
+    println!("everything the lab and its benches need is installed");
+    Ok(true)
+}
+
+fn build(profile: Profile) -> Result<bool, LabError> {
+    // Named here, minutes before a compiler would miss them.
+    setup::require(Extent::Verbs)?;
+    for lacking in dist::aarch64::lacking()? {
+        println!("not built: {lacking}");
+    }
+    let launcher = dist::build(profile)?;
+    dist::build_bench(profile)?;
+    dist::build_prover(profile)?;
+    dist::aarch64::build(profile)?;
+    println!("{}", launcher.display());
+    Ok(true)
+}
+
+fn test(args: &TestArgs) -> Result<bool, LabError> {
+    // Without root, stages that need it are reported as skipped.
+    let _ = setup::become_root();
+    let mut plan = stages::Plan::new(args.stage.clone(), args.filter.clone());
+    if let Some(revision) = &args.changed {
+        plan = plan.changed_since(revision.as_deref())?;
+    }
+    match args.repeat {
+        Some(times) => stages::repeat(&plan, times as usize),
+        None => Ok(stages::test(&plan)),
+    }
+}
+
+/// Replaces this process by the command, so that signals, terminal and exit status are the command's.
+fn become_command(command: &mut Command) -> Result<ExitCode, LabError> {
+    let source = command.exec();
+    Err(LabError::Io { operation: "start sh".into(), source })
+}

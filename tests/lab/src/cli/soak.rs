@@ -1,0 +1,87 @@
+//! `cargo lab soak`: one thing many times over.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use rlaunch_lab::bench::mesh;
+use rlaunch_lab::dist::{self, Profile};
+use rlaunch_lab::stages::sim;
+use rlaunch_lab::{LabError, soak};
+
+/// Things that are repeated.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Soak {
+    /// Launch jobs of two ranks on every host; fails if one hangs, fails or leaves anything behind.
+    Launch {
+        /// Number of jobs, one after the other.
+        #[arg(long, default_value_t = 300)]
+        launches: usize,
+        /// Number of hosts of each job.
+        #[arg(long, default_value_t = 16)]
+        hosts: usize,
+        /// Keep the machine's processors busy meanwhile.
+        #[arg(long)]
+        load: bool,
+    },
+    /// Prove the RDMA mesh of three guests repeatedly; fails if a job hangs, fails or leaves a queue
+    /// pair.
+    Mesh {
+        /// Number of jobs, one after the other.
+        #[arg(long, default_value_t = 100)]
+        launches: usize,
+    },
+    /// Send random messages between 8 ranks on two hosts; fails if one is lost, late, out of order or
+    /// wrong, or if a rank's memory grows. Prints a line of progress every minute.
+    Comm {
+        /// Duration in seconds.
+        #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+    },
+    /// Run jobs whose helpers try to outlive them, four at once, and end them in every possible way;
+    /// fails if a process is left. Prints a line of progress every hundred jobs.
+    Teardown {
+        /// Number of jobs.
+        #[arg(long, default_value_t = 1000)]
+        jobs: usize,
+        /// Directory of another build of rlaunch to test instead of this checkout's.
+        #[arg(long)]
+        of: Option<PathBuf>,
+    },
+    /// Simulate jobs with faults, then check that bugs planted on purpose are detected.
+    Sim {
+        /// Number of seeds.
+        #[arg(long, default_value_t = 10_000)]
+        seeds: u64,
+    },
+}
+
+impl Soak {
+    /// Returns whether the verb needs hosts or guests, and thus root.
+    pub(super) fn needs_root(&self) -> bool {
+        !matches!(self, Soak::Sim { .. })
+    }
+}
+
+/// Runs a soak; returns whether it found nothing wrong.
+pub(super) fn run(verb: &Soak) -> Result<bool, LabError> {
+    match verb {
+        Soak::Launch { launches, hosts, load } => {
+            let plan = soak::Plan { launches: *launches, hosts: *hosts, load: *load };
+            soak::launch(&plan, &dist::build(Profile::Lab)?)
+        }
+        Soak::Mesh { launches } => mesh::soak(*launches),
+        Soak::Comm { seconds } => soak::comm(*seconds),
+        Soak::Teardown { jobs, of } => {
+            let rlaunch = match of {
+                Some(directory) => directory.join("rlaunch"),
+                None => dist::build(Profile::Lab)?,
+            };
+            soak::teardown(*jobs, &rlaunch)
+        }
+        Soak::Sim { seeds } => {
+            let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
+            Ok(sim::run(&["--mutations"])? && seeds)
+        }
+    }
+}
