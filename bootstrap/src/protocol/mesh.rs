@@ -254,9 +254,9 @@ pub struct Endpoints {
     /// Who.
     pub node: NodeId,
     /// Of each of its ends that could be opened.
-    pub ends: Vec<EndTold>,
+    pub ends: Vec<EndAdvert>,
     /// Of paths whose queue pairs could be made.
-    pub paths: Vec<PathTold>,
+    pub paths: Vec<PathAdvert>,
 }
 
 impl Endpoints {
@@ -273,7 +273,7 @@ impl Endpoints {
 
 /// What peers must know of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndTold {
+pub struct EndAdvert {
     /// Which of [`Round::ends`].
     pub end: u32,
     /// Its local identifier; 0 on Ethernet.
@@ -294,15 +294,16 @@ pub struct EndTold {
 
 /// What the peer must know of a path's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathTold {
+pub struct PathAdvert {
     /// [`Path::id`].
     pub id: u32,
     /// Which of [`Endpoints::ends`].
     pub end: u32,
-    /// The queue pair's number; 0 with the connection manager.
-    pub number: u32,
-    /// The number of its first packet; with the connection manager what the peer has to show.
-    pub first_packet: u32,
+    /// Queue pair number, 24 bits; 0 if the connection manager makes the queue pair.
+    pub qpn: u32,
+    /// Packet sequence number of the first packet, 24 bits. If the connection manager makes the queue
+    /// pair: the secret that the dialling end shows in its private data.
+    pub psn: u32,
     /// Where its control words are, from the beginning of the memory.
     pub control: u32,
 }

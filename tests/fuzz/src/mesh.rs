@@ -3,7 +3,7 @@
 use crate::frames::{read, stream};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    EndTold, Endpoints, Limits, LocalEnd, Path, PathTold, Round, Settings, ToProver,
+    EndAdvert, Endpoints, Limits, LocalEnd, Path, PathAdvert, Round, Settings, ToProver,
 };
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) fn endpoints(data: &[u8]) {
 
 fn told() -> Endpoints {
     let gid = "::ffff:10.0.0.1".parse().ok();
-    let end = EndTold {
+    let end = EndAdvert {
         end: 0,
         lid: 1,
         gid,
@@ -30,7 +30,7 @@ fn told() -> Endpoints {
         block: 4096,
         listener: Some(21_000),
     };
-    let path = PathTold { id: 3, end: 0, number: 17, first_packet: 99, control: 64 };
+    let path = PathAdvert { id: 3, end: 0, qpn: 17, psn: 99, control: 64 };
     Endpoints { node: NodeId(1), ends: vec![end], paths: vec![path] }
 }
 

@@ -10,9 +10,10 @@ use crate::link::{Link, Remote};
 use crate::workers;
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::mesh::{self, EndTold, Fault, Path, PathTold, Round, Step};
+use rlaunch_bootstrap::protocol::mesh::{self, EndAdvert, Fault, Path, PathAdvert, Round, Step};
 use rlaunch_verbs::{
-    Connected, Endpoint, Listener, Mtu, Prepared, QueuePair, Request, Route, Settings, VerbsError,
+    ConnectRequest, Connected, Endpoint, Listener, Mtu, Prepared, QueuePair, Route, Settings,
+    VerbsError,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -35,8 +36,8 @@ pub(crate) struct Job {
     pub(crate) pair: Option<QueuePair<Prepared>>,
     pub(crate) secret: u32,
     pub(crate) end: Arc<End>,
-    pub(crate) end_told: EndTold,
-    pub(crate) path_told: PathTold,
+    pub(crate) end_told: EndAdvert,
+    pub(crate) path_told: PathAdvert,
 }
 
 /// How it went, by [`Job::index`].
@@ -167,8 +168,8 @@ fn out_of_band(
     let most = job.path.mtu.and_then(Mtu::up_to).unwrap_or(theirs);
     let mtu = most.min(theirs).min(pair.endpoint().mtu);
     let peer = Endpoint {
-        number: path.number,
-        first_packet: path.first_packet,
+        qpn: path.qpn,
+        psn: path.psn,
         lid: end.lid,
         gid: end.gid,
         mtu: theirs,
@@ -190,7 +191,7 @@ fn by_manager(
     });
     let to = SocketAddr::new(address, job.end_told.listener.unwrap_or(0));
     let route = Route::resolve(from, to, settings, due)?.by(job.end.context.name())?;
-    let saying = said(job.path.id, job.path_told.first_packet);
+    let saying = said(job.path.id, job.path_told.psn);
     Ok((route.connect(&job.end.resources, &saying, settings, due)?, None))
 }
 
@@ -211,7 +212,7 @@ fn listen<'scope, 'env>(
                 return refuse_all(expected, &fault::of(Step::Connect, &error), tell);
             }
         };
-        let Some(job) = whose(request.said(), &mut expected) else {
+        let Some(job) = whose(request.private_data(), &mut expected) else {
             request.reject();
             continue;
         };
@@ -233,7 +234,7 @@ fn refuse_all(jobs: HashMap<u32, Job>, fault: &Fault, tell: &Sender<Done>) {
     }
 }
 
-fn accept(job: Job, request: Request, manner: Manner) -> Result<Link, Fault> {
+fn accept(job: Job, request: ConnectRequest, manner: Manner) -> Result<Link, Fault> {
     let settings = manner.settings(Mtu::B4096);
     let pair = request
         .accept(&job.end.resources, &[], &settings, manner.deadline.due())

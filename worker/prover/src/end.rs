@@ -2,9 +2,9 @@
 
 use crate::fault;
 use crate::path::Words;
-use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndTold, Fault, LocalEnd, Step};
+use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndAdvert, Fault, LocalEnd, Step};
 use rlaunch_verbs::{
-    CompletionQueue, Context, Depth, Device, Listener, MemoryRegion, Part, PortAttributes,
+    CompletionQueue, Context, Depth, Device, Listener, MemoryRegion, MrSlice, PortAttributes,
     ProtectionDomain, Resources, VerbsError,
 };
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -104,21 +104,21 @@ impl End {
         let completions = CompletionQueue::create(&context, completions_of(paths))
             .map_err(|error| fault::of_memory(&error, layout.size()))?;
         let resources = Resources { domain, completions, depth: DEPTH };
-        let block: Vec<_> = pattern(region.address(), region.remote_key()).collect();
+        let block: Vec<_> = pattern(region.address(), region.rkey()).collect();
         region.write(layout.block(), block.as_flattened());
         let end = End { resources, region, layout, context, port, gid, local: local.clone() };
         Ok((end, listener))
     }
 
     /// What peers must know of it.
-    pub(crate) fn told(&self, end: u32, listener: Option<u16>) -> EndTold {
-        EndTold {
+    pub(crate) fn told(&self, end: u32, listener: Option<u16>) -> EndAdvert {
+        EndAdvert {
             end,
             lid: self.port.lid,
             gid: self.gid,
             mtu: self.port.mtu.bytes(),
             address: self.region.address(),
-            key: self.region.remote_key(),
+            key: self.region.rkey(),
             block: u32::try_from(self.layout.block()).unwrap_or(u32::MAX),
             listener,
         }
@@ -153,25 +153,25 @@ impl End {
 /// What own requests are about.
 impl End {
     /// The words to be written to the peer of a path.
-    pub(crate) fn saying(&self, place: usize, words: Words) -> Result<Part<'_>, VerbsError> {
+    pub(crate) fn saying(&self, place: usize, words: Words) -> Result<MrSlice<'_>, VerbsError> {
         let at = self.layout.sending(place);
         self.region.write_u64(at + TOKEN, words.token);
         self.region.write_u64(at + ECHO, words.echo);
-        self.region.part(at + TOKEN, 16)
+        self.region.slice(at + TOKEN, 16)
     }
 
     /// The beat to be written to it.
-    pub(crate) fn beating(&self, place: usize, count: u64) -> Result<Part<'_>, VerbsError> {
+    pub(crate) fn beating(&self, place: usize, count: u64) -> Result<MrSlice<'_>, VerbsError> {
         let at = self.layout.sending(place) + BEAT;
         self.region.write_u64(at, count);
-        self.region.part(at, 8)
+        self.region.slice(at, 8)
     }
 
     /// A place for a block, with nothing of an earlier one left in it.
-    pub(crate) fn empty_place(&self, index: usize) -> Result<Part<'_>, VerbsError> {
+    pub(crate) fn empty_place(&self, index: usize) -> Result<MrSlice<'_>, VerbsError> {
         let at = self.layout.place(index);
         self.region.fill(at, BLOCK, 0);
-        self.region.part(at, BLOCK)
+        self.region.slice(at, BLOCK)
     }
 
     /// Whether a place holds the block of the end with this memory.

@@ -14,8 +14,7 @@ const LIMITED_DRIVERS: [&str; 3] = ["irdma", "ice", "i40e"];
 pub(crate) fn of(step: Step, error: &VerbsError) -> Fault {
     let mut cause = error.to_string();
     // Why a peer refuses is a number of InfiniBand's own, which the system has other words for.
-    let refused =
-        matches!(error, VerbsError::Event { event_name, .. } if event_name.ends_with("REJECTED"));
+    let refused = matches!(error, VerbsError::UnexpectedEvent { event_name, .. } if event_name.ends_with("REJECTED"));
     if let Some(source) = error.source().map(ToString::to_string)
         && !refused
         && !cause.contains(&source)
@@ -131,9 +130,9 @@ mod tests {
         let (device, verb) = ("siw0".to_owned(), Verb::CreateQp);
         let full = of(Step::Prepare, &VerbsError::Failed { verb, device, source: source() });
         assert!(full.cause.contains("No space left"), "{}", full.cause);
-        let (who, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
+        let (addresses, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
         let verb = Verb::Connect;
-        let refused = VerbsError::Event { verb, who, event_name, source: source() };
+        let refused = VerbsError::UnexpectedEvent { verb, addresses, event_name, source: source() };
         let cause = of(Step::Connect, &refused).cause;
         assert_eq!(cause, "a to b: rdma_connect: RDMA_CM_EVENT_REJECTED");
     }

@@ -2,8 +2,8 @@
 
 use crate::end::{BEAT, End};
 use crate::path::Words;
-use rlaunch_bootstrap::protocol::mesh::{EndTold, Path, PathTold};
-use rlaunch_verbs::{Buffer, Completion, Connected, QueuePair, VerbsError};
+use rlaunch_bootstrap::protocol::mesh::{EndAdvert, Path, PathAdvert};
+use rlaunch_verbs::{Completion, Connected, QueuePair, RemoteAddr, VerbsError};
 use std::sync::Arc;
 
 /// This end of a path that is connected.
@@ -29,13 +29,13 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    pub(crate) fn told(end: &EndTold, path: &PathTold) -> Remote {
+    pub(crate) fn told(end: &EndAdvert, path: &PathAdvert) -> Remote {
         let (control, block) = (path.control.into(), end.block.into());
         Remote { address: end.address, key: end.key, control, block }
     }
 
-    fn at(self, offset: u64) -> Buffer {
-        Buffer::new(self.address.wrapping_add(offset), self.key)
+    fn at(self, offset: u64) -> RemoteAddr {
+        RemoteAddr::new(self.address.wrapping_add(offset), self.key)
     }
 }
 

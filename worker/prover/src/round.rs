@@ -8,7 +8,7 @@ use crate::prove;
 use crate::workers;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    Cost, EndTold, Endpoints, Fault, LocalEnd, Outcome, Path, PathTold, Round, Step,
+    Cost, EndAdvert, Endpoints, Fault, LocalEnd, Outcome, Path, PathAdvert, Round, Step,
 };
 use rlaunch_verbs::{Listener, Prepared as Receives, QueuePair};
 use std::collections::{BTreeMap, HashMap};
@@ -90,14 +90,14 @@ impl Prepared {
             let end = self.ends.get(path.end as usize)?.as_ref().ok()?;
             Some(end.path_told(path, ready))
         });
-        let paths: Vec<PathTold> = paths.collect();
+        let paths: Vec<PathAdvert> = paths.collect();
         let ends = self.ends.iter().zip(0_u32..).filter_map(|(opened, index)| {
             let opened = opened.as_ref().ok()?;
             let listener = opened.listener.as_ref().map(Listener::port);
             Some(opened.end.told(index, listener))
         });
-        let ends: Vec<EndTold> = ends.collect();
-        let part = |paths: &[PathTold]| Endpoints {
+        let ends: Vec<EndAdvert> = ends.collect();
+        let part = |paths: &[PathAdvert]| Endpoints {
             node: self.node,
             ends: ends.clone(),
             paths: paths.to_vec(),
@@ -166,14 +166,14 @@ impl Opened {
             .map_err(|error| fault::of(Step::Prepare, &error))
     }
 
-    fn path_told(&self, path: &Path, ready: &Ready) -> PathTold {
+    fn path_told(&self, path: &Path, ready: &Ready) -> PathAdvert {
         let endpoint = ready.pair.as_ref().map(QueuePair::endpoint);
         let control = self.end.layout().control(ready.place);
-        PathTold {
+        PathAdvert {
             id: path.id,
             end: path.end,
-            number: endpoint.map_or(0, |endpoint| endpoint.number),
-            first_packet: endpoint.map_or(ready.secret, |endpoint| endpoint.first_packet),
+            qpn: endpoint.map_or(0, |endpoint| endpoint.qpn),
+            psn: endpoint.map_or(ready.secret, |endpoint| endpoint.psn),
             control: u32::try_from(control).unwrap_or(u32::MAX),
         }
     }
@@ -225,7 +225,7 @@ fn open_ends(round: &Round) -> Vec<Result<Opened, Fault>> {
 }
 
 /// What has been told of the other end, by its node and the path.
-fn by_path(told: &[Endpoints]) -> HashMap<(NodeId, u32), (&EndTold, &PathTold)> {
+fn by_path(told: &[Endpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdvert)> {
     let mut found = HashMap::new();
     for endpoints in told {
         for path in &endpoints.paths {

@@ -167,7 +167,7 @@ impl WatchedPath {
 
     fn completed(&mut self, request: Request, completion: &Completion, news: &mut Vec<Watched>) {
         let status = completion.status;
-        if status.is_no_answer() {
+        if status.is_retry_exceeded() {
             self.down(format!("no answer: {status}"), news);
         } else if !status.is_success() {
             self.down(status.to_string(), news);

@@ -260,7 +260,7 @@ fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
 #[ignore = "needs RDMA devices of two hosts: guests run it in stage vm"]
 fn who_was_not_told_the_secret_is_not_let_in() {
     let mut provers = [Prover::start(0), Prover::start(1)];
-    let lie = |told: &mut Endpoints| told.paths.iter_mut().for_each(|path| path.first_packet ^= 1);
+    let lie = |told: &mut Endpoints| told.paths.iter_mut().for_each(|path| path.psn ^= 1);
     for (outcomes, cost) in prove_telling(&mut provers, rounds(&ends_of_this_machine(), 0..2), lie)
     {
         report(&outcomes, &cost);

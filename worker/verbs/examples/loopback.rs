@@ -10,8 +10,8 @@
 //! Says what went wrong, and what could be done.
 
 use rlaunch_verbs::{
-    Buffer, CompletionChannel, CompletionQueue, Connected, Context, Depth, Device, Endpoint,
-    Listener, MemoryRegion, Mtu, ProtectionDomain, QueuePair, Resources, Route, Settings,
+    CompletionChannel, CompletionQueue, Connected, Context, Depth, Device, Endpoint, Listener,
+    MemoryRegion, Mtu, ProtectionDomain, QueuePair, RemoteAddr, Resources, Route, Settings,
     VerbsError,
 };
 use std::process::ExitCode;
@@ -46,17 +46,17 @@ impl End {
 
     /// Where a peer finds its memory: address and key, 8 and 4 bytes, little-endian.
     fn word(&self) -> Vec<u8> {
-        let key = self.region.remote_key().to_le_bytes();
+        let key = self.region.rkey().to_le_bytes();
         self.region.address().to_le_bytes().into_iter().chain(key).collect()
     }
 }
 
 /// `offset` bytes into the memory of a peer that has said this.
-fn buffer(said: &[u8], offset: usize) -> Result<Buffer, Failure> {
+fn buffer(said: &[u8], offset: usize) -> Result<RemoteAddr, Failure> {
     let (address, rest) = said.split_first_chunk().ok_or("the peer said too little")?;
     let (key, _) = rest.split_first_chunk().ok_or("the peer said too little")?;
     let address = u64::from_le_bytes(*address).wrapping_add(offset as u64);
-    Ok(Buffer::new(address, u32::from_le_bytes(*key)))
+    Ok(RemoteAddr::new(address, u32::from_le_bytes(*key)))
 }
 
 fn main() -> ExitCode {
@@ -107,7 +107,7 @@ fn listen(address: &str) -> Result<String, Failure> {
         return Err("no token came".into());
     }
     end.region.write(0, &block());
-    send(&end, &pair, BLOCK, buffer(pair.said(), BLOCK)?)?;
+    send(&end, &pair, BLOCK, buffer(pair.private_data(), BLOCK)?)?;
     Ok(format!("{}: a token came, the block is sent", listener.context().name()))
 }
 
@@ -121,7 +121,7 @@ fn connect(from: &str, to: &str, class: &str) -> Result<String, Failure> {
     let name = route.context().name().to_owned();
     let pair = route.connect(&end.resources, &end.word(), &settings, deadline)?;
     end.region.write(0, TOKEN);
-    send(&end, &pair, TOKEN.len(), buffer(pair.said(), BLOCK)?)?;
+    send(&end, &pair, TOKEN.len(), buffer(pair.private_data(), BLOCK)?)?;
     let wanted = block();
     let mut came = vec![0; BLOCK];
     let deadline = Instant::now() + PATIENCE;
@@ -183,7 +183,7 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     let (first, second) = (first.connect(&there, &settings)?, second.connect(&here, &settings)?);
     let started = Instant::now();
     one.region.write(0, TOKEN);
-    send(&one, &first, TOKEN.len(), there.buffer(BLOCK as u64))?;
+    send(&one, &first, TOKEN.len(), there.remote_addr(BLOCK as u64))?;
     let round_trip = started.elapsed();
     let mut token = [0; TOKEN.len()];
     other.region.read(BLOCK, &mut token);
@@ -192,7 +192,7 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     }
     let block = block();
     other.region.write(0, &block);
-    send(&other, &second, BLOCK, here.buffer(BLOCK as u64))?;
+    send(&other, &second, BLOCK, here.remote_addr(BLOCK as u64))?;
     let mut came = vec![0; BLOCK];
     one.region.read(BLOCK, &mut came);
     if came != block {
@@ -211,7 +211,7 @@ fn read_and_flag(
     there: &Endpoint,
 ) -> Result<(), Failure> {
     one.region.fill(0, BLOCK, 0);
-    first.read(2, one.region.part(0, BLOCK)?, there.buffer(0))?;
+    first.read(2, one.region.slice(0, BLOCK)?, there.remote_addr(0))?;
     wait(one, "read")?;
     let mut came = vec![0; BLOCK];
     one.region.read(0, &mut came);
@@ -219,14 +219,14 @@ fn read_and_flag(
         return Err("the block is not what was read".into());
     }
     // The request carries its bytes, which are gone when this returns.
-    first.write_inline(3, &FLAG.to_ne_bytes(), there.buffer(BLOCK as u64), true)?;
+    first.write_inline(3, &FLAG.to_ne_bytes(), there.remote_addr(BLOCK as u64), true)?;
     wait(one, "inline write")?;
     if other.region.read_u64(BLOCK) != Some(FLAG) {
         return Err("the flag is not what was sent".into());
     }
     // A key that is none.
     let (address, key) = here.memory.ok_or("no memory")?;
-    second.write(4, other.region.part(0, 8)?, Buffer::new(address, !key))?;
+    second.write(4, other.region.slice(0, 8)?, RemoteAddr::new(address, !key))?;
     match wait(other, "write") {
         Err(failure) if failure.to_string().contains("remote access error") => Ok(()),
         Err(failure) => Err(failure),
@@ -235,8 +235,13 @@ fn read_and_flag(
 }
 
 /// Writes the beginning of an end's memory to its peer and waits for the completion.
-fn send(end: &End, pair: &QueuePair<Connected>, length: usize, to: Buffer) -> Result<(), Failure> {
-    pair.write(1, end.region.part(0, length)?, to)?;
+fn send(
+    end: &End,
+    pair: &QueuePair<Connected>,
+    length: usize,
+    to: RemoteAddr,
+) -> Result<(), Failure> {
+    pair.write(1, end.region.slice(0, length)?, to)?;
     wait(end, "write")
 }
 

@@ -1,6 +1,5 @@
 //! What can go wrong, by verb, and what the system's number means there.
 
-use crate::connection_manager::MAX_SAID;
 use std::fmt;
 use std::io;
 
@@ -133,34 +132,36 @@ pub enum VerbsError {
         source: io::Error,
     },
     /// The connection manager said something else than what was waited for.
-    #[error("{who}: {verb}: {event_name}{}", because(*verb, source))]
-    Event {
+    #[error("{addresses}: {verb}: {event_name}{}", because(*verb, source))]
+    UnexpectedEvent {
         /// What was under way.
         verb: Verb,
         /// Between which addresses.
-        who: String,
+        addresses: String,
         /// `RDMA_CM_EVENT_REJECTED`.
         event_name: String,
         /// Its status.
         source: io::Error,
     },
     /// The connection manager said nothing in time.
-    #[error("{who}: {verb}: no answer in time")]
-    Late {
+    #[error("{addresses}: {verb}: no answer in time")]
+    TimedOut {
         /// What was under way.
         verb: Verb,
         /// Between which addresses.
-        who: String,
+        addresses: String,
     },
     /// More was to be said to a peer with the connection than there is room for.
-    #[error("{who}: {verb}: {length} bytes of private data, and {} is the most", MAX_SAID)]
-    TooLong {
+    #[error("{addresses}: {verb}: {length} bytes of private data, and {max} is the most")]
+    PrivateDataTooLong {
         /// By which it would have been said.
         verb: Verb,
         /// Between which addresses.
-        who: String,
-        /// In bytes.
+        addresses: String,
+        /// Length of the private data, in bytes.
         length: usize,
+        /// Largest length that the connection manager carries, in bytes.
+        max: usize,
     },
     /// It was opened by the process that forked this one.
     #[error("{device}: it belongs to the process that forked this one")]
@@ -170,11 +171,11 @@ pub enum VerbsError {
     },
     /// The connection manager leads by another device that has the same address.
     #[error(
-        "{who}: the connection manager leads by {found}, not by {wanted}: both have that address"
+        "{addresses}: the connection manager leads by {found}, not by {wanted}: both have that address"
     )]
-    OtherDevice {
+    WrongDevice {
         /// Between which addresses.
-        who: String,
+        addresses: String,
         /// The device that was to be used.
         wanted: String,
         /// The one that the kernel has taken.
@@ -217,17 +218,19 @@ impl VerbsError {
                  container",
             ),
             VerbsError::Failed { verb, source, .. } => hint_of(*verb, source.raw_os_error()?),
-            VerbsError::Event { verb, source, .. } => hint_of(*verb, source.raw_os_error()?),
+            VerbsError::UnexpectedEvent { verb, source, .. } => {
+                hint_of(*verb, source.raw_os_error()?)
+            }
             VerbsError::Inherited { .. } => {
                 Some("open it in the child, or start the child by exec")
             }
-            VerbsError::OtherDevice { .. } => Some(
+            VerbsError::WrongDevice { .. } => Some(
                 "the kernel takes the device that was added first: give one of them an address of its \
                  own, or remove it (rdma link delete)",
             ),
             VerbsError::NoDevice { .. }
-            | VerbsError::Late { .. }
-            | VerbsError::TooLong { .. }
+            | VerbsError::TimedOut { .. }
+            | VerbsError::PrivateDataTooLong { .. }
             | VerbsError::OutOfBounds { .. } => None,
         }
     }
@@ -286,15 +289,17 @@ mod tests {
 
     #[test]
     fn two_devices_with_one_address_are_named() {
-        let (who, wanted, found) = ("10.0.0.1 to 10.0.0.2:7", "siw0", "rxe0");
-        let (who, wanted, found) = (who.to_owned(), wanted.to_owned(), found.to_owned());
-        let error = VerbsError::OtherDevice { who, wanted, found };
+        let (addresses, wanted, found) = ("10.0.0.1 to 10.0.0.2:7", "siw0", "rxe0");
+        let (addresses, wanted, found) =
+            (addresses.to_owned(), wanted.to_owned(), found.to_owned());
+        let error = VerbsError::WrongDevice { addresses, wanted, found };
         let said = "10.0.0.1 to 10.0.0.2:7: the connection manager leads by rxe0, not by siw0: both \
                     have that address";
         assert_eq!(error.to_string(), said);
         let source = io::Error::from_raw_os_error(libc::ECONNREFUSED);
-        let (who, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
-        let refused = VerbsError::Event { verb: Verb::Connect, who, event_name, source };
+        let (addresses, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
+        let refused =
+            VerbsError::UnexpectedEvent { verb: Verb::Connect, addresses, event_name, source };
         let hints = [error.hint(), refused.hint()].map(Option::unwrap_or_default);
         assert!(hints.iter().all(|hint| hint.contains("added first")), "{hints:?}");
     }

@@ -21,7 +21,7 @@
 //! let pair = prepared.connect(&peer, &Settings::default())?;
 //! // Nothing is sent before the peer says that it has connected as well.
 //! region.write(0, b"token");
-//! pair.write(1, region.part(0, 5)?, peer.buffer(0))?;
+//! pair.write(1, region.slice(0, 5)?, peer.remote_addr(0))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -33,41 +33,30 @@
 //! ever exists. A process that fork(2) makes has copies of its parent's handles: it can do nothing with
 //! them, and gives nothing back ([`VerbsError::Inherited`]).
 
-mod address;
-mod completion_channel;
-mod completion_queue;
+mod bounce_buffers;
+mod cm_id;
 mod connection_manager;
 mod device;
 mod error;
-mod event;
 mod fork;
-mod lent_region;
 mod memory;
-mod memory_region;
-mod port;
-mod protection_domain;
-mod queue_pair;
-mod registration;
-mod resources;
-mod slots;
-mod waiting;
+mod poll;
+mod queue;
 
 #[cfg(test)]
 mod layout;
 
-pub use address::{Address, Global, LocalPort};
-pub use completion_channel::CompletionChannel;
-pub use completion_queue::{Batch, Completion, CompletionQueue, Status};
-pub use connection_manager::{Listener, MAX_SAID, Request, Route};
-pub use device::{Context, Device, Limits, devices};
+pub use bounce_buffers::{BounceBuffers, BufferEvent, FilledBuffer};
+pub use cm_id::MAX_PRIVATE_DATA;
+pub use connection_manager::{ConnectRequest, Listener, Route};
+pub use device::{
+    Context, Device, DeviceEvent, GidEntry, Limits, LinkLayer, Mtu, PortAttributes, devices,
+};
 pub use error::{Verb, VerbsError};
-pub use event::DeviceEvent;
 pub use fork::{ForkSafety, fork_safety};
-pub use lent_region::LentRegion;
-pub use memory_region::MemoryRegion;
-pub use port::{GidEntry, LinkLayer, Mtu, PortAttributes};
-pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{Buffer, Connected, Endpoint, Prepared, QueuePair, Settings};
-pub use registration::Part;
-pub use resources::{Depth, Resources};
-pub use slots::{Ended, Slot, Slots};
+pub use memory::{MemoryRegion, MrSlice, ProtectionDomain, UserMr};
+pub use queue::{
+    AddressVector, Completion, CompletionBatch, CompletionChannel, CompletionQueue, Connected,
+    Depth, Endpoint, GlobalRoute, LocalPort, Prepared, QueuePair, RemoteAddr, Resources, Settings,
+    WcStatus,
+};

@@ -31,24 +31,6 @@ pub(super) const KNOWN: &[Known] = &[
         &[("calls", 3), ("request", 3), ("shared", 3)],
         "calls, requests and what ranks share name each other",
     ),
-    Known::to_mend(
-        Rule::Cycle,
-        "worker/verbs",
-        &[
-            ("address", 11),
-            ("completion_channel", 11),
-            ("completion_queue", 11),
-            ("connection_manager", 11),
-            ("device", 11),
-            ("error", 11),
-            ("memory_region", 11),
-            ("protection_domain", 11),
-            ("queue_pair", 11),
-            ("registration", 11),
-            ("resources", 11),
-        ],
-        "the error knows what each object is, and each object the error",
-    ),
     Known::kept(
         Rule::LongFunction,
         "launcher",
@@ -206,5 +188,4 @@ pub(super) const KNOWN: &[Known] = &[
         &[("Source", 2), ("Arriving", 2), ("Phase", 2), ("Incoming", 2)],
         "names to be told apart",
     ),
-    Known::to_mend(Rule::TypeTwice, "worker/verbs", &[("Owner", 2)], "names to be told apart"),
 ];

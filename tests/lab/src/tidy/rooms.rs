@@ -77,6 +77,18 @@ pub(super) const ORDERS: &[Order] = &[
         ],
         pending: None,
     },
+    Order {
+        krate: "worker/verbs",
+        layers: &[
+            &[&["error"]],
+            &[&["fork"], &["poll"]],
+            &[&["device"]],
+            &[&["memory"], &["cm_id"]],
+            &[&["queue"]],
+            &[&["bounce_buffers"], &["connection_manager"]],
+        ],
+        pending: None,
+    },
 ];
 
 /// Pages that stay short.

@@ -13,8 +13,8 @@ mod ticks;
 
 use meeting::Meeting;
 use rlaunch_verbs::{
-    Buffer, CompletionQueue, Connected, Depth, Device, MemoryRegion, ProtectionDomain, QueuePair,
-    Resources, Settings,
+    CompletionQueue, Connected, Depth, Device, MemoryRegion, ProtectionDomain, QueuePair,
+    RemoteAddr, Resources, Settings,
 };
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ struct End {
     inline: u32,
     /// Half of the region: what is sent lies before, what comes behind.
     half: usize,
-    there: Buffer,
+    there: RemoteAddr,
     depth: usize,
 }
 
@@ -145,7 +145,7 @@ impl End {
         let settings = Settings { timeout, retries, ..Settings::default() };
         let pair = prepared.connect(&peer, &settings)?;
         meeting.wait_for_peer()?;
-        let (there, depth) = (peer.buffer(half as u64), usize::try_from(send)?);
+        let (there, depth) = (peer.remote_addr(half as u64), usize::try_from(send)?);
         let inline = pair.inline();
         Ok(End { plan, pair, completions, region, inline, half, there, depth })
     }

@@ -23,17 +23,17 @@ impl Meeting {
     pub(crate) fn exchange(&mut self, mine: &Endpoint) -> Result<Endpoint, Failure> {
         let (address, key) = mine.memory.ok_or("no memory")?;
         let gid = mine.gid.ok_or("the place in the GID table is empty")?;
-        let Endpoint { number, first_packet, lid, mtu, .. } = mine;
+        let Endpoint { qpn, psn, lid, mtu, .. } = mine;
         let mtu = mtu.bytes();
-        self.say(&format!("{number} {first_packet} {lid} {gid} {mtu} {address} {key}"))?;
+        self.say(&format!("{qpn} {psn} {lid} {gid} {mtu} {address} {key}"))?;
         let line = self.hear()?;
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [number, first_packet, lid, gid, mtu, address, key] = words[..] else {
+        let [qpn, psn, lid, gid, mtu, address, key] = words[..] else {
             return Err(format!("the peer said: {line}").into());
         };
         Ok(Endpoint {
-            number: number.parse()?,
-            first_packet: first_packet.parse()?,
+            qpn: qpn.parse()?,
+            psn: psn.parse()?,
             lid: lid.parse()?,
             gid: Some(gid.parse()?),
             mtu: Mtu::up_to(mtu.parse()?).ok_or("the peer's MTU is none")?,

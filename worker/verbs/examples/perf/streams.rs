@@ -3,7 +3,7 @@
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
-use rlaunch_verbs::{Batch, Completion};
+use rlaunch_verbs::{Completion, CompletionBatch};
 use std::time::{Duration, Instant};
 
 /// Of small messages every so many is signalled, of large ones each: perftest's numbers.
@@ -20,9 +20,9 @@ impl End {
     pub(crate) fn stream(&self) -> Result<f64, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let every = if size > SMALL { 1 } else { SIGNALLED_EVERY.min(self.depth) };
-        let from = self.region.part(0, size)?;
+        let from = self.region.slice(0, size)?;
         let (mut posted, mut completed) = (0, 0);
-        let mut batch = <Batch>::default();
+        let mut batch = <CompletionBatch>::default();
         let mut patience = Patience::new();
         let started = Instant::now();
         while completed < iterations {
@@ -45,7 +45,7 @@ impl End {
     /// one less than messages.
     pub(crate) fn echo(&self) -> Result<Vec<f64>, Failure> {
         let Plan { size, iterations, .. } = self.plan;
-        let from = self.region.part(0, size)?;
+        let from = self.region.slice(0, size)?;
         let inline = size <= usize::try_from(self.inline)?;
         let mut carried = vec![0; size];
         let is_server = self.plan.server.is_none();

@@ -58,7 +58,7 @@ fn a_file_that_the_fuzzer_compiles_as_well() {
 
 #[test]
 fn a_line_of_the_verbs() {
-    let reach = reach(&["worker/verbs/src/queue_pair.rs"]);
+    let reach = reach(&["worker/verbs/src/queue/queue_pair.rs"]);
     let built = "rlaunch-bench rlaunch-capi rlaunch-comm rlaunch-comm-suite rlaunch-fuzz \
                  rlaunch-prover rlaunch-python rlaunch-verbs";
     assert_eq!(packages(&reach), built);

@@ -16,7 +16,7 @@ use crate::transport::verbs::VerbsLink;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
-use rlaunch_verbs::{Prepared, QueuePair, Request, VerbsError};
+use rlaunch_verbs::{ConnectRequest, Prepared, QueuePair, VerbsError};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-/// What is told of a queue pair, in bytes: its number, and that of its first packet.
+/// What is told of a queue pair, in bytes: its number and its first PSN.
 const PAIR: usize = 8;
 /// All else that is told: that the other end may knock, and that this one is ready.
 const GO: [u8; 1] = [1];
@@ -118,7 +118,7 @@ impl Later {
         let step = match self.fabric.prepare(&self.table, peer)? {
             Some(pair) => {
                 let own = pair.endpoint();
-                self.say(peer, &wire, &pair_said(own.number, own.first_packet))?;
+                self.say(peer, &wire, &pair_said(own.qpn, own.psn))?;
                 Step::AwaitsPair(pair)
             }
             None if self.fabric.me < peer => Step::AwaitsLeave,
@@ -219,8 +219,8 @@ impl Later {
         pair: QueuePair<Prepared>,
         said: [u8; PAIR],
     ) -> Result<Joined, WireUpError> {
-        let [number, first_packet] = pair_heard(said);
-        let told = PairTold { peer: self.fabric.me.0, number, first_packet };
+        let [qpn, psn] = pair_heard(said);
+        let told = PairTold { peer: self.fabric.me.0, qpn, psn };
         self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
     }
 
@@ -264,7 +264,11 @@ impl Later {
         }
     }
 
-    fn accept(&self, peer: Rank, request: Result<Request, VerbsError>) -> Result<(), WireUpError> {
+    fn accept(
+        &self,
+        peer: Rank,
+        request: Result<ConnectRequest, VerbsError>,
+    ) -> Result<(), WireUpError> {
         let request = request.map_err(self.fabric.no_rdma(&self.table, peer))?;
         let until = self.begun.get(&peer).map_or_else(Instant::now, |begun| begun.until);
         let job = self.job(peer)?;
@@ -342,10 +346,10 @@ impl Connected {
     }
 }
 
-fn pair_said(number: u32, first_packet: u32) -> [u8; PAIR] {
+fn pair_said(qpn: u32, psn: u32) -> [u8; PAIR] {
     let mut said = [0; PAIR];
-    said[..4].copy_from_slice(&number.to_le_bytes());
-    said[4..].copy_from_slice(&first_packet.to_le_bytes());
+    said[..4].copy_from_slice(&qpn.to_le_bytes());
+    said[4..].copy_from_slice(&psn.to_le_bytes());
     said
 }
 

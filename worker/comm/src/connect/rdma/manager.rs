@@ -7,7 +7,8 @@ use super::super::hello::Key;
 use super::{Begins, Hub, Joined, PortKey, Shape};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_verbs::{
-    Connected, Listener, QueuePair, Request, Route, Settings, Slots, Verb, VerbsError,
+    BounceBuffers, ConnectRequest, Connected, Listener, QueuePair, Route, Settings, Verb,
+    VerbsError,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -125,17 +126,22 @@ pub(super) fn dial(job: Job, knock: &Knock) -> Result<Joined, VerbsError> {
     let route = Route::resolve(job.from, job.to, settings, deadline)?.by(job.hub.device())?;
     let saying = knocks(&job.key, &knock.job, knock.me, job.peer);
     let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
-    if !has_opened(pair.said(), &job.key, &knock.job, knock.me, job.peer) {
-        let who = format!("{} to {}", job.from, job.to);
+    if !has_opened(pair.private_data(), &job.key, &knock.job, knock.me, job.peer) {
+        let addresses = format!("{} to {}", job.from, job.to);
         let event_name = "who answers is not of this job".to_owned();
         let source = std::io::ErrorKind::PermissionDenied.into();
-        return Err(VerbsError::Event { verb: Verb::Connect, who, event_name, source });
+        return Err(VerbsError::UnexpectedEvent {
+            verb: Verb::Connect,
+            addresses,
+            event_name,
+            source,
+        });
     }
     joined(pair, job, Begins::This)
 }
 
 fn joined(pair: QueuePair<Connected>, job: Job, begins: Begins) -> Result<Joined, VerbsError> {
-    let slots = Slots::new(pair, Shape::slot(job.shape.payload))?;
+    let slots = BounceBuffers::new(pair, Shape::slot(job.shape.payload))?;
     Ok(Joined { slots, hub: job.hub, shape: job.shape, begins })
 }
 
@@ -147,7 +153,8 @@ fn listen<'scope, 'env>(
     knock: &'scope Knock,
     tell: &Sender<Done>,
 ) {
-    let failed = |job: &Job| VerbsError::Late { verb: Verb::Accept, who: job.to.to_string() };
+    let failed =
+        |job: &Job| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
     while !expected.is_empty() {
         let request = match listener.request(knock.deadline) {
             Ok(Some(request)) => request,
@@ -159,7 +166,7 @@ fn listen<'scope, 'env>(
                 break;
             }
         };
-        let who = who_knocks(request.said(), &knock.own, &knock.job, knock.me);
+        let who = who_knocks(request.private_data(), &knock.own, &knock.job, knock.me);
         let job = who.and_then(|peer| expected.remove(&peer));
         let Some(job) = job else {
             request.reject();
@@ -177,7 +184,11 @@ fn listen<'scope, 'env>(
     }
 }
 
-pub(super) fn accept(job: Job, request: Request, knock: &Knock) -> Result<Joined, VerbsError> {
+pub(super) fn accept(
+    job: Job,
+    request: ConnectRequest,
+    knock: &Knock,
+) -> Result<Joined, VerbsError> {
     let saying = opens(&knock.own, &knock.job, job.peer, knock.me);
     let pair = request.accept(&job.hub.resources, &saying, &knock.settings, knock.deadline)?;
     joined(pair, job, Begins::Peer)
@@ -186,7 +197,7 @@ pub(super) fn accept(job: Job, request: Request, knock: &Knock) -> Result<Joined
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_verbs::MAX_SAID;
+    use rlaunch_verbs::MAX_PRIVATE_DATA;
 
     const ME: Rank = Rank(9);
 
@@ -195,9 +206,9 @@ mod tests {
         let own = Key::random().unwrap();
         let who = |said: &[u8]| who_knocks(said, &own, "job", ME);
         let said = knocks(&own, "job", Rank(3), ME);
-        const { assert!(SAID <= MAX_SAID) };
+        const { assert!(SAID <= MAX_PRIVATE_DATA) };
         assert_eq!(who(&said), Some(Rank(3)));
-        let filled = [&said[..], &[0; MAX_SAID - SAID]].concat();
+        let filled = [&said[..], &[0; MAX_PRIVATE_DATA - SAID]].concat();
         assert_eq!(who(&filled), Some(Rank(3)), "devices fill up with zeros");
         assert_eq!(who(&said[..SAID - 1]), None);
         assert_eq!(who(&knocks(&own, "another", Rank(3), ME)), None);

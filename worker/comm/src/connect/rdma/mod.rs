@@ -22,8 +22,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{Connect, Marks, Nic, Pair, RankTable};
 use rlaunch_verbs::{
-    Context, Depth, Device, Endpoint, Listener, Mtu, Prepared, QueuePair, Request, Settings, Slots,
-    VerbsError,
+    BounceBuffers, ConnectRequest, Context, Depth, Device, Endpoint, Listener, Mtu, Prepared,
+    QueuePair, Settings, VerbsError,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use told::{PairTold, PortTold, Told};
 
-/// Slots of a queue pair, for each direction: the peer is told of half of them at once.
+/// BounceBuffers of a queue pair, for each direction: the peer is told of half of them at once.
 const SLOTS: u32 = 32;
 /// What small requests carry themselves, in bytes: as much as all devices that were met have room
 /// for, enough for 56 bytes of payload.
@@ -90,7 +90,7 @@ type Theirs = (Told, Shape);
 /// A queue pair that is connected, and must not be used before its peer is ready.
 #[derive(Debug)]
 pub(crate) struct Joined {
-    slots: Slots,
+    slots: BounceBuffers,
     hub: Arc<Hub>,
     shape: Shape,
     begins: Begins,
@@ -139,8 +139,8 @@ impl Fabric {
     /// What the other ranks must know of it.
     pub(crate) fn told(&self) -> Result<Vec<u8>, WireUpError> {
         let pairs = self.pairs.iter().map(|(peer, pair)| {
-            let Endpoint { number, first_packet, .. } = *pair.endpoint();
-            PairTold { peer: peer.0, number, first_packet }
+            let Endpoint { qpn, psn, .. } = *pair.endpoint();
+            PairTold { peer: peer.0, qpn, psn }
         });
         let told = Told {
             slots: SLOTS,
@@ -221,7 +221,7 @@ impl Fabric {
         let theirs = theirs.endpoint(told, peer, end.nic)?;
         let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
         let pair = pair.connect(&theirs, &settings(table, mtu));
-        let slots = pair.and_then(|pair| Slots::new(pair, Shape::slot(shape.payload)));
+        let slots = pair.and_then(|pair| BounceBuffers::new(pair, Shape::slot(shape.payload)));
         let slots = slots.map_err(self.no_rdma(table, peer))?;
         Ok(Joined { slots, hub: port.hub.clone(), shape: *shape, begins: Begins::Anybody })
     }
@@ -255,8 +255,8 @@ impl Fabric {
     }
 
     /// Whose request that is, if it is of this job.
-    fn who_knocks(&self, request: &Request) -> Option<Rank> {
-        manager::who_knocks(request.said(), &self.key, &self.job, self.me)
+    fn who_knocks(&self, request: &ConnectRequest) -> Option<Rank> {
+        manager::who_knocks(request.private_data(), &self.key, &self.job, self.me)
     }
 
     /// How this rank shows that it is of the job, until then.
@@ -370,7 +370,7 @@ fn memory() -> usize {
 /// none does. A power of two.
 fn payload(memory: usize, peers: usize) -> usize {
     let fits = |payload: &usize| {
-        let slots = Slots::memory(SLOTS, SLOTS, Shape::slot(*payload));
+        let slots = BounceBuffers::memory(SLOTS, SLOTS, Shape::slot(*payload));
         peers.saturating_mul(slots) <= memory
     };
     let mut payloads = std::iter::successors(Some(LONGEST), |payload| Some(payload / 2));
@@ -386,7 +386,7 @@ fn no_rdma(
 ) -> impl FnOnce(VerbsError) -> WireUpError {
     let port = nic.map(|nic| format!("{}/{}", nic.device, nic.port)).unwrap_or_default();
     let peer = peer.and_then(|peer| name(table, peer));
-    let slots = Slots::memory(SLOTS, SLOTS, Shape::slot(payload));
+    let slots = BounceBuffers::memory(SLOTS, SLOTS, Shape::slot(payload));
     move |error: VerbsError| {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft);
         let memory = limit.ok().filter(|_| is_about_memory(&error));
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(payload(0, 1), SHORTEST, "and then the device says that it is too much");
         for peers in 1..200 {
             let payload = payload(MEMORY, peers);
-            let slots = Slots::memory(SLOTS, SLOTS, Shape::slot(payload));
+            let slots = BounceBuffers::memory(SLOTS, SLOTS, Shape::slot(payload));
             assert!(payload.is_power_of_two() && payload.is_multiple_of(64));
             assert!(slots * peers <= MEMORY || payload == SHORTEST, "{peers}");
         }

@@ -40,8 +40,8 @@ pub(super) struct PortTold {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PairTold {
     pub(super) peer: u32,
-    pub(super) number: u32,
-    pub(super) first_packet: u32,
+    pub(super) qpn: u32,
+    pub(super) psn: u32,
 }
 
 /// What is told of a port that was opened.
@@ -106,8 +106,8 @@ impl Told {
         let why = "it has no port for this rank";
         let port = port.ok_or(WireUpError::Contact { rank: peer, why })?;
         Ok(Endpoint {
-            number: pair.number,
-            first_packet: pair.first_packet,
+            qpn: pair.qpn,
+            psn: pair.psn,
             lid: port.lid,
             gid: port.gid,
             mtu: Mtu::up_to(port.mtu).unwrap_or(Mtu::B256),
@@ -133,7 +133,7 @@ mod tests {
             payload: 4096,
             key: Key::random().unwrap(),
             ports: vec![port(0, None), port(1, Some(4711)), port(1, None)],
-            pairs: vec![PairTold { peer: 5, number: 17, first_packet: 99 }],
+            pairs: vec![PairTold { peer: 5, qpn: 17, psn: 99 }],
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
         let bytes = told.encode().unwrap();
         assert_eq!(Told::decode(Rank(1), &bytes).unwrap(), told);
         let end = told.endpoint(told.pair(Rank(5), Rank(1)).unwrap(), Rank(1), 1).unwrap();
-        assert_eq!((end.number, end.first_packet, end.lid), (17, 99, 3));
+        assert_eq!((end.qpn, end.psn, end.lid), (17, 99, 3));
         assert_eq!((end.mtu, end.gid), (Mtu::B1024, told.ports[0].gid));
         assert_eq!((told.listener(1), told.listener(0)), (Some(4711), None));
         let error = Told::decode(Rank(1), &bytes[..9]).unwrap_err().to_string();

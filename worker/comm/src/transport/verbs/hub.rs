@@ -4,8 +4,8 @@
 use super::failed;
 use crate::types::error::LinkError;
 use rlaunch_verbs::{
-    Batch, Completion, CompletionChannel, CompletionQueue, Context, Depth, ProtectionDomain,
-    Resources, Slots, VerbsError,
+    BounceBuffers, Completion, CompletionBatch, CompletionChannel, CompletionQueue, Context, Depth,
+    ProtectionDomain, Resources, VerbsError,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -29,7 +29,7 @@ pub(crate) struct Hub {
 struct State {
     /// What was polled, by the tags of the slots that it is about.
     lines: BTreeMap<u64, VecDeque<Completion>>,
-    batch: Batch,
+    batch: CompletionBatch,
     /// The next completion is told on the channel, or was.
     requested: bool,
     /// A link is about to sleep on it.
@@ -97,7 +97,7 @@ impl Hub {
         let any = ended.len() > 0;
         for completion in ended {
             // What nobody waits for is of a link that is gone.
-            if let Some(line) = lines.get_mut(&Slots::tag_of(&completion)) {
+            if let Some(line) = lines.get_mut(&BounceBuffers::tag_of(&completion)) {
                 line.push_back(completion);
             }
         }
@@ -135,7 +135,7 @@ impl Hub {
     }
 
     fn take_told(&self, state: &mut State) -> Result<(), LinkError> {
-        if state.requested && self.channel.take_all().map_err(|error| failed(&error))? {
+        if state.requested && self.channel.drain_events().map_err(|error| failed(&error))? {
             state.requested = false;
         }
         Ok(())

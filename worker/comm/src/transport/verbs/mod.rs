@@ -15,7 +15,9 @@ use crate::transport::packet::{Header, Kind};
 use crate::types::error::LinkError;
 use credits::Credits;
 use rlaunch_lock::Attached;
-use rlaunch_verbs::{Buffer, Completion, Ended, LentRegion, Slots, Status, VerbsError};
+use rlaunch_verbs::{
+    BounceBuffers, BufferEvent, Completion, RemoteAddr, UserMr, VerbsError, WcStatus,
+};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -68,7 +70,7 @@ pub(crate) enum Begins {
 /// RDMA to one other rank.
 #[derive(Debug)]
 pub(crate) struct VerbsLink {
-    slots: Slots,
+    slots: BounceBuffers,
     hub: Arc<Hub>,
     credits: Credits,
     payload: usize,
@@ -77,7 +79,7 @@ pub(crate) struct VerbsLink {
     /// Since when the peer was found to be silent, or was last asked.
     silent: Option<Instant>,
     /// How the queue pair has failed.
-    failed: Option<Status>,
+    failed: Option<WcStatus>,
     /// Why the device takes no requests any more. The peer's last word may still wait to be read.
     refused: Option<LinkError>,
     /// [`Kind::Bye`] has come.
@@ -98,7 +100,12 @@ pub(super) fn failed(error: &VerbsError) -> LinkError {
 impl VerbsLink {
     /// Takes over `slots` of a queue pair that is connected, and whose peer is ready. Both ends give
     /// the same `shape`, each from where it stands.
-    pub(crate) fn new(slots: Slots, hub: Arc<Hub>, shape: Shape, begins: Begins) -> VerbsLink {
+    pub(crate) fn new(
+        slots: BounceBuffers,
+        hub: Arc<Hub>,
+        shape: Shape,
+        begins: Begins,
+    ) -> VerbsLink {
         let (theirs, own) = shape.slots;
         hub.join(slots.tag());
         let mut link = VerbsLink {
@@ -182,7 +189,7 @@ impl VerbsLink {
     /// Hands what has come to the sink.
     fn take(&mut self, completion: Completion, sink: &mut dyn Sink) -> Result<(), LinkError> {
         match self.slots.take(completion) {
-            Some(Ended::Came(slot)) => {
+            Some(BufferEvent::Received(slot)) => {
                 self.silent = None;
                 let understood = understand(self.slots.message(&slot), &mut self.credits);
                 let handed = understood.and_then(|packet| {
@@ -190,15 +197,15 @@ impl VerbsLink {
                     self.has_left |= header.kind == Kind::Bye;
                     sink.packet(header, payload)
                 });
-                if let Err(error) = self.slots.give_back(slot) {
+                if let Err(error) = self.slots.repost(slot) {
                     self.refuse(&error);
                 }
                 handed
             }
-            Some(Ended::Sent) => self.written(sink),
-            Some(Ended::Failed(status)) => {
+            Some(BufferEvent::Sent) => self.written(sink),
+            Some(BufferEvent::Failed(status)) => {
                 // What fails first says why; the others were never tried.
-                if self.failed.is_none_or(Status::is_flushed) {
+                if self.failed.is_none_or(WcStatus::is_flushed) {
                     self.failed = Some(status);
                 }
                 Ok(())
@@ -218,14 +225,18 @@ impl VerbsLink {
     }
 
     /// Asks the device to write what follows of a message, as far as there is room.
-    fn post(slots: &mut Slots, from: Written<'_>, begun: &mut usize) -> Result<Wrote, VerbsError> {
+    fn post(
+        slots: &mut BounceBuffers,
+        from: Written<'_>,
+        begun: &mut usize,
+    ) -> Result<Wrote, VerbsError> {
         let Written { region, start, length, to, key } = from;
         while *begun < length {
             if slots.room() < 2 {
                 return Ok(Wrote::NoRoom);
             }
-            let part = region.part(start + *begun, (length - *begun).min(CHUNK))?;
-            slots.write(part, Buffer::new(to.wrapping_add(*begun as u64), key))?;
+            let part = region.slice(start + *begun, (length - *begun).min(CHUNK))?;
+            slots.write(part, RemoteAddr::new(to.wrapping_add(*begun as u64), key))?;
             *begun += (length - *begun).min(CHUNK);
         }
         Ok(Wrote::All)
@@ -234,9 +245,9 @@ impl VerbsLink {
 
 impl Hub {
     /// Runs `uses` on what the device was told of lent memory, and on where the buffer begins in that.
-    fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&LentRegion, usize) -> R) -> Attached<R> {
+    fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&UserMr, usize) -> R) -> Attached<R> {
         let domain = self.resources.domain.clone();
-        let tell = move |held| LentRegion::register(&domain, held).ok();
+        let tell = move |held| UserMr::register(&domain, held).ok();
         piece.buffers.with_attachment(piece.buffer, self.number, tell, uses)
     }
 }
@@ -244,7 +255,7 @@ impl Hub {
 /// A message that is written.
 #[derive(Clone, Copy)]
 struct Written<'r> {
-    region: &'r LentRegion,
+    region: &'r UserMr,
     start: usize,
     length: usize,
     to: u64,
@@ -307,9 +318,9 @@ impl Link for VerbsLink {
         let place = self.hub.told(into, |region, offset| {
             // All of it is there, and may be written to.
             let at = offset + start;
-            region.part(at, length).ok().filter(|_| region.is_writable())?;
+            region.slice(at, length).ok().filter(|_| region.is_writable())?;
             let address = region.address() + at as u64;
-            Some(Place { address, key: region.remote_key().into() })
+            Some(Place { address, key: region.rkey().into() })
         });
         match place {
             // Nobody looks at it until the peer has written.

@@ -1,18 +1,19 @@
 //! The connection manager's ids, each with a channel of its own on which its events come.
 
-use super::opened::Opened;
-use super::{MAX_SAID, name_of};
-use crate::device::Context;
+mod socket_address;
+
+pub(crate) use socket_address::SocketAddress;
+
+use crate::device::{Context, ManagerDevices};
 use crate::error::{Verb, VerbsError};
 use crate::fork;
-use crate::queue_pair::{Connected, QueuePair, Settings};
-use crate::resources::Resources;
-use crate::waiting::{is_readable, set_nonblocking};
+use crate::poll::{is_readable, set_nonblocking};
 use rdma_sys::{
-    rdma_cm_event, rdma_cm_event_type as event_type, rdma_cm_id, rdma_event_channel,
-    rdma_port_space,
+    ibv_context, ibv_qp, rdma_cm_event, rdma_cm_event_type as event_type, rdma_cm_id,
+    rdma_event_channel, rdma_port_space,
 };
 use rlaunch_sys::ForkGeneration;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -23,13 +24,17 @@ use std::time::Instant;
 const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
 
+/// How many bytes of its own an end can say with the connection: what InfiniBand leaves of a
+/// request's private data, the least of all that there is.
+pub const MAX_PRIVATE_DATA: usize = 56;
+
 /// A channel on which events come, and the id whose they are.
 #[derive(Debug)]
 pub(crate) struct Id {
     id: NonNull<rdma_cm_id>,
     channel: Channel,
     /// For errors.
-    who: String,
+    addresses: String,
     /// The process that made it.
     created_in: ForkGeneration,
 }
@@ -43,12 +48,12 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Channel {
-    fn create(who: &str) -> Result<Channel, VerbsError> {
+    fn create(addresses: &str) -> Result<Channel, VerbsError> {
         // librdmacm opens all devices now.
         fork::prepare();
         // SAFETY: rdma_create_event_channel(3) has no requirement.
         let channel = unsafe { rdma_sys::rdma_create_event_channel() };
-        let failed = || VerbsError::last(Verb::CreateId, who);
+        let failed = || VerbsError::last(Verb::CreateId, addresses);
         let channel = NonNull::new(channel).ok_or_else(failed)?;
         let channel = Channel(channel, ForkGeneration::current());
         set_nonblocking(channel.fd()).map_err(|_| failed())?;
@@ -90,16 +95,16 @@ impl Drop for Channel {
 }
 
 /// An event that was as expected.
-pub(super) struct Event {
+pub(crate) struct Event {
     /// Of a request to connect: the id that was made for it.
-    pub(super) id: Option<NonNull<rdma_cm_id>>,
-    /// What the peer says with it, at most [`MAX_SAID`] bytes.
-    pub(super) said: Vec<u8>,
+    pub(crate) id: Option<NonNull<rdma_cm_id>>,
+    /// What the peer says with it, at most [`MAX_PRIVATE_DATA`] bytes.
+    pub(crate) said: Vec<u8>,
 }
 
 impl Id {
-    pub(super) fn create(who: String) -> Result<Id, VerbsError> {
-        let channel = Channel::create(&who)?;
+    pub(crate) fn create(addresses: String) -> Result<Id, VerbsError> {
+        let channel = Channel::create(&addresses)?;
         let mut id = null_mut();
         let space = rdma_port_space::RDMA_PS_TCP;
         let channel_pointer = channel.0.as_ptr();
@@ -107,46 +112,62 @@ impl Id {
         let code =
             unsafe { rdma_sys::rdma_create_id(channel_pointer, &raw mut id, null_mut(), space) };
         match NonNull::new(id).filter(|_| code == 0) {
-            Some(id) => Ok(Id { id, channel, who, created_in: ForkGeneration::current() }),
-            None => Err(VerbsError::last(Verb::CreateId, &who)),
+            Some(id) => Ok(Id { id, channel, addresses, created_in: ForkGeneration::current() }),
+            None => Err(VerbsError::last(Verb::CreateId, &addresses)),
         }
     }
 
     /// Takes over an id that came with a request, with a channel of its own.
-    pub(super) fn adopt(id: NonNull<rdma_cm_id>, who: &str) -> Result<Id, VerbsError> {
-        let channel = Channel::create(who)?;
+    pub(crate) fn adopt(id: NonNull<rdma_cm_id>, addresses: &str) -> Result<Id, VerbsError> {
+        let channel = Channel::create(addresses)?;
         // SAFETY: both are alive; the event that the id came with has been acknowledged.
         let code = unsafe { rdma_sys::rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) };
-        let adopted =
-            Id { id, channel, who: who.to_owned(), created_in: ForkGeneration::current() };
+        let adopted = Id {
+            id,
+            channel,
+            addresses: addresses.to_owned(),
+            created_in: ForkGeneration::current(),
+        };
         adopted.check(Verb::CreateId, code)?;
         Ok(adopted)
     }
 
-    pub(super) fn as_ptr(&self) -> *mut rdma_cm_id {
+    pub(crate) fn as_ptr(&self) -> *mut rdma_cm_id {
         self.id.as_ptr()
     }
 
-    pub(super) fn who(&self) -> &str {
-        &self.who
+    /// Returns the opened device, null until the address is bound or resolved.
+    pub(crate) fn verbs(&self) -> *mut ibv_context {
+        // SAFETY: the id is alive.
+        unsafe { self.id.as_ref() }.verbs
     }
 
-    pub(super) fn check(&self, verb: Verb, code: i32) -> Result<(), VerbsError> {
-        if code == 0 { Ok(()) } else { Err(VerbsError::last(verb, &self.who)) }
+    /// Returns the queue pair, once `rdma_create_qp` has created it.
+    pub(crate) fn queue_pair(&self) -> Option<NonNull<ibv_qp>> {
+        // SAFETY: the id is alive.
+        NonNull::new(unsafe { self.id.as_ref() }.qp)
+    }
+
+    pub(crate) fn addresses(&self) -> &str {
+        &self.addresses
+    }
+
+    pub(crate) fn check(&self, verb: Verb, code: i32) -> Result<(), VerbsError> {
+        if code == 0 { Ok(()) } else { Err(VerbsError::last(verb, &self.addresses)) }
     }
 
     /// The device that the address belongs to, opened by librdmacm.
-    pub(super) fn context(&self) -> Result<Arc<Context>, VerbsError> {
+    pub(crate) fn context(&self) -> Result<Arc<Context>, VerbsError> {
         // SAFETY: the id is alive; the field is set once its address is known.
         let verbs = unsafe { self.id.as_ref() }.verbs;
         match NonNull::new(verbs) {
-            Some(context) => Opened::of(context, &self.who),
-            None => Err(VerbsError::code(Verb::BindAddr, &self.who, libc::ENODEV)),
+            Some(context) => ManagerDevices::context_of(context, &self.addresses),
+            None => Err(VerbsError::code(Verb::BindAddr, &self.addresses, libc::ENODEV)),
         }
     }
 
     /// The port that it is bound to.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         // SAFETY: the id is alive, and bound: its own address does not change any more.
         let id = unsafe { self.id.as_ref() };
         // SAFETY: addresses of both families have their port in the same place, and it is plain
@@ -155,8 +176,7 @@ impl Id {
     }
 
     /// The TOS byte of what it sends; 0 is how it is anyway.
-    pub(super) fn set_service(&self, settings: &Settings) -> Result<(), VerbsError> {
-        let mut class = settings.traffic_class;
+    pub(crate) fn set_type_of_service(&self, mut class: u8) -> Result<(), VerbsError> {
         if class == 0 {
             return Ok(());
         }
@@ -168,25 +188,25 @@ impl Id {
     }
 
     /// Waits for one event and takes no other.
-    pub(super) fn expect(
+    pub(crate) fn expect(
         &self,
         wanted: event_type::Type,
         verb: Verb,
         deadline: Instant,
     ) -> Result<Event, VerbsError> {
-        let late = || VerbsError::Late { verb, who: self.who.clone() };
+        let late = || VerbsError::TimedOut { verb, addresses: self.addresses.clone() };
         self.next(wanted, verb, deadline)?.ok_or_else(late)
     }
 
     /// The same, and `None` when none came.
-    pub(super) fn next(
+    pub(crate) fn next(
         &self,
         wanted: event_type::Type,
         verb: Verb,
         deadline: Instant,
     ) -> Result<Option<Event>, VerbsError> {
         let next = self.channel.next(deadline);
-        let next = next.map_err(|source| VerbsError::of(verb, &self.who, source))?;
+        let next = next.map_err(|source| VerbsError::of(verb, &self.addresses, source))?;
         let Some(event) = next else { return Ok(None) };
         let taken = self.read(event, wanted, verb);
         // SAFETY: it came from rdma_get_cm_event and is acknowledged once; nothing of it is kept.
@@ -206,45 +226,22 @@ impl Id {
         if event.event != wanted {
             let event_name = name_of(event.event);
             let source = cause(event.event, event.status);
-            return Err(VerbsError::Event { verb, who: self.who.clone(), event_name, source });
+            return Err(VerbsError::UnexpectedEvent {
+                verb,
+                addresses: self.addresses.clone(),
+                event_name,
+                source,
+            });
         }
         // SAFETY: every event of RDMA_PS_TCP has connection parameters, zeros where none were said.
         let parameters = unsafe { event.param.conn };
         let mut said = Vec::new();
         if let Some(first) = NonNull::new(parameters.private_data.cast_mut().cast::<u8>()) {
-            let length = usize::from(parameters.private_data_len).min(MAX_SAID);
+            let length = usize::from(parameters.private_data_len).min(MAX_PRIVATE_DATA);
             // SAFETY: the pointer leads to `private_data_len` bytes of the event, which is alive.
             said.extend(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) });
         }
         Ok(Event { id: NonNull::new(event.id), said })
-    }
-
-    /// Makes its queue pair; says how many bytes a request of it can carry itself.
-    pub(super) fn make_pair(&self, with: &Resources) -> Result<u32, VerbsError> {
-        // SAFETY: the id is alive; the field is set, since its address is known.
-        let wanted = with.wanted(unsafe { self.id.as_ref() }.verbs)?;
-        let domain = with.domain.as_ptr();
-        let ((), inline) = wanted.or_without_inline(|wanted| {
-            // SAFETY: the id's device is the domain's and the queue's, as `wanted` has found; both
-            // outlive the pair, whose handle owns them. What is wanted lives until the call returns.
-            let code = unsafe { rdma_sys::rdma_create_qp(self.as_ptr(), domain, wanted) };
-            self.check(Verb::CreateQp, code)
-        })?;
-        Ok(inline)
-    }
-
-    pub(super) fn into_pair(
-        self,
-        with: &Resources,
-        inline: u32,
-        said: Vec<u8>,
-    ) -> Result<QueuePair<Connected>, VerbsError> {
-        // SAFETY: the id is alive; `make_pair` has set the field.
-        let pair = unsafe { self.id.as_ref() }.qp;
-        match NonNull::new(pair) {
-            Some(pair) => Ok(QueuePair::of_manager((pair, inline), self, with, said)),
-            None => Err(VerbsError::code(Verb::CreateQp, &self.who, libc::EINVAL)),
-        }
     }
 }
 
@@ -261,6 +258,17 @@ fn cause(event: event_type::Type, status: i32) -> io::Error {
         BY_THE_PROGRAM => io::Error::other("the peer's program did not want it"),
         reason => io::Error::other(format!("reason {reason}")),
     }
+}
+
+/// `RDMA_CM_EVENT_REJECTED`
+fn name_of(event: event_type::Type) -> String {
+    // SAFETY: any number is allowed: those that are not known have a text as well.
+    let text = unsafe { rdma_sys::rdma_event_str(event) };
+    if text.is_null() {
+        return format!("event {event}");
+    }
+    // SAFETY: a constant string that ends with a zero.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 impl AsFd for Id {
@@ -284,7 +292,7 @@ impl Drop for Id {
         }
         // SAFETY: it was made once and is destroyed here alone; every event of it was acknowledged.
         if unsafe { rdma_sys::rdma_destroy_id(self.as_ptr()) } != 0 {
-            tracing::warn!(who = self.who, "rdma_destroy_id failed");
+            tracing::warn!(addresses = self.addresses, "rdma_destroy_id failed");
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Reliable connections. A queue pair is [`Prepared`] once it can receive and has an endpoint to
 //! tell the peer, and [`Connected`] once it knows the peer's; only then can it send.
 
-use crate::address::{Address, LocalPort};
-use crate::connection_manager::Id;
+use super::address_vector::{AddressVector, LocalPort};
+use super::resources::Resources;
+use crate::cm_id::Id;
+use crate::device::{LinkLayer, Mtu, PortAttributes};
 use crate::error::{Verb, VerbsError};
-use crate::memory_region::MemoryRegion;
-use crate::port::{LinkLayer, Mtu, PortAttributes};
-use crate::registration::Part;
-use crate::resources::Resources;
+use crate::memory::MemoryRegion;
+use crate::memory::MrSlice;
 use rdma_sys::{
     ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr,
     ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
@@ -19,7 +19,7 @@ use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
 
 /// Reads and atomics at once: one that a peer makes waits for the last.
-pub(crate) const READS: u8 = 1;
+pub(crate) const MAX_READS: u8 = 1;
 
 /// It can receive; the peer is not known.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct QueuePair<State> {
 struct Handle {
     pair: NonNull<ibv_qp>,
     /// Who made it, and destroys it.
-    owner: Owner,
+    owner: CreatedBy,
     /// Owned for as long as the device may use them.
     resources: Resources,
     /// Bytes that a request can carry itself.
@@ -57,10 +57,10 @@ struct Handle {
 }
 
 #[derive(Debug)]
-enum Owner {
-    Us,
+enum CreatedBy {
+    Handle,
     /// With the id that it belongs to.
-    Manager {
+    ConnectionManager {
         _id: Id,
     },
 }
@@ -74,10 +74,10 @@ unsafe impl Sync for Handle {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The queue pair's number, 24 bits.
-    pub number: u32,
+    pub qpn: u32,
     /// The number of the first packet it sends, 24 bits, random: a late packet of an earlier queue
     /// pair with its number does not fit.
-    pub first_packet: u32,
+    pub psn: u32,
     /// Its port's local identifier; 0 on Ethernet.
     pub lid: u16,
     /// Its port's GID.
@@ -90,34 +90,34 @@ pub struct Endpoint {
 
 impl Default for Endpoint {
     fn default() -> Endpoint {
-        Endpoint { number: 0, first_packet: 0, lid: 0, gid: None, mtu: Mtu::B256, memory: None }
+        Endpoint { qpn: 0, psn: 0, lid: 0, gid: None, mtu: Mtu::B256, memory: None }
     }
 }
 
 /// A place in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
+pub struct RemoteAddr {
     address: u64,
-    remote_key: u32,
+    rkey: u32,
 }
 
-impl Buffer {
+impl RemoteAddr {
     /// What a peer has told of: where, and by which key.
-    pub fn new(address: u64, remote_key: u32) -> Buffer {
-        Buffer { address, remote_key }
+    pub fn new(address: u64, rkey: u32) -> RemoteAddr {
+        RemoteAddr { address, rkey }
     }
 }
 
 impl Endpoint {
     /// What is `offset` bytes into the memory that the peer has told of.
-    pub fn buffer(&self, offset: u64) -> Buffer {
-        let (address, remote_key) = self.memory.unwrap_or_default();
-        Buffer { address: address.wrapping_add(offset), remote_key }
+    pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
+        let (address, rkey) = self.memory.unwrap_or_default();
+        RemoteAddr { address: address.wrapping_add(offset), rkey }
     }
 
     /// The same with memory that the peer may write to.
     pub fn with_memory(&self, region: &MemoryRegion) -> Endpoint {
-        Endpoint { memory: Some((region.address(), region.remote_key())), ..self.clone() }
+        Endpoint { memory: Some((region.address(), region.rkey())), ..self.clone() }
     }
 }
 
@@ -160,8 +160,8 @@ impl QueuePair<Prepared> {
         let handle = Handle::create(with)?;
         handle.to_init(port.number)?;
         let endpoint = Endpoint {
-            number: handle.number(),
-            first_packet: random_24_bits(),
+            qpn: handle.qpn(),
+            psn: random_24_bits(),
             lid: port.lid,
             gid: gid.map(|(_, value)| value),
             mtu: port.mtu,
@@ -184,10 +184,10 @@ impl QueuePair<Prepared> {
     ) -> Result<QueuePair<Connected>, VerbsError> {
         let local = LocalPort::of(&self.state.port, self.state.gid);
         let address =
-            Address::between(&local, peer, settings.service_level, settings.traffic_class);
+            AddressVector::between(&local, peer, settings.service_level, settings.traffic_class);
         let mtu = settings.mtu.min(self.endpoint.mtu).min(peer.mtu);
         self.handle.to_rtr(&address, peer, mtu)?;
-        self.handle.to_rts(self.endpoint.first_packet, settings)?;
+        self.handle.to_rts(self.endpoint.psn, settings)?;
         Ok(QueuePair {
             handle: self.handle,
             endpoint: self.endpoint,
@@ -204,21 +204,21 @@ impl QueuePair<Connected> {
         with: &Resources,
         said: Vec<u8>,
     ) -> QueuePair<Connected> {
-        let (owner, resources) = (Owner::Manager { _id: id }, with.clone());
+        let (owner, resources) = (CreatedBy::ConnectionManager { _id: id }, with.clone());
         let handle = Handle { pair, owner, resources, inline, _not_copied: PhantomData };
-        let endpoint = Endpoint { number: handle.number(), ..Endpoint::default() };
+        let endpoint = Endpoint { qpn: handle.qpn(), ..Endpoint::default() };
         QueuePair { handle, endpoint, state: Connected { said } }
     }
 
     /// What the peer has said with the connection, by the connection manager alone: at most
-    /// [`crate::MAX_SAID`] bytes, which InfiniBand and RoCE fill up to with zeros.
-    pub fn said(&self) -> &[u8] {
+    /// [`crate::MAX_PRIVATE_DATA`] bytes, which InfiniBand and RoCE fill up to with zeros.
+    pub fn private_data(&self) -> &[u8] {
         &self.state.said
     }
 
     /// Has the device write a part of a region of the pair's own domain to the peer's memory. A
     /// completion with `id` tells the end; until then the part stays as it is.
-    pub fn write(&self, id: u64, from: Part<'_>, to: Buffer) -> Result<(), VerbsError> {
+    pub fn write(&self, id: u64, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
         self.write_with(id, from, to, true)
     }
 
@@ -227,8 +227,8 @@ impl QueuePair<Connected> {
     pub fn write_with(
         &self,
         id: u64,
-        from: Part<'_>,
-        to: Buffer,
+        from: MrSlice<'_>,
+        to: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Piece::of(from), to, signalled)
@@ -240,7 +240,7 @@ impl QueuePair<Connected> {
         &self,
         id: u64,
         bytes: &[u8],
-        to: Buffer,
+        to: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, self.carried(bytes)?, to, signalled)
@@ -248,19 +248,19 @@ impl QueuePair<Connected> {
 
     /// Has the device read the peer's memory into a part of a region of the pair's own domain, as
     /// much as the part takes. A completion with `id` tells the end.
-    pub fn read(&self, id: u64, into: Part<'_>, from: Buffer) -> Result<(), VerbsError> {
+    pub fn read(&self, id: u64, into: MrSlice<'_>, from: RemoteAddr) -> Result<(), VerbsError> {
         self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Piece::of(into), from, true)
     }
 
     /// Sends a part of a region of the pair's own domain to where the peer receives next.
-    pub fn send(&self, id: u64, from: Part<'_>, signalled: bool) -> Result<(), VerbsError> {
-        let nowhere = Buffer::new(0, 0);
+    pub fn send(&self, id: u64, from: MrSlice<'_>, signalled: bool) -> Result<(), VerbsError> {
+        let nowhere = RemoteAddr::new(0, 0);
         self.post(id, ibv_wr_opcode::IBV_WR_SEND, Piece::of(from), nowhere, signalled)
     }
 
     /// Sends bytes that the request carries itself, as [`QueuePair::write_inline`] writes them.
     pub fn send_inline(&self, id: u64, bytes: &[u8], signalled: bool) -> Result<(), VerbsError> {
-        let nowhere = Buffer::new(0, 0);
+        let nowhere = RemoteAddr::new(0, 0);
         self.post(id, ibv_wr_opcode::IBV_WR_SEND, self.carried(bytes)?, nowhere, signalled)
     }
 
@@ -274,7 +274,7 @@ impl QueuePair<Connected> {
         id: u64,
         opcode: ibv_wr_opcode::Type,
         here: Piece<'_>,
-        there: Buffer,
+        there: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
         self.handle.own()?;
@@ -290,7 +290,7 @@ impl QueuePair<Connected> {
         request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
             | flag(here.is_carried, ibv_send_flags::IBV_SEND_INLINE);
         request.wr.rdma.remote_addr = there.address;
-        request.wr.rdma.rkey = there.remote_key;
+        request.wr.rdma.rkey = there.rkey;
         let mut refused = null_mut();
         // SAFETY: the pair is alive and ready to send; request and piece live until the call
         // returns, which has copied them. Bytes that are carried are read by this call, with no key
@@ -313,8 +313,8 @@ struct Piece<'m> {
 }
 
 impl<'m> Piece<'m> {
-    fn of(part: Part<'m>) -> Piece<'m> {
-        let piece = ibv_sge { addr: part.address, length: part.length, lkey: part.local_key };
+    fn of(part: MrSlice<'m>) -> Piece<'m> {
+        let piece = ibv_sge { addr: part.address, length: part.length, lkey: part.lkey };
         Piece { piece, is_carried: false, _memory: PhantomData }
     }
 
@@ -329,8 +329,8 @@ impl<'m> Piece<'m> {
 
 impl<State> QueuePair<State> {
     /// Its number, 24 bits: what the device and its counters call it.
-    pub fn number(&self) -> u32 {
-        self.handle.number()
+    pub fn qpn(&self) -> u32 {
+        self.handle.qpn()
     }
 
     /// What it is made of.
@@ -344,7 +344,7 @@ impl<State> QueuePair<State> {
     }
 
     /// Has the device put what the peer sends next into a part of a region of the pair's own domain.
-    pub fn receive(&self, id: u64, into: Part<'_>) -> Result<(), VerbsError> {
+    pub fn receive(&self, id: u64, into: MrSlice<'_>) -> Result<(), VerbsError> {
         self.handle.own()?;
         let mut piece = Piece::of(into).piece;
         let mut request =
@@ -369,7 +369,7 @@ impl Handle {
             NonNull::new(pair).ok_or_else(|| VerbsError::last(Verb::CreateQp, context.name()))
         })?;
         let resources = with.clone();
-        Ok(Handle { pair, owner: Owner::Us, resources, inline, _not_copied: PhantomData })
+        Ok(Handle { pair, owner: CreatedBy::Handle, resources, inline, _not_copied: PhantomData })
     }
 
     /// Fails in a process that has inherited it.
@@ -387,7 +387,7 @@ impl Handle {
         self.pair.as_ptr()
     }
 
-    fn number(&self) -> u32 {
+    fn qpn(&self) -> u32 {
         // SAFETY: the pair is alive, and its number never changes.
         unsafe { self.pair.as_ref() }.qp_num
     }
@@ -415,7 +415,7 @@ impl Handle {
         })
     }
 
-    fn to_rtr(&self, address: &Address, peer: &Endpoint, mtu: Mtu) -> Result<(), VerbsError> {
+    fn to_rtr(&self, address: &AddressVector, peer: &Endpoint, mtu: Mtu) -> Result<(), VerbsError> {
         use ibv_qp_attr_mask as mask;
         let set = mask::IBV_QP_STATE
             | mask::IBV_QP_AV
@@ -428,15 +428,15 @@ impl Handle {
             attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
             attributes.ah_attr = address.to_verbs();
             attributes.path_mtu = mtu.to_verbs();
-            attributes.dest_qp_num = peer.number;
-            attributes.rq_psn = peer.first_packet;
-            attributes.max_dest_rd_atomic = READS;
+            attributes.dest_qp_num = peer.qpn;
+            attributes.rq_psn = peer.psn;
+            attributes.max_dest_rd_atomic = MAX_READS;
             // 0.64 ms.
             attributes.min_rnr_timer = 12;
         })
     }
 
-    fn to_rts(&self, first_packet: u32, settings: &Settings) -> Result<(), VerbsError> {
+    fn to_rts(&self, psn: u32, settings: &Settings) -> Result<(), VerbsError> {
         use ibv_qp_attr_mask as mask;
         let set = mask::IBV_QP_STATE
             | mask::IBV_QP_TIMEOUT
@@ -449,8 +449,8 @@ impl Handle {
             attributes.timeout = settings.timeout;
             attributes.retry_cnt = settings.retries;
             attributes.rnr_retry = settings.retries;
-            attributes.sq_psn = first_packet;
-            attributes.max_rd_atomic = READS;
+            attributes.sq_psn = psn;
+            attributes.max_rd_atomic = MAX_READS;
         })
     }
 
@@ -474,7 +474,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.resources.domain.context().is_inherited() || !matches!(self.owner, Owner::Us) {
+        if self.resources.domain.context().is_inherited()
+            || !matches!(self.owner, CreatedBy::Handle)
+        {
             return;
         }
         // SAFETY: it was made once and is destroyed here alone.

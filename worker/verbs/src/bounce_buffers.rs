@@ -2,18 +2,17 @@
 //! device fills and some of which it sends.
 //!
 //! Each slot is either the device's or the program's. What has come lies in a slot that the device
-//! has given up, so it can be looked at where it is, for as long as its [`Slot`] is not given back.
+//! has given up, so it can be looked at where it is, for as long as its [`FilledBuffer`] is not given back.
 
-use crate::completion_queue::{Completion, Status};
 use crate::error::VerbsError;
-use crate::memory_region::MemoryRegion;
-use crate::queue_pair::{Buffer, Connected, QueuePair};
-use crate::{Part, ProtectionDomain};
+use crate::memory::{MemoryRegion, MrSlice, ProtectionDomain};
+use crate::queue::{Completion, WcStatus};
+use crate::queue::{Connected, QueuePair, RemoteAddr};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Slots begin where lines of processors' caches do.
+/// BounceBuffers begin where lines of processors' caches do.
 const LINE: usize = 64;
 /// Of a request's id: its number among those of its kind and its queue pair.
 const NUMBER: u32 = 43;
@@ -27,13 +26,13 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// A queue pair that sends from and receives into slots.
 #[derive(Debug)]
-pub struct Slots {
+pub struct BounceBuffers {
     // In this order: once the queue pair is gone, no device touches the memory.
     pair: QueuePair<Connected>,
     region: MemoryRegion,
     layout: Layout,
     number: u64,
-    /// Slots that the device fills, in that order.
+    /// BounceBuffers that the device fills, in that order.
     posted: VecDeque<u32>,
     /// Messages that have come.
     came: u64,
@@ -51,7 +50,7 @@ struct Layout {
 
 /// A message that has come.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct FilledBuffer {
     /// Among whose slots.
     of: u64,
     index: u32,
@@ -60,13 +59,13 @@ pub struct Slot {
 
 /// What a completion was about.
 #[derive(Debug)]
-pub enum Ended {
+pub enum BufferEvent {
     /// A message has come.
-    Came(Slot),
-    /// Requests to send or write have ended: [`Slots::ended`] says how many.
+    Received(FilledBuffer),
+    /// Requests to send or write have ended: [`BounceBuffers::ended`] says how many.
     Sent,
     /// The queue pair has failed, and with it all that was asked of it.
-    Failed(Status),
+    Failed(WcStatus),
 }
 
 /// Requests to send and write, which end in the order in which they were posted.
@@ -128,7 +127,7 @@ impl Layout {
     }
 }
 
-impl Slots {
+impl BounceBuffers {
     /// How much memory so many slots of `size` bytes take, in bytes.
     pub fn memory(receive: u32, send: u32, size: usize) -> usize {
         Layout { receive, send, size }.memory()
@@ -136,7 +135,7 @@ impl Slots {
 
     /// Makes slots for messages of up to `size` bytes, as many as the queue pair holds requests, and
     /// lets the peer fill all that receive. Nothing else is asked of the queue pair from then on.
-    pub fn new(pair: QueuePair<Connected>, size: usize) -> Result<Slots, VerbsError> {
+    pub fn new(pair: QueuePair<Connected>, size: usize) -> Result<BounceBuffers, VerbsError> {
         let depth = pair.resources().depth;
         let layout = Layout { receive: depth.receive, send: depth.send.max(1), size: size.max(1) };
         let domain: &Arc<ProtectionDomain> = &pair.resources().domain;
@@ -144,12 +143,12 @@ impl Slots {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let posted = VecDeque::with_capacity(layout.receive as usize);
         let outgoing = Outgoing::new(layout.send);
-        let mut slots = Slots { pair, region, layout, number, posted, came: 0, outgoing };
+        let mut slots = BounceBuffers { pair, region, layout, number, posted, came: 0, outgoing };
         (0..layout.receive).try_for_each(|index| slots.post(index))?;
         Ok(slots)
     }
 
-    /// By which completions are sorted: those of these slots have it, by [`Slots::tag_of`].
+    /// By which completions are sorted: those of these slots have it, by [`BounceBuffers::tag_of`].
     pub fn tag(&self) -> u64 {
         self.number & (u64::MAX >> TAG)
     }
@@ -175,7 +174,7 @@ impl Slots {
     }
 
     /// Sends these parts, one behind the other, as a message. What does not fit into a slot is
-    /// [`VerbsError::OutOfBounds`]; there is [room](Slots::room). Its end gets known if `signalled`,
+    /// [`VerbsError::OutOfBounds`]; there is [room](BounceBuffers::room). Its end gets known if `signalled`,
     /// and sometimes else.
     pub fn send<const N: usize>(
         &mut self,
@@ -203,14 +202,14 @@ impl Slots {
             let message = unsafe { self.region.memory().bytes(at, length) };
             self.pair.send_inline(id, message.unwrap_or_default(), signalled)?;
         } else {
-            self.pair.send(id, self.region.part(at, length)?, signalled)?;
+            self.pair.send(id, self.region.slice(at, length)?, signalled)?;
         }
         self.outgoing.post(signalled);
         Ok(())
     }
 
-    /// Has the device write to the peer's memory; there is [room](Slots::room). Its end gets known.
-    pub fn write(&mut self, from: Part<'_>, to: Buffer) -> Result<(), VerbsError> {
+    /// Has the device write to the peer's memory; there is [room](BounceBuffers::room). Its end gets known.
+    pub fn write(&mut self, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
         if self.room() == 0 {
             return Err(VerbsError::OutOfBounds { offset: 0, length: 1, size: 0 });
         }
@@ -220,19 +219,19 @@ impl Slots {
     }
 
     /// Takes what a completion says; `None` where it is not about these slots.
-    pub fn take(&mut self, completion: Completion) -> Option<Ended> {
+    pub fn take(&mut self, completion: Completion) -> Option<BufferEvent> {
         let queue = self.pair.resources().completions.as_ptr();
-        let is_ours = completion.is_of(self.pair.number(), queue);
-        if Slots::tag_of(&completion) != self.tag() || !is_ours {
+        let is_ours = completion.is_of(self.pair.qpn(), queue);
+        if BounceBuffers::tag_of(&completion) != self.tag() || !is_ours {
             return None;
         }
         let (id, status) = (completion.id(), completion.status);
         if !status.is_success() {
-            return Some(Ended::Failed(status));
+            return Some(BufferEvent::Failed(status));
         }
         if id & RECEIVES == 0 {
             self.outgoing.end(id & (RECEIVES - 1));
-            return Some(Ended::Sent);
+            return Some(BufferEvent::Sent);
         }
         if id != self.receiving_id(self.came) {
             return None;
@@ -240,28 +239,28 @@ impl Slots {
         let index = self.posted.pop_front()?;
         self.came += 1;
         let length = (completion.length as usize).min(self.layout.size);
-        Some(Ended::Came(Slot { of: self.number, index, length }))
+        Some(BufferEvent::Received(FilledBuffer { of: self.number, index, length }))
     }
 
     /// A message that has come to these slots; nothing where it has to others.
-    pub fn message(&self, slot: &Slot) -> &[u8] {
+    pub fn message(&self, slot: &FilledBuffer) -> &[u8] {
         if slot.of != self.number {
             return &[];
         }
         let at = self.layout.receiving(slot.index);
         // SAFETY: the device has given up the slot with the completion that `take` made it of, and
-        // gets it back by `give_back` alone, which takes `slot` away from the caller. Nobody else
+        // gets it back by `repost` alone, which takes `slot` away from the caller. Nobody else
         // writes to slots that receive.
         unsafe { self.region.memory().bytes(at, slot.length) }.unwrap_or_default()
     }
 
     /// Lets the peer fill it again.
-    pub fn give_back(&mut self, slot: Slot) -> Result<(), VerbsError> {
+    pub fn repost(&mut self, slot: FilledBuffer) -> Result<(), VerbsError> {
         if slot.of == self.number { self.post(slot.index) } else { Ok(()) }
     }
 
     fn post(&mut self, index: u32) -> Result<(), VerbsError> {
-        let part = self.region.part(self.layout.receiving(index), self.layout.size)?;
+        let part = self.region.slice(self.layout.receiving(index), self.layout.size)?;
         let number = self.came + self.posted.len() as u64;
         self.pair.receive(self.receiving_id(number), part)?;
         self.posted.push_back(index);

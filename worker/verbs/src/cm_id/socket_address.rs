@@ -4,10 +4,10 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 
 /// An address as C has it.
-pub(super) struct Raw(libc::sockaddr_storage);
+pub(crate) struct SocketAddress(libc::sockaddr_storage);
 
-impl Raw {
-    pub(super) fn of(address: SocketAddr) -> Raw {
+impl SocketAddress {
+    pub(crate) fn of(address: SocketAddr) -> SocketAddress {
         let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         let place = storage.as_mut_ptr();
         match address {
@@ -35,10 +35,10 @@ impl Raw {
             }
         }
         // SAFETY: integers alone: zeros, and what was written over them, are a value.
-        Raw(unsafe { storage.assume_init() })
+        SocketAddress(unsafe { storage.assume_init() })
     }
 
-    pub(super) fn as_ptr(&mut self) -> *mut libc::sockaddr {
+    pub(crate) fn as_ptr(&mut self) -> *mut libc::sockaddr {
         (&raw mut self.0).cast()
     }
 }
@@ -49,13 +49,13 @@ mod tests {
 
     #[test]
     fn addresses_are_written_as_c_has_them() {
-        let mut v4 = Raw::of("10.1.2.3:4711".parse().unwrap());
+        let mut v4 = SocketAddress::of("10.1.2.3:4711".parse().unwrap());
         // SAFETY: an IPv4 address was written there.
         let raw = unsafe { v4.as_ptr().cast::<libc::sockaddr_in>().read() };
         assert_eq!(i32::from(raw.sin_family), libc::AF_INET);
         assert_eq!(raw.sin_port.to_ne_bytes(), 4711_u16.to_be_bytes());
         assert_eq!(raw.sin_addr.s_addr.to_ne_bytes(), [10, 1, 2, 3]);
-        let mut v6 = Raw::of("[fd00::1]:80".parse().unwrap());
+        let mut v6 = SocketAddress::of("[fd00::1]:80".parse().unwrap());
         // SAFETY: an IPv6 address was written there.
         let raw = unsafe { v6.as_ptr().cast::<libc::sockaddr_in6>().read() };
         assert_eq!((raw.sin6_addr.s6_addr[0], raw.sin6_addr.s6_addr[15]), (0xfd, 1));

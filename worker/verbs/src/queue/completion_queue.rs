@@ -1,6 +1,6 @@
 //! Where devices say what is done.
 
-use crate::completion_channel::CompletionChannel;
+use super::completion_channel::CompletionChannel;
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_status};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Room for completions that are taken at once.
 #[derive(Debug)]
-pub struct Batch<const MOST: usize = 16>([MaybeUninit<ibv_wc>; MOST]);
+pub struct CompletionBatch<const MOST: usize = 16>([MaybeUninit<ibv_wc>; MOST]);
 
 /// A completion queue.
 #[derive(Debug)]
@@ -30,16 +30,16 @@ unsafe impl Sync for CompletionQueue {}
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status(u32);
+pub struct WcStatus(u32);
 
-impl Status {
+impl WcStatus {
     /// It was done.
     pub fn is_success(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_SUCCESS
     }
 
     /// The peer never answered: wrong address, MTU, a dead peer.
-    pub fn is_no_answer(self) -> bool {
+    pub fn is_retry_exceeded(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_RETRY_EXC_ERR
     }
 
@@ -55,7 +55,7 @@ impl Status {
 }
 
 /// In rdma-core's words: `transport retry counter exceeded (status 12)`.
-impl fmt::Display for Status {
+impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: any number is allowed: those that are not known have a text as well.
         let text = unsafe { rdma_sys::ibv_wc_status_str(self.0) };
@@ -78,7 +78,7 @@ pub struct Completion {
     /// The completion queue, by its address.
     queue: usize,
     /// How it ended.
-    pub status: Status,
+    pub status: WcStatus,
     /// Of a receive: how many bytes came.
     pub length: u32,
     /// The device's own word on an error.
@@ -162,13 +162,13 @@ impl CompletionQueue {
 
     /// What has ended since, at most 16 requests; nothing is waited for.
     pub fn poll(&self) -> Result<Vec<Completion>, VerbsError> {
-        Ok(self.poll_into(&mut <Batch>::default())?.collect())
+        Ok(self.poll_into(&mut <CompletionBatch>::default())?.collect())
     }
 
     /// The same by a batch that its owner keeps: a look that finds nothing costs a call and no more.
     pub fn poll_into<'b, const MOST: usize>(
         &self,
-        batch: &'b mut Batch<MOST>,
+        batch: &'b mut CompletionBatch<MOST>,
     ) -> Result<impl ExactSizeIterator<Item = Completion> + use<'b, MOST>, VerbsError> {
         self.context.own()?;
         let first = batch.0.as_mut_ptr().cast();
@@ -178,22 +178,26 @@ impl CompletionQueue {
             return Err(VerbsError::last(Verb::PollCq, self.context.name()));
         };
         let queue = self.as_ptr() as usize;
-        Ok(batch.0.iter_mut().take(count).map(move |slot| Batch::<MOST>::take(slot, queue)))
+        Ok(batch
+            .0
+            .iter_mut()
+            .take(count)
+            .map(move |slot| CompletionBatch::<MOST>::take(slot, queue)))
     }
 
     /// The first request that has ended since; nothing is waited for.
     pub fn poll_one(&self) -> Result<Option<Completion>, VerbsError> {
-        Ok(self.poll_into(&mut Batch::<1>::default())?.next())
+        Ok(self.poll_into(&mut CompletionBatch::<1>::default())?.next())
     }
 }
 
-impl<const MOST: usize> Default for Batch<MOST> {
+impl<const MOST: usize> Default for CompletionBatch<MOST> {
     fn default() -> Self {
-        Batch([const { MaybeUninit::zeroed() }; MOST])
+        CompletionBatch([const { MaybeUninit::zeroed() }; MOST])
     }
 }
 
-impl<const MOST: usize> Batch<MOST> {
+impl<const MOST: usize> CompletionBatch<MOST> {
     fn take(slot: &mut MaybeUninit<ibv_wc>, queue: usize) -> Completion {
         let done = std::mem::replace(slot, MaybeUninit::zeroed());
         // SAFETY: integers alone, zeros at first: what a provider does not write, as of a failed
@@ -203,7 +207,7 @@ impl<const MOST: usize> Batch<MOST> {
             id: done.wr_id,
             pair: done.qp_num,
             queue,
-            status: Status(done.status),
+            status: WcStatus(done.status),
             length: done.byte_len,
             vendor_error: done.vendor_err,
         }

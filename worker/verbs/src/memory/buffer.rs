@@ -13,7 +13,7 @@ const WORD: usize = size_of::<u64>();
 /// where they are aligned and bytes elsewhere; a copy beside another's write may be torn between
 /// them.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct VolatileBuffer {
     first: NonNull<u8>,
     /// Length that was asked for, in bytes; what was allocated is whole pages.
     size: usize,
@@ -21,20 +21,20 @@ pub(crate) struct Memory {
 }
 
 // SAFETY: the memory is owned by this alone, and reached by copies through raw pointers.
-unsafe impl Send for Memory {}
+unsafe impl Send for VolatileBuffer {}
 // SAFETY: as above; copies from several threads may be torn, as copies beside a device's are.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for VolatileBuffer {}
 
-impl Memory {
+impl VolatileBuffer {
     /// `size` bytes, at least one, from the beginning of a page.
-    pub(crate) fn allocate(size: usize) -> Result<Memory, LayoutError> {
+    pub(crate) fn allocate(size: usize) -> Result<VolatileBuffer, LayoutError> {
         let size = size.max(1);
         // Checked once as it is: with that, the whole pages are no longer than memory is either.
         let layout = Layout::from_size_align(size, PAGE)?.pad_to_align();
         // SAFETY: the layout's size is not zero.
         let first = unsafe { alloc_zeroed(layout) };
         let first = NonNull::new(first).unwrap_or_else(|| handle_alloc_error(layout));
-        Ok(Memory { first, size, layout })
+        Ok(VolatileBuffer { first, size, layout })
     }
 
     /// In bytes.
@@ -199,7 +199,7 @@ fn lead(offset: usize, length: usize) -> usize {
     (offset.wrapping_neg() % WORD).min(length)
 }
 
-impl Drop for Memory {
+impl Drop for VolatileBuffer {
     fn drop(&mut self) {
         // SAFETY: allocated by this layout in `allocate`, and given back here alone.
         unsafe { dealloc(self.first.as_ptr(), self.layout) };
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn copies_are_what_a_vector_would_hold() {
         const SIZE: usize = 100;
-        let memory = Memory::allocate(SIZE).unwrap();
+        let memory = VolatileBuffer::allocate(SIZE).unwrap();
         let mut model = [0; SIZE];
         for (round, offset) in (0..SIZE + 2).enumerate() {
             for length in [0, 1, 7, 8, 9, 16, 23, 64, 101] {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn fills_what_is_asked_for_and_nothing_else() {
         const SIZE: usize = 2000;
-        let memory = Memory::allocate(SIZE).unwrap();
+        let memory = VolatileBuffer::allocate(SIZE).unwrap();
         for (offset, length) in [(0, 0), (1, 3), (3, 600), (8, 1024), (1990, 100), (5000, 1)] {
             memory.fill(0, SIZE, 0);
             let filled = memory.fill(offset, length, 0xa5);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn words_are_whole_and_inside() {
-        let memory = Memory::allocate(20).unwrap();
+        let memory = VolatileBuffer::allocate(20).unwrap();
         assert!(memory.write_u64(8, 0x0102_0304_0506_0708));
         assert_eq!(memory.read_u64(8), Some(0x0102_0304_0506_0708));
         for outside in [4, 16, 24, usize::MAX - 7, usize::MAX] {

@@ -1,6 +1,6 @@
 //! The devices that librdmacm has opened.
 
-use crate::device::{Context, Device};
+use super::{Context, Device};
 use crate::error::{Verb, VerbsError};
 use crate::fork;
 use rdma_sys::ibv_context;
@@ -12,27 +12,27 @@ use std::sync::Arc;
 /// not even one that was unplugged (rdma_get_devices(3)); ids hold theirs alone, and only as long
 /// as they live.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct ManagerDevices {
     list: NonNull<*mut ibv_context>,
     count: usize,
     created_in: ForkGeneration,
 }
 
 // SAFETY: nobody writes to the list after it was made, and it is freed once, by its owner.
-unsafe impl Send for Opened {}
+unsafe impl Send for ManagerDevices {}
 // SAFETY: as above; reading it from several threads changes nothing.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for ManagerDevices {}
 
-impl Opened {
+impl ManagerDevices {
     /// For `who` in errors.
-    fn now(who: &str) -> Result<Opened, VerbsError> {
+    fn now(who: &str) -> Result<ManagerDevices, VerbsError> {
         fork::prepare();
         let mut count = 0;
         // SAFETY: `count` is an int that lives until the call returns.
         let list = unsafe { rdma_sys::rdma_get_devices(&raw mut count) };
         let list = NonNull::new(list).ok_or_else(|| VerbsError::last(Verb::GetDevices, who))?;
         let count = usize::try_from(count).unwrap_or(0);
-        Ok(Opened { list, count, created_in: ForkGeneration::current() })
+        Ok(ManagerDevices { list, count, created_in: ForkGeneration::current() })
     }
 
     fn contexts(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
@@ -45,8 +45,11 @@ impl Opened {
     }
 
     /// The device of an id that is alive, and holds it until this does. For `who` in errors.
-    pub(super) fn of(context: NonNull<ibv_context>, who: &str) -> Result<Arc<Context>, VerbsError> {
-        let opened = Opened::now(who)?;
+    pub(crate) fn context_of(
+        context: NonNull<ibv_context>,
+        who: &str,
+    ) -> Result<Arc<Context>, VerbsError> {
+        let opened = ManagerDevices::now(who)?;
         if !opened.contexts().any(|found| found == context) {
             return Err(VerbsError::code(Verb::BindAddr, who, libc::ENODEV));
         }
@@ -58,7 +61,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for ManagerDevices {
     fn drop(&mut self) {
         if !self.created_in.is_inherited() {
             // SAFETY: the list came from rdma_get_devices and is freed here alone.

@@ -1,8 +1,8 @@
 //! What a device says unasked: that a port went down, that it failed.
 
-use crate::device::Context;
+use super::Context;
 use crate::error::{Verb, VerbsError};
-use crate::waiting::{is_readable, set_nonblocking};
+use crate::poll::{is_readable, set_nonblocking};
 use rdma_sys::{ibv_async_event, ibv_event_type};
 use std::ffi::CStr;
 use std::io;

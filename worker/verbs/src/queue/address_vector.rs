@@ -1,7 +1,7 @@
 //! How a queue pair finds its peer: an address vector, a function of both ends alone.
 
-use crate::port::{LinkLayer, PortAttributes};
-use crate::queue_pair::Endpoint;
+use super::queue_pair::Endpoint;
+use crate::device::{LinkLayer, PortAttributes};
 use rdma_sys::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use std::net::Ipv6Addr;
 
@@ -31,7 +31,7 @@ impl LocalPort {
 
 /// Where packets for a peer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct AddressVector {
     /// The peer's local identifier; 0 on Ethernet.
     pub lid: u16,
     /// The service level.
@@ -39,12 +39,12 @@ pub struct Address {
     /// The port they leave by, from 1: this end's own, whatever the peer's number is.
     pub port: u8,
     /// The global header, when there is one.
-    pub global: Option<Global>,
+    pub global: Option<GlobalRoute>,
 }
 
 /// What the global header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Global {
+pub struct GlobalRoute {
     /// The peer's GID.
     pub to: Ipv6Addr,
     /// The place of this end's GID in its table.
@@ -55,7 +55,7 @@ pub struct Global {
     pub traffic_class: u8,
 }
 
-impl Address {
+impl AddressVector {
     /// From a port to a peer. On InfiniBand by LID, with a global header where the port wants one
     /// or the subnets differ; on Ethernet by GID alone.
     pub fn between(
@@ -63,22 +63,22 @@ impl Address {
         peer: &Endpoint,
         service_level: u8,
         traffic_class: u8,
-    ) -> Address {
+    ) -> AddressVector {
         let global = || {
             let (index, _) = local.gid?;
             let from_index = u8::try_from(index).ok()?;
-            Some(Global { to: peer.gid?, from_index, hops: HOPS, traffic_class })
+            Some(GlobalRoute { to: peer.gid?, from_index, hops: HOPS, traffic_class })
         };
         let port = local.number;
         match local.link_layer {
-            LinkLayer::Ethernet => Address { lid: 0, service_level, port, global: global() },
+            LinkLayer::Ethernet => AddressVector { lid: 0, service_level, port, global: global() },
             LinkLayer::InfiniBand => {
                 let elsewhere = local
                     .gid
                     .zip(peer.gid)
                     .is_some_and(|((_, own), theirs)| subnet_prefix(own) != subnet_prefix(theirs));
                 let global = if elsewhere || local.wants_global { global() } else { None };
-                Address { lid: peer.lid, service_level, port, global }
+                AddressVector { lid: peer.lid, service_level, port, global }
             }
         }
     }
@@ -92,7 +92,7 @@ impl Address {
             hop_limit: 0,
             traffic_class: 0,
         };
-        let route = |global: Global| ibv_global_route {
+        let route = |global: GlobalRoute| ibv_global_route {
             dgid: ibv_gid { raw: global.to.octets() },
             flow_label: 0,
             sgid_index: global.from_index,
@@ -119,7 +119,7 @@ fn subnet_prefix(gid: Ipv6Addr) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Mtu;
+    use crate::device::Mtu;
 
     fn local(link_layer: LinkLayer, gid: &str) -> LocalPort {
         let gid = Some((3, gid.parse().unwrap()));
@@ -133,16 +133,16 @@ mod tests {
     #[test]
     fn one_subnet_of_infiniband_needs_no_global_header() {
         let (own, other) = (local(LinkLayer::InfiniBand, "fe80::1"), peer(7, "fe80::2"));
-        let address = Address::between(&own, &other, 1, 106);
-        assert_eq!(address, Address { lid: 7, service_level: 1, port: 2, global: None });
+        let address = AddressVector::between(&own, &other, 1, 106);
+        assert_eq!(address, AddressVector { lid: 7, service_level: 1, port: 2, global: None });
         assert_eq!(address.to_verbs().is_global, 0);
         let wants = LocalPort { wants_global: true, ..own };
-        assert!(Address::between(&wants, &other, 0, 0).global.is_some());
+        assert!(AddressVector::between(&wants, &other, 0, 0).global.is_some());
     }
 
     #[test]
     fn another_subnet_is_reached_through_a_router() {
-        let address = Address::between(
+        let address = AddressVector::between(
             &local(LinkLayer::InfiniBand, "fe80::1"),
             &peer(7, "fec0:0:0:1::2"),
             0,
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn roce_is_global_and_has_no_lid() {
         let own = local(LinkLayer::Ethernet, "::ffff:10.0.0.1");
-        let address = Address::between(&own, &peer(9, "::ffff:10.0.0.2"), 0, 106);
+        let address = AddressVector::between(&own, &peer(9, "::ffff:10.0.0.2"), 0, 106);
         let verbs = address.to_verbs();
         assert_eq!((verbs.dlid, verbs.is_global, verbs.port_num), (0, 1, 2));
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
-use crate::waiting::{is_readable, set_nonblocking};
+use crate::poll::{is_readable, set_nonblocking};
 use rdma_sys::ibv_comp_channel;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -64,11 +64,11 @@ impl CompletionChannel {
             Ok(false) => return Ok(false),
             Err(_) => return Err(self.failed()),
         }
-        self.take_all()
+        self.drain_events()
     }
 
     /// The same without waiting.
-    pub fn take_all(&self) -> Result<bool, VerbsError> {
+    pub fn drain_events(&self) -> Result<bool, VerbsError> {
         let mut any = false;
         while self.take()? {
             any = true;

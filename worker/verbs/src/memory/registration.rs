@@ -1,8 +1,8 @@
 //! Memory that a device has been told of, whoever it belongs to.
 
+use super::buffer::VolatileBuffer;
+use super::protection_domain::ProtectionDomain;
 use crate::error::{Verb, VerbsError};
-use crate::memory::Memory;
-use crate::protection_domain::ProtectionDomain;
 use rdma_sys::{ibv_access_flags, ibv_mr};
 use rlaunch_lock::PinnedBuffer;
 use std::marker::PhantomData;
@@ -31,7 +31,7 @@ pub(crate) unsafe trait Registrable {
 }
 
 // SAFETY: it is owned, and reached by copies through raw pointers alone.
-unsafe impl Registrable for Memory {
+unsafe impl Registrable for VolatileBuffer {
     fn first(&self) -> *mut u8 {
         self.as_ptr()
     }
@@ -76,10 +76,10 @@ pub(crate) struct Registration<M> {
 /// Bytes of a region, as a device is told of them while the region is there. A request that was posted
 /// outlives the region: the device finds its key void then, and the queue pair fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part<'r> {
+pub struct MrSlice<'r> {
     pub(crate) address: u64,
     pub(crate) length: u32,
-    pub(crate) local_key: u32,
+    pub(crate) lkey: u32,
     region: PhantomData<&'r ()>,
 }
 
@@ -121,22 +121,22 @@ impl<M: Registrable> Registration<M> {
     }
 
     /// By which peers may.
-    pub(crate) fn remote_key(&self) -> u32 {
+    pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the region is registered until this is dropped, and the key never changes.
         unsafe { self.region.as_ref() }.rkey
     }
 
     /// Some of its bytes.
-    pub(crate) fn part(&self, offset: usize, length: usize) -> Result<Part<'_>, VerbsError> {
+    pub(crate) fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         let size = self.memory.length();
         let outside = || VerbsError::OutOfBounds { offset, length, size };
         let end = offset.checked_add(length).filter(|end| *end <= size);
         end.ok_or_else(outside)?;
         // SAFETY: the region is registered until this is dropped, and the key never changes.
-        let local_key = unsafe { self.region.as_ref() }.lkey;
+        let lkey = unsafe { self.region.as_ref() }.lkey;
         let length = u32::try_from(length).map_err(|_| outside())?;
         let address = self.address() + offset as u64;
-        Ok(Part { address, length, local_key, region: PhantomData })
+        Ok(MrSlice { address, length, lkey, region: PhantomData })
     }
 }
 

@@ -1,8 +1,8 @@
 //! What queue pairs are made of.
 
-use crate::completion_queue::CompletionQueue;
+use super::completion_queue::CompletionQueue;
 use crate::error::{Verb, VerbsError};
-use crate::protection_domain::ProtectionDomain;
+use crate::memory::ProtectionDomain;
 use rdma_sys::{ibv_context, ibv_qp_init_attr, ibv_qp_type};
 use std::mem::MaybeUninit;
 use std::sync::Arc;

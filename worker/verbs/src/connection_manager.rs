@@ -3,29 +3,16 @@
 //!
 //! The end that connects sends first: iWARP's handshake counts on it.
 
-mod id;
-mod opened;
-mod raw;
-
-pub(crate) use id::Id;
-pub(crate) use opened::Opened;
-
+use crate::cm_id::{Id, MAX_PRIVATE_DATA, SocketAddress};
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
-use crate::queue_pair::{Connected, QueuePair, READS, Settings};
-use crate::resources::Resources;
-use raw::Raw;
+use crate::queue::{Connected, MAX_READS, QueuePair, Resources, Settings};
 use rdma_sys::{rdma_cm_event_type as event_type, rdma_conn_param};
-use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// How many bytes of its own an end can say with the connection: what InfiniBand leaves of a
-/// request's private data, the least of all that there is.
-pub const MAX_SAID: usize = 56;
 
 /// How long the kernel may look for an address at once, in milliseconds. Where a neighbour answers just
 /// as it begins to wait for that, it does not notice before its time is up (`addr_resolve` and
@@ -63,13 +50,13 @@ impl Listener {
     }
 
     /// The next peer that knocks; `None` when none did before the deadline.
-    pub fn request(&self, deadline: Instant) -> Result<Option<Request>, VerbsError> {
+    pub fn request(&self, deadline: Instant) -> Result<Option<ConnectRequest>, VerbsError> {
         let wanted = event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
         let Some(event) = self.id.next(wanted, Verb::Accept, deadline)? else { return Ok(None) };
         let Some(id) = event.id else {
-            return Err(VerbsError::code(Verb::Accept, self.id.who(), libc::EINVAL));
+            return Err(VerbsError::code(Verb::Accept, self.id.addresses(), libc::EINVAL));
         };
-        Ok(Some(Request { id: Id::adopt(id, self.id.who())?, said: event.said }))
+        Ok(Some(ConnectRequest { id: Id::adopt(id, self.id.addresses())?, said: event.said }))
     }
 }
 
@@ -83,19 +70,19 @@ impl AsFd for Listener {
 /// A peer that wants to connect. It is rejected when this is dropped: the kernel does that with ids
 /// that are destroyed before they were answered.
 #[derive(Debug)]
-pub struct Request {
+pub struct ConnectRequest {
     id: Id,
     said: Vec<u8>,
 }
 
-impl Request {
-    /// What the peer says of itself, at most [`MAX_SAID`] bytes. InfiniBand and RoCE fill up with
+impl ConnectRequest {
+    /// What the peer says of itself, at most [`MAX_PRIVATE_DATA`] bytes. InfiniBand and RoCE fill up with
     /// zeros, so its length is no part of it.
-    pub fn said(&self) -> &[u8] {
+    pub fn private_data(&self) -> &[u8] {
         &self.said
     }
 
-    /// Connects, saying something in turn, at most [`MAX_SAID`] bytes. The peer sends first.
+    /// Connects, saying something in turn, at most [`MAX_PRIVATE_DATA`] bytes. The peer sends first.
     pub fn accept(
         self,
         with: &Resources,
@@ -103,16 +90,16 @@ impl Request {
         settings: &Settings,
         deadline: Instant,
     ) -> Result<QueuePair<Connected>, VerbsError> {
-        let Request { id, said } = self;
-        let mut parameters = parameters(saying, settings, Verb::Accept, id.who())?;
-        id.set_service(settings)?;
-        let inline = id.make_pair(with)?;
+        let ConnectRequest { id, said } = self;
+        let mut parameters = parameters(saying, settings, Verb::Accept, id.addresses())?;
+        id.set_type_of_service(settings.traffic_class)?;
+        let inline = create_pair(&id, with)?;
         // SAFETY: the id is alive and has a pair; the parameters, and what they lead to, live until
         // the call returns.
         let code = unsafe { rdma_sys::rdma_accept(id.as_ptr(), &raw mut parameters) };
         id.check(Verb::Accept, code)?;
         id.expect(event_type::RDMA_CM_EVENT_ESTABLISHED, Verb::Accept, deadline)?;
-        id.into_pair(with, inline, said)
+        connected(id, with, inline, said)
     }
 
     /// Sends the peer away.
@@ -121,7 +108,7 @@ impl Request {
         let code = unsafe { rdma_sys::rdma_reject(self.id.as_ptr(), null(), 0) };
         if code != 0 {
             // The peer has gone itself.
-            tracing::debug!(who = self.id.who(), "rdma_reject failed");
+            tracing::debug!(addresses = self.id.addresses(), "rdma_reject failed");
         }
     }
 }
@@ -142,9 +129,9 @@ impl Route {
         deadline: Instant,
     ) -> Result<Route, VerbsError> {
         let id = Id::create(format!("{from} to {to}"))?;
-        id.set_service(settings)?;
+        id.set_type_of_service(settings.traffic_class)?;
         while !id.resolves_address(from, to, deadline)? {}
-        let patience = milliseconds(deadline, Verb::ResolveRoute, id.who())?;
+        let patience = milliseconds(deadline, Verb::ResolveRoute, id.addresses())?;
         // SAFETY: the id is alive and its address is resolved.
         let code = unsafe { rdma_sys::rdma_resolve_route(id.as_ptr(), patience) };
         id.check(Verb::ResolveRoute, code)?;
@@ -157,8 +144,8 @@ impl Route {
     pub fn by(self, device: &str) -> Result<Route, VerbsError> {
         match self.context.name() {
             found if found == device => Ok(self),
-            found => Err(VerbsError::OtherDevice {
-                who: self.id.who().to_owned(),
+            found => Err(VerbsError::WrongDevice {
+                addresses: self.id.addresses().to_owned(),
                 wanted: device.to_owned(),
                 found: found.to_owned(),
             }),
@@ -170,7 +157,7 @@ impl Route {
         &self.context
     }
 
-    /// Connects, saying something, at most [`MAX_SAID`] bytes. This end sends first.
+    /// Connects, saying something, at most [`MAX_PRIVATE_DATA`] bytes. This end sends first.
     pub fn connect(
         self,
         with: &Resources,
@@ -179,23 +166,23 @@ impl Route {
         deadline: Instant,
     ) -> Result<QueuePair<Connected>, VerbsError> {
         let Route { id, context: _context } = self;
-        let mut parameters = parameters(saying, settings, Verb::Connect, id.who())?;
-        let inline = id.make_pair(with)?;
+        let mut parameters = parameters(saying, settings, Verb::Connect, id.addresses())?;
+        let inline = create_pair(&id, with)?;
         // SAFETY: the id is alive, has a pair and a route; the parameters, and what they lead to,
         // live until the call returns.
         let code = unsafe { rdma_sys::rdma_connect(id.as_ptr(), &raw mut parameters) };
         id.check(Verb::Connect, code)?;
         let established = event_type::RDMA_CM_EVENT_ESTABLISHED;
         let event = id.expect(established, Verb::Connect, deadline)?;
-        id.into_pair(with, inline, event.said)
+        connected(id, with, inline, event.said)
     }
 }
 
 impl Id {
     /// Listens at an address.
-    fn listening(who: String, address: SocketAddr, backlog: u32) -> Result<Id, VerbsError> {
-        let id = Id::create(who)?;
-        let mut raw = Raw::of(address);
+    fn listening(addresses: String, address: SocketAddr, backlog: u32) -> Result<Id, VerbsError> {
+        let id = Id::create(addresses)?;
+        let mut raw = SocketAddress::of(address);
         // SAFETY: the id is alive; the address lives until the call returns.
         let code = unsafe { rdma_sys::rdma_bind_addr(id.as_ptr(), raw.as_ptr()) };
         id.check(Verb::BindAddr, code)?;
@@ -215,8 +202,9 @@ impl Id {
         deadline: Instant,
     ) -> Result<bool, VerbsError> {
         let verb = Verb::ResolveAddr;
-        let patience = milliseconds(deadline, verb, self.who())?.min(ADDRESS_PATIENCE);
-        let (mut source, mut target) = (Raw::of(SocketAddr::new(from, 0)), Raw::of(to));
+        let patience = milliseconds(deadline, verb, self.addresses())?.min(ADDRESS_PATIENCE);
+        let (mut source, mut target) =
+            (SocketAddress::of(SocketAddr::new(from, 0)), SocketAddress::of(to));
         // SAFETY: the id is alive; both addresses live until the call returns.
         let code = unsafe {
             rdma_sys::rdma_resolve_addr(self.as_ptr(), source.as_ptr(), target.as_ptr(), patience)
@@ -224,7 +212,7 @@ impl Id {
         self.check(verb, code)?;
         match self.expect(event_type::RDMA_CM_EVENT_ADDR_RESOLVED, verb, deadline) {
             Ok(_) => Ok(true),
-            Err(VerbsError::Event { source, .. })
+            Err(VerbsError::UnexpectedEvent { source, .. })
                 if source.raw_os_error() == Some(libc::ETIMEDOUT) =>
             {
                 Ok(false)
@@ -234,11 +222,36 @@ impl Id {
     }
 }
 
+/// Makes an id's queue pair; returns how many bytes a request of it can carry itself.
+fn create_pair(id: &Id, with: &Resources) -> Result<u32, VerbsError> {
+    let wanted = with.wanted(id.verbs())?;
+    let domain = with.domain.as_ptr();
+    let ((), inline) = wanted.or_without_inline(|wanted| {
+        // SAFETY: the id's device is the domain's and the queue's, as `wanted` has found; both
+        // outlive the pair, whose handle owns them. What is wanted lives until the call returns.
+        let code = unsafe { rdma_sys::rdma_create_qp(id.as_ptr(), domain, wanted) };
+        id.check(Verb::CreateQp, code)
+    })?;
+    Ok(inline)
+}
+
+fn connected(
+    id: Id,
+    with: &Resources,
+    inline: u32,
+    said: Vec<u8>,
+) -> Result<QueuePair<Connected>, VerbsError> {
+    match id.queue_pair() {
+        Some(pair) => Ok(QueuePair::of_manager((pair, inline), id, with, said)),
+        None => Err(VerbsError::code(Verb::CreateQp, id.addresses(), libc::EINVAL)),
+    }
+}
+
 /// Until the deadline, at least one: the kernel calls none an invalid argument.
-fn milliseconds(deadline: Instant, verb: Verb, who: &str) -> Result<i32, VerbsError> {
+fn milliseconds(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, VerbsError> {
     let left = deadline.saturating_duration_since(Instant::now());
     match i32::try_from(left.as_millis()).unwrap_or(i32::MAX) {
-        0 => Err(VerbsError::Late { verb, who: who.to_owned() }),
+        0 => Err(VerbsError::TimedOut { verb, addresses: addresses.to_owned() }),
         left => Ok(left),
     }
 }
@@ -248,35 +261,29 @@ fn parameters(
     saying: &[u8],
     settings: &Settings,
     verb: Verb,
-    who: &str,
+    addresses: &str,
 ) -> Result<rdma_conn_param, VerbsError> {
     let length = saying.len();
-    let short = u8::try_from(length).ok().filter(|_| length <= MAX_SAID);
+    let short = u8::try_from(length).ok().filter(|_| length <= MAX_PRIVATE_DATA);
     let Some(private_data_len) = short else {
-        return Err(VerbsError::TooLong { verb, who: who.to_owned(), length });
+        return Err(VerbsError::PrivateDataTooLong {
+            verb,
+            addresses: addresses.to_owned(),
+            length,
+            max: MAX_PRIVATE_DATA,
+        });
     };
     Ok(rdma_conn_param {
         private_data: saying.as_ptr().cast(),
         private_data_len,
-        responder_resources: READS,
-        initiator_depth: READS,
+        responder_resources: MAX_READS,
+        initiator_depth: MAX_READS,
         flow_control: 0,
         retry_count: settings.retries,
         rnr_retry_count: settings.retries,
         srq: 0,
         qp_num: 0,
     })
-}
-
-/// `RDMA_CM_EVENT_REJECTED`
-fn name_of(event: event_type::Type) -> String {
-    // SAFETY: any number is allowed: those that are not known have a text as well.
-    let text = unsafe { rdma_sys::rdma_event_str(event) };
-    if text.is_null() {
-        return format!("event {event}");
-    }
-    // SAFETY: a constant string that ends with a zero.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -288,8 +295,8 @@ mod tests {
     fn what_is_too_long_to_be_said_is_an_error() {
         let settings = Settings::default();
         let of = |length| parameters(&vec![7; length], &settings, Verb::Connect, "a to b");
-        assert_eq!(of(MAX_SAID).unwrap().private_data_len, 56);
-        let error = of(MAX_SAID + 1).err().unwrap();
+        assert_eq!(of(MAX_PRIVATE_DATA).unwrap().private_data_len, 56);
+        let error = of(MAX_PRIVATE_DATA + 1).err().unwrap();
         let said = "a to b: rdma_connect: 57 bytes of private data, and 56 is the most";
         assert_eq!(error.to_string(), said);
         assert!(of(256).is_err(), "a length that would be 0 as a byte");

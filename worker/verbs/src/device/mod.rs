@@ -1,9 +1,15 @@
 //! Devices, and opened ones.
 
-use crate::connection_manager::Opened;
+mod event;
+mod opened_by_manager;
+mod port;
+
+pub use event::DeviceEvent;
+pub(crate) use opened_by_manager::ManagerDevices;
+pub use port::{GidEntry, LinkLayer, Mtu, PortAttributes};
+
 use crate::error::{Verb, VerbsError};
 use crate::fork;
-use crate::port::{GidEntry, PortAttributes};
 use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_port_attr};
 use rlaunch_sys::ForkGeneration;
 use std::ffi::CStr;
@@ -18,14 +24,14 @@ const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
 /// The list that libibverbs made; its devices live as long.
 #[derive(Debug)]
-struct List(NonNull<*mut ibv_device>);
+struct DeviceList(NonNull<*mut ibv_device>);
 
 // SAFETY: the list is written by nobody after it was made, and freed once, by the last owner.
-unsafe impl Send for List {}
+unsafe impl Send for DeviceList {}
 // SAFETY: as above; reading it from several threads changes nothing.
-unsafe impl Sync for List {}
+unsafe impl Sync for DeviceList {}
 
-impl Drop for List {
+impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: the pointer came from ibv_get_device_list and is freed here alone.
         unsafe { rdma_sys::ibv_free_device_list(self.0.as_ptr()) }
@@ -37,7 +43,7 @@ impl Drop for List {
 pub struct Device {
     device: NonNull<ibv_device>,
     /// Of which it is a part.
-    _list: Arc<List>,
+    _list: Arc<DeviceList>,
 }
 
 // SAFETY: what the pointer leads to belongs to the list, which this owns and nobody writes to.
@@ -60,7 +66,7 @@ pub fn devices() -> Result<Vec<Device>, VerbsError> {
             _ => VerbsError::last(Verb::GetDeviceList, "this machine"),
         });
     };
-    let list = Arc::new(List(list));
+    let list = Arc::new(DeviceList(list));
     let count = usize::try_from(count).unwrap_or(0);
     let device = |index: usize| {
         // SAFETY: the list has `count` entries, and `index` is below that.
@@ -122,7 +128,8 @@ impl Device {
         let name = self.name();
         match NonNull::new(context) {
             Some(context) => {
-                let (owner, created_in) = (Owner::Us(self.clone()), ForkGeneration::current());
+                let (owner, created_in) =
+                    (OpenedBy::Handle(self.clone()), ForkGeneration::current());
                 Ok(Arc::new(Context { context, name, owner, created_in }))
             }
             None => Err(VerbsError::last(Verb::OpenDevice, &name)),
@@ -135,18 +142,20 @@ impl Device {
 pub struct Context {
     context: NonNull<ibv_context>,
     name: String,
-    owner: Owner,
+    owner: OpenedBy,
     /// The process that opened it.
     created_in: ForkGeneration,
 }
 
 /// Who closes it.
 #[derive(Debug)]
-enum Owner {
+enum OpenedBy {
     /// Whoever opened it, of this device.
-    Us(#[expect(dead_code, reason = "held until the context is closed")] Device),
+    Handle(#[expect(dead_code, reason = "held until the context is closed")] Device),
     /// librdmacm, which may close a device that was unplugged once nobody holds it.
-    Manager(#[expect(dead_code, reason = "held until the context is dropped")] Opened),
+    ConnectionManager(
+        #[expect(dead_code, reason = "held until the context is dropped")] ManagerDevices,
+    ),
 }
 
 // SAFETY: libibverbs locks what it shares between threads: ibv_open_device(3) and the library's
@@ -180,12 +189,12 @@ impl Context {
     pub(crate) fn of_manager(
         context: NonNull<ibv_context>,
         name: String,
-        opened: Opened,
+        opened: ManagerDevices,
     ) -> Context {
         Context {
             context,
             name,
-            owner: Owner::Manager(opened),
+            owner: OpenedBy::ConnectionManager(opened),
             created_in: ForkGeneration::current(),
         }
     }
@@ -272,7 +281,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.is_inherited() || !matches!(self.owner, Owner::Us(_)) {
+        if self.is_inherited() || !matches!(self.owner, OpenedBy::Handle(_)) {
             return;
         }
         // SAFETY: it was opened once and is closed here alone; what was made of it has an `Arc` of

@@ -1,30 +1,30 @@
 //! Memory of the program's, lent to a device for a time.
 
+use super::protection_domain::ProtectionDomain;
+use super::registration::{MrSlice, Registration};
 use crate::error::{Verb, VerbsError};
-use crate::protection_domain::ProtectionDomain;
-use crate::registration::{Part, Registration};
 use rdma_sys::ibv_access_flags;
 use rlaunch_lock::PinnedBuffer;
 use std::sync::Arc;
 
 /// Memory that somebody has lent, registered until this is dropped.
 #[derive(Debug)]
-pub struct LentRegion(Registration<PinnedBuffer>);
+pub struct UserMr(Registration<PinnedBuffer>);
 
-impl LentRegion {
+impl UserMr {
     /// Registers all of it: what may be written to for local use and peers' writes, the rest to be
     /// read from here alone. EINVAL where there is none.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
-        buffer: PinnedBuffer,
-    ) -> Result<LentRegion, VerbsError> {
-        if buffer.length() == 0 {
+        held: PinnedBuffer,
+    ) -> Result<UserMr, VerbsError> {
+        if held.length() == 0 {
             let device = domain.context().name();
             return Err(VerbsError::code(Verb::RegMr, device, libc::EINVAL));
         }
         let access =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        Registration::make(domain, buffer, access).map(LentRegion)
+        Registration::make(domain, held, access).map(UserMr)
     }
 
     /// Where peers find it.
@@ -33,8 +33,8 @@ impl LentRegion {
     }
 
     /// By which peers may.
-    pub fn remote_key(&self) -> u32 {
-        self.0.remote_key()
+    pub fn rkey(&self) -> u32 {
+        self.0.rkey()
     }
 
     /// Whether peers may.
@@ -43,7 +43,7 @@ impl LentRegion {
     }
 
     /// Some of its bytes.
-    pub fn part(&self, offset: usize, length: usize) -> Result<Part<'_>, VerbsError> {
-        self.0.part(offset, length)
+    pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
+        self.0.slice(offset, length)
     }
 }

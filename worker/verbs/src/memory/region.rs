@@ -1,9 +1,9 @@
 //! Memory that devices, and peers through them, may read and write.
 
+use super::buffer::VolatileBuffer;
+use super::protection_domain::ProtectionDomain;
+use super::registration::{MrSlice, Registration};
 use crate::error::{Verb, VerbsError};
-use crate::memory::Memory;
-use crate::protection_domain::ProtectionDomain;
-use crate::registration::{Part, Registration};
 use rdma_sys::ibv_access_flags;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A peer may write to it at any time, so there is never a reference to it: [`MemoryRegion::read`]
 /// and [`MemoryRegion::write`] copy, by words of eight bytes where they are aligned.
 #[derive(Debug)]
-pub struct MemoryRegion(Registration<Memory>);
+pub struct MemoryRegion(Registration<VolatileBuffer>);
 
 impl MemoryRegion {
     /// Allocates `size` bytes, at least one, and registers them for local use and for peers' reads
@@ -41,7 +41,7 @@ impl MemoryRegion {
     ) -> Result<MemoryRegion, VerbsError> {
         let device = domain.context().name();
         let too_large = |_| VerbsError::code(Verb::RegMr, device, libc::EINVAL);
-        let memory = Memory::allocate(size).map_err(too_large)?;
+        let memory = VolatileBuffer::allocate(size).map_err(too_large)?;
         Registration::make(domain, memory, access).map(MemoryRegion)
     }
 
@@ -50,7 +50,7 @@ impl MemoryRegion {
         self.memory().size()
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &VolatileBuffer {
         self.0.memory()
     }
 
@@ -60,13 +60,13 @@ impl MemoryRegion {
     }
 
     /// By which peers may.
-    pub fn remote_key(&self) -> u32 {
-        self.0.remote_key()
+    pub fn rkey(&self) -> u32 {
+        self.0.rkey()
     }
 
     /// Some of its bytes.
-    pub fn part(&self, offset: usize, length: usize) -> Result<Part<'_>, VerbsError> {
-        self.0.part(offset, length)
+    pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
+        self.0.slice(offset, length)
     }
 
     /// Copies `bytes` to `offset`; what would lie outside is left out. Returns how many were copied.
