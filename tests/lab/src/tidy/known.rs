@@ -19,18 +19,6 @@ pub(super) const KNOWN: &[Known] = &[
         ],
         "the helpers that targets share are in the root, not in a room below them",
     ),
-    Known::to_mend(
-        Rule::Cycle,
-        "worker/comm/capi",
-        &[("errors", 2), ("types", 2)],
-        "errors and types of the C ABI name each other",
-    ),
-    Known::to_mend(
-        Rule::Cycle,
-        "worker/comm/python",
-        &[("calls", 3), ("request", 3), ("shared", 3)],
-        "calls, requests and what ranks share name each other",
-    ),
     Known::kept(
         Rule::LongFunction,
         "launcher",

@@ -1,5 +1,6 @@
 //! Collectives that return when they are done. Safety: see the crate.
 
+use crate::arguments::{given, op};
 use crate::errors::call;
 use crate::handles::rl_comm;
 use crate::memory::Buffers;

@@ -1,8 +1,9 @@
 //! Communicators and requests, as C holds them.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
+use crate::arguments::given;
 use crate::errors::{Failure, call};
-use crate::types::{given, rl_result};
+use crate::types::rl_result;
 use rlaunch_comm::Communicator;
 use rlaunch_comm::raw::Pending;
 use std::ffi::{CStr, c_char};

@@ -21,12 +21,13 @@
 //! were given back; the memory of what was begun stays until that is over. All else is checked. A
 //! panic ends the call, not the program.
 
+mod arguments;
 mod collectives;
 mod errors;
 mod handles;
-mod later;
 mod memory;
 mod messages;
+mod nonblocking_collectives;
 mod registrations;
 mod requests;
 mod types;

@@ -1,7 +1,8 @@
 //! C's buffers as slices, as far as can be seen that they are any.
 
+use crate::arguments::element;
 use crate::errors::Failure;
-use crate::types::{element, is_in_place, rl_type};
+use crate::types::{is_in_place, rl_type};
 use rlaunch_comm::ElementType;
 use rlaunch_comm::raw::{Given, Kind};
 use std::ffi::c_void;

@@ -1,5 +1,6 @@
 //! Messages from rank to rank. Safety: see the crate.
 
+use crate::arguments::{element, given};
 use crate::errors::{Failure, call};
 use crate::handles::{rl_comm, rl_request};
 use crate::memory::{are_apart, bytes, input, output};

@@ -1,10 +1,11 @@
 //! Memory that devices are told of once. Safety: see the crate.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
+use crate::arguments::given;
 use crate::errors::{Failure, call};
 use crate::handles::rl_comm;
 use crate::memory::output;
-use crate::types::{given, rl_result};
+use crate::types::rl_result;
 use rlaunch_comm::raw::{self, Registration};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;

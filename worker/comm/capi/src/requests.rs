@@ -1,8 +1,9 @@
 //! The end of what was begun.
 
+use crate::arguments::given;
 use crate::errors::{Failure, call};
 use crate::handles::rl_request;
-use crate::types::{given, rl_received, rl_result};
+use crate::types::{rl_received, rl_result};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;

@@ -1,8 +1,7 @@
 //! Names and numbers that C and Rust agree on. C may pass any number, so none of them is an `enum`.
 #![expect(non_camel_case_types, reason = "they are C's")]
 
-use crate::errors::Failure;
-use rlaunch_comm::{ElementType, Op, Received};
+use rlaunch_comm::Received;
 use std::ffi::c_void;
 
 /// How a call ended: RL_OK, or why it failed.
@@ -84,34 +83,4 @@ impl From<Received> for rl_received {
 /// C's `RL_IN_PLACE`.
 pub(crate) fn is_in_place(input: *const c_void) -> bool {
     input.addr() == usize::MAX
-}
-
-pub(crate) fn element(number: rl_type) -> Result<ElementType, Failure> {
-    let known = usize::try_from(number).ok().and_then(|at| ElementType::ALL.get(at));
-    known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_type {number}")))
-}
-
-pub(crate) fn op(number: rl_op) -> Result<Op, Failure> {
-    let known = usize::try_from(number).ok().and_then(|at| Op::ALL.get(at));
-    known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_op {number}")))
-}
-
-/// What a pointer is to, if it is to anything.
-pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
-    pointer.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_and_operations_have_the_numbers_of_the_library() {
-        let types = [RL_F16, RL_BF16, RL_F32, RL_F64, RL_I32, RL_I64, RL_U8, RL_U64];
-        let named: Vec<_> = types.map(|number| element(number).unwrap().name()).into();
-        assert_eq!(named, ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"]);
-        let ops = [RL_SUM, RL_PROD, RL_MIN, RL_MAX].map(|number| op(number).unwrap());
-        assert_eq!(ops, Op::ALL);
-        assert!(element(8).is_err() && element(-1).is_err() && op(4).is_err());
-    }
 }

@@ -11,8 +11,16 @@ use std::process::Command;
 use std::{env, fs};
 
 /// In the order of the header.
-const SOURCES: [&str; 8] =
-    ["types", "errors", "handles", "messages", "collectives", "later", "requests", "registrations"];
+const SOURCES: [&str; 8] = [
+    "types",
+    "errors",
+    "handles",
+    "messages",
+    "collectives",
+    "nonblocking_collectives",
+    "requests",
+    "registrations",
+];
 
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,11 +2,13 @@
 //! interpreter to other threads, and does what Rust's call of the same name does.
 
 use crate::buffer::{Access, Buffer};
-use crate::calls::{Argument, Asked, Memory};
+use crate::collective::Asked;
 use crate::error::{raise, raise_start};
 use crate::interrupt;
+use crate::memory::{Argument, Memory};
+use crate::received::Received;
 use crate::registration::Registration;
-use crate::request::{Received, Request};
+use crate::request::Request;
 use crate::shared::{self, Begun, Shared};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -5,11 +5,13 @@
 //! cannot load this extension, `_fallback.py` makes the calls by ctypes; `torch.py` is a backend of torch.
 
 mod buffer;
-mod calls;
+mod collective;
 mod communicator;
 mod dtype;
 mod error;
 mod interrupt;
+mod memory;
+mod received;
 mod registration;
 mod request;
 mod shared;
@@ -24,7 +26,7 @@ fn _rlaunch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PeerLost", py.get_type::<error::PeerLost>())?;
     module.add("TimedOut", py.get_type::<error::TimedOut>())?;
     module.add_class::<communicator::Communicator>()?;
-    module.add_class::<request::Received>()?;
+    module.add_class::<received::Received>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<registration::Registration>()?;
     module.add_function(wrap_pyfunction!(communicator::start, module)?)?;

@@ -1,7 +1,7 @@
 //! What a communicator and its requests have together.
 
-use crate::calls::Memory;
 use crate::error::Error;
+use crate::memory::Memory;
 use pyo3::prelude::*;
 use rlaunch_comm::Communicator;
 use rlaunch_comm::raw::Pending;

@@ -1,5 +1,6 @@
 //! Collectives that go on while the program does something else. Safety: see the crate.
 
+use crate::arguments::{given, op};
 use crate::errors::call;
 use crate::handles::{rl_comm, rl_request};
 use crate::memory::Buffers;
