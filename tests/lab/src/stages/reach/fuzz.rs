@@ -133,7 +133,7 @@ const ROWS: &[Row] = &[
             "worker/comm/src/transport/packet.rs",
             "worker/comm/src/progress/engine/",
             "worker/comm/src/transport/mod.rs",
-            "worker/sys/src/desk.rs",
+            "worker/lock/",
         ],
     },
     Row {
