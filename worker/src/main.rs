@@ -18,17 +18,17 @@
 
 mod agent;
 mod cleanup;
+mod console;
 mod network;
 mod node;
 mod ranks;
-mod say;
 
 use cleanup::{guardian, reap};
+use console::{errln, outln};
 use network::callback;
 use node::{cache, inventory, login, verify};
 use ranks::exec_rank;
 use rlaunch_bootstrap::client::command;
-use say::{complain, tell};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,10 +58,10 @@ fn main() -> ExitCode {
         return command::run(args);
     }
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
-        Some("agent") => match callback::Launcher::parse(args) {
-            Ok(launcher) => {
+        Some("agent") => match callback::CallbackTarget::parse(args) {
+            Ok(target) => {
                 leave_cache();
-                guardian::guard(|workspace, grace| agent::run(workspace, grace, launcher))
+                guardian::guard(|workspace, grace| agent::run(workspace, grace, target))
             }
             Err(()) => usage(),
         },
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Some("__verify") => verify::verify(args.next()),
         Some("__keep") => verify::keep(args.next()),
         Some("--version") => {
-            tell!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
+            outln!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         _ => usage(),
@@ -91,6 +91,6 @@ fn leave_cache() {
 }
 
 fn usage() -> ExitCode {
-    complain!("{USAGE}");
+    errln!("{USAGE}");
     ExitCode::from(2)
 }

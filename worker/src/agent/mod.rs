@@ -7,11 +7,12 @@ use crate::agent::mesh::Mesh;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::Grace;
 use crate::cleanup::workspace::Workspace;
-use crate::network::callback::Launcher;
-use crate::network::channel::{Channel, Way};
-use crate::network::frames::Arrival;
-use crate::network::horovod::{Door, LOOPBACK};
-use crate::network::oob::tree::{News, Tree};
+use crate::console::errln;
+use crate::network::callback::CallbackTarget;
+use crate::network::channel::{Channel, ChannelKind};
+use crate::network::frames::FrameEvent;
+use crate::network::horovod::{HorovodProxy, LOOPBACK};
+use crate::network::oob::tree::{Tree, TreeEvent};
 use crate::network::services::Services;
 use crate::node::cache;
 use crate::node::facts;
@@ -19,10 +20,9 @@ use crate::node::login;
 use crate::node::open_files;
 use crate::ranks::awaited_ports::AwaitedPorts;
 use crate::ranks::child;
-use crate::ranks::library::OfRanks;
+use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, JobFiles, Prepared};
-use crate::ranks::{Change, Place, Ranks, Setup};
-use crate::say::complain;
+use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::client;
 use rlaunch_bootstrap::job::{Job, Problem};
@@ -38,26 +38,26 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// Runs the agent on its channel. Success means that the job ended here in order, whatever its
 /// ranks returned.
-pub(crate) fn run(workspace: &Workspace, grace: Grace, launcher: Option<Launcher>) -> ExitCode {
+pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTarget>) -> ExitCode {
     open_files::raise();
-    let way = Way::find(launcher);
+    let kind = ChannelKind::detect(target);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = runtime.and_then(|runtime| runtime.block_on(life(workspace, grace, way)));
+    let ended = runtime.and_then(|runtime| runtime.block_on(run_job(workspace, grace, kind)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain!("rlaunch-worker: {error}");
+            errln!("rlaunch-worker: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-async fn life(workspace: &Workspace, grace: Grace, way: Way) -> io::Result<()> {
-    let mut agent = Agent::start(way).await?;
+async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::Result<()> {
+    let mut agent = Agent::start(kind).await?;
     agent.hello();
     cache::hold_build();
     let Some(job) = agent.receive_job().await else { return Ok(()) };
-    let mut library = OfRanks::of(&job);
+    let mut library = RankLibrary::locate(&job);
     let Some((mut prepared, services)) = agent.prepare(&job, workspace, &library).await else {
         return Ok(());
     };
@@ -68,22 +68,23 @@ async fn life(workspace: &Workspace, grace: Grace, way: Way) -> io::Result<()> {
     let Some(mut tree) = joined else { return Ok(()) };
     let start = agent.await_start(&mut tree, (&mut mesh, &mut library), workspace).await;
     let Some(setup) = start else { return Ok(()) };
-    let Some(door) = agent.open_to_horovod(&setup, &mut prepared).await else { return Ok(()) };
-    tree.serve_horovod(door);
+    let Some(proxy) = agent.open_horovod(&setup, &mut prepared).await else { return Ok(()) };
+    tree.serve_horovod(proxy);
     for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
         library.announce(application, &mut program.env);
     }
     agent.channel.outbox.grant(job.output_window);
-    let ports = AwaitedPorts::look_for(&setup.ports);
-    let (outbox, place) = (&agent.channel.outbox, Place { spared: mesh.pid(), cgroup, grace });
-    let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, place);
-    agent.see_out(&mut ranks, &mut tree, &mut mesh, ports).await;
+    let ports = AwaitedPorts::start(&setup.ports);
+    let (outbox, context) =
+        (&agent.channel.outbox, ProcessContext { prover: mesh.pid(), cgroup, grace });
+    let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
+    agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
     let receipt = ranks.finish().await;
     workspace.remove();
     agent.channel.outbox.send_last(&FromAgent::Done(receipt));
     if tree.has_children() && !agent.job_is_ending {
-        agent.linger(&mut tree).await;
+        agent.relay_until_end(&mut tree).await;
     }
     tree.leave().await;
     agent.channel.close().await;
@@ -112,7 +113,7 @@ struct Agent {
     beat: Interval,
     /// Beats of this agent's since the launcher's last word. Time in which this process, or all of
     /// the host, stood still is not the launcher's silence.
-    quiet: u32,
+    missed_beats: u32,
     /// How long the launcher may be silent.
     silence: Duration,
     suspended: bool,
@@ -121,7 +122,7 @@ struct Agent {
 }
 
 impl Agent {
-    async fn start(way: Way) -> io::Result<Agent> {
+    async fn start(kind: ChannelKind) -> io::Result<Agent> {
         // Before any child exists, so that no end is missed.
         let children = signal(SignalKind::child())?;
         let interrupts = [
@@ -129,7 +130,7 @@ impl Agent {
             signal(SignalKind::interrupt())?,
             signal(SignalKind::hangup())?,
         ];
-        let channel = Channel::open(way).await?;
+        let channel = Channel::open(kind).await?;
         let mut beat = interval_at(Instant::now() + BEAT, BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Agent {
@@ -138,7 +139,7 @@ impl Agent {
             channel,
             hello_at: std::time::Instant::now(),
             beat,
-            quiet: 0,
+            missed_beats: 0,
             silence: BEATS_LOST,
             suspended: false,
             job_is_ending: false,
@@ -157,9 +158,9 @@ impl Agent {
             let [terminate, interrupt, hangup] = &mut self.interrupts;
             tokio::select! {
                 // Once the reader has said that the launcher is gone, it says no more.
-                Some(arrival) = self.channel.arrivals.recv() => match arrival {
-                    Arrival::Message(message) => {
-                        self.quiet = 0;
+                Some(event) = self.channel.events.recv() => match event {
+                    FrameEvent::Message(message) => {
+                        self.missed_beats = 0;
                         match message {
                             ToAgent::Beat => {}
                             message => {
@@ -172,7 +173,7 @@ impl Agent {
                             }
                         }
                     }
-                    Arrival::Gone(how) => return Input::LauncherGone(how),
+                    FrameEvent::Closed(reason) => return Input::LauncherGone(reason),
                 },
                 _ = self.children.recv() => return Input::Children,
                 _ = terminate.recv() => return Input::Interrupted,
@@ -180,10 +181,10 @@ impl Agent {
                 _ = hangup.recv() => return Input::Interrupted,
                 _ = self.beat.tick() => {
                     self.channel.outbox.send(&FromAgent::Beat);
-                    self.quiet = if self.suspended { 0 } else { self.quiet + 1 };
+                    self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
                     // The first may have come right after the word.
-                    if BEAT * self.quiet.saturating_sub(1) >= self.silence {
-                        self.quiet = 0;
+                    if BEAT * self.missed_beats.saturating_sub(1) >= self.silence {
+                        self.missed_beats = 0;
                         return Input::LauncherSilent(self.silence);
                     }
                 }
@@ -220,7 +221,7 @@ impl Agent {
         &mut self,
         job: &Job,
         workspace: &Workspace,
-        library: &OfRanks,
+        library: &RankLibrary,
     ) -> Option<(Prepared, Services)> {
         let files = match self.receive_files(job, workspace).await? {
             Ok(files) => files,
@@ -277,7 +278,7 @@ impl Agent {
             Ok(files) => files,
             Err(problem) => return Some(Err(problem)),
         };
-        while !files.complete() {
+        while !files.is_complete() {
             if let ToAgent::File { index, data } = self.message().await?
                 && let Err(problem) = files.receive(index, &data)
             {
@@ -300,7 +301,7 @@ impl Agent {
         job: &Job,
         prepared: &mut Prepared,
         services: Services,
-        mut early: Early<'_>,
+        mut parts: StartupParts<'_>,
     ) -> Option<Tree> {
         let listeners = std::mem::take(&mut prepared.listeners);
         loop {
@@ -314,13 +315,13 @@ impl Agent {
                         &self.channel.outbox,
                     ));
                 }
-                other => self.early_message(&mut early, other),
+                other => self.on_startup_message(&mut parts, other),
             }
         }
     }
 
     /// What may be said before the ranks start, of what they need.
-    fn early_message(&self, (mesh, library): &mut Early<'_>, message: ToAgent) {
+    fn on_startup_message(&self, (mesh, library): &mut StartupParts<'_>, message: ToAgent) {
         let ToAgent::LibraryPart(part) = message else { return mesh_message(mesh, message) };
         if let Err(cause) = library.receive(&part) {
             self.channel.outbox.send(&FromAgent::NoLibrary { cause });
@@ -331,54 +332,58 @@ impl Agent {
     async fn await_start(
         &mut self,
         tree: &mut Tree,
-        mut early: Early<'_>,
+        mut parts: StartupParts<'_>,
         workspace: &Workspace,
-    ) -> Option<Setup> {
+    ) -> Option<StartConfig> {
         let mut start = None;
         let mut released = Vec::new();
         loop {
-            let mesh = &mut *early.0;
-            if !early.1.is_arriving()
+            let mesh = &mut *parts.0;
+            if !parts.1.is_downloading()
                 && let Some(start) = start.take()
             {
-                return Some(Setup { released, ..start });
+                return Some(StartConfig { released, ..start });
             }
-            while let Some(news) = tree.poll_news() {
+            while let Some(news) = tree.poll_event() {
                 match news {
-                    News::Table(table) => self.keep(&table, workspace),
-                    News::Met(answer) => mesh.met(answer),
+                    TreeEvent::Table(table) => self.write_rank_table(&table, workspace),
+                    TreeEvent::Met(answer) => mesh.on_collective_done(answer),
                 }
             }
-            while let Some(meeting) = mesh.poll_meeting() {
-                tree.meet(meeting.kind, &meeting.name, &meeting.given);
+            while let Some(collective) = mesh.poll_collective() {
+                tree.meet(collective.kind, &collective.name, &collective.blobs);
             }
             tokio::select! {
                 message = self.message() => match message? {
                     ToAgent::Start { env, ranks, horovod, ports } => {
-                        start = Some(Setup { env, ranks, horovod, ports, released: Vec::new() });
+                        start = Some(StartConfig { env, ranks, horovod, ports, released: Vec::new() });
                     }
                     // Other nodes may be further on.
                     ToAgent::StartApplication { index } => released.push(index),
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
-                    other => self.early_message(&mut early, other),
+                    other => self.on_startup_message(&mut parts, other),
                 },
-                () = tree.turn() => {}
-                heard = mesh.next() => mesh.on_heard(heard),
+                () = tree.run_once() => {}
+                event = mesh.next() => mesh.on_prover(event),
             }
         }
     }
 
-    /// Opens the door to the store by which Horovod's ranks meet. Without it they would wait for
+    /// Opens the proxy to the store by which Horovod's ranks meet. Without it they would wait for
     /// each other in vain, so the job does not go on.
-    async fn open_to_horovod(&mut self, setup: &Setup, prepared: &mut Prepared) -> Option<Door> {
-        let Some(port) = setup.horovod else { return Some(Door::absent()) };
-        let opened = Door::open(port, &mut prepared.held_ports);
+    async fn open_horovod(
+        &mut self,
+        setup: &StartConfig,
+        prepared: &mut Prepared,
+    ) -> Option<HorovodProxy> {
+        let Some(port) = setup.horovod else { return Some(HorovodProxy::absent()) };
+        let opened = HorovodProxy::open(port, &mut prepared.held_ports);
         if let Err(error) = &opened {
             if error.kind() == io::ErrorKind::AddrNotAvailable {
                 // A node without loopback: whatever its ranks are, they are not Horovod's.
-                complain!("rlaunch-worker: cannot serve Horovod: {error}");
-                return Some(Door::absent());
+                errln!("rlaunch-worker: cannot serve Horovod: {error}");
+                return Some(HorovodProxy::absent());
             }
             let operation = format!("serve Horovod at {LOOPBACK}:{port}");
             self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
@@ -389,15 +394,15 @@ impl Agent {
     }
 
     /// The rank table is for the ranks to read.
-    fn keep(&self, table: &Payload, workspace: &Workspace) {
-        if let Err(error) = workspace.keep_rank_table(table) {
+    fn write_rank_table(&self, table: &Payload, workspace: &Workspace) {
+        if let Err(error) = workspace.write_rank_table(table) {
             let operation = "write the rank table".to_owned();
             self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
         }
     }
 
     /// The ranks of this node have ended; other nodes still reach one another through it.
-    async fn linger(&mut self, tree: &mut Tree) {
+    async fn relay_until_end(&mut self, tree: &mut Tree) {
         loop {
             tokio::select! {
                 message = self.message() => match message {
@@ -405,13 +410,13 @@ impl Agent {
                     Some(ToAgent::Relay { from, data }) => tree.relayed(from, &data),
                     Some(_) => {}
                 },
-                () = tree.turn() => {}
+                () = tree.run_once() => {}
             }
         }
     }
 
     /// From the start of the ranks until all have ended and their output is sent.
-    async fn see_out(
+    async fn run_to_completion(
         &mut self,
         ranks: &mut Ranks,
         tree: &mut Tree,
@@ -422,12 +427,12 @@ impl Agent {
             if ranks.have_ended() {
                 // What it watches is not used any more, and as long as it lives this process has a
                 // child: only without any is it certain that nothing is left of the ranks.
-                mesh.dismiss();
+                mesh.shutdown();
             }
             while let Some(change) = ranks.poll_change() {
                 match change {
-                    Change::Started(rank, pid) => tree.rank_started(rank, pid),
-                    Change::Ended(rank, status) => tree.rank_ended(rank, status),
+                    RankChange::Started(rank, pid) => tree.rank_started(rank, pid),
+                    RankChange::Ended(rank, status) => tree.rank_ended(rank, status),
                 }
             }
             let deadline = ranks.deadline();
@@ -441,9 +446,9 @@ impl Agent {
                 input = self.next() => Some(input),
                 () = timer => None,
                 () = ranks.drained() => None,
-                () = tree.turn() => continue,
-                heard = mesh.next() => {
-                    mesh.on_heard(heard);
+                () = tree.run_once() => continue,
+                event = mesh.next() => {
+                    mesh.on_prover(event);
                     continue;
                 }
                 id = ports.next_open() => {
@@ -455,22 +460,22 @@ impl Agent {
                 Some(Input::Message(ToAgent::Relay { from, data })) => {
                     tree.relayed(from, &data);
                 }
-                Some(Input::Message(message)) if is_of_mesh(&message) => {
+                Some(Input::Message(message)) if is_mesh_message(&message) => {
                     mesh_message(mesh, message);
                 }
                 Some(Input::Message(ToAgent::News(news))) => tree.tell_ranks(&news),
                 Some(input) => {
-                    if let Some(why) = ending(&input) {
+                    if let Some(why) = end_reason(&input) {
                         tree.tell_ranks(&client::events::News::Ending { why });
                     }
-                    self.pass_on(input, ranks);
+                    self.handle_input(input, ranks);
                 }
-                None => ranks.on_time(),
+                None => ranks.on_deadline(),
             }
         }
     }
 
-    fn pass_on(&mut self, input: Input, ranks: &mut Ranks) {
+    fn handle_input(&mut self, input: Input, ranks: &mut Ranks) {
         self.job_is_ending |= matches!(
             input,
             Input::Message(ToAgent::End { .. })
@@ -493,14 +498,14 @@ impl Agent {
             Input::Message(_) => {}
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),
-            Input::LauncherGone(how) => {
-                complain!("rlaunch-worker: the launcher is gone: {how}");
+            Input::LauncherGone(reason) => {
+                errln!("rlaunch-worker: the launcher is gone: {reason}");
                 outbox.discard_output();
                 ranks.end(false);
             }
             Input::LauncherSilent(silence) => {
                 let silent = silence.as_secs();
-                complain!("rlaunch-worker: nothing from the launcher for {silent} s");
+                errln!("rlaunch-worker: nothing from the launcher for {silent} s");
                 // It may have stood still, or be reached again.
                 outbox
                     .send(&FromAgent::Unheard { for_s: u32::try_from(silent).unwrap_or(u32::MAX) });
@@ -512,13 +517,13 @@ impl Agent {
 }
 
 /// What comes about while the agents join.
-type Early<'a> = (&'a mut Mesh, &'a mut OfRanks);
+type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
 
 /// Why this node's ranks are ended, where nobody but this agent knows.
-fn ending(input: &Input) -> Option<String> {
+fn end_reason(input: &Input) -> Option<String> {
     match input {
         Input::Interrupted => Some("the agent was told to end".to_owned()),
-        Input::LauncherGone(how) => Some(format!("the launcher is gone: {how}")),
+        Input::LauncherGone(reason) => Some(format!("the launcher is gone: {reason}")),
         Input::LauncherSilent(silence) => {
             Some(format!("nothing from the launcher for {} s", silence.as_secs()))
         }
@@ -532,12 +537,12 @@ fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
         ToAgent::Prover(file) => mesh.on_file(file),
         ToAgent::ProverPart(part) => mesh.on_part(&part),
         ToAgent::Prove(round) => mesh.prove(round),
-        ToAgent::Met(given) => mesh.met_other(given),
+        ToAgent::Met(blobs) => mesh.on_peer_ready(blobs),
         ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),
         _ => {}
     }
 }
 
-fn is_of_mesh(message: &ToAgent) -> bool {
+fn is_mesh_message(message: &ToAgent) -> bool {
     matches!(message, ToAgent::Prove(_) | ToAgent::Met(_) | ToAgent::WatchPaths { .. })
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Name of the agent's process once it has told its ranks to end.
 pub(crate) const ENDING: &CStr = c"rlaunch-ending";
 /// How long processes may take to end on TERM where there is no memory to share.
-const UNKNOWN: Duration = Duration::from_secs(2);
+const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 /// Length of the memory: a page is the least that there is.
 const LENGTH: usize = 4096;
 /// Offset of the grace, which is there once ranks run.
@@ -26,7 +26,7 @@ pub(crate) struct Grace {
 
 /// Work left before KILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Remaining {
     /// TERM, and to wait for so long.
     Term(Duration),
     /// To wait for so long: TERM was sent.
@@ -52,14 +52,16 @@ impl Grace {
     }
 
     /// Returns the rest of the grace at `now`.
-    pub(crate) fn left(&self, now: Instant) -> Left {
+    pub(crate) fn remaining(&self, now: Instant) -> Remaining {
         if self.memory.is_none() {
-            return Left::Term(UNKNOWN);
+            return Remaining::Term(DEFAULT_GRACE);
         }
         match (self.read(GRACE), self.read(KILL_AT)) {
-            (None, _) => Left::Wait(Duration::ZERO),
-            (Some(grace), None) => Left::Term(grace),
-            (_, Some(kill_at)) => Left::Wait((self.begin + kill_at).saturating_duration_since(now)),
+            (None, _) => Remaining::Wait(Duration::ZERO),
+            (Some(grace), None) => Remaining::Term(grace),
+            (_, Some(kill_at)) => {
+                Remaining::Wait((self.begin + kill_at).saturating_duration_since(now))
+            }
         }
     }
 
@@ -87,21 +89,21 @@ mod tests {
         let of_guardian = Grace::share();
         let of_agent = of_guardian.clone();
         let now = Instant::now();
-        assert_eq!(of_guardian.left(now), Left::Wait(Duration::ZERO), "no rank runs yet");
+        assert_eq!(of_guardian.remaining(now), Remaining::Wait(Duration::ZERO), "no rank runs yet");
         of_agent.grant(GRACE);
-        assert_eq!(of_guardian.left(now), Left::Term(GRACE));
+        assert_eq!(of_guardian.remaining(now), Remaining::Term(GRACE));
         of_agent.kill_at(now + GRACE);
-        let left = of_guardian.left(now + GRACE / 2);
+        let left = of_guardian.remaining(now + GRACE / 2);
         let is_half = |left: Duration| left <= GRACE / 2 && left + GRACE / 100 >= GRACE / 2;
-        assert!(matches!(left, Left::Wait(left) if is_half(left)), "{left:?}");
+        assert!(matches!(left, Remaining::Wait(left) if is_half(left)), "{left:?}");
         of_agent.kill_at(now);
-        assert_eq!(of_guardian.left(now + GRACE), Left::Wait(Duration::ZERO));
+        assert_eq!(of_guardian.remaining(now + GRACE), Remaining::Wait(Duration::ZERO));
     }
 
     #[test]
     fn a_guardian_without_knowledge_gives_a_short_one() {
         let grace = Grace { begin: Instant::now(), memory: None };
         grace.grant(GRACE);
-        assert_eq!(grace.left(Instant::now()), Left::Term(UNKNOWN));
+        assert_eq!(grace.remaining(Instant::now()), Remaining::Term(DEFAULT_GRACE));
     }
 }

@@ -6,10 +6,10 @@
 //! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
 
 use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::grace::{Grace, Left};
+use crate::cleanup::grace::{Grace, Remaining};
 use crate::cleanup::processes::{self, Children};
 use crate::cleanup::workspace::Workspace;
-use crate::say::complain;
+use crate::console::errln;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How long killed processes may take to vanish before the guardian leaves without them.
-const VANISH: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs `agent` in a child process and clears up behind it.
 pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCode {
@@ -32,7 +32,7 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
     let watched = watched_signals();
     // Blocked before the fork, so that none is lost; the child unblocks them again.
     if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
-        complain!("rlaunch-worker: cannot watch over the agent: {error}");
+        errln!("rlaunch-worker: cannot watch over the agent: {error}");
         return agent(&workspace, grace);
     }
     match rlaunch_sys::fork() {
@@ -54,7 +54,7 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
             code
         }
         Err(error) => {
-            complain!("rlaunch-worker: cannot fork: {error}");
+            errln!("rlaunch-worker: cannot fork: {error}");
             ExitCode::FAILURE
         }
     }
@@ -93,9 +93,9 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
 fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet) {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let Ok(signals) = SignalFd::with_flags(watched, flags) else { return };
-    let limit = match grace.left(Instant::now()) {
-        Left::Wait(limit) => limit,
-        Left::Term(limit) => {
+    let limit = match grace.remaining(Instant::now()) {
+        Remaining::Wait(limit) => limit,
+        Remaining::Term(limit) => {
             processes::signal_each(|pid| processes::term(pid, agent), None);
             limit
         }
@@ -149,12 +149,12 @@ fn reap(agent: Pid) -> Option<ExitCode> {
 
 /// Kills everything that descended from the agent, until the kernel says that no child is left.
 fn clear_up(cgroup: Option<&Cgroup>) {
-    let mut deadline = Deadline::after(VANISH, Instant::now());
+    let mut deadline = Deadline::after(KILL_TIMEOUT, Instant::now());
     while !is_over(cgroup) {
         // What cannot be killed, or hangs in the kernel, never ends, so waiting has a limit.
         if deadline.is_over(Instant::now()) {
             let left = processes::left(None).join(", ");
-            return complain!("rlaunch-worker: could not end {left}");
+            return errln!("rlaunch-worker: could not end {left}");
         }
         if let Some(cgroup) = cgroup {
             cgroup.kill();

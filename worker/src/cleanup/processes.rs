@@ -22,9 +22,9 @@ pub(crate) fn term(pid: Pid, agent: Pid) -> &'static [Signal] {
 }
 
 /// How long one attempt to kill everything may look for processes that it has not reached.
-const ATTEMPT: Duration = Duration::from_millis(20);
+const SCAN_LIMIT: Duration = Duration::from_millis(20);
 /// That many looks in a row must find no new process before those that were found are killed.
-const EMPTY_LOOKS: usize = 3;
+const EMPTY_SCANS: usize = 3;
 
 /// The kernel's word on this process's children, adopted ones included. No look at a process table is
 /// as good: a process that forks and ends at once may never be there when one looks.
@@ -49,12 +49,12 @@ impl Children {
     }
 }
 
-/// Every living descendant of this process but `spared`, parents before children. Zombies are not
+/// Every living descendant of this process but `except`, parents before children. Zombies are not
 /// among them.
-pub(crate) fn descendants(spared: Option<Pid>) -> Vec<Pid> {
+pub(crate) fn descendants(except: Option<Pid>) -> Vec<Pid> {
     let me = Pid::this();
     let mut found = if children(me).is_some() { walk_children(me) } else { walk_table(me) };
-    found.retain(|&pid| Some(pid) != spared);
+    found.retain(|&pid| Some(pid) != except);
     found
 }
 
@@ -63,31 +63,31 @@ pub(crate) fn below(root: Pid) -> Vec<Pid> {
     walk_table(root)
 }
 
-/// Names what is left of this process's descendants but `spared`, for a message.
-pub(crate) fn left(spared: Option<Pid>) -> Vec<String> {
-    let left = descendants(spared);
-    if left.is_empty() && spared.is_none() && Children::now() != Children::None {
+/// Names what is left of this process's descendants but `except`, for a message.
+pub(crate) fn left(except: Option<Pid>) -> Vec<String> {
+    let left = descendants(except);
+    if left.is_empty() && except.is_none() && Children::now() != Children::None {
         return vec!["a process that cannot be seen".to_owned()];
     }
     left.into_iter().map(describe).collect()
 }
 
-/// Sends signals, in this order, to every descendant but `spared`, and gives those.
-pub(crate) fn signal_all(signals: &[Signal], spared: Option<Pid>) -> HashSet<Pid> {
-    signal_each(|_| signals, spared)
+/// Sends signals, in this order, to every descendant but `except`, and gives those.
+pub(crate) fn signal_all(signals: &[Signal], except: Option<Pid>) -> HashSet<Pid> {
+    signal_each(|_| signals, except)
 }
 
-/// Sends each descendant but `spared` the signals for it, parents first: a shell whose child ends before
+/// Sends each descendant but `except` the signals for it, parents first: a shell whose child ends before
 /// it is told may go on. A process that is forked meanwhile, or that hides because its elder sibling ends
 /// while the list is read, is found by looking again. Gives all of them.
 pub(crate) fn signal_each<'a>(
     signals: impl Fn(Pid) -> &'a [Signal],
-    spared: Option<Pid>,
+    except: Option<Pid>,
 ) -> HashSet<Pid> {
-    const LOOKS: usize = 8;
+    const SCANS: usize = 8;
     let mut reached = HashSet::new();
-    for _ in 0..LOOKS {
-        if !reach_new(&mut reached, spared, |pid| signal_one(pid, signals(pid))) {
+    for _ in 0..SCANS {
+        if !reach_new(&mut reached, except, |pid| signal_one(pid, signals(pid))) {
             break;
         }
     }
@@ -102,19 +102,19 @@ pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
     }
 }
 
-/// Kills every descendant but `spared`: stops them one after the other, so that none forks or ends and
+/// Kills every descendant but `except`: stops them one after the other, so that none forks or ends and
 /// hides others, until there is no new one, and then kills them. `collect` collects the dead meanwhile:
 /// a long list of them takes the time in which a process that forks and ends is there to be reached.
 ///
 /// A group is signalled as well as its processes: the kernel lets none of it fork in between.
-pub(crate) fn kill_all(spared: Option<Pid>, mut collect: impl FnMut()) {
+pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     let own_group = getpgrp();
     let (mut reached, mut groups) = (HashSet::new(), HashSet::new());
-    let until = Instant::now() + ATTEMPT;
-    let mut empty_looks = 0;
+    let until = Instant::now() + SCAN_LIMIT;
+    let mut empty_scans = 0;
     collect();
-    while empty_looks < EMPTY_LOOKS && Instant::now() < until {
-        let found = reach_new(&mut reached, spared, |pid| {
+    while empty_scans < EMPTY_SCANS && Instant::now() < until {
+        let found = reach_new(&mut reached, except, |pid| {
             let group = getpgid(Some(pid)).ok().filter(|&group| group != own_group);
             // A process without a group here has 0, and 1 would be every process that there is.
             if let Some(group) = group.filter(|group| group.as_raw() > 1)
@@ -124,7 +124,7 @@ pub(crate) fn kill_all(spared: Option<Pid>, mut collect: impl FnMut()) {
             }
             let _ = kill(pid, Signal::SIGSTOP);
         });
-        empty_looks = if found { 0 } else { empty_looks + 1 };
+        empty_scans = if found { 0 } else { empty_scans + 1 };
         collect();
     }
     for group in groups {
@@ -136,9 +136,9 @@ pub(crate) fn kill_all(spared: Option<Pid>, mut collect: impl FnMut()) {
     collect();
 }
 
-/// Has `reach` meet every descendant but `spared` that is not among `reached`, each as soon as it is
+/// Has `reach` meet every descendant but `except` that is not among `reached`, each as soon as it is
 /// found; whether there was one.
-fn reach_new(reached: &mut HashSet<Pid>, spared: Option<Pid>, mut reach: impl FnMut(Pid)) -> bool {
+fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl FnMut(Pid)) -> bool {
     let me = Pid::this();
     let mut found = false;
     let mut parents = vec![me];
@@ -146,7 +146,7 @@ fn reach_new(reached: &mut HashSet<Pid>, spared: Option<Pid>, mut reach: impl Fn
         let Some(children) = children(parent) else {
             if parent == me {
                 // The kernel keeps no such lists.
-                let table = walk_table(me).into_iter().filter(|pid| Some(*pid) != spared);
+                let table = walk_table(me).into_iter().filter(|pid| Some(*pid) != except);
                 for pid in table.filter(|pid| reached.insert(*pid)) {
                     found = true;
                     reach(pid);
@@ -154,7 +154,7 @@ fn reach_new(reached: &mut HashSet<Pid>, spared: Option<Pid>, mut reach: impl Fn
             }
             continue;
         };
-        for pid in children.into_iter().filter(|pid| Some(*pid) != spared) {
+        for pid in children.into_iter().filter(|pid| Some(*pid) != except) {
             if reached.insert(pid) {
                 found = true;
                 reach(pid);

@@ -10,7 +10,7 @@ use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::ENDING;
 use crate::cleanup::processes::TERM;
 use crate::cleanup::{processes, shm, workspace};
-use crate::say::{complain, tell};
+use crate::console::{errln, outln};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, Uid, getpgid, getpgrp};
 use rlaunch_bootstrap::cleanup_report::Reaped;
@@ -25,17 +25,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long killed processes may take to vanish: whoever waits for the answer does not wait for long.
-const VANISH: Duration = Duration::from_millis(1500);
+const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Between two looks.
-const AGAIN: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(2);
 /// Between two looks where what is waited for takes its time.
-const PACE: Duration = Duration::from_millis(20);
+const SLOW_POLL: Duration = Duration::from_millis(20);
 /// How long an agent that does not hang may take to tell its ranks to end.
-const REACTS: Duration = Duration::from_millis(500);
+const REACTION: Duration = Duration::from_millis(500);
 /// Looks in a row that must find nothing: one may miss processes that fork and end at once.
-const EMPTY_LOOKS: usize = 10;
+const EMPTY_SCANS: usize = 10;
 /// Looks in a row where there were cgroups: hardly any process has left its own.
-const EMPTY_LOOKS_BESIDE: usize = 2;
+const EMPTY_SCANS_WITH_CGROUP: usize = 2;
 
 /// Ends the processes of a job (`all`: of every job) of this user, and first its agent if that is named;
 /// the last line of stdout says what was done. Fails when something could not be ended.
@@ -44,20 +44,20 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (job, lost) = match words[..] {
         [job] => (job, Some(None)),
-        [job, agent, guardian, grace] => (job, Lost::parse(agent, guardian, grace).map(Some)),
+        [job, agent, guardian, grace] => (job, LostAgent::parse(agent, guardian, grace).map(Some)),
         _ => ("", None),
     };
     let Some(lost) = lost.filter(|_| is_job(job)) else {
-        complain!("rlaunch-worker: reap takes a job's id, 32 hexadecimal digits, or all");
+        errln!("rlaunch-worker: reap takes a job's id, 32 hexadecimal digits, or all");
         return ExitCode::from(2);
     };
     if let Some(lost) = lost {
         // Whoever asked learns that this host answers.
-        tell!("looking");
+        outln!("looking");
         end_agent(job, lost);
     }
     let reaped = end(job);
-    tell!("{reaped}");
+    outln!("{reaped}");
     match reaped {
         Reaped::Clean { .. } => ExitCode::SUCCESS,
         Reaped::Left(_) => ExitCode::FAILURE,
@@ -66,25 +66,25 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// An agent that is lost, as the launcher knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lost {
+struct LostAgent {
     agent: Pid,
     guardian: Pid,
     /// How long its ranks may take to end.
     grace: Duration,
 }
 
-impl Lost {
-    fn parse(agent: &str, guardian: &str, grace: &str) -> Option<Lost> {
+impl LostAgent {
+    fn parse(agent: &str, guardian: &str, grace: &str) -> Option<LostAgent> {
         let pid = |word: &str| word.parse().ok().filter(|&pid| pid > 1).map(Pid::from_raw);
         let grace = Duration::from_millis(grace.parse().ok()?);
-        Some(Lost { agent: pid(agent)?, guardian: pid(guardian)?, grace })
+        Some(LostAgent { agent: pid(agent)?, guardian: pid(guardian)?, grace })
     }
 }
 
 /// Ends an agent that does not answer, and what it has left. Told to, it lets its ranks have their grace;
 /// stopped, it goes on for that. If it hangs, the ranks are told here, and its guardian ends what is left
 /// of them. If it is gone, the guardian gives the grace, and if that is gone too, they have it from here.
-fn end_agent(job: &str, lost: Lost) {
+fn end_agent(job: &str, lost: LostAgent) {
     let over = Instant::now() + lost.grace;
     let rest = || over.saturating_duration_since(Instant::now());
     let guardian = Some(lost.guardian).filter(|&pid| is_agent(pid));
@@ -95,24 +95,24 @@ fn end_agent(job: &str, lost: Lost) {
     if is_agent(lost.agent) {
         processes::signal_one(lost.agent, TERM);
         let answers = || is_gone() || is_ending(lost.agent);
-        let hangs = !comes_true(REACTS.min(lost.grace), AGAIN, answers);
+        let hangs = !wait_until(REACTION.min(lost.grace), POLL, answers);
         if hangs {
             processes::below(lost.agent)
                 .into_iter()
                 .for_each(|pid| processes::signal_one(pid, TERM));
         }
         let is_idle = || hangs && processes::below(lost.agent).is_empty();
-        if !(comes_true(rest(), PACE, || is_gone() || is_idle()) && is_gone()) {
+        if !(wait_until(rest(), SLOW_POLL, || is_gone() || is_idle()) && is_gone()) {
             let _ = kill(lost.agent, Signal::SIGKILL);
-            comes_true(VANISH, AGAIN, is_gone);
+            wait_until(KILL_TIMEOUT, POLL, is_gone);
         }
     }
     if let Some(guardian) = guardian {
         let has_ended = || processes::has_ended(guardian);
-        if !comes_true(rest(), AGAIN, has_ended) {
+        if !wait_until(rest(), POLL, has_ended) {
             // Without its agent, it takes this as the end of the grace.
             processes::signal_one(guardian, &[Signal::SIGTERM]);
-            comes_true(VANISH, AGAIN, has_ended);
+            wait_until(KILL_TIMEOUT, POLL, has_ended);
         }
     }
     // Both were killed, or seemed to be there only as they were just about to go.
@@ -127,7 +127,7 @@ fn let_end(job: &str, agent: Pid, grace: Duration) {
         processes_of(job).into_iter().chain(members).collect::<BTreeSet<_>>()
     };
     left().into_iter().for_each(|pid| processes::signal_one(pid, processes::term(pid, agent)));
-    comes_true(grace, PACE, || left().is_empty());
+    wait_until(grace, SLOW_POLL, || left().is_empty());
 }
 
 /// Whether an agent has told its ranks to end.
@@ -146,7 +146,7 @@ fn is_agent(pid: Pid) -> bool {
 }
 
 /// Waits until something is true; whether it became so within the limit.
-fn comes_true(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bool {
+fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !is_true() {
         if Instant::now() >= until {
@@ -171,12 +171,12 @@ fn end(job: &str) -> Reaped {
 
 /// Ends a job's processes; gives how many those were, or the names of what is left.
 fn end_processes(job: &str) -> Result<usize, String> {
-    let until = Instant::now() + VANISH;
+    let until = Instant::now() + KILL_TIMEOUT;
     let cgroups = Cgroup::of_job(job);
     let mut found = HashSet::new();
-    let mut empty_looks = 0;
+    let mut empty_scans = 0;
     // The kernel says whether a cgroup is empty.
-    let enough = if cgroups.is_empty() { EMPTY_LOOKS } else { EMPTY_LOOKS_BESIDE };
+    let enough = if cgroups.is_empty() { EMPTY_SCANS } else { EMPTY_SCANS_WITH_CGROUP };
     loop {
         for cgroup in &cgroups {
             found.extend(cgroup.members());
@@ -185,10 +185,10 @@ fn end_processes(job: &str) -> Result<usize, String> {
         let left = processes_of(job);
         end_each(&left, &mut found);
         let in_cgroups = || cgroups.iter().filter(|cgroup| cgroup.is_populated());
-        let hasty = end_the_hasty(job, &mut found);
-        let is_clean = left.is_empty() && !hasty && in_cgroups().next().is_none();
-        empty_looks = if is_clean { empty_looks + 1 } else { 0 };
-        if empty_looks >= enough {
+        let found_new = end_newest(job, &mut found);
+        let is_clean = left.is_empty() && !found_new && in_cgroups().next().is_none();
+        empty_scans = if is_clean { empty_scans + 1 } else { 0 };
+        if empty_scans >= enough {
             break;
         }
         if Instant::now() >= until {
@@ -207,8 +207,8 @@ fn end_processes(job: &str) -> Result<usize, String> {
 
 /// Looks for a while at whatever process is the newest, and stops it if it is of the job; whether there
 /// was one. Processes that fork and end at once are gone when a look at all comes to them.
-fn end_the_hasty(job: &str, found: &mut HashSet<Pid>) -> bool {
-    let until = Instant::now() + AGAIN;
+fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
+    let until = Instant::now() + POLL;
     let mut is_one = false;
     while Instant::now() < until {
         if let Some(pid) = newest().filter(|pid| !found.contains(pid) && belongs(*pid, job)) {
@@ -263,7 +263,7 @@ fn processes() -> impl Iterator<Item = (Pid, u32)> {
 }
 
 /// Names of processes that serve a login and let nobody look into them.
-const OF_LOGINS: [&str; 5] = ["sshd", "sshd-session", "sshd-auth", "(sd-pam)", "ssh-agent"];
+const LOGIN_SERVERS: [&str; 5] = ["sshd", "sshd-session", "sshd-auth", "(sd-pam)", "ssh-agent"];
 
 /// Living processes of this user that do not show what they were started as, but those above this one and
 /// those that serve a login.
@@ -274,7 +274,7 @@ fn hidden() -> Vec<Pid> {
         .collect();
     let serves_a_login = |pid: Pid| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        OF_LOGINS.contains(&name.trim_end())
+        LOGIN_SERVERS.contains(&name.trim_end())
     };
     let mine = processes().filter(|(pid, uid)| *uid == my_uid || is_in_part_of(*pid, my_uid));
     let mine = mine.map(|(pid, _)| pid).filter(|pid| !above.contains(pid));
@@ -392,11 +392,11 @@ mod tests {
     fn only_an_agent_is_taken_for_one() {
         assert!(!is_agent(Pid::this()) && !is_agent(Pid::from_raw(1)));
         for [agent, guardian, grace] in [["1", "76", "5"], ["77", "0", "5"], ["77", "76", "x"]] {
-            assert_eq!(Lost::parse(agent, guardian, grace), None);
+            assert_eq!(LostAgent::parse(agent, guardian, grace), None);
         }
         let [agent, guardian] = [77, 76].map(Pid::from_raw);
-        let lost = Lost { agent, guardian, grace: Duration::from_millis(500) };
-        assert_eq!(Lost::parse("77", "76", "500"), Some(lost));
+        let lost = LostAgent { agent, guardian, grace: Duration::from_millis(500) };
+        assert_eq!(LostAgent::parse("77", "76", "500"), Some(lost));
     }
 
     #[test]

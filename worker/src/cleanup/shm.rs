@@ -18,13 +18,13 @@ const SHM: &str = "/dev/shm";
 /// How MPI libraries, NCCL, PSM, PyTorch and Python name their files.
 const KINDS: [&str; 6] = ["mpich_shm_", "sm_segment.", "vader_segment.", "psm_", "torch_", "nccl-"];
 /// The PID namespace that a machine begins with, from which all others are seen.
-const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
 /// What a sweep found.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) removed: u32,
-    /// Unmapped files of a known kind whose maker is not known, or cannot be known to be dead.
+    /// Unmapped files of a known kind whose creator is not known, or cannot be known to be dead.
     pub(crate) unclaimed: Vec<String>,
 }
 
@@ -35,9 +35,9 @@ pub(crate) fn sweep(since: SystemTime) -> Swept {
 
 fn sweep_below(directory: &Path, since: SystemTime, sees_all: bool) -> Swept {
     let mut swept = Swept::default();
-    let (mut mapped, mut numbers) = (None::<String>, None::<HashSet<i32>>);
-    for (name, maker) in candidates(directory, since) {
-        if maker.is_some_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)) {
+    let (mut mapped, mut pids) = (None::<String>, None::<HashSet<i32>>);
+    for (name, creator) in candidates(directory, since) {
+        if creator.is_some_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)) {
             continue;
         }
         // Reading every process's mappings is dear, so it is done once and only if need be.
@@ -46,9 +46,9 @@ fn sweep_below(directory: &Path, since: SystemTime, sees_all: bool) -> Swept {
         if mapped.contains(&*path.to_string_lossy()) {
             continue;
         }
-        // Made in a container, it has its maker's number there.
-        let mut is_dead = |pid| !numbers.get_or_insert_with(all_numbers).contains(&pid);
-        if sees_all && maker.is_some_and(&mut is_dead) && remove_unused(&path) {
+        // Made in a container, it has its creator's number there.
+        let mut is_dead = |pid| !pids.get_or_insert_with(all_pids).contains(&pid);
+        if sees_all && creator.is_some_and(&mut is_dead) && remove_unused(&path) {
             swept.removed += 1;
         } else {
             swept.unclaimed.push(name);
@@ -59,7 +59,7 @@ fn sweep_below(directory: &Path, since: SystemTime, sees_all: bool) -> Swept {
 
 fn sees_every_process() -> bool {
     fs::read_link("/proc/self/ns/pid")
-        .is_ok_and(|namespace| namespace == Path::new(FIRST_NAMESPACE))
+        .is_ok_and(|namespace| namespace == Path::new(INITIAL_NAMESPACE))
 }
 
 /// Removes a file unless some process has it open or mapped, be it hidden from this one.
@@ -71,18 +71,18 @@ fn remove_unused(path: &Path) -> bool {
     rlaunch_sys::while_unused(&file, || fs::remove_file(path).is_ok()).unwrap_or(false)
 }
 
-/// The numbers of all processes, those that they have in namespaces below this one's among them.
-fn all_numbers() -> HashSet<i32> {
+/// The pids of all processes, those that they have in namespaces below this one's among them.
+fn all_pids() -> HashSet<i32> {
     let of_process = |entry: fs::DirEntry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
         let status = fs::read_to_string(entry.path().join("status")).ok()?;
-        Some(numbers_of(&status).collect::<Vec<_>>())
+        Some(namespace_pids(&status).collect::<Vec<_>>())
     };
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of_process).flatten().collect()
 }
 
 /// `NSpid: 4711 12 1`, from this namespace inwards.
-fn numbers_of(status: &str) -> impl Iterator<Item = i32> {
+fn namespace_pids(status: &str) -> impl Iterator<Item = i32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     line.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
@@ -114,15 +114,15 @@ fn candidates(directory: &Path, since: SystemTime) -> Vec<(String, Option<i32>)>
         let Ok(metadata) = entry.metadata() else { continue };
         let recent = metadata.modified().is_ok_and(|modified| modified >= since);
         if metadata.is_file() && metadata.uid() == mine && recent {
-            let maker = maker(&name);
-            found.push((name, maker));
+            let creator = creator(&name);
+            found.push((name, creator));
         }
     }
     found
 }
 
 /// `torch_PID_NUMBER_NUMBER` is the one kind whose names carry a process.
-fn maker(name: &str) -> Option<i32> {
+fn creator(name: &str) -> Option<i32> {
     name.strip_prefix("torch_")?.split('_').next()?.parse().ok()
 }
 
@@ -140,17 +140,17 @@ mod tests {
 
     #[test]
     fn names_that_carry_a_process_are_read() {
-        assert_eq!(maker("torch_4711_123_0"), Some(4711));
-        assert_eq!(maker("torch_x"), None);
-        assert_eq!(maker("nccl-abcdef"), None);
+        assert_eq!(creator("torch_4711_123_0"), Some(4711));
+        assert_eq!(creator("torch_x"), None);
+        assert_eq!(creator("nccl-abcdef"), None);
     }
 
     #[test]
     fn a_process_has_a_number_in_each_namespace() {
         let status = "Name:\tsh\nPid:\t4711\nNSpid:\t4711\t12\t1\nNSpgid:\t9\n";
-        assert!(numbers_of(status).eq([4711, 12, 1]));
-        assert_eq!(numbers_of("Name:\tsh\n").count(), 0);
-        assert!(all_numbers().contains(&Pid::this().as_raw()));
+        assert!(namespace_pids(status).eq([4711, 12, 1]));
+        assert_eq!(namespace_pids("Name:\tsh\n").count(), 0);
+        assert!(all_pids().contains(&Pid::this().as_raw()));
     }
 
     /// A number that no process has: they end at 2^22.

@@ -1,10 +1,10 @@
 //! The job's private directory on this node: its TMPDIR, and below it the preloaded files.
 //!
 //! Its name is fixed before the agent forks from its guardian, so that whoever lives longest can
-//! remove it. Where it is made is the first of a few places that serves.
+//! remove it. Where it is created is the first of a few places that serves.
 
+use crate::console::errln;
 use crate::node::cache;
-use crate::say::complain;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
@@ -17,8 +17,8 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// Below a longer path a Unix socket cannot be named any more, in bytes.
-const LONGEST: usize = 48;
-/// Where it is made if TMPDIR names no place that serves. The last takes memory.
+const MAX_TMPDIR: usize = 48;
+/// Where it is created if TMPDIR names no place that serves. The last takes memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// A directory that belongs to this agent alone. Nothing is there before [`Workspace::create`].
@@ -26,11 +26,11 @@ const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 pub(crate) struct Workspace {
     name: String,
     places: Vec<PathBuf>,
-    made: OnceLock<Made>,
+    created: OnceLock<Created>,
 }
 
 #[derive(Debug)]
-struct Made {
+struct Created {
     path: PathBuf,
     /// Held while the agent lives, so that [`sweep`] can tell a directory that is in use.
     _lock: Flock<File>,
@@ -43,7 +43,7 @@ impl Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
             format!("rlaunch-{}-{}-{:016x}", Uid::effective(), std::process::id(), now.as_nanos());
-        Workspace { name, places: places(), made: OnceLock::new() }
+        Workspace { name, places: places(), created: OnceLock::new() }
     }
 
     /// Makes the directory, for this user alone, in the first place where that can be done and what it
@@ -51,11 +51,11 @@ impl Workspace {
     pub(crate) fn create(&self) -> Result<(), String> {
         let mut causes = Vec::new();
         for place in &self.places {
-            match make(place, &self.name) {
-                Ok(made) => {
-                    return self.made.set(made).map_err(|made| {
-                        let _ = fs::remove_dir(&made.path);
-                        format!("{}: it is there already", made.path.display())
+            match create_locked(place, &self.name) {
+                Ok(created) => {
+                    return self.created.set(created).map_err(|created| {
+                        let _ = fs::remove_dir(&created.path);
+                        format!("{}: it is there already", created.path.display())
                     });
                 }
                 Err(error) => causes.push(format!("{}: {error}", place.display())),
@@ -64,9 +64,9 @@ impl Workspace {
         Err(causes.join("; "))
     }
 
-    /// `None` before it was made.
+    /// `None` before it was created.
     pub(crate) fn path(&self) -> Option<&Path> {
-        self.made.get().map(|made| made.path.as_path())
+        self.created.get().map(|created| created.path.as_path())
     }
 
     /// Gives what tells this agent from all others of the host: process and time.
@@ -74,13 +74,13 @@ impl Workspace {
         self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
     }
 
-    /// Where [`Workspace::keep_rank_table`] puts it.
+    /// Where [`Workspace::write_rank_table`] puts it.
     pub(crate) fn rank_table(&self) -> Option<PathBuf> {
         self.path().map(|path| path.join("rank-table.json"))
     }
 
     /// Writes the rank table for the ranks to read; a job without a directory does without.
-    pub(crate) fn keep_rank_table(&self, table: &Payload) -> io::Result<()> {
+    pub(crate) fn write_rank_table(&self, table: &Payload) -> io::Result<()> {
         let Some(path) = self.rank_table() else { return Ok(()) };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         table.chunks().try_for_each(|chunk| file.write_all(chunk))
@@ -88,7 +88,7 @@ impl Workspace {
 
     /// A directory for the ranks' PATH in which this file is called `rlaunch`: beside the agent in
     /// its cache, or in the job's own directory where that may not be written.
-    pub(crate) fn commands(&self) -> io::Result<PathBuf> {
+    pub(crate) fn command_directory(&self) -> io::Result<PathBuf> {
         let agent = cache::agent().ok_or(io::ErrorKind::NotFound)?;
         let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
         link(agent, &beside).map(|()| beside).or_else(|error| {
@@ -98,23 +98,23 @@ impl Workspace {
     }
 
     /// Removes the directory and all that is in it; that it is not there is fine. It may be another
-    /// process that has made it, so every place is looked at.
+    /// process that has created it, so every place is looked at.
     pub(crate) fn remove(&self) {
         for path in self.places.iter().map(|place| place.join(&self.name)) {
             if path.symlink_metadata().is_err() {
                 continue;
             }
             if let Err(error) = fs::remove_dir_all(&path) {
-                complain!("rlaunch-worker: cannot remove {}: {error}", path.display());
+                errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
             }
         }
     }
 }
 
-/// Where a directory may be made, best first.
+/// Where a directory may be created, best first.
 fn places() -> Vec<PathBuf> {
     let own = std::env::temp_dir();
-    let fits = own.is_absolute() && own.as_os_str().len() <= LONGEST;
+    let fits = own.is_absolute() && own.as_os_str().len() <= MAX_TMPDIR;
     let mut places: Vec<PathBuf> = fits.then_some(own).into_iter().collect();
     for place in PLACES.map(PathBuf::from) {
         if !places.contains(&place) {
@@ -128,21 +128,21 @@ fn places() -> Vec<PathBuf> {
 /// is refused: it is not ours.
 ///
 /// It gets its name when it is locked already: [`sweep`] takes what it knows by name and finds unlocked.
-fn make(place: &Path, name: &str) -> io::Result<Made> {
+fn create_locked(place: &Path, name: &str) -> io::Result<Created> {
     let path = place.join(name);
     let unnamed = path.with_extension("new");
     DirBuilder::new().mode(0o700).create(&unnamed)?;
-    let made = lock(&unnamed)
+    let created = lock(&unnamed)
         .ok_or_else(|| io::Error::other("it cannot be locked"))
-        .and_then(|lock| try_out(&unnamed).map(|()| lock))
+        .and_then(|lock| probe(&unnamed).map(|()| lock))
         .and_then(|lock| fs::rename(&unnamed, &path).map(|()| lock));
-    let lock = made.inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
-    Ok(Made { path, _lock: lock })
+    let lock = created.inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
+    Ok(Created { path, _lock: lock })
 }
 
 /// Fails where a file cannot be written, as on a full disk, which still makes directories; or where there
 /// are no sockets, as on some file systems of another host's.
-fn try_out(directory: &Path) -> io::Result<()> {
+fn probe(directory: &Path) -> io::Result<()> {
     let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
     if !cache::is_local(directory) {
         UnixListener::bind(&socket)?;
@@ -160,12 +160,12 @@ fn link(agent: &Path, directory: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(directory)?;
     match symlink(agent, &path) {
-        // Another job of this moment may have made it.
+        // Another job of this moment may have created it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let same = fs::read_link(&path)? == agent;
             if same { Ok(()) } else { Err(error) }
         }
-        made => made,
+        created => created,
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let path = workspace.path().unwrap().to_owned();
         fs::write(path.join("x"), "x").unwrap();
         let (place, name) = (path.parent().unwrap(), path.file_name().unwrap());
-        let again = make(place, name.to_str().unwrap());
+        let again = create_locked(place, name.to_str().unwrap());
         assert!(again.is_err(), "an existing directory is not taken over");
         sweep();
         assert!(path.exists(), "one in use is not swept");

@@ -1,8 +1,8 @@
 //! An agent whose shell gives it no stdin: it announces a key on stdout, which is still heard, and
 //! dials the launcher. See [`rlaunch_bootstrap::security::callback`].
 
-use crate::network::frames::Source;
-use crate::network::outbox::Sink;
+use crate::network::frames::ByteSource;
+use crate::network::outbox::ByteSink;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::PROTOCOL_VERSION;
 use rlaunch_bootstrap::rendezvous::oob::AttemptOutcome;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// How long the launcher may take to answer, at all of its addresses together.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The next address is tried when the one before has not answered within this.
 const STAGGER: Duration = Duration::from_millis(200);
 /// How much of a connection is read at once, in bytes.
@@ -30,41 +30,43 @@ const CHUNK: usize = 64 << 10;
 
 /// What the command line says of the launcher.
 #[derive(Debug)]
-pub(crate) struct Launcher {
+pub(crate) struct CallbackTarget {
     addresses: Vec<SocketAddr>,
     key: PublicKey,
     node: NodeId,
 }
 
-impl Launcher {
+impl CallbackTarget {
     /// Of the words behind `agent`: `--callback ADDRESS[,ADDRESS…] KEY NODE`, or none at all.
-    pub(crate) fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Option<Launcher>, ()> {
+    pub(crate) fn parse(
+        mut words: impl Iterator<Item = OsString>,
+    ) -> Result<Option<CallbackTarget>, ()> {
         let Some(option) = words.next() else { return Ok(None) };
         let mut word = || words.next().and_then(|word| word.into_string().ok()).ok_or(());
         let (addresses, key, node) = (word()?, word()?, word()?);
         let addresses: Option<Vec<_>> = addresses.split(',').map(parse_address_word).collect();
-        let launcher = Launcher {
+        let target = CallbackTarget {
             addresses: addresses.ok_or(())?,
             key: key.parse().map_err(drop)?,
             node: NodeId(node.parse().map_err(drop)?),
         };
         let is_all = option == "--callback" && words.next().is_none();
-        is_all.then_some(Some(launcher)).ok_or(())
+        is_all.then_some(Some(target)).ok_or(())
     }
 
     /// Announces a key and dials. Fails with a sentence, which stdout has been told, too.
-    pub(crate) async fn call(&self) -> io::Result<(Hearing, Telling)> {
+    pub(crate) async fn connect(&self) -> io::Result<(SealedReader, SealedWriter)> {
         let key = OwnKey::generate().map_err(io::Error::other)?;
         announce(&Announcement::Calls { version: PROTOCOL_VERSION, key: key.public() })?;
         match self.dial_all(Arc::new(key)).await {
             Ok((tcp, conversation)) => {
                 let (reading, writing) = tcp.into_split();
-                let hearing = Hearing {
+                let reader = SealedReader {
                     tcp: reading,
                     conversation: conversation.clone(),
                     received: Vec::with_capacity(CHUNK),
                 };
-                Ok((hearing, Telling { tcp: writing, conversation }))
+                Ok((reader, SealedWriter { tcp: writing, conversation }))
             }
             Err(why) => {
                 announce(&Announcement::Failed(why.clone()))?;
@@ -75,7 +77,7 @@ impl Launcher {
 
     /// The first address that answers as the launcher does; or why none has.
     async fn dial_all(&self, own: Arc<OwnKey>) -> Result<(TcpStream, Conversation), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         let mut outcomes = vec![AttemptOutcome::NoAnswer; self.addresses.len()];
         let mut waiting = self.addresses.iter().copied().enumerate();
         let mut dialling = JoinSet::new();
@@ -170,13 +172,13 @@ fn outcome_of(error: DialError) -> AttemptOutcome {
 }
 
 /// What the launcher says.
-pub(crate) struct Hearing {
+pub(crate) struct SealedReader {
     tcp: OwnedReadHalf,
     conversation: Conversation,
     received: Vec<u8>,
 }
 
-impl Source for Hearing {
+impl ByteSource for SealedReader {
     async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
         into.clear();
         while into.is_empty() {
@@ -191,12 +193,12 @@ impl Source for Hearing {
 }
 
 /// What the agent says.
-pub(crate) struct Telling {
+pub(crate) struct SealedWriter {
     tcp: OwnedWriteHalf,
     conversation: Conversation,
 }
 
-impl Sink for Telling {
+impl ByteSink for SealedWriter {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let sealed = self.conversation.seal(bytes).map_err(broken)?;
         self.tcp.write_all(&sealed).await
@@ -215,19 +217,19 @@ fn broken(error: SecureError) -> io::Error {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Option<Launcher>, ()> {
-        Launcher::parse(line.split_whitespace().map(OsString::from))
+    fn parse(line: &str) -> Result<Option<CallbackTarget>, ()> {
+        CallbackTarget::parse(line.split_whitespace().map(OsString::from))
     }
 
     #[test]
     fn the_words_behind_agent_are_all_or_none() {
         assert!(matches!(parse(""), Ok(None)));
         let key = "0f".repeat(32);
-        let launcher = parse(&format!("--callback 10.0.0.1:21003,fd00::1:21004 {key} 7"));
-        let launcher = launcher.unwrap().unwrap();
-        assert_eq!(launcher.node, NodeId(7));
-        assert_eq!(launcher.key.to_string(), key);
-        let addresses: Vec<String> = launcher.addresses.iter().map(ToString::to_string).collect();
+        let target = parse(&format!("--callback 10.0.0.1:21003,fd00::1:21004 {key} 7"));
+        let target = target.unwrap().unwrap();
+        assert_eq!(target.node, NodeId(7));
+        assert_eq!(target.key.to_string(), key);
+        let addresses: Vec<String> = target.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.0.0.1:21003", "[fd00::1]:21004"]);
         for bad in ["--other 1:1 x 7", "--callback", "--callback 10.0.0.1:1 00 7", "x"] {
             assert!(parse(bad).is_err(), "{bad}");
@@ -242,8 +244,8 @@ mod tests {
         let hangs_up = stranger.local_addr().unwrap();
         tokio::spawn(async move { while stranger.accept().await.is_ok() {} });
         let (own, key) = (OwnKey::generate().unwrap(), OwnKey::generate().unwrap().public());
-        let launcher = Launcher { addresses: vec![closed, hangs_up], key, node: NodeId(0) };
-        let why = launcher.dial_all(Arc::new(own)).await.map(drop).unwrap_err();
+        let target = CallbackTarget { addresses: vec![closed, hangs_up], key, node: NodeId(0) };
+        let why = target.dial_all(Arc::new(own)).await.map(drop).unwrap_err();
         let expected = format!("{closed} (refused), {hangs_up} (somebody else answered: ");
         assert!(why.starts_with(&expected), "{why}");
     }

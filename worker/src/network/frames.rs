@@ -12,19 +12,19 @@ const CHUNK: usize = 64 << 10;
 
 /// What arrives.
 #[derive(Debug)]
-pub(crate) enum Arrival<T> {
+pub(crate) enum FrameEvent<T> {
     Message(T),
     /// The stream ended, and how it was noticed.
-    Gone(String),
+    Closed(String),
 }
 
 /// Where bytes come from.
-pub(crate) trait Source: Send + 'static {
+pub(crate) trait ByteSource: Send + 'static {
     /// Replaces what is in `into` by the next bytes; `false` at the end.
     fn read(&mut self, into: &mut Vec<u8>) -> impl Future<Output = io::Result<bool>> + Send;
 }
 
-impl Source for pipe::Receiver {
+impl ByteSource for pipe::Receiver {
     async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
         into.clear();
         Ok(self.read_buf(into).await? > 0)
@@ -33,20 +33,20 @@ impl Source for pipe::Receiver {
 
 /// Hands on what arrives, the end last. `first` has been read already.
 pub(crate) async fn read_all<T: DeserializeOwned>(
-    mut input: impl Source,
+    mut input: impl ByteSource,
     first: Vec<u8>,
-    arrivals: mpsc::Sender<Arrival<T>>,
+    events: mpsc::Sender<FrameEvent<T>>,
 ) {
-    let gone = read_frames(&mut input, first, &arrivals).await;
+    let reason = read_frames(&mut input, first, &events).await;
     // Nobody listens any more once the agent is leaving.
-    let _ = arrivals.send(Arrival::Gone(gone)).await;
+    let _ = events.send(FrameEvent::Closed(reason)).await;
 }
 
 /// Reads until the stream ends, and says how it did.
 async fn read_frames<T: DeserializeOwned>(
-    input: &mut impl Source,
+    input: &mut impl ByteSource,
     first: Vec<u8>,
-    arrivals: &mpsc::Sender<Arrival<T>>,
+    events: &mpsc::Sender<FrameEvent<T>>,
 ) -> String {
     let mut frames = FrameReader::default();
     frames.push(&first);
@@ -55,7 +55,7 @@ async fn read_frames<T: DeserializeOwned>(
         loop {
             match frames.next_frame() {
                 Ok(Some(message)) => {
-                    if arrivals.send(Arrival::Message(message)).await.is_err() {
+                    if events.send(FrameEvent::Message(message)).await.is_err() {
                         return "nobody listens".to_owned();
                     }
                 }

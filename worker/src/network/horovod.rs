@@ -1,13 +1,13 @@
-//! The door of the store by which Horovod's ranks meet: one on each node, for its own ranks.
+//! The proxy of the store by which Horovod's ranks meet: one on each node, for its own ranks.
 //!
 //! Horovod's client cannot show that it is of the job. So an agent listens on loopback, where the
 //! kernel knows whose process calls: the ranks' user, who is the agent's, and root are let in. Their
 //! requests go up the tree of agents to rank 0's node, which has the store. What a caller may send,
 //! and for how long, is bounded, and a crowd that says nothing keeps no rank out.
 
-use crate::network::oob::ports::HeldPort;
+use crate::console::errln;
+use crate::network::oob::ports::ReservedPort;
 use crate::network::socket_owner::owner;
-use crate::say::complain;
 use rlaunch_bootstrap::rendezvous::node::Answer;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_horovod::{self as horovod, Refusal, Request, RequestReader, Store};
@@ -27,65 +27,65 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// How long a request may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer may take to come and to be read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests at once; more wait in the kernel. Bounds the memory for values that are arriving.
-const MOST: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// How long a request may take to arrive once there are so many: a rank sends it at once.
-const CROWDED: Duration = Duration::from_millis(250);
+const FULL_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long to wait when the system has no room for a connection.
-const NO_ROOM: Duration = Duration::from_millis(10);
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
 /// A request on its way to the store.
-struct Question {
+struct PendingRequest {
     request: Request,
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// The door of this node, open for as long as this is kept.
-pub(crate) struct Door {
-    questions: mpsc::Receiver<Question>,
-    /// Callers that wait for their answer, by the number of their request.
+/// The proxy of this node, open for as long as this is kept.
+pub(crate) struct HorovodProxy {
+    requests: mpsc::Receiver<PendingRequest>,
+    /// Connections that wait for their answer, by the number of their request.
     waiting: HashMap<u64, oneshot::Sender<Vec<u8>>>,
-    asked: u64,
+    next_number: u64,
     /// Aborts its tasks when it goes.
     _tasks: JoinSet<()>,
 }
 
-impl Door {
+impl HorovodProxy {
     /// A node whose ranks do not meet so.
-    pub(crate) fn absent() -> Door {
-        let (_, questions) = mpsc::channel(1);
-        Door { questions, waiting: HashMap::new(), asked: 0, _tasks: JoinSet::new() }
+    pub(crate) fn absent() -> HorovodProxy {
+        let (_, requests) = mpsc::channel(1);
+        HorovodProxy { requests, waiting: HashMap::new(), next_number: 0, _tasks: JoinSet::new() }
     }
 
     /// Opens it at a port that is held for it.
-    pub(crate) fn open(port: u16, held: &mut Vec<HeldPort>) -> io::Result<Door> {
+    pub(crate) fn open(port: u16, held: &mut Vec<ReservedPort>) -> io::Result<HorovodProxy> {
         let index = held.iter().position(|held| held.port == port);
         let Some(index) = index else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("no port {port} is held")));
         };
         let listener = held.remove(index).listen(LOOPBACK)?;
-        let (asking, questions) = mpsc::channel(MOST);
+        let (sender, requests) = mpsc::channel(MAX_CONNECTIONS);
         let own = nix::unistd::geteuid().as_raw();
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept_all(listener, move |uid| uid == own || uid == 0, asking));
-        Ok(Door { questions, waiting: HashMap::new(), asked: 0, _tasks: tasks })
+        tasks.spawn(accept_all(listener, move |uid| uid == own || uid == 0, sender));
+        Ok(HorovodProxy { requests, waiting: HashMap::new(), next_number: 0, _tasks: tasks })
     }
 
     /// The next request and its number. Safe to cancel.
     pub(crate) async fn next(&mut self) -> (u64, Payload) {
-        let Some(Question { request, answer }) = self.questions.recv().await else {
+        let Some(PendingRequest { request, answer }) = self.requests.recv().await else {
             return std::future::pending().await;
         };
-        let number = self.asked;
-        self.asked += 1;
+        let number = self.next_number;
+        self.next_number += 1;
         self.waiting.insert(number, answer);
         (number, request.to_bytes().into())
     }
 
-    /// Hands the answer to the request of this number to its caller.
+    /// Hands the answer to the request of this number to its connection.
     pub(crate) fn answer(&mut self, number: u64, answer: Answer) {
         let bytes = match answer {
             Answer::Value(bytes) => bytes.to_vec(),
@@ -100,12 +100,12 @@ impl Door {
 
 /// The store itself, on rank 0's node.
 #[derive(Debug, Default)]
-pub(crate) struct Backroom(Store);
+pub(crate) struct HorovodStore(Store);
 
-impl Backroom {
+impl HorovodStore {
     /// Answers a request that came up the tree.
-    pub(crate) fn answer(&mut self, question: &Payload) -> Payload {
-        let answer = match RequestReader::default().push(&question.to_vec()) {
+    pub(crate) fn answer(&mut self, request: &Payload) -> Payload {
+        let answer = match RequestReader::default().push(&request.to_vec()) {
             Ok(Some(request)) => self.0.answer(request),
             Ok(None) => horovod::Answer::Refused(Refusal::Malformed),
             Err(refusal) => horovod::Answer::Refused(refusal),
@@ -115,39 +115,40 @@ impl Backroom {
 }
 
 /// A connection, from its first byte to its last.
-struct Caller {
+struct Connection {
     task: AbortHandle,
     since: Instant,
     /// Its request is here.
-    has_asked: Arc<AtomicBool>,
+    has_request: Arc<AtomicBool>,
 }
 
 /// All connections at once.
 #[derive(Default)]
-struct Callers {
+struct Connections {
     tasks: JoinSet<()>,
     /// Oldest first.
-    in_order: VecDeque<Caller>,
+    in_order: VecDeque<Connection>,
 }
 
-impl Callers {
-    fn admit(&mut self, socket: TcpStream, asking: mpsc::Sender<Question>) {
-        let has_asked = Arc::new(AtomicBool::new(false));
-        let flag = has_asked.clone();
+impl Connections {
+    fn admit(&mut self, socket: TcpStream, requests: mpsc::Sender<PendingRequest>) {
+        let has_request = Arc::new(AtomicBool::new(false));
+        let flag = has_request.clone();
         // A caller whose request fails asks again, or has gone.
-        let task = self.tasks.spawn(async move { drop(serve(socket, asking, &flag).await) });
-        self.in_order.retain(|caller| !caller.task.is_finished());
-        self.in_order.push_back(Caller { task, since: Instant::now(), has_asked });
+        let task = self.tasks.spawn(async move { drop(serve(socket, requests, &flag).await) });
+        self.in_order.retain(|connection| !connection.task.is_finished());
+        self.in_order.push_back(Connection { task, since: Instant::now(), has_request });
     }
 
-    /// Resolves when there is room for one more, which may take the place of one that has not asked.
+    /// Resolves when there is room for one more, which may take the place of one that has not next_number.
     async fn room(&mut self) {
-        while self.tasks.len() >= MOST {
-            let silent = |caller: &&Caller| {
-                !caller.task.is_finished() && !caller.has_asked.load(Ordering::Relaxed)
+        while self.tasks.len() >= MAX_CONNECTIONS {
+            let silent = |connection: &&Connection| {
+                !connection.task.is_finished() && !connection.has_request.load(Ordering::Relaxed)
             };
             let oldest = self.in_order.iter().find(silent);
-            let oldest = oldest.map(|caller| (caller.since + CROWDED, caller.task.clone()));
+            let oldest =
+                oldest.map(|connection| (connection.since + FULL_TIMEOUT, connection.task.clone()));
             let overdue = async {
                 match oldest {
                     Some((due, task)) => {
@@ -167,31 +168,31 @@ impl Callers {
 
 async fn accept_all(
     listener: TcpListener,
-    is_welcome: impl Fn(u32) -> bool,
-    asking: mpsc::Sender<Question>,
+    is_allowed: impl Fn(u32) -> bool,
+    requests: mpsc::Sender<PendingRequest>,
 ) {
-    let mut callers = Callers::default();
-    let mut has_complained = false;
+    let mut connections = Connections::default();
+    let mut has_warned = false;
     loop {
-        callers.room().await;
+        connections.room().await;
         let (socket, from) = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 // The caller has gone already, or there are too many open files for a while.
                 Err(_) => {
-                    tokio::time::sleep(NO_ROOM).await;
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             },
-            Some(_) = callers.tasks.join_next() => continue,
+            Some(_) = connections.tasks.join_next() => continue,
         };
         match user_of(&socket, from) {
-            Some(uid) if is_welcome(uid) => callers.admit(socket, asking.clone()),
+            Some(uid) if is_allowed(uid) => connections.admit(socket, requests.clone()),
             uid => {
                 // Nothing of it lingers at the port, which later jobs want.
                 let _ = socket.set_zero_linger();
-                if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut has_complained, true)) {
-                    complain!("rlaunch-worker: user {uid} has tried to reach Horovod's store");
+                if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut has_warned, true)) {
+                    errln!("rlaunch-worker: user {uid} has tried to reach Horovod's store");
                 }
             }
         }
@@ -209,15 +210,15 @@ fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
 /// One request, since Horovod's client opens a connection for each.
 async fn serve(
     mut socket: TcpStream,
-    asking: mpsc::Sender<Question>,
-    has_asked: &AtomicBool,
+    requests: mpsc::Sender<PendingRequest>,
+    has_request: &AtomicBool,
 ) -> io::Result<()> {
-    let answer = match timeout(PATIENCE, read(&mut socket)).await?? {
+    let answer = match timeout(REQUEST_TIMEOUT, read(&mut socket)).await?? {
         Ok(request) => {
-            has_asked.store(true, Ordering::Relaxed);
+            has_request.store(true, Ordering::Relaxed);
             let (answer, answered) = oneshot::channel();
-            let question = Question { request, answer };
-            asking.send(question).await.map_err(io::Error::other)?;
+            let request = PendingRequest { request, answer };
+            requests.send(request).await.map_err(io::Error::other)?;
             timeout(ANSWER_TIMEOUT, answered).await?.map_err(io::Error::other)?
         }
         Err(refusal) => horovod::Answer::Refused(refusal).to_bytes(),

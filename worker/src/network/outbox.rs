@@ -1,6 +1,6 @@
 //! The way out of the agent: control frames at once, output as far as the launcher granted credit.
 
-use crate::say::complain;
+use crate::console::errln;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, Stream};
 use std::io;
@@ -17,13 +17,13 @@ pub(crate) struct Outbox {
     output: mpsc::UnboundedSender<Vec<u8>>,
     credit: Arc<Semaphore>,
     /// One permit.
-    pen: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
 }
 
 /// Whoever has it may send output. A line that is longer than a frame keeps it to its end: the
 /// launcher shows no other rank's lines in between, and those would take all the credit while they
 /// wait for the rest of this one.
-pub(crate) struct Pen {
+pub(crate) struct WriterTurn {
     /// Never taken where the semaphore is closed, which nobody does.
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -34,9 +34,9 @@ impl Outbox {
         let (control, control_queue) = mpsc::unbounded_channel();
         let (output, output_queue) = mpsc::unbounded_channel();
         let credit = Arc::new(Semaphore::new(0));
-        let pen = Arc::new(Semaphore::new(1));
+        let turns = Arc::new(Semaphore::new(1));
         let queue = Queue { control: control_queue, output: output_queue };
-        (Outbox { control, output, credit, pen }, queue)
+        (Outbox { control, output, credit, turns }, queue)
     }
 
     /// Sends a control frame ahead of all output.
@@ -50,8 +50,8 @@ impl Outbox {
     }
 
     /// Waits until nobody else of this node is in the middle of a line.
-    pub(crate) async fn pen(&self) -> Pen {
-        Pen { _permit: self.pen.clone().acquire_owned().await.ok() }
+    pub(crate) async fn writer_turn(&self) -> WriterTurn {
+        WriterTurn { _permit: self.turns.clone().acquire_owned().await.ok() }
     }
 
     /// Sends output, waiting for credit; `stamp` is when it was read, in microseconds since 1970.
@@ -88,7 +88,7 @@ fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     match control::encode(message) {
         Ok(frame) => queue.send(frame).is_ok(),
         Err(error) => {
-            complain!("rlaunch-worker: {error}");
+            errln!("rlaunch-worker: {error}");
             true
         }
     }
@@ -109,7 +109,7 @@ impl Queue {
 }
 
 /// Where bytes go.
-pub(crate) trait Sink: Send + 'static {
+pub(crate) trait ByteSink: Send + 'static {
     /// Writes all of them.
     fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
@@ -117,7 +117,7 @@ pub(crate) trait Sink: Send + 'static {
     fn end(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-impl Sink for pipe::Sender {
+impl ByteSink for pipe::Sender {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_all(bytes).await
     }
@@ -129,7 +129,7 @@ impl Sink for pipe::Sender {
 }
 
 /// Writes until every [`Outbox`] is gone and the queue is empty, or the channel breaks.
-pub(crate) async fn write_all(mut queue: Queue, mut channel: impl Sink) -> io::Result<()> {
+pub(crate) async fn write_all(mut queue: Queue, mut channel: impl ByteSink) -> io::Result<()> {
     loop {
         let frame = tokio::select! {
             biased;

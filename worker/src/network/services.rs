@@ -4,8 +4,8 @@
 //! not notice.
 
 use crate::cleanup::workspace::Workspace;
+use crate::console::errln;
 use crate::node::environment::Environment;
-use crate::say::complain;
 use bytes::Bytes;
 use rlaunch_bootstrap::client::events::{MOST_NEWS, News};
 use rlaunch_bootstrap::client::messages::{
@@ -37,18 +37,18 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// The socket's name in the job's directory.
-const NAME: &str = "agent.sock";
+const SOCKET_NAME: &str = "agent.sock";
 /// How long a process may take to say who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections at once.
-const MOST_CLIENTS: usize = 4096;
+const MAX_CLIENTS: usize = 4096;
 /// Answers that may wait for a client to read them.
-const MOST_UNREAD: usize = 1024;
+const MAX_UNREAD: usize = 1024;
 /// How long the last answers may take to be read once the job is over.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Who may call.
-struct Guest {
+struct ExpectedHello {
     job: JobId,
     token: Token,
     world_size: u32,
@@ -56,40 +56,40 @@ struct Guest {
 }
 
 /// From the task of a connection.
-enum FromClient {
+enum ClientEvent {
     /// Its hello was right; answers and news go this way.
-    Ready(ClientId, mpsc::Sender<Said>),
+    Ready(ClientId, mpsc::Sender<ToClient>),
     Input(Input),
 }
 
 /// To the task of a connection.
-enum Said {
+enum ToClient {
     Answer(u64, Reply, Payload),
     News(News),
     /// Ranks have left: all that have until the task comes to this.
-    Left(Arc<AtomicBool>, Departed),
+    Left(Arc<AtomicBool>, DepartedRanks),
 }
 
 /// Ranks whose processes have ended well.
-type Departed = Arc<Mutex<RankSet>>;
+type DepartedRanks = Arc<Mutex<RankSet>>;
 
 /// A connection.
 struct Client {
-    answers: mpsc::Sender<Said>,
-    /// A [`Said::Left`] is on its way to the task. One is enough for a client that reads nothing.
-    is_left_due: Arc<AtomicBool>,
+    answers: mpsc::Sender<ToClient>,
+    /// A [`ToClient::Left`] is on its way to the task. One is enough for a client that reads nothing.
+    is_departure_queued: Arc<AtomicBool>,
 }
 
 impl Client {
-    fn new(answers: mpsc::Sender<Said>) -> Client {
-        Client { answers, is_left_due: Arc::default() }
+    fn new(answers: mpsc::Sender<ToClient>) -> Client {
+        Client { answers, is_departure_queued: Arc::default() }
     }
 
     /// Tells it who has left; `false` where it reads nothing.
-    fn tell_who_left(&self, departed: &Departed) -> bool {
-        let is_due = &self.is_left_due;
-        let left = || Said::Left(is_due.clone(), departed.clone());
-        is_due.swap(true, Ordering::Relaxed) || self.answers.try_send(left()).is_ok()
+    fn send_departures(&self, departed: &DepartedRanks) -> bool {
+        let is_queued = &self.is_departure_queued;
+        let left = || ToClient::Left(is_queued.clone(), departed.clone());
+        is_queued.swap(true, Ordering::Relaxed) || self.answers.try_send(left()).is_ok()
     }
 }
 
@@ -97,12 +97,12 @@ impl Client {
 pub(crate) struct Services {
     /// `None` when it is not open.
     path: Option<PathBuf>,
-    events: mpsc::Receiver<FromClient>,
+    events: mpsc::Receiver<ClientEvent>,
     clients: BTreeMap<ClientId, Client>,
     /// What was told to all of them, for those who come later.
     news: Vec<News>,
-    departed: Departed,
-    door: JoinHandle<()>,
+    departed: DepartedRanks,
+    accept_task: JoinHandle<()>,
 }
 
 impl Services {
@@ -120,7 +120,14 @@ impl Services {
     fn absent() -> Services {
         let (_, events) = mpsc::channel(1);
         let (clients, news, departed) = Default::default();
-        Services { path: None, events, clients, news, departed, door: tokio::spawn(async {}) }
+        Services {
+            path: None,
+            events,
+            clients,
+            news,
+            departed,
+            accept_task: tokio::spawn(async {}),
+        }
     }
 
     /// Tells the ranks where it is, and where the commands are that use it.
@@ -129,13 +136,13 @@ impl Services {
         env.insert(RLAUNCH_SOCKET.into(), path.into());
         env.insert(RLAUNCH_TOKEN.into(), job.token.reveal().into());
         env.insert(RLAUNCH_RANK_TABLE.into(), table.into());
-        match workspace.commands() {
+        match workspace.command_directory() {
             Ok(directory) => {
                 let own = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
                 env.insert(PATH.into(), join_search_path(&own, directory.as_os_str()));
             }
             // The socket is there all the same.
-            Err(error) => complain!("rlaunch-worker: cannot link the commands of ranks: {error}"),
+            Err(error) => errln!("rlaunch-worker: cannot link the commands of ranks: {error}"),
         }
     }
 
@@ -146,32 +153,32 @@ impl Services {
         world_size: u32,
         ranks: Vec<Rank>,
     ) -> io::Result<Services> {
-        let path = directory.join(NAME);
+        let path = directory.join(SOCKET_NAME);
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-        let guest = Arc::new(Guest { job, token, world_size, ranks });
+        let expected = Arc::new(ExpectedHello { job, token, world_size, ranks });
         let (sender, events) = mpsc::channel(64);
-        let door = tokio::spawn(accept_all(listener, guest, sender));
+        let accept_task = tokio::spawn(accept_all(listener, expected, sender));
         let (clients, news, departed) = Default::default();
-        Ok(Services { path: Some(path), events, clients, news, departed, door })
+        Ok(Services { path: Some(path), events, clients, news, departed, accept_task })
     }
 
     /// The next call, or the end of a client. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Input {
         loop {
             match self.events.recv().await {
-                Some(FromClient::Ready(id, answers)) => {
+                Some(ClientEvent::Ready(id, answers)) => {
                     // There is room: nothing else was said yet.
                     for news in &self.news {
-                        let _ = answers.try_send(Said::News(news.clone()));
+                        let _ = answers.try_send(ToClient::News(news.clone()));
                     }
                     let client = Client::new(answers);
                     if !lock(&self.departed).is_empty() {
-                        client.tell_who_left(&self.departed);
+                        client.send_departures(&self.departed);
                     }
                     self.clients.insert(id, client);
                 }
-                Some(FromClient::Input(input)) => {
+                Some(ClientEvent::Input(input)) => {
                     if let Input::ClientGone(id) = &input {
                         self.clients.remove(id);
                     }
@@ -186,7 +193,7 @@ impl Services {
     pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
         let (reply, payload) = answer.split();
         if let Some(client) = self.clients.get(&id.client)
-            && client.answers.try_send(Said::Answer(id.request, reply, payload)).is_err()
+            && client.answers.try_send(ToClient::Answer(id.request, reply, payload)).is_err()
         {
             self.clients.remove(&id.client);
         }
@@ -196,20 +203,20 @@ impl Services {
     pub(crate) fn tell(&mut self, news: &News) {
         if let News::RanksLeft { ranks } = news {
             lock(&self.departed).extend(ranks);
-            self.clients.retain(|_, client| client.tell_who_left(&self.departed));
+            self.clients.retain(|_, client| client.send_departures(&self.departed));
             return;
         }
         if self.news.len() == MOST_NEWS || self.news.contains(news) {
             return;
         }
         self.news.push(news.clone());
-        let told = |client: &mut Client| client.answers.try_send(Said::News(news.clone()));
+        let told = |client: &mut Client| client.answers.try_send(ToClient::News(news.clone()));
         self.clients.retain(|_, client| told(client).is_ok());
     }
 
     /// Lets nobody in any more, and those who are in read what was said.
     pub(crate) async fn close(mut self) {
-        self.door.abort();
+        self.accept_task.abort();
         let open: Vec<_> = std::mem::take(&mut self.clients).into_values().collect();
         let read = async {
             for Client { answers, .. } in open {
@@ -218,19 +225,23 @@ impl Services {
                 let _ = answers.reserve_many(sent).await;
             }
         };
-        let _ = timeout(LAST_WORDS, read).await;
+        let _ = timeout(DRAIN_TIMEOUT, read).await;
     }
 }
 
-fn lock(departed: &Departed) -> MutexGuard<'_, RankSet> {
+fn lock(departed: &DepartedRanks) -> MutexGuard<'_, RankSet> {
     departed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn accept_all(listener: UnixListener, guest: Arc<Guest>, events: mpsc::Sender<FromClient>) {
-    let seats = Arc::new(Semaphore::new(MOST_CLIENTS));
+async fn accept_all(
+    listener: UnixListener,
+    expected: Arc<ExpectedHello>,
+    events: mpsc::Sender<ClientEvent>,
+) {
+    let permits = Arc::new(Semaphore::new(MAX_CLIENTS));
     for number in 0.. {
         // Closed only with this task.
-        let Ok(seat) = seats.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let socket = loop {
             match listener.accept().await {
                 Ok((socket, _)) => break socket,
@@ -238,44 +249,49 @@ async fn accept_all(listener: UnixListener, guest: Arc<Guest>, events: mpsc::Sen
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         };
-        let (guest, events) = (guest.clone(), events.clone());
+        let (expected, events) = (expected.clone(), events.clone());
         tokio::spawn(async move {
-            serve(socket, ClientId(number), &guest, events).await;
-            drop(seat);
+            serve(socket, ClientId(number), &expected, events).await;
+            drop(permit);
         });
     }
 }
 
 /// Serves a connection until it ends.
-async fn serve(socket: UnixStream, id: ClientId, guest: &Guest, events: mpsc::Sender<FromClient>) {
+async fn serve(
+    socket: UnixStream,
+    id: ClientId,
+    expected: &ExpectedHello,
+    events: mpsc::Sender<ClientEvent>,
+) {
     if !is_same_user(&socket) {
         return;
     }
     let (reading, mut writing) = socket.into_split();
-    let mut client = Incoming { reading, decoder: Decoder::new(0).with_head_limit(MAX_CALL) };
+    let mut client = ClientReader { reading, decoder: Decoder::new(0).with_head_limit(MAX_CALL) };
     let hello = timeout(HELLO_TIMEOUT, client.next()).await.ok().flatten();
     let Some(hello) = hello else { return };
-    let rank = match guest.check(&hello) {
+    let rank = match expected.check(&hello) {
         Ok(rank) => rank,
         Err(why) => {
             let _ = timeout(HELLO_TIMEOUT, write(&mut writing, &ToRank::Refused(why))).await;
             return;
         }
     };
-    let welcome = ToRank::Welcome { world_size: guest.world_size };
+    let welcome = ToRank::Welcome { world_size: expected.world_size };
     if write(&mut writing, &welcome).await.is_err() {
         return;
     }
-    let (answers, queue) = mpsc::channel(MOST_UNREAD);
-    if events.send(FromClient::Ready(id, answers)).await.is_err() {
+    let (answers, queue) = mpsc::channel(MAX_UNREAD);
+    if events.send(ClientEvent::Ready(id, answers)).await.is_err() {
         return;
     }
     tokio::select! {
-        () = client.pass_on(id, rank, &events) => {}
+        () = client.forward_calls(id, rank, &events) => {}
         () = write_answers(writing, queue) => {}
     }
     // The agent may be leaving.
-    let _ = events.send(FromClient::Input(Input::ClientGone(id))).await;
+    let _ = events.send(ClientEvent::Input(Input::ClientGone(id))).await;
 }
 
 /// Only the ranks' user, who is the agent's, and root may call.
@@ -284,7 +300,7 @@ fn is_same_user(socket: &UnixStream) -> bool {
     socket.peer_cred().is_ok_and(|peer| peer.uid() == uid || peer.uid() == 0)
 }
 
-impl Guest {
+impl ExpectedHello {
     fn check(&self, hello: &FromRank) -> Result<Rank, HelloRefusal> {
         match hello {
             FromRank::Hello { version, .. } if *version != CLIENT_VERSION => {
@@ -300,12 +316,12 @@ impl Guest {
     }
 }
 
-struct Incoming {
+struct ClientReader {
     reading: OwnedReadHalf,
     decoder: Decoder<FromRank>,
 }
 
-impl Incoming {
+impl ClientReader {
     /// The next frame; `None` at the end, and when what comes is none.
     async fn next(&mut self) -> Option<FromRank> {
         let mut buffer = [0; 16 << 10];
@@ -320,23 +336,30 @@ impl Incoming {
         }
     }
 
-    async fn pass_on(&mut self, client: ClientId, rank: Rank, events: &mpsc::Sender<FromClient>) {
+    async fn forward_calls(
+        &mut self,
+        client: ClientId,
+        rank: Rank,
+        events: &mpsc::Sender<ClientEvent>,
+    ) {
         while let Some(FromRank::Call { request, call }) = self.next().await {
             let id = CallId { client, request };
-            if events.send(FromClient::Input(Input::Call(rank, id, call))).await.is_err() {
+            if events.send(ClientEvent::Input(Input::Call(rank, id, call))).await.is_err() {
                 return;
             }
         }
     }
 }
 
-async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<Said>) {
+async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<ToClient>) {
     while let Some(said) = queue.recv().await {
         let (frame, payload) = match said {
-            Said::Answer(request, reply, payload) => (ToRank::Reply { request, reply }, payload),
-            Said::News(news) => (ToRank::News(news), Payload::empty()),
-            Said::Left(is_due, departed) => {
-                is_due.store(false, Ordering::Relaxed);
+            ToClient::Answer(request, reply, payload) => {
+                (ToRank::Reply { request, reply }, payload)
+            }
+            ToClient::News(news) => (ToRank::News(news), Payload::empty()),
+            ToClient::Left(is_queued, departed) => {
+                is_queued.store(false, Ordering::Relaxed);
                 let ranks = lock(&departed).clone();
                 (ToRank::News(News::RanksLeft { ranks }), Payload::empty())
             }
@@ -405,7 +428,7 @@ mod tests {
 
         fn credentials(&self, rank: u32) -> Credentials {
             Credentials {
-                socket: self.directory.path().join(NAME),
+                socket: self.directory.path().join(SOCKET_NAME),
                 job: JobId(1),
                 rank: Rank(rank),
                 token: TOKEN,
@@ -414,7 +437,7 @@ mod tests {
         }
 
         fn raw(&self) -> Blocking {
-            let socket = Blocking::connect(self.directory.path().join(NAME)).unwrap();
+            let socket = Blocking::connect(self.directory.path().join(SOCKET_NAME)).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             socket
         }
@@ -448,7 +471,7 @@ mod tests {
     /// One frame is enough, however many ranks leave before the client reads anything.
     #[test]
     fn a_client_that_reads_late_hears_of_all_ranks_that_have_left() {
-        const LEFT: u32 = 3 * MOST_UNREAD as u32;
+        const LEFT: u32 = 3 * MAX_UNREAD as u32;
         let directory = tempfile::tempdir().unwrap();
         let agent = Agent { directory };
         let credentials = agent.credentials(0);

@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The kernel answers at once; this is for one that does not know the question.
-const PATIENCE_MS: i64 = 200;
+const ANSWER_TIMEOUT_MS: i64 = 200;
 const TABLE: &str = "/proc/net/tcp";
 
 /// Size of `struct nlmsghdr`, in bytes.
@@ -51,7 +51,7 @@ pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
 fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
     let netlink = SockProtocol::NetlinkSockDiag;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(PATIENCE_MS))?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
     send(socket.as_raw_fd(), &question(own, other), MsgFlags::empty())?;
     let mut buffer = [0; 1 << 10];
     let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;

@@ -21,15 +21,15 @@ const IN_USE: &str = ".in-use";
 /// Hexadecimal digits in the name of a build's directory.
 const DIGITS: usize = 32;
 /// How many directories of a kind are kept, whatever their age.
-const KEPT: usize = 3;
+const KEEP_NEWEST: usize = 3;
 /// Age up to which an unused build is kept while there is room.
-const RECENT: Duration = Duration::from_hours(7 * 24);
+const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
 /// Age up to which an unused build is kept even without room: its agent may not hold it yet.
-const FRESH: Duration = Duration::from_hours(1);
+const FRESH_AGE: Duration = Duration::from_hours(1);
 /// The room for directories of a kind, in bytes. A build takes about 10 MiB with what its ranks load.
-const ROOM: u64 = 512 << 20;
+const SIZE_LIMIT: u64 = 512 << 20;
 /// Most that a directory's modification time may lag behind the start of its last use.
-const TOUCH: Duration = Duration::from_hours(1);
+const TOUCH_INTERVAL: Duration = Duration::from_hours(1);
 /// Numbers in statfs(2) of file systems that are this host's own: ext4, XFS, Btrfs, overlayfs, tmpfs.
 const LOCAL: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x0102_1994];
 /// Stack of a thread that makes a few system calls, in bytes.
@@ -89,7 +89,7 @@ pub(crate) fn hold(directory: PathBuf) {
             Ok(lock) => std::mem::forget(lock),
             // Without locks the time alone says that the directory is in use.
             Err(_) => loop {
-                thread::park_timeout(TOUCH);
+                thread::park_timeout(TOUCH_INTERVAL);
                 touch(&directory);
             },
         }
@@ -122,7 +122,8 @@ fn try_hold(directory: &Path) -> bool {
 
 /// Sets a directory's modification time to now, unless it is recent.
 fn touch(directory: &Path) {
-    let is_old = |found: fs::Metadata| found.modified().is_ok_and(|used| age(used) > TOUCH);
+    let is_old =
+        |found: fs::Metadata| found.modified().is_ok_and(|used| age(used) > TOUCH_INTERVAL);
     if fs::metadata(directory).is_ok_and(is_old) {
         // Root's directories serve other users as well, who cannot set the time.
         let _ = File::open(directory).and_then(|opened| opened.set_modified(SystemTime::now()));
@@ -146,9 +147,9 @@ fn lock_shared(directory: &Path) -> io::Result<Flock<File>> {
 }
 
 /// Whether a directory is in use.
-enum Use {
+enum UseState {
     /// Not in use, and no agent can begin to hold it before this lock goes.
-    Not {
+    Unused {
         _lock: Option<Flock<File>>,
     },
     Held,
@@ -156,17 +157,19 @@ enum Use {
     Unknown,
 }
 
-fn look(directory: &Path) -> Use {
+fn use_state(directory: &Path) -> UseState {
     let file = match open_lock(directory, false) {
         Ok(file) => file,
         // It never was.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Use::Not { _lock: None },
-        Err(_) => return Use::Unknown,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return UseState::Unused { _lock: None };
+        }
+        Err(_) => return UseState::Unknown,
     };
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Use::Not { _lock: Some(lock) },
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Use::Held,
-        Err(_) => Use::Unknown,
+        Ok(lock) => UseState::Unused { _lock: Some(lock) },
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => UseState::Held,
+        Err(_) => UseState::Unknown,
     }
 }
 
@@ -195,15 +198,17 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     all.sort_unstable_by_key(|candidate| candidate.used);
     let mut room = size(own) + all.iter().map(|candidate| candidate.size).sum::<u64>();
     // Its own is the newest.
-    let old = all.len().saturating_sub(KEPT - 1);
+    let old = all.len().saturating_sub(KEEP_NEWEST - 1);
     for Candidate { used, path, size } in &all[..old] {
-        let in_use = look(path);
+        let in_use = use_state(path);
         // Whoever holds it by now has touched it before.
         let is_still = fs::metadata(path).is_ok_and(|now| now.modified().is_ok_and(|m| m == *used));
         let goes = match &in_use {
-            Use::Not { .. } => age(*used) > if room > ROOM { FRESH } else { RECENT },
-            Use::Held => false,
-            Use::Unknown => age(*used) > RECENT,
+            UseState::Unused { .. } => {
+                age(*used) > if room > SIZE_LIMIT { FRESH_AGE } else { RECENT_AGE }
+            }
+            UseState::Held => false,
+            UseState::Unknown => age(*used) > RECENT_AGE,
         };
         if goes && is_still {
             let _ = fs::remove_dir_all(path);
@@ -269,12 +274,12 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let own = used(cache.path(), "own", Duration::ZERO, 1);
         for (name, hours) in [("b0", 0), ("b1", 1), ("b2", 2), ("b3", 3), ("b4", 4)] {
-            used(cache.path(), name, Duration::from_hours(hours), ROOM / 4 - 1024);
+            used(cache.path(), name, Duration::from_hours(hours), SIZE_LIMIT / 4 - 1024);
         }
         trim(cache.path(), |name| name.starts_with('b'), &own);
         assert_eq!(left(cache.path()), "b0 b1 b2 b3 own", "until there is room");
         for name in ["b5", "b6", "b7"] {
-            used(cache.path(), name, Duration::from_secs(60), ROOM);
+            used(cache.path(), name, Duration::from_secs(60), SIZE_LIMIT);
         }
         trim(cache.path(), |name| name.starts_with('b'), &own);
         assert_eq!(left(cache.path()), "b0 b5 b6 b7 own", "those of this hour stay");
@@ -292,7 +297,7 @@ mod tests {
         let held = used(cache.path(), "held", DAY * 30, 1);
         hold(held.clone());
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        while !matches!(look(&held), Use::Held) {
+        while !matches!(use_state(&held), UseState::Held) {
             assert!(std::time::Instant::now() < deadline, "it is not held");
             thread::yield_now();
         }

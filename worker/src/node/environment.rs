@@ -29,7 +29,7 @@ pub(crate) fn common(
 }
 
 /// `common` with what only this rank is told, and `defaults` for what is not set by then.
-pub(crate) fn of_rank<'a>(
+pub(crate) fn for_rank<'a>(
     common: &Environment,
     own: impl Iterator<Item = &'a (String, String)>,
     defaults: &[(String, String)],
@@ -79,7 +79,7 @@ mod tests {
         let own = [("RANK".to_owned(), "1".to_owned())];
         let defaults = [("NCCL_DEBUG", "WARN"), ("OMP_NUM_THREADS", "2")];
         let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let env = of_rank(&common, own.iter(), &defaults);
+        let env = for_rank(&common, own.iter(), &defaults);
         let expected = pairs(&[
             ("HOME", "/home/u"),
             ("LANG", "C"),

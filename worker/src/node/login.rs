@@ -18,11 +18,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 /// What a login may take: where homes and modules are far away, that is seconds.
-const DEADLINE: Duration = Duration::from_secs(10);
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most that a login may print, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_OUTPUT: usize = 1 << 20;
 /// What is shown at most of what it printed instead, in characters.
-const SHOWN: usize = 200;
+const MAX_QUOTED: usize = 200;
 
 /// Names and values.
 pub(crate) type Variables = Vec<(OsString, OsString)>;
@@ -39,10 +39,10 @@ pub(crate) async fn environment() -> Result<Variables, Problem> {
         let mut login = Login::start(&shell, &mark)?;
         login.read(&mark).await
     };
-    match tokio::time::timeout(DEADLINE, asking).await {
+    match tokio::time::timeout(LOGIN_TIMEOUT, asking).await {
         Ok(Ok(variables)) => Ok(variables),
         Ok(Err(error)) => Err(problem(error.to_string())),
-        Err(_) => Err(problem(format!("it takes more than {} s", DEADLINE.as_secs()))),
+        Err(_) => Err(problem(format!("it takes more than {} s", LOGIN_TIMEOUT.as_secs()))),
     }
 }
 
@@ -96,14 +96,14 @@ impl Login {
         let mut printed = Vec::new();
         loop {
             if self.stdout.read_buf(&mut printed).await? == 0 {
-                return Err(io::Error::other(format!("it ended{}", last_words(&printed))));
+                return Err(io::Error::other(format!("it ended{}", last_line(&printed))));
             }
             if let Some(variables) = between(&printed, mark) {
                 self.done = true;
                 return Ok(variables);
             }
-            if printed.len() > LONGEST {
-                return Err(io::Error::other(format!("it printed {} MiB", LONGEST >> 20)));
+            if printed.len() > MAX_OUTPUT {
+                return Err(io::Error::other(format!("it printed {} MiB", MAX_OUTPUT >> 20)));
             }
         }
     }
@@ -136,10 +136,10 @@ fn between(printed: &[u8], mark: &str) -> Option<Variables> {
 }
 
 /// The last line of what was printed in place of an environment.
-fn last_words(printed: &[u8]) -> String {
+fn last_line(printed: &[u8]) -> String {
     let text = String::from_utf8_lossy(printed);
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let last: Option<String> = last.map(|line| line.chars().take(SHOWN).collect());
+    let last: Option<String> = last.map(|line| line.chars().take(MAX_QUOTED).collect());
     last.map_or_else(String::new, |line| format!(" and printed: {line}"))
 }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_it_said_instead_is_shown() {
-        assert_eq!(last_words(b"Welcome!\n  no entry \n\n"), " and printed: no entry");
-        assert_eq!(last_words(b""), "");
+        assert_eq!(last_line(b"Welcome!\n  no entry \n\n"), " and printed: no entry");
+        assert_eq!(last_line(b""), "");
     }
 }

@@ -4,17 +4,17 @@ use std::fs;
 
 /// How often it has killed on this host since boot: `oom_kill` of `/proc/vmstat` (Linux 4.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kills(Option<u64>);
+pub(crate) struct OomKillCount(Option<u64>);
 
-impl Kills {
+impl OomKillCount {
     /// The count now.
-    pub(crate) fn now() -> Kills {
-        Kills(fs::read_to_string("/proc/vmstat").ok().and_then(|text| parse(&text)))
+    pub(crate) fn now() -> OomKillCount {
+        OomKillCount(fs::read_to_string("/proc/vmstat").ok().and_then(|text| parse(&text)))
     }
 
     /// Whether it has killed since this count was taken.
     pub(crate) fn have_grown(self) -> bool {
-        matches!((self.0, Kills::now().0), (Some(before), Some(now)) if now > before)
+        matches!((self.0, OomKillCount::now().0), (Some(before), Some(now)) if now > before)
     }
 }
 
@@ -30,7 +30,7 @@ mod tests {
     fn the_count_is_found() {
         assert_eq!(parse("nr_free_pages 12\noom_kill 3\noom_kill_x 4\n"), Some(3));
         assert_eq!(parse("nr_free_pages 12\n"), None);
-        assert!(!Kills(None).have_grown());
-        assert!(!Kills::now().have_grown());
+        assert!(!OomKillCount(None).have_grown());
+        assert!(!OomKillCount::now().have_grown());
     }
 }

@@ -1,8 +1,8 @@
 //! `__verify` and `__keep`: a new copy in the cache proves that it arrived whole and that this host can
 //! execute it, and then takes its place.
 
+use crate::console::outln;
 use crate::node::cache;
-use crate::say::tell;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -25,7 +25,7 @@ pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
     match check(Path::new("/proc/self/exe"), &digits(expected)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
-            tell!("{cause}");
+            outln!("{cause}");
             ExitCode::FAILURE
         }
     }
@@ -48,7 +48,7 @@ pub(crate) fn keep(expected: Option<OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(cause) => {
-            tell!("{cause}");
+            outln!("{cause}");
             ExitCode::FAILURE
         }
     }

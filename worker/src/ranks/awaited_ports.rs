@@ -9,16 +9,16 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Between the beginnings of two tries.
-const BETWEEN: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a host may take to answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Those that do not accept connections yet.
 pub(crate) struct AwaitedPorts(JoinSet<u32>);
 
 impl AwaitedPorts {
     /// Begins to look for all of them.
-    pub(crate) fn look_for(ports: &[AwaitedPort]) -> AwaitedPorts {
+    pub(crate) fn start(ports: &[AwaitedPort]) -> AwaitedPorts {
         AwaitedPorts(ports.iter().cloned().map(until_open).collect())
     }
 
@@ -34,7 +34,7 @@ impl AwaitedPorts {
 }
 
 async fn until_open(port: AwaitedPort) -> u32 {
-    let mut tries = interval(BETWEEN);
+    let mut tries = interval(RETRY_INTERVAL);
     tries.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tries.tick().await;
@@ -47,7 +47,7 @@ async fn until_open(port: AwaitedPort) -> u32 {
 }
 
 async fn accepts(host: &str, port: u16) -> bool {
-    match timeout(ANSWER, TcpStream::connect((host, port))).await {
+    match timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await {
         // On this machine a connection may meet itself where nobody listens.
         Ok(Ok(stream)) => match (stream.local_addr(), stream.peer_addr()) {
             (Ok(local), Ok(peer)) => local != peer,
@@ -71,8 +71,8 @@ mod tests {
             drop(listener);
             let hosts = vec!["no-such-host.invalid".to_owned(), "127.0.0.1".to_owned()];
             let port = AwaitedPort { id: 7, hosts, port: address.port() };
-            let mut ports = AwaitedPorts::look_for(&[port]);
-            let early = timeout(BETWEEN * 2, ports.next_open()).await;
+            let mut ports = AwaitedPorts::start(&[port]);
+            let early = timeout(RETRY_INTERVAL * 2, ports.next_open()).await;
             assert!(early.is_err(), "nobody listens yet");
             let _listener = TcpListener::bind(address).unwrap();
             let found = timeout(Duration::from_secs(10), ports.next_open()).await;

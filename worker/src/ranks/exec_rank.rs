@@ -10,9 +10,9 @@
 //! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first, FILES the soft limit
 //! of open files; each may be empty. The environment is the rank's already, stdin, stdout and stderr are too.
 
+use crate::console::errln;
 use crate::node::elf;
 use crate::node::open_files;
-use crate::say::complain;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -34,18 +34,18 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(parent), Some(setup), Some(files), Some(directory), Some(program), Some(argv0)) =
         (parent, binding, files, args.next(), args.next(), args.next())
     else {
-        complain!(
+        errln!(
             "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]"
         );
         return ExitCode::from(2);
     };
     let arranged = arrange(parent).and_then(|()| bind(&setup));
     if let Err(error) = arranged.and_then(|()| open_files::restore(&files)) {
-        complain!("rlaunch: cannot set up the rank: {error}");
+        errln!("rlaunch: cannot set up the rank: {error}");
         return ExitCode::from(126);
     }
     if let Err(error) = std::env::set_current_dir(&directory) {
-        complain!("rlaunch: cannot enter {}: {error}", directory.display());
+        errln!("rlaunch: cannot enter {}: {error}", directory.display());
         return ExitCode::from(126);
     }
     let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
@@ -56,12 +56,12 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     };
     let program = program.display();
     match machine.filter(|_| error.raw_os_error() == Some(libc::ENOEXEC)) {
-        Some(machine) => complain!(
+        Some(machine) => errln!(
             "rlaunch: cannot execute {program}: it is built for {machine}, and this host is {ARCH}\n\
              hint: hosts that differ can have programs that do: \
              rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM"
         ),
-        None => complain!("rlaunch: cannot execute {program}: {error}"),
+        None => errln!("rlaunch: cannot execute {program}: {error}"),
     }
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

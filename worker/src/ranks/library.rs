@@ -16,29 +16,29 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The library, as far as it is here.
-pub(crate) enum OfRanks {
+pub(crate) enum RankLibrary {
     /// None was named, or it did not come.
     Absent,
-    Here(PathBuf),
-    Arriving(Arriving),
+    Ready(PathBuf),
+    Downloading(LibraryDownload),
 }
 
-impl OfRanks {
+impl RankLibrary {
     /// Looks for the library that a job names.
-    pub(crate) fn of(job: &Job) -> OfRanks {
+    pub(crate) fn locate(job: &Job) -> RankLibrary {
         match &job.library {
-            None => OfRanks::Absent,
-            Some(Library::At(path)) => OfRanks::Here(path.clone()),
+            None => RankLibrary::Absent,
+            Some(Library::At(path)) => RankLibrary::Ready(path.clone()),
             Some(Library::Named(name)) => {
-                let Some(agent) = cache::agent() else { return OfRanks::Absent };
+                let Some(agent) = cache::agent() else { return RankLibrary::Absent };
                 let path = agent.with_file_name(name.directory());
                 match cache::check(&path).is_ok_and(|found| found.is_dir()) {
                     // It was verified before it got this name.
                     true => {
                         cache::hold(path.clone());
-                        OfRanks::Here(path)
+                        RankLibrary::Ready(path)
                     }
-                    false => OfRanks::Arriving(Arriving::new(*name, path)),
+                    false => RankLibrary::Downloading(LibraryDownload::new(*name, path)),
                 }
             }
         }
@@ -47,30 +47,30 @@ impl OfRanks {
     /// What the launcher is told of it.
     pub(crate) fn place(&self) -> Option<LibraryPlace> {
         match self {
-            OfRanks::Absent => None,
-            OfRanks::Here(path) => Some(LibraryPlace { path: path.clone(), is_here: true }),
-            OfRanks::Arriving(arriving) => {
-                Some(LibraryPlace { path: arriving.path.clone(), is_here: false })
+            RankLibrary::Absent => None,
+            RankLibrary::Ready(path) => Some(LibraryPlace { path: path.clone(), is_here: true }),
+            RankLibrary::Downloading(download) => {
+                Some(LibraryPlace { path: download.path.clone(), is_here: false })
             }
         }
     }
 
-    pub(crate) fn is_arriving(&self) -> bool {
-        matches!(self, OfRanks::Arriving(_))
+    pub(crate) fn is_downloading(&self) -> bool {
+        matches!(self, RankLibrary::Downloading(_))
     }
 
     /// Takes the next part; an empty one is the last. Fails where it cannot be kept: ranks do
     /// without it then.
     pub(crate) fn receive(&mut self, part: &[u8]) -> Result<(), String> {
-        let OfRanks::Arriving(arriving) = self else { return Ok(()) };
-        match arriving.receive(part) {
+        let RankLibrary::Downloading(download) = self else { return Ok(()) };
+        match download.receive(part) {
             Ok(false) => Ok(()),
             Ok(true) => {
-                *self = OfRanks::Here(std::mem::take(&mut arriving.path));
+                *self = RankLibrary::Ready(std::mem::take(&mut download.path));
                 Ok(())
             }
             Err(cause) => {
-                *self = OfRanks::Absent;
+                *self = RankLibrary::Absent;
                 Err(cause)
             }
         }
@@ -79,7 +79,7 @@ impl OfRanks {
     /// Tells ranks where it is. Whatever the user or the host has on a search path comes first, as
     /// it is: in its place could be a version of theirs.
     pub(crate) fn announce(&self, application: &Application, env: &mut Environment) {
-        let OfRanks::Here(path) = self else { return };
+        let RankLibrary::Ready(path) = self else { return };
         if !application.env.iter().any(|var| var.name == RLAUNCH_LIB) {
             env.insert(RLAUNCH_LIB.into(), path.into());
         }
@@ -103,15 +103,15 @@ fn append(env: &mut Environment, name: &str, directory: &Path) {
 }
 
 /// A library on its way.
-pub(crate) struct Arriving {
+pub(crate) struct LibraryDownload {
     name: LibraryName,
     path: PathBuf,
     archive: ZlibDecoder<Bounded>,
 }
 
-impl Arriving {
-    fn new(name: LibraryName, path: PathBuf) -> Arriving {
-        Arriving { name, path, archive: ZlibDecoder::new(Bounded(Vec::new())) }
+impl LibraryDownload {
+    fn new(name: LibraryName, path: PathBuf) -> LibraryDownload {
+        LibraryDownload { name, path, archive: ZlibDecoder::new(Bounded(Vec::new())) }
     }
 
     /// Whether it is in its place now.
@@ -219,9 +219,13 @@ mod tests {
     }
 
     /// Sends `bytes` to a directory that expects `name`.
-    fn receive(beside: &Path, name: LibraryName, bytes: &[u8]) -> (OfRanks, Result<(), String>) {
+    fn receive(
+        beside: &Path,
+        name: LibraryName,
+        bytes: &[u8],
+    ) -> (RankLibrary, Result<(), String>) {
         let path = beside.join(name.directory());
-        let mut library = OfRanks::Arriving(Arriving::new(name, path));
+        let mut library = RankLibrary::Downloading(LibraryDownload::new(name, path));
         let mut parts = bytes.chunks(7).chain(std::iter::once(&[][..]));
         let all = parts.try_for_each(|part| library.receive(part));
         (library, all)
@@ -233,7 +237,7 @@ mod tests {
         let good = archive(b"ELF");
         let (library, received) = receive(beside.path(), good.name(), &packed(&good));
         received.unwrap();
-        let OfRanks::Here(path) = library else { panic!("it is not here") };
+        let RankLibrary::Ready(path) = library else { panic!("it is not here") };
         assert_eq!(fs::read(path.join("librlaunch.so")).unwrap(), b"ELF");
         assert_eq!(fs::read(path.join("python/rlaunch/__init__.py")).unwrap(), b"x = 1\n");
 
@@ -250,7 +254,7 @@ mod tests {
         ] {
             let (library, received) = receive(beside.path(), name, &bytes);
             assert!(received.unwrap_err().contains("damaged"));
-            assert!(matches!(library, OfRanks::Absent));
+            assert!(matches!(library, RankLibrary::Absent));
         }
         assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "half a library is left");
     }
@@ -282,7 +286,7 @@ mod tests {
         let path = beside.path().join(library.name().directory());
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let (found, received) = receive(beside.path(), library.name(), &packed(&library));
-        assert!(matches!(found, OfRanks::Absent));
+        assert!(matches!(found, RankLibrary::Absent));
         let cause = received.unwrap_err();
         assert!(cause.ends_with("others may write to it, its mode is 777"), "{cause}");
     }

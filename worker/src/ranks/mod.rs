@@ -19,7 +19,7 @@ use crate::node::environment;
 use crate::node::oom;
 use crate::ranks::child::Streams;
 use crate::ranks::prepare::Prepared;
-use crate::ranks::pump::{Source, pump};
+use crate::ranks::pump::{RankStream, pump};
 use crate::ranks::rank_files::RankFiles;
 use crate::ranks::stdin::Stdin;
 use nix::sys::prctl;
@@ -34,12 +34,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Between two looks at what KILL has left.
-const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// Between two mpi_checks at what KILL has left.
+const KILL_RETRY: Duration = Duration::from_millis(20);
 /// How long a killed process may take to vanish before it is reported instead.
-const VANISH: Duration = Duration::from_secs(2);
-/// How long the prover may take to end once it was dismissed.
-const DISMISSED: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the prover may take to end once it was prover_kill_at.
+const PROVER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long helpers that outlive a rank may take to end on TERM.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
@@ -63,15 +63,15 @@ enum Phase {
 pub(crate) struct Ranks {
     job: JobId,
     prepared: Prepared,
-    setup: Setup,
+    setup: StartConfig,
     running: Vec<(Rank, Pid)>,
     /// Those of applications that wait for others, with the number of their application.
     waiting: Vec<(u32, RankSpec)>,
     files: RankFiles,
     /// Where they run, and beside whom.
-    place: Place,
+    context: ProcessContext,
     /// When the prover is killed, once nothing else is left.
-    dismissed: Option<Instant>,
+    prover_kill_at: Option<Instant>,
     prover_killed: bool,
     pumps: JoinSet<()>,
     stdin: Stdin,
@@ -85,29 +85,29 @@ pub(crate) struct Ranks {
     hello_at: Instant,
     /// When the ranks started.
     started_at: SystemTime,
-    oom_kills: oom::Kills,
+    oom_kills: oom::OomKillCount,
     kill_after: Duration,
     phase: Phase,
     /// The processes that have had TERM.
-    told: HashSet<Pid>,
+    sent_term: HashSet<Pid>,
     receipt: Receipt,
     /// Whether running ranks are looked at for MPI.
-    looks_for_mpi: bool,
+    checks_for_mpi: bool,
     /// When that is, latest first.
-    looks: Vec<Instant>,
-    changes: VecDeque<Change>,
+    mpi_checks: Vec<Instant>,
+    changes: VecDeque<RankChange>,
 }
 
 /// What was known only when every node was prepared.
 #[derive(Debug)]
-pub(crate) struct Setup {
+pub(crate) struct StartConfig {
     /// Variables for every rank.
     pub(crate) env: Vec<(String, String)>,
     /// By local rank.
     pub(crate) ranks: Vec<RankSetup>,
     /// The port of this node by which its Horovod ranks reach their store.
     pub(crate) horovod: Option<u16>,
-    /// What applications wait for and this node looks for.
+    /// What applications wait for and this node mpi_checks for.
     pub(crate) ports: Vec<AwaitedPort>,
     /// Applications that need not wait any more.
     pub(crate) released: Vec<u32>,
@@ -115,9 +115,9 @@ pub(crate) struct Setup {
 
 /// Where ranks run on this node.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProcessContext {
     /// The prover, which is not of the program: a child of this process that is left alone.
-    pub(crate) spared: Option<Pid>,
+    pub(crate) prover: Option<Pid>,
     /// Their cgroup, where they may have one.
     pub(crate) cgroup: Option<Cgroup>,
     /// Memory by which the guardian knows their grace.
@@ -126,7 +126,7 @@ pub(crate) struct Place {
 
 /// What became of a rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
+pub(crate) enum RankChange {
     Started(Rank, u32),
     Ended(Rank, ExitStatus),
 }
@@ -137,14 +137,14 @@ impl Ranks {
     pub(crate) fn start(
         job: &Job,
         mut prepared: Prepared,
-        setup: Setup,
+        setup: StartConfig,
         outbox: &Outbox,
         hello_at: Instant,
-        place: Place,
+        context: ProcessContext,
     ) -> Ranks {
         // Released as late as can be: the ranks bind them next.
         prepared.held_ports.clear();
-        let looks_for_mpi = job.world_size > 1 && job.singleton != Singleton::Ignore;
+        let checks_for_mpi = job.world_size > 1 && job.singleton != Singleton::Ignore;
         let mut ranks = Ranks {
             job: job.id,
             prepared,
@@ -152,8 +152,8 @@ impl Ranks {
             waiting: Vec::new(),
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
-            place,
-            dismissed: None,
+            context,
+            prover_kill_at: None,
             prover_killed: false,
             pumps: JoinSet::new(),
             stdin: Stdin::new(outbox),
@@ -163,16 +163,16 @@ impl Ranks {
             outbox: outbox.clone(),
             hello_at,
             started_at: SystemTime::now(),
-            oom_kills: oom::Kills::now(),
+            oom_kills: oom::OomKillCount::now(),
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
-            told: HashSet::new(),
+            sent_term: HashSet::new(),
             receipt: Receipt::default(),
-            looks_for_mpi,
-            looks: looks(looks_for_mpi),
+            checks_for_mpi,
+            mpi_checks: mpi_checks(checks_for_mpi),
             changes: VecDeque::new(),
         };
-        ranks.place.grace.grant(ranks.kill_after);
+        ranks.context.grace.grant(ranks.kill_after);
         for spec in &job.ranks {
             let application = job.applications.get(spec.application as usize);
             match application.filter(|a| a.waits && !ranks.setup.released.contains(&a.index)) {
@@ -181,7 +181,7 @@ impl Ranks {
             }
         }
         ranks.stdin.begin();
-        ranks.settle();
+        ranks.advance();
         ranks
     }
 
@@ -195,8 +195,8 @@ impl Ranks {
             waiting.into_iter().partition(|(of, _)| *of == index);
         self.waiting = waiting;
         due.iter().for_each(|(_, spec)| self.start_one(spec));
-        self.looks = looks(self.looks_for_mpi);
-        self.settle();
+        self.mpi_checks = mpi_checks(self.checks_for_mpi);
+        self.advance();
     }
 
     fn start_one(&mut self, spec: &RankSpec) {
@@ -204,23 +204,23 @@ impl Ranks {
         let own = self.setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
         let Some(program) = self.prepared.programs.get(spec.application as usize) else { return };
         let told = self.setup.env.iter().chain(&spec.env);
-        let mut env = environment::of_rank(&program.env, told, &own.defaults);
+        let mut env = environment::for_rank(&program.env, told, &own.defaults);
         env.extend(own.env.iter().cloned());
         let streams = Streams { stdin: spec.stdin, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);
-        let cgroup = self.place.cgroup.as_mut();
+        let cgroup = self.context.cgroup.as_mut();
         match written.and_then(|()| child::spawn(program, &own, &env, streams, cgroup)) {
             Ok(mut child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
                 self.outbox.send(&FromAgent::Started { rank, pid });
-                self.changes.push_back(Change::Started(rank, pid));
+                self.changes.push_back(RankChange::Started(rank, pid));
                 self.running.push((rank, child.pid));
                 if spec.stdin {
                     self.stdin.add(child.stdin.take());
                 }
                 let stderr = child.stderr.map(|stderr| (Stream::Stderr, stderr));
                 for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
-                    let source = Source { rank, stream, stamped: self.stamped };
+                    let source = RankStream { rank, stream, stamped: self.stamped };
                     let abandoned = self.abandoned.subscribe();
                     self.pumps.spawn(pump(source, pipe, self.outbox.clone(), abandoned));
                 }
@@ -242,16 +242,16 @@ impl Ranks {
 
     /// Standard input, for those ranks that read it; nothing ends it.
     pub(crate) fn feed(&mut self, data: Vec<u8>) {
-        self.stdin.take(data);
+        self.stdin.push(data);
     }
 
     /// What the neighbours have not been told yet.
-    pub(crate) fn poll_change(&mut self) -> Option<Change> {
+    pub(crate) fn poll_change(&mut self) -> Option<RankChange> {
         self.changes.pop_front()
     }
 
     fn report(&mut self, rank: Rank, pid: Pid, status: ExitStatus) {
-        self.changes.push_back(Change::Ended(rank, status));
+        self.changes.push_back(RankChange::Ended(rank, status));
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let pid = pid.as_raw().cast_unsigned();
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
@@ -262,13 +262,13 @@ impl Ranks {
     /// Collects children that ended, reports the ranks among them, and goes on from there.
     pub(crate) fn reap(&mut self) {
         self.collect();
-        self.settle();
+        self.advance();
     }
 
     fn collect(&mut self) {
         for (pid, status) in child::reap() {
-            if self.place.spared == Some(pid) {
-                self.place.spared = None;
+            if self.context.prover == Some(pid) {
+                self.context.prover = None;
             }
             let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {
                 continue;
@@ -284,23 +284,23 @@ impl Ranks {
     }
 
     /// Moves on when the last rank has ended, and again when the last helper has.
-    fn settle(&mut self) {
+    fn advance(&mut self) {
         if !self.have_ended() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
         }
-        let cgroup = self.place.cgroup.as_ref().filter(|cgroup| cgroup.is_populated());
+        let cgroup = self.context.cgroup.as_ref().filter(|cgroup| cgroup.is_populated());
         let children = Children::now();
         let left = match (children, cgroup) {
             (Children::None, None) => return self.drain(),
             (Children::None, Some(cgroup)) => cgroup.members(),
-            _ => processes::descendants(self.place.spared),
+            _ => processes::descendants(self.context.prover),
         };
         if left.is_empty() && children == Children::Ended {
             // A signal is on its way that has it collected.
             return;
         }
-        if left.is_empty() && self.place.spared.is_some() {
-            self.dismissed.get_or_insert_with(|| Instant::now() + DISMISSED);
+        if left.is_empty() && self.context.prover.is_some() {
+            self.prover_kill_at.get_or_insert_with(|| Instant::now() + PROVER_EXIT_TIMEOUT);
             return;
         }
         match self.phase {
@@ -308,7 +308,7 @@ impl Ranks {
                 self.receipt.leftovers_ended = u32::try_from(left.len()).unwrap_or(u32::MAX);
                 self.terminate(LEFTOVER_GRACE.min(self.kill_after));
             }
-            Phase::Ending(_) => self.tell_orphans(&left),
+            Phase::Ending(_) => self.terminate_orphans(&left),
             _ => {}
         }
     }
@@ -316,9 +316,9 @@ impl Ranks {
     /// Sends TERM to helpers that have not had it and whose parents have ended. Those that are told keep
     /// the grace: a rank that is a shell ends at once, and what it has started does the work. What that
     /// starts in order to end well is its own.
-    fn tell_orphans(&mut self, left: &[Pid]) {
+    fn terminate_orphans(&mut self, left: &[Pid]) {
         for &pid in left {
-            if processes::parent(pid) == Some(Pid::this()) && self.told.insert(pid) {
+            if processes::parent(pid) == Some(Pid::this()) && self.sent_term.insert(pid) {
                 processes::signal_one(pid, TERM);
             }
         }
@@ -330,21 +330,21 @@ impl Ranks {
         self.abandoned.send_replace(true);
     }
 
-    /// Kills the prover, which was dismissed and has not ended. One that cannot be killed is left to
+    /// Kills the prover, which was prover_kill_at and has not ended. One that cannot be killed is left to
     /// the guardian.
     fn end_prover(&mut self) {
-        self.dismissed = None;
+        self.prover_kill_at = None;
         let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
-        match self.place.spared.filter(is_child) {
+        match self.context.prover.filter(is_child) {
             Some(prover) if !std::mem::replace(&mut self.prover_killed, true) => {
                 let _ = kill(prover, Signal::SIGKILL);
-                self.settle();
+                self.advance();
             }
             Some(_) if self.phase != Phase::Over => self.drain(),
             Some(_) => {}
             None => {
-                self.place.spared = None;
-                self.settle();
+                self.context.prover = None;
+                self.advance();
             }
         }
     }
@@ -359,21 +359,21 @@ impl Ranks {
         if !self.waiting.is_empty() {
             // Perhaps nothing runs here yet whose end would be noticed.
             self.waiting.clear();
-            self.settle();
+            self.advance();
         }
     }
 
     fn terminate(&mut self, grace: Duration) {
         // The dead would only be in the way.
         self.collect();
-        self.told = processes::signal_all(TERM, self.place.spared);
+        self.sent_term = processes::signal_all(TERM, self.context.prover);
         // Whoever finds this agent hanging sees that it needs not be done again.
         let _ = prctl::set_name(ENDING);
         self.end_by(Deadline::after(grace, Instant::now()).often(LOOK));
     }
 
     fn end_by(&mut self, term: Deadline) {
-        self.place.grace.kill_at(term.due());
+        self.context.grace.kill_at(term.due());
         self.phase = Phase::Ending(term);
     }
 
@@ -381,14 +381,14 @@ impl Ranks {
         let now = Instant::now();
         let (vanish, is_first) = match self.phase {
             Phase::Killing { vanish, .. } => (vanish, false),
-            _ => (Deadline::after(VANISH, now).often(LOOK), true),
+            _ => (Deadline::after(KILL_TIMEOUT, now).often(LOOK), true),
         };
-        self.place.grace.kill_at(now);
-        self.phase = Phase::Killing { vanish, again: now + KILL_AGAIN };
-        let has_cgroup = self.place.cgroup.as_ref().map(Cgroup::kill).is_some();
+        self.context.grace.kill_at(now);
+        self.phase = Phase::Killing { vanish, again: now + KILL_RETRY };
+        let has_cgroup = self.context.cgroup.as_ref().map(Cgroup::kill).is_some();
         if !(has_cgroup && is_first) {
-            processes::kill_all(self.place.spared, || self.collect());
-            self.settle();
+            processes::kill_all(self.context.prover, || self.collect());
+            self.advance();
         }
     }
 
@@ -404,7 +404,7 @@ impl Ranks {
 
     /// Sends these to every process of the job.
     pub(crate) fn signal_all(&self, signals: &[Signal]) {
-        processes::signal_all(signals, self.place.spared);
+        processes::signal_all(signals, self.context.prover);
     }
 
     /// When [`Ranks::on_time`] is due.
@@ -412,21 +412,21 @@ impl Ranks {
         let of_phase = match self.phase {
             Phase::Ending(term) => Some(term.look()),
             Phase::Killing { again, .. } => Some(again),
-            Phase::Running => self.looks.last().copied(),
+            Phase::Running => self.mpi_checks.last().copied(),
             Phase::Draining | Phase::Over => None,
         };
-        of_phase.into_iter().chain(self.dismissed).min()
+        of_phase.into_iter().chain(self.prover_kill_at).min()
     }
 
     /// Does what is due.
-    pub(crate) fn on_time(&mut self) {
+    pub(crate) fn on_deadline(&mut self) {
         let now = Instant::now();
-        if self.dismissed.is_some_and(|at| now >= at) {
+        if self.prover_kill_at.is_some_and(|at| now >= at) {
             self.end_prover();
         }
         match self.phase {
-            Phase::Running => self.look_for_mpi(now),
-            Phase::Ending(term) if now >= term.look() => self.look_at_grace(term, now),
+            Phase::Running => self.check_for_mpi(now),
+            Phase::Ending(term) if now >= term.look() => self.check_grace(term, now),
             Phase::Killing { mut vanish, again } if now >= again => {
                 let is_over = vanish.is_over(now);
                 self.phase = Phase::Killing { vanish, again };
@@ -439,7 +439,7 @@ impl Ranks {
     }
 
     /// KILLs when the grace is over. While the node stood still nothing of the job could act on TERM.
-    fn look_at_grace(&mut self, mut term: Deadline, now: Instant) {
+    fn check_grace(&mut self, mut term: Deadline, now: Instant) {
         let before = term.times_anew();
         if term.is_over(now) {
             return self.kill_all();
@@ -451,13 +451,13 @@ impl Ranks {
     }
 
     /// Reports the first process that runs MPI; nobody serves it, so it believes to be alone.
-    fn look_for_mpi(&mut self, now: Instant) {
-        if self.looks.last().is_none_or(|&due| due > now) {
+    fn check_for_mpi(&mut self, now: Instant) {
+        if self.mpi_checks.last().is_none_or(|&due| due > now) {
             return;
         }
-        self.looks.pop();
-        if let Some((pid, what)) = singleton::among_processes() {
-            self.looks.clear();
+        self.mpi_checks.pop();
+        if let Some((pid, what)) = singleton::find_in_processes() {
+            self.mpi_checks.clear();
             self.outbox.send(&FromAgent::Unserved { pid: pid.as_raw().cast_unsigned(), what });
         }
     }
@@ -471,8 +471,8 @@ impl Ranks {
     /// Some process does not vanish, KILL or not: name it and leave without it.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
-            self.receipt.left = processes::left(self.place.spared);
-            let members = self.place.cgroup.as_ref().map(Cgroup::members).unwrap_or_default();
+            self.receipt.left = processes::left(self.context.prover);
+            let members = self.context.cgroup.as_ref().map(Cgroup::members).unwrap_or_default();
             if self.receipt.left.is_empty() {
                 self.receipt.left = members.into_iter().map(processes::describe).collect();
             }
@@ -502,7 +502,7 @@ impl Ranks {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
         self.files.remove();
-        drop(self.place.cgroup.take());
+        drop(self.context.cgroup.take());
         let swept = shm::sweep(self.started_at);
         self.receipt.segments_removed = swept.removed + shm::sweep_job(&self.job.to_string());
         self.receipt.segments_unclaimed = swept.unclaimed;
@@ -512,8 +512,8 @@ impl Ranks {
 
 /// When to look for MPI from now on; never, where one rank is all there is or the user does not
 /// care.
-fn looks(wanted: bool) -> Vec<Instant> {
+fn mpi_checks(wanted: bool) -> Vec<Instant> {
     let now = Instant::now();
-    let looks = singleton::LOOK_AT.iter().rev().map(|&after| now + after);
-    looks.filter(|_| wanted).collect()
+    let mpi_checks = singleton::CHECK_AFTER.iter().rev().map(|&after| now + after);
+    mpi_checks.filter(|_| wanted).collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::cleanup::workspace::Workspace;
 use crate::network::horovod::LOOPBACK;
-use crate::network::oob::ports::{self, HeldPort};
+use crate::network::oob::ports::{self, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, nccl};
 use crate::ranks::singleton;
@@ -41,7 +41,7 @@ pub(crate) struct Prepared {
     pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
     /// Ports nobody else can take until these are dropped.
-    pub(crate) held_ports: Vec<HeldPort>,
+    pub(crate) held_ports: Vec<ReservedPort>,
     /// For this node's children in the tree.
     pub(crate) listeners: Vec<TcpListener>,
 }
@@ -85,12 +85,12 @@ pub(crate) fn prepare(
         match prepare_program(job, application, files, node) {
             Ok((program, found)) => {
                 programs.push(program);
-                add_new(&mut notices, found);
+                extend_unique(&mut notices, found);
             }
-            Err(found) => add_new(&mut problems, found),
+            Err(found) => extend_unique(&mut problems, found),
         }
     }
-    match take_ports(job) {
+    match reserve_ports(job) {
         Ok((held_ports, listeners)) if problems.is_empty() => {
             Ok(Prepared { programs, notices, held_ports, listeners })
         }
@@ -102,7 +102,7 @@ pub(crate) fn prepare(
 }
 
 /// What several applications have in common is said once.
-fn add_new<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
+fn extend_unique<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
     for one in found {
         if !all.contains(&one) {
             all.push(one);
@@ -131,8 +131,8 @@ fn prepare_program(
     let directory =
         working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
-    let path =
-        find_program(&argv, &search_path, &directory).and_then(|path| check_singleton(job, path));
+    let path = find_program(&argv, &search_path, &directory)
+        .and_then(|path| refuse_unserved_mpi(job, path));
     let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
     let script = application.script.as_ref().filter(is_here);
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
@@ -146,17 +146,17 @@ fn prepare_program(
 }
 
 /// Ports for what the ranks will listen on, and listeners for the tree.
-fn take_ports(job: &Job) -> Result<(Vec<HeldPort>, Vec<TcpListener>), Problem> {
+fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Problem> {
     let plan = &job.oob;
     let alone = plan.nodes < 2;
     let addresses: &[IpAddr] = if alone { &[] } else { &plan.addresses };
     // Ranks listen on all addresses of their node at once, and Horovod's find their store here.
     let loopback: &[IpAddr] = if ports::is_here(LOOPBACK) { &[LOOPBACK] } else { &[] };
     let all = [addresses, loopback].concat();
-    let hold = |_| HeldPort::take(plan.ports, job.id, &all);
-    let master = job.master_port.map(|port| HeldPort::take_this(port, &all)).transpose()?;
+    let hold = |_| ReservedPort::reserve(plan.ports, job.id, &all);
+    let master = job.master_port.map(|port| ReservedPort::reserve_port(port, &all)).transpose()?;
     let others = job.held_ports.saturating_sub(u32::from(master.is_some()));
-    let mut held: Vec<HeldPort> = master.into_iter().collect();
+    let mut held: Vec<ReservedPort> = master.into_iter().collect();
     for number in 0..others {
         held.push(hold(number)?);
     }
@@ -224,11 +224,11 @@ fn find_program(
 }
 
 /// Refuses a program that is linked with MPI when several ranks would each be alone.
-fn check_singleton(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
+fn refuse_unserved_mpi(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
     if job.singleton != Singleton::Error || job.world_size < 2 {
         return Ok(program);
     }
-    match singleton::of_program(&program) {
+    match singleton::linked_mpi(&program) {
         None => Ok(program),
         Some(Unserved { library, needs, .. }) => {
             Err(Problem::Singleton { program, library, needs })
@@ -309,7 +309,7 @@ impl JobFiles {
     }
 
     /// Whether every file has arrived.
-    pub(crate) fn complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.received == self.files.len()
     }
 

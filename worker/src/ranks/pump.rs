@@ -1,6 +1,6 @@
 //! From a rank's pipe to the channel: whole lines, in order, every byte.
 
-use crate::network::outbox::{Outbox, Pen};
+use crate::network::outbox::{Outbox, WriterTurn};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,18 +10,18 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// An unfinished line is sent on after this long, so that a prompt or a progress bar is seen.
-const UNFINISHED: Duration = Duration::from_millis(200);
+const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
-/// A writer in the middle of a long line that stays silent this long gives the pen to others; the
+/// A writer in the middle of a long line that stays silent this long gives the turn to others; the
 /// launcher's patience is the same.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Nothing to read for this long, and nobody of the job left to write: the stream has ended.
-const ABANDONED: Duration = Duration::from_millis(50);
+const ABANDONED_AFTER: Duration = Duration::from_millis(50);
 
 /// A stream of a rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source {
+pub(crate) struct RankStream {
     pub(crate) rank: Rank,
     pub(crate) stream: Stream,
     /// What is sent of it says when it was read.
@@ -33,7 +33,7 @@ pub(crate) struct Source {
 /// `abandoned` turns true when no process of the job is left: what the pipe holds then is all that
 /// will ever be in it, even if somebody outside the job keeps it open.
 pub(crate) async fn pump(
-    Source { rank, stream, stamped }: Source,
+    RankStream { rank, stream, stamped }: RankStream,
     mut pipe: pipe::Receiver,
     outbox: Outbox,
     mut abandoned: watch::Receiver<bool>,
@@ -43,11 +43,11 @@ pub(crate) async fn pump(
     let mut stamp = None;
     let mut open = true;
     // Kept from the first frame of a long line to its last.
-    let mut pen: Option<Pen> = None;
+    let mut turn: Option<WriterTurn> = None;
     // Until when what is in the buffer may wait for the end of its line.
     let mut due = None;
     while open {
-        let until = due.or_else(|| pen.is_some().then(|| Instant::now() + PATIENCE));
+        let until = due.or_else(|| turn.is_some().then(|| Instant::now() + TURN_TIMEOUT));
         let more = read_more(&mut pipe, &mut buffer, &mut abandoned);
         let read = match until {
             Some(until) => timeout_at(until, more).await.unwrap_or(Read::Paused),
@@ -58,24 +58,24 @@ pub(crate) async fn pump(
             stamp = now();
         }
         if read == Read::Paused && buffer.is_empty() {
-            pen = None;
+            turn = None;
         }
         while let Some(length) = ready(&buffer, read) {
             let data = take(&mut buffer, length);
             let goes_on = data.last() != Some(&b'\n');
-            let is_long = length == MAX_OUTPUT || pen.is_some();
-            let held = match pen.take() {
-                Some(pen) => pen,
-                None => outbox.pen().await,
+            let is_long = length == MAX_OUTPUT || turn.is_some();
+            let held = match turn.take() {
+                Some(turn) => turn,
+                None => outbox.writer_turn().await,
             };
             if !outbox.output((rank, stream), stamp, data).await {
                 return discard(pipe).await;
             }
-            pen = (is_long && goes_on).then_some(held);
+            turn = (is_long && goes_on).then_some(held);
             due = None;
         }
         if !buffer.is_empty() {
-            due = due.or_else(|| Some(Instant::now() + UNFINISHED));
+            due = due.or_else(|| Some(Instant::now() + FLUSH_AFTER));
         }
         buffer.reserve_exact(MAX_OUTPUT - buffer.len());
     }
@@ -104,7 +104,7 @@ async fn read_more(
     let silence = async {
         // The sender lives as long as the ranks are watched.
         let _ = abandoned.wait_for(|&abandoned| abandoned).await;
-        tokio::time::sleep(ABANDONED).await;
+        tokio::time::sleep(ABANDONED_AFTER).await;
     };
     tokio::select! {
         biased;

@@ -1,6 +1,6 @@
 //! Files that are made for ranks when they start, and go when the job is over.
 
-use crate::say::complain;
+use crate::console::errln;
 use rlaunch_bootstrap::job::RankFile;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -37,7 +37,7 @@ impl RankFiles {
         for path in std::mem::take(&mut self.written) {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    complain!("rlaunch-worker: cannot remove {}: {error}", path.display());
+                    errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
                 }
                 _ => {}
             }

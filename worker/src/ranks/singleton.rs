@@ -10,26 +10,26 @@ use std::path::Path;
 use std::time::Duration;
 
 /// When running ranks are looked at, after their start: libraries are loaded late by Python.
-pub(crate) const LOOK_AT: [Duration; 3] =
+pub(crate) const CHECK_AFTER: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
 /// MPI that this program's own file asks for, before it is started.
-pub(crate) fn of_program(program: &Path) -> Option<Unserved> {
+pub(crate) fn linked_mpi(program: &Path) -> Option<Unserved> {
     let library = elf::needed(program).into_iter().find(|name| is_mpi(name))?;
-    Some(Unserved { needs: needs(&library), library, linked: true })
+    Some(Unserved { needs: needed_server(&library), library, linked: true })
 }
 
 /// MPI that a process of the job has loaded by now.
-pub(crate) fn among_processes() -> Option<(Pid, Unserved)> {
-    processes::descendants(None).into_iter().find_map(|pid| Some((pid, of_process(pid)?)))
+pub(crate) fn find_in_processes() -> Option<(Pid, Unserved)> {
+    processes::descendants(None).into_iter().find_map(|pid| Some((pid, loaded_mpi(pid)?)))
 }
 
-fn of_process(pid: Pid) -> Option<Unserved> {
+fn loaded_mpi(pid: Pid) -> Option<Unserved> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let mut names = maps.lines().filter_map(|line| line.rsplit_once('/').map(|(_, name)| name));
     let library = names.find(|name| is_mpi(name))?.to_owned();
-    let linked = of_program(Path::new(&format!("/proc/{pid}/exe"))).is_some();
-    Some(Unserved { needs: needs(&library), library, linked })
+    let linked = linked_mpi(Path::new(&format!("/proc/{pid}/exe"))).is_some();
+    Some(Unserved { needs: needed_server(&library), library, linked })
 }
 
 fn is_mpi(library: &str) -> bool {
@@ -38,7 +38,7 @@ fn is_mpi(library: &str) -> bool {
 
 /// Open MPI's library is `libmpi.so.40` since version 3 and 20 before; MPICH and what derives from
 /// it (Intel MPI, MVAPICH) have 12.
-fn needs(library: &str) -> String {
+fn needed_server(library: &str) -> String {
     let open_mpi = [".40", ".20"].iter().any(|version| library.contains(&format!(".so{version}")));
     if open_mpi { "PMIx" } else { "PMI" }.to_owned()
 }
@@ -51,13 +51,13 @@ mod tests {
     fn mpi_libraries_are_known_by_name() {
         assert!(is_mpi("libmpi.so.40.30.4") && is_mpi("libmpich.so.12") && is_mpi("libmpi.so.12"));
         assert!(!is_mpi("libmpifort.so.12") && !is_mpi("libc.so.6"));
-        assert_eq!(needs("libmpi.so.40.30.4"), "PMIx");
-        assert_eq!(needs("libmpich.so.12.2.2"), "PMI");
-        assert_eq!(needs("libmpi.so.12"), "PMI");
+        assert_eq!(needed_server("libmpi.so.40.30.4"), "PMIx");
+        assert_eq!(needed_server("libmpich.so.12.2.2"), "PMI");
+        assert_eq!(needed_server("libmpi.so.12"), "PMI");
     }
 
     #[test]
     fn a_shell_is_no_mpi_program() {
-        assert!(of_program(Path::new("/bin/sh")).is_none());
+        assert!(linked_mpi(Path::new("/bin/sh")).is_none());
     }
 }

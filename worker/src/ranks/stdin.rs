@@ -16,69 +16,69 @@ use tokio::task::JoinSet;
 pub(crate) struct Stdin {
     outbox: Outbox,
     /// By reader; empty once all has been said.
-    parts: Vec<mpsc::UnboundedSender<Arc<Part>>>,
+    chunks: Vec<mpsc::UnboundedSender<Arc<Chunk>>>,
     /// Held by each reader: the last to go says so.
-    open: Option<Arc<Open>>,
+    open: Option<Arc<OpenReaders>>,
     readers: JoinSet<()>,
 }
 
 impl Stdin {
     pub(crate) fn new(outbox: &Outbox) -> Stdin {
-        Stdin { outbox: outbox.clone(), parts: Vec::new(), open: None, readers: JoinSet::new() }
+        Stdin { outbox: outbox.clone(), chunks: Vec::new(), open: None, readers: JoinSet::new() }
     }
 
     /// A rank reads it at the other end of this pipe. `None` when it could not be started.
     pub(crate) fn add(&mut self, pipe: Option<pipe::Sender>) {
-        let open = self.open.get_or_insert_with(|| Arc::new(Open(self.outbox.clone())));
+        let open = self.open.get_or_insert_with(|| Arc::new(OpenReaders(self.outbox.clone())));
         if let Some(pipe) = pipe {
-            let (sender, parts) = mpsc::unbounded_channel();
-            self.parts.push(sender);
-            self.readers.spawn(pass_on(pipe, parts, open.clone()));
+            let (sender, chunks) = mpsc::unbounded_channel();
+            self.chunks.push(sender);
+            self.readers.spawn(pass_on(pipe, chunks, open.clone()));
         }
     }
 
     /// Every reader has been added: lets the launcher begin.
     pub(crate) fn begin(&mut self) {
-        if self.open.is_some() && !self.parts.is_empty() {
+        if self.open.is_some() && !self.chunks.is_empty() {
             self.outbox.send(&FromAgent::StdinCredit(STDIN_WINDOW));
         }
         self.open = None;
     }
 
-    /// The next part, or the end.
-    pub(crate) fn take(&mut self, data: Vec<u8>) {
+    /// The next chunk, or the end.
+    pub(crate) fn push(&mut self, data: Vec<u8>) {
         if data.is_empty() {
-            self.parts.clear();
+            self.chunks.clear();
             return;
         }
-        let part = Arc::new(Part { data, outbox: self.outbox.clone() });
+        let chunk = Arc::new(Chunk { data, outbox: self.outbox.clone() });
         // To one that reads no more it goes in vain.
-        self.parts.retain(|reader| reader.send(part.clone()).is_ok());
+        self.chunks.retain(|reader| reader.send(chunk.clone()).is_ok());
     }
 
     /// The ranks are over: lets go of what none of them has taken.
     pub(crate) async fn shut_down(&mut self) {
-        self.parts.clear();
+        self.chunks.clear();
         self.readers.shutdown().await;
     }
 }
 
 /// Bytes that several ranks read. When the last has them, the launcher may send as many.
-struct Part {
+struct Chunk {
     data: Vec<u8>,
     outbox: Outbox,
 }
 
-impl Drop for Part {
+impl Drop for Chunk {
     fn drop(&mut self) {
         self.outbox.send(&FromAgent::StdinCredit(stdin_cost(self.data.len())));
     }
 }
 
 /// Says when nobody holds it any more.
-struct Open(Outbox);
+struct OpenReaders(Outbox);
 
-impl Drop for Open {
+impl Drop for OpenReaders {
     fn drop(&mut self) {
         self.0.send(&FromAgent::StdinClosed);
     }
@@ -87,11 +87,11 @@ impl Drop for Open {
 /// Writes until the end, or until the rank reads no more: the rest is not for it.
 async fn pass_on(
     mut pipe: pipe::Sender,
-    mut parts: mpsc::UnboundedReceiver<Arc<Part>>,
-    _open: Arc<Open>,
+    mut chunks: mpsc::UnboundedReceiver<Arc<Chunk>>,
+    _open: Arc<OpenReaders>,
 ) {
-    while let Some(part) = parts.recv().await {
-        if pipe.write_all(&part.data).await.is_err() {
+    while let Some(chunk) = chunks.recv().await {
+        if pipe.write_all(&chunk.data).await.is_err() {
             return;
         }
     }
@@ -131,15 +131,15 @@ mod tests {
         stdin.add(Some(slow_end));
         stdin.begin();
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
-        // More than a pipe holds, so that the second part waits for the slow one.
-        let part = vec![b'x'; 48 << 10];
+        // More than a pipe holds, so that the second chunk waits for the slow one.
+        let chunk = vec![b'x'; 48 << 10];
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();
             quick.read_to_end(&mut all).map(|_| all)
         });
-        stdin.take(part.clone());
-        stdin.take(part.clone());
-        let length = u32::try_from(part.len()).unwrap();
+        stdin.push(chunk.clone());
+        stdin.push(chunk.clone());
+        let length = u32::try_from(chunk.len()).unwrap();
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(length));
         let early = tokio::time::timeout(Duration::from_millis(50), queue.next_control()).await;
         assert!(early.is_err(), "credit for what nobody has taken");
@@ -148,9 +148,9 @@ mod tests {
             slow.read_to_end(&mut all).map(|_| all)
         });
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(length));
-        stdin.take(Vec::new());
+        stdin.push(Vec::new());
         assert_eq!(said(&mut queue).await, FromAgent::StdinClosed);
-        let expected = part.repeat(2);
+        let expected = chunk.repeat(2);
         assert!(reader.join().unwrap().unwrap() == expected);
         assert!(slow.join().unwrap().unwrap() == expected);
     }
@@ -163,15 +163,15 @@ mod tests {
         stdin.add(Some(end));
         stdin.begin();
         drop(reader);
-        let part = vec![b'x'; MAX_STDIN];
-        stdin.take(part.clone());
+        let chunk = vec![b'x'; MAX_STDIN];
+        stdin.push(chunk.clone());
         let first = said(&mut queue).await;
         assert_eq!(first, FromAgent::StdinCredit(STDIN_WINDOW));
-        let length = u32::try_from(part.len()).unwrap();
+        let length = u32::try_from(chunk.len()).unwrap();
         let mut rest = [said(&mut queue).await, said(&mut queue).await];
         rest.sort_by_key(|frame| *frame == FromAgent::StdinClosed);
         assert_eq!(rest, [FromAgent::StdinCredit(length), FromAgent::StdinClosed]);
-        stdin.take(part);
+        stdin.push(chunk);
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(length));
     }
 
@@ -183,7 +183,7 @@ mod tests {
         stdin.add(Some(end));
         stdin.begin();
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
-        stdin.take(b"x".to_vec());
+        stdin.push(b"x".to_vec());
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(1 << 10));
     }
 

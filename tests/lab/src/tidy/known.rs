@@ -170,10 +170,4 @@ pub(super) const KNOWN: &[Known] = &[
         ],
         "names to be told apart",
     ),
-    Known::to_mend(
-        Rule::TypeTwice,
-        "worker",
-        &[("Source", 2), ("Arriving", 2), ("Phase", 2), ("Incoming", 2)],
-        "names to be told apart",
-    ),
 ];

@@ -43,7 +43,7 @@ pub(super) const ORDERS: &[Order] = &[
     Order {
         krate: "worker",
         layers: &[
-            &[&["say"]],
+            &[&["console"]],
             &[&["node"]],
             &[&["cleanup"]],
             &[&["network"]],

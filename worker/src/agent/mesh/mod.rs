@@ -4,17 +4,18 @@
 //! Idle ──Prove──▶ Preparing ──▶ Gathering ──▶ Connecting ──▶ Waiting ──▶ Proving ──▶ Idle
 //! ```
 //!
-//! A node whose prover fails, or that has no paths, goes through the same meetings with nothing to
+//! A node whose prover fails, or that has no paths, goes through the same collectives with nothing to
 //! give, so that the others are not held up.
 
-pub(crate) mod file;
 mod prover;
+mod prover_file;
 
-use crate::network::frames::Arrival;
+use crate::console::errln;
+use crate::network::frames::FrameEvent;
 use crate::network::outbox::Outbox;
-use crate::say::complain;
 use nix::unistd::Pid;
 use prover::Prover;
+use prover_file::{Located, ProverDownload};
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
@@ -29,25 +30,25 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How much longer than it is given a step of the prover may take before it is given up: it has
+/// How much longer than it is blobs a step of the prover may take before it is blobs up: it has
 /// deadlines of its own, and knows better what it was that took so long. More than a standstill lasts
 /// that the prover leaves out and this process does not.
-const SLACK: Duration = Duration::from_secs(1);
+const STEP_SLACK: Duration = Duration::from_secs(1);
 /// Between two looks whether a step takes too long: what the prover takes for a standstill is one here
 /// as well.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A meeting that the mesh wants of all agents.
+/// A collective that the mesh wants of all agents.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct AgentCollective {
     pub(crate) kind: Kind,
     pub(crate) name: String,
     /// By local rank.
-    pub(crate) given: Vec<Vec<u8>>,
+    pub(crate) blobs: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RoundPhase {
     Idle,
     Preparing,
     Gathering,
@@ -57,11 +58,11 @@ enum Phase {
 }
 
 /// Where the prover is.
-enum Worker {
+enum ProverState {
     /// Nobody has said that there is anything to prove.
     Absent,
     /// Its file is on the way.
-    Arriving(file::Arriving),
+    Downloading(ProverDownload),
     Running(Prover),
     /// It cannot run, or has ended, and why.
     Failed(String),
@@ -69,12 +70,12 @@ enum Worker {
 
 /// The mesh as this node's agent sees it.
 pub(crate) struct Mesh {
-    worker: Worker,
-    phase: Phase,
+    prover: ProverState,
+    phase: RoundPhase,
     round: Option<Round>,
-    /// When the prover is given up.
+    /// When the prover is blobs up.
     deadline: Option<Deadline>,
-    meetings: VecDeque<Meeting>,
+    collectives: VecDeque<AgentCollective>,
     node: NodeId,
     world_size: u32,
     outbox: Outbox,
@@ -83,11 +84,11 @@ pub(crate) struct Mesh {
 impl Mesh {
     pub(crate) fn new(job: &Job, outbox: &Outbox) -> Mesh {
         Mesh {
-            worker: Worker::Absent,
-            phase: Phase::Idle,
+            prover: ProverState::Absent,
+            phase: RoundPhase::Idle,
             round: None,
             deadline: None,
-            meetings: VecDeque::new(),
+            collectives: VecDeque::new(),
             node: job.node,
             world_size: job.world_size,
             outbox: outbox.clone(),
@@ -96,45 +97,43 @@ impl Mesh {
 
     /// The launcher names the prover's file: starts it, or asks for it.
     pub(crate) fn on_file(&mut self, file: ProverFile) {
-        match file::Arriving::expect(file) {
-            Ok(file::Wanted::Here(path)) => self.start(&path),
-            Ok(file::Wanted::Missing(arriving)) => {
-                self.worker = Worker::Arriving(arriving);
+        match ProverDownload::locate(file) {
+            Ok(Located::Cached(path)) => self.start(&path),
+            Ok(Located::Missing(download)) => {
+                self.prover = ProverState::Downloading(download);
                 self.outbox.send(&FromAgent::WantsProver);
             }
-            Err(cause) => self.worker = Worker::Failed(cause),
+            Err(cause) => self.prover = ProverState::Failed(cause),
         }
     }
 
     /// More of that file.
     pub(crate) fn on_part(&mut self, part: &[u8]) {
-        let Worker::Arriving(arriving) = &mut self.worker else { return };
-        match arriving.receive(part) {
+        let ProverState::Downloading(download) = &mut self.prover else { return };
+        match download.receive(part) {
             Ok(None) => {}
             Ok(Some(path)) => self.start(&path),
-            Err(cause) => self.worker = Worker::Failed(cause),
+            Err(cause) => self.prover = ProverState::Failed(cause),
         }
     }
 
     fn start(&mut self, path: &Path) {
-        self.worker = match Prover::start(path, self.node) {
-            Ok(prover) => Worker::Running(prover),
-            Err(error) => Worker::Failed(format!("cannot start {}: {error}", path.display())),
+        self.prover = match Prover::start(path, self.node) {
+            Ok(prover) => ProverState::Running(prover),
+            Err(error) => ProverState::Failed(format!("cannot start {}: {error}", path.display())),
         };
     }
 
     /// The launcher wants these paths proved.
     pub(crate) fn prove(&mut self, round: Round) {
-        if self.phase != Phase::Idle {
+        if self.phase != RoundPhase::Idle {
             let number = round.number;
-            return complain!(
-                "rlaunch-worker: round {number} of the mesh before the last has ended"
-            );
+            return errln!("rlaunch-worker: round {number} of the mesh before the last has ended");
         }
-        self.phase = Phase::Preparing;
+        self.phase = RoundPhase::Preparing;
         self.deadline = Some(within(round.limits.connect_ms));
         let nothing_to_do = round.paths.is_empty();
-        let asked = !nothing_to_do && self.tell(&ToProver::Prove(round.clone()));
+        let asked = !nothing_to_do && self.send(&ToProver::Prove(round.clone()));
         self.round = Some(round);
         if !asked {
             self.gather(Vec::new());
@@ -144,77 +143,81 @@ impl Mesh {
     /// The launcher wants these paths watched, and no others kept.
     pub(crate) fn watch(&mut self, ids: Vec<u32>, beat_ms: u32) {
         if ids.is_empty() {
-            self.dismiss();
+            self.shutdown();
         } else {
-            self.tell(&ToProver::Watch { ids, beat_ms });
+            self.send(&ToProver::Watch { ids, beat_ms });
         }
     }
 
     /// Has the prover close everything and end: nothing is left to do for it.
-    pub(crate) fn dismiss(&mut self) {
-        if let Worker::Running(prover) = &mut self.worker {
-            prover.dismiss();
+    pub(crate) fn shutdown(&mut self) {
+        if let ProverState::Running(prover) = &mut self.prover {
+            prover.shutdown();
         }
     }
 
     /// Whether the prover runs and has been told.
-    fn tell(&mut self, message: &ToProver) -> bool {
-        let Worker::Running(prover) = &self.worker else { return false };
-        match prover.tell(message) {
+    fn send(&mut self, message: &ToProver) -> bool {
+        let ProverState::Running(prover) = &self.prover else { return false };
+        match prover.send(message) {
             Ok(()) => true,
             Err(cause) => {
-                self.worker = Worker::Failed(cause);
+                self.prover = ProverState::Failed(cause);
                 false
             }
         }
     }
 
-    /// A meeting to be held.
-    pub(crate) fn poll_meeting(&mut self) -> Option<Meeting> {
-        self.meetings.pop_front()
+    /// A collective to be held.
+    pub(crate) fn poll_collective(&mut self) -> Option<AgentCollective> {
+        self.collectives.pop_front()
     }
 
-    /// Every agent has come to the last meeting.
-    pub(crate) fn met(&mut self, answer: Answer) {
+    /// Every agent has come to the last collective.
+    pub(crate) fn on_collective_done(&mut self, answer: Answer) {
         match (self.phase, answer) {
-            (Phase::Gathering, Answer::Gathered(payload)) => {
+            (RoundPhase::Gathering, Answer::Gathered(payload)) => {
                 let blobs = Gathered(payload).by_rank(self.world_size);
-                let blobs = blobs.inspect_err(|error| complain!("rlaunch-worker: mesh: {error}"));
+                let blobs = blobs.inspect_err(|error| errln!("rlaunch-worker: mesh: {error}"));
                 self.connect(blobs.unwrap_or_default().iter().map(|blob| blob.to_vec()).collect());
             }
-            (Phase::Waiting, Answer::Done) => self.go(),
-            (Phase::Gathering | Phase::Waiting, other) => {
+            (RoundPhase::Waiting, Answer::Done) => self.go(),
+            (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
                 self.fail(Step::Exchange, &format!("the agents did not meet: {other:?}"));
             }
             _ => {}
         }
     }
 
-    fn meet(&mut self, phase: Phase, kind: Kind, given: Vec<Vec<u8>>) {
+    fn start_collective(&mut self, phase: RoundPhase, kind: Kind, blobs: Vec<Vec<u8>>) {
         let Some(round) = &self.round else { return };
         let (number, two_alone) = (round.number, round.through_launcher);
         self.phase = phase;
         self.deadline = None;
         if two_alone {
-            self.outbox.send(&FromAgent::Meets { round: number, given });
+            self.outbox.send(&FromAgent::Meets { round: number, given: blobs });
             return;
         }
-        self.meetings.push_back(Meeting { kind, name: format!("rlaunch: mesh {number}"), given });
+        self.collectives.push_back(AgentCollective {
+            kind,
+            name: format!("rlaunch: mesh {number}"),
+            blobs,
+        });
     }
 
-    fn gather(&mut self, given: Vec<Vec<u8>>) {
-        self.meet(Phase::Gathering, Kind::Gather, given);
+    fn gather(&mut self, blobs: Vec<Vec<u8>>) {
+        self.start_collective(RoundPhase::Gathering, Kind::Gather, blobs);
     }
 
     fn wait(&mut self) {
-        self.meet(Phase::Waiting, Kind::Barrier, Vec::new());
+        self.start_collective(RoundPhase::Waiting, Kind::Barrier, Vec::new());
     }
 
     /// The other end of a path that is proved anew has come as far.
-    pub(crate) fn met_other(&mut self, given: Vec<Vec<u8>>) {
+    pub(crate) fn on_peer_ready(&mut self, blobs: Vec<Vec<u8>>) {
         match self.phase {
-            Phase::Gathering => self.connect(given),
-            Phase::Waiting => self.go(),
+            RoundPhase::Gathering => self.connect(blobs),
+            RoundPhase::Waiting => self.go(),
             _ => {}
         }
     }
@@ -227,8 +230,8 @@ impl Mesh {
             Endpoints::decode(blob).is_ok_and(|endpoints| peers.contains(&endpoints.node))
         });
         self.deadline = Some(within(round.limits.connect_ms));
-        self.phase = Phase::Connecting;
-        if peers.is_empty() || !self.tell(&ToProver::Connect(told)) {
+        self.phase = RoundPhase::Connecting;
+        if peers.is_empty() || !self.send(&ToProver::Connect(told)) {
             self.wait();
         }
     }
@@ -237,8 +240,8 @@ impl Mesh {
         let Some(round) = &self.round else { return };
         let limits = round.limits;
         self.deadline = Some(within(limits.token_ms + limits.block_ms));
-        self.phase = Phase::Proving;
-        if round.paths.is_empty() || !self.tell(&ToProver::Go) {
+        self.phase = RoundPhase::Proving;
+        if round.paths.is_empty() || !self.send(&ToProver::Go) {
             let cause = self.cause();
             self.fail(Step::Prepare, &cause);
         }
@@ -246,10 +249,12 @@ impl Mesh {
 
     /// Why there is no prover.
     fn cause(&self) -> String {
-        match &self.worker {
-            Worker::Failed(cause) => cause.clone(),
-            Worker::Absent | Worker::Arriving(_) => "the prover did not arrive".to_owned(),
-            Worker::Running(_) => "the prover did not answer".to_owned(),
+        match &self.prover {
+            ProverState::Failed(cause) => cause.clone(),
+            ProverState::Absent | ProverState::Downloading(_) => {
+                "the prover did not arrive".to_owned()
+            }
+            ProverState::Running(_) => "the prover did not answer".to_owned(),
         }
     }
 
@@ -265,15 +270,15 @@ impl Mesh {
     }
 
     fn report(&mut self, outcomes: Vec<Outcome>, cost: Cost) {
-        self.phase = Phase::Idle;
+        self.phase = RoundPhase::Idle;
         self.deadline = None;
         if let Some(round) = self.round.take() {
             self.outbox.send(&FromAgent::Proved { round: round.number, outcomes, cost });
         }
     }
 
-    /// Waits for the prover, or for the time at which it is given up. Safe to cancel.
-    pub(crate) async fn next(&mut self) -> Arrival<FromProver> {
+    /// Waits for the prover, or for the time at which it is blobs up. Safe to cancel.
+    pub(crate) async fn next(&mut self) -> FrameEvent<FromProver> {
         let deadline = &mut self.deadline;
         let late = async {
             let Some(deadline) = deadline else { return std::future::pending().await };
@@ -284,69 +289,71 @@ impl Mesh {
                 }
             }
         };
-        let heard = async {
-            match &mut self.worker {
-                Worker::Running(prover) => prover.hear().await,
+        let event = async {
+            match &mut self.prover {
+                ProverState::Running(prover) => prover.next_event().await,
                 _ => std::future::pending().await,
             }
         };
         tokio::select! {
-            heard = heard => heard,
-            () = late => Arrival::Gone("it did not answer in time".to_owned()),
+            event = event => event,
+            () = late => FrameEvent::Closed("it did not answer in time".to_owned()),
         }
     }
 
     /// The prover said something, or never will.
-    pub(crate) fn on_heard(&mut self, heard: Arrival<FromProver>) {
-        match (heard, self.phase) {
-            (Arrival::Message(FromProver::Prepared(parts)), Phase::Preparing) => self.gather(parts),
-            (Arrival::Message(FromProver::Connected), Phase::Connecting) => self.wait(),
-            (Arrival::Message(FromProver::Proved { outcomes, cost }), Phase::Proving) => {
+    pub(crate) fn on_prover(&mut self, event: FrameEvent<FromProver>) {
+        match (event, self.phase) {
+            (FrameEvent::Message(FromProver::Prepared(parts)), RoundPhase::Preparing) => {
+                self.gather(parts);
+            }
+            (FrameEvent::Message(FromProver::Connected), RoundPhase::Connecting) => self.wait(),
+            (FrameEvent::Message(FromProver::Proved { outcomes, cost }), RoundPhase::Proving) => {
                 self.report(outcomes, cost);
             }
-            (Arrival::Message(FromProver::Watching(watched)), _) => {
+            (FrameEvent::Message(FromProver::Watching(watched)), _) => {
                 self.outbox.send(&FromAgent::PathWatched(watched));
             }
-            (Arrival::Message(_), _) => self.on_gone("it spoke out of turn"),
-            (Arrival::Gone(how), _) => self.on_gone(&how),
+            (FrameEvent::Message(_), _) => self.on_prover_gone("it spoke out of turn"),
+            (FrameEvent::Closed(how), _) => self.on_prover_gone(&how),
         }
     }
 
     /// Goes on without the prover.
-    fn on_gone(&mut self, how: &str) {
-        if let Worker::Running(prover) = &mut self.worker {
+    fn on_prover_gone(&mut self, how: &str) {
+        if let ProverState::Running(prover) = &mut self.prover {
             prover.kill();
         }
-        complain!("rlaunch-worker: rlaunch-prover: {how}");
-        self.worker = Worker::Failed(format!("rlaunch-prover: {how}"));
+        errln!("rlaunch-worker: rlaunch-prover: {how}");
+        self.prover = ProverState::Failed(format!("rlaunch-prover: {how}"));
         match self.phase {
-            Phase::Preparing => self.gather(Vec::new()),
-            Phase::Connecting => self.wait(),
-            Phase::Proving => {
+            RoundPhase::Preparing => self.gather(Vec::new()),
+            RoundPhase::Connecting => self.wait(),
+            RoundPhase::Proving => {
                 let cause = self.cause();
                 self.fail(Step::Token, &cause);
             }
-            Phase::Idle | Phase::Gathering | Phase::Waiting => {}
+            RoundPhase::Idle | RoundPhase::Gathering | RoundPhase::Waiting => {}
         }
     }
 
     /// The prover's process, while it lives.
     pub(crate) fn pid(&self) -> Option<Pid> {
-        match &self.worker {
-            Worker::Running(prover) => Some(prover.pid()),
+        match &self.prover {
+            ProverState::Running(prover) => Some(prover.pid()),
             _ => None,
         }
     }
 
     /// Ends the prover and waits for it.
     pub(crate) async fn end(self) {
-        if let Worker::Running(prover) = self.worker {
+        if let ProverState::Running(prover) = self.prover {
             prover.end().await;
         }
     }
 }
 
 fn within(limit_ms: u32) -> Deadline {
-    let limit = Duration::from_millis(limit_ms.into()) + SLACK;
-    Deadline::after(limit, Instant::now()).often(LOOK)
+    let limit = Duration::from_millis(limit_ms.into()) + STEP_SLACK;
+    Deadline::after(limit, Instant::now()).often(CHECK_INTERVAL)
 }

@@ -1,6 +1,6 @@
 //! The prover's process, and the frames between it and the agent.
 
-use crate::network::frames::{self, Arrival};
+use crate::network::frames::{self, FrameEvent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::NodeId;
@@ -17,19 +17,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 /// How long it may take to end once nobody speaks to it any more.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How much of what it says is kept, in bytes.
-const MOST_WORDS: usize = 1024;
+const MAX_STDERR: usize = 1024;
 
 /// A running prover.
 pub(crate) struct Prover {
     pid: Pid,
     /// `None` once it was dismissed.
     commands: Option<mpsc::UnboundedSender<Vec<u8>>>,
-    answers: mpsc::Receiver<Arrival<FromProver>>,
+    answers: mpsc::Receiver<FrameEvent<FromProver>>,
     /// What it said last on stderr, once it has ended.
-    last_words: oneshot::Receiver<String>,
+    stderr_tail: oneshot::Receiver<String>,
     /// How its end was noticed.
     gone: Option<String>,
 }
@@ -48,13 +48,13 @@ impl Prover {
         let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
         let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
         let (commands, queue) = mpsc::unbounded_channel();
-        let (words, last_words) = oneshot::channel();
+        let (tail, stderr_tail) = oneshot::channel();
         let (answer, answers) = mpsc::channel(16);
         tokio::spawn(write_all(queue, pipe::Sender::from_owned_fd(stdin)?));
         tokio::spawn(frames::read_all(pipe::Receiver::from_owned_fd(stdout)?, Vec::new(), answer));
-        tokio::spawn(keep_last_line(pipe::Receiver::from_owned_fd(stderr)?, words));
+        tokio::spawn(read_last_line(pipe::Receiver::from_owned_fd(stderr)?, tail));
         let pid = Pid::from_raw(child.id().cast_signed());
-        Ok(Prover { pid, commands: Some(commands), answers, last_words, gone: None })
+        Ok(Prover { pid, commands: Some(commands), answers, stderr_tail, gone: None })
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -62,33 +62,35 @@ impl Prover {
     }
 
     /// Sends a message; fails with a sentence where it does not fit a frame or nobody reads it.
-    pub(crate) fn tell(&self, message: &ToProver) -> Result<(), String> {
+    pub(crate) fn send(&self, message: &ToProver) -> Result<(), String> {
         let frame = control::encode(message).map_err(|error| error.to_string())?;
         let sent = self.commands.as_ref().is_some_and(|commands| commands.send(frame).is_ok());
         if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
     }
 
     /// Gives what it says next, or how it ended if it was not dismissed. Safe to cancel.
-    pub(crate) async fn hear(&mut self) -> Arrival<FromProver> {
+    pub(crate) async fn next_event(&mut self) -> FrameEvent<FromProver> {
         if self.gone.is_none() {
             match self.answers.recv().await {
-                Some(Arrival::Gone(_)) if self.commands.is_none() => std::future::pending().await,
-                Some(Arrival::Gone(how)) => self.gone = Some(how),
+                Some(FrameEvent::Closed(_)) if self.commands.is_none() => {
+                    return std::future::pending().await;
+                }
+                Some(FrameEvent::Closed(how)) => self.gone = Some(how),
                 Some(message) => return message,
                 // Its end has been told.
                 None => std::future::pending().await,
             }
         }
-        let words = timeout(LAST_WORDS, &mut self.last_words).await;
+        let tail = timeout(EXIT_TIMEOUT, &mut self.stderr_tail).await;
         let how = self.gone.take().unwrap_or_default();
-        match words {
-            Ok(Ok(words)) if !words.is_empty() => Arrival::Gone(format!("{how}: {words}")),
-            _ => Arrival::Gone(how),
+        match tail {
+            Ok(Ok(tail)) if !tail.is_empty() => FrameEvent::Closed(format!("{how}: {tail}")),
+            _ => FrameEvent::Closed(how),
         }
     }
 
     /// Has it close everything and end.
-    pub(crate) fn dismiss(&mut self) {
+    pub(crate) fn shutdown(&mut self) {
         self.commands = None;
     }
 
@@ -99,9 +101,9 @@ impl Prover {
 
     /// Ends it, and waits until its stdout says that it has.
     pub(crate) async fn end(mut self) {
-        self.dismiss();
+        self.shutdown();
         let gone = async { while self.answers.recv().await.is_some() {} };
-        if timeout(LAST_WORDS, gone).await.is_err() {
+        if timeout(EXIT_TIMEOUT, gone).await.is_err() {
             self.kill();
         }
     }
@@ -117,17 +119,17 @@ async fn write_all(mut queue: mpsc::UnboundedReceiver<Vec<u8>>, mut stdin: pipe:
 }
 
 /// Reads to the end, and tells the last line that has anything in it.
-async fn keep_last_line(mut stderr: pipe::Receiver, words: oneshot::Sender<String>) {
+async fn read_last_line(mut stderr: pipe::Receiver, tail: oneshot::Sender<String>) {
     let mut text = Vec::new();
     let mut part = [0; 1024];
     while let Ok(length @ 1..) = stderr.read(&mut part).await {
         text.extend_from_slice(&part[..length]);
-        text.drain(..text.len().saturating_sub(MOST_WORDS));
+        text.drain(..text.len().saturating_sub(MAX_STDERR));
     }
     let text = String::from_utf8_lossy(&text);
     let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
     // Nobody wants to know at the end of the job.
-    let _ = words.send(last.unwrap_or_default().to_owned());
+    let _ = tail.send(last.unwrap_or_default().to_owned());
 }
 
 #[cfg(test)]
@@ -145,11 +147,11 @@ mod tests {
             .unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let heard = runtime.block_on(async {
+        let event = runtime.block_on(async {
             let mut prover = Prover::start(&path, NodeId(3)).unwrap();
-            prover.hear().await
+            prover.next_event().await
         });
-        let Arrival::Gone(how) = heard else { panic!("{heard:?}") };
+        let FrameEvent::Closed(how) = event else { panic!("{event:?}") };
         assert_eq!(how, "it has ended: no GLIBC_2.34 here");
     }
 }

@@ -1,10 +1,10 @@
 //! The way to the parent: every pair of addresses is tried until one has carried a connection in
 //! both directions.
 
-use super::accept::Backs;
-use super::edge::{Proved, tune};
+use super::accept::ReturnConnections;
+use super::edge::{ProvedConnection, tune};
+use super::negotiation::{Negotiation, NegotiationError, Nonce, SetupMessage};
 use super::ports;
-use super::talk::{Nonce, Talk, TalkError, Word};
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::rendezvous::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
@@ -22,31 +22,31 @@ pub(super) const STAGGER: Duration = Duration::from_millis(200);
 
 /// Who dials, and by what it is known.
 #[derive(Clone)]
-pub(crate) struct Dialling {
+pub(crate) struct EdgeContext {
     pub(crate) secret: Secret,
     pub(crate) job: JobId,
     pub(crate) me: NodeId,
     /// Own listeners.
     pub(crate) listeners: Vec<SocketAddr>,
-    pub(crate) backs: Backs,
+    pub(crate) returns: ReturnConnections,
     /// How long a neighbour may be silent.
     pub(crate) silence: Duration,
     /// [`STAGGER`].
     pub(crate) stagger: Duration,
-    /// [`super::accept::PATIENCE`], with strangers.
+    /// [`super::accept::AUTH_TIMEOUT`], with strangers.
     pub(crate) patience: Duration,
 }
 
 /// How the way to the parent ended.
-pub(crate) struct Outcome {
-    pub(crate) edge: Option<Proved>,
+pub(crate) struct DialOutcome {
+    pub(crate) edge: Option<ProvedConnection>,
     pub(crate) failed: Vec<Attempt>,
 }
 
-impl Dialling {
+impl EdgeContext {
     /// Tries until there is an edge or the time is up. Who stood still meanwhile tries again: answers
     /// may have come, and the parent may have given up as well.
-    pub(crate) async fn join(self, parent: &ParentPeer) -> Outcome {
+    pub(crate) async fn join(self, parent: &ParentPeer) -> DialOutcome {
         loop {
             let deadline = Instant::now() + EDGE_TIMEOUT;
             let outcome = self.try_all(parent, deadline).await;
@@ -56,16 +56,16 @@ impl Dialling {
         }
     }
 
-    async fn try_all(&self, parent: &ParentPeer, deadline: Instant) -> Outcome {
-        let mut outcomes: Vec<Progress> = Vec::new();
-        let mut running: JoinSet<(usize, Result<Talk, AttemptOutcome>)> = JoinSet::new();
+    async fn try_all(&self, parent: &ParentPeer, deadline: Instant) -> DialOutcome {
+        let mut outcomes: Vec<AttemptProgress> = Vec::new();
+        let mut running: JoinSet<(usize, Result<Negotiation, AttemptOutcome>)> = JoinSet::new();
         let mut next_at = Instant::now();
         loop {
             if running.is_empty() || Instant::now() >= next_at {
                 match parent.pairs.get(outcomes.len()).copied() {
                     Some((local, remote)) => {
                         let (this, parent, index) = (self.clone(), parent.node, outcomes.len());
-                        let progress = Progress::default();
+                        let progress = AttemptProgress::default();
                         outcomes.push(progress.clone());
                         running.spawn(async move {
                             let pair = (local, remote);
@@ -78,7 +78,7 @@ impl Dialling {
                 }
             }
             tokio::select! {
-                Some(Ok((index, tried))) = running.join_next() => match take(tried, deadline).await {
+                Some(Ok((index, tried))) = running.join_next() => match accept_edge(tried, deadline).await {
                     Ok(edge) => {
                         // Who began later is only slower; who began earlier has not answered.
                         outcomes.truncate(index);
@@ -99,10 +99,11 @@ impl Dialling {
         parent: NodeId,
         (local, remote): (IpAddr, SocketAddr),
         deadline: Instant,
-        progress: &Progress,
-    ) -> Result<Talk, AttemptOutcome> {
-        let mut talk = match timeout_at(deadline, self.connect(parent, local, remote)).await {
-            Ok(Ok(talk)) => talk,
+        progress: &AttemptProgress,
+    ) -> Result<Negotiation, AttemptOutcome> {
+        let mut negotiation = match timeout_at(deadline, self.connect(parent, local, remote)).await
+        {
+            Ok(Ok(negotiation)) => negotiation,
             Ok(Err(error)) => return Err(outcome_of(&error)),
             Err(_) => return Err(AttemptOutcome::NoAnswer),
         };
@@ -111,17 +112,17 @@ impl Dialling {
             return Err(AttemptOutcome::System(format!("nothing listens on {local}")));
         };
         let nonce: Nonce = uuid::Uuid::new_v4().into_bytes();
-        let arrived = self.backs.expect(nonce);
+        let arrived = self.returns.expect(nonce);
         let proof = async {
-            talk.say(&Word::Offer { listener, nonce }).await?;
+            negotiation.send(&SetupMessage::ConnectBack { listener, nonce }).await?;
             let _ = progress.offered.set(listener);
             tokio::select! {
                 _ = arrived => Ok(true),
-                word = talk.hear() => word.map(|_| false),
+                word = negotiation.receive() => word.map(|_| false),
             }
         };
         match timeout_at(deadline, proof).await {
-            Ok(Ok(true)) => Ok(talk),
+            Ok(Ok(true)) => Ok(negotiation),
             Ok(Err(error)) => Err(outcome_of(&error)),
             Ok(Ok(false)) | Err(_) => Err(AttemptOutcome::NoWayBack(listener)),
         }
@@ -132,8 +133,8 @@ impl Dialling {
         parent: NodeId,
         local: IpAddr,
         remote: SocketAddr,
-    ) -> Result<Talk, TalkError> {
-        let mut tcp = ports::dialling(local)?.connect(remote).await?;
+    ) -> Result<Negotiation, NegotiationError> {
+        let mut tcp = ports::outgoing_socket(local)?.connect(remote).await?;
         tune(&tcp, self.silence)?;
         let parties = Parties { job: self.job, from: self.me, to: parent };
         let (mut dialler, first) = Dialler::start(&self.secret, parties)?;
@@ -142,11 +143,11 @@ impl Dialling {
         loop {
             let length = tcp.read(&mut buffer).await?;
             if length == 0 {
-                return Err(TalkError::Ended);
+                return Err(NegotiationError::Ended);
             }
             dialler = match dialler.receive(&buffer[..length])? {
                 Step::More(dialler) => dialler,
-                Step::Done(done) => return Talk::begin(tcp, done).await,
+                Step::Done(done) => return Negotiation::begin(tcp, done).await,
             };
         }
     }
@@ -154,14 +155,14 @@ impl Dialling {
 
 /// Tells the parent that this is the edge. Only one try is told so, however many are proved at
 /// once: the parent goes by the first that it hears.
-async fn take(
-    tried: Result<Talk, AttemptOutcome>,
+async fn accept_edge(
+    tried: Result<Negotiation, AttemptOutcome>,
     deadline: Instant,
-) -> Result<Proved, AttemptOutcome> {
-    let mut talk = tried?;
+) -> Result<ProvedConnection, AttemptOutcome> {
+    let mut negotiation = tried?;
     let taken = async {
-        talk.say(&Word::Take).await?;
-        Proved::new(talk.parties.to, talk)
+        negotiation.send(&SetupMessage::Accept).await?;
+        ProvedConnection::new(negotiation.parties.to, negotiation)
     };
     match timeout_at(deadline, taken).await {
         Ok(taken) => taken.map_err(|error| outcome_of(&error)),
@@ -171,13 +172,13 @@ async fn take(
 
 /// How far a try has come. Clones share it.
 #[derive(Clone, Debug, Default)]
-struct Progress {
+struct AttemptProgress {
     /// The parent was reached; it is to connect back to this listener.
     offered: Arc<OnceLock<SocketAddr>>,
     ended: Arc<OnceLock<AttemptOutcome>>,
 }
 
-impl Progress {
+impl AttemptProgress {
     /// Why it did not succeed; one that is still open waits for an answer.
     fn outcome(&self) -> AttemptOutcome {
         let waiting = || match self.offered.get() {
@@ -189,23 +190,29 @@ impl Progress {
 }
 
 /// `edge`, and what became of the first pairs.
-fn outcome(edge: Option<Proved>, parent: &ParentPeer, tried: &[Progress]) -> Outcome {
+fn outcome(
+    edge: Option<ProvedConnection>,
+    parent: &ParentPeer,
+    tried: &[AttemptProgress],
+) -> DialOutcome {
     let attempts = parent.pairs.iter().zip(tried);
     let failed = attempts.map(|(&(local, remote), progress)| Attempt {
         local,
         remote,
         outcome: progress.outcome(),
     });
-    Outcome { edge, failed: failed.collect() }
+    DialOutcome { edge, failed: failed.collect() }
 }
 
-fn outcome_of(error: &TalkError) -> AttemptOutcome {
+fn outcome_of(error: &NegotiationError) -> AttemptOutcome {
     match error {
-        TalkError::Secure(SecureError::Noise(_)) => AttemptOutcome::System(error.to_string()),
-        TalkError::Secure(error) => AttemptOutcome::Stranger(error.to_string()),
-        TalkError::Ended => AttemptOutcome::Stranger("the connection ended".to_owned()),
-        TalkError::Wire(error) => AttemptOutcome::Stranger(error.to_string()),
-        TalkError::Io(error) => match error.kind() {
+        NegotiationError::Secure(SecureError::Noise(_)) => {
+            AttemptOutcome::System(error.to_string())
+        }
+        NegotiationError::Secure(error) => AttemptOutcome::Stranger(error.to_string()),
+        NegotiationError::Ended => AttemptOutcome::Stranger("the connection ended".to_owned()),
+        NegotiationError::Wire(error) => AttemptOutcome::Stranger(error.to_string()),
+        NegotiationError::Io(error) => match error.kind() {
             io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
             io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
             // As an agent lets a stranger go.

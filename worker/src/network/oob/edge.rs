@@ -1,6 +1,6 @@
 //! An edge made of a TCP connection: frames of the tree, encrypted, in both directions.
 
-use super::talk::{Talk, TalkError};
+use super::negotiation::{Negotiation, NegotiationError};
 use bytes::Bytes;
 use nix::sys::socket::{setsockopt, sockopt};
 use rlaunch_bootstrap::deadline::Deadline;
@@ -24,14 +24,14 @@ const WRITE_AT_ONCE: usize = 256 << 10;
 
 /// What comes from an edge.
 #[derive(Debug)]
-pub(crate) enum FromEdge {
+pub(crate) enum EdgeEvent {
     Frame(Frame),
     /// It broke, and how that was noticed. Nothing follows.
     Broke(String),
 }
 
 /// A connection that was proved both ways and carries nothing yet.
-pub(crate) struct Proved {
+pub(crate) struct ProvedConnection {
     pub(crate) peer: NodeId,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
@@ -40,33 +40,36 @@ pub(crate) struct Proved {
     rest: Vec<u8>,
 }
 
-impl Proved {
-    pub(super) fn new(peer: NodeId, talk: Talk) -> Result<Proved, TalkError> {
-        let (local, remote) = talk.addresses()?;
-        let (tcp, stream, rest) = talk.into_parts();
-        Ok(Proved { peer, local, remote, tcp, stream, rest })
+impl ProvedConnection {
+    pub(super) fn new(
+        peer: NodeId,
+        negotiation: Negotiation,
+    ) -> Result<ProvedConnection, NegotiationError> {
+        let (local, remote) = negotiation.addresses()?;
+        let (tcp, stream, rest) = negotiation.into_parts();
+        Ok(ProvedConnection { peer, local, remote, tcp, stream, rest })
     }
 
     /// Starts to carry frames, until the peer has been silent for so long. What comes goes to
-    /// `arrivals`, marked with the peer.
-    pub(crate) fn carry(
+    /// `events`, marked with the peer.
+    pub(crate) fn into_edge(
         self,
         payload_limit: usize,
         silence: Duration,
-        arrivals: mpsc::UnboundedSender<(NodeId, FromEdge)>,
+        events: mpsc::UnboundedSender<(NodeId, EdgeEvent)>,
     ) -> Edge {
         let (reading, writing) = self.tcp.into_split();
         let stream = Arc::new(Mutex::new(self.stream));
         let (frames, queue) = mpsc::unbounded_channel();
         let mut decoder = Decoder::new(payload_limit);
         decoder.push(&self.rest);
-        let incoming = Incoming { reading, stream: stream.clone(), decoder, silence };
+        let edge_reader = EdgeReader { reading, stream: stream.clone(), decoder, silence };
         let peer = self.peer;
         let mut reader = JoinSet::new();
         reader.spawn(async move {
-            let how = incoming.read_all(peer, &arrivals).await;
+            let how = edge_reader.read_all(peer, &events).await;
             // Nobody listens any more once the agent is leaving.
-            let _ = arrivals.send((peer, FromEdge::Broke(how)));
+            let _ = events.send((peer, EdgeEvent::Broke(how)));
         });
         let writer = tokio::spawn(write_all(writing, stream, queue));
         Edge { frames, _reader: reader, writer }
@@ -99,19 +102,19 @@ impl Edge {
     }
 }
 
-struct Incoming {
+struct EdgeReader {
     reading: OwnedReadHalf,
     stream: Arc<Mutex<SecureStream>>,
     decoder: Decoder<Head>,
     silence: Duration,
 }
 
-impl Incoming {
+impl EdgeReader {
     /// Reads until the edge breaks, and says how it did.
     async fn read_all(
         mut self,
         peer: NodeId,
-        arrivals: &mpsc::UnboundedSender<(NodeId, FromEdge)>,
+        events: &mpsc::UnboundedSender<(NodeId, EdgeEvent)>,
     ) -> String {
         let mut buffer = vec![0; 64 << 10];
         let mut plain = Vec::new();
@@ -120,7 +123,7 @@ impl Incoming {
                 match self.decoder.next_frame() {
                     Ok(Some((head, payload))) => {
                         let frame = Frame { head, payload: payload.into() };
-                        if arrivals.send((peer, FromEdge::Frame(frame))).is_err() {
+                        if events.send((peer, EdgeEvent::Frame(frame))).is_err() {
                             return "closing".to_owned();
                         }
                     }

@@ -12,7 +12,7 @@ const BACKLOG: u32 = 1024;
 
 /// The ports of `range`, from a place that differs from job to job and from node to node, so that
 /// those who start together on one host rarely meet.
-fn in_turn(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
+fn candidates(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
     let count = range.count();
     let start = range.place(job) + salt % count;
     (0..count).map(move |step| range.first + ((start + step) % count) as u16)
@@ -23,7 +23,7 @@ fn socket(address: IpAddr) -> io::Result<TcpSocket> {
 }
 
 /// Binds a port that connections of earlier jobs may linger at; one that listens keeps it.
-fn bind_again(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
+fn bind_reusing(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     let socket = socket(address)?;
     socket.set_reuseaddr(true)?;
     socket.bind(SocketAddr::new(address, port))?;
@@ -51,7 +51,7 @@ fn listener(address: IpAddr, port: u16) -> io::Result<TcpListener> {
 }
 
 /// A socket bound to `local`, with whatever port, to dial from.
-pub(super) fn dialling(local: IpAddr) -> io::Result<TcpSocket> {
+pub(super) fn outgoing_socket(local: IpAddr) -> io::Result<TcpSocket> {
     let socket = socket(local)?;
     socket.bind(SocketAddr::new(local, 0))?;
     Ok(socket)
@@ -66,7 +66,7 @@ pub(crate) fn listen(
 ) -> Result<Vec<TcpListener>, Problem> {
     let mut listeners = Vec::with_capacity(addresses.len());
     for &address in addresses {
-        let bound = in_turn(range, job, salt).map(|port| listener(address, port));
+        let bound = candidates(range, job, salt).map(|port| listener(address, port));
         let mut refused = None;
         let mut taken = false;
         for attempt in bound {
@@ -101,26 +101,26 @@ pub(crate) fn listen(
 /// A free TCP port, bound on the node's addresses and not listening, so that nobody else takes it
 /// before rank 0 does.
 #[derive(Debug)]
-pub(crate) struct HeldPort {
+pub(crate) struct ReservedPort {
     pub(crate) port: u16,
     held: Vec<TcpSocket>,
 }
 
-impl HeldPort {
+impl ReservedPort {
     /// Takes the first port of `range` that is free on every one of `addresses`. Where there is none,
     /// it takes one that ended connections linger at: strangers can leave those at any port that was
     /// listened on, and nearly all servers bind such a port as well.
-    pub(crate) fn take(
+    pub(crate) fn reserve(
         range: PortRange,
         job: JobId,
         addresses: &[IpAddr],
-    ) -> Result<HeldPort, Problem> {
-        for bind in [bind, bind_again] {
-            for port in in_turn(range, job, 0) {
+    ) -> Result<ReservedPort, Problem> {
+        for bind in [bind, bind_reusing] {
+            for port in candidates(range, job, 0) {
                 let held: io::Result<Vec<TcpSocket>> =
                     addresses.iter().map(|&address| bind(address, port)).collect();
                 match held {
-                    Ok(held) => return Ok(HeldPort { port, held }),
+                    Ok(held) => return Ok(ReservedPort { port, held }),
                     Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                     Err(error) => {
                         let operation = format!("bind port {port}");
@@ -134,10 +134,10 @@ impl HeldPort {
 
     /// Takes this port on every one of `addresses`. The job before may have used it: its connections,
     /// which linger in the kernel, are in nobody's way.
-    pub(crate) fn take_this(port: u16, addresses: &[IpAddr]) -> Result<HeldPort, Problem> {
-        let held = addresses.iter().map(|&address| bind_again(address, port)).collect();
+    pub(crate) fn reserve_port(port: u16, addresses: &[IpAddr]) -> Result<ReservedPort, Problem> {
+        let held = addresses.iter().map(|&address| bind_reusing(address, port)).collect();
         match held {
-            Ok(held) => Ok(HeldPort { port, held }),
+            Ok(held) => Ok(ReservedPort { port, held }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 Err(Problem::PortTaken { port })
             }
@@ -171,11 +171,11 @@ mod tests {
 
     #[test]
     fn two_held_ports_differ() {
-        let first = HeldPort::take(RANGE, JobId(7), &[HERE]).unwrap();
-        let second = HeldPort::take(RANGE, JobId(7), &[HERE]).unwrap();
+        let first = ReservedPort::reserve(RANGE, JobId(7), &[HERE]).unwrap();
+        let second = ReservedPort::reserve(RANGE, JobId(7), &[HERE]).unwrap();
         assert_ne!(first.port, second.port);
         let one = PortRange { first: first.port, last: first.port };
-        let none = HeldPort::take(one, JobId(0), &[HERE]).unwrap_err();
+        let none = ReservedPort::reserve(one, JobId(0), &[HERE]).unwrap_err();
         assert_eq!(none, Problem::NoPort { range: one });
     }
 
@@ -183,14 +183,14 @@ mod tests {
     async fn a_port_that_the_user_chose_is_taken_unless_somebody_listens() {
         let first = listen(&[HERE], RANGE, JobId(15), 0).unwrap();
         let port = first[0].local_addr().unwrap().port();
-        let taken = HeldPort::take_this(port, &[HERE]).unwrap_err();
+        let taken = ReservedPort::reserve_port(port, &[HERE]).unwrap_err();
         assert_eq!(taken, Problem::PortTaken { port });
         // A connection whose end the kernel remembers.
         let caller = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
         let (called, _) = first[0].accept().await.unwrap();
         drop(called);
         drop((caller, first));
-        assert_eq!(HeldPort::take_this(port, &[HERE]).unwrap().port, port);
+        assert_eq!(ReservedPort::reserve_port(port, &[HERE]).unwrap().port, port);
     }
 
     #[tokio::test]
@@ -230,12 +230,12 @@ mod tests {
         drop((caller, first));
         assert!(bind(HERE, address.port()).is_err(), "nothing lingers");
         let one = PortRange { first: address.port(), last: address.port() };
-        assert_eq!(HeldPort::take(one, JobId(16), &[HERE]).unwrap().port, address.port());
+        assert_eq!(ReservedPort::reserve(one, JobId(16), &[HERE]).unwrap().port, address.port());
     }
 
     #[tokio::test]
     async fn a_held_port_is_not_listened_on() {
-        let held = HeldPort::take(RANGE, JobId(13), &[HERE]).unwrap();
+        let held = ReservedPort::reserve(RANGE, JobId(13), &[HERE]).unwrap();
         let one = PortRange { first: held.port, last: held.port };
         assert_eq!(listen(&[HERE], one, JobId(13), 0).unwrap_err(), Problem::NoPort { range: one });
     }
@@ -243,11 +243,11 @@ mod tests {
     #[tokio::test]
     async fn a_held_port_can_be_listened_on_by_its_holder() {
         let other = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
-        let held = HeldPort::take(RANGE, JobId(14), &[HERE, other]).unwrap();
+        let held = ReservedPort::reserve(RANGE, JobId(14), &[HERE, other]).unwrap();
         let address = SocketAddr::new(other, held.port);
         let listener = held.listen(other).unwrap();
         assert_eq!(listener.local_addr().unwrap(), address);
-        let held = HeldPort::take(RANGE, JobId(15), &[HERE]).unwrap();
+        let held = ReservedPort::reserve(RANGE, JobId(15), &[HERE]).unwrap();
         assert!(held.listen(other).is_err());
     }
 

@@ -1,10 +1,10 @@
 //! Nodes that join over loopback, and strangers that knock meanwhile.
 
-use super::accept::{self, Backs, PATIENCE};
-use super::dial::{Dialling, Outcome, STAGGER};
-use super::edge::{FromEdge, Proved};
+use super::accept::{self, AUTH_TIMEOUT, ReturnConnections};
+use super::dial::{DialOutcome, EdgeContext, STAGGER};
+use super::edge::{EdgeEvent, ProvedConnection};
+use super::negotiation::{Negotiation, Nonce, RETURN_MAGIC, SetupMessage};
 use super::ports;
-use super::talk::{BACK_MAGIC, Nonce, Talk, Word};
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::job::PortRange;
@@ -37,25 +37,25 @@ fn here(last: u8) -> IpAddr {
 
 /// One node of the tree.
 struct Member {
-    dialling: Dialling,
-    proved: mpsc::UnboundedReceiver<Proved>,
+    dialling: EdgeContext,
+    proved: mpsc::UnboundedReceiver<ProvedConnection>,
     doors: JoinSet<()>,
 }
 
 impl Member {
     fn new(me: NodeId, addresses: &[u8], children: &[NodeId]) -> Member {
-        Member::patient(me, addresses, children, PATIENCE)
+        Member::patient(me, addresses, children, AUTH_TIMEOUT)
     }
 
     fn patient(me: NodeId, addresses: &[u8], children: &[NodeId], patience: Duration) -> Member {
         let addresses: Vec<IpAddr> = addresses.iter().map(|&last| here(last)).collect();
         let listeners = ports::listen(&addresses, RANGE, JOB, me.0).unwrap();
-        let dialling = Dialling {
+        let dialling = EdgeContext {
             secret: secret(),
             job: JOB,
             me,
             listeners: listeners.iter().map(|l| l.local_addr().unwrap()).collect(),
-            backs: Backs::default(),
+            returns: ReturnConnections::default(),
             silence: EDGE_TIMEOUT,
             stagger: STAGGER,
             patience,
@@ -73,17 +73,17 @@ impl Member {
         self.dialling.listeners[index]
     }
 
-    async fn join(&self, pairs: &[(u8, SocketAddr)]) -> Outcome {
+    async fn join(&self, pairs: &[(u8, SocketAddr)]) -> DialOutcome {
         let pairs = pairs.iter().map(|&(local, remote)| (here(local), remote)).collect();
         self.dialling.clone().join(&ParentPeer { node: ROOT, pairs }).await
     }
 
-    async fn child(&mut self) -> Proved {
+    async fn child(&mut self) -> ProvedConnection {
         timeout(LONG, self.proved.recv()).await.unwrap().unwrap()
     }
 }
 
-fn outcomes(outcome: &Outcome) -> Vec<AttemptOutcome> {
+fn outcomes(outcome: &DialOutcome) -> Vec<AttemptOutcome> {
     outcome.failed.iter().map(|attempt| attempt.outcome.clone()).collect()
 }
 
@@ -124,20 +124,20 @@ async fn three_nodes_join_and_frames_go_both_ways() {
 
         let (to_child, mut from_parent) = mpsc::unbounded_channel();
         let (to_parent, mut from_child) = mpsc::unbounded_channel();
-        let mine = mine.carry(1 << 20, EDGE_TIMEOUT, to_child);
-        let parents = parents.carry(1 << 20, EDGE_TIMEOUT, to_parent);
+        let mine = mine.into_edge(1 << 20, EDGE_TIMEOUT, to_child);
+        let parents = parents.into_edge(1 << 20, EDGE_TIMEOUT, to_parent);
         mine.send(Head::Leaving.into());
         parents.send(Head::Leaving.into());
         for (arrivals, peer) in [(&mut from_parent, ROOT), (&mut from_child, id)] {
             let (from, what) = timeout(LONG, arrivals.recv()).await.unwrap().unwrap();
             assert_eq!(from, peer);
-            assert!(matches!(what, FromEdge::Frame(f) if f.head == Head::Leaving));
+            assert!(matches!(what, EdgeEvent::Frame(f) if f.head == Head::Leaving));
         }
         // The edge is closed: the other end notices.
         mine.finish().await;
         drop(parents);
         let broke = timeout(LONG, from_parent.recv()).await.unwrap();
-        assert!(matches!(broke, None | Some((ROOT, FromEdge::Broke(_)))), "{broke:?}");
+        assert!(matches!(broke, None | Some((ROOT, EdgeEvent::Broke(_)))), "{broke:?}");
     }
 }
 
@@ -222,7 +222,7 @@ fn strangers_words() -> Vec<Vec<u8>> {
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };
     let (_, known) = Dialler::start(&secret(), parties).unwrap();
     let (_, unknown) = Dialler::start(&Secret::from_bytes([9; 32]), parties).unwrap();
-    let mut back = BACK_MAGIC.to_vec();
+    let mut back = RETURN_MAGIC.to_vec();
     back.extend_from_slice(&Nonce::default());
     vec![
         Vec::new(),
@@ -299,7 +299,7 @@ async fn a_crowd_of_silent_strangers_keeps_no_child_out() {
 }
 
 /// The parent's end of a handshake up to the child's offer.
-async fn hear_offer(listener: &TcpListener) -> (Talk, SocketAddr, Nonce) {
+async fn hear_offer(listener: &TcpListener) -> (Negotiation, SocketAddr, Nonce) {
     let (mut tcp, _) = listener.accept().await.unwrap();
     let mut waiting = Listener::new(secret(), JOB, ROOT);
     let mut buffer = [0; 4096];
@@ -311,9 +311,9 @@ async fn hear_offer(listener: &TcpListener) -> (Talk, SocketAddr, Nonce) {
             Step::Done(done) => break done,
         }
     };
-    let mut talk = Talk::begin(tcp, done).await.unwrap();
-    match talk.hear().await.unwrap() {
-        Word::Offer { listener, nonce } => (talk, listener, nonce),
+    let mut negotiation = Negotiation::begin(tcp, done).await.unwrap();
+    match negotiation.receive().await.unwrap() {
+        SetupMessage::ConnectBack { listener, nonce } => (negotiation, listener, nonce),
         other => panic!("{other:?}"),
     }
 }
@@ -328,27 +328,27 @@ async fn of_two_pairs_proved_at_once_one_is_taken() {
     let child = Member::new(CHILD, &[2], &[]);
     let acting = async {
         let mut talks = Vec::new();
-        let mut backs = Vec::new();
+        let mut returns = Vec::new();
         for parent in &parents {
-            let (talk, listener, nonce) = hear_offer(parent).await;
+            let (negotiation, listener, nonce) = hear_offer(parent).await;
             let mut back = TcpStream::connect(listener).await.unwrap();
-            back.write_all(BACK_MAGIC).await.unwrap();
-            talks.push(talk);
-            backs.push((back, nonce));
+            back.write_all(RETURN_MAGIC).await.unwrap();
+            talks.push(negotiation);
+            returns.push((back, nonce));
         }
         // The child has heard the beginnings; both ends come in one breath.
         until_all_wait().await;
-        for (back, nonce) in &backs {
+        for (back, nonce) in &returns {
             assert_eq!(back.try_write(nonce).unwrap(), nonce.len());
         }
-        (talks, backs)
+        (talks, returns)
     };
     let (outcome, (talks, _backs)) = tokio::join!(child.join(&pairs), acting);
     let edge = outcome.edge.unwrap();
     let mut taken = Vec::new();
-    for (mut talk, (_, remote)) in talks.into_iter().zip(pairs) {
-        let word = timeout(LONG, talk.hear()).await.unwrap();
-        if matches!(word, Ok(Word::Take)) {
+    for (mut negotiation, (_, remote)) in talks.into_iter().zip(pairs) {
+        let word = timeout(LONG, negotiation.receive()).await.unwrap();
+        if matches!(word, Ok(SetupMessage::Accept)) {
             taken.push(remote);
         }
     }

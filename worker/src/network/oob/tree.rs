@@ -1,13 +1,13 @@
 //! This node in the tree: carries what the node machine wants said over edges, or through the
 //! launcher where there is no edge, and hands it what comes.
 
-use super::accept::{self, Backs, PATIENCE};
-use super::dial::{Dialling, Outcome, STAGGER};
-use super::edge::{Edge, FromEdge, Proved};
-use crate::network::horovod::{Backroom, Door};
+use super::accept::{self, AUTH_TIMEOUT, ReturnConnections};
+use super::dial::{DialOutcome, EdgeContext, STAGGER};
+use super::edge::{Edge, EdgeEvent, ProvedConnection};
+use crate::console::errln;
+use crate::network::horovod::{HorovodProxy, HorovodStore};
 use crate::network::outbox::Outbox;
 use crate::network::services::Services;
-use crate::say::complain;
 use bytes::Bytes;
 use nix::time::{ClockId, clock_gettime};
 use rlaunch_bootstrap::client::events;
@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// How long the last frames may take to be written.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What carries the frames between this node and a neighbour.
 enum Carrier {
@@ -62,23 +62,23 @@ pub(crate) struct Tree {
     outbox: Outbox,
     services: Services,
     /// The way of this node's ranks to Horovod's store.
-    door: Door,
+    horovod: HorovodProxy,
     /// That store, which the root's agent has.
-    store: Backroom,
-    from_edges: mpsc::UnboundedReceiver<(NodeId, FromEdge)>,
-    to_self: mpsc::UnboundedSender<(NodeId, FromEdge)>,
-    children: mpsc::UnboundedReceiver<Proved>,
-    dialling: JoinSet<Outcome>,
+    store: HorovodStore,
+    from_edges: mpsc::UnboundedReceiver<(NodeId, EdgeEvent)>,
+    to_self: mpsc::UnboundedSender<(NodeId, EdgeEvent)>,
+    children: mpsc::UnboundedReceiver<ProvedConnection>,
+    dialling: JoinSet<DialOutcome>,
     parent: Option<NodeId>,
-    doors: JoinSet<()>,
+    listeners_open: JoinSet<()>,
     beat: Interval,
     ranks: Vec<Rank>,
-    news: VecDeque<News>,
+    events: VecDeque<TreeEvent>,
 }
 
 /// What the agent itself has waited for.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum TreeEvent {
     /// The rank table has come.
     Table(Payload),
     /// Every agent has met: see [`Tree::meet`].
@@ -86,12 +86,12 @@ pub(crate) enum News {
 }
 
 /// By which calls of the agent are told from those of ranks, whose connections are counted from 0.
-const OWN: ClientId = ClientId(u64::MAX);
+const AGENT_CLIENT: ClientId = ClientId(u64::MAX);
 /// And those of Horovod's ranks.
-const HOROVOD: ClientId = ClientId(u64::MAX - 1);
+const HOROVOD_CLIENT: ClientId = ClientId(u64::MAX - 1);
 
 impl Tree {
-    /// Opens the doors for the children and sets out for the parent, if there is one.
+    /// Opens the listeners_open for the children and sets out for the parent, if there is one.
     pub(crate) fn join(
         job: &Job,
         listeners: Vec<TcpListener>,
@@ -103,21 +103,21 @@ impl Tree {
         let node = Node::new(job.node, shape, job.ranks.iter().map(|spec| spec.rank));
         let (to_self, from_edges) = mpsc::unbounded_channel();
         let (proved, children) = mpsc::unbounded_channel();
-        let dialling = Dialling {
+        let dialling = EdgeContext {
             secret: job.oob.secret.clone(),
             job: job.id,
             me: job.node,
             listeners: listeners.iter().filter_map(|l| l.local_addr().ok()).collect(),
-            backs: Backs::default(),
+            returns: ReturnConnections::default(),
             silence: job.silence(),
             stagger: STAGGER,
-            patience: PATIENCE,
+            patience: AUTH_TIMEOUT,
         };
         let expected: Vec<NodeId> = shape.children(job.node).collect();
-        let mut doors = JoinSet::new();
+        let mut listeners_open = JoinSet::new();
         for listener in listeners {
             let (expected, proved) = (expected.clone(), proved.clone());
-            doors.spawn(accept::accept_all(listener, expected, dialling.clone(), proved));
+            listeners_open.spawn(accept::accept_all(listener, expected, dialling.clone(), proved));
         }
         let neighbours = shape.parent(job.node).into_iter().chain(expected);
         let fresh = || Neighbour { link: Link::default(), carrier: Carrier::Awaited };
@@ -129,17 +129,17 @@ impl Tree {
             silence: job.silence(),
             outbox: outbox.clone(),
             services,
-            door: Door::absent(),
-            store: Backroom::default(),
+            horovod: HorovodProxy::absent(),
+            store: HorovodStore::default(),
             from_edges,
             to_self,
             children,
             dialling: JoinSet::new(),
             parent: shape.parent(job.node),
-            doors,
+            listeners_open,
             beat: beats(),
             ranks: job.ranks.iter().map(|spec| spec.rank).collect(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
         };
         if let Some(parent) = parent {
             tree.dialling.spawn(async move { dialling.join(&parent).await });
@@ -148,7 +148,7 @@ impl Tree {
     }
 
     /// Waits for something to happen and sees to it. Safe to cancel.
-    pub(crate) async fn turn(&mut self) {
+    pub(crate) async fn run_once(&mut self) {
         let left = self.node.poll_timeout().map(|due| due.since(now()));
         let timer = async {
             match left {
@@ -158,14 +158,14 @@ impl Tree {
         };
         tokio::select! {
             Some((peer, what)) = self.from_edges.recv() => match what {
-                FromEdge::Frame(frame) => self.take_frame(peer, frame),
-                FromEdge::Broke(how) => self.on_broken(peer, &how),
+                EdgeEvent::Frame(frame) => self.take_frame(peer, frame),
+                EdgeEvent::Broke(how) => self.on_broken(peer, &how),
             },
             Some(proved) = self.children.recv() => self.on_child(proved),
             Some(Ok(outcome)) = self.dialling.join_next() => self.on_dialled(outcome),
-            input = self.services.next() => self.hand(input),
-            (request, question) = self.door.next() => {
-                self.hand(Input::Ask(CallId { client: HOROVOD, request }, question));
+            input = self.services.next() => self.handle_input(input),
+            (request, question) = self.horovod.next() => {
+                self.handle_input(Input::Ask(CallId { client: HOROVOD_CLIENT, request }, question));
             }
             _ = self.beat.tick() => {
                 for neighbour in self.neighbours.values_mut() {
@@ -174,36 +174,36 @@ impl Tree {
             }
             () = timer => self.node.handle_timeout(now()),
         }
-        self.settle();
+        self.flush_outputs();
     }
 
-    /// Carries what ranks ask of Horovod's store through this door.
-    pub(crate) fn serve_horovod(&mut self, door: Door) {
-        self.door = door;
+    /// Carries what ranks ask of Horovod's store through this horovod.
+    pub(crate) fn serve_horovod(&mut self, horovod: HorovodProxy) {
+        self.horovod = horovod;
     }
 
     /// What has come for the agent itself.
-    pub(crate) fn poll_news(&mut self) -> Option<News> {
-        self.news.pop_front()
+    pub(crate) fn poll_event(&mut self) -> Option<TreeEvent> {
+        self.events.pop_front()
     }
 
     /// The launcher sent the rank table.
     pub(crate) fn table(&mut self, table: Vec<u8>) {
-        self.hand(Input::Table(table.into()));
-        self.settle();
+        self.handle_input(Input::Table(table.into()));
+        self.flush_outputs();
     }
 
     /// Meets every other agent, each in the names of its ranks; `given` is what these give, in their
-    /// order, and nothing where there is less. [`News::Met`] tells when everybody has come.
+    /// order, and nothing where there is less. [`TreeEvent::Met`] tells when everybody has come.
     pub(crate) fn meet(&mut self, kind: Kind, name: &str, given: &[Vec<u8>]) {
         let name: Arc<str> = name.into();
         let ranks = self.ranks.clone();
         for (request, rank) in (0..).zip(ranks) {
             let blob = given.get(request as usize).cloned().unwrap_or_default();
             let call = Call::Meet { kind, name: name.clone(), blob, timeout: None };
-            self.hand(Input::Call(rank, CallId { client: OWN, request }, call));
+            self.handle_input(Input::Call(rank, CallId { client: AGENT_CLIENT, request }, call));
         }
-        self.settle();
+        self.flush_outputs();
     }
 
     /// Tells this node's ranks what happened elsewhere.
@@ -213,13 +213,13 @@ impl Tree {
 
     /// A rank was started.
     pub(crate) fn rank_started(&mut self, rank: Rank, pid: u32) {
-        self.hand(Input::RankStarted(rank, pid));
+        self.handle_input(Input::RankStarted(rank, pid));
     }
 
     /// A rank ended.
     pub(crate) fn rank_ended(&mut self, rank: Rank, status: ExitStatus) {
-        self.hand(Input::RankEnded(rank, status));
-        self.settle();
+        self.handle_input(Input::RankEnded(rank, status));
+        self.flush_outputs();
     }
 
     /// The launcher carried bytes here from a neighbour.
@@ -247,7 +247,7 @@ impl Tree {
                 }
             }
         }
-        self.settle();
+        self.flush_outputs();
     }
 
     /// Whether other nodes reach one another through this one.
@@ -258,7 +258,7 @@ impl Tree {
     /// The job is over: calls that wait are answered, neighbours are told.
     pub(crate) async fn leave(mut self) {
         self.node.abandon("the job is over");
-        self.settle();
+        self.flush_outputs();
         let edges: Vec<Edge> = self
             .neighbours
             .into_values()
@@ -276,11 +276,11 @@ impl Tree {
             }
         };
         // Who does not read any more need not know.
-        let _ = tokio::time::timeout(LAST_WORDS, written).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, written).await;
         self.services.close().await;
     }
 
-    fn hand(&mut self, input: Input) {
+    fn handle_input(&mut self, input: Input) {
         let from = match &input {
             Input::Packet(from, _) => Some(*from),
             _ => None,
@@ -297,7 +297,7 @@ impl Tree {
             return;
         }
         match neighbour.link.receive(frame) {
-            Ok(Some(packet)) => self.hand(Input::Packet(from, packet)),
+            Ok(Some(packet)) => self.handle_input(Input::Packet(from, packet)),
             Ok(None) => {}
             Err(violation) => self.fail(from, &violation.to_string()),
         }
@@ -306,43 +306,43 @@ impl Tree {
     /// A neighbour is an agent of the same build and job: what it does wrong is a fault of
     /// rlaunch's own.
     fn fail(&mut self, from: NodeId, cause: &str) {
-        complain!("rlaunch-worker: node {from}: {cause}");
+        errln!("rlaunch-worker: node {from}: {cause}");
         let operation = format!("understand node {from}");
         self.outbox.send(&FromAgent::Failed { operation, cause: cause.to_owned() });
     }
 
-    fn on_child(&mut self, proved: Proved) {
+    fn on_child(&mut self, proved: ProvedConnection) {
         let peer = proved.peer;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if matches!(neighbour.carrier, Carrier::Awaited) {
-            let edge = proved.carry(self.payload_limit, self.silence, self.to_self.clone());
+            let edge = proved.into_edge(self.payload_limit, self.silence, self.to_self.clone());
             neighbour.carrier = Carrier::Tcp(edge);
             neighbour.link.carrier_up();
         }
-        self.close_doors();
+        self.close_listeners();
     }
 
-    fn on_dialled(&mut self, outcome: Outcome) {
+    fn on_dialled(&mut self, outcome: DialOutcome) {
         let Some(parent) = self.parent else { return };
-        let Outcome { edge, failed } = outcome;
+        let DialOutcome { edge, failed } = outcome;
         let addresses = edge.as_ref().map(|edge| (edge.local, edge.remote));
         self.outbox.send(&FromAgent::Edge(EdgeReport { edge: addresses, failed }));
         match (edge, self.neighbours.get_mut(&parent)) {
             (Some(proved), Some(neighbour)) => {
-                let edge = proved.carry(self.payload_limit, self.silence, self.to_self.clone());
+                let edge = proved.into_edge(self.payload_limit, self.silence, self.to_self.clone());
                 neighbour.carrier = Carrier::Tcp(edge);
                 neighbour.link.carrier_up();
             }
             _ => self.relay(parent),
         }
-        self.close_doors();
+        self.close_listeners();
     }
 
     /// Nobody else is expected.
-    fn close_doors(&mut self) {
+    fn close_listeners(&mut self) {
         let awaited = |n: &Neighbour| matches!(n.carrier, Carrier::Awaited);
         if !self.neighbours.values().any(awaited) {
-            self.doors.abort_all();
+            self.listeners_open.abort_all();
         }
     }
 
@@ -362,11 +362,11 @@ impl Tree {
             neighbour.carrier = Carrier::Relay(Decoder::new(self.payload_limit));
             neighbour.link.carrier_up();
         }
-        self.close_doors();
+        self.close_listeners();
     }
 
     /// Does what the machines want done.
-    fn settle(&mut self) {
+    fn flush_outputs(&mut self) {
         while let Some(output) = self.node.poll_output() {
             match output {
                 Output::Send(to, packet) => {
@@ -375,19 +375,19 @@ impl Tree {
                     }
                 }
                 // Every rank has its answer, and all of them say the same.
-                Output::Answer(CallId { client: OWN, request }, answer) => {
-                    self.news.extend((request == 0).then_some(News::Met(answer)));
+                Output::Answer(CallId { client: AGENT_CLIENT, request }, answer) => {
+                    self.events.extend((request == 0).then_some(TreeEvent::Met(answer)));
                 }
-                Output::Answer(CallId { client: HOROVOD, request }, answer) => {
-                    self.door.answer(request, answer);
+                Output::Answer(CallId { client: HOROVOD_CLIENT, request }, answer) => {
+                    self.horovod.answer(request, answer);
                 }
                 Output::Answer(id, answer) => self.services.answer(id, answer),
                 Output::Asked(request, question) => {
                     let answer = self.store.answer(&question);
-                    self.hand(Input::Told(request, answer));
+                    self.handle_input(Input::Told(request, answer));
                 }
-                Output::Table(table) => self.news.push_back(News::Table(table)),
-                Output::Tell(tidings) => self.outbox.send(&told(tidings)),
+                Output::Table(table) => self.events.push_back(TreeEvent::Table(table)),
+                Output::Tell(tidings) => self.outbox.send(&frame_for(tidings)),
             }
         }
         for (&peer, neighbour) in &mut self.neighbours {
@@ -405,7 +405,7 @@ impl Tree {
 fn send_relayed(outbox: &Outbox, to: NodeId, frame: &Frame) {
     let head = match encode_head(&frame.head, frame.payload.len()) {
         Ok(head) => Bytes::from(head),
-        Err(error) => return complain!("rlaunch-worker: {error}"),
+        Err(error) => return errln!("rlaunch-worker: {error}"),
     };
     for chunk in std::iter::once(&head).chain(frame.payload.chunks()) {
         for part in chunk.chunks(MAX_FILE_CHUNK) {
@@ -414,7 +414,7 @@ fn send_relayed(outbox: &Outbox, to: NodeId, frame: &Frame) {
     }
 }
 
-fn told(tidings: Tidings) -> FromAgent {
+fn frame_for(tidings: Tidings) -> FromAgent {
     match tidings {
         Tidings::TableEverywhere => FromAgent::TableEverywhere,
         Tidings::Aborted { by, text } => FromAgent::Aborted { by, text },

@@ -17,7 +17,7 @@ mod tests;
 
 pub(crate) use root::Root;
 
-use crate::say::complain;
+use crate::console::errln;
 use rlaunch_bootstrap::inventory::{Cpus, Inventory, Limits, System};
 use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
 use serde::Serialize;
@@ -102,7 +102,7 @@ pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
 /// Writes what [`read`] reads of this machine to stdout: files, and nothing of this process but its
 /// limits.
 pub(crate) fn capture() -> ExitCode {
-    let root = Root::watched();
+    let root = Root::recording_live();
     read(&root);
     write(&root.recording())
 }
@@ -116,7 +116,7 @@ fn write<T: Serialize>(message: &T) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain!("rlaunch-worker: cannot write the inventory: {error}");
+            errln!("rlaunch-worker: cannot write the inventory: {error}");
             ExitCode::FAILURE
         }
     }

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 /// `nvidia_nccl_cu12-2.27.5.dist-info`
 const WHEEL: &str = "nvidia_nccl_cu";
 const LIBRARY: &str = "libnccl.so.2";
-/// What the library says of itself, a number behind it.
+/// What the library says of itself, a number context it.
 const TEXT: &[u8] = b"NCCL version ";
 /// Its texts lie before its code, which is long.
 const SEARCHED: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
 /// The longest version, in bytes: `2.27.3+cuda12.9`.
 const LONGEST: usize = 32;
-/// Where loaders look, before and behind what their configuration says.
+/// Where loaders look, before and context what their configuration says.
 const SYSTEM: &[&str] = &[
     "/usr/local/cuda/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -58,7 +58,7 @@ fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
-/// Where this Python looks for packages, in its order: its own, those of this user, the system's.
+/// Where this Python reads for packages, in its order: its own, those of this user, the system's.
 fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = std::env::split_paths(loading.python_path).collect();
     let real = loading.program.canonicalize().ok();
@@ -111,18 +111,19 @@ fn of_library(path: &Path) -> Option<Library> {
         let name = real.file_name()?.to_str()?.strip_prefix("libnccl.so.")?;
         name.contains('.').then(|| name.to_owned())
     };
-    let version = version().or_else(|| said_in(&mut File::open(&real).ok()?.take(SEARCHED)))?;
+    let version =
+        version().or_else(|| version_in_file(&mut File::open(&real).ok()?.take(SEARCHED)))?;
     Some(Library { version, path: path.display().to_string() })
 }
 
 /// The version that a library says in its texts: `NCCL version 2.27.5+cuda12.9`.
-fn said_in(file: &mut impl Read) -> Option<String> {
+fn version_in_file(file: &mut impl Read) -> Option<String> {
     let mut window: Vec<u8> = Vec::new();
     let mut chunk = vec![0; CHUNK];
     loop {
         let length = file.read(&mut chunk).ok().filter(|length| *length > 0)?;
         window.extend_from_slice(&chunk[..length]);
-        if let Some(version) = found_in(&window) {
+        if let Some(version) = version_in(&window) {
             return Some(version);
         }
         // A text may begin in one chunk and end in the next.
@@ -131,14 +132,14 @@ fn said_in(file: &mut impl Read) -> Option<String> {
     }
 }
 
-fn found_in(window: &[u8]) -> Option<String> {
+fn version_in(window: &[u8]) -> Option<String> {
     let places = window.windows(TEXT.len()).enumerate().filter(|(_, bytes)| *bytes == TEXT);
-    places.map(|(at, _)| &window[at + TEXT.len()..]).find_map(|behind| {
+    places.map(|(at, _)| &window[at + TEXT.len()..]).find_map(|context| {
         let is_of_version = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
-        let digits = behind.iter().take(LONGEST).take_while(is_of_version).count();
-        let text = std::str::from_utf8(&behind[..digits]).ok()?;
+        let digits = context.iter().take(LONGEST).take_while(is_of_version).count();
+        let text = std::str::from_utf8(&context[..digits]).ok()?;
         // At the window's end there may be more of it.
-        let is_whole = text.split('.').count() >= 3 && behind.len() > digits;
+        let is_whole = text.split('.').count() >= 3 && context.len() > digits;
         is_whole.then(|| text.trim_end_matches('.').to_owned())
     })
 }

@@ -99,7 +99,7 @@ pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
         netdev.map(|netdev| netdev.name.clone())
     };
     let is_wanted = |route: &Route| !route.destination.is_multicast();
-    let lines = root.said(ROUTES, || {
+    let lines = root.socket_lines(ROUTES, || {
         let routes = netlink::routes(name_of).into_iter().filter(is_wanted);
         routes.map(|route| route.to_string()).collect()
     });
@@ -108,7 +108,7 @@ pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
 
 /// By interface: addresses and prefixes.
 fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
-    let lines = root.said(ADDRESSES, || {
+    let lines = root.socket_lines(ADDRESSES, || {
         let entries = getifaddrs().into_iter().flatten();
         let line = |entry: nix::ifaddrs::InterfaceAddress| {
             let address = entry.address.as_ref().and_then(crate::node::facts::ip)?;

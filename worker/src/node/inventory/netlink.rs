@@ -14,11 +14,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
 /// The kernel answers at once; this is for one that does not know the question.
-const PATIENCE_MS: i64 = 200;
+const ANSWER_TIMEOUT_MS: i64 = 200;
 /// The kernel's messages of a dump are no longer than this, in bytes.
-const LONGEST: usize = 64 << 10;
+const MAX_DATAGRAM: usize = 64 << 10;
 /// More routes than this are a router's, and not of use to a job.
-const MOST_MESSAGES: usize = 16 << 10;
+const MAX_MESSAGES: usize = 16 << 10;
 
 const HEADER: usize = 16;
 const REQUEST_DUMP: u16 = 0x1 | 0x300;
@@ -103,11 +103,11 @@ fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)
     let ask = || -> nix::Result<Vec<(u16, Vec<u8>)>> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(PATIENCE_MS))?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
         send(socket.as_raw_fd(), &request(kind, payload), MsgFlags::empty())?;
         let mut messages = Vec::new();
-        let mut buffer = vec![0; LONGEST];
-        while messages.len() < MOST_MESSAGES {
+        let mut buffer = vec![0; MAX_DATAGRAM];
+        while messages.len() < MAX_MESSAGES {
             let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
             if !take(buffer.get(..length).unwrap_or_default(), &mut messages) {
                 break;

@@ -94,6 +94,6 @@ pub(super) fn is_address(text: &str) -> bool {
             (least..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
         })
     };
-    // Domains behind VMD bridges have more than four digits.
+    // Domains context VMD bridges have more than four digits.
     hex(4, 8) && hex(2, 2) && hex(2, 2) && hex(1, 1) && parts.next().is_none()
 }

@@ -23,24 +23,24 @@ pub(super) fn is_there(root: &Root) -> bool {
 
 pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
     let names = root.names(DIRECTORY);
-    let behind = Behind { told: told(root, !names.is_empty()), netdevs };
-    names.into_iter().map(|name| device(root, name, &behind)).collect()
+    let context = PortContext { reported: reported_netdevs(root, !names.is_empty()), netdevs };
+    names.into_iter().map(|name| device(root, name, &context)).collect()
 }
 
-/// What is behind ports.
-struct Behind<'a> {
-    /// Devices, ports and their interfaces, as the kernel told.
-    told: Vec<(String, u8, String)>,
+/// What is context ports.
+struct PortContext<'a> {
+    /// Devices, ports and their interfaces, as the kernel reported.
+    reported: Vec<(String, u8, String)>,
     netdevs: &'a [Netdev],
 }
 
-fn told(root: &Root, is_there: bool) -> Vec<(String, u8, String)> {
+fn reported_netdevs(root: &Root, is_there: bool) -> Vec<(String, u8, String)> {
     if !is_there {
         return Vec::new();
     }
-    let lines = root.said(NETDEVS, || {
-        let told = netlink::rdma_netdevs().into_iter();
-        told.map(|(device, port, netdev)| format!("{device}/{port} {netdev}")).collect()
+    let lines = root.socket_lines(NETDEVS, || {
+        let reported = netlink::rdma_netdevs().into_iter();
+        reported.map(|(device, port, netdev)| format!("{device}/{port} {netdev}")).collect()
     });
     let parse = |line: &String| {
         let (port, netdev) = line.split_once(' ')?;
@@ -50,7 +50,7 @@ fn told(root: &Root, is_there: bool) -> Vec<(String, u8, String)> {
     lines.iter().filter_map(parse).collect()
 }
 
-fn device(root: &Root, name: String, behind: &Behind<'_>) -> RdmaDevice {
+fn device(root: &Root, name: String, context: &PortContext<'_>) -> RdmaDevice {
     let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
     let pci = pci::read(root, &file("device"));
     let mut device = RdmaDevice {
@@ -69,7 +69,7 @@ fn device(root: &Root, name: String, behind: &Behind<'_>) -> RdmaDevice {
     let numbers = root.names(&format!("{DIRECTORY}/{}/ports", device.name));
     let numbers: Vec<u8> = numbers.iter().filter_map(|number| number.parse().ok()).collect();
     for number in numbers {
-        let port = port(root, &device, number, behind);
+        let port = port(root, &device, number, context);
         device.ports.push(port);
     }
     device
@@ -122,7 +122,7 @@ fn uverbs(root: &Root, name: &str) -> Uverbs {
     }
 }
 
-fn port(root: &Root, device: &RdmaDevice, number: u8, behind: &Behind<'_>) -> Port {
+fn port(root: &Root, device: &RdmaDevice, number: u8, context: &PortContext<'_>) -> Port {
     let directory = format!("{DIRECTORY}/{}/ports/{number}", device.name);
     let text = |name: &str| root.text(&format!("{directory}/{name}"));
     let lid = |name: &str| root.hex(&format!("{directory}/{name}")).map(|lid| lid as u16);
@@ -135,10 +135,10 @@ fn port(root: &Root, device: &RdmaDevice, number: u8, behind: &Behind<'_>) -> Po
         root.names(&format!("{directory}/gids")).iter().filter_map(|i| i.parse().ok()).collect();
     let mut gids: Vec<Gid> = slots.iter().filter_map(|&slot| gid(root, &directory, slot)).collect();
     if link_layer == LinkLayer::Ethernet {
-        gids.iter_mut().for_each(|gid| forget_namesake(gid, behind.netdevs));
+        gids.iter_mut().for_each(|gid| drop_foreign_netdev(gid, context.netdevs));
     }
-    let netdev = netdev(root, device, number, link_layer, &gids, behind);
-    let of_port = netdev.as_ref().and_then(|name| behind.netdevs.iter().find(|n| n.name == *name));
+    let netdev = netdev(root, device, number, link_layer, &gids, context);
+    let of_port = netdev.as_ref().and_then(|name| context.netdevs.iter().find(|n| n.name == *name));
     Port {
         number,
         state: text("state").map(|state| PortState::parse(&state)).unwrap_or_default(),
@@ -172,7 +172,7 @@ fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
 
 /// The kernel names an entry's interface wherever that is. In a pod, `eth0` and `net1` are the names
 /// of other pods' interfaces as well: one here is meant only if the entry is made of what it has.
-fn forget_namesake(gid: &mut Gid, netdevs: &[Netdev]) {
+fn drop_foreign_netdev(gid: &mut Gid, netdevs: &[Netdev]) {
     let here = netdevs.iter().find(|netdev| gid.netdev.as_ref() == Some(&netdev.name));
     if here.is_some_and(|netdev| !is_made_of(gid, netdev)) {
         gid.netdev = None;
@@ -198,12 +198,14 @@ fn netdev(
     number: u8,
     link_layer: LinkLayer,
     gids: &[Gid],
-    behind: &Behind<'_>,
+    context: &PortContext<'_>,
 ) -> Option<String> {
-    let netdevs = behind.netdevs;
+    let netdevs = context.netdevs;
     let known = |name: &str| netdevs.iter().any(|netdev| netdev.name == name);
     let is_port = |(name, port, _): &&(String, u8, String)| *name == device.name && *port == number;
-    if let Some((.., netdev)) = behind.told.iter().find(is_port).filter(|told| known(&told.2)) {
+    if let Some((.., netdev)) =
+        context.reported.iter().find(is_port).filter(|reported| known(&reported.2))
+    {
         return Some(netdev.clone());
     }
     let of_gids = gids.iter().filter_map(|gid| gid.netdev.as_deref()).find(|name| known(name));

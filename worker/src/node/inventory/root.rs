@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 /// The longest file that is read, in bytes: what the kernel says in one is shorter.
-const LONGEST: usize = 256 << 10;
+const MAX_FILE: usize = 256 << 10;
 /// In a recording: a device that may not be opened.
 const DENIED: &[u8] = b"may not be opened";
 
@@ -21,39 +21,39 @@ pub(crate) struct Root {
     prefix: PathBuf,
     is_live: bool,
     /// What has been read, when that is wanted.
-    seen: Option<RefCell<Seen>>,
+    recorder: Option<RefCell<Recorder>>,
     control_groups: OnceCell<Option<String>>,
 }
 
 /// Paths as they were asked for.
 #[derive(Debug, Default)]
-struct Seen {
+struct Recorder {
     entries: BTreeMap<String, Entry>,
     listed: BTreeSet<String>,
     #[cfg(test)]
-    looks: usize,
+    reads: usize,
 }
 
 impl Root {
     /// This machine.
     pub(crate) fn live() -> Root {
-        Root { prefix: "/".into(), is_live: true, seen: None, control_groups: OnceCell::new() }
+        Root { prefix: "/".into(), is_live: true, recorder: None, control_groups: OnceCell::new() }
     }
 
     /// This machine, with everything that is read kept for [`Root::recording`].
-    pub(crate) fn watched() -> Root {
-        Root::live().watching()
+    pub(crate) fn recording_live() -> Root {
+        Root::live().with_recorder()
     }
 
     /// The same, and what is read is kept.
-    pub(super) fn watching(self) -> Root {
-        Root { seen: Some(RefCell::default()), ..self }
+    pub(super) fn with_recorder(self) -> Root {
+        Root { recorder: Some(RefCell::default()), ..self }
     }
 
     /// A recorded tree.
     pub(crate) fn recorded(prefix: &Path) -> Root {
         let prefix = prefix.canonicalize().unwrap_or_else(|_| prefix.to_owned());
-        Root { prefix, is_live: false, seen: None, control_groups: OnceCell::new() }
+        Root { prefix, is_live: false, recorder: None, control_groups: OnceCell::new() }
     }
 
     /// Reads `/proc/self/cgroup`, once: every limit is looked up in it.
@@ -67,29 +67,29 @@ impl Root {
     }
 
     /// Keeps what was read; of one path, what says more.
-    fn saw(&self, path: &str, entry: impl FnOnce() -> Entry) {
-        let Some(seen) = &self.seen else { return };
-        let (mut seen, entry) = (seen.borrow_mut(), entry());
+    fn record(&self, path: &str, entry: impl FnOnce() -> Entry) {
+        let Some(recorder) = &self.recorder else { return };
+        let (mut recorder, entry) = (recorder.borrow_mut(), entry());
         #[cfg(test)]
         {
-            seen.looks += 1;
+            recorder.reads += 1;
         }
-        let says_more = match seen.entries.get(path) {
+        let says_more = match recorder.entries.get(path) {
             None => true,
             Some(Entry::Directory) => matches!(entry, Entry::Link(_)),
             Some(Entry::File(bytes)) => bytes.is_empty(),
             Some(Entry::Link(_)) => false,
         };
         if says_more {
-            seen.entries.insert(path.to_owned(), entry);
+            recorder.entries.insert(path.to_owned(), entry);
         }
     }
 
     /// Keeps a part of a file.
-    fn saw_part(&self, path: &str, offset: usize, part: &[u8]) {
-        let Some(seen) = &self.seen else { return };
-        let mut seen = seen.borrow_mut();
-        let entry = seen.entries.entry(path.to_owned()).or_insert(Entry::File(Vec::new()));
+    fn record_part(&self, path: &str, offset: usize, part: &[u8]) {
+        let Some(recorder) = &self.recorder else { return };
+        let mut recorder = recorder.borrow_mut();
+        let entry = recorder.entries.entry(path.to_owned()).or_insert(Entry::File(Vec::new()));
         if let Entry::File(bytes) = entry {
             bytes.resize(bytes.len().max(offset + part.len()), 0);
             bytes[offset..offset + part.len()].copy_from_slice(part);
@@ -98,22 +98,22 @@ impl Root {
 
     /// Everything that was read, as a tree that [`Root::recorded`] reads the same from.
     pub(crate) fn recording(self) -> Recording {
-        let seen = self.seen.map(RefCell::into_inner).unwrap_or_default();
-        Recording::of(&seen.entries, &seen.listed)
+        let recorder = self.recorder.map(RefCell::into_inner).unwrap_or_default();
+        Recording::of(&recorder.entries, &recorder.listed)
     }
 
     /// How often something was read that is there.
     #[cfg(test)]
-    pub(super) fn looks(&self) -> usize {
-        self.seen.as_ref().map_or(0, |seen| seen.borrow().looks)
+    pub(super) fn reads(&self) -> usize {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.borrow().reads)
     }
 
     /// A file's text without the end of its last line; `None` when it cannot be read, as entries
     /// that are empty often cannot.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
-        self.saw(path, || Entry::File(bytes.clone()));
-        let text = String::from_utf8_lossy(bytes.get(..LONGEST).unwrap_or(&bytes)).into_owned();
+        self.record(path, || Entry::File(bytes.clone()));
+        let text = String::from_utf8_lossy(bytes.get(..MAX_FILE).unwrap_or(&bytes)).into_owned();
         Some(text.trim_end().to_owned())
     }
 
@@ -122,7 +122,7 @@ impl Root {
     pub(super) fn bytes_at<const N: usize>(&self, path: &str, offset: u16) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         fs::File::open(self.path(path)).ok()?.read_exact_at(&mut bytes, offset.into()).ok()?;
-        self.saw_part(path, usize::from(offset), &bytes);
+        self.record_part(path, usize::from(offset), &bytes);
         Some(bytes)
     }
 
@@ -139,12 +139,12 @@ impl Root {
     /// The names in a directory, in order; numbers in theirs.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
-        self.saw(path, || Entry::Directory);
+        self.record(path, || Entry::Directory);
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_by_cached_key(|name| (name.parse::<u64>().ok(), name.clone()));
-        if let Some(seen) = &self.seen {
-            seen.borrow_mut().listed.extend(names.iter().map(|name| format!("{path}/{name}")));
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().listed.extend(names.iter().map(|name| format!("{path}/{name}")));
         }
         names
     }
@@ -153,7 +153,7 @@ impl Root {
         let metadata = fs::metadata(self.path(path));
         if let Ok(metadata) = &metadata {
             let empty = || Entry::File(Vec::new());
-            self.saw(path, || if metadata.is_dir() { Entry::Directory } else { empty() });
+            self.record(path, || if metadata.is_dir() { Entry::Directory } else { empty() });
         }
         metadata.is_ok()
     }
@@ -169,7 +169,7 @@ impl Root {
             false => fs::read(self.path(path)).ok()? != DENIED,
         };
         let words = if may { b"may be opened" as &[u8] } else { DENIED };
-        self.saw(path, || Entry::File(words.to_vec()));
+        self.record(path, || Entry::File(words.to_vec()));
         Some(may)
     }
 
@@ -179,9 +179,9 @@ impl Root {
         let inside = real.strip_prefix(&self.prefix).ok()?;
         let real = format!("/{}", inside.to_str()?);
         if real != path {
-            self.saw(path, || Entry::Link(real.clone()));
+            self.record(path, || Entry::Link(real.clone()));
         }
-        self.saw(&real, || Entry::Directory);
+        self.record(&real, || Entry::Directory);
         Some(real)
     }
 
@@ -191,7 +191,7 @@ impl Root {
         match target.components().next_back()? {
             Component::Normal(name) => {
                 let name = name.to_str()?.to_owned();
-                self.saw(path, || Entry::Link(format!("/links/{name}")));
+                self.record(path, || Entry::Link(format!("/links/{name}")));
                 Some(name)
             }
             _ => None,
@@ -199,13 +199,17 @@ impl Root {
     }
 
     /// What the kernel says over sockets, line by line: in a recording it is a file of this name.
-    pub(super) fn said(&self, path: &str, ask: impl FnOnce() -> Vec<String>) -> Vec<String> {
+    pub(super) fn socket_lines(
+        &self,
+        path: &str,
+        ask: impl FnOnce() -> Vec<String>,
+    ) -> Vec<String> {
         if !self.is_live {
             let text = self.text(path).unwrap_or_default();
             return text.lines().map(str::to_owned).collect();
         }
         let lines = ask();
-        self.saw(path, || {
+        self.record(path, || {
             Entry::File(lines.iter().flat_map(|line| [line, "\n"]).collect::<String>().into_bytes())
         });
         lines

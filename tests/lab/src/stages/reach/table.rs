@@ -85,7 +85,7 @@ const ROWS: &[Row] = &[
             "worker/src/agent/mod.rs",
             "worker/src/network/channel.rs",
             "worker/src/network/frames.rs",
-            "worker/src/say.rs",
+            "worker/src/console.rs",
             "worker/src/ranks/mod.rs",
             "worker/src/ranks/child.rs",
             "worker/src/ranks/exec_rank.rs",

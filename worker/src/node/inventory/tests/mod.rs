@@ -133,10 +133,10 @@ fn large_server() -> String {
 #[test]
 fn a_large_server_is_read_in_few_looks() {
     let root = lay_out(&large_server());
-    let root = Root::recorded(root.path()).watching();
+    let root = Root::recorded(root.path()).with_recorder();
     let inventory = read(&root);
     // Each entry of the GID tables once, and some more; far below a scan gone wild.
-    assert!(root.looks() < 4000, "{}", root.looks());
+    assert!(root.reads() < 4000, "{}", root.reads());
     assert_eq!((inventory.gpus.len(), inventory.rdma.len()), (8, 8));
     for (gpu, nic) in inventory.gpus.iter().zip(&inventory.rdma) {
         let nic = nic.pci.as_ref().unwrap();
@@ -184,7 +184,7 @@ fn lay_out_recording(recording: &Recording) -> TempDir {
 
 #[test]
 fn a_recording_of_this_machine_says_the_same() {
-    let root = Root::watched();
+    let root = Root::recording_live();
     let live = read(&root);
     let recorded = lay_out_recording(&root.recording());
     let recorded = read(&Root::recorded(recorded.path()));
@@ -195,7 +195,7 @@ fn a_recording_of_this_machine_says_the_same() {
 fn a_recording_of_a_recorded_machine_says_the_same() {
     for name in tree::all() {
         let root = tree::recorded(&name);
-        let root = Root::recorded(root.path()).watching();
+        let root = Root::recorded(root.path()).with_recorder();
         let first = read(&root);
         let second = lay_out_recording(&root.recording());
         assert_eq!(read(&Root::recorded(second.path())), first, "{name}");

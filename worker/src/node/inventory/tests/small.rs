@@ -183,7 +183,7 @@ fn a_guest_of_esxi_knows_no_numa_node() {
     let limit = pci.bottleneck().unwrap();
     assert_eq!((limit.address, limit.rate.width), ("0000:00:17.0", 32));
     assert_eq!(gigabits(limit.rate.megabits()), "128.000");
-    // ATSCtl: Enable+, in a capability behind another; the port has neither that nor ACS.
+    // ATSCtl: Enable+, in a capability context another; the port has neither that nor ACS.
     assert_eq!((pci.ats, pci.links[1].acs), (Some(true), Some(false)));
     // Its display is no GPU that anything runs on.
     let [gpu] = &inventory.gpus[..] else { panic!("{:?}", inventory.gpus) };

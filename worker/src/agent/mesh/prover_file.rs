@@ -11,10 +11,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the hash that are in the name.
-const NAMED: usize = 16;
+const HASH_BYTES: usize = 16;
 
 /// A file that is on its way.
-pub(crate) struct Arriving {
+pub(crate) struct ProverDownload {
     wanted: ProverFile,
     path: PathBuf,
     /// Where it is kept until it is whole.
@@ -24,21 +24,21 @@ pub(crate) struct Arriving {
 }
 
 /// Whether the file has to travel.
-pub(crate) enum Wanted {
-    Here(PathBuf),
-    Missing(Arriving),
+pub(crate) enum Located {
+    Cached(PathBuf),
+    Missing(ProverDownload),
 }
 
-impl Arriving {
+impl ProverDownload {
     /// Looks for the file, and makes room for it where it is not.
-    pub(crate) fn expect(wanted: ProverFile) -> Result<Wanted, String> {
+    pub(crate) fn locate(wanted: ProverFile) -> Result<Located, String> {
         let agent = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
         let beside = agent.parent().unwrap_or(Path::new("/"));
         let path = beside.join(name(&wanted));
         // It was verified before it got this name; a full disk may have cut it since.
         let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
         if is_whole && cache::check(&path).is_ok() {
-            return Ok(Wanted::Here(path));
+            return Ok(Located::Cached(path));
         }
         // Hosts may share a home.
         let host = gethostname().unwrap_or_default();
@@ -48,7 +48,7 @@ impl Arriving {
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(&new);
         let file = open.map_err(|error| cannot_keep(&new, &error))?;
         let hasher = Sha256::new();
-        Ok(Wanted::Missing(Arriving { wanted, path, new, file, hasher }))
+        Ok(Located::Missing(ProverDownload { wanted, path, new, file, hasher }))
     }
 
     /// Takes the next part; an empty one ends the file, whose path is then returned.
@@ -69,7 +69,7 @@ impl Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for ProverDownload {
     fn drop(&mut self) {
         // Gone already where it got its name.
         let _ = fs::remove_file(&self.new);
@@ -83,7 +83,7 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
 /// `rlaunch-prover-0123…`
 fn name(file: &ProverFile) -> String {
     let mut name = "rlaunch-prover-".to_owned();
-    for byte in &file.sha256[..NAMED] {
+    for byte in &file.sha256[..HASH_BYTES] {
         let _ = write!(name, "{byte:02x}");
     }
     name
@@ -99,19 +99,20 @@ mod tests {
         let sha256: [u8; 32] = Sha256::digest(content).into();
         let wanted = ProverFile { sha256, size: content.len() as u64 };
         let receive = |bytes: &[u8]| {
-            let Wanted::Missing(mut arriving) = Arriving::expect(wanted.clone()).unwrap() else {
+            let Located::Missing(mut download) = ProverDownload::locate(wanted.clone()).unwrap()
+            else {
                 panic!("it is here already");
             };
             for part in bytes.chunks(5) {
-                assert_eq!(arriving.receive(part), Ok(None));
+                assert_eq!(download.receive(part), Ok(None));
             }
-            arriving.receive(&[])
+            download.receive(&[])
         };
         assert!(receive(b"something else").is_err());
         let path = receive(content).unwrap().unwrap();
         assert_eq!(fs::read(&path).unwrap(), content);
         assert!(
-            matches!(Arriving::expect(wanted.clone()), Ok(Wanted::Here(found)) if found == path)
+            matches!(ProverDownload::locate(wanted.clone()), Ok(Located::Cached(found)) if found == path)
         );
         fs::remove_file(path).unwrap();
     }

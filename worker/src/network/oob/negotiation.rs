@@ -11,22 +11,22 @@ use tokio::net::TcpStream;
 /// Proof that a connection back has arrived.
 pub(super) type Nonce = [u8; 16];
 /// What begins a connection back, in the clear: it proves a way, not a person.
-pub(super) const BACK_MAGIC: &[u8; 12] = b"rlaunch-back";
+pub(super) const RETURN_MAGIC: &[u8; 12] = b"rlaunch-back";
 
 /// One sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(super) enum SetupMessage {
     /// Child: connect back to this listener of mine and write the nonce there.
-    Offer { listener: SocketAddr, nonce: Nonce },
+    ConnectBack { listener: SocketAddr, nonce: Nonce },
     /// Parent: I cannot.
-    NoWayBack,
+    NoReturnPath,
     /// Child: the nonce has come; this is our edge.
-    Take,
+    Accept,
 }
 
 /// Why a conversation ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TalkError {
+pub(super) enum NegotiationError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -38,46 +38,49 @@ pub(super) enum TalkError {
 }
 
 /// A connection whose handshake is over.
-pub(super) struct Talk {
+pub(super) struct Negotiation {
     pub(super) parties: Parties,
     tcp: TcpStream,
     stream: SecureStream,
     frames: FrameReader,
 }
 
-impl Talk {
+impl Negotiation {
     /// Sends what the handshake owes.
-    pub(super) async fn begin(mut tcp: TcpStream, done: Established) -> Result<Talk, TalkError> {
+    pub(super) async fn begin(
+        mut tcp: TcpStream,
+        done: Established,
+    ) -> Result<Negotiation, NegotiationError> {
         tcp.write_all(&done.send).await?;
         let Established { parties, stream, .. } = done;
-        let mut talk = Talk { parties, tcp, stream, frames: FrameReader::default() };
-        talk.take(&[])?;
-        Ok(talk)
+        let mut negotiation = Negotiation { parties, tcp, stream, frames: FrameReader::default() };
+        negotiation.push(&[])?;
+        Ok(negotiation)
     }
 
-    fn take(&mut self, received: &[u8]) -> Result<(), TalkError> {
+    fn push(&mut self, received: &[u8]) -> Result<(), NegotiationError> {
         let mut plain = Vec::new();
         self.stream.open(received, &mut plain)?;
         self.frames.push(&plain);
         Ok(())
     }
 
-    pub(super) async fn say(&mut self, word: &Word) -> Result<(), TalkError> {
+    pub(super) async fn send(&mut self, word: &SetupMessage) -> Result<(), NegotiationError> {
         let mut sealed = Vec::new();
         self.stream.seal(&control::encode(word)?, &mut sealed)?;
         Ok(self.tcp.write_all(&sealed).await?)
     }
 
     /// The next sentence. Safe to cancel.
-    pub(super) async fn hear(&mut self) -> Result<Word, TalkError> {
+    pub(super) async fn receive(&mut self) -> Result<SetupMessage, NegotiationError> {
         loop {
             if let Some(word) = self.frames.next_frame()? {
                 return Ok(word);
             }
             let mut buffer = [0; 4096];
             match self.tcp.read(&mut buffer).await? {
-                0 => return Err(TalkError::Ended),
-                length => self.take(&buffer[..length])?,
+                0 => return Err(NegotiationError::Ended),
+                length => self.push(&buffer[..length])?,
             }
         }
     }

@@ -4,22 +4,22 @@
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
-pub(crate) fn on_stdout(words: Arguments<'_>) {
+pub(crate) fn write_stdout(words: Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{words}");
 }
 
-pub(crate) fn on_stderr(words: Arguments<'_>) {
+pub(crate) fn write_stderr(words: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{words}");
 }
 
 /// `println!` that survives a closed stdout.
-macro_rules! tell {
-    ($($words:tt)*) => { $crate::say::on_stdout(format_args!($($words)*)) };
+macro_rules! outln {
+    ($($words:tt)*) => { $crate::console::write_stdout(format_args!($($words)*)) };
 }
 
 /// `eprintln!` that survives a closed stderr.
-macro_rules! complain {
-    ($($words:tt)*) => { $crate::say::on_stderr(format_args!($($words)*)) };
+macro_rules! errln {
+    ($($words:tt)*) => { $crate::console::write_stderr(format_args!($($words)*)) };
 }
 
-pub(crate) use {complain, tell};
+pub(crate) use {errln, outln};
