@@ -24,6 +24,12 @@ pub(super) enum Rule {
     GivenUp,
     /// A page of text. The subject is the file.
     LongPage,
+    /// A code map that differs from the folders. The subject is the row or the folder.
+    CodeMap,
+    /// Doc comments that begin as fragments. There is no subject.
+    DocOpening,
+    /// Words in doc comments that leave open which thing is meant. There is no subject.
+    VagueWord,
     /// An exception that no finding needs.
     Needless,
 }
@@ -31,7 +37,7 @@ pub(super) enum Rule {
 impl Rule {
     /// Tells whether one exception is for all places of a subject, or for one.
     fn is_per_place(self) -> bool {
-        matches!(self, Rule::Upward | Rule::GivenUp)
+        matches!(self, Rule::Upward | Rule::GivenUp | Rule::DocOpening | Rule::VagueWord)
     }
 
     fn name(self) -> &'static str {
@@ -44,6 +50,9 @@ impl Rule {
             Rule::TypeTwice => "types called",
             Rule::GivenUp => "the name",
             Rule::LongPage => "the long page",
+            Rule::CodeMap => "the code map's",
+            Rule::DocOpening => "doc comments that begin as fragments",
+            Rule::VagueWord => "vague words",
             Rule::Needless => "the exception",
         }
     }
@@ -79,6 +88,8 @@ pub(super) struct Known {
     /// Subjects, and how large the violation may be.
     subjects: &'static [(&'static str, usize)],
     is_kept: bool,
+    /// Whether the exception may stay when it is not needed any more.
+    is_ceiling: bool,
     line: u32,
 }
 
@@ -91,7 +102,18 @@ impl Known {
         subjects: &'static [(&'static str, usize)],
         _why: &'static str,
     ) -> Known {
-        Known { rule, krate, subjects, is_kept: false, line: Location::caller().line() }
+        let line = Location::caller().line();
+        Known { rule, krate, subjects, is_kept: false, is_ceiling: false, line }
+    }
+
+    /// Limits how many findings of a rule a crate may have. A limit that is too high is no finding.
+    #[track_caller]
+    pub(super) const fn at_most(
+        rule: Rule,
+        krate: &'static str,
+        most: &'static [(&'static str, usize)],
+    ) -> Known {
+        Known { is_ceiling: true, ..Known::to_mend(rule, krate, most, "") }
     }
 
     /// Lists what stays as it is.
@@ -118,16 +140,16 @@ pub(super) struct TidyReport {
 
 /// Takes out what is known. An exception that nothing needs is a finding itself, so that the list
 /// only shrinks; `looked_at` are the crates that were read.
-pub(super) fn judge(
+pub(super) fn judge<'a>(
     mut findings: Vec<Finding>,
-    known: &[Known],
+    known: impl Iterator<Item = &'a Known>,
     table: &Path,
     looked_at: &BTreeSet<&str>,
 ) -> TidyReport {
     let mut report = TidyReport::default();
     findings.sort();
     findings.dedup();
-    for entry in known.iter().filter(|entry| looked_at.contains(entry.krate)) {
+    for entry in known.filter(|entry| looked_at.contains(entry.krate)) {
         for (subject, most) in entry.subjects {
             let is_meant = |finding: &Finding| {
                 (finding.rule, &*finding.krate, &*finding.subject)
@@ -142,7 +164,7 @@ pub(super) fn judge(
                 *count += 1;
             } else if let Some(grown) = findings.iter_mut().find(|f| is_meant(f)) {
                 grown.what += &format!(", which was {most} at most");
-            } else {
+            } else if !entry.is_ceiling {
                 report.findings.push(needless(entry, subject, table));
             }
         }

@@ -5,7 +5,10 @@
 //! which, by [`resolve`]. [`order`] holds these against the order of [`rooms`], or looks for cycles;
 //! [`sizes`] and [`names`] look at the rest. What is not as it should be yet is in [`known`].
 
+mod ceilings;
+mod code_map;
 mod edges;
+mod english;
 mod finding;
 mod given_up;
 mod graph;
@@ -25,6 +28,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::{LabError, dist};
+use code_map::CodeMap;
 use edges::{FloorPlan, floor_plan};
 use finding::{Finding, Known, TidyReport, judge};
 use names::Vocabulary;
@@ -40,15 +44,19 @@ const ROOMS_TABLE: &str = "tests/lab/src/tidy/rooms.rs";
 struct Rules<'a> {
     orders: &'a [Order],
     pages: &'a [Page],
+    code_maps: &'a [CodeMap],
     given_up: &'a [Vocabulary],
     known: &'a [Known],
+    ceilings: &'a [Known],
 }
 
 const RULES: Rules<'_> = Rules {
     orders: rooms::ORDERS,
     pages: rooms::PAGES,
+    code_maps: rooms::CODE_MAPS,
     given_up: given_up::GIVEN_UP,
     known: known::KNOWN,
+    ceilings: ceilings::CEILINGS,
 };
 
 /// Crates to look at, and how much to print.
@@ -75,7 +83,7 @@ pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
             plan.edges.iter().for_each(|edge| println!("{edge}"));
         }
     }
-    let rules = if options.known { Rules { known: &[], ..RULES } } else { RULES };
+    let rules = if options.known { Rules { known: &[], ceilings: &[], ..RULES } } else { RULES };
     Ok(print_report(&rules.inspect(&workspace, &crates, &sources, only)?))
 }
 
@@ -99,7 +107,9 @@ fn describe(krate: &Crate, plan: &FloorPlan) -> String {
     let drawn = order::draw(plan);
     match RULES.orders.iter().find(|order| order.krate == folder) {
         None => format!("{folder}: no order declared; its edges make\n{drawn}"),
-        Some(Order { pending: None, .. }) => format!("{folder}: as declared\n{drawn}"),
+        Some(order @ Order { pending: None, .. }) => {
+            format!("{folder}: as declared\n{}", order.draw())
+        }
         Some(order) => {
             let why = order.pending.unwrap_or_default();
             let declared = order.draw();
@@ -142,10 +152,13 @@ impl Rules<'_> {
                 None => order::cycles(krate.key(), &plan),
             });
             findings.extend(names::types_twice(krate, sources));
+            findings.extend(english::check(krate, sources));
         }
         if only.is_none() {
             looked_at.insert("");
             findings.extend(self.pages.iter().filter_map(|page| page.check(workspace)));
+            let maps = self.code_maps.iter();
+            findings.extend(maps.flat_map(|map| map.check(workspace, self.orders)));
         }
         for (file, source) in sources {
             let krate = owner(crates, file).map_or("", Crate::key);
@@ -160,6 +173,7 @@ impl Rules<'_> {
                 findings.extend(names::given_up_in_page(krate, file, page, self.given_up));
             }
         }
-        Ok(judge(findings, self.known, Path::new(KNOWN_TABLE), &looked_at))
+        let known = self.known.iter().chain(self.ceilings);
+        Ok(judge(findings, known, Path::new(KNOWN_TABLE), &looked_at))
     }
 }

@@ -29,7 +29,13 @@ impl Order {
         })
     }
 
-    fn rooms(&self) -> impl Iterator<Item = &'static str> {
+    /// Returns whether a room lies above another, in a higher layer or later in the same branch.
+    pub(super) fn is_above(&self, room: &str, other: &str) -> bool {
+        let (Some(one), Some(two)) = (self.place(room), self.place(other)) else { return false };
+        one.0 > two.0 || (one.0 == two.0 && one.1 == two.1 && one.2 > two.2)
+    }
+
+    pub(super) fn rooms(&self) -> impl Iterator<Item = &'static str> {
         self.layers
             .iter()
             .flat_map(|branches| branches.iter())

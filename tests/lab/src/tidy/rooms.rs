@@ -1,5 +1,6 @@
 //! Declared orders of rooms. A crate that is not here has the order that its edges make.
 
+use super::code_map::CodeMap;
 use super::order::Order;
 use super::sizes::Page;
 
@@ -93,3 +94,7 @@ pub(super) const ORDERS: &[Order] = &[
 
 /// Pages that stay short.
 pub(super) const PAGES: &[Page] = &[Page { file: "README.md", bytes: 10_240 }];
+
+/// Code maps that are held against the folders.
+pub(super) const CODE_MAPS: &[CodeMap] =
+    &[CodeMap { file: "README.md", crates: &["launcher", "worker"] }];

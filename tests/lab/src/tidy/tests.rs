@@ -30,7 +30,8 @@ fn plant(files: &[(&str, &str)]) -> Planted {
     Planted { folder, crates }
 }
 
-const NOTHING: Rules<'static> = Rules { orders: &[], pages: &[], given_up: &[], known: &[] };
+const NOTHING: Rules<'static> =
+    Rules { orders: &[], pages: &[], code_maps: &[], given_up: &[], known: &[], ceilings: &[] };
 
 const LAYERS: &[&[&[&str]]] = &[&[&["base"]], &[&["left", "upper_left"], &["right"]], &[&["top"]]];
 const ORDERED: Rules<'static> =
@@ -330,6 +331,87 @@ fn a_page_is_as_long_as_it_may_be() {
     assert_eq!(plant(&[("page.md", "12345")]).findings(&rules), Vec::<String>::new());
     let expected = "box/src/page.md:1: the page has 6 bytes, of 5 at most";
     assert_eq!(plant(&[("page.md", "123456")]).findings(&rules), [expected]);
+}
+
+#[test]
+fn doc_comments_begin_with_their_subject() {
+    let text = "//! Of all things.\n\n/// Office hours.\nstruct A {\n    /// What it is.\n    b: u8,\n}\n\
+                enum E {\n    #[doc = \" The same again.\"]\n    C,\n}\n\
+                /// Who\n/// calls.\nfn f() {}\n\
+                // What a plain comment says.\n/// Returns what it has.\n/// Who.\nfn g() {}\n\
+                #[cfg(test)]\n/// What tests do.\nmod tests { /** As here. */ struct T; }\n\
+                impl A { #[cfg(test)] fn h() { /** By the way. */ struct S; } }\n\
+                mod inner {\n    //! By day.\n}\nmod loose;";
+    let planted = plant(&[("lib.rs", text), ("loose.rs", "#![cfg(test)]\n//! Whose?\n")]);
+    let mut found = planted.findings(&NOTHING);
+    found.retain(|finding| finding.contains("begins"));
+    let expected = [(1, "Of"), (5, "What"), (9, "The same"), (12, "Who"), (24, "By")];
+    let expected = expected
+        .map(|(line, word)| format!("box/src/lib.rs:{line}: the doc comment begins with `{word}`"));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn vague_words_are_found_in_doc_comments() {
+    let text = "//! Asks so\n//! many, and whole, so much.\n// Nobody cares who does.\n\
+                struct A {\n    /// The rank WHO asked somebody.\n    b: u8,\n}\n\
+                #[test]\n/// Whoever.\nfn f() {}";
+    assert_eq!(
+        plant(&[("lib.rs", text)]).findings(&NOTHING),
+        [
+            "box/src/lib.rs:1: the doc comment has `so many`",
+            "box/src/lib.rs:5: the doc comment has `somebody`",
+            "box/src/lib.rs:5: the doc comment has `who`",
+        ]
+    );
+}
+
+#[test]
+fn a_ceiling_covers_fewer_findings_but_not_more() {
+    let one = "/// Who?\nstruct A;";
+    let two = "/// Who?\nstruct A;\n/// Who?\nstruct B;";
+    let ceilings = [
+        Known::at_most(Rule::DocOpening, "box", &[("", 9)]),
+        Known::at_most(Rule::VagueWord, "box", &[("", 1)]),
+    ];
+    let rules = Rules { ceilings: &ceilings, ..NOTHING };
+    assert_eq!(plant(&[("lib.rs", "")]).findings(&rules), Vec::<String>::new());
+    assert_eq!(plant(&[("lib.rs", one)]).findings(&rules), Vec::<String>::new());
+    assert_eq!(plant(&[("lib.rs", two)]).findings(&rules).len(), 2);
+}
+
+const MAPS: &[CodeMap] = &[CodeMap { file: "box/src/map.md", crates: &["box"] }];
+
+#[test]
+fn the_code_map_has_a_row_for_each_room_in_their_order() {
+    let rules = Rules { code_maps: MAPS, ..ORDERED };
+    let found = |map: &'static str| plant_with(&[("map.md", map)]).findings(&rules);
+    let good = "| `box/src/elsewhere/` | no |\n## Code map\n\n| room | what |\n|---|---|\n\
+                | `box/src/base.rs` | `x` |\n| `box/src/{left,upper_left,right}` | |\n\
+                | `box/src/top.rs` | |\n## More\n| `nothing` | |\n";
+    let expected = "box/src/map.md:7: the code map names `box/src/right`, which does not exist";
+    assert_eq!(found(good), [expected]);
+    let bad = "## Code map\n| `box/src/top.rs` | |\n| `box/src/base.rs` | |\n\
+               | `box/src/upper_left/` `box/src/left.rs` `box/src/right.rs` | |\n";
+    assert_eq!(
+        found(bad),
+        [
+            "box/src/map.md:3: the code map has `base` after `top`, which is above it",
+            "box/src/map.md:4: the code map has `left` after `upper_left`, which is above it",
+        ]
+    );
+    let short = "## Code map\n| `box/src/{base,left,right}.rs` | |\n| `box/src/top.rs` | |\n";
+    let expected = "box/src/map.md:2: the code map has no row for `box/src/upper_left/`";
+    assert_eq!(found(short), [expected]);
+}
+
+#[test]
+fn the_code_map_is_short() {
+    let rows = |count| format!("## Code map\n{}", "| `box` | |\n".repeat(count));
+    let rules = Rules { orders: &[], code_maps: MAPS, ..NOTHING };
+    assert_eq!(plant(&[("map.md", &rows(30))]).findings(&rules), Vec::<String>::new());
+    let expected = "box/src/map.md:2: the code map has 31 rows, of 30 at most";
+    assert_eq!(plant(&[("map.md", &rows(31))]).findings(&rules), [expected]);
 }
 
 #[test]
