@@ -26,7 +26,7 @@ pub fn give_up_a_message(comm: &Communicator) -> Result<String, String> {
     let mut data = vec![1_u8; 1 << 20];
     match comm.rank() {
         0 => {
-            comm.end_waits_by(quits);
+            comm.set_interrupt_check(quits);
             QUITS.store(true, Ordering::Relaxed);
             let given_up = comm.send(&data, 1, 7).expect_err("rank 1 receives later");
             QUITS.store(false, Ordering::Relaxed);
@@ -68,7 +68,7 @@ pub fn give_up_a_collective(comm: &Communicator, elements: usize) -> Result<Stri
     };
     let mut said = Vec::new();
     if comm.rank() == 2 {
-        comm.end_waits_by(quits);
+        comm.set_interrupt_check(quits);
         QUITS.store(true, Ordering::Relaxed);
         said.push(call());
         QUITS.store(false, Ordering::Relaxed);

@@ -123,7 +123,7 @@ pub fn unruly(
     lasts: Duration,
     tell: impl Fn(&Given),
 ) -> Result<Given, String> {
-    comm.end_waits_by(is_interrupted);
+    comm.set_interrupt_check(is_interrupted);
     let (alarm, begin, mut told) = (Alarm::start()?, Instant::now(), 0);
     let mut given = Given::default();
     let mut work = comm.split(0, comm.rank() as i64).map_err(said)?;
@@ -173,7 +173,7 @@ fn is_given_up(error: &CommError) -> Result<bool, String> {
             INTERRUPTED.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         }
-        Cause::GivenUp | Cause::Withdrawn(_) | Cause::OutOfStep { .. } => Ok(true),
+        Cause::Cancelled | Cause::Withdrawn(_) | Cause::OutOfStep { .. } => Ok(true),
         _ => Err(error.to_string()),
     }
 }
@@ -209,7 +209,7 @@ fn exchange(
             if drops {
                 return Err(CommError {
                     operation: rlaunch_comm::Operation::Start,
-                    cause: Cause::GivenUp,
+                    cause: Cause::Cancelled,
                 });
             }
             let mut wrong = None;

@@ -1,6 +1,6 @@
 //! What is repeated, and what its time says about bandwidth.
 
-use rlaunch_comm::raw::Kind;
+use rlaunch_comm::raw::CollectiveKind;
 
 /// One thing that ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Act {
     /// Messages from rank 0 to rank 1, many on their way at once; the time is that of one.
     Bandwidth,
     /// A collective.
-    Collective(Kind),
+    Collective(CollectiveKind),
 }
 
 impl Act {
@@ -18,15 +18,15 @@ impl Act {
     pub(crate) fn named(name: &str) -> Option<Act> {
         let root = 0;
         let kinds = [
-            Kind::Barrier,
-            Kind::Broadcast { root },
-            Kind::Reduce { root },
-            Kind::AllReduce,
-            Kind::Gather { root },
-            Kind::Scatter { root },
-            Kind::AllGather,
-            Kind::ReduceScatter,
-            Kind::AllToAll,
+            CollectiveKind::Barrier,
+            CollectiveKind::Broadcast { root },
+            CollectiveKind::Reduce { root },
+            CollectiveKind::AllReduce,
+            CollectiveKind::Gather { root },
+            CollectiveKind::Scatter { root },
+            CollectiveKind::AllGather,
+            CollectiveKind::ReduceScatter,
+            CollectiveKind::AllToAll,
         ];
         match name {
             "lat" => Some(Act::Latency),
@@ -45,14 +45,20 @@ impl Act {
 
     /// Whether elements are reduced, so that their type and the operation matter.
     pub(crate) fn reduces(self) -> bool {
-        let reduces =
-            |kind| matches!(kind, Kind::Reduce { .. } | Kind::AllReduce | Kind::ReduceScatter);
+        let reduces = |kind| {
+            matches!(
+                kind,
+                CollectiveKind::Reduce { .. }
+                    | CollectiveKind::AllReduce
+                    | CollectiveKind::ReduceScatter
+            )
+        };
         matches!(self, Act::Collective(kind) if reduces(kind))
     }
 
     /// Whether a size is that of all ranks' parts together.
     pub(crate) fn is_of_all(self) -> bool {
-        use Kind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+        use CollectiveKind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         matches!(
             self,
             Act::Collective(Gather { .. } | Scatter { .. } | AllGather | ReduceScatter | AllToAll)
@@ -62,7 +68,7 @@ impl Act {
     /// What busbw is, as a formula of `n` ranks.
     pub(crate) fn formula(self) -> &'static str {
         match self {
-            Act::Collective(Kind::AllReduce) => "algbw * 2 (n - 1) / n",
+            Act::Collective(CollectiveKind::AllReduce) => "algbw * 2 (n - 1) / n",
             act if act.is_of_all() => "algbw * (n - 1) / n",
             _ => "algbw",
         }
@@ -73,7 +79,7 @@ impl Act {
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks.max(1) as f64;
         match self {
-            Act::Collective(Kind::AllReduce) => 2.0 * (n - 1.0) / n,
+            Act::Collective(CollectiveKind::AllReduce) => 2.0 * (n - 1.0) / n,
             act if act.is_of_all() => (n - 1.0) / n,
             _ => 1.0,
         }

@@ -10,7 +10,7 @@ mod report;
 use act::Act;
 use memory::Memory;
 use report::{BATCH, Row, Subject};
-use rlaunch_comm::raw::Kind;
+use rlaunch_comm::raw::CollectiveKind;
 use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, error_chain};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -112,7 +112,7 @@ fn run() -> Result<(), BenchError> {
 fn elements(asked: &Asked, bytes: usize, ranks: usize) -> usize {
     let parts = if asked.act.is_of_all() { ranks } else { 1 };
     match (asked.act, bytes) {
-        (Act::Collective(Kind::Barrier), _) | (_, 0) => 0,
+        (Act::Collective(CollectiveKind::Barrier), _) | (_, 0) => 0,
         _ => (bytes / asked.element.size() / parts).max(1),
     }
 }

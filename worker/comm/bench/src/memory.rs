@@ -2,7 +2,7 @@
 
 use crate::act::Act;
 use half::{bf16, f16};
-use rlaunch_comm::raw::{self, Given, Kind};
+use rlaunch_comm::raw::{self, CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{CommError, Communicator, ElementType, Op};
 
 const TAG: u32 = 1;
@@ -35,21 +35,21 @@ impl<'a> Memory<'a> {
             Act::Latency => (bytes, bytes),
             Act::Bandwidth => (bytes, bytes * window(bytes)),
             Act::Collective(kind) => match kind {
-                Kind::Barrier => (0, 0),
-                Kind::Broadcast { .. } => (0, bytes),
-                Kind::Reduce { root } => (bytes, at(root, bytes)),
-                Kind::AllReduce => (bytes, bytes),
-                Kind::Gather { root } => (bytes, at(root, all * bytes)),
-                Kind::Scatter { root } => (at(root, all * bytes), bytes),
-                Kind::AllGather => (bytes, all * bytes),
-                Kind::ReduceScatter => (all * bytes, bytes),
-                Kind::AllToAll => (all * bytes, all * bytes),
+                CollectiveKind::Barrier => (0, 0),
+                CollectiveKind::Broadcast { .. } => (0, bytes),
+                CollectiveKind::Reduce { root } => (bytes, at(root, bytes)),
+                CollectiveKind::AllReduce => (bytes, bytes),
+                CollectiveKind::Gather { root } => (bytes, at(root, all * bytes)),
+                CollectiveKind::Scatter { root } => (at(root, all * bytes), bytes),
+                CollectiveKind::AllGather => (bytes, all * bytes),
+                CollectiveKind::ReduceScatter => (all * bytes, bytes),
+                CollectiveKind::AllToAll => (all * bytes, all * bytes),
             },
         };
         let one = number(element, 1.0);
         let input = one.iter().copied().cycle().take(input).collect();
         let mut output = vec![0; output];
-        if let Act::Collective(Kind::Broadcast { root }) = act
+        if let Act::Collective(CollectiveKind::Broadcast { root }) = act
             && comm.rank() == root
         {
             output.chunks_mut(one.len()).for_each(|element| element.copy_from_slice(&one));
@@ -106,10 +106,10 @@ impl<'a> Memory<'a> {
         comm.send(&[0_u8; 0], 0, TAG)
     }
 
-    fn collective(&mut self, kind: Kind) -> Result<(), CommError> {
+    fn collective(&mut self, kind: CollectiveKind) -> Result<(), CommError> {
         let given = match kind {
-            Kind::Broadcast { .. } => Given::InPlace(&mut self.output[..]),
-            _ => Given::Apart(&self.input[..], &mut self.output[..]),
+            CollectiveKind::Broadcast { .. } => CollectiveBuffers::InPlace(&mut self.output[..]),
+            _ => CollectiveBuffers::Separate(&self.input[..], &mut self.output[..]),
         };
         raw::collective(self.comm, kind, self.what, given)
     }

@@ -5,14 +5,19 @@ use crate::errors::call;
 use crate::handles::rl_comm;
 use crate::memory::Buffers;
 use crate::types::*;
-use rlaunch_comm::raw::{self, Kind};
+use rlaunch_comm::raw::{self, CollectiveKind};
 use std::ffi::c_void;
 use std::ptr;
 
 /// # Safety
 ///
 /// C's promise for the buffers, for the time of the call.
-unsafe fn run(comm: Option<&rl_comm>, kind: Kind, number: rl_op, buffers: Buffers) -> rl_result {
+unsafe fn run(
+    comm: Option<&rl_comm>,
+    kind: CollectiveKind,
+    number: rl_op,
+    buffers: Buffers,
+) -> rl_result {
     call(|| {
         let comm = given(comm, "comm")?;
         let op = op(number)?;
@@ -39,7 +44,7 @@ pub unsafe extern "C" fn rl_broadcast(
 ) -> rl_result {
     let buffers = Buffers { input: ptr::null(), output: data, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::Broadcast { root }, RL_SUM, buffers) }
+    unsafe { run(comm, CollectiveKind::Broadcast { root }, RL_SUM, buffers) }
 }
 
 /// Reduces `count` elements of each rank to `output` of `root`; the others' may be NULL.
@@ -55,7 +60,7 @@ pub unsafe extern "C" fn rl_reduce(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::Reduce { root }, op, buffers) }
+    unsafe { run(comm, CollectiveKind::Reduce { root }, op, buffers) }
 }
 
 /// Reduces `count` elements of each rank, for all. The results are equal to the bit.
@@ -70,7 +75,7 @@ pub unsafe extern "C" fn rl_all_reduce(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::AllReduce, op, buffers) }
+    unsafe { run(comm, CollectiveKind::AllReduce, op, buffers) }
 }
 
 /// Puts `count` elements of each rank, by rank, to `output` of `root`; the others' may be NULL.
@@ -85,7 +90,7 @@ pub unsafe extern "C" fn rl_gather(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::Gather { root }, RL_SUM, buffers) }
+    unsafe { run(comm, CollectiveKind::Gather { root }, RL_SUM, buffers) }
 }
 
 /// Gives each rank its `count` elements of what `root` has, by rank; the others' `input` may be
@@ -101,7 +106,7 @@ pub unsafe extern "C" fn rl_scatter(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::Scatter { root }, RL_SUM, buffers) }
+    unsafe { run(comm, CollectiveKind::Scatter { root }, RL_SUM, buffers) }
 }
 
 /// Puts `count` elements of each rank, by rank, to everyone's `output`.
@@ -115,7 +120,7 @@ pub unsafe extern "C" fn rl_all_gather(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::AllGather, RL_SUM, buffers) }
+    unsafe { run(comm, CollectiveKind::AllGather, RL_SUM, buffers) }
 }
 
 /// Reduces `count` elements for each rank from each rank, and gives each its part, by rank. In
@@ -131,7 +136,7 @@ pub unsafe extern "C" fn rl_reduce_scatter(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::ReduceScatter, op, buffers) }
+    unsafe { run(comm, CollectiveKind::ReduceScatter, op, buffers) }
 }
 
 /// Sends `count` elements of `input` to each rank and gets as many from each, by rank.
@@ -145,5 +150,5 @@ pub unsafe extern "C" fn rl_all_to_all(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, for the time of the call.
-    unsafe { run(comm, Kind::AllToAll, RL_SUM, buffers) }
+    unsafe { run(comm, CollectiveKind::AllToAll, RL_SUM, buffers) }
 }

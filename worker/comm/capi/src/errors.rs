@@ -67,9 +67,11 @@ fn code(cause: &Cause) -> rl_result {
         Cause::TimedOut { .. } => RL_TIMED_OUT,
         Cause::Truncated { .. } => RL_TRUNCATED,
         Cause::NoSuchRank { .. } => RL_NO_SUCH_RANK,
-        Cause::Length { .. } | Cause::Ragged { .. } | Cause::Uneven { .. } => RL_LENGTH,
+        Cause::BufferLength { .. } | Cause::PartialElement { .. } | Cause::CountMismatch { .. } => {
+            RL_LENGTH
+        }
         // Nothing in C asks for an interruption.
-        Cause::GivenUp | Cause::Interrupted | Cause::Withdrawn(_) | Cause::OutOfStep { .. } => {
+        Cause::Cancelled | Cause::Interrupted | Cause::Withdrawn(_) | Cause::OutOfStep { .. } => {
             RL_GIVEN_UP
         }
         // A forked process has to begin for itself.
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_start_that_failed_says_what_to_do() {
-        let failure = Failure::Start(StartError::NotOurs("4".into()));
+        let failure = Failure::Start(StartError::NotLaunched("4".into()));
         assert_eq!(failure.code(), RL_START);
         let text = failure.text();
         assert!(text.starts_with("WORLD_SIZE is 4") && text.contains("\nhint: start it"), "{text}");

@@ -4,7 +4,7 @@ use crate::arguments::element;
 use crate::errors::Failure;
 use crate::types::{is_in_place, rl_type};
 use rlaunch_comm::ElementType;
-use rlaunch_comm::raw::{Given, Kind};
+use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
 use std::ffi::c_void;
 use std::slice;
 
@@ -96,9 +96,9 @@ impl Buffers {
     /// C's promise for both, for as long as `'a`.
     pub(crate) unsafe fn given<'a>(
         self,
-        kind: Kind,
+        kind: CollectiveKind,
         (rank, size): (usize, usize),
-    ) -> Result<(ElementType, Given<'a, u8>), Failure> {
+    ) -> Result<(ElementType, CollectiveBuffers<'a, u8>), Failure> {
         let element = element(self.element)?;
         let part = bytes(element, self.count)?;
         let all = bytes(element, self.count.saturating_mul(size))?;
@@ -107,38 +107,43 @@ impl Buffers {
         if in_place {
             // SAFETY: the caller's promise.
             let data = unsafe { output(self.output, writes, "output") }?;
-            return Ok((element, Given::InPlace(data)));
+            return Ok((element, CollectiveBuffers::InPlace(data)));
         }
         are_apart((self.input, reads), (self.output, writes))?;
         // SAFETY: the caller's promise.
         let input = unsafe { input(self.input, reads, "input") }?;
         // SAFETY: the caller's promise; it does not overlap the input.
         let output = unsafe { output(self.output, writes, "output") }?;
-        Ok((element, Given::Apart(input, output)))
+        Ok((element, CollectiveBuffers::Separate(input, output)))
     }
 }
 
 /// Of input and output, where a rank's part and all of them have so many bytes.
 fn lengths(
-    kind: Kind,
+    kind: CollectiveKind,
     is_root: bool,
     in_place: bool,
     (part, all): (usize, usize),
 ) -> (usize, usize) {
     let if_root = |bytes| if is_root { bytes } else { 0 };
     match (kind, in_place) {
-        (Kind::Barrier, _) => (0, 0),
-        (Kind::Broadcast { .. }, _) => (0, part),
-        (Kind::Reduce { .. }, false) => (part, if_root(part)),
-        (Kind::AllReduce, false) => (part, part),
-        (Kind::Gather { .. }, false) => (part, if_root(all)),
-        (Kind::Scatter { .. }, false) => (if_root(all), part),
-        (Kind::AllGather, false) => (part, all),
-        (Kind::ReduceScatter, false) => (all, part),
-        (Kind::AllToAll, false) => (all, all),
-        (Kind::Reduce { .. } | Kind::AllReduce, true) => (0, part),
-        (Kind::Gather { .. } | Kind::Scatter { .. }, true) => (0, if is_root { all } else { part }),
-        (Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll, true) => (0, all),
+        (CollectiveKind::Barrier, _) => (0, 0),
+        (CollectiveKind::Broadcast { .. }, _) => (0, part),
+        (CollectiveKind::Reduce { .. }, false) => (part, if_root(part)),
+        (CollectiveKind::AllReduce, false) => (part, part),
+        (CollectiveKind::Gather { .. }, false) => (part, if_root(all)),
+        (CollectiveKind::Scatter { .. }, false) => (if_root(all), part),
+        (CollectiveKind::AllGather, false) => (part, all),
+        (CollectiveKind::ReduceScatter, false) => (all, part),
+        (CollectiveKind::AllToAll, false) => (all, all),
+        (CollectiveKind::Reduce { .. } | CollectiveKind::AllReduce, true) => (0, part),
+        (CollectiveKind::Gather { .. } | CollectiveKind::Scatter { .. }, true) => {
+            (0, if is_root { all } else { part })
+        }
+        (
+            CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll,
+            true,
+        ) => (0, all),
     }
 }
 
@@ -148,14 +153,14 @@ mod tests {
 
     #[test]
     fn who_is_no_root_needs_no_more_than_its_part() {
-        let gather = Kind::Gather { root: 0 };
+        let gather = CollectiveKind::Gather { root: 0 };
         assert_eq!(lengths(gather, true, false, (4, 16)), (4, 16));
         assert_eq!(lengths(gather, false, false, (4, 16)), (4, 0));
         assert_eq!(lengths(gather, true, true, (4, 16)), (0, 16));
         assert_eq!(lengths(gather, false, true, (4, 16)), (0, 4));
-        let scatter = Kind::Scatter { root: 0 };
+        let scatter = CollectiveKind::Scatter { root: 0 };
         assert_eq!(lengths(scatter, false, false, (4, 16)), (0, 4));
-        assert_eq!(lengths(Kind::Reduce { root: 0 }, false, false, (4, 16)), (4, 0));
+        assert_eq!(lengths(CollectiveKind::Reduce { root: 0 }, false, false, (4, 16)), (4, 0));
     }
 
     #[test]

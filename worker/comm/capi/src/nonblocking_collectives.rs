@@ -5,7 +5,7 @@ use crate::errors::call;
 use crate::handles::{rl_comm, rl_request};
 use crate::memory::Buffers;
 use crate::types::*;
-use rlaunch_comm::raw::{self, Kind};
+use rlaunch_comm::raw::{self, CollectiveKind};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -15,7 +15,7 @@ use std::ptr;
 /// C's promise for the buffers, until the request is over.
 unsafe fn begin(
     comm: Option<&rl_comm>,
-    kind: Kind,
+    kind: CollectiveKind,
     number: rl_op,
     buffers: Buffers,
     request: Option<&mut MaybeUninit<*mut rl_request>>,
@@ -42,7 +42,7 @@ pub extern "C" fn rl_ibarrier(
 ) -> rl_result {
     let buffers = Buffers { input: ptr::null(), output: ptr::null_mut(), count: 0, element: RL_U8 };
     // SAFETY: no memory is promised.
-    unsafe { begin(comm, Kind::Barrier, RL_SUM, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::Barrier, RL_SUM, buffers, request) }
 }
 
 /// Begins rl_broadcast.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn rl_ibroadcast(
 ) -> rl_result {
     let buffers = Buffers { input: ptr::null(), output: data, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::Broadcast { root }, RL_SUM, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::Broadcast { root }, RL_SUM, buffers, request) }
 }
 
 /// Begins rl_reduce.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn rl_ireduce(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::Reduce { root }, op, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::Reduce { root }, op, buffers, request) }
 }
 
 /// Begins rl_all_reduce.
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn rl_iall_reduce(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::AllReduce, op, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::AllReduce, op, buffers, request) }
 }
 
 /// Begins rl_gather.
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rl_igather(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::Gather { root }, RL_SUM, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::Gather { root }, RL_SUM, buffers, request) }
 }
 
 /// Begins rl_scatter.
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn rl_iscatter(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::Scatter { root }, RL_SUM, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::Scatter { root }, RL_SUM, buffers, request) }
 }
 
 /// Begins rl_all_gather.
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn rl_iall_gather(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::AllGather, RL_SUM, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::AllGather, RL_SUM, buffers, request) }
 }
 
 /// Begins rl_reduce_scatter.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn rl_ireduce_scatter(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::ReduceScatter, op, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::ReduceScatter, op, buffers, request) }
 }
 
 /// Begins rl_all_to_all.
@@ -168,5 +168,5 @@ pub unsafe extern "C" fn rl_iall_to_all(
 ) -> rl_result {
     let buffers = Buffers { input, output, count, element: type_of };
     // SAFETY: C's promise, until the request is over.
-    unsafe { begin(comm, Kind::AllToAll, RL_SUM, buffers, request) }
+    unsafe { begin(comm, CollectiveKind::AllToAll, RL_SUM, buffers, request) }
 }

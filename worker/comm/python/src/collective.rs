@@ -5,12 +5,12 @@ use crate::dtype::Dtype;
 use crate::memory::{Argument, Memory};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use rlaunch_comm::raw::{Given, Kind};
+use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{Communicator, ElementType, Op};
 
 /// A collective that is about to begin.
 pub(crate) struct Asked {
-    pub(crate) kind: Kind,
+    pub(crate) kind: CollectiveKind,
     /// Of the elements, as they travel.
     pub(crate) what: (ElementType, Op),
     pub(crate) memory: Memory,
@@ -20,18 +20,18 @@ impl Asked {
     /// What `x` and `out` are for: without `out`, `x` is both for the ranks that have both.
     pub(crate) fn new(
         comm: &Communicator,
-        (kind, op): (Kind, Op),
+        (kind, op): (CollectiveKind, Op),
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
     ) -> PyResult<Asked> {
         let call = kind.name();
         let is_root = kind.root().is_none_or(|root| root == comm.rank());
         let memory = match (kind, x, out) {
-            (Kind::Broadcast { .. }, x, _) => Memory::apart(call, None, x),
-            (Kind::Scatter { .. }, None, None) => {
+            (CollectiveKind::Broadcast { .. }, x, _) => Memory::apart(call, None, x),
+            (CollectiveKind::Scatter { .. }, None, None) => {
                 Err(PyTypeError::new_err("scatter: neither x nor out is given"))
             }
-            (Kind::Scatter { .. }, Some(x), None) => Memory::in_place(call, x),
+            (CollectiveKind::Scatter { .. }, Some(x), None) => Memory::in_place(call, x),
             (_, Some(x), None) if is_root => Memory::in_place(call, x),
             (_, x, out) => Memory::apart(call, x, out),
         }?;
@@ -39,22 +39,29 @@ impl Asked {
             can(kind, buffer)?;
         }
         // Of the others, one buffer is as many times as long as the other.
-        if kind == Kind::AllToAll || memory.is_one && is_root {
+        if kind == CollectiveKind::AllToAll || memory.is_one && is_root {
             memory.buffers().try_for_each(|buffer| has_whole_parts(call, buffer, comm.size()))?;
         }
         Ok(Asked { kind, what: (memory.element(), op), memory })
     }
 
-    pub(crate) fn given(&mut self) -> Given<'_, u8> {
+    pub(crate) fn given(&mut self) -> CollectiveBuffers<'_, u8> {
         let is_one = self.memory.is_one;
         let (input, output) = self.memory.bytes();
-        if is_one { Given::InPlace(output) } else { Given::Apart(input, output) }
+        if is_one {
+            CollectiveBuffers::InPlace(output)
+        } else {
+            CollectiveBuffers::Separate(input, output)
+        }
     }
 }
 
 /// Fails where elements of this type cannot be reduced, and would have to be.
-fn can(kind: Kind, buffer: &Buffer) -> PyResult<()> {
-    let reduces = matches!(kind, Kind::Reduce { .. } | Kind::AllReduce | Kind::ReduceScatter);
+fn can(kind: CollectiveKind, buffer: &Buffer) -> PyResult<()> {
+    let reduces = matches!(
+        kind,
+        CollectiveKind::Reduce { .. } | CollectiveKind::AllReduce | CollectiveKind::ReduceScatter
+    );
     match buffer.dtype() {
         Dtype::Other(name, _) if reduces => {
             let known = ElementType::ALL.map(|element| Dtype::Element(element).to_string());

@@ -13,7 +13,7 @@ use crate::shared::{self, Begun, Shared};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use rlaunch_comm::raw::{self, Kind, Pending};
+use rlaunch_comm::raw::{self, CollectiveKind, Pending};
 use rlaunch_comm::{self as comm, CommError, ElementType, Op};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct Communicator {
 #[pyfunction]
 pub(crate) fn start(py: Python<'_>) -> PyResult<Communicator> {
     let inner = py.detach(comm::Communicator::from_env).map_err(|error| raise_start(&error))?;
-    inner.end_waits_by(interrupt::is_pending);
+    inner.set_interrupt_check(interrupt::is_pending);
     Ok(Communicator::new(inner))
 }
 
@@ -73,7 +73,7 @@ impl Communicator {
     fn collective(
         &self,
         py: Python<'_>,
-        what: (Kind, Op),
+        what: (CollectiveKind, Op),
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
     ) -> PyResult<()> {
@@ -86,7 +86,7 @@ impl Communicator {
     fn begin_collective(
         &self,
         py: Python<'_>,
-        what: (Kind, Op),
+        what: (CollectiveKind, Op),
         x: Argument<'_, '_>,
         out: Argument<'_, '_>,
     ) -> PyResult<Request> {
@@ -268,24 +268,24 @@ impl Communicator {
 
     /// Returns when every rank has called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.collective(py, (Kind::Barrier, Op::Sum), None, None)
+        self.collective(py, (CollectiveKind::Barrier, Op::Sum), None, None)
     }
 
     /// Begins barrier.
     fn ibarrier(&self, py: Python<'_>) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::Barrier, Op::Sum), None, None)
+        self.begin_collective(py, (CollectiveKind::Barrier, Op::Sum), None, None)
     }
 
     /// Gives every rank what root has in x.
     #[pyo3(signature = (x, root=0))]
     fn broadcast(&self, py: Python<'_>, x: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
-        self.collective(py, (Kind::Broadcast { root }, Op::Sum), Some(x), None)
+        self.collective(py, (CollectiveKind::Broadcast { root }, Op::Sum), Some(x), None)
     }
 
     /// Begins broadcast.
     #[pyo3(signature = (x, root=0))]
     fn ibroadcast(&self, py: Python<'_>, x: &Bound<'_, PyAny>, root: usize) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::Broadcast { root }, Op::Sum), Some(x), None)
+        self.begin_collective(py, (CollectiveKind::Broadcast { root }, Op::Sum), Some(x), None)
     }
 
     /// Reduces what all ranks have in x, for all: to out, or in place.
@@ -300,7 +300,7 @@ impl Communicator {
         op: OpName,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::AllReduce, op.0), Some(x), out)
+        self.collective(py, (CollectiveKind::AllReduce, op.0), Some(x), out)
     }
 
     /// Begins all_reduce.
@@ -315,7 +315,7 @@ impl Communicator {
         op: OpName,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::AllReduce, op.0), Some(x), out)
+        self.begin_collective(py, (CollectiveKind::AllReduce, op.0), Some(x), out)
     }
 
     /// Reduces what all ranks have in x to out of root, or in place there.
@@ -331,7 +331,7 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::Reduce { root }, op.0), Some(x), out)
+        self.collective(py, (CollectiveKind::Reduce { root }, op.0), Some(x), out)
     }
 
     /// Begins reduce.
@@ -347,7 +347,7 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::Reduce { root }, op.0), Some(x), out)
+        self.begin_collective(py, (CollectiveKind::Reduce { root }, op.0), Some(x), out)
     }
 
     /// Puts x of all ranks, by rank, to out of root; without out, x of root is long enough for all
@@ -360,7 +360,7 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::Gather { root }, Op::Sum), Some(x), out)
+        self.collective(py, (CollectiveKind::Gather { root }, Op::Sum), Some(x), out)
     }
 
     /// Begins gather.
@@ -372,7 +372,7 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::Gather { root }, Op::Sum), Some(x), out)
+        self.begin_collective(py, (CollectiveKind::Gather { root }, Op::Sum), Some(x), out)
     }
 
     /// Gives out of each rank its part of x of root; without out, x of the others gets their part,
@@ -385,7 +385,7 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::Scatter { root }, Op::Sum), x, out)
+        self.collective(py, (CollectiveKind::Scatter { root }, Op::Sum), x, out)
     }
 
     /// Begins scatter.
@@ -397,7 +397,7 @@ impl Communicator {
         root: usize,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::Scatter { root }, Op::Sum), x, out)
+        self.begin_collective(py, (CollectiveKind::Scatter { root }, Op::Sum), x, out)
     }
 
     /// Puts x of all ranks, by rank, to everyone's out; without out, x is long enough for all and
@@ -409,7 +409,7 @@ impl Communicator {
         x: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::AllGather, Op::Sum), Some(x), out)
+        self.collective(py, (CollectiveKind::AllGather, Op::Sum), Some(x), out)
     }
 
     /// Begins all_gather.
@@ -420,7 +420,7 @@ impl Communicator {
         x: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::AllGather, Op::Sum), Some(x), out)
+        self.begin_collective(py, (CollectiveKind::AllGather, Op::Sum), Some(x), out)
     }
 
     /// Reduces what all ranks have in x, and gives out of each rank its part; without out, the
@@ -436,7 +436,7 @@ impl Communicator {
         op: OpName,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::ReduceScatter, op.0), Some(x), out)
+        self.collective(py, (CollectiveKind::ReduceScatter, op.0), Some(x), out)
     }
 
     /// Begins reduce_scatter.
@@ -451,7 +451,7 @@ impl Communicator {
         op: OpName,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::ReduceScatter, op.0), Some(x), out)
+        self.begin_collective(py, (CollectiveKind::ReduceScatter, op.0), Some(x), out)
     }
 
     /// Sends a part of x to each rank, and puts a part of each to out, or in place.
@@ -462,7 +462,7 @@ impl Communicator {
         x: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.collective(py, (Kind::AllToAll, Op::Sum), Some(x), out)
+        self.collective(py, (CollectiveKind::AllToAll, Op::Sum), Some(x), out)
     }
 
     /// Begins all_to_all.
@@ -473,6 +473,6 @@ impl Communicator {
         x: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Request> {
-        self.begin_collective(py, (Kind::AllToAll, Op::Sum), Some(x), out)
+        self.begin_collective(py, (CollectiveKind::AllToAll, Op::Sum), Some(x), out)
     }
 }

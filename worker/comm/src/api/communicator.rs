@@ -1,12 +1,12 @@
 //! The ranks that talk to each other, as one of them sees them.
 
-use crate::api::collectives::{Collective, Schedules};
+use crate::api::collectives::{PreparedCollective, ScheduleCache};
 use crate::api::group::Group;
-use crate::progress::engine::direct::{Got, Sent};
-use crate::progress::engine::out_of_step::GivenUp;
-use crate::progress::engine::stretch::{Stretch, Target};
-use crate::progress::engine::{Came, Engine, Message, Owner};
-use crate::progress::station::{Pause, Station};
+use crate::progress::engine::direct::{ReceiveOutcome, SendOutcome};
+use crate::progress::engine::out_of_step::CancelledCollective;
+use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::{Engine, Envelope, Owner, Status};
+use crate::progress::station::{Progress, WaitState};
 use crate::transport::packet::CONTEXT;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
@@ -30,21 +30,21 @@ const MOST_CONTEXTS: u32 = 1 << (CONTEXT - 1);
 /// must come in the same order in every rank.
 #[derive(Debug)]
 pub struct Communicator {
-    pub(crate) station: Arc<Station>,
+    pub(crate) station: Arc<Progress>,
     pub(crate) group: Group,
     /// Its number; the same in every rank.
     pub(crate) context: u32,
-    contexts: Arc<Contexts>,
+    contexts: Arc<ContextIds>,
     /// How many collectives there were.
     collectives: AtomicU32,
-    pub(crate) schedules: Schedules,
+    pub(crate) schedules: ScheduleCache,
 }
 
 /// Numbers for communicators. The first rank of a communicator numbers those that are split from it,
 /// and no two ranks of the job have a number in common: whichever threads of whichever ranks split at
 /// once, no number is given out twice.
 #[derive(Debug)]
-struct Contexts {
+struct ContextIds {
     /// How many this rank has given out.
     given: AtomicU32,
     /// This rank's number in the job, and how many ranks that has.
@@ -52,7 +52,7 @@ struct Contexts {
     ranks: usize,
 }
 
-impl Contexts {
+impl ContextIds {
     /// A number that no communicator of the job has; [`MOST_CONTEXTS`] where there is none left. The
     /// world is 0.
     fn give(&self) -> u32 {
@@ -67,9 +67,9 @@ impl Contexts {
 }
 
 impl Communicator {
-    pub(crate) fn new(station: Arc<Station>, group: Group) -> Communicator {
-        let schedules = Schedules::new(group.layout());
-        let contexts = Contexts { given: AtomicU32::new(0), me: group.me, ranks: group.size() };
+    pub(crate) fn new(station: Arc<Progress>, group: Group) -> Communicator {
+        let schedules = ScheduleCache::new(group.topology());
+        let contexts = ContextIds { given: AtomicU32::new(0), me: group.me, ranks: group.size() };
         Communicator {
             station,
             group,
@@ -105,7 +105,7 @@ impl Communicator {
     /// not at all, one to be received waits for the next receive, and the communicator of a collective
     /// is of no more use for collectives, at any of its ranks. What a device copies just then takes the
     /// peer along. The first to be given is asked, for all communicators of this process.
-    pub fn end_waits_by(&self, interrupted: fn() -> bool) {
+    pub fn set_interrupt_check(&self, interrupted: fn() -> bool) {
         // Who comes second has the same wish.
         let _ = self.station.interrupted.set(interrupted);
     }
@@ -136,17 +136,17 @@ impl Communicator {
     }
 
     #[inline]
-    fn send_bytes(&self, to: Message, bytes: &[u8], operation: Operation) -> Result<(), Cause> {
+    fn send_bytes(&self, to: Envelope, bytes: &[u8], operation: Operation) -> Result<(), Cause> {
         let mut guard = self.station.engine.lock();
         match guard.parts().0.send_now(&to, bytes) {
-            Sent::Gone => return Ok(()),
-            Sent::Queued => return self.flush(&mut guard, to.peer, operation),
-            Sent::Hindered => return Err(guard.parts().0.obstacle(to.peer)),
-            Sent::TooLong => {}
+            SendOutcome::Sent => return Ok(()),
+            SendOutcome::QueuedPacket => return self.flush(&mut guard, to.peer, operation),
+            SendOutcome::Failed => return Err(guard.parts().0.obstacle(to.peer)),
+            SendOutcome::TooLong => {}
         }
         drop(guard);
         self.station.engine.lend([Memory::Shared(bytes)], |guard, [buffer]| {
-            let from = Stretch::all(buffer, bytes.len());
+            let from = LocalSlice::all(buffer, bytes.len());
             let sent = self.call(guard, operation, |engine, owner, buffers| {
                 engine.send(to, from, owner, buffers);
             });
@@ -161,7 +161,7 @@ impl Communicator {
         peer: usize,
         operation: Operation,
     ) -> Result<(), Cause> {
-        let mut pause = Pause::default();
+        let mut pause = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
             let progress = engine.progress(buffers);
@@ -211,10 +211,10 @@ impl Communicator {
     /// Waits for a message of one rank.
     fn receive_bytes(
         &self,
-        from: Message,
+        from: Envelope,
         bytes: &mut [u8],
         operation: Operation,
-    ) -> Result<Came, Cause> {
+    ) -> Result<Status, Cause> {
         let mut guard = self.station.engine.lock();
         let mut length = 0;
         let got = self.await_message(&mut guard, &from, operation, |message| {
@@ -231,7 +231,7 @@ impl Communicator {
             let (engine, _) = guard.parts();
             return Err(engine.core.too_long(from.peer, length as u64, bytes.len()));
         }
-        Ok(Came { from: from.peer, length })
+        Ok(Status { from: from.peer, length })
     }
 
     /// Waits for a short message, and says `false` if it is a long one.
@@ -239,22 +239,22 @@ impl Communicator {
     pub(crate) fn await_message(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
-        from: &Message,
+        from: &Envelope,
         operation: Operation,
         mut take: impl FnMut(&[u8]),
     ) -> Result<bool, Cause> {
-        let mut pause = Pause::default();
+        let mut pause = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
             match engine.receive_now(from, buffers, &mut take) {
-                Got::Message => return Ok(true),
-                Got::Offer => return Ok(false),
-                Got::Progress => {
+                ReceiveOutcome::Message => return Ok(true),
+                ReceiveOutcome::Rts => return Ok(false),
+                ReceiveOutcome::Progress => {
                     pause.end();
                     continue;
                 }
-                Got::Hindered => return Err(engine.obstacle(from.peer)),
-                Got::Nothing => {}
+                ReceiveOutcome::Failed => return Err(engine.obstacle(from.peer)),
+                ReceiveOutcome::Nothing => {}
             }
             if let Some(cause) = engine.core.out_of_step(from.context, from.tag) {
                 return Err(cause);
@@ -272,13 +272,13 @@ impl Communicator {
 
     fn receive_lent(
         &self,
-        (source, tag): (Option<Message>, u32),
+        (source, tag): (Option<Envelope>, u32),
         bytes: &mut [u8],
         operation: Operation,
-    ) -> Result<Came, Cause> {
+    ) -> Result<Status, Cause> {
         let length = bytes.len();
         self.station.engine.lend([Memory::Exclusive(bytes)], |guard, [buffer]| {
-            let target = Target { into: Stretch::all(buffer, length), fold: None };
+            let target = Target { into: LocalSlice::all(buffer, length), fold: None };
             self.call(guard, operation, |engine, owner, buffers| {
                 self.post(engine, (source, tag), (target, owner), buffers);
             })
@@ -288,7 +288,7 @@ impl Communicator {
     pub(crate) fn post(
         &self,
         engine: &mut Engine,
-        (source, tag): (Option<Message>, u32),
+        (source, tag): (Option<Envelope>, u32),
         (target, owner): (Target, Owner),
         buffers: &BufferTable,
     ) {
@@ -304,13 +304,13 @@ impl Communicator {
     /// What came, in elements of `size` bytes.
     pub(crate) fn received(
         &self,
-        came: Result<Came, Cause>,
+        came: Result<Status, Cause>,
         operation: Operation,
         size: usize,
     ) -> Result<Received, CommError> {
         let came = came.map_err(|cause| self.station.failed(operation, cause))?;
         if !came.length.is_multiple_of(size) {
-            let cause = Cause::Ragged { length: came.length, size };
+            let cause = Cause::PartialElement { length: came.length, size };
             return Err(CommError { operation, cause });
         }
         let from = self.group.place(came.from).unwrap_or(came.from);
@@ -353,7 +353,7 @@ impl Communicator {
         let group = self.group.split(&colours);
         Ok(Communicator {
             station: self.station.clone(),
-            schedules: Schedules::new(group.layout()),
+            schedules: ScheduleCache::new(group.topology()),
             group,
             context,
             contexts: self.contexts.clone(),
@@ -368,17 +368,17 @@ impl Communicator {
     }
 
     /// A message from a rank, or `None` for one from any.
-    pub(crate) fn source(&self, from: Option<usize>, tag: u32) -> Result<Option<Message>, Cause> {
+    pub(crate) fn source(&self, from: Option<usize>, tag: u32) -> Result<Option<Envelope>, Cause> {
         self.own()?;
         from.map(|from| self.message(from, tag)).transpose()
     }
 
     /// A message to or from a rank.
-    pub(crate) fn message(&self, rank: usize, tag: u32) -> Result<Message, Cause> {
+    pub(crate) fn message(&self, rank: usize, tag: u32) -> Result<Envelope, Cause> {
         self.own()?;
         let size = self.size();
         let peer = *self.group.ranks.get(rank).ok_or(Cause::NoSuchRank { rank, size })?;
-        Ok(Message { peer, context: self.context << 1, tag })
+        Ok(Envelope { peer, context: self.context << 1, tag })
     }
 
     /// The context and the number of the next collective.
@@ -388,12 +388,12 @@ impl Communicator {
 
     /// Gives up a collective that this thread runs itself.
     #[cold]
-    pub(crate) fn give_up(&self, collective: &Collective, cause: &Cause) {
-        let Collective { number: (context, number), operation, .. } = *collective;
+    pub(crate) fn give_up(&self, collective: &PreparedCollective, cause: &Cause) {
+        let PreparedCollective { number: (context, number), operation, .. } = *collective;
         let ranks = &self.group.ranks;
         let mut guard = self.station.engine.lock();
         let (engine, buffers) = guard.parts();
-        engine.give_up(GivenUp { context, number, operation, ranks, cause }, buffers);
+        engine.give_up(CancelledCollective { context, number, operation, ranks, cause }, buffers);
     }
 
     /// Begins something and waits for its end.
@@ -403,7 +403,7 @@ impl Communicator {
         guard: &mut EngineGuard<'_, Engine>,
         operation: Operation,
         begin: impl FnOnce(&mut Engine, Owner, &BufferTable),
-    ) -> Result<Came, Cause> {
+    ) -> Result<Status, Cause> {
         let (engine, buffers) = guard.parts();
         let key = engine.request(operation);
         begin(engine, Owner::Request(key), buffers);
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_wait_ends_where_the_program_says_so() {
         let comm = Communicator::from_env().unwrap();
-        comm.end_waits_by(|| true);
+        comm.set_interrupt_check(|| true);
         let failed = comm.recv(&mut [0u8], 0, 0).unwrap_err();
         assert!(matches!(failed.cause, Cause::Interrupted), "{failed}");
         let mut into = vec![0u8; 1 << 20];

@@ -1,6 +1,6 @@
 //! Which ranks of the job a communicator has, and on which nodes they are.
 
-use crate::collectives::choice::Layout;
+use crate::collectives::choice::Topology;
 use std::sync::Arc;
 
 /// The ranks of a communicator.
@@ -32,9 +32,9 @@ impl Group {
     }
 
     /// As the choice of algorithms sees it.
-    pub(crate) fn layout(&self) -> Layout {
+    pub(crate) fn topology(&self) -> Topology {
         let nodes: Vec<usize> = self.nodes.iter().map(|node| *node as usize).collect();
-        Layout::new(self.me, &nodes)
+        Topology::new(self.me, &nodes)
     }
 
     /// The place of a rank of the job.

@@ -1,12 +1,12 @@
 //! Collectives of few bytes, step by step in the caller's own frame: nothing is lent, queued or
 //! looked up, for that would take longer than the messages.
 
-use crate::api::collectives::Collective;
+use crate::api::collectives::PreparedCollective;
 use crate::api::communicator::Communicator;
 use crate::collectives::reduce;
-use crate::collectives::schedule::{Exchange, Local, Place, Schedule, Span};
-use crate::progress::engine::direct::Sent;
-use crate::progress::engine::{Engine, Message};
+use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
+use crate::progress::engine::direct::SendOutcome;
+use crate::progress::engine::{Engine, Envelope};
 use crate::progress::station::SHORT;
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
@@ -14,7 +14,7 @@ use rlaunch_lock::EngineGuard;
 use std::ops::Range;
 
 /// The memory of a collective.
-struct Buffers<'a> {
+struct ShortBuffers<'a> {
     /// Where it is not the output.
     input: Option<&'a [u8]>,
     output: &'a mut [u8],
@@ -23,7 +23,7 @@ struct Buffers<'a> {
     op: Op,
 }
 
-impl Buffers<'_> {
+impl ShortBuffers<'_> {
     fn range(&self, span: Span) -> Range<usize> {
         let size = self.element.size();
         span.start * size..(span.start + span.length) * size
@@ -33,9 +33,9 @@ impl Buffers<'_> {
     fn read(&self, span: Span) -> Option<&[u8]> {
         let range = self.range(span);
         match (span.place, self.input) {
-            (Place::Input, Some(input)) => input.get(range),
-            (Place::Scratch, _) => self.scratch.get(range),
-            (Place::Input | Place::Output, _) => self.output.get(range),
+            (Buffer::Input, Some(input)) => input.get(range),
+            (Buffer::Scratch, _) => self.scratch.get(range),
+            (Buffer::Input | Buffer::Output, _) => self.output.get(range),
         }
     }
 
@@ -43,14 +43,14 @@ impl Buffers<'_> {
     fn write(&mut self, span: Span) -> Option<&mut [u8]> {
         let range = self.range(span);
         match span.place {
-            Place::Scratch => self.scratch.get_mut(range),
-            Place::Input | Place::Output => self.output.get_mut(range),
+            Buffer::Scratch => self.scratch.get_mut(range),
+            Buffer::Input | Buffer::Output => self.output.get_mut(range),
         }
     }
 
     /// `None` where a span lies outside.
     fn copy(&mut self, from: Span, to: Span) -> Option<()> {
-        if let (Place::Input, Some(input), Place::Output) = (from.place, self.input, to.place) {
+        if let (Buffer::Input, Some(input), Buffer::Output) = (from.place, self.input, to.place) {
             let (from, to) = (self.range(from), self.range(to));
             self.output.get_mut(to)?.copy_from_slice(input.get(from)?);
             return Some(());
@@ -96,10 +96,10 @@ impl Communicator {
     /// Runs a collective of at most [`SHORT`] bytes of each kind of memory.
     pub(crate) fn run_inline(
         &self,
-        collective: &Collective,
+        collective: &PreparedCollective,
         (input, output): (Option<&[u8]>, &mut [u8]),
     ) -> Result<(), Cause> {
-        let Collective { element, op, .. } = *collective;
+        let PreparedCollective { element, op, .. } = *collective;
         // Few need any, and zeros take time.
         let (mut none, mut all);
         let scratch: &mut [u8] = if collective.schedule.scratch == 0 {
@@ -109,10 +109,14 @@ impl Communicator {
             all = [0; SHORT];
             &mut all
         };
-        self.run_steps(collective, Buffers { input, output, scratch, element, op })
+        self.run_steps(collective, ShortBuffers { input, output, scratch, element, op })
     }
 
-    fn run_steps(&self, collective: &Collective, mut buffers: Buffers<'_>) -> Result<(), Cause> {
+    fn run_steps(
+        &self,
+        collective: &PreparedCollective,
+        mut buffers: ShortBuffers<'_>,
+    ) -> Result<(), Cause> {
         let schedule: &Schedule = &collective.schedule;
         let element = collective.element;
         let mut guard = self.station.engine.lock();
@@ -122,16 +126,18 @@ impl Communicator {
         }
         for step in &schedule.steps {
             for local in &step.local {
-                buffers.local(*local).ok_or(Cause::GivenUp)?;
+                buffers.local(*local).ok_or(Cause::Cancelled)?;
             }
             for exchange in &step.exchange {
                 let (to, bytes) = match *exchange {
-                    Exchange::Send { to, span } => (to, buffers.read(span).ok_or(Cause::GivenUp)?),
+                    Exchange::Send { to, span } => {
+                        (to, buffers.read(span).ok_or(Cause::Cancelled)?)
+                    }
                     Exchange::Signal { to } => (to, &[][..]),
                     _ => continue,
                 };
                 let message = self.of_collective(collective, to);
-                if guard.parts().0.send_now(&message, bytes) == Sent::Hindered {
+                if guard.parts().0.send_now(&message, bytes) == SendOutcome::Failed {
                     return Err(guard.parts().0.obstacle(message.peer));
                 }
             }
@@ -164,16 +170,16 @@ impl Communicator {
     }
 
     #[inline]
-    fn of_collective(&self, collective: &Collective, peer: usize) -> Message {
+    fn of_collective(&self, collective: &PreparedCollective, peer: usize) -> Envelope {
         let (context, tag) = collective.number;
-        Message { peer: self.group.ranks[peer], context, tag }
+        Envelope { peer: self.group.ranks[peer], context, tag }
     }
 
     #[inline]
     fn receive_inline(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
-        message: &Message,
+        message: &Envelope,
         (operation, expected): (Operation, usize),
         mut put: impl FnMut(&[u8]) -> Option<()>,
     ) -> Result<(), Cause> {
@@ -184,7 +190,7 @@ impl Communicator {
         };
         let is_short = self.await_message(guard, message, operation, take)?;
         if is_short && came == expected {
-            return went.ok_or(Cause::GivenUp);
+            return went.ok_or(Cause::Cancelled);
         }
         let engine = guard.parts().0;
         let offered = if is_short { None } else { engine.offered(message) };

@@ -17,7 +17,7 @@ const GROWTH: f64 = 100.0;
 
 /// What is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Benchmark {
     /// A message to a partner and one back; the time is that of one way. Ranks act in pairs, 0 with
     /// 1, 2 with 3; one left over only waits.
     Latency,
@@ -30,28 +30,29 @@ pub enum Act {
     AllReduce,
 }
 
-impl Act {
-    const NAMES: [(Act, &str); 4] = [
-        (Act::Latency, "latency"),
-        (Act::Bandwidth, "bandwidth"),
-        (Act::Barrier, "barrier"),
-        (Act::AllReduce, "allreduce"),
+impl Benchmark {
+    const NAMES: [(Benchmark, &str); 4] = [
+        (Benchmark::Latency, "latency"),
+        (Benchmark::Bandwidth, "bandwidth"),
+        (Benchmark::Barrier, "barrier"),
+        (Benchmark::AllReduce, "allreduce"),
     ];
 }
 
-impl fmt::Display for Act {
+impl fmt::Display for Benchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Act::NAMES.iter().find(|(act, _)| act == self).map_or("", |(_, name)| name);
+        let name =
+            Benchmark::NAMES.iter().find(|(act, _)| act == self).map_or("", |(_, name)| name);
         f.pad(name)
     }
 }
 
-impl FromStr for Act {
+impl FromStr for Benchmark {
     type Err = MeasureError;
 
-    fn from_str(text: &str) -> Result<Act, MeasureError> {
-        let found = Act::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(act, _)| *act).ok_or(MeasureError::NoSuchAct)
+    fn from_str(text: &str) -> Result<Benchmark, MeasureError> {
+        let found = Benchmark::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(act, _)| *act).ok_or(MeasureError::UnknownBenchmark)
     }
 }
 
@@ -59,7 +60,7 @@ impl FromStr for Act {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// What.
-    pub act: Act,
+    pub act: Benchmark,
     /// Of each message or vector; a barrier has none.
     pub bytes: usize,
     /// The least time of a batch. Short acts say nothing alone. Where it is zero, batches follow each
@@ -90,13 +91,13 @@ pub enum MeasureError {
     Communicator(#[from] CommError),
     /// What arrived is not what was sent.
     #[error("{0} of {1} bytes brought wrong data")]
-    WrongData(Act, usize),
+    WrongData(Benchmark, usize),
     /// A message needs two ranks.
     #[error("{0} is between two ranks, and there is only one")]
-    Alone(Act),
+    Alone(Benchmark),
     /// No act has this name.
     #[error("no such act: there are latency, bandwidth, barrier and allreduce")]
-    NoSuchAct,
+    UnknownBenchmark,
 }
 
 /// Measures an act; all ranks call this with the same plan. Rank 0's clock says when a batch is long
@@ -153,7 +154,7 @@ fn median(times: &mut [f64]) -> f64 {
 /// An act with its memory.
 struct Bench<'a> {
     comm: &'a Communicator,
-    act: Act,
+    act: Benchmark,
     bytes: usize,
     partner: Option<usize>,
     /// Messages, or empty.
@@ -168,10 +169,10 @@ impl<'a> Bench<'a> {
     fn new(comm: &'a Communicator, plan: &Plan) -> Result<Bench<'a>, MeasureError> {
         let (act, bytes, rank) = (plan.act, plan.bytes, comm.rank());
         let (messages, elements) = match act {
-            Act::Latency => (bytes, 0),
-            Act::Bandwidth => (bytes * WINDOW, 0),
-            Act::Barrier => (0, 0),
-            Act::AllReduce => (0, bytes / size_of::<f32>()),
+            Benchmark::Latency => (bytes, 0),
+            Benchmark::Bandwidth => (bytes * WINDOW, 0),
+            Benchmark::Barrier => (0, 0),
+            Benchmark::AllReduce => (0, bytes / size_of::<f32>()),
         };
         if messages > 0 && comm.size() < 2 {
             return Err(MeasureError::Alone(act));
@@ -198,20 +199,20 @@ impl<'a> Bench<'a> {
 
     fn acts_per_repetition(&self) -> f64 {
         match self.act {
-            Act::Latency => 2.0,
-            Act::Bandwidth => WINDOW as f64,
-            Act::Barrier | Act::AllReduce => 1.0,
+            Benchmark::Latency => 2.0,
+            Benchmark::Bandwidth => WINDOW as f64,
+            Benchmark::Barrier | Benchmark::AllReduce => 1.0,
         }
     }
 
     fn time(&mut self, count: u64) -> Result<Duration, CommError> {
         let start = Instant::now();
         match (self.act, self.partner) {
-            (Act::Latency, Some(partner)) => self.ping_pong(partner, count)?,
-            (Act::Bandwidth, Some(partner)) => self.stream(partner, count)?,
-            (Act::Latency | Act::Bandwidth, None) => {}
-            (Act::Barrier, _) => (0..count).try_for_each(|_| self.comm.barrier())?,
-            (Act::AllReduce, _) => (0..count)
+            (Benchmark::Latency, Some(partner)) => self.ping_pong(partner, count)?,
+            (Benchmark::Bandwidth, Some(partner)) => self.stream(partner, count)?,
+            (Benchmark::Latency | Benchmark::Bandwidth, None) => {}
+            (Benchmark::Barrier, _) => (0..count).try_for_each(|_| self.comm.barrier())?,
+            (Benchmark::AllReduce, _) => (0..count)
                 .try_for_each(|_| self.comm.all_reduce(&self.summands, &mut self.sums, Op::Sum))?,
         }
         Ok(start.elapsed())
@@ -277,8 +278,8 @@ impl<'a> Bench<'a> {
         let size = self.comm.size();
         let sum = |i: usize| (size * (size - 1) / 2 + size * (i % 7)) as f32;
         let receives = match (self.act, self.partner) {
-            (Act::Latency, Some(_)) => true,
-            (Act::Bandwidth, Some(partner)) => !self.is_first(partner),
+            (Benchmark::Latency, Some(_)) => true,
+            (Benchmark::Bandwidth, Some(partner)) => !self.is_first(partner),
             _ => false,
         };
         let are_bytes_right =
@@ -321,10 +322,10 @@ mod tests {
 
     #[test]
     fn acts_have_names_that_are_understood() {
-        for (act, name) in Act::NAMES {
+        for (act, name) in Benchmark::NAMES {
             assert_eq!(act.to_string(), name);
-            assert_eq!(name.parse::<Act>().unwrap(), act);
+            assert_eq!(name.parse::<Benchmark>().unwrap(), act);
         }
-        assert!("broadcast".parse::<Act>().is_err());
+        assert!("broadcast".parse::<Benchmark>().is_err());
     }
 }

@@ -2,15 +2,15 @@
 //! by a value instead of a scope. Memory is bytes; lengths are whole elements.
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::stretch::{Stretch, Target};
-use crate::progress::engine::{Engine, Key, Owner};
+use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferId, BufferTable, RegionId};
 use std::sync::Arc;
 
-pub use crate::api::collectives::Given;
-pub use crate::collectives::kind::Kind;
+pub use crate::api::collectives::CollectiveBuffers;
+pub use crate::collectives::kind::CollectiveKind;
 
 /// [`Communicator::recv`], or [`Communicator::recv_any`] where no rank is named.
 pub fn receive(
@@ -40,9 +40,9 @@ pub fn exchange(
 /// Any of the collectives.
 pub fn collective(
     comm: &Communicator,
-    kind: Kind,
+    kind: CollectiveKind,
     what: (ElementType, Op),
-    given: Given<'_, u8>,
+    given: CollectiveBuffers<'_, u8>,
 ) -> Result<(), CommError> {
     comm.collective_of(kind, what, given)
 }
@@ -55,7 +55,7 @@ fn whole(
 ) -> Result<Received, CommError> {
     let (length, size) = (received.length, element.size());
     if !length.is_multiple_of(size) {
-        return Err(CommError { operation, cause: Cause::Ragged { length, size } });
+        return Err(CommError { operation, cause: Cause::PartialElement { length, size } });
     }
     Ok(Received { length: length / size, ..received })
 }
@@ -66,7 +66,7 @@ fn whole(
 #[must_use = "it is given up when it is dropped"]
 pub struct Pending {
     comm: Arc<Communicator>,
-    key: Key,
+    key: SlabKey,
     operation: Operation,
     /// Of an element, in bytes.
     size: usize,
@@ -89,7 +89,7 @@ pub unsafe fn isend(
     let message = comm.message(to, tag).map_err(|cause| CommError { operation, cause })?;
     // SAFETY: `data` stays until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
-    let from = Stretch::all(buffer, data.len());
+    let from = LocalSlice::all(buffer, data.len());
     Ok(Pending::begin(comm, (operation, 1), [Some(buffer), None], |engine, buffers| {
         let key = engine.request(operation);
         engine.send(message, from, Owner::Request(key), buffers);
@@ -113,7 +113,7 @@ pub unsafe fn ireceive(
     let source = source.map_err(|cause| CommError { operation, cause })?;
     // SAFETY: `bytes` is nobody else's until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
-    let target = Target { into: Stretch::all(buffer, bytes.len()), fold: None };
+    let target = Target { into: LocalSlice::all(buffer, bytes.len()), fold: None };
     Ok(Pending::begin(
         comm,
         (operation, element.size()),
@@ -135,24 +135,24 @@ pub unsafe fn ireceive(
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 pub unsafe fn icollective(
     comm: &Arc<Communicator>,
-    kind: Kind,
+    kind: CollectiveKind,
     (element, op): (ElementType, Op),
-    given: Given<'_, u8>,
+    given: CollectiveBuffers<'_, u8>,
 ) -> Result<Pending, CommError> {
     let operation = Operation::Collective(kind.name());
     let asked = comm.asked(kind, element, &given);
     let asked = asked.map_err(|cause| CommError { operation, cause })?;
     let (input, output) = match given {
-        Given::Apart(input, output) => (Some(input), output),
-        Given::InPlace(data) => (None, data),
+        CollectiveBuffers::Separate(input, output) => (Some(input), output),
+        CollectiveBuffers::InPlace(data) => (None, data),
     };
     // SAFETY: the output is nobody else's until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, output.as_mut_ptr(), output.len(), true) };
-    let output = Stretch::all(buffer, output.len());
+    let output = LocalSlice::all(buffer, output.len());
     let read = input.map(|input| {
         // SAFETY: the input stays until the request is dropped, which takes it back.
         let buffer = unsafe { lend(comm, input.as_ptr().cast_mut(), input.len(), false) };
-        (buffer, Stretch::all(buffer, input.len()))
+        (buffer, LocalSlice::all(buffer, input.len()))
     });
     let input = read.map_or(output, |(_, input)| input);
     let plan = comm.plan(comm.prepare(asked, op), input, output);
@@ -226,7 +226,7 @@ impl Pending {
         comm: &Arc<Communicator>,
         (operation, size): (Operation, usize),
         buffers: [Option<BufferId>; 2],
-        begin: impl FnOnce(&mut Engine, &BufferTable) -> Key,
+        begin: impl FnOnce(&mut Engine, &BufferTable) -> SlabKey,
     ) -> Pending {
         let mut guard = comm.station.engine.lock();
         let (engine, lent) = guard.parts();
@@ -273,7 +273,7 @@ impl Drop for Pending {
         }
         if !self.is_over {
             let station = &self.comm.station;
-            station.give_up(&mut lock.lock(), self.key, &Cause::GivenUp);
+            station.give_up(&mut lock.lock(), self.key, &Cause::Cancelled);
         }
         self.buffers.iter().flatten().for_each(|buffer| lock.take_back(*buffer));
     }
@@ -325,13 +325,14 @@ mod tests {
         let comm = alone();
         let (input, mut output) = (5i32.to_ne_bytes(), [0; 4]);
         let what = (ElementType::I32, Op::Sum);
-        let given = Given::Apart(&input[..], &mut output[..]);
-        collective(&comm, Kind::AllReduce, what, given).unwrap();
+        let given = CollectiveBuffers::Separate(&input[..], &mut output[..]);
+        collective(&comm, CollectiveKind::AllReduce, what, given).unwrap();
         assert_eq!(i32::from_ne_bytes(output), 5);
         let (long, mut copy) = (vec![3; 1 << 16], vec![0; 1 << 16]);
-        let given = Given::Apart(&long[..], &mut copy[..]);
+        let given = CollectiveBuffers::Separate(&long[..], &mut copy[..]);
         // SAFETY: both buffers live longer than the request.
-        let pending = unsafe { icollective(&comm, Kind::AllGather, what, given) }.unwrap();
+        let pending =
+            unsafe { icollective(&comm, CollectiveKind::AllGather, what, given) }.unwrap();
         pending.wait().unwrap();
         assert_eq!(copy, long);
     }
@@ -388,6 +389,6 @@ mod tests {
         comm.send(&[1u8; 6], 0, 0).unwrap();
         let mut into = [0; 8];
         let failed = receive(&comm, (&mut into, ElementType::F32), (Some(0), 0)).unwrap_err();
-        assert!(matches!(failed.cause, Cause::Ragged { length: 6, size: 4 }), "{failed}");
+        assert!(matches!(failed.cause, Cause::PartialElement { length: 6, size: 4 }), "{failed}");
     }
 }

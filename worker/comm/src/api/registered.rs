@@ -12,7 +12,7 @@
 //! has promised that it stays, and no longer.
 
 use crate::api::communicator::Communicator;
-use crate::progress::station::Station;
+use crate::progress::station::Progress;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::RegionPages;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Elements in memory that all devices know: messages from and to any part of it cost no
 /// registration. See [`Communicator::buffer`].
 pub struct Registered<T: Element> {
-    station: Arc<Station>,
+    station: Arc<Progress>,
     /// RegionId of the memory; `None` only while this is being dropped.
     pages: Option<RegionPages>,
     elements: PhantomData<T>,

@@ -1,8 +1,8 @@
 //! Messages and collectives that go on while the program does something else.
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::stretch::{Stretch, Target};
-use crate::progress::engine::{Engine, Key, Owner};
+use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, LendingScope, Memory};
@@ -12,7 +12,7 @@ use std::cell::RefCell;
 #[derive(Debug)]
 #[must_use = "it is waited for at the end of the scope, at the latest"]
 pub struct Request {
-    key: Key,
+    key: SlabKey,
     operation: Operation,
     /// Of an element, in bytes.
     size: usize,
@@ -23,7 +23,7 @@ pub struct Request {
 pub struct Scope<'scope, 'env> {
     pub(crate) comm: &'env Communicator,
     memory: &'scope LendingScope<'scope, 'env, Engine>,
-    begun: RefCell<Vec<(Key, Operation)>>,
+    begun: RefCell<Vec<(SlabKey, Operation)>>,
 }
 
 impl Communicator {
@@ -112,21 +112,21 @@ impl<'env> Scope<'_, 'env> {
         }))
     }
 
-    pub(crate) fn lend_shared<T: Element>(&self, data: &'env [T]) -> Stretch {
+    pub(crate) fn lend_shared<T: Element>(&self, data: &'env [T]) -> LocalSlice {
         let bytes: &[u8] = bytemuck::cast_slice(data);
-        Stretch::all(self.memory.lend(Memory::Shared(bytes)), bytes.len())
+        LocalSlice::all(self.memory.lend(Memory::Shared(bytes)), bytes.len())
     }
 
-    pub(crate) fn lend_exclusive<T: Element>(&self, data: &'env mut [T]) -> Stretch {
+    pub(crate) fn lend_exclusive<T: Element>(&self, data: &'env mut [T]) -> LocalSlice {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
         let length = bytes.len();
-        Stretch::all(self.memory.lend(Memory::Exclusive(bytes)), length)
+        LocalSlice::all(self.memory.lend(Memory::Exclusive(bytes)), length)
     }
 
     pub(crate) fn begin<T: Element>(
         &self,
         operation: Operation,
-        begin: impl FnOnce(&mut Engine, &BufferTable) -> Key,
+        begin: impl FnOnce(&mut Engine, &BufferTable) -> SlabKey,
     ) -> Request {
         let mut guard = self.comm.station.engine.lock();
         let (engine, buffers) = guard.parts();
@@ -181,7 +181,7 @@ impl Drop for Scope<'_, '_> {
         }
         let mut guard = self.comm.station.engine.lock();
         for (key, _) in begun.drain(..) {
-            self.comm.station.give_up(&mut guard, key, &Cause::GivenUp);
+            self.comm.station.give_up(&mut guard, key, &Cause::Cancelled);
         }
     }
 }

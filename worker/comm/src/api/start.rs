@@ -7,9 +7,9 @@ use crate::connect::WireUpError;
 use crate::connect::ways;
 use crate::progress::agent::Agent;
 use crate::progress::engine::Engine;
-use crate::progress::station::{Kernel, Patience, Station};
-use crate::transport::shm::{AttachError, Node};
-use crate::transport::{Link, OwnLink};
+use crate::progress::station::{EpollIdle, Progress, SpinPolicy};
+use crate::transport::shm::{AttachError, ShmNode};
+use crate::transport::{Link, SelfLink};
 use crate::types::error::{LinkError, PeerName};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -40,7 +40,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 pub enum StartError {
     /// Another launcher has started several ranks.
     #[error("WORLD_SIZE is {0}, but this process was not started by rlaunch")]
-    NotOurs(String),
+    NotLaunched(String),
     /// The agent does not answer, or not as it should.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -85,7 +85,9 @@ impl StartError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            StartError::NotOurs(_) => Some("start it by rlaunch -H HOST,... PROGRAM".to_owned()),
+            StartError::NotLaunched(_) => {
+                Some("start it by rlaunch -H HOST,... PROGRAM".to_owned())
+            }
             StartError::SharedMemory(AttachError::Taken { .. }) => {
                 Some("a rank is one process: it may have one communicator, and split it".to_owned())
             }
@@ -104,7 +106,7 @@ impl Communicator {
             return start(Credentials::from_env()?);
         }
         match std::env::var(env::WORLD_SIZE) {
-            Ok(size) if size != "1" && !size.is_empty() => Err(StartError::NotOurs(size)),
+            Ok(size) if size != "1" && !size.is_empty() => Err(StartError::NotLaunched(size)),
             _ => alone(),
         }
     }
@@ -112,8 +114,8 @@ impl Communicator {
 
 fn alone() -> Result<Communicator, StartError> {
     let names = [PeerName { rank: 0, host: "".into() }];
-    let engine = Engine::new(0, vec![Box::new(OwnLink::default())], names.into());
-    let station = Station::new(engine, Arc::new(Kernel::new()?), Patience::none(), None);
+    let engine = Engine::new(0, vec![Box::new(SelfLink::default())], names.into());
+    let station = Progress::new(engine, Arc::new(EpollIdle::new()?), SpinPolicy::none(), None);
     Ok(Communicator::new(Arc::new(station), Group::world(0, [0].into())))
 }
 
@@ -136,7 +138,7 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
             // Ranks are siblings, and some kernels let only parents read.
             let_siblings_read(&client);
             let name = format!("rlaunch-{job}-{}.{generation}", row.node);
-            Some(Node::attach(&name, row.local_rank.index(), size, size > cpus, timeout)?)
+            Some(ShmNode::attach(&name, row.local_rank.index(), size, size > cpus, timeout)?)
         }
     };
     let table = Arc::new(table);
@@ -146,9 +148,9 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let mut links: Vec<Box<dyn Link>> = Vec::with_capacity(names.len());
     for rank in (0..table.world_size()).map(Rank) {
         let failed = |source| StartError::Link { peer: names[rank.index()].clone(), source };
-        let absent = LinkError::OutOfTurn("it says that it is there, and is not");
+        let absent = LinkError::Protocol("it says that it is there, and is not");
         links.push(if rank == me {
-            Box::new(OwnLink::default())
+            Box::new(SelfLink::default())
         } else if let Some(link) = ways.remove(&rank) {
             link
         } else {
@@ -160,12 +162,12 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let nodes: Vec<NodeId> = table.ranks().iter().map(|row| row.node).collect();
     let engine = Engine::new(me.index(), links, names);
     let patience = match spins()? {
-        Some(false) => Patience::none(),
-        Some(true) => Patience::of(engine.waking(), false),
+        Some(false) => SpinPolicy::none(),
+        Some(true) => SpinPolicy::of(engine.waking(), false),
         // Where looks are system calls, one more is nothing, and hosts may share processors unseen.
-        None => Patience::of(engine.waking(), locals.len() > cpus || engine.is_dear()),
+        None => SpinPolicy::of(engine.waking(), locals.len() > cpus || engine.is_dear()),
     };
-    let station = Station::new(engine, Arc::new(Kernel::new()?), patience, timeout);
+    let station = Progress::new(engine, Arc::new(EpollIdle::new()?), patience, timeout);
     let group = Group::world(me.index(), nodes.iter().map(|node| node.0).collect());
     station.listen_to(Agent::new(client, nodes))?;
     Ok(Communicator::new(Arc::new(station), group))

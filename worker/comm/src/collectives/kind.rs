@@ -2,7 +2,7 @@
 
 /// Which collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CollectiveKind {
     /// [`Communicator::barrier`](crate::Communicator::barrier).
     Barrier,
     /// [`Communicator::broadcast`](crate::Communicator::broadcast).
@@ -35,42 +35,42 @@ pub enum Kind {
     AllToAll,
 }
 
-impl Kind {
+impl CollectiveKind {
     /// As errors name it.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Barrier => "barrier",
-            Kind::Broadcast { .. } => "broadcast",
-            Kind::Reduce { .. } => "reduce",
-            Kind::AllReduce => "all_reduce",
-            Kind::Gather { .. } => "gather",
-            Kind::Scatter { .. } => "scatter",
-            Kind::AllGather => "all_gather",
-            Kind::ReduceScatter => "reduce_scatter",
-            Kind::AllToAll => "all_to_all",
+            CollectiveKind::Barrier => "barrier",
+            CollectiveKind::Broadcast { .. } => "broadcast",
+            CollectiveKind::Reduce { .. } => "reduce",
+            CollectiveKind::AllReduce => "all_reduce",
+            CollectiveKind::Gather { .. } => "gather",
+            CollectiveKind::Scatter { .. } => "scatter",
+            CollectiveKind::AllGather => "all_gather",
+            CollectiveKind::ReduceScatter => "reduce_scatter",
+            CollectiveKind::AllToAll => "all_to_all",
         }
     }
 
     /// The names of all kinds, by number.
     pub(crate) const NAMES: [&str; 9] = [
-        Kind::Barrier.name(),
-        Kind::Broadcast { root: 0 }.name(),
-        Kind::Reduce { root: 0 }.name(),
-        Kind::AllReduce.name(),
-        Kind::Gather { root: 0 }.name(),
-        Kind::Scatter { root: 0 }.name(),
-        Kind::AllGather.name(),
-        Kind::ReduceScatter.name(),
-        Kind::AllToAll.name(),
+        CollectiveKind::Barrier.name(),
+        CollectiveKind::Broadcast { root: 0 }.name(),
+        CollectiveKind::Reduce { root: 0 }.name(),
+        CollectiveKind::AllReduce.name(),
+        CollectiveKind::Gather { root: 0 }.name(),
+        CollectiveKind::Scatter { root: 0 }.name(),
+        CollectiveKind::AllGather.name(),
+        CollectiveKind::ReduceScatter.name(),
+        CollectiveKind::AllToAll.name(),
     ];
 
     /// The rank that is unlike the others.
     pub fn root(self) -> Option<usize> {
         match self {
-            Kind::Broadcast { root }
-            | Kind::Reduce { root }
-            | Kind::Gather { root }
-            | Kind::Scatter { root } => Some(root),
+            CollectiveKind::Broadcast { root }
+            | CollectiveKind::Reduce { root }
+            | CollectiveKind::Gather { root }
+            | CollectiveKind::Scatter { root } => Some(root),
             _ => None,
         }
     }

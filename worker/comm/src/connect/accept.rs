@@ -1,7 +1,7 @@
 //! The accepting end of connections: who knocks is a stranger until it has proved otherwise.
 
-use super::hello::{Challenge, HELLO, Hello, Key, PROOF, Parties, TAKEN};
-use super::wire::Wire;
+use super::hello::{Challenge, Direction, HELLO, Hello, PROOF, RankKey, TAKEN};
+use super::wire::HandshakeSocket;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -12,35 +12,35 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Somebody who has connected.
 #[derive(Debug)]
-pub(super) struct Guest {
-    wire: Wire,
-    step: Step,
+pub(super) struct InboundConnection {
+    wire: HandshakeSocket,
+    step: AcceptStep,
     expires: Instant,
 }
 
 #[derive(Debug)]
-enum Step {
+enum AcceptStep {
     AwaitsHello,
-    AwaitsProof(Parties, Challenge),
+    AwaitsProof(Direction, Challenge),
 }
 
 /// What came of a guest.
 #[derive(Debug)]
-pub(super) enum Met {
+pub(super) enum AcceptOutcome {
     /// Nothing yet.
-    Waits(Guest),
+    Pending(InboundConnection),
     /// It is who it says; its connection is used once it has been told so.
-    Proved(Parties, Wire),
+    Authenticated(Direction, HandshakeSocket),
     /// It was sent away.
-    Stranger,
+    Rejected,
 }
 
-impl Guest {
-    fn new(socket: TcpStream) -> io::Result<Guest> {
+impl InboundConnection {
+    fn new(socket: TcpStream) -> io::Result<InboundConnection> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        let (wire, expires) = (Wire::new(socket), Instant::now() + PATIENCE);
-        Ok(Guest { wire, step: Step::AwaitsHello, expires })
+        let (wire, expires) = (HandshakeSocket::new(socket), Instant::now() + PATIENCE);
+        Ok(InboundConnection { wire, step: AcceptStep::AwaitsHello, expires })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -52,34 +52,52 @@ impl Guest {
     }
 
     /// The socket is ready. `is_missing` says who may come. A stranger's fault is its own affair.
-    pub(super) fn advance(self, own: &Key, is_missing: impl Fn(Parties) -> bool) -> Met {
-        self.try_advance(own, is_missing).unwrap_or(Met::Stranger)
+    pub(super) fn advance(
+        self,
+        own: &RankKey,
+        is_missing: impl Fn(Direction) -> bool,
+    ) -> AcceptOutcome {
+        self.try_advance(own, is_missing).unwrap_or(AcceptOutcome::Rejected)
     }
 
-    fn try_advance(mut self, own: &Key, is_missing: impl Fn(Parties) -> bool) -> io::Result<Met> {
+    fn try_advance(
+        mut self,
+        own: &RankKey,
+        is_missing: impl Fn(Direction) -> bool,
+    ) -> io::Result<AcceptOutcome> {
         match self.step {
-            Step::AwaitsHello => {
-                let Some(bytes) = self.wire.hear(HELLO)? else { return Ok(Met::Waits(self)) };
-                let Some((hello, parties)) = Hello::read(bytes) else { return Ok(Met::Stranger) };
+            AcceptStep::AwaitsHello => {
+                let Some(bytes) = self.wire.hear(HELLO)? else {
+                    return Ok(AcceptOutcome::Pending(self));
+                };
+                let Some((hello, parties)) = Hello::read(bytes) else {
+                    return Ok(AcceptOutcome::Rejected);
+                };
                 if !is_missing(parties) {
-                    return Ok(Met::Stranger);
+                    return Ok(AcceptOutcome::Rejected);
                 }
                 let (challenge, reply) = Challenge::reply(hello, own)?;
                 self.wire.say(&reply)?;
-                self.step = Step::AwaitsProof(parties, challenge);
-                Ok(Met::Waits(self))
+                self.step = AcceptStep::AwaitsProof(parties, challenge);
+                Ok(AcceptOutcome::Pending(self))
             }
-            Step::AwaitsProof(parties, ref challenge) => {
-                let Some(proof) = self.wire.hear(PROOF)? else { return Ok(Met::Waits(self)) };
+            AcceptStep::AwaitsProof(parties, ref challenge) => {
+                let Some(proof) = self.wire.hear(PROOF)? else {
+                    return Ok(AcceptOutcome::Pending(self));
+                };
                 let met = challenge.is_met(proof, own) && is_missing(parties);
-                Ok(if met { Met::Proved(parties, self.wire) } else { Met::Stranger })
+                Ok(if met {
+                    AcceptOutcome::Authenticated(parties, self.wire)
+                } else {
+                    AcceptOutcome::Rejected
+                })
             }
         }
     }
 }
 
 /// Tells the peer that its connection is in use.
-pub(super) fn take(wire: Wire) -> io::Result<TcpStream> {
+pub(super) fn take(wire: HandshakeSocket) -> io::Result<TcpStream> {
     wire.say(&[TAKEN])?;
     Ok(wire.into_socket())
 }
@@ -87,13 +105,13 @@ pub(super) fn take(wire: Wire) -> io::Result<TcpStream> {
 /// Lets in all who knock, and those go who have been here longest when there are more than `most`.
 pub(super) fn admit(
     listener: &TcpListener,
-    guests: &mut VecDeque<Guest>,
+    guests: &mut VecDeque<InboundConnection>,
     most: usize,
 ) -> io::Result<()> {
     // Not for ever, however many there are.
     for _ in 0..most {
         match listener.accept() {
-            Ok((socket, _)) => guests.extend(Guest::new(socket)),
+            Ok((socket, _)) => guests.extend(InboundConnection::new(socket)),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => break,
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}

@@ -1,7 +1,7 @@
 //! What a rank tells the others so that they find it.
 
 use super::WireUpError;
-use super::hello::Key;
+use super::hello::RankKey;
 use crate::types::error::PeerName;
 use bytes::Bytes;
 use rlaunch_bootstrap::client::ClientError;
@@ -27,7 +27,7 @@ pub(crate) struct Contact {
 pub(crate) struct TcpContact {
     pub(super) port: u16,
     /// Who has it is of this job.
-    pub(super) key: Key,
+    pub(super) key: RankKey,
 }
 
 impl Contact {

@@ -1,8 +1,8 @@
 //! The dialling end of a connection until it is in use.
 
-use super::Unreached;
-use super::hello::{Challenge, Hello, Key, Parties, REPLY, TAKEN};
-use super::wire::Wire;
+use super::DialError;
+use super::hello::{Challenge, Direction, Hello, REPLY, RankKey, TAKEN};
+use super::wire::HandshakeSocket;
 use nix::poll::PollFlags;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,15 +14,15 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 /// An attempt to reach a peer.
 #[derive(Debug)]
 pub(super) struct Dial {
-    pub(super) parties: Parties,
-    wire: Wire,
-    step: Step,
+    pub(super) parties: Direction,
+    wire: HandshakeSocket,
+    step: DialStep,
     hello: Hello,
     expires: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum DialStep {
     Connects,
     AwaitsReply,
     /// The peer may be using the connection already, so there is no way back but its end.
@@ -31,21 +31,21 @@ enum Step {
 
 /// How far it has come.
 #[derive(Debug)]
-pub(super) enum Reached {
+pub(super) enum DialOutcome {
     /// Not there yet.
-    Waits(Dial),
+    Pending(Dial),
     /// The peer takes the connection if it believes the proof that has been sent.
-    Offered(Dial),
+    Proved(Dial),
     /// It is in use.
-    Taken(TcpStream),
+    Accepted(TcpStream),
 }
 
 impl Dial {
-    pub(super) fn begin(parties: Parties, to: SocketAddr) -> io::Result<Dial> {
+    pub(super) fn begin(parties: Direction, to: SocketAddr) -> io::Result<Dial> {
         let hello = Hello::new(parties)?;
-        let wire = Wire::dial(to)?;
+        let wire = HandshakeSocket::dial(to)?;
         let expires = Instant::now() + ATTEMPT;
-        Ok(Dial { parties, wire, step: Step::Connects, hello, expires })
+        Ok(Dial { parties, wire, step: DialStep::Connects, hello, expires })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -54,36 +54,38 @@ impl Dial {
 
     /// What it waits for.
     pub(super) fn waits_for(&self) -> PollFlags {
-        if self.step == Step::Connects { PollFlags::POLLOUT } else { PollFlags::POLLIN }
+        if self.step == DialStep::Connects { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
     /// When it is given up.
     pub(super) fn expires(&self) -> Option<Instant> {
-        (self.step != Step::AwaitsTaken).then_some(self.expires)
+        (self.step != DialStep::AwaitsTaken).then_some(self.expires)
     }
 
     /// The socket is ready. `key` is the peer's.
-    pub(super) fn advance(mut self, key: &Key) -> Result<Reached, Unreached> {
+    pub(super) fn advance(mut self, key: &RankKey) -> Result<DialOutcome, DialError> {
         match self.step {
-            Step::Connects => {
+            DialStep::Connects => {
                 if let Some(error) = self.wire.socket().take_error()? {
                     return Err(error.into());
                 }
                 self.wire.say(self.hello.bytes())?;
-                self.step = Step::AwaitsReply;
-                Ok(Reached::Waits(self))
+                self.step = DialStep::AwaitsReply;
+                Ok(DialOutcome::Pending(self))
             }
-            Step::AwaitsReply => {
-                let Some(reply) = self.wire.hear(REPLY)? else { return Ok(Reached::Waits(self)) };
+            DialStep::AwaitsReply => {
+                let Some(reply) = self.wire.hear(REPLY)? else {
+                    return Ok(DialOutcome::Pending(self));
+                };
                 let proof = Challenge::prove(&self.hello, reply, key)?;
-                self.wire.say(&proof.ok_or(Unreached::Stranger)?)?;
-                self.step = Step::AwaitsTaken;
-                Ok(Reached::Offered(self))
+                self.wire.say(&proof.ok_or(DialError::Unauthenticated)?)?;
+                self.step = DialStep::AwaitsTaken;
+                Ok(DialOutcome::Proved(self))
             }
-            Step::AwaitsTaken => match self.wire.hear(1)? {
-                None => Ok(Reached::Waits(self)),
-                Some([TAKEN]) => Ok(Reached::Taken(self.wire.into_socket())),
-                Some(_) => Err(Unreached::Stranger),
+            DialStep::AwaitsTaken => match self.wire.hear(1)? {
+                None => Ok(DialOutcome::Pending(self)),
+                Some([TAKEN]) => Ok(DialOutcome::Accepted(self.wire.into_socket())),
+                Some(_) => Err(DialError::Unauthenticated),
             },
         }
     }

@@ -2,22 +2,22 @@
 
 use super::WireUpError;
 use super::contact::TcpContact;
-use super::hello::Key;
+use super::hello::RankKey;
 use nix::sys::socket::{Backlog, listen};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 /// A rank's listener, and the key to it.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct RankListener {
     pub(super) listener: TcpListener,
     pub(super) address: SocketAddr,
-    pub(super) key: Key,
+    pub(super) key: RankKey,
 }
 
-impl Door {
+impl RankListener {
     /// Listens on the node's address, on any free port.
-    pub(crate) fn open(address: IpAddr) -> Result<Door, WireUpError> {
+    pub(crate) fn open(address: IpAddr) -> Result<RankListener, WireUpError> {
         let opened = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((address, 0))?;
             listener.set_nonblocking(true)?;
@@ -28,9 +28,9 @@ impl Door {
         };
         let (listener, address) =
             opened().map_err(|source| WireUpError::Listen { address, source })?;
-        let key = Key::random();
+        let key = RankKey::random();
         let key = key.map_err(|source| WireUpError::System { operation: "make a key", source })?;
-        Ok(Door { listener, address, key })
+        Ok(RankListener { listener, address, key })
     }
 
     /// What the other ranks of the job, and nobody else, are to know of it.

@@ -39,7 +39,7 @@ pub enum WireUpError {
     },
     /// Two ranks do not reach each other in any direction.
     #[error("{0}")]
-    Unmet(Box<Unmet>),
+    NotConnected(Box<UnconnectedPair>),
     /// RDMA cannot be set up where the rank table says that it is used.
     #[error("{0}")]
     NoRdma(Box<NoRdma>),
@@ -83,7 +83,7 @@ fn takes(memory: Option<(u64, u64)>) -> String {
 
 /// Where a rank listens.
 #[derive(Clone, Debug)]
-pub struct Listener {
+pub struct PeerAddress {
     /// The rank.
     pub rank: Rank,
     /// Its host, as the user typed it.
@@ -100,13 +100,13 @@ pub struct Listener {
     .me.rank, .me.host, .peer.rank, .peer.host, .waited.as_secs_f64(),
     .peer.host, .peer.address, .me.host, .me.address, and_more(*.more)
 )]
-pub struct Unmet {
+pub struct UnconnectedPair {
     /// This rank.
-    pub me: Listener,
+    pub me: PeerAddress,
     /// The other.
-    pub peer: Listener,
+    pub peer: PeerAddress,
     /// Why this rank did not reach it.
-    pub reason: Unreached,
+    pub reason: DialError,
     /// How long it was tried.
     pub waited: Duration,
     /// So many other ranks were not met either.
@@ -115,7 +115,7 @@ pub struct Unmet {
 
 /// Why nobody was reached.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreached {
+pub enum DialError {
     /// It was left to the other end.
     #[error("not tried")]
     NotTried,
@@ -127,7 +127,7 @@ pub enum Unreached {
     System(#[from] io::Error),
     /// Somebody else listens there.
     #[error("who answers there is not of this job")]
-    Stranger,
+    Unauthenticated,
 }
 
 fn and_more(more: usize) -> String {
@@ -142,7 +142,7 @@ impl WireUpError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            WireUpError::Unmet(unmet) => Some(format!(
+            WireUpError::NotConnected(unmet) => Some(format!(
                 "on {}, let TCP connections from {} in, or on {} those from {}; ranks listen on \
                  ports of /proc/sys/net/ipv4/ip_local_port_range",
                 unmet.peer.host,

@@ -34,12 +34,12 @@ pub(super) const TAKEN: u8 = 0x2a;
 
 /// What the ranks of a job know of a rank and others do not. It is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Key([u8; 32]);
+pub(super) struct RankKey([u8; 32]);
 
-impl Key {
+impl RankKey {
     /// A new one.
-    pub(super) fn random() -> io::Result<Key> {
-        random().map(Key)
+    pub(super) fn random() -> io::Result<RankKey> {
+        random().map(RankKey)
     }
 
     /// What nobody can say of these words who has not the key.
@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for RankKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
@@ -77,7 +77,7 @@ fn random() -> io::Result<[u8; 32]> {
 
 /// Which connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parties {
+pub(super) struct Direction {
     /// Who dials.
     pub(super) from: Rank,
     /// Who accepts.
@@ -90,7 +90,7 @@ pub(super) struct Hello([u8; HELLO]);
 
 impl Hello {
     /// With a fresh nonce.
-    pub(super) fn new(parties: Parties) -> io::Result<Hello> {
+    pub(super) fn new(parties: Direction) -> io::Result<Hello> {
         let mut bytes = [0; HELLO];
         let parts: [&[u8]; 4] =
             [&MAGIC, &parties.from.0.to_le_bytes(), &parties.to.0.to_le_bytes(), &random()?];
@@ -103,13 +103,13 @@ impl Hello {
     }
 
     /// `None` for what no rank says.
-    pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Parties)> {
+    pub(super) fn read(bytes: &[u8]) -> Option<(Hello, Direction)> {
         let hello: [u8; HELLO] = bytes.try_into().ok()?;
         let rest = hello.strip_prefix(&MAGIC)?;
         let (from, rest) = rest.split_first_chunk()?;
         let (to, _) = rest.split_first_chunk()?;
         let parties =
-            Parties { from: Rank(u32::from_le_bytes(*from)), to: Rank(u32::from_le_bytes(*to)) };
+            Direction { from: Rank(u32::from_le_bytes(*from)), to: Rank(u32::from_le_bytes(*to)) };
         Some((Hello(hello), parties))
     }
 
@@ -134,7 +134,7 @@ pub(super) struct Challenge {
 
 impl Challenge {
     /// The accepting end's answer to a hello, with a fresh nonce.
-    pub(super) fn reply(hello: Hello, own: &Key) -> io::Result<(Challenge, [u8; REPLY])> {
+    pub(super) fn reply(hello: Hello, own: &RankKey) -> io::Result<(Challenge, [u8; REPLY])> {
         let challenge = Challenge { hello, nonce: random()? };
         let mut reply = [0; REPLY];
         reply[..NONCE].copy_from_slice(&challenge.nonce);
@@ -144,7 +144,11 @@ impl Challenge {
     }
 
     /// The dialling end's answer to that; `None` if it is not from who has `key`.
-    pub(super) fn prove(hello: &Hello, reply: &[u8], key: &Key) -> io::Result<Option<[u8; PROOF]>> {
+    pub(super) fn prove(
+        hello: &Hello,
+        reply: &[u8],
+        key: &RankKey,
+    ) -> io::Result<Option<[u8; PROOF]>> {
         let Some((nonce, mac)) = reply.split_first_chunk() else { return Ok(None) };
         let challenge = Challenge { hello: hello.clone(), nonce: *nonce };
         if challenge.mac(key, Role::Accepts)?.verify_slice(mac).is_err() {
@@ -154,11 +158,11 @@ impl Challenge {
     }
 
     /// Whether the dialling end has the key, too.
-    pub(super) fn is_met(&self, proof: &[u8], own: &Key) -> bool {
+    pub(super) fn is_met(&self, proof: &[u8], own: &RankKey) -> bool {
         self.mac(own, Role::Dials).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
-    fn mac(&self, key: &Key, role: Role) -> io::Result<Hmac<Sha256>> {
+    fn mac(&self, key: &RankKey, role: Role) -> io::Result<Hmac<Sha256>> {
         let mac = Hmac::<Sha256>::new_from_slice(&key.0);
         let mac = mac.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let role: &[u8] = match role {
@@ -173,11 +177,11 @@ impl Challenge {
 mod tests {
     use super::*;
 
-    const PARTIES: Parties = Parties { from: Rank(3), to: Rank(70_000) };
+    const PARTIES: Direction = Direction { from: Rank(3), to: Rank(70_000) };
 
     #[test]
     fn two_with_the_key_believe_each_other() {
-        let key = Key::random().unwrap();
+        let key = RankKey::random().unwrap();
         let hello = Hello::new(PARTIES).unwrap();
         let (heard, parties) = Hello::read(hello.bytes()).unwrap();
         assert_eq!(parties, PARTIES);
@@ -188,7 +192,7 @@ mod tests {
 
     #[test]
     fn nobody_without_the_key_is_believed() {
-        let (key, other) = (Key::random().unwrap(), Key::random().unwrap());
+        let (key, other) = (RankKey::random().unwrap(), RankKey::random().unwrap());
         let hello = Hello::new(PARTIES).unwrap();
         let (challenge, reply) = Challenge::reply(hello.clone(), &key).unwrap();
         assert_eq!(Challenge::prove(&hello, &reply, &other).unwrap(), None);
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_was_said_once_proves_nothing_later() {
-        let key = Key::random().unwrap();
+        let key = RankKey::random().unwrap();
         let hello = Hello::new(PARTIES).unwrap();
         let (_, reply) = Challenge::reply(hello.clone(), &key).unwrap();
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_proof_for_one_connection_is_none_for_another() {
-        let key = Key::random().unwrap();
+        let key = RankKey::random().unwrap();
         let hello = Hello::new(PARTIES).unwrap();
         for at in MAGIC.len()..HELLO {
             let mut other = hello.clone();
@@ -234,6 +238,6 @@ mod tests {
 
     #[test]
     fn a_key_is_not_printed() {
-        assert_eq!(format!("{:?}", Key([77; 32])), "Key(..)");
+        assert_eq!(format!("{:?}", RankKey([77; 32])), "Key(..)");
     }
 }

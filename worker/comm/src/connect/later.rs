@@ -1,9 +1,9 @@
 //! A way to a peer that is connected when there is something to say to it.
 
-use super::{Arrival, Call, Reception};
-use crate::transport::packet::{Header, Kind};
+use super::{Arrival, ArrivalFd, LazyConnector};
+use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{
-    Armed, Exposure, Limits, Link, Outlook, Piece, Place, Sink, Watched, Wrote,
+    Armed, Exposure, Limits, Link, LinkHint, Piece, RemoteBuf, Sink, WatchedFd, WriteOutcome,
 };
 use crate::types::error::LinkError;
 use rlaunch_bootstrap::id::Rank;
@@ -13,47 +13,50 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The way to a peer, whether or not it has been met.
-pub(crate) struct LaterLink {
+pub(crate) struct LazyLink {
     peer: Rank,
-    outlook: Outlook,
+    outlook: LinkHint,
     /// The descriptor that was watched until the peer was met.
-    call: Call,
-    way: Way,
+    call: ArrivalFd,
+    way: LazyState,
 }
 
-enum Way {
-    Ahead {
-        reception: Arc<Reception>,
+enum LazyState {
+    Unconnected {
+        reception: Arc<LazyConnector>,
         is_wanted: bool,
         seen: u32,
     },
-    Met(Box<dyn Link>),
+    Connected(Box<dyn Link>),
     /// It has left, and has sent nothing.
     Left {
         is_told: bool,
     },
 }
 
-impl LaterLink {
-    pub(crate) fn new(peer: Rank, reception: &Arc<Reception>) -> LaterLink {
-        let way = Way::Ahead { reception: reception.clone(), is_wanted: false, seen: 0 };
-        LaterLink { peer, outlook: reception.outlook(peer), call: reception.call(), way }
+impl LazyLink {
+    pub(crate) fn new(peer: Rank, reception: &Arc<LazyConnector>) -> LazyLink {
+        let way =
+            LazyState::Unconnected { reception: reception.clone(), is_wanted: false, seen: 0 };
+        LazyLink { peer, outlook: reception.outlook(peer), call: reception.call(), way }
     }
 
     #[cfg(test)]
     pub(crate) fn is_met(&self) -> bool {
-        matches!(self.way, Way::Met(_))
+        matches!(self.way, LazyState::Connected(_))
     }
 
     /// Whether there are news at the reception, which may be about this peer.
     fn hear(&mut self) -> Result<bool, LinkError> {
-        let Way::Ahead { reception, seen, .. } = &mut self.way else { return Ok(false) };
+        let LazyState::Unconnected { reception, seen, .. } = &mut self.way else {
+            return Ok(false);
+        };
         if !reception.has_news(seen) {
             return Ok(false);
         }
         match reception.take(self.peer)? {
-            Some(Arrival::Met(link)) => self.way = Way::Met(link),
-            Some(Arrival::Left) => self.way = Way::Left { is_told: false },
+            Some(Arrival::Connected(link)) => self.way = LazyState::Connected(link),
+            Some(Arrival::Left) => self.way = LazyState::Left { is_told: false },
             None => {}
         }
         Ok(true)
@@ -68,20 +71,20 @@ impl LaterLink {
     /// The same, without a look at the reception.
     fn met_before(&mut self) -> Option<&mut dyn Link> {
         match &mut self.way {
-            Way::Met(link) => Some(link.as_mut()),
-            Way::Ahead { .. } | Way::Left { .. } => None,
+            LazyState::Connected(link) => Some(link.as_mut()),
+            LazyState::Unconnected { .. } | LazyState::Left { .. } => None,
         }
     }
 }
 
-impl fmt::Debug for LaterLink {
+impl fmt::Debug for LazyLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_met = matches!(self.way, Way::Met(_));
+        let is_met = matches!(self.way, LazyState::Connected(_));
         f.debug_struct("LaterLink").field("peer", &self.peer).field("is_met", &is_met).finish()
     }
 }
 
-impl Link for LaterLink {
+impl Link for LazyLink {
     fn limits(&self) -> Limits {
         self.outlook.limits
     }
@@ -94,9 +97,11 @@ impl Link for LaterLink {
         if let Some(link) = self.met()? {
             return link.send(header, payload);
         }
-        let Way::Ahead { reception, is_wanted, .. } = &mut self.way else { return Ok(false) };
+        let LazyState::Unconnected { reception, is_wanted, .. } = &mut self.way else {
+            return Ok(false);
+        };
         // A peer that was never spoken to is not waiting for the last word.
-        if header.kind == Kind::Bye && !*is_wanted {
+        if header.kind == PacketKind::Bye && !*is_wanted {
             return Ok(true);
         }
         if !std::mem::replace(is_wanted, true) {
@@ -111,9 +116,9 @@ impl Link for LaterLink {
         }
         match &mut self.way {
             // What the peer would have said.
-            Way::Left { is_told: is_told @ false } => {
+            LazyState::Left { is_told: is_told @ false } => {
                 *is_told = true;
-                let bye = Kind::Bye;
+                let bye = PacketKind::Bye;
                 sink.packet(Header { kind: bye, context: 0, tag: 0, transfer: 0, length: 0 }, &[])?;
                 Ok(true)
             }
@@ -130,11 +135,16 @@ impl Link for LaterLink {
     }
 
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        self.met_before().map_or(Exposure::Unable, |link| link.expose(into))
+        self.met_before().map_or(Exposure::Refused, |link| link.expose(into))
     }
 
-    fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
-        self.met_before().map_or(Ok(Wrote::Unable), |link| link.write(from, to, transfer))
+    fn write(
+        &mut self,
+        from: Piece<'_>,
+        to: RemoteBuf,
+        transfer: u32,
+    ) -> Result<WriteOutcome, LinkError> {
+        self.met_before().map_or(Ok(WriteOutcome::Refused), |link| link.write(from, to, transfer))
     }
 
     fn is_by_rdma(&self) -> bool {
@@ -143,8 +153,8 @@ impl Link for LaterLink {
 
     fn is_delivered(&self) -> bool {
         match &self.way {
-            Way::Met(link) => link.is_delivered(),
-            Way::Ahead { .. } | Way::Left { .. } => true,
+            LazyState::Connected(link) => link.is_delivered(),
+            LazyState::Unconnected { .. } | LazyState::Left { .. } => true,
         }
     }
 
@@ -155,27 +165,27 @@ impl Link for LaterLink {
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
-        if let Way::Ahead { reception, .. } = &self.way {
+        if let LazyState::Unconnected { reception, .. } = &self.way {
             reception.quiet();
         }
         // News may be for links that were asked before this one.
         if self.hear()? {
-            return Ok(Armed::Awake);
+            return Ok(Armed::Ready);
         }
         match &mut self.way {
-            Way::Met(link) => Ok(match link.arm(wants_room)? {
+            LazyState::Connected(link) => Ok(match link.arm(wants_room)? {
                 Armed::Watch(watched) => {
                     let instead_of = watched.instead_of.or(Some(self.call.as_fd()));
-                    Armed::Watch(Watched { instead_of, ..watched })
+                    Armed::Watch(WatchedFd { instead_of, ..watched })
                 }
                 other => other,
             }),
-            Way::Ahead { .. } => {
+            LazyState::Unconnected { .. } => {
                 let fd = self.call.as_fd();
-                Ok(Armed::Watch(Watched { fd, writable: false, instead_of: None }))
+                Ok(Armed::Watch(WatchedFd { fd, writable: false, instead_of: None }))
             }
-            Way::Left { is_told: false } => Ok(Armed::Awake),
-            Way::Left { is_told: true } => Ok(Armed::Quiet),
+            LazyState::Left { is_told: false } => Ok(Armed::Ready),
+            LazyState::Left { is_told: true } => Ok(Armed::NoFd),
         }
     }
 
@@ -186,13 +196,13 @@ impl Link for LaterLink {
     }
     fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
         forgets(self.call.as_fd());
-        if let Way::Met(link) = &self.way {
+        if let LazyState::Connected(link) = &self.way {
             link.forget(forgets);
         }
     }
 
     fn peer_has_left(&mut self) {
-        if let Way::Ahead { reception, .. } = &self.way {
+        if let LazyState::Unconnected { reception, .. } = &self.way {
             reception.peer_has_left(self.peer);
         }
     }

@@ -5,11 +5,11 @@
 //! about. Which of them is used is decided by that other end: it uses the first that it has either
 //! taken, as the accepting end, or offered, as the dialling one.
 
-use super::accept::{self, Guest, Met};
-use super::dial::{Dial, Reached};
-use super::error::{Listener, Unmet};
-use super::hello::{Key, Parties};
-use super::{Contact, Door, Unreached, WireUpError};
+use super::accept::{self, AcceptOutcome, InboundConnection};
+use super::dial::{Dial, DialOutcome};
+use super::error::{PeerAddress, UnconnectedPair};
+use super::hello::{Direction, RankKey};
+use super::{Contact, DialError, RankListener, WireUpError};
 use crate::transport::tcp::TcpLink;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,7 +33,7 @@ const STRANGERS: usize = 64;
 /// Connects this rank, `me`, with all `peers`. Each has opened its door and knows `contacts`, by
 /// rank. Fails after `patience`.
 pub(crate) fn meet(
-    door: Door,
+    door: RankListener,
     contacts: &[Contact],
     table: &RankTable,
     (me, peers): (Rank, &[Rank]),
@@ -44,7 +44,7 @@ pub(crate) fn meet(
 
 /// The same where peers are dialled that have not come within `reverse_after`.
 pub(super) fn meet_with(
-    door: Door,
+    door: RankListener,
     contacts: &[Contact],
     table: &RankTable,
     (me, peers): (Rank, &[Rank]),
@@ -53,7 +53,7 @@ pub(super) fn meet_with(
 ) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
     let begin = Instant::now();
     let first = |peer: Rank| Some(if dials(me, peer) { begin } else { begin + reverse_after });
-    let mut meeting = Meeting::new(door, contacts, table, (me, peers), first)?;
+    let mut meeting = TcpConnector::new(door, contacts, table, (me, peers), first)?;
     while meeting.missing > 0 {
         if begin.elapsed() >= patience {
             return Err(meeting.unmet(table, patience));
@@ -71,13 +71,13 @@ pub(super) fn dials(from: Rank, to: Rank) -> bool {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerConnection {
     address: SocketAddr,
-    key: Key,
+    key: RankKey,
     connection: Connection,
 }
 
-impl Peer {
+impl PeerConnection {
     fn is_met(&self) -> bool {
         matches!(self.connection, Connection::InUse(_))
     }
@@ -108,30 +108,30 @@ struct Missing {
     next: Option<Instant>,
     pause: Duration,
     /// Why the last attempt failed.
-    why: Option<Unreached>,
+    why: Option<DialError>,
     /// This end decides, and has offered its own connection.
     offered: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Meeting {
-    door: Door,
+pub(super) struct TcpConnector {
+    door: RankListener,
     me: Rank,
-    peers: BTreeMap<Rank, Peer>,
+    peers: BTreeMap<Rank, PeerConnection>,
     missing: usize,
     dials: Vec<Dial>,
-    guests: VecDeque<Guest>,
+    guests: VecDeque<InboundConnection>,
 }
 
-impl Meeting {
+impl TcpConnector {
     /// `first` says when a peer is dialled for the first time.
     pub(super) fn new(
-        door: Door,
+        door: RankListener,
         contacts: &[Contact],
         table: &RankTable,
         (me, peers): (Rank, &[Rank]),
         first: impl Fn(Rank) -> Option<Instant>,
-    ) -> Result<Meeting, WireUpError> {
+    ) -> Result<TcpConnector, WireUpError> {
         let mut by_rank = BTreeMap::new();
         for &rank in peers {
             let row = table.ranks().get(rank.index());
@@ -141,7 +141,7 @@ impl Meeting {
             };
             let next = first(rank);
             let missing = Missing { next, pause: PAUSE, why: None, offered: false };
-            let peer = Peer {
+            let peer = PeerConnection {
                 address: SocketAddr::new(row.address, contact.port),
                 key: contact.key.clone(),
                 connection: Connection::Missing(missing),
@@ -151,7 +151,7 @@ impl Meeting {
         let missing = by_rank.len();
         allow_files(missing + STRANGERS);
         let (dials, guests) = (Vec::new(), VecDeque::new());
-        Ok(Meeting { door, me, peers: by_rank, missing, dials, guests })
+        Ok(TcpConnector { door, me, peers: by_rank, missing, dials, guests })
     }
 
     /// Dials a peer now, if it is missing.
@@ -222,7 +222,7 @@ impl Meeting {
             .partition(|dial: &Dial| dial.expires().is_none_or(|expires| expires > now));
         self.dials = kept;
         for dial in expired {
-            self.dial_failed(dial.parties, Unreached::NoAnswer);
+            self.dial_failed(dial.parties, DialError::NoAnswer);
         }
     }
 
@@ -234,7 +234,7 @@ impl Meeting {
                 && missing.next.is_some_and(|next| next <= now)
             {
                 missing.next = None;
-                due.push((Parties { from: self.me, to: *rank }, peer.address));
+                due.push((Direction { from: self.me, to: *rank }, peer.address));
             }
         }
         for (parties, address) in due {
@@ -256,7 +256,7 @@ impl Meeting {
             Connection::InUse(_) => None,
         });
         let expires = self.dials.iter().filter_map(Dial::expires);
-        let expires = expires.chain(self.guests.iter().map(Guest::expires));
+        let expires = expires.chain(self.guests.iter().map(InboundConnection::expires));
         let next = attempts.chain(expires).fold(end, Instant::min);
         // Rounded up: what is due is due when this returns.
         let timeout = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -287,16 +287,16 @@ impl Meeting {
             let parties = dial.parties;
             let Some(peer) = self.peers.get(&parties.to) else { continue };
             match dial.advance(&peer.key) {
-                Ok(Reached::Waits(dial)) => self.dials.push(dial),
-                Ok(Reached::Offered(dial)) => {
+                Ok(DialOutcome::Pending(dial)) => self.dials.push(dial),
+                Ok(DialOutcome::Proved(dial)) => {
                     let decides = !dials(self.me, parties.to);
                     if let Some(missing) = self.missing_mut(parties.to) {
                         missing.offered = decides;
                     }
                     self.dials.push(dial);
                 }
-                Ok(Reached::Taken(socket)) => self.take(parties.to, socket),
-                Err(Unreached::System(source)) if is_about_files(&source) => {
+                Ok(DialOutcome::Accepted(socket)) => self.take(parties.to, socket),
+                Err(DialError::System(source)) if is_about_files(&source) => {
                     return Err(WireUpError::System { operation: "reach a peer", source });
                 }
                 Err(why) => self.dial_failed(parties, why),
@@ -312,19 +312,19 @@ impl Meeting {
                 continue;
             }
             match guest.advance(&self.door.key, |parties| self.may_come(parties)) {
-                Met::Waits(guest) => self.guests.push_back(guest),
-                Met::Proved(parties, wire) => {
+                AcceptOutcome::Pending(guest) => self.guests.push_back(guest),
+                AcceptOutcome::Authenticated(parties, wire) => {
                     if let Ok(socket) = accept::take(wire) {
                         self.take(parties.from, socket);
                     }
                 }
-                Met::Stranger => {}
+                AcceptOutcome::Rejected => {}
             }
         }
     }
 
     /// Whether this connection is wanted: neither another one in its place nor for somebody else.
-    fn may_come(&self, parties: Parties) -> bool {
+    fn may_come(&self, parties: Direction) -> bool {
         let connection = self.peers.get(&parties.from).map(|peer| &peer.connection);
         let wanted = |missing: &Missing| !missing.offered;
         parties.to == self.me
@@ -348,7 +348,7 @@ impl Meeting {
         }
     }
 
-    fn dial_failed(&mut self, parties: Parties, why: Unreached) {
+    fn dial_failed(&mut self, parties: Direction, why: DialError) {
         if let Some(missing) = self.missing_mut(parties.to) {
             missing.next = Some(Instant::now() + missing.pause);
             missing.pause = (missing.pause * 2).min(LONGEST_PAUSE);
@@ -373,26 +373,32 @@ impl Meeting {
 fn unmet(
     table: &RankTable,
     (me, address): (Rank, SocketAddr),
-    (rank, peer): (Rank, Peer),
+    (rank, peer): (Rank, PeerConnection),
     (waited, more): (Duration, usize),
 ) -> WireUpError {
     let place = |rank: Rank, address| {
         let row = table.ranks().get(rank.index());
         let node = row.and_then(|row| table.nodes().get(row.node.index()));
         let host = node.map(|node| node.host.clone()).unwrap_or_default();
-        Listener { rank, host, address }
+        PeerAddress { rank, host, address }
     };
     let (me, listener) = (place(me, address), place(rank, peer.address));
     let missing = match peer.connection {
         Connection::Missing(missing) => Some(missing),
         Connection::InUse(_) => None,
     };
-    let reason = missing.map_or(Unreached::NoAnswer, |missing| {
+    let reason = missing.map_or(DialError::NoAnswer, |missing| {
         let under_way = missing.next.is_none();
-        let never = if under_way { Unreached::NoAnswer } else { Unreached::NotTried };
+        let never = if under_way { DialError::NoAnswer } else { DialError::NotTried };
         missing.why.unwrap_or(never)
     });
-    WireUpError::Unmet(Box::new(Unmet { me, peer: listener, reason, waited, more }))
+    WireUpError::NotConnected(Box::new(UnconnectedPair {
+        me,
+        peer: listener,
+        reason,
+        waited,
+        more,
+    }))
 }
 
 fn is_about_files(error: &io::Error) -> bool {

@@ -1,6 +1,6 @@
 //! How the ranks of a job find and trust each other.
 //!
-//! Each rank opens its [`Door`], puts what others need to find it into a [`Contact`], and all
+//! Each rank opens its [`RankListener`], puts what others need to find it into a [`Contact`], and all
 //! contacts travel in one gather through the agents, encrypted and authenticated between nodes.
 //! Then the pairs that speak TCP meet, all at once ([`meeting`]): one end dials, the other accepts,
 //! and both prove that they have the key that the accepting rank gave to the gather ([`hello`])
@@ -28,18 +28,18 @@ mod tests;
 pub(crate) mod ways;
 mod wire;
 
-use crate::transport::bell::Bell;
+use crate::transport::bell::WakeFd;
 
 pub(crate) use contact::{Contact, exchange, ready};
-pub(crate) use door::Door;
-pub use error::{Listener, NoRdma, Unmet, Unreached, WireUpError};
+pub(crate) use door::RankListener;
+pub use error::{DialError, NoRdma, PeerAddress, UnconnectedPair, WireUpError};
 pub(crate) use meeting::meet;
-pub(crate) use rdma::{Fabric, Later};
-pub(crate) use reception::{Arrival, Call, Reception};
+pub(crate) use rdma::{Fabric, LazyRdma};
+pub(crate) use reception::{Arrival, ArrivalFd, LazyConnector};
 
 /// What wakes a thread that meets peers.
-fn bell() -> Result<Bell, WireUpError> {
-    Bell::new().map_err(|source| WireUpError::System { operation: "make an eventfd", source })
+fn bell() -> Result<WakeFd, WireUpError> {
+    WakeFd::new().map_err(|source| WireUpError::System { operation: "make an eventfd", source })
 }
 
 /// Whether somebody who knocks has begun as ranks do.

@@ -1,7 +1,7 @@
 //! Ranks that were built without RDMA.
 
 use super::{Contact, WireUpError};
-use crate::transport::{Outlook, OwnLink};
+use crate::transport::{LinkHint, SelfLink};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ pub(crate) enum Fabric {}
 
 /// Nor this.
 #[derive(Debug)]
-pub(crate) enum Joined {}
+pub(crate) enum ConnectedQp {}
 
 /// Nor this.
 #[derive(Debug)]
-pub(crate) enum Later {}
+pub(crate) enum LazyRdma {}
 
-impl Joined {
-    pub(crate) fn link(self) -> OwnLink {
+impl ConnectedQp {
+    pub(crate) fn link(self) -> SelfLink {
         match self {}
     }
 }
@@ -48,17 +48,17 @@ impl Fabric {
         _: &[Contact],
         _: &RankTable,
         _: Duration,
-    ) -> Result<BTreeMap<Rank, Joined>, WireUpError> {
+    ) -> Result<BTreeMap<Rank, ConnectedQp>, WireUpError> {
         match self {}
     }
 
-    pub(crate) fn later(self, _: &[Contact], _: &Arc<RankTable>) -> Result<Later, WireUpError> {
+    pub(crate) fn later(self, _: &[Contact], _: &Arc<RankTable>) -> Result<LazyRdma, WireUpError> {
         match self {}
     }
 }
 
-impl Later {
-    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, Outlook> {
+impl LazyRdma {
+    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, LinkHint> {
         match *self {}
     }
 
@@ -82,7 +82,7 @@ impl Later {
         match *self {}
     }
 
-    pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<OwnLink>, WireUpError>)> {
+    pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<SelfLink>, WireUpError>)> {
         match *self {}
     }
 }

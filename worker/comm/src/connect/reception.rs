@@ -2,12 +2,12 @@
 //!
 //! A thread keeps the door: it lets peers in that dial, and dials those that are wanted. It runs as
 //! long as any link waits for its peer. Those that speak RDMA meet here over TCP as well, and connect
-//! their queue pairs then ([`Later`]).
+//! their queue pairs then ([`LazyRdma`]).
 
-use super::meeting::{self, Meeting};
-use super::{Contact, Door, Later, WireUpError, bell};
-use crate::transport::bell::Bell;
-use crate::transport::{Link, Outlook};
+use super::meeting::{self, TcpConnector};
+use super::{Contact, LazyRdma, RankListener, WireUpError, bell};
+use crate::transport::bell::WakeFd;
+use crate::transport::{Link, LinkHint};
 use crate::types::error::LinkError;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rlaunch_bootstrap::id::Rank;
@@ -26,30 +26,30 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Where links get their peers from. The thread ends with it.
 #[derive(Debug)]
-pub(crate) struct Reception {
-    desk: Arc<FrontDesk>,
+pub(crate) struct LazyConnector {
+    desk: Arc<Shared>,
     /// Of those that do not speak TCP.
-    outlooks: BTreeMap<Rank, Outlook>,
+    outlooks: BTreeMap<Rank, LinkHint>,
     keeper: Option<JoinHandle<()>>,
 }
 
 /// What the thread and the links share.
 #[derive(Debug)]
-struct FrontDesk {
-    slips: Mutex<Slips>,
+struct Shared {
+    slips: Mutex<Mailbox>,
     /// Grows whenever a peer has come, or never will; then the rank is called.
     news: AtomicU32,
     /// How many of these calls were heard.
     heard: AtomicU32,
     is_closed: AtomicBool,
     /// Wakes the thread.
-    bell: Bell,
+    bell: WakeFd,
     /// Wakes a rank that sleeps.
-    call: Bell,
+    call: WakeFd,
 }
 
 #[derive(Default)]
-struct Slips {
+struct Mailbox {
     wanted: Vec<Rank>,
     /// Peers whose processes have ended well.
     ended: Vec<Rank>,
@@ -60,37 +60,37 @@ struct Slips {
 
 /// End of a link's wait for its peer.
 pub(crate) enum Arrival {
-    Met(Box<dyn Link>),
+    Connected(Box<dyn Link>),
     /// Its process has ended, and nothing was sent to this rank.
     Left,
 }
 
-impl Slips {
+impl Mailbox {
     /// Takes those that are wanted, and those that have ended.
     fn slips(&mut self) -> (Vec<Rank>, Vec<Rank>) {
         (std::mem::take(&mut self.wanted), std::mem::take(&mut self.ended))
     }
 }
 
-impl fmt::Debug for Slips {
+impl fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut slips = f.debug_struct("Slips");
         slips.field("wanted", &self.wanted).field("broken", &self.broken).finish_non_exhaustive()
     }
 }
 
-impl Reception {
+impl LazyConnector {
     /// Keeps `door` for this rank, `me`, and those of `peers`, whose `contacts` it knows; some of them
     /// are reached by `rdma`. A peer that is wanted has `patience` to come.
     pub(crate) fn open(
-        door: Door,
-        rdma: Option<Later>,
+        door: RankListener,
+        rdma: Option<LazyRdma>,
         contacts: &[Contact],
         table: Arc<RankTable>,
         (me, peers): (Rank, &[Rank]),
         patience: Duration,
-    ) -> Result<Reception, WireUpError> {
-        let desk = Arc::new(FrontDesk {
+    ) -> Result<LazyConnector, WireUpError> {
+        let desk = Arc::new(Shared {
             slips: Mutex::default(),
             news: AtomicU32::new(0),
             heard: AtomicU32::new(0),
@@ -98,21 +98,21 @@ impl Reception {
             bell: bell()?,
             call: bell()?,
         });
-        let meeting = Meeting::new(door, contacts, &table, (me, peers), |_| None)?;
-        let outlooks = rdma.as_ref().map(Later::outlooks).unwrap_or_default();
-        let keeps = Keeper { desk: desk.clone(), meeting, rdma, table, patience };
+        let meeting = TcpConnector::new(door, contacts, &table, (me, peers), |_| None)?;
+        let outlooks = rdma.as_ref().map(LazyRdma::outlooks).unwrap_or_default();
+        let keeps = ConnectThread { desk: desk.clone(), meeting, rdma, table, patience };
         let thread = thread::Builder::new().name("rlaunch peers".to_owned());
         let keeper = without_signals(|| thread.spawn(|| keeps.run()));
         let keeper = keeper.map_err(|source| WireUpError::System {
             operation: "start the thread that lets peers in",
             source,
         })?;
-        Ok(Reception { desk, outlooks, keeper: Some(keeper) })
+        Ok(LazyConnector { desk, outlooks, keeper: Some(keeper) })
     }
 
     /// What the link to a peer will be.
-    pub(crate) fn outlook(&self, peer: Rank) -> Outlook {
-        self.outlooks.get(&peer).copied().unwrap_or(Outlook::TCP)
+    pub(crate) fn outlook(&self, peer: Rank) -> LinkHint {
+        self.outlooks.get(&peer).copied().unwrap_or(LinkHint::TCP)
     }
 
     /// Whether there are any news since `seen`, which it brings up to date.
@@ -120,15 +120,15 @@ impl Reception {
         self.desk.has_news(seen)
     }
 
-    /// Before this rank sleeps on [`Reception::fd`]: makes it quiet, where it is about news that are
+    /// Before this rank sleeps on [`LazyConnector::fd`]: makes it quiet, where it is about news that are
     /// [there](Reception::has_news) already.
     pub(crate) fn quiet(&self) {
         self.desk.quiet();
     }
 
     /// Returns the owner of the descriptor, which is watched for longer than there is a reception.
-    pub(crate) fn call(&self) -> Call {
-        Call(self.desk.clone())
+    pub(crate) fn call(&self) -> ArrivalFd {
+        ArrivalFd(self.desk.clone())
     }
 
     /// The peer's process has ended well. Unless there is a connection to it, which brings what it has
@@ -150,7 +150,7 @@ impl Reception {
         match slips.met.remove(&peer).transpose()? {
             Some(arrival) => Ok(Some(arrival)),
             None => match &slips.broken {
-                Some(why) => Err(LinkError::Unmet(why.clone())),
+                Some(why) => Err(LinkError::NotConnected(why.clone())),
                 None => Ok(None),
             },
         }
@@ -159,15 +159,15 @@ impl Reception {
 
 /// Readable when a reception has news.
 #[derive(Debug)]
-pub(crate) struct Call(Arc<FrontDesk>);
+pub(crate) struct ArrivalFd(Arc<Shared>);
 
-impl AsFd for Call {
+impl AsFd for ArrivalFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.call.as_fd()
     }
 }
 
-impl Drop for Reception {
+impl Drop for LazyConnector {
     fn drop(&mut self) {
         self.desk.is_closed.store(true, Ordering::Release);
         self.desk.bell.ring();
@@ -176,7 +176,7 @@ impl Drop for Reception {
     }
 }
 
-impl FrontDesk {
+impl Shared {
     fn has_news(&self, seen: &mut u32) -> bool {
         let news = self.news.load(Ordering::Acquire);
         std::mem::replace(seen, news) != news
@@ -203,24 +203,24 @@ impl FrontDesk {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slips> {
+    fn lock(&self) -> MutexGuard<'_, Mailbox> {
         self.slips.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The thread.
-struct Keeper {
-    desk: Arc<FrontDesk>,
-    meeting: Meeting,
-    rdma: Option<Later>,
+struct ConnectThread {
+    desk: Arc<Shared>,
+    meeting: TcpConnector,
+    rdma: Option<LazyRdma>,
     table: Arc<RankTable>,
     patience: Duration,
 }
 
 /// Who has come, or never will.
-type Came = Vec<(Rank, Result<Arrival, WireUpError>)>;
+type Arrivals = Vec<(Rank, Result<Arrival, WireUpError>)>;
 
-impl Keeper {
+impl ConnectThread {
     fn run(mut self) {
         let mut waits: BTreeMap<Rank, Instant> = BTreeMap::new();
         let mut ended: BTreeSet<Rank> = BTreeSet::new();
@@ -247,13 +247,13 @@ impl Keeper {
                 self.desk.lock().broken = Some(sentence(&error).into());
                 return self.desk.tell();
             }
-            let mut came = Came::new();
+            let mut came = Arrivals::new();
             for (rank, socket) in self.meeting.met() {
                 waits.remove(&rank);
                 self.meet(rank, socket, &mut came);
             }
-            for (rank, link) in self.rdma.as_mut().map(Later::advance).unwrap_or_default() {
-                came.push((rank, link.map(|link| Arrival::Met(link))));
+            for (rank, link) in self.rdma.as_mut().map(LazyRdma::advance).unwrap_or_default() {
+                came.push((rank, link.map(|link| Arrival::Connected(link))));
             }
             let now = Instant::now();
             for (rank, _) in waits.extract_if(.., |_, end| *end <= now) {
@@ -267,8 +267,8 @@ impl Keeper {
     }
 
     /// Hands these to their links.
-    fn bring(&self, came: Came) {
-        let unmet = |error| LinkError::Unmet(sentence(&error).into());
+    fn bring(&self, came: Arrivals) {
+        let unmet = |error| LinkError::NotConnected(sentence(&error).into());
         let came = came.into_iter().map(|(rank, arrival)| (rank, arrival.map_err(unmet)));
         self.desk.lock().met.extend(came);
         self.desk.tell();
@@ -282,17 +282,17 @@ impl Keeper {
     /// Waits for something to happen, or until the first of those that are waited for has had its
     /// time.
     fn step(&mut self, waits: &BTreeMap<Rank, Instant>) -> Result<(), WireUpError> {
-        let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(Later::end));
+        let ends = waits.values().copied().chain(self.rdma.as_ref().and_then(LazyRdma::end));
         let end = ends.fold(Instant::now() + IDLE, Instant::min);
         let mut also = vec![self.desk.bell.as_fd()];
-        also.extend(self.rdma.iter().flat_map(Later::fds));
+        also.extend(self.rdma.iter().flat_map(LazyRdma::fds));
         self.meeting.step(end, &also)?;
         self.desk.bell.hear();
         Ok(())
     }
 
     /// A peer has been met over TCP.
-    fn meet(&mut self, rank: Rank, socket: TcpStream, came: &mut Came) {
+    fn meet(&mut self, rank: Rank, socket: TcpStream, came: &mut Arrivals) {
         match self.rdma.as_mut().filter(|rdma| rdma.speaks_with(rank)) {
             Some(rdma) => {
                 let end = Instant::now() + self.patience;
@@ -301,7 +301,7 @@ impl Keeper {
             }
             None => {
                 let link = meeting::link(rank, socket);
-                came.push((rank, link.map(|link| Arrival::Met(Box::new(link)))));
+                came.push((rank, link.map(|link| Arrival::Connected(Box::new(link)))));
             }
         }
     }
@@ -330,7 +330,7 @@ mod tests {
 
     /// The thread's way to tell of news, in two steps, between which a rank may do anything.
     struct Tells<'d> {
-        desk: &'d FrontDesk,
+        desk: &'d Shared,
         is_counted: bool,
     }
 
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    fn would_wake(desk: &FrontDesk) -> bool {
+    fn would_wake(desk: &Shared) -> bool {
         let mut fds = [PollFd::new(desk.call.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
     }
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn a_rank_does_not_sleep_on_news_and_is_not_woken_for_nothing() {
         for order in 0..1 << 12 {
-            let desk = FrontDesk {
+            let desk = Shared {
                 slips: Mutex::default(),
                 news: AtomicU32::new(0),
                 heard: AtomicU32::new(0),

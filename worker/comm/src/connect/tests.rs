@@ -1,11 +1,11 @@
 //! Ranks as threads, each with its own copy of what the gather has brought.
 
-use super::hello::{Hello, Parties};
-use super::later::LaterLink;
+use super::hello::{Direction, Hello};
+use super::later::LazyLink;
 use super::meeting::meet_with;
 use super::*;
-use crate::progress::station::{Idle, Kernel};
-use crate::transport::packet::{Header, Kind};
+use crate::progress::station::{EpollIdle, Idle};
+use crate::transport::packet::{Header, PacketKind};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Armed, Fill, Link, Sink};
 use crate::types::error::LinkError;
@@ -57,10 +57,10 @@ fn table(ranks: u32) -> RankTable {
 }
 
 /// The doors of so many ranks, and what all know of them.
-fn doors(ranks: usize) -> (Vec<Door>, Vec<Contact>) {
+fn doors(ranks: usize) -> (Vec<RankListener>, Vec<Contact>) {
     let half = ranks / 2;
-    let open = |rank| Door::open(address((rank / half) as u32)).unwrap();
-    let doors: Vec<Door> = (0..ranks).map(open).collect();
+    let open = |rank| RankListener::open(address((rank / half) as u32)).unwrap();
+    let doors: Vec<RankListener> = (0..ranks).map(open).collect();
     let own: Vec<Contact> = doors.iter().map(|door| Contact::new(Some(door.contact()))).collect();
     let bytes: Vec<Bytes> = own.iter().map(|own| encoded(own).into()).collect();
     let contacts = exchange(&own[0], |_| Ok(bytes)).unwrap();
@@ -79,7 +79,7 @@ fn others(ranks: u32, me: u32) -> Vec<Rank> {
 }
 
 /// A rank on its way to its peers.
-fn rank(me: u32, door: Door, contacts: Vec<Contact>) -> thread::JoinHandle<Met> {
+fn rank(me: u32, door: RankListener, contacts: Vec<Contact>) -> thread::JoinHandle<Met> {
     thread::spawn(move || {
         let ranks = contacts.len() as u32;
         let peers = others(ranks, me);
@@ -121,7 +121,7 @@ fn check(all: Vec<BTreeMap<Rank, TcpLink>>) {
             for (peer, link) in &mut links {
                 let mut tags = Tags(Vec::new());
                 for length in [0, 1 << 20] {
-                    let kind = if length == 0 { Kind::Eager } else { Kind::Data };
+                    let kind = if length == 0 { PacketKind::Eager } else { PacketKind::Data };
                     let header = Header { kind, context: 0, tag: me, transfer: 1, length };
                     let payload = vec![1; length as usize];
                     while !link.send(header, &payload).unwrap() {
@@ -147,7 +147,7 @@ fn join(threads: Vec<thread::JoinHandle<Met>>) -> Vec<BTreeMap<Rank, TcpLink>> {
     threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
 }
 
-fn start(doors: Vec<Door>, contacts: &[Contact]) -> Vec<thread::JoinHandle<Met>> {
+fn start(doors: Vec<RankListener>, contacts: &[Contact]) -> Vec<thread::JoinHandle<Met>> {
     (0..).zip(doors).map(|(me, door)| rank(me, door, contacts.to_vec())).collect()
 }
 
@@ -230,7 +230,7 @@ fn a_direction_that_leads_to_silence_is_replaced_by_the_other() {
     check(join(vec![rank(0, first, contacts), rank(1, second, silent)]));
 }
 
-fn meet_for(milliseconds: u64, me: u32, door: Door, contacts: &[Contact]) -> WireUpError {
+fn meet_for(milliseconds: u64, me: u32, door: RankListener, contacts: &[Contact]) -> WireUpError {
     let table = table(contacts.len() as u32);
     let peers = others(contacts.len() as u32, me);
     let patience = Duration::from_millis(milliseconds);
@@ -262,7 +262,7 @@ fn who_listens_without_the_key_is_not_believed() {
     let (mut doors, contacts) = doors(2);
     let mut wrong_keys = contacts;
     for contact in &mut wrong_keys {
-        let stranger = Door::open(address(0)).unwrap();
+        let stranger = RankListener::open(address(0)).unwrap();
         contact.tcp.as_mut().unwrap().key = stranger.contact().key;
     }
     let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
@@ -281,7 +281,7 @@ fn strangers_harm_nobody() {
     let at = first.address;
     let first = rank(0, first, contacts.clone());
     let mut strangers = Vec::new();
-    let from = |from, to| Parties { from: Rank(from), to: Rank(to) };
+    let from = |from, to| Direction { from: Rank(from), to: Rank(to) };
     let likely = [from(2, 0), from(3, 0), from(1, 0), from(2, 1), from(9, 0)];
     for round in 0..60 {
         // Silent; gone at once; no hello; half a hello; hellos of others with proofs of nothing.
@@ -389,14 +389,14 @@ fn peers_meet_when_there_is_something_to_say() {
     let ranks = 8;
     let (doors, contacts) = doors(8);
     let table = Arc::new(table(ranks));
-    let open = |(me, door): (u32, Door)| {
+    let open = |(me, door): (u32, RankListener)| {
         let peers = others(ranks, me);
         let reception =
-            Reception::open(door, None, &contacts, table.clone(), (Rank(me), &peers), PATIENCE)
+            LazyConnector::open(door, None, &contacts, table.clone(), (Rank(me), &peers), PATIENCE)
                 .unwrap();
         let reception = Arc::new(reception);
-        let link = |peer: &Rank| (*peer, LaterLink::new(*peer, &reception));
-        peers.iter().map(link).collect::<BTreeMap<Rank, LaterLink>>()
+        let link = |peer: &Rank| (*peer, LazyLink::new(*peer, &reception));
+        peers.iter().map(link).collect::<BTreeMap<Rank, LazyLink>>()
     };
     let all: Vec<_> = (0..).zip(doors).map(open).collect();
     let speak = |one: u32, other: u32| (one + other).is_multiple_of(3);
@@ -407,7 +407,7 @@ fn peers_meet_when_there_is_something_to_say() {
             scope.spawn(move || {
                 let end = Instant::now() + PATIENCE;
                 let header =
-                    Header { kind: Kind::Eager, context: 0, tag: me, transfer: 0, length: 0 };
+                    Header { kind: PacketKind::Eager, context: 0, tag: me, transfer: 0, length: 0 };
                 for (peer, link) in &mut links {
                     let mut tags = Tags(Vec::new());
                     if !speak(me, peer.0) {
@@ -440,9 +440,10 @@ fn a_peer_that_does_not_come_is_named() {
     drop(doors.pop());
     let patience = Duration::from_millis(200);
     let door = doors.remove(0);
-    let reception = Reception::open(door, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
-    let mut link = LaterLink::new(Rank(1), &Arc::new(reception.unwrap()));
-    let header = Header { kind: Kind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
+    let reception =
+        LazyConnector::open(door, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
+    let mut link = LazyLink::new(Rank(1), &Arc::new(reception.unwrap()));
+    let header = Header { kind: PacketKind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
     let end = Instant::now() + PATIENCE;
     let error = loop {
         match link.send(header, &[]) {
@@ -458,17 +459,17 @@ fn a_peer_that_does_not_come_is_named() {
 fn a_rank_that_sleeps_hears_of_its_peer() {
     let (doors, contacts) = doors(2);
     let table = Arc::new(table(2));
-    let mut links: Vec<LaterLink> = (0..)
+    let mut links: Vec<LazyLink> = (0..)
         .zip(doors)
         .map(|(me, door)| {
             let peer = Rank(1 - me);
             let table = table.clone();
             let reception =
-                Reception::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
-            LaterLink::new(peer, &Arc::new(reception.unwrap()))
+                LazyConnector::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+            LazyLink::new(peer, &Arc::new(reception.unwrap()))
         })
         .collect();
-    let header = Header { kind: Kind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
+    let header = Header { kind: PacketKind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
     assert!(!links[0].send(header, &[]).unwrap());
     for link in &mut links {
         let end = Instant::now() + PATIENCE;
@@ -484,22 +485,22 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
 }
 
 /// Both ends of the way between two ranks that have not met.
-fn two_ahead() -> [LaterLink; 2] {
+fn two_ahead() -> [LazyLink; 2] {
     let (doors, contacts) = doors(2);
     let table = Arc::new(table(2));
-    let open = |(me, door): (u32, Door)| {
+    let open = |(me, door): (u32, RankListener)| {
         let (peer, table) = (Rank(1 - me), table.clone());
         let reception =
-            Reception::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
-        LaterLink::new(peer, &Arc::new(reception.unwrap()))
+            LazyConnector::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+        LazyLink::new(peer, &Arc::new(reception.unwrap()))
     };
-    let links: Vec<LaterLink> = (0..).zip(doors).map(open).collect();
+    let links: Vec<LazyLink> = (0..).zip(doors).map(open).collect();
     links.try_into().unwrap()
 }
 
 /// Sleeps on a link until something has come.
-fn next_kind(link: &mut LaterLink) -> Kind {
-    struct First(Option<Kind>);
+fn next_kind(link: &mut LazyLink) -> PacketKind {
+    struct First(Option<PacketKind>);
     impl Sink for First {
         fn packet(&mut self, header: Header, _: &[u8]) -> Result<(), LinkError> {
             self.0.get_or_insert(header.kind);
@@ -529,14 +530,14 @@ fn next_kind(link: &mut LaterLink) -> Kind {
 #[test]
 fn a_rank_that_has_met_all_is_not_woken_by_the_reception() {
     let [mut link, mut other] = two_ahead();
-    let kernel = Kernel::new().unwrap();
-    let watch = |link: &mut LaterLink| {
+    let kernel = EpollIdle::new().unwrap();
+    let watch = |link: &mut LazyLink| {
         if let Armed::Watch(watched) = link.arm(false).unwrap() {
             kernel.watch(1, watched).unwrap();
         }
     };
     watch(&mut link);
-    let header = Header { kind: Kind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
+    let header = Header { kind: PacketKind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
     let end = Instant::now() + PATIENCE;
     while !other.send(header, &[]).unwrap() {
         assert!(Instant::now() < end);
@@ -555,8 +556,8 @@ fn a_peer_that_left_before_it_was_met_says_goodbye() {
     let [mut link, gone] = two_ahead();
     drop(gone);
     link.peer_has_left();
-    assert_eq!(next_kind(&mut link), Kind::Bye);
-    assert!(matches!(link.arm(true).unwrap(), Armed::Quiet));
+    assert_eq!(next_kind(&mut link), PacketKind::Bye);
+    assert!(matches!(link.arm(true).unwrap(), Armed::NoFd));
 }
 
 /// The news that the peer has left go by another way than what it sent.
@@ -567,16 +568,16 @@ fn what_a_peer_sent_before_it_left_comes_first() {
         let header = |kind| Header { kind, context: 0, tag: 0, transfer: 0, length: 0 };
         if is_wanted {
             // Both dial each other then.
-            assert!(!link.send(header(Kind::Eager), &[]).unwrap());
+            assert!(!link.send(header(PacketKind::Eager), &[]).unwrap());
         }
         let end = Instant::now() + PATIENCE;
-        for kind in [Kind::Eager, Kind::Bye] {
+        for kind in [PacketKind::Eager, PacketKind::Bye] {
             while !leaves.send(header(kind), &[]).unwrap() {
                 assert!(Instant::now() < end);
             }
         }
         link.peer_has_left();
-        assert_eq!(next_kind(&mut link), Kind::Eager);
+        assert_eq!(next_kind(&mut link), PacketKind::Eager);
         assert!(leaves.is_met());
     }
 }

@@ -1,7 +1,7 @@
 //! The ways to the ranks of other nodes.
 
-use super::later::LaterLink;
-use super::{self as connect, Contact, Door, Fabric, Reception, WireUpError};
+use super::later::LazyLink;
+use super::{self as connect, Contact, Fabric, LazyConnector, RankListener, WireUpError};
 use crate::transport::Link;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::client::Client;
@@ -18,7 +18,7 @@ const READY: &str = "rlaunch communicator is ready";
 const MEETING: Duration = Duration::from_secs(30);
 
 /// Links by rank.
-pub(crate) type Ways = BTreeMap<Rank, Box<dyn Link>>;
+pub(crate) type Links = BTreeMap<Rank, Box<dyn Link>>;
 
 /// Meets the ranks of other nodes, by RDMA where the rank table says so and both ends have it, and
 /// else by TCP. Once it is over, all ranks have taken their places.
@@ -28,14 +28,14 @@ pub(crate) fn meet(
     (me, job): (Rank, JobId),
     names: &[PeerName],
     is_large: bool,
-) -> Result<Ways, WireUpError> {
+) -> Result<Links, WireUpError> {
     let row = &table.ranks()[me.index()];
     let others = table.ranks().iter().filter(|other| other.node != row.node);
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
     let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
     // Who has RDMA may still meet somebody who has none.
-    let door = (!others.is_empty()).then(|| Door::open(row.address)).transpose()?;
-    let mut contact = Contact::new(door.as_ref().map(Door::contact));
+    let door = (!others.is_empty()).then(|| RankListener::open(row.address)).transpose()?;
+    let mut contact = Contact::new(door.as_ref().map(RankListener::contact));
     contact.verbs = fabric.as_ref().map(Fabric::told).transpose()?.unwrap_or_default();
     let contacts = connect::exchange(&contact, |own| client.all_gather(GATHER, own))?;
     let meets = || match door {
@@ -58,15 +58,15 @@ fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bo
 
 /// All of them now.
 fn at_once(
-    door: Option<Door>,
+    door: Option<RankListener>,
     fabric: Option<Fabric>,
     contacts: &[Contact],
     table: &RankTable,
     (me, others): (Rank, &[Rank]),
-) -> Result<Ways, WireUpError> {
+) -> Result<Links, WireUpError> {
     let speaks_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
     let speak_tcp: Vec<Rank> = others.iter().copied().filter(|peer| !speaks_rdma(peer)).collect();
-    let mut ways = Ways::new();
+    let mut ways = Links::new();
     if let Some(door) = door.filter(|_| !speak_tcp.is_empty()) {
         let met = connect::meet(door, contacts, table, (me, &speak_tcp), MEETING)?;
         ways.extend(met.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
@@ -80,15 +80,16 @@ fn at_once(
 
 /// Each when it is needed.
 fn later(
-    door: Door,
+    door: RankListener,
     fabric: Option<Fabric>,
     contacts: &[Contact],
     table: &Arc<RankTable>,
     (me, others): (Rank, &[Rank]),
-) -> Result<Ways, WireUpError> {
+) -> Result<Links, WireUpError> {
     let rdma = fabric.map(|fabric| fabric.later(contacts, table)).transpose()?;
-    let reception = Reception::open(door, rdma, contacts, table.clone(), (me, others), MEETING)?;
+    let reception =
+        LazyConnector::open(door, rdma, contacts, table.clone(), (me, others), MEETING)?;
     let reception = Arc::new(reception);
-    let later = |&rank: &Rank| (rank, Box::new(LaterLink::new(rank, &reception)) as _);
+    let later = |&rank: &Rank| (rank, Box::new(LazyLink::new(rank, &reception)) as _);
     Ok(others.iter().map(later).collect())
 }

@@ -13,26 +13,26 @@ const LONGEST: usize = 64;
 
 /// One end of a fresh connection.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct HandshakeSocket {
     socket: TcpStream,
     buffer: [u8; LONGEST],
     filled: usize,
 }
 
-impl Wire {
+impl HandshakeSocket {
     /// `socket` does not block.
-    pub(super) fn new(socket: TcpStream) -> Wire {
-        Wire { socket, buffer: [0; LONGEST], filled: 0 }
+    pub(super) fn new(socket: TcpStream) -> HandshakeSocket {
+        HandshakeSocket { socket, buffer: [0; LONGEST], filled: 0 }
     }
 
     /// Begins to connect; the socket is writable once that has ended.
-    pub(super) fn dial(to: SocketAddr) -> io::Result<Wire> {
+    pub(super) fn dial(to: SocketAddr) -> io::Result<HandshakeSocket> {
         let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
         socket.set_nodelay(true)?;
         match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(Wire::new(socket)),
+            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(HandshakeSocket::new(socket)),
             Err(errno) => Err(errno.into()),
         }
     }

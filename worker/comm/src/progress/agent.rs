@@ -16,8 +16,8 @@ const EXPLANATION: Duration = Duration::from_secs(2);
 
 /// What the agent has said.
 #[derive(Debug)]
-pub(crate) enum Heard {
-    News(News),
+pub(crate) enum AgentEvent {
+    Job(News),
     /// It is not there any more.
     Gone,
 }
@@ -43,7 +43,7 @@ impl Agent {
     }
 
     /// What it has said unasked, if it has; nothing while another thread asks something.
-    pub(crate) fn heard(&self) -> Option<Heard> {
+    pub(crate) fn heard(&self) -> Option<AgentEvent> {
         match self.client.try_lock() {
             Ok(mut client) => news(&mut client, None),
             Err(TryLockError::Poisoned(client)) => news(&mut client.into_inner(), None),
@@ -52,7 +52,7 @@ impl Agent {
     }
 
     /// The same after a call has failed, when there is time to wait for it.
-    pub(crate) fn explanation(&self) -> Option<Heard> {
+    pub(crate) fn explanation(&self) -> Option<AgentEvent> {
         let begin = *self.failed_at.get_or_init(Instant::now);
         let left = EXPLANATION.saturating_sub(begin.elapsed());
         match left.is_zero() {
@@ -72,9 +72,9 @@ impl Agent {
     }
 }
 
-fn news(client: &mut Client, longest: Option<Duration>) -> Option<Heard> {
+fn news(client: &mut Client, longest: Option<Duration>) -> Option<AgentEvent> {
     match client.news(longest) {
-        Ok(news) => news.map(Heard::News),
-        Err(_) => Some(Heard::Gone),
+        Ok(news) => news.map(AgentEvent::Job),
+        Err(_) => Some(AgentEvent::Gone),
     }
 }

@@ -4,10 +4,10 @@
 //! within a microsecond; then it sleeps on its links. So a wait takes twice as long as it must, at
 //! worst, whatever a look costs, and who is waited for is not kept from its processor.
 
-use crate::progress::agent::{Agent, Heard};
-use crate::progress::engine::{Came, Engine, Key};
-use crate::transport::Watched;
-use crate::transport::bell::Bell;
+use crate::progress::agent::{Agent, AgentEvent};
+use crate::progress::engine::{Engine, SlabKey, Status};
+use crate::transport::WatchedFd;
+use crate::transport::bell::WakeFd;
 use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rlaunch_bootstrap::client::Client;
@@ -34,7 +34,7 @@ pub(crate) const SHORT: usize = 1 << 10;
 
 /// How long a rank looks before it sleeps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SpinPolicy {
     /// Fruitless looks in a row before it looks at the clock as well.
     looks: u32,
     /// For so long it goes on with that.
@@ -43,18 +43,18 @@ pub(crate) struct Patience {
     gives_way: bool,
 }
 
-impl Patience {
+impl SpinPolicy {
     /// A clock costs as much as a look at a few links.
     const LOOKS: u32 = 8;
 
     /// For as long as it takes to be woken; `gives_way` where ranks may share processors.
-    pub(crate) fn of(waking: Duration, gives_way: bool) -> Patience {
-        Patience { looks: Patience::LOOKS, spin: waking, gives_way }
+    pub(crate) fn of(waking: Duration, gives_way: bool) -> SpinPolicy {
+        SpinPolicy { looks: SpinPolicy::LOOKS, spin: waking, gives_way }
     }
 
     /// Sleeps almost at once.
-    pub(crate) fn none() -> Patience {
-        Patience::of(Duration::ZERO, false)
+    pub(crate) fn none() -> SpinPolicy {
+        SpinPolicy::of(Duration::ZERO, false)
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
     /// something to tell.
     fn sleep(&self, longest: Duration) -> bool;
     /// Has [`Idle::sleep`] end when this is ready, for the link with this number.
-    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError>;
+    fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError>;
     /// The link with this number waits for nothing any more, and least of all for what becomes of
     /// this, that it has had watched.
     fn forget(&self, link: usize, fd: BorrowedFd<'_>);
@@ -84,10 +84,10 @@ const BELL: u64 = 2;
 
 /// The real thing.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct EpollIdle {
     begin: Instant,
     epoll: Epoll,
-    bell: Bell,
+    bell: WakeFd,
     watches: Mutex<Watches>,
 }
 
@@ -116,19 +116,19 @@ impl Watches {
     }
 }
 
-impl Kernel {
-    pub(crate) fn new() -> Result<Kernel, LinkError> {
+impl EpollIdle {
+    pub(crate) fn new() -> Result<EpollIdle, LinkError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create"))?;
-        let bell = Bell::new();
+        let bell = WakeFd::new();
         let bell =
             bell.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
         epoll.add(&bell, event).map_err(system("epoll_ctl"))?;
-        Ok(Kernel { begin: Instant::now(), epoll, bell, watches: Mutex::default() })
+        Ok(EpollIdle { begin: Instant::now(), epoll, bell, watches: Mutex::default() })
     }
 }
 
-impl Kernel {
+impl EpollIdle {
     /// Whether nothing ends a sleep now.
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
@@ -150,7 +150,7 @@ fn system(operation: &'static str) -> impl Fn(nix::Error) -> LinkError {
     move |errno| LinkError::System { operation, source: errno.into() }
 }
 
-impl Idle for Kernel {
+impl Idle for EpollIdle {
     fn now(&self) -> Duration {
         self.begin.elapsed()
     }
@@ -177,7 +177,7 @@ impl Idle for Kernel {
         self.epoll.add(socket, event).map_err(system("epoll_ctl"))
     }
 
-    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError> {
+    fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError> {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let next = (watched.fd.as_raw_fd(), watched.writable);
         if watches.links.get(link) == Some(&Some(next)) {
@@ -219,12 +219,12 @@ impl Idle for Kernel {
 
 /// The engine of a process, and how it waits.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct Progress {
     pub(crate) engine: EngineLock<Engine>,
     pub(crate) idle: Arc<dyn Idle>,
     /// Collectives of so many bytes run in their callers' frames.
     pub(crate) inline: usize,
-    patience: Patience,
+    patience: SpinPolicy,
     /// How long a wait may take; for ever when `None`.
     timeout: Option<Duration>,
     /// Asked after each sleep, by a thread that has released the engine lock: whether the wait is to end.
@@ -233,18 +233,18 @@ pub(crate) struct Station {
     agent: OnceLock<Agent>,
 }
 
-impl Station {
+impl Progress {
     pub(crate) fn new(
         mut engine: Engine,
         idle: Arc<dyn Idle>,
-        patience: Patience,
+        patience: SpinPolicy,
         timeout: Option<Duration>,
-    ) -> Station {
+    ) -> Progress {
         let inline = SHORT.min(engine.least_eager());
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
         engine.threads.set_alarm(idle.clone());
         let engine = EngineLock::new(engine, |engine| engine.threads.one_leaves());
-        Station { engine, idle, inline, patience, timeout, interrupted, agent }
+        Progress { engine, idle, inline, patience, timeout, interrupted, agent }
     }
 
     /// Asks the agent for something, if there is one.
@@ -267,7 +267,7 @@ impl Station {
     fn hear(&self, guard: &mut EngineGuard<'_, Engine>) {
         let Some(agent) = self.agent.get() else { return };
         while let Some(heard) = agent.heard() {
-            let is_last = matches!(heard, Heard::Gone);
+            let is_last = matches!(heard, AgentEvent::Gone);
             let (engine, _) = guard.parts();
             engine.hear(heard, &agent.nodes);
             if is_last {
@@ -304,9 +304,9 @@ impl Station {
     pub(crate) fn wait(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
-        key: Key,
-    ) -> Result<Came, Cause> {
-        let mut pause = Pause::default();
+        key: SlabKey,
+    ) -> Result<Status, Cause> {
+        let mut pause = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
             let progress = engine.progress(buffers);
@@ -327,7 +327,7 @@ impl Station {
 
     /// Gives up a request, and waits until no device uses its memory: one that has begun to copy goes
     /// on on its own, or as soon as the peer looks. After a while such a peer is lost.
-    pub(crate) fn give_up(&self, guard: &mut EngineGuard<'_, Engine>, key: Key, cause: &Cause) {
+    pub(crate) fn give_up(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
         let (engine, buffers) = guard.parts();
         let Some(owner) = engine.withdraw(key, cause, buffers) else { return };
         let begin = self.idle.now();
@@ -350,7 +350,7 @@ impl Station {
     #[inline]
     pub(crate) fn pause(
         &self,
-        pause: &mut Pause,
+        pause: &mut WaitState,
         guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
@@ -364,18 +364,18 @@ impl Station {
 
     /// Whether the next pause is more than a moment.
     #[inline]
-    pub(crate) fn is_about_to_rest(&self, pause: &Pause) -> bool {
+    pub(crate) fn is_about_to_rest(&self, pause: &WaitState) -> bool {
         pause.fruitless + 1 >= self.patience.looks
     }
 
     fn rest(
         &self,
-        pause: &mut Pause,
+        pause: &mut WaitState,
         guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
         let now = self.idle.now();
-        let clock = pause.clock.get_or_insert_with(|| Clock::start(now, self.timeout));
+        let clock = pause.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
         let since = *pause.since.get_or_insert(now);
         // Whoever looks is in the way of the other threads.
         let is_alone = !guard.is_contended() && guard.parts().0.threads.bystanders == 0;
@@ -436,7 +436,7 @@ impl Station {
 }
 
 /// Peers learn that this rank has left, and that they are not to wait for it.
-impl Drop for Station {
+impl Drop for Progress {
     fn drop(&mut self) {
         // A forked process would take leave in its parent's place.
         if self.engine.is_inherited() {
@@ -460,15 +460,15 @@ impl Drop for Station {
 
 /// How long somebody has waited.
 #[derive(Debug, Default)]
-pub(crate) struct Pause {
+pub(crate) struct WaitState {
     /// Looks in a row that found nothing, since the clock was looked at.
     pub(crate) fruitless: u32,
     /// When the first of them was followed by a look at the clock.
     since: Option<Duration>,
-    clock: Option<Clock>,
+    clock: Option<WaitClock>,
 }
 
-impl Pause {
+impl WaitState {
     /// Something has come: patience begins anew.
     #[inline]
     pub(crate) fn end(&mut self) {
@@ -479,7 +479,7 @@ impl Pause {
 
 /// How long a wait has lasted.
 #[derive(Debug)]
-struct Clock {
+struct WaitClock {
     begin: Duration,
     noticed: bool,
     timeout: Option<Duration>,
@@ -494,9 +494,9 @@ enum Tick {
     Over(Duration),
 }
 
-impl Clock {
-    fn start(now: Duration, timeout: Option<Duration>) -> Clock {
-        Clock { begin: now, noticed: false, timeout }
+impl WaitClock {
+    fn start(now: Duration, timeout: Option<Duration>) -> WaitClock {
+        WaitClock { begin: now, noticed: false, timeout }
     }
 
     fn look(&mut self, now: Duration) -> Tick {

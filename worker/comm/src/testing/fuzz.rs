@@ -2,10 +2,10 @@
 //! memory than it has bytes.
 
 use crate::connect;
-use crate::progress::engine::stretch::{Stretch, Target};
-use crate::progress::engine::{Engine, Message, Owner};
-use crate::transport::packet::{Header, Kind};
-use crate::transport::{Armed, Limits, Link, OwnLink, Sink};
+use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::{Engine, Envelope, Owner};
+use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Armed, Limits, Link, SelfLink, Sink};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use bytes::Bytes;
 use rlaunch_lock::{EngineLock, Memory};
@@ -90,7 +90,7 @@ impl Link for Feed {
     }
 
     fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
-        Ok(Armed::Quiet)
+        Ok(Armed::NoFd)
     }
 }
 
@@ -98,7 +98,7 @@ impl Link for Feed {
 /// wanted, and for any.
 pub fn packets(data: &[u8]) {
     let name = |rank| PeerName { rank, host: "".into() };
-    let links: Vec<Box<dyn Link>> = vec![Box::new(OwnLink::default()), Box::new(Feed::cut(data))];
+    let links: Vec<Box<dyn Link>> = vec![Box::new(SelfLink::default()), Box::new(Feed::cut(data))];
     let lock = EngineLock::new(Engine::new(0, links, [name(0), name(1)].into()), |_| ());
     let (mut into, from) = ([0; 4 * ROOM], [1; 4 * ROOM]);
     lock.lend([Memory::Exclusive(&mut into), Memory::Shared(&from)], |guard, [into, from]| {
@@ -106,27 +106,27 @@ pub fn packets(data: &[u8]) {
         let mut keys = Vec::new();
         for tag in 0..3 {
             let key = engine.request(Operation::Receive { from: Some(1), tag });
-            let room = Stretch::all(into, 4 * ROOM).part(tag as usize * ROOM, ROOM);
+            let room = LocalSlice::all(into, 4 * ROOM).part(tag as usize * ROOM, ROOM);
             let target = Target { into: room, fold: None };
-            let message = Message { peer: 1, context: 0, tag };
+            let message = Envelope { peer: 1, context: 0, tag };
             engine.receive(message, target, Owner::Request(key), buffers);
             keys.push(key);
         }
         let key = engine.request(Operation::Receive { from: None, tag: 3 });
-        let room = Stretch::all(into, 4 * ROOM).part(3 * ROOM, ROOM);
+        let room = LocalSlice::all(into, 4 * ROOM).part(3 * ROOM, ROOM);
         let target = Target { into: room, fold: None };
         engine.receive_any(&[0, 1], (0, 3), (target, Owner::Request(key)), buffers);
         keys.push(key);
         let key = engine.request(Operation::Send { to: 1, tag: 0 });
-        let message = Message { peer: 1, context: 0, tag: 0 };
-        engine.send(message, Stretch::all(from, 4 * ROOM), Owner::Request(key), buffers);
+        let message = Envelope { peer: 1, context: 0, tag: 0 };
+        engine.send(message, LocalSlice::all(from, 4 * ROOM), Owner::Request(key), buffers);
         keys.push(key);
         // Each look takes a packet, or what follows from one.
         for _ in 0..2 * (data.len() / (WAY + Header::SIZE)) + 4 {
             engine.progress(buffers);
         }
         for key in keys {
-            engine.withdraw(key, &Cause::GivenUp, buffers);
+            engine.withdraw(key, &Cause::Cancelled, buffers);
         }
     });
 }
@@ -141,17 +141,17 @@ pub fn packets_seeds() -> Vec<Vec<u8>> {
     };
     let offer = [48_u64.to_le_bytes(), [0; 8]].concat();
     let whole = [
-        packet(0, Kind::Eager, (0, 0), &[5; 20]),
-        packet(1, Kind::Eager, (3, 0), &[6; 40]),
-        packet(0, Kind::Grant, (0, 1), &[]),
-        packet(0, Kind::Bye, (0, 0), &[]),
+        packet(0, PacketKind::Eager, (0, 0), &[5; 20]),
+        packet(1, PacketKind::Eager, (3, 0), &[6; 40]),
+        packet(0, PacketKind::Cts, (0, 1), &[]),
+        packet(0, PacketKind::Bye, (0, 0), &[]),
     ];
     let offered = [
-        packet(0, Kind::Offer, (1, 9), &offer),
-        packet(1, Kind::Data, (1, 9), &[7; 30]),
-        packet(0, Kind::Data, (1, 9), &[7; 18]),
-        packet(0, Kind::Done, (0, 1), &[]),
-        packet(0, Kind::Offer, (8, 10), &offer),
+        packet(0, PacketKind::Rts, (1, 9), &offer),
+        packet(1, PacketKind::Data, (1, 9), &[7; 30]),
+        packet(0, PacketKind::Data, (1, 9), &[7; 18]),
+        packet(0, PacketKind::Fin, (0, 1), &[]),
+        packet(0, PacketKind::Rts, (8, 10), &offer),
     ];
     vec![whole.concat(), offered.concat()]
 }

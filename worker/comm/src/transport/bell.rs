@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Readable from when it is rung until it is heard; how often it was rung does not matter.
 #[derive(Debug)]
-pub(crate) struct Bell(EventFd);
+pub(crate) struct WakeFd(EventFd);
 
-impl Bell {
-    pub(crate) fn new() -> io::Result<Bell> {
+impl WakeFd {
+    pub(crate) fn new() -> io::Result<WakeFd> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(Bell(EventFd::from_flags(flags)?))
+        Ok(WakeFd(EventFd::from_flags(flags)?))
     }
 
     pub(crate) fn ring(&self) {
@@ -26,7 +26,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn it_is_readable_until_it_is_heard() {
-        let bell = Bell::new().unwrap();
+        let bell = WakeFd::new().unwrap();
         let is_readable = || {
             let mut fds = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::ZERO).unwrap() == 1

@@ -12,7 +12,7 @@ pub(crate) mod tcp;
 #[cfg(feature = "rdma")]
 pub(crate) mod verbs;
 
-pub(crate) use own::OwnLink;
+pub(crate) use own::SelfLink;
 
 use crate::transport::packet::Header;
 use crate::types::error::LinkError;
@@ -42,7 +42,7 @@ pub(crate) trait Link: Send {
 
     /// Hands what has come to the sink, some packets at most so that other links get their turn.
     /// Says whether anything came. [`LinkError::Gone`] once the peer has ended without
-    /// [`Kind::Bye`](crate::transport::packet::Kind::Bye), after everything that it had sent.
+    /// [`PacketKind::Bye`](crate::transport::packet::Kind::Bye), after everything that it had sent.
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError>;
 
     /// Where the peer may fetch this message from, if it can fetch at all. The memory stays as it
@@ -65,10 +65,10 @@ pub(crate) trait Link: Send {
     }
 
     /// Says that what was [offered](Link::offer) at this address is about to change: a peer that fetches
-    /// it from here on finds that out by [`Link::has_revoked`]. Called once for each [`Kind::Withdrawn`] that is
+    /// it from here on finds that out by [`Link::has_revoked`]. Called once for each [`PacketKind::Withdrawn`] that is
     /// sent, before it.
     ///
-    /// [`Kind::Withdrawn`]: crate::transport::packet::Kind::Withdrawn
+    /// [`PacketKind::Withdrawn`]: crate::transport::packet::Kind::Withdrawn
     fn revoke(&mut self, address: u64) {
         let _ = address;
     }
@@ -83,16 +83,21 @@ pub(crate) trait Link: Send {
     /// Lets the peer write to this memory, and says what it has to know for that.
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
         let _ = into;
-        Exposure::Unable
+        Exposure::Refused
     }
 
     /// Writes a whole message to where the peer has exposed memory, without a copy. Called with the
-    /// same message until it says something else than [`Wrote::NoRoom`], and with no packet in
+    /// same message until it says something else than [`WriteOutcome::NoRoom`], and with no packet in
     /// between. What is [sent](Link::send) afterwards comes after the message. [`Sink::written`]
     /// tells by `transfer` when the memory may change.
-    fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
+    fn write(
+        &mut self,
+        from: Piece<'_>,
+        to: RemoteBuf,
+        transfer: u32,
+    ) -> Result<WriteOutcome, LinkError> {
         let _ = (from, to, transfer);
-        Ok(Wrote::Unable)
+        Ok(WriteOutcome::Refused)
     }
 
     /// Whether it fails with the RDMA between two nodes, which somebody else watches.
@@ -145,17 +150,17 @@ pub(crate) struct Limits {
 
 /// What is known of a link before there is one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outlook {
+pub(crate) struct LinkHint {
     pub(crate) limits: Limits,
     /// See [`Link::waking`].
     pub(crate) waking: Duration,
     pub(crate) is_by_rdma: bool,
 }
 
-impl Outlook {
+impl LinkHint {
     /// Of TCP.
-    pub(crate) const TCP: Outlook =
-        Outlook { limits: tcp::TcpLink::LIMITS, waking: WAKING, is_by_rdma: false };
+    pub(crate) const TCP: LinkHint =
+        LinkHint { limits: tcp::TcpLink::LIMITS, waking: WAKING, is_by_rdma: false };
 }
 
 /// A part of memory that is lent.
@@ -171,7 +176,7 @@ pub(crate) struct Piece<'l> {
 
 /// Where a peer may write a message, in the words of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RemoteBuf {
     pub(crate) address: u64,
     pub(crate) key: u64,
 }
@@ -180,38 +185,38 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exposure {
     /// The peer may write, here.
-    At(Place),
+    At(RemoteBuf),
     /// The device is being told of it: to be asked again.
-    Later,
+    Pending,
     /// The peer cannot write, and [`Link::send`] has to bring the bytes.
-    Unable,
+    Refused,
 }
 
 /// What became of a message that was to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrote {
+pub(crate) enum WriteOutcome {
     /// It is on its way, all of it.
-    All,
+    Posted,
     /// There is no room for all of it now.
     NoRoom,
     /// Nothing of it is, nor can be: the memory cannot be told to the device.
-    Unable,
+    Refused,
 }
 
 /// Whether a rank may sleep as far as a link is concerned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Armed<'l> {
     /// Not now: something has come, or there is room.
-    Awake,
+    Ready,
     /// It may, on this.
-    Watch(Watched<'l>),
+    Watch(WatchedFd<'l>),
     /// It may, and nothing of the system's will wake it.
-    Quiet,
+    NoFd,
 }
 
 /// Something to sleep on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watched<'l> {
+pub(crate) struct WatchedFd<'l> {
     /// Readable when something has come.
     pub(crate) fd: BorrowedFd<'l>,
     /// It is waited for being writable, too.
@@ -241,7 +246,7 @@ pub(crate) trait Sink {
     /// The message of this transfer was [written](Link::write); its memory may change.
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
         let _ = transfer;
-        Err(LinkError::OutOfTurn("a message was written that was not wanted"))
+        Err(LinkError::Protocol("a message was written that was not wanted"))
     }
 
     /// What is lent, for a link that is its own device.

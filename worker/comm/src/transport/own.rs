@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 
 /// A queue.
 #[derive(Debug, Default)]
-pub(crate) struct OwnLink {
+pub(crate) struct SelfLink {
     packets: VecDeque<(Header, Vec<u8>)>,
 }
 
-impl Link for OwnLink {
+impl Link for SelfLink {
     fn limits(&self) -> Limits {
         // Nobody would answer an offer while the only rank that could sends.
         let all = u32::MAX as usize & !63;
@@ -30,6 +30,6 @@ impl Link for OwnLink {
     }
 
     fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
-        Ok(Armed::Quiet)
+        Ok(Armed::NoFd)
     }
 }

@@ -5,23 +5,23 @@ use crate::types::error::LinkError;
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum PacketKind {
     /// A whole message.
     Eager = 1,
-    /// A message that waits until it is wanted; the payload is an [`Offer`].
-    Offer = 2,
+    /// A message that waits until it is wanted; the payload is an [`Rts`].
+    Rts = 2,
     /// The message of this transfer is wanted; the payload says where it may be written to, if there
     /// is one.
-    Grant = 3,
+    Cts = 3,
     /// The next bytes of a transfer.
     Data = 4,
     /// The transfer is over; its sender may use the memory again.
-    Done = 5,
+    Fin = 5,
     /// The peer has nothing to say any more.
     Bye = 6,
     /// The message of this transfer is where its sender was told to write it.
     Written = 7,
-    /// The message of this transfer was given up. Its receiver answers with [`Kind::Done`]
+    /// The message of this transfer was given up. Its receiver answers with [`PacketKind::Fin`]
     /// unless it has done so before.
     Withdrawn = 8,
     /// The collective with this context and this number was given up; the payload says by which rank,
@@ -36,7 +36,7 @@ pub(crate) const CONTEXT: u32 = 28;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// What the packet is.
-    pub(crate) kind: Kind,
+    pub(crate) kind: PacketKind,
     /// The communicator, and whether a collective of it speaks. [`CONTEXT`] bits.
     pub(crate) context: u32,
     /// The message's tag, or the collective's number.
@@ -64,16 +64,16 @@ impl Header {
     #[inline]
     pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {
         let kind = match (words[0] >> 32) as u8 & 0xf {
-            1 => Kind::Eager,
-            2 => Kind::Offer,
-            3 => Kind::Grant,
-            4 => Kind::Data,
-            5 => Kind::Done,
-            6 => Kind::Bye,
-            7 => Kind::Written,
-            8 => Kind::Withdrawn,
-            9 => Kind::OutOfStep,
-            other => return Err(LinkError::Garbled(other)),
+            1 => PacketKind::Eager,
+            2 => PacketKind::Rts,
+            3 => PacketKind::Cts,
+            4 => PacketKind::Data,
+            5 => PacketKind::Fin,
+            6 => PacketKind::Bye,
+            7 => PacketKind::Written,
+            8 => PacketKind::Withdrawn,
+            9 => PacketKind::OutOfStep,
+            other => return Err(LinkError::UnknownPacket(other)),
         };
         Ok(Header {
             kind,

@@ -25,31 +25,31 @@ pub enum LinkError {
     Rdma(String),
     /// Bytes that no rlaunch has sent.
     #[error("it sent a packet of unknown kind {0}")]
-    Garbled(u8),
+    UnknownPacket(u8),
     /// Packets that make no sense after each other.
     #[error("it sent a packet out of turn: {0}")]
-    OutOfTurn(&'static str),
+    Protocol(&'static str),
     /// It was not met when it was needed.
     #[error("{0}")]
-    Unmet(Arc<str>),
+    NotConnected(Arc<str>),
     /// Another rank has lost it.
     #[error("rank {0} has lost it")]
-    Hearsay(usize),
+    ReportedLost(usize),
     /// The launcher has seen how it ended.
     #[error("it {0}")]
-    Failed(ExitStatus),
+    Exited(ExitStatus),
     /// The launcher hears nothing of its node any more.
     #[error("its node is lost: {0}")]
-    Node(String),
+    NodeLost(String),
     /// The fabric watch found the RDMA to its node dead.
     #[error("{0}")]
-    Down(String),
+    LinkDown(String),
     /// What was sent to it is not acknowledged, not even by its kernel.
     #[error("its host has not answered for {} s: the network between is cut, or it is down", .0.as_secs())]
     Silent(Duration),
     /// This rank gave up a message of which a part was sent.
     #[error("a message to it was given up when half of it was sent")]
-    HalfSent,
+    PartlySent,
 }
 
 /// A rank, and where it runs.
@@ -165,7 +165,7 @@ pub enum Cause {
         "{peer} has called it with another count: its message has {length} bytes, and {expected} \
          were expected"
     )]
-    Uneven {
+    CountMismatch {
         /// Which.
         peer: PeerName,
         /// Of its message, in bytes.
@@ -183,7 +183,7 @@ pub enum Cause {
     },
     /// A buffer that does not fit.
     #[error("{what} has {length} elements, and should have {expected}")]
-    Length {
+    BufferLength {
         /// `input` or `output`.
         what: &'static str,
         /// In elements.
@@ -208,18 +208,18 @@ pub enum Cause {
     },
     /// A message that is no whole number of the elements that were wanted.
     #[error("a message of {length} bytes, which is no whole number of elements of {size}")]
-    Ragged {
+    PartialElement {
         /// In bytes.
         length: usize,
         /// Of an element, in bytes.
         size: usize,
     },
-    /// What [`Communicator::end_waits_by`](crate::Communicator::end_waits_by) was given said so.
+    /// What [`Communicator::set_interrupt_check`](crate::Communicator::end_waits_by) was given said so.
     #[error("interrupted")]
     Interrupted,
     /// The request was given up before it was done.
     #[error("given up")]
-    GivenUp,
+    Cancelled,
     /// A process was forked, and called into its parent's communicator.
     #[error("the communicator belongs to the process that forked this one")]
     Forked,

@@ -12,28 +12,28 @@ pub use table::{
 use crate::collectives::schedule::by_node::{self, Nodes};
 use crate::collectives::schedule::{Member, Schedule, barrier};
 use std::fmt;
-use table::{Shape, Table};
+use table::{Table, TopologyClass};
 
 /// A rank among all ranks and their nodes.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct Topology {
     me: Member,
-    shape: Shape,
+    class: TopologyClass,
     nodes: Nodes,
 }
 
-impl Layout {
+impl Topology {
     /// From the node of each rank; `rank` is one of them.
-    pub fn new(rank: usize, node_of: &[usize]) -> Layout {
+    pub fn new(rank: usize, node_of: &[usize]) -> Topology {
         let nodes = Nodes::new(node_of);
-        let shape = match (nodes.count(), nodes.largest()) {
-            (..=1, _) => Shape::OneNode,
+        let class = match (nodes.count(), nodes.largest()) {
+            (..=1, _) => TopologyClass::OneNode,
             // Two on a node are as fast by themselves as with one who speaks for both.
-            (_, ..=2) => Shape::Spread,
-            _ => Shape::Grouped,
+            (_, ..=2) => TopologyClass::Spread,
+            _ => TopologyClass::Grouped,
         };
         let me = Member { rank, size: nodes.size() };
-        Layout { me, shape, nodes }
+        Topology { me, class, nodes }
     }
 
     /// The rank.
@@ -42,22 +42,22 @@ impl Layout {
     }
 
     fn flat<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
-        table.find(self.shape, self.me.size, bytes)
+        table.find(self.class, self.me.size, bytes)
     }
 
     /// Among one rank of each node.
     fn among<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
-        table.find(Shape::Spread, self.nodes.count(), bytes)
+        table.find(TopologyClass::Spread, self.nodes.count(), bytes)
     }
 
     /// Among the ranks of this one's node.
     fn within<A: Copy>(&self, table: &Table<A>, bytes: usize) -> A {
         let size = self.nodes.within(self.me.rank).size;
-        table.find(Shape::OneNode, size, bytes)
+        table.find(TopologyClass::OneNode, size, bytes)
     }
 
     fn goes_by_node<A>(&self, table: &Table<A>, bytes: usize) -> bool {
-        self.shape == Shape::Grouped && bytes <= table.by_node
+        self.class == TopologyClass::Grouped && bytes <= table.by_node
     }
 }
 
@@ -95,16 +95,20 @@ pub enum Barrier {
 
 impl Barrier {
     /// For these ranks.
-    pub fn choose(layout: &Layout) -> Barrier {
-        if layout.shape == Shape::Grouped { Barrier::ByNode } else { Barrier::Dissemination }
+    pub fn choose(topology: &Topology) -> Barrier {
+        if topology.class == TopologyClass::Grouped {
+            Barrier::ByNode
+        } else {
+            Barrier::Dissemination
+        }
     }
 
     /// This rank's part.
-    pub fn schedule(self, layout: &Layout) -> Schedule {
+    pub fn schedule(self, topology: &Topology) -> Schedule {
         match self {
-            Barrier::Dissemination => barrier::dissemination(layout.me),
+            Barrier::Dissemination => barrier::dissemination(topology.me),
             Barrier::ByNode => {
-                by_node::barrier(layout.me.rank, &layout.nodes, barrier::dissemination)
+                by_node::barrier(topology.me.rank, &topology.nodes, barrier::dissemination)
             }
         }
     }
@@ -121,23 +125,23 @@ impl fmt::Display for Barrier {
 
 impl Choice<Broadcast> {
     /// For so many bytes.
-    pub fn broadcast(layout: &Layout, bytes: usize) -> Self {
-        if !layout.goes_by_node(&table::BROADCAST, bytes) {
-            return Choice::Flat(layout.flat(&table::BROADCAST, bytes));
+    pub fn broadcast(topology: &Topology, bytes: usize) -> Self {
+        if !topology.goes_by_node(&table::BROADCAST, bytes) {
+            return Choice::Flat(topology.flat(&table::BROADCAST, bytes));
         }
         Choice::ByNode {
-            within: layout.within(&table::BROADCAST, bytes),
-            among: layout.among(&table::BROADCAST, bytes),
+            within: topology.within(&table::BROADCAST, bytes),
+            among: topology.among(&table::BROADCAST, bytes),
         }
     }
 
     /// This rank's part.
-    pub fn schedule(self, layout: &Layout, count: usize, root: usize) -> Schedule {
+    pub fn schedule(self, topology: &Topology, count: usize, root: usize) -> Schedule {
         match self {
-            Choice::Flat(algorithm) => algorithm.schedule(layout.me, count, root),
+            Choice::Flat(algorithm) => algorithm.schedule(topology.me, count, root),
             Choice::ByNode { within, among } => by_node::broadcast(
-                layout.me.rank,
-                &layout.nodes,
+                topology.me.rank,
+                &topology.nodes,
                 count,
                 root,
                 |me, count, root| among.schedule(me, count, root),
@@ -149,23 +153,29 @@ impl Choice<Broadcast> {
 
 impl Choice<Reduce> {
     /// For so many bytes of each rank.
-    pub fn reduce(layout: &Layout, bytes: usize) -> Self {
-        if !layout.goes_by_node(&table::REDUCE, bytes) {
-            return Choice::Flat(layout.flat(&table::REDUCE, bytes));
+    pub fn reduce(topology: &Topology, bytes: usize) -> Self {
+        if !topology.goes_by_node(&table::REDUCE, bytes) {
+            return Choice::Flat(topology.flat(&table::REDUCE, bytes));
         }
         Choice::ByNode {
-            within: layout.within(&table::REDUCE, bytes),
-            among: layout.among(&table::REDUCE, bytes),
+            within: topology.within(&table::REDUCE, bytes),
+            among: topology.among(&table::REDUCE, bytes),
         }
     }
 
     /// This rank's part.
-    pub fn schedule(self, layout: &Layout, count: usize, root: usize, in_place: bool) -> Schedule {
+    pub fn schedule(
+        self,
+        topology: &Topology,
+        count: usize,
+        root: usize,
+        in_place: bool,
+    ) -> Schedule {
         match self {
-            Choice::Flat(algorithm) => algorithm.schedule(layout.me, count, root, in_place),
+            Choice::Flat(algorithm) => algorithm.schedule(topology.me, count, root, in_place),
             Choice::ByNode { within, among } => by_node::reduce(
-                layout.me.rank,
-                &layout.nodes,
+                topology.me.rank,
+                &topology.nodes,
                 count,
                 root,
                 in_place,
@@ -193,22 +203,22 @@ impl fmt::Display for UpDown {
 
 impl Choice<AllReduce, UpDown> {
     /// For so many bytes of each rank.
-    pub fn all_reduce(layout: &Layout, bytes: usize) -> Self {
-        if !layout.goes_by_node(&table::ALL_REDUCE, bytes) {
-            return Choice::Flat(layout.flat(&table::ALL_REDUCE, bytes));
+    pub fn all_reduce(topology: &Topology, bytes: usize) -> Self {
+        if !topology.goes_by_node(&table::ALL_REDUCE, bytes) {
+            return Choice::Flat(topology.flat(&table::ALL_REDUCE, bytes));
         }
         Choice::ByNode {
             within: UpDown {
-                up: layout.within(&table::REDUCE, bytes),
-                down: layout.within(&table::BROADCAST, bytes),
+                up: topology.within(&table::REDUCE, bytes),
+                down: topology.within(&table::BROADCAST, bytes),
             },
-            among: layout.among(&table::ALL_REDUCE, bytes),
+            among: topology.among(&table::ALL_REDUCE, bytes),
         }
     }
 
     /// This rank's part.
-    pub fn schedule(self, layout: &Layout, count: usize, in_place: bool) -> Schedule {
-        let (rank, nodes) = (layout.me.rank, &layout.nodes);
+    pub fn schedule(self, topology: &Topology, count: usize, in_place: bool) -> Schedule {
+        let (rank, nodes) = (topology.me.rank, &topology.nodes);
         match self {
             // Neighbours talk most, and are near in this order.
             Choice::Flat(algorithm) => {
@@ -232,8 +242,8 @@ macro_rules! flat {
         $(
             impl $algorithm {
                 $(#[$doc])*
-                pub fn choose(layout: &Layout, bytes: usize) -> $algorithm {
-                    layout.flat(&table::$table, bytes)
+                pub fn choose(topology: &Topology, bytes: usize) -> $algorithm {
+                    topology.flat(&table::$table, bytes)
                 }
             }
         )*
@@ -257,13 +267,13 @@ flat! {
 mod tests {
     use super::*;
 
-    fn layout(ranks_of_nodes: &[usize]) -> Layout {
+    fn topology(ranks_of_nodes: &[usize]) -> Topology {
         let node_of: Vec<usize> = ranks_of_nodes
             .iter()
             .enumerate()
             .flat_map(|(node, ranks)| vec![node; *ranks])
             .collect();
-        Layout::new(0, &node_of)
+        Topology::new(0, &node_of)
     }
 
     #[test]
@@ -275,13 +285,13 @@ mod tests {
             (&[3, 1], true),
             (&[4, 4, 4], true),
         ] {
-            let layout = layout(nodes);
-            let barrier = Barrier::choose(&layout);
+            let topology = topology(nodes);
+            let barrier = Barrier::choose(&topology);
             assert_eq!(barrier == Barrier::ByNode, by_node, "{nodes:?}");
-            let broadcast = Choice::broadcast(&layout, 8);
+            let broadcast = Choice::broadcast(&topology, 8);
             let goes = matches!(broadcast, Choice::ByNode { .. });
             assert_eq!(goes, by_node, "{nodes:?}: {broadcast}");
-            let all_reduce = Choice::all_reduce(&layout, 8);
+            let all_reduce = Choice::all_reduce(&topology, 8);
             let goes = matches!(all_reduce, Choice::ByNode { .. });
             assert_eq!(goes, by_node, "{nodes:?}: {all_reduce}");
         }
@@ -289,7 +299,7 @@ mod tests {
 
     #[test]
     fn few_bytes_take_few_rounds_and_many_bytes_cross_the_network_once() {
-        let spread = layout(&[1; 8]);
+        let spread = topology(&[1; 8]);
         let all_reduce = |bytes| Choice::all_reduce(&spread, bytes);
         assert_eq!(all_reduce(8), Choice::Flat(AllReduce::RecursiveDoubling));
         assert_eq!(all_reduce(64 << 10), Choice::Flat(AllReduce::Rabenseifner));
@@ -303,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_choice_says_what_it_is() {
-        let grouped = layout(&[4, 4]);
+        let grouped = topology(&[4, 4]);
         let choice = Choice::all_reduce(&grouped, 8);
         assert_eq!(
             choice.to_string(),
@@ -314,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_choice_becomes_this_ranks_part() {
-        let grouped = layout(&[3, 3]);
+        let grouped = topology(&[3, 3]);
         let choice = Choice::all_reduce(&grouped, 8);
         let schedule = choice.schedule(&grouped, 1, false);
         assert_eq!(schedule.steps.len(), 4, "{schedule:?}");

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Where the ranks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum TopologyClass {
     /// All on one.
     OneNode,
     /// One or two on each of several.
@@ -26,18 +26,19 @@ pub(super) struct Table<A: 'static> {
 }
 
 /// Where; up to how many ranks; up to how many bytes; what.
-struct Row<A>(&'static [Shape], usize, usize, A);
+struct Row<A>(&'static [TopologyClass], usize, usize, A);
 
 impl<A: Copy> Table<A> {
-    pub(super) fn find(&self, shape: Shape, ranks: usize, bytes: usize) -> A {
-        let fits = |row: &&Row<A>| row.0.contains(&shape) && ranks <= row.1 && bytes <= row.2;
+    pub(super) fn find(&self, class: TopologyClass, ranks: usize, bytes: usize) -> A {
+        let fits = |row: &&Row<A>| row.0.contains(&class) && ranks <= row.1 && bytes <= row.2;
         let row = self.rows.iter().find(fits);
         row.map_or(self.otherwise, |row| row.3)
     }
 }
 
-const ANYWHERE: &[Shape] = &[Shape::OneNode, Shape::Spread, Shape::Grouped];
-const ONE_NODE: &[Shape] = &[Shape::OneNode];
+const ANYWHERE: &[TopologyClass] =
+    &[TopologyClass::OneNode, TopologyClass::Spread, TopologyClass::Grouped];
+const ONE_NODE: &[TopologyClass] = &[TopologyClass::OneNode];
 const ANY: usize = usize::MAX;
 const NEVER: usize = 0;
 const KIB: usize = 1 << 10;

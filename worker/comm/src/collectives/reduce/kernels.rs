@@ -1,6 +1,6 @@
 //! The loops, for whatever vectors the function has that they are inlined into.
 
-use super::number::{Max, Min, Number, Operation, Product, Sum};
+use super::number::{Max, Min, Number, Product, Reduction, Sum};
 use crate::types::element::{ElementType, Op};
 use half::{bf16, f16};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ pub(super) fn fold(op: Op, element_type: ElementType, into: &mut [u8], from: &[u
 }
 
 #[inline(always)]
-fn fold_by<O: Operation>(element_type: ElementType, into: &mut [u8], from: &[u8]) {
+fn fold_by<O: Reduction>(element_type: ElementType, into: &mut [u8], from: &[u8]) {
     match element_type {
         ElementType::F16 => fold_as::<2, f16, O>(into, from),
         ElementType::Bf16 => fold_as::<2, bf16, O>(into, from),
@@ -30,7 +30,7 @@ fn fold_by<O: Operation>(element_type: ElementType, into: &mut [u8], from: &[u8]
 }
 
 #[inline(always)]
-fn fold_as<const N: usize, T: Number<N>, O: Operation>(into: &mut [u8], from: &[u8]) {
+fn fold_as<const N: usize, T: Number<N>, O: Reduction>(into: &mut [u8], from: &[u8]) {
     let into = into.as_chunks_mut::<N>().0;
     for (into, from) in into.iter_mut().zip(from.as_chunks::<N>().0) {
         *into = O::apply(T::load(*into), T::load(*from)).store();
@@ -41,7 +41,7 @@ fn fold_as<const N: usize, T: Number<N>, O: Operation>(into: &mut [u8], from: &[
 /// the compiler would write the other ones alone, under a mask, which takes some processors three
 /// times as long; so it is not to know that what is there is what was read.
 #[inline(always)]
-fn fold_64<T: Number<8>, O: Operation>(into: &mut [u8], from: &[u8]) {
+fn fold_64<T: Number<8>, O: Reduction>(into: &mut [u8], from: &[u8]) {
     let zero = black_box(0_u64);
     let into = into.as_chunks_mut::<8>().0;
     for (into, from) in into.iter_mut().zip(from.as_chunks::<8>().0) {
@@ -61,7 +61,7 @@ pub(super) fn fold_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[
 }
 
 #[inline(always)]
-fn fold_into_by<O: Operation>(element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+fn fold_into_by<O: Reduction>(element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
     match element_type {
         ElementType::F16 => fold_into_as::<2, f16, O>(out, a, b),
         ElementType::Bf16 => fold_into_as::<2, bf16, O>(out, a, b),
@@ -75,7 +75,7 @@ fn fold_into_by<O: Operation>(element_type: ElementType, out: &mut [u8], a: &[u8
 }
 
 #[inline(always)]
-fn fold_into_as<const N: usize, T: Number<N>, O: Operation>(out: &mut [u8], a: &[u8], b: &[u8]) {
+fn fold_into_as<const N: usize, T: Number<N>, O: Reduction>(out: &mut [u8], a: &[u8], b: &[u8]) {
     let (a, b) = (a.as_chunks::<N>().0, b.as_chunks::<N>().0);
     for ((out, a), b) in out.as_chunks_mut::<N>().0.iter_mut().zip(a).zip(b) {
         *out = O::apply(T::load(*a), T::load(*b)).store();

@@ -13,7 +13,7 @@ pub(super) trait Number<const N: usize>: Copy {
 }
 
 /// One of [`Op`](crate::types::element::Op), as a type.
-pub(super) trait Operation {
+pub(super) trait Reduction {
     fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T;
 }
 
@@ -22,7 +22,7 @@ macro_rules! operations {
         $(
             pub(super) struct $name;
 
-            impl Operation for $name {
+            impl Reduction for $name {
                 #[inline(always)]
                 fn apply<const N: usize, T: Number<N>>(a: T, b: T) -> T {
                     a.$method(b)

@@ -2,45 +2,51 @@
 //! are the same.
 
 use super::blocks::Blocks;
-use super::plan::Plan;
-use super::{Member, Place, Schedule, Span, all_gather, reduce_scatter};
+use super::builder::ScheduleBuilder;
+use super::{Buffer, Member, Schedule, Span, all_gather, reduce_scatter};
 
 /// Everyone tells everyone, and each reduces in the order of ranks. One round: for few ranks and
 /// few bytes.
 pub fn direct(me: Member, count: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
-    let result = Span::first(Place::Output, count);
+    let result = Span::first(Buffer::Output, count);
     if me.size == 1 {
-        plan.copy(own, result);
-        return plan.finish();
+        builder.copy(own, result);
+        return builder.finish();
     }
     let blocks = Blocks::equal(count, me.size);
-    plan.scratch(blocks.count());
+    builder.scratch(blocks.count());
     for steps in 1..me.size {
-        plan.send(me.ahead(steps), own);
+        builder.send(me.ahead(steps), own);
     }
     for steps in 1..me.size {
         let from = me.behind(steps);
-        plan.receive(from, blocks.one(Place::Scratch, from));
+        builder.receive(from, blocks.one(Buffer::Scratch, from));
     }
-    fold_in_order(&mut plan, me, &blocks, own, result);
-    plan.finish()
+    fold_in_order(&mut builder, me, &blocks, own, result);
+    builder.finish()
 }
 
 /// Reduces `own` and the blocks of the others, which are in the scratch memory, in the order of
 /// ranks.
-fn fold_in_order(plan: &mut Plan, me: Member, blocks: &Blocks, own: Span, result: Span) {
+fn fold_in_order(
+    builder: &mut ScheduleBuilder,
+    me: Member,
+    blocks: &Blocks,
+    own: Span,
+    result: Span,
+) {
     let of = |rank| {
-        if rank == me.rank { own } else { blocks.one(Place::Scratch, rank) }
+        if rank == me.rank { own } else { blocks.one(Buffer::Scratch, rank) }
     };
     // The own block of the scratch memory is free for what is on the way.
-    let spare = blocks.one(Place::Scratch, me.rank);
+    let spare = blocks.one(Buffer::Scratch, me.rank);
     let mut sum = of(0);
     for rank in 1..me.size {
         let into = if rank == me.size - 1 { result } else { spare };
         let (from, with) = if sum == into { (of(rank), sum) } else { (sum, of(rank)) };
-        plan.fold(from, with, into);
+        builder.fold(from, with, into);
         sum = into;
     }
 }
@@ -48,25 +54,25 @@ fn fold_in_order(plan: &mut Plan, me: Member, blocks: &Blocks, own: Span, result
 /// Everyone is told of its block by everyone, reduces it in the order of ranks and tells everyone.
 /// Two rounds: for few ranks, and blocks that are sent without being offered.
 pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
-    in_blocks(me, count, in_place, |plan, blocks| {
+    in_blocks(me, count, in_place, |builder, blocks| {
         let input = input(in_place);
-        let mine = blocks.one(Place::Output, me.rank);
+        let mine = blocks.one(Buffer::Output, me.rank);
         let told = Blocks::equal(mine.length, me.size);
-        plan.scratch(told.count());
+        builder.scratch(told.count());
         for steps in 1..me.size {
-            plan.send(me.ahead(steps), blocks.one(input, me.ahead(steps)));
+            builder.send(me.ahead(steps), blocks.one(input, me.ahead(steps)));
         }
         for steps in 1..me.size {
-            plan.receive(me.behind(steps), told.one(Place::Scratch, me.behind(steps)));
+            builder.receive(me.behind(steps), told.one(Buffer::Scratch, me.behind(steps)));
         }
         // Who has nothing to reduce has a second round as well.
-        plan.then();
-        fold_in_order(plan, me, &told, blocks.one(input, me.rank), mine);
+        builder.then();
+        fold_in_order(builder, me, &told, blocks.one(input, me.rank), mine);
         for steps in 1..me.size {
-            plan.send(me.ahead(steps), mine);
+            builder.send(me.ahead(steps), mine);
         }
         for steps in 1..me.size {
-            plan.receive(me.behind(steps), blocks.one(Place::Output, me.behind(steps)));
+            builder.receive(me.behind(steps), blocks.one(Buffer::Output, me.behind(steps)));
         }
     })
 }
@@ -74,35 +80,35 @@ pub fn scattered(me: Member, count: usize, in_place: bool) -> Schedule {
 /// Everything with one rank in each of log₂ size rounds. Ranks beyond a power of two have another
 /// speak for them, which takes two rounds more.
 pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let own = Span::first(input(in_place), count);
-    let result = Span::first(Place::Output, count);
+    let result = Span::first(Buffer::Output, count);
     if me.size == 1 {
-        plan.copy(own, result);
-        return plan.finish();
+        builder.copy(own, result);
+        return builder.finish();
     }
     let rounds = me.size.ilog2();
     let paired = 2 * (me.size - (1 << rounds));
     if me.rank < paired && me.rank % 2 == 1 {
-        plan.send(me.rank - 1, own);
-        plan.then();
-        plan.receive(me.rank - 1, result);
-        return plan.finish();
+        builder.send(me.rank - 1, own);
+        builder.then();
+        builder.receive(me.rank - 1, result);
+        return builder.finish();
     }
     // What is sent must not be written, so rounds write here and there in turn, last the result.
-    let scratch = Span::first(Place::Scratch, count);
+    let scratch = Span::first(Buffer::Scratch, count);
     let written_before = |left: u32| if left.is_multiple_of(2) { result } else { scratch };
     if rounds > 1 || in_place || me.rank < paired {
-        plan.scratch(count);
+        builder.scratch(count);
     }
     let mut sum = own;
     if me.rank < paired {
         sum = written_before(rounds);
-        plan.receive_fold(me.rank + 1, own, sum);
-        plan.then();
+        builder.receive_fold(me.rank + 1, own, sum);
+        builder.then();
     } else if in_place && rounds % 2 == 1 {
         sum = scratch;
-        plan.copy(own, sum);
+        builder.copy(own, sum);
     }
     // Those who speak for two come first.
     let speaker = if me.rank < paired { me.rank / 2 } else { me.rank - paired / 2 };
@@ -110,23 +116,23 @@ pub fn recursive_doubling(me: Member, count: usize, in_place: bool) -> Schedule 
         let peer = speaker ^ 1 << round;
         let peer = if peer < paired / 2 { peer * 2 } else { peer + paired / 2 };
         let into = written_before(rounds - 1 - round);
-        plan.send(peer, sum);
-        plan.receive_fold(peer, sum, into);
-        plan.then();
+        builder.send(peer, sum);
+        builder.receive_fold(peer, sum, into);
+        builder.then();
         sum = into;
     }
     if me.rank < paired {
-        plan.send(me.rank + 1, result);
+        builder.send(me.rank + 1, result);
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// Everyone reduces a block, and all collect the blocks, both in ⌈log₂ size⌉ rounds.
 pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
-    in_blocks(me, count, in_place, |plan, blocks| {
-        let own = blocks.one(Place::Output, me.rank);
-        reduce_scatter::halve(plan, me, blocks, input(in_place), Place::Output, own);
-        all_gather::double(plan, me, blocks);
+    in_blocks(me, count, in_place, |builder, blocks| {
+        let own = blocks.one(Buffer::Output, me.rank);
+        reduce_scatter::halve(builder, me, blocks, input(in_place), Buffer::Output, own);
+        all_gather::double(builder, me, blocks);
     })
 }
 
@@ -135,10 +141,10 @@ pub fn rabenseifner(me: Member, count: usize, in_place: bool) -> Schedule {
 pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     const PIECES: usize = 2;
     debug_assert!(me.size <= 2, "{me:?}");
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     if me.size == 1 {
-        plan.copy(Span::first(input(in_place), count), Span::first(Place::Output, count));
-        return plan.finish();
+        builder.copy(Span::first(input(in_place), count), Span::first(Buffer::Output, count));
+        return builder.finish();
     }
     let peer = me.ahead(1);
     let blocks = Blocks::divide(count, me.size * PIECES);
@@ -147,28 +153,28 @@ pub fn pieces(me: Member, count: usize, in_place: bool) -> Schedule {
     // waits for nothing that comes later.
     for step in 0..=PIECES {
         if step < PIECES {
-            plan.send(peer, of(input(in_place), peer, step));
+            builder.send(peer, of(input(in_place), peer, step));
         }
         if step > 0 {
-            plan.send(peer, of(Place::Output, me.rank, step - 1));
+            builder.send(peer, of(Buffer::Output, me.rank, step - 1));
         }
         if step < PIECES {
             let own = of(input(in_place), me.rank, step);
-            plan.receive_fold(peer, own, of(Place::Output, me.rank, step));
+            builder.receive_fold(peer, own, of(Buffer::Output, me.rank, step));
         }
         if step > 0 {
-            plan.receive(peer, of(Place::Output, peer, step - 1));
+            builder.receive(peer, of(Buffer::Output, peer, step - 1));
         }
-        plan.then();
+        builder.then();
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// The same between neighbours, in 2·(size - 1) rounds.
 pub fn ring(me: Member, count: usize, in_place: bool) -> Schedule {
-    in_blocks(me, count, in_place, |plan, blocks| {
-        reduce_scatter::pass_around(plan, me, blocks, input(in_place), Place::Output);
-        all_gather::pass_around(plan, me, blocks);
+    in_blocks(me, count, in_place, |builder, blocks| {
+        reduce_scatter::pass_around(builder, me, blocks, input(in_place), Buffer::Output);
+        all_gather::pass_around(builder, me, blocks);
     })
 }
 
@@ -176,18 +182,18 @@ fn in_blocks(
     me: Member,
     count: usize,
     in_place: bool,
-    write: impl FnOnce(&mut Plan, &Blocks),
+    write: impl FnOnce(&mut ScheduleBuilder, &Blocks),
 ) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     if me.size == 1 {
         let own = Span::first(input(in_place), count);
-        plan.copy(own, Span::first(Place::Output, count));
+        builder.copy(own, Span::first(Buffer::Output, count));
     } else {
-        write(&mut plan, &Blocks::divide(count, me.size));
+        write(&mut builder, &Blocks::divide(count, me.size));
     }
-    plan.finish()
+    builder.finish()
 }
 
-fn input(in_place: bool) -> Place {
-    if in_place { Place::Output } else { Place::Input }
+fn input(in_place: bool) -> Buffer {
+    if in_place { Buffer::Output } else { Buffer::Input }
 }

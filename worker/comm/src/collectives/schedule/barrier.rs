@@ -1,16 +1,16 @@
 //! Nobody goes on before everyone has come.
 
-use super::plan::Plan;
+use super::builder::ScheduleBuilder;
 use super::{Member, Schedule};
 
 /// In each round everyone tells whoever is twice as far ahead as before. ⌈log₂ size⌉ rounds.
 pub fn dissemination(me: Member) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     for round in 0..me.rounds() {
         let distance = 1 << round;
-        plan.signal(me.ahead(distance));
-        plan.await_signal(me.behind(distance));
-        plan.then();
+        builder.signal(me.ahead(distance));
+        builder.await_signal(me.behind(distance));
+        builder.then();
     }
-    plan.finish()
+    builder.finish()
 }

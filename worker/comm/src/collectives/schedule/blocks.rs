@@ -1,6 +1,6 @@
 //! Elements in one block for each rank.
 
-use super::{Place, Span};
+use super::{Buffer, Span};
 
 /// How elements are divided: as evenly as can be, the larger blocks first.
 #[derive(Clone, Copy, Debug)]
@@ -30,18 +30,18 @@ impl Blocks {
     }
 
     /// A block, where all of them lie one after the other from the front of `place`.
-    pub(super) fn one(&self, place: Place, block: usize) -> Span {
+    pub(super) fn one(&self, place: Buffer, block: usize) -> Span {
         self.run(place, block, 1)
     }
 
     /// Blocks that follow each other.
-    pub(super) fn run(&self, place: Place, first: usize, blocks: usize) -> Span {
+    pub(super) fn run(&self, place: Buffer, first: usize, blocks: usize) -> Span {
         let start = self.start(first);
         Span::new(place, start, self.start(first + blocks) - start)
     }
 
     /// Blocks that follow each other in a circle.
-    pub(super) fn arc(&self, place: Place, first: usize, blocks: usize) -> [Span; 2] {
+    pub(super) fn arc(&self, place: Buffer, first: usize, blocks: usize) -> [Span; 2] {
         let first = first % self.size;
         let ahead = blocks.min(self.size - first);
         [self.run(place, first, ahead), self.run(place, 0, blocks - ahead)]

@@ -1,8 +1,8 @@
 //! Collectives that cross the network once for each node: within the nodes, among one leader of
 //! each, and within the nodes again. The parts are flat schedules of fewer ranks.
 
-use super::plan::Plan;
-use super::{Member, Place, Schedule, Span, tree};
+use super::builder::ScheduleBuilder;
+use super::{Buffer, Member, Schedule, Span, tree};
 use std::collections::HashMap;
 
 /// Which ranks share a node.
@@ -84,36 +84,36 @@ impl Nodes {
 pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedule) -> Schedule {
     let (node, index) = nodes.seats[rank];
     let member = Member { rank: nodes.starts[node] + index, size: nodes.size() };
-    let mut plan = Plan::default();
-    plan.append(flat(member), |rank| nodes.ranks[rank], |span| span);
-    plan.finish()
+    let mut builder = ScheduleBuilder::default();
+    builder.append(flat(member), |rank| nodes.ranks[rank], |span| span);
+    builder.finish()
 }
 
 /// The leader waits for its node, `among` is the leaders' barrier, the node waits for its leader.
 pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedule) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
     let parent = tree::parent(seat.rank).map(|parent| ranks[parent]);
     for child in tree::children(seat.rank, seat.size) {
-        plan.await_signal(ranks[child]);
+        builder.await_signal(ranks[child]);
     }
-    plan.then();
+    builder.then();
     match parent {
         Some(parent) => {
-            plan.signal(parent);
-            plan.then();
-            plan.await_signal(parent);
-            plan.then();
+            builder.signal(parent);
+            builder.then();
+            builder.await_signal(parent);
+            builder.then();
         }
         None => {
             let leaders = among(nodes.among(rank));
-            plan.append(leaders, |node| nodes.leader(node, None), |span| span);
+            builder.append(leaders, |node| nodes.leader(node, None), |span| span);
         }
     }
     for child in tree::children(seat.rank, seat.size) {
-        plan.signal(ranks[child]);
+        builder.signal(ranks[child]);
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// [`broadcast`](super::broadcast), with a broadcast among the leaders and one within each node,
@@ -126,17 +126,17 @@ pub fn broadcast(
     among: impl FnOnce(Member, usize, usize) -> Schedule,
     within: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     if rank == leader(node.rank) {
         let leaders = among(node, count, nodes.among(root).rank);
-        plan.append(leaders, leader, |span| span);
+        builder.append(leaders, leader, |span| span);
     }
     let first = nodes.within(leader(node.rank)).rank;
-    plan.append(within(seat, count, first), |index| ranks[index], |span| span);
-    plan.finish()
+    builder.append(within(seat, count, first), |index| ranks[index], |span| span);
+    builder.finish()
 }
 
 /// [`reduce`](super::reduce), with a reduction within each node and one among the leaders, both
@@ -150,7 +150,7 @@ pub fn reduce(
     within: impl FnOnce(Member, usize, usize, bool) -> Schedule,
     among: impl FnOnce(Member, usize, usize, bool) -> Schedule,
 ) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
@@ -159,29 +159,29 @@ pub fn reduce(
     // A leader that is not the root has no Output: its node's sum is in front of the scratch memory.
     let aside = leads && rank != root && !alone;
     if aside {
-        plan.scratch(count);
+        builder.scratch(count);
     }
-    let behind = |span: Span, front: Place| match span.place {
-        Place::Scratch => Span::new(Place::Scratch, span.start + count, span.length),
-        place if place == front => Span::new(Place::Scratch, span.start, span.length),
+    let behind = |span: Span, front: Buffer| match span.place {
+        Buffer::Scratch => Span::new(Buffer::Scratch, span.start + count, span.length),
+        place if place == front => Span::new(Buffer::Scratch, span.start, span.length),
         _ => span,
     };
     if !alone {
         let first = nodes.within(leader(node.rank)).rank;
         let part = within(seat, count, first, in_place && rank == root);
-        plan.append(
+        builder.append(
             part,
             |index| ranks[index],
-            |span| if aside { behind(span, Place::Output) } else { span },
+            |span| if aside { behind(span, Buffer::Output) } else { span },
         );
     }
     if leads {
         let in_place = rank == root && (in_place || !alone);
-        plan.append(among(node, count, nodes.among(root).rank, in_place), leader, |span| {
-            if aside { behind(span, Place::Input) } else { span }
+        builder.append(among(node, count, nodes.among(root).rank, in_place), leader, |span| {
+            if aside { behind(span, Buffer::Input) } else { span }
         });
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// [`all_reduce`](super::all_reduce): a reduction within each node, an all-reduce among the leaders,
@@ -195,21 +195,21 @@ pub fn all_reduce(
     among: impl FnOnce(Member, usize, bool) -> Schedule,
     broadcast: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
     let alone = seat.size == 1;
     if !alone {
         // Those who only send do not ask what is in place.
         let output = |span: Span| match span.place {
-            Place::Input if in_place => Span::new(Place::Output, span.start, span.length),
+            Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
             _ => span,
         };
-        plan.append(reduce(seat, count, 0, in_place), |index| ranks[index], output);
+        builder.append(reduce(seat, count, 0, in_place), |index| ranks[index], output);
     }
     if seat.rank == 0 {
         let leaders = among(nodes.among(rank), count, in_place || !alone);
-        plan.append(leaders, |node| nodes.leader(node, None), |span| span);
+        builder.append(leaders, |node| nodes.leader(node, None), |span| span);
     }
-    plan.append(broadcast(seat, count, 0), |index| ranks[index], |span| span);
-    plan.finish()
+    builder.append(broadcast(seat, count, 0), |index| ranks[index], |span| span);
+    builder.finish()
 }

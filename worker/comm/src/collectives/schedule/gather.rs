@@ -2,61 +2,61 @@
 //! them. In place is said by the root only: its own block is in its Output already.
 
 use super::blocks::Blocks;
-use super::plan::Plan;
-use super::{Member, Place, Schedule, Span, tree};
+use super::builder::ScheduleBuilder;
+use super::{Buffer, Member, Schedule, Span, tree};
 
 /// Each to the root by itself: no byte is passed on.
 pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     if me.rank == root {
         let blocks = Blocks::equal(count, me.size);
-        copy_own(&mut plan, me, &blocks, in_place);
+        copy_own(&mut builder, me, &blocks, in_place);
         for from in (1..me.size).map(|steps| me.ahead(steps)) {
-            plan.receive(from, blocks.one(Place::Output, from));
+            builder.receive(from, blocks.one(Buffer::Output, from));
         }
     } else {
-        plan.send(root, Span::first(Place::Input, count));
+        builder.send(root, Span::first(Buffer::Input, count));
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// Up a tree: the root hears from ⌈log₂ size⌉ others only.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
     let seat = me.seat(root).rank;
     let rank = |seat| (seat + root) % me.size;
     let breadth = |seat| tree::breadth(seat, me.size);
     let Some(parent) = tree::parent(seat) else {
-        copy_own(&mut plan, me, &blocks, in_place);
+        copy_own(&mut builder, me, &blocks, in_place);
         for child in tree::children(seat, me.size).rev() {
-            for span in blocks.arc(Place::Output, rank(child), breadth(child)) {
-                plan.receive(rank(child), span);
+            for span in blocks.arc(Buffer::Output, rank(child), breadth(child)) {
+                builder.receive(rank(child), span);
             }
         }
-        return plan.finish();
+        return builder.finish();
     };
-    let mut collected = Place::Input;
+    let mut collected = Buffer::Input;
     if breadth(seat) > 1 {
-        collected = plan.scratch(count * breadth(seat)).place;
-        plan.copy(Span::first(Place::Input, count), Span::first(collected, count));
+        collected = builder.scratch(count * breadth(seat)).place;
+        builder.copy(Span::first(Buffer::Input, count), Span::first(collected, count));
         for child in tree::children(seat, me.size).rev() {
             let span = blocks.run(collected, child - seat, breadth(child));
-            plan.receive(rank(child), span);
+            builder.receive(rank(child), span);
         }
-        plan.then();
+        builder.then();
     }
     for span in pieces(&blocks, collected, seat, breadth(seat), root) {
-        plan.send(rank(parent), span);
+        builder.send(rank(parent), span);
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// What a seat of the tree collects, from the front of `place` on, as it goes to its parent: in two
 /// pieces where it lies around the end of the root's memory.
 pub(super) fn pieces(
     blocks: &Blocks,
-    place: Place,
+    place: Buffer,
     seat: usize,
     breadth: usize,
     root: usize,
@@ -68,9 +68,9 @@ pub(super) fn pieces(
     [Span::first(place, ahead), Span::new(place, ahead, whole.length - ahead)]
 }
 
-fn copy_own(plan: &mut Plan, me: Member, blocks: &Blocks, in_place: bool) {
+fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place: bool) {
     if !in_place {
-        let own = blocks.one(Place::Output, me.rank);
-        plan.copy(Span::first(Place::Input, own.length), own);
+        let own = blocks.one(Buffer::Output, me.rank);
+        builder.copy(Span::first(Buffer::Input, own.length), own);
     }
 }

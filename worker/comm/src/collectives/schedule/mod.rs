@@ -6,7 +6,7 @@
 //! What the algorithms have in common:
 //!
 //! * Ranks and roots are less than the number of ranks.
-//! * [`Place::Input`] is never written. In place, schedules name [`Place::Output`] for what is both.
+//! * [`Buffer::Input`] is never written. In place, schedules name [`Buffer::Output`] for what is both.
 //! * Of no elements there is nothing to do; one rank alone copies at most.
 //! * Messages do not depend on who works in place, so ranks may differ in that.
 //! * An element is reduced by the same tree of operations for all who get it: results are equal to
@@ -18,12 +18,12 @@ pub mod all_to_all;
 pub mod barrier;
 mod blocks;
 pub mod broadcast;
+mod builder;
 pub mod by_node;
 pub mod gather;
 mod member;
 #[cfg(test)]
 mod model;
-mod plan;
 pub mod reduce;
 pub mod reduce_scatter;
 pub mod scatter;
@@ -118,8 +118,8 @@ pub enum Exchange {
 
 /// Where elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// What the caller gives. In place, it is the same memory as [`Place::Output`].
+pub enum Buffer {
+    /// What the caller gives. In place, it is the same memory as [`Buffer::Output`].
     Input,
     /// What the caller gets.
     Output,
@@ -131,7 +131,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Of what.
-    pub place: Place,
+    pub place: Buffer,
     /// The first.
     pub start: usize,
     /// How many.
@@ -140,12 +140,12 @@ pub struct Span {
 
 impl Span {
     /// `length` elements of `place` from `start` on.
-    pub fn new(place: Place, start: usize, length: usize) -> Span {
+    pub fn new(place: Buffer, start: usize, length: usize) -> Span {
         Span { place, start, length }
     }
 
     /// The first `length` elements of `place`.
-    pub fn first(place: Place, length: usize) -> Span {
+    pub fn first(place: Buffer, length: usize) -> Span {
         Span::new(place, 0, length)
     }
 }

@@ -3,7 +3,7 @@
 //! Sends wait for their receivers, as they may where messages are long: a step ends when all that
 //! it sends has been received. Whatever a schedule must not do is a panic that names the rank.
 
-use super::{Exchange, Local, Place, Schedule, Span, Step};
+use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -26,14 +26,14 @@ impl<T: Clone + Default> Memory<T> {
         Memory { input: Vec::new(), output: both, in_place: true, scratch: Vec::new() }
     }
 
-    fn place(&mut self, place: Place) -> &mut Vec<T> {
+    fn place(&mut self, place: Buffer) -> &mut Vec<T> {
         match place {
-            Place::Input => {
+            Buffer::Input => {
                 assert!(!self.in_place, "in place there is only an output");
                 &mut self.input
             }
-            Place::Output => &mut self.output,
-            Place::Scratch => &mut self.scratch,
+            Buffer::Output => &mut self.output,
+            Buffer::Scratch => &mut self.scratch,
         }
     }
 
@@ -42,7 +42,7 @@ impl<T: Clone + Default> Memory<T> {
     }
 
     fn write(&mut self, span: Span, values: &[T]) {
-        assert!(span.place != Place::Input, "the input is written: {span:?}");
+        assert!(span.place != Buffer::Input, "the input is written: {span:?}");
         self.place(span.place)[range(span)].clone_from_slice(values);
     }
 

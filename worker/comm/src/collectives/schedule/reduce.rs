@@ -2,12 +2,12 @@
 //! the same. In place is said by the root only: its Input is its Output.
 
 use super::blocks::Blocks;
-use super::plan::Plan;
-use super::{Member, Place, Schedule, Span, reduce_scatter, tree};
+use super::builder::ScheduleBuilder;
+use super::{Buffer, Member, Schedule, Span, reduce_scatter, tree};
 
 /// Up a tree. ⌈log₂ size⌉ times the time of a message and of reducing it.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let seat = me.seat(root);
     let rank = |seat| (seat + root) % me.size;
     let (input, result) = places(me, root, in_place);
@@ -15,53 +15,53 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     let mut sum = input;
     // Who has least below it is ready first.
     for child in tree::children(seat.rank, me.size).rev() {
-        plan.receive_fold(rank(child), sum, result);
-        plan.then();
+        builder.receive_fold(rank(child), sum, result);
+        builder.then();
         sum = result;
     }
     match tree::parent(seat.rank) {
         Some(parent) => {
-            if sum.place == Place::Scratch {
-                plan.scratch(count);
+            if sum.place == Buffer::Scratch {
+                builder.scratch(count);
             }
-            plan.send(rank(parent), sum);
+            builder.send(rank(parent), sum);
         }
-        None => plan.copy(sum, result),
+        None => builder.copy(sum, result),
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// Everyone reduces a block, and the root collects them: each element is sent about twice and
 /// reduced `size` - 1 times in all, evenly by all.
 pub fn scatter_gather(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let (input, result) = places(me, root, in_place);
     if me.size == 1 {
-        plan.copy(Span::first(input, count), Span::first(result, count));
-        return plan.finish();
+        builder.copy(Span::first(input, count), Span::first(result, count));
+        return builder.finish();
     }
     if me.rank != root {
-        plan.scratch(count);
+        builder.scratch(count);
     }
     let blocks = Blocks::divide(count, me.size);
     let own = blocks.one(result, me.rank);
-    reduce_scatter::halve(&mut plan, me, &blocks, input, result, own);
-    plan.then();
+    reduce_scatter::halve(&mut builder, me, &blocks, input, result, own);
+    builder.then();
     if me.rank == root {
         for from in (1..me.size).map(|steps| me.ahead(steps)) {
-            plan.receive(from, blocks.one(result, from));
+            builder.receive(from, blocks.one(result, from));
         }
     } else {
-        plan.send(root, own);
+        builder.send(root, own);
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// Where this rank's contribution is, and where it reduces to.
-fn places(me: Member, root: usize, in_place: bool) -> (Place, Place) {
+fn places(me: Member, root: usize, in_place: bool) -> (Buffer, Buffer) {
     match (me.rank == root, in_place) {
-        (true, true) => (Place::Output, Place::Output),
-        (true, false) => (Place::Input, Place::Output),
-        (false, _) => (Place::Input, Place::Scratch),
+        (true, true) => (Buffer::Output, Buffer::Output),
+        (true, false) => (Buffer::Input, Buffer::Output),
+        (false, _) => (Buffer::Input, Buffer::Scratch),
     }
 }

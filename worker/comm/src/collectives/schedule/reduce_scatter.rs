@@ -3,76 +3,76 @@
 //! as `MPI_IN_PLACE` has it; what is behind the front is undefined then.
 
 use super::blocks::Blocks;
-use super::plan::Plan;
-use super::{Member, Place, Schedule, Span};
+use super::builder::ScheduleBuilder;
+use super::{Buffer, Member, Schedule, Span};
 
 /// With each half of the ranks that are left, half of what is left. ⌈log₂ size⌉ rounds.
 pub fn halving(me: Member, count: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
-    let front = Span::first(Place::Output, count);
+    let front = Span::first(Buffer::Output, count);
     if !in_place {
         if me.size == 1 {
-            plan.copy(Span::first(Place::Input, count), front);
-            return plan.finish();
+            builder.copy(Span::first(Buffer::Input, count), front);
+            return builder.finish();
         }
-        plan.scratch(blocks.count());
-        halve(&mut plan, me, &blocks, Place::Input, Place::Scratch, front);
-        return plan.finish();
+        builder.scratch(blocks.count());
+        halve(&mut builder, me, &blocks, Buffer::Input, Buffer::Scratch, front);
+        return builder.finish();
     }
-    let own = blocks.one(Place::Output, me.rank);
+    let own = blocks.one(Buffer::Output, me.rank);
     let last_sent = if me.size.is_power_of_two() { me.rank ^ 1 } else { me.ahead(1) };
     let result = if last_sent == 0 { own } else { front };
-    halve(&mut plan, me, &blocks, Place::Output, Place::Output, result);
-    plan.copy(result, front);
-    plan.finish()
+    halve(&mut builder, me, &blocks, Buffer::Output, Buffer::Output, result);
+    builder.copy(result, front);
+    builder.finish()
 }
 
 /// Everyone sends each block to whom it belongs. `size` - 1 rounds, and nothing is kept in between.
 pub fn pairwise(me: Member, count: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
-    let input = if in_place { Place::Output } else { Place::Input };
-    let front = Span::first(Place::Output, count);
+    let input = if in_place { Buffer::Output } else { Buffer::Input };
+    let front = Span::first(Buffer::Output, count);
     let mut sum = blocks.one(input, me.rank);
     for steps in 1..me.size {
         let (to, from) = (me.ahead(steps), me.behind(steps));
         // The front is still to be sent, as block 0.
         let keep = in_place && (to == 0 || steps < me.size - 1);
         let result = if keep { sum } else { front };
-        plan.send(to, blocks.one(input, to));
-        plan.receive_fold(from, sum, result);
-        plan.then();
+        builder.send(to, blocks.one(input, to));
+        builder.receive_fold(from, sum, result);
+        builder.then();
         sum = result;
     }
-    plan.copy(sum, front);
-    plan.finish()
+    builder.copy(sum, front);
+    builder.finish()
 }
 
 /// Reduces each block at the rank of its number, to `result`; on the way there, blocks are reduced
 /// to their place in `sums`, which may be `input`.
 pub(super) fn halve(
-    plan: &mut Plan,
+    builder: &mut ScheduleBuilder,
     me: Member,
     blocks: &Blocks,
-    input: Place,
-    sums: Place,
+    input: Buffer,
+    sums: Buffer,
     result: Span,
 ) {
     if me.size.is_power_of_two() {
-        halve_pairs(plan, me, blocks, input, sums, result);
+        halve_pairs(builder, me, blocks, input, sums, result);
     } else {
-        halve_circle(plan, me, blocks, input, sums, result);
+        halve_circle(builder, me, blocks, input, sums, result);
     }
 }
 
 /// Recursive halving: the peer is always the one across the middle of those left.
 fn halve_pairs(
-    plan: &mut Plan,
+    builder: &mut ScheduleBuilder,
     me: Member,
     blocks: &Blocks,
-    input: Place,
-    sums: Place,
+    input: Buffer,
+    sums: Buffer,
     result: Span,
 ) {
     let mut from = input;
@@ -81,9 +81,9 @@ fn halve_pairs(
         let peer = me.rank ^ half;
         let (mine, theirs) = (me.rank & !(half - 1), peer & !(half - 1));
         let to = if half == 1 { result } else { blocks.run(sums, mine, half) };
-        plan.send(peer, blocks.run(from, theirs, half));
-        plan.receive_fold(peer, blocks.run(from, mine, half), to);
-        plan.then();
+        builder.send(peer, blocks.run(from, theirs, half));
+        builder.receive_fold(peer, blocks.run(from, mine, half), to);
+        builder.then();
         from = sums;
         half /= 2;
     }
@@ -92,11 +92,11 @@ fn halve_pairs(
 /// The same in a circle, for any number of ranks (Träff): of the `left` blocks from its own on, a
 /// rank sends the farther half to whom they are nearest.
 fn halve_circle(
-    plan: &mut Plan,
+    builder: &mut ScheduleBuilder,
     me: Member,
     blocks: &Blocks,
-    input: Place,
-    sums: Place,
+    input: Buffer,
+    sums: Buffer,
     result: Span,
 ) {
     // So many blocks from the own on have been reduced to; where the number of ranks is odd, one
@@ -109,28 +109,34 @@ fn halve_circle(
         let middle = reduced.clamp(half, left);
         for (first, end, place) in [(half, middle, sums), (middle, left, input)] {
             for span in blocks.arc(place, me.rank + first, end - first) {
-                plan.send(to, span);
+                builder.send(to, span);
             }
             let place = if reduced == 0 { input } else { sums };
             let with = blocks.arc(place, from + first, end - first);
             let into = blocks.arc(sums, from + first, end - first);
             for (with, into) in with.into_iter().zip(into).filter(|(_, into)| into.length > 0) {
-                plan.receive_fold(from, with, if left == 2 { result } else { into });
+                builder.receive_fold(from, with, if left == 2 { result } else { into });
             }
         }
-        plan.then();
+        builder.then();
         reduced = me.size / 2;
     }
 }
 
 /// The same in `size` - 1 rounds between neighbours: each block goes once around.
-pub(super) fn pass_around(plan: &mut Plan, me: Member, blocks: &Blocks, input: Place, sums: Place) {
+pub(super) fn pass_around(
+    builder: &mut ScheduleBuilder,
+    me: Member,
+    blocks: &Blocks,
+    input: Buffer,
+    sums: Buffer,
+) {
     let (next, previous) = (me.ahead(1), me.behind(1));
     for steps in 1..me.size {
         let (out, come) = (me.behind(steps), me.behind(steps + 1));
         let from = if steps == 1 { input } else { sums };
-        plan.send(next, blocks.one(from, out));
-        plan.receive_fold(previous, blocks.one(input, come), blocks.one(sums, come));
-        plan.then();
+        builder.send(next, blocks.one(from, out));
+        builder.receive_fold(previous, blocks.one(input, come), blocks.one(sums, come));
+        builder.then();
     }
 }

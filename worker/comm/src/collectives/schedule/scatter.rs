@@ -3,58 +3,58 @@
 //! and it has no Output.
 
 use super::blocks::Blocks;
+use super::builder::ScheduleBuilder;
 use super::gather::pieces;
-use super::plan::Plan;
-use super::{Member, Place, Schedule, Span, tree};
+use super::{Buffer, Member, Schedule, Span, tree};
 
 /// The root sends to each by itself: no byte is passed on.
 pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
-    let own = Span::first(Place::Output, count);
+    let mut builder = ScheduleBuilder::default();
+    let own = Span::first(Buffer::Output, count);
     if me.rank == root {
         let blocks = Blocks::equal(count, me.size);
         if !in_place {
-            plan.copy(blocks.one(Place::Input, me.rank), own);
+            builder.copy(blocks.one(Buffer::Input, me.rank), own);
         }
         for to in (1..me.size).map(|steps| me.ahead(steps)) {
-            plan.send(to, blocks.one(Place::Input, to));
+            builder.send(to, blocks.one(Buffer::Input, to));
         }
     } else {
-        plan.receive(root, own);
+        builder.receive(root, own);
     }
-    plan.finish()
+    builder.finish()
 }
 
 /// Down a tree: the root speaks to ⌈log₂ size⌉ others only.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
-    let mut plan = Plan::default();
+    let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
-    let own = Span::first(Place::Output, count);
+    let own = Span::first(Buffer::Output, count);
     let seat = me.seat(root).rank;
     let rank = |seat| (seat + root) % me.size;
     let breadth = |seat| tree::breadth(seat, me.size);
     let Some(parent) = tree::parent(seat) else {
         if !in_place {
-            plan.copy(blocks.one(Place::Input, me.rank), own);
+            builder.copy(blocks.one(Buffer::Input, me.rank), own);
         }
         for child in tree::children(seat, me.size) {
-            for span in blocks.arc(Place::Input, rank(child), breadth(child)) {
-                plan.send(rank(child), span);
+            for span in blocks.arc(Buffer::Input, rank(child), breadth(child)) {
+                builder.send(rank(child), span);
             }
         }
-        return plan.finish();
+        return builder.finish();
     };
     if breadth(seat) == 1 {
-        plan.receive(rank(parent), own);
-        return plan.finish();
+        builder.receive(rank(parent), own);
+        return builder.finish();
     }
-    let passed = plan.scratch(count * breadth(seat)).place;
+    let passed = builder.scratch(count * breadth(seat)).place;
     for span in pieces(&blocks, passed, seat, breadth(seat), root) {
-        plan.receive(rank(parent), span);
+        builder.receive(rank(parent), span);
     }
-    plan.copy(Span::first(passed, count), own);
+    builder.copy(Span::first(passed, count), own);
     for child in tree::children(seat, me.size) {
-        plan.send(rank(child), blocks.run(passed, child - seat, breadth(child)));
+        builder.send(rank(child), blocks.run(passed, child - seat, breadth(child)));
     }
-    plan.finish()
+    builder.finish()
 }

@@ -6,12 +6,12 @@
 //! waits but the connection manager's calls, in threads of their own.
 
 use super::super::bell;
-use super::super::wire::Wire;
-use super::manager::{self, Done, Knock};
-use super::told::PairTold;
-use super::{Begins, Contact, Fabric, Joined, Theirs, WireUpError, name};
-use crate::transport::Outlook;
-use crate::transport::bell::Bell;
+use super::super::wire::HandshakeSocket;
+use super::manager::{self, CmContext, CmResult};
+use super::told::QpAdvert;
+use super::{ConnectedQp, Contact, Fabric, FirstSender, PeerAdvert, WireUpError, name};
+use crate::transport::LinkHint;
+use crate::transport::bell::WakeFd;
 use crate::transport::verbs::VerbsLink;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::id::Rank;
@@ -33,28 +33,28 @@ const GO: [u8; 1] = [1];
 
 /// This rank's ports, and the peers that it connects with just now.
 #[derive(Debug)]
-pub(crate) struct Later {
+pub(crate) struct LazyRdma {
     fabric: Fabric,
     table: Arc<RankTable>,
-    theirs: BTreeMap<Rank, Theirs>,
-    begun: BTreeMap<Rank, Introduction>,
+    theirs: BTreeMap<Rank, PeerAdvert>,
+    begun: BTreeMap<Rank, PendingQp>,
     /// From the threads, which ring the bell.
-    done: Receiver<Done>,
-    tell: Sender<Done>,
-    bell: Arc<Bell>,
+    done: Receiver<CmResult>,
+    tell: Sender<CmResult>,
+    bell: Arc<WakeFd>,
 }
 
 /// A peer that this rank connects with.
 #[derive(Debug)]
-struct Introduction {
-    wire: Wire,
-    step: Step,
+struct PendingQp {
+    wire: HandshakeSocket,
+    step: QpStep,
     is_peer_ready: bool,
     until: Instant,
 }
 
 #[derive(Debug)]
-enum Step {
+enum QpStep {
     /// This end's, until the peer has told of its own.
     AwaitsPair(QueuePair<Prepared>),
     /// Until this rank may knock.
@@ -64,15 +64,15 @@ enum Step {
     /// Until the connection manager is through.
     Connects,
     /// Until the peer is ready, too.
-    AwaitsReady(Connected),
+    AwaitsReady(ConnectedSide),
     Failed(WireUpError),
 }
 
 /// A queue pair that is connected.
 #[derive(Debug)]
-enum Connected {
+enum ConnectedSide {
     /// This end speaks first, and the peer is silent until then.
-    Silent(Box<Joined>),
+    Silent(Box<ConnectedQp>),
     /// The peer may speak as soon as it knows that this end is ready.
     Listens(Box<VerbsLink>),
 }
@@ -83,17 +83,17 @@ impl Fabric {
         self,
         contacts: &[Contact],
         table: &Arc<RankTable>,
-    ) -> Result<Later, WireUpError> {
+    ) -> Result<LazyRdma, WireUpError> {
         let theirs = self.theirs(contacts)?;
         let ((tell, done), table, bell) = (channel(), table.clone(), Arc::new(bell()?));
-        Ok(Later { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, bell })
+        Ok(LazyRdma { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, bell })
     }
 }
 
-impl Later {
+impl LazyRdma {
     /// What links with its peers will be.
-    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, Outlook> {
-        let outlook = |(_, shape): &Theirs| VerbsLink::outlook(shape.payload);
+    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, LinkHint> {
+        let outlook = |(_, config): &PeerAdvert| VerbsLink::outlook(config.payload);
         self.theirs.iter().map(|(peer, theirs)| (*peer, outlook(theirs))).collect()
     }
 
@@ -114,20 +114,20 @@ impl Later {
         socket: TcpStream,
         until: Instant,
     ) -> Result<(), WireUpError> {
-        let wire = Wire::new(socket);
+        let wire = HandshakeSocket::new(socket);
         let step = match self.fabric.prepare(&self.table, peer)? {
             Some(pair) => {
                 let own = pair.endpoint();
                 self.say(peer, &wire, &pair_said(own.qpn, own.psn))?;
-                Step::AwaitsPair(pair)
+                QpStep::AwaitsPair(pair)
             }
-            None if self.fabric.me < peer => Step::AwaitsLeave,
+            None if self.fabric.me < peer => QpStep::AwaitsLeave,
             None => {
                 self.say(peer, &wire, &GO)?;
-                Step::AwaitsKnock
+                QpStep::AwaitsKnock
             }
         };
-        self.begun.insert(peer, Introduction { wire, step, is_peer_ready: false, until });
+        self.begun.insert(peer, PendingQp { wire, step, is_peer_ready: false, until });
         Ok(())
     }
 
@@ -170,39 +170,39 @@ impl Later {
     fn go_on(
         &self,
         peer: Rank,
-        begun: &mut Introduction,
-        came: Option<Result<Joined, VerbsError>>,
+        begun: &mut PendingQp,
+        came: Option<Result<ConnectedQp, VerbsError>>,
     ) -> Result<Option<Box<VerbsLink>>, WireUpError> {
-        let Introduction { wire, step, is_peer_ready, until } = begun;
+        let PendingQp { wire, step, is_peer_ready, until } = begun;
         if let Some(joined) = came {
             let joined = joined.map_err(self.fabric.no_rdma(&self.table, peer))?;
             *step = self.is_ready(peer, wire, joined)?;
         }
-        *step = match std::mem::replace(step, Step::Connects) {
-            Step::AwaitsPair(pair) => match self.hear(peer, wire)? {
+        *step = match std::mem::replace(step, QpStep::Connects) {
+            QpStep::AwaitsPair(pair) => match self.hear(peer, wire)? {
                 Some(said) => {
                     let joined = self.join(peer, pair, said)?;
                     self.is_ready(peer, wire, joined)?
                 }
-                None => Step::AwaitsPair(pair),
+                None => QpStep::AwaitsPair(pair),
             },
-            Step::AwaitsLeave => match self.hear(peer, wire)? {
+            QpStep::AwaitsLeave => match self.hear(peer, wire)? {
                 Some(GO) => {
                     let job = self.job(peer)?;
                     self.aside(peer, *until, move |knock| manager::dial(job, knock))?;
-                    Step::Connects
+                    QpStep::Connects
                 }
                 Some(_) => return Err(self.not_ready(peer, "it speaks out of turn")),
-                None => Step::AwaitsLeave,
+                None => QpStep::AwaitsLeave,
             },
-            Step::Failed(error) => return Err(error),
+            QpStep::Failed(error) => return Err(error),
             step => {
                 *is_peer_ready = *is_peer_ready || self.hear::<1>(peer, wire)?.is_some();
                 step
             }
         };
-        match std::mem::replace(step, Step::Connects) {
-            Step::AwaitsReady(connected) if *is_peer_ready => Ok(Some(connected.link())),
+        match std::mem::replace(step, QpStep::Connects) {
+            QpStep::AwaitsReady(connected) if *is_peer_ready => Ok(Some(connected.link())),
             _ if *until <= Instant::now() => {
                 Err(self.not_ready(peer, "it has not answered in time"))
             }
@@ -218,20 +218,27 @@ impl Later {
         peer: Rank,
         pair: QueuePair<Prepared>,
         said: [u8; PAIR],
-    ) -> Result<Joined, WireUpError> {
+    ) -> Result<ConnectedQp, WireUpError> {
         let [qpn, psn] = pair_heard(said);
-        let told = PairTold { peer: self.fabric.me.0, qpn, psn };
+        let told = QpAdvert { peer: self.fabric.me.0, qpn, psn };
         self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
     }
 
     /// This end is connected, and tells the peer.
-    fn is_ready(&self, peer: Rank, wire: &Wire, joined: Joined) -> Result<Step, WireUpError> {
+    fn is_ready(
+        &self,
+        peer: Rank,
+        wire: &HandshakeSocket,
+        joined: ConnectedQp,
+    ) -> Result<QpStep, WireUpError> {
         let connected = match joined.begins {
-            Begins::This => Connected::Silent(Box::new(joined)),
-            Begins::Peer | Begins::Anybody => Connected::Listens(Box::new(joined.link())),
+            FirstSender::Local => ConnectedSide::Silent(Box::new(joined)),
+            FirstSender::Peer | FirstSender::Either => {
+                ConnectedSide::Listens(Box::new(joined.link()))
+            }
         };
         self.say(peer, wire, &GO)?;
-        Ok(Step::AwaitsReady(connected))
+        Ok(QpStep::AwaitsReady(connected))
     }
 
     /// Lets those in who may knock.
@@ -256,7 +263,7 @@ impl Later {
             };
             if let Some(peer) = peer {
                 let step =
-                    self.accept(peer, request).map_or_else(Step::Failed, |()| Step::Connects);
+                    self.accept(peer, request).map_or_else(QpStep::Failed, |()| QpStep::Connects);
                 self.begun.entry(peer).and_modify(|begun| begun.step = step);
             } else if let Ok(request) = request {
                 request.reject();
@@ -277,16 +284,16 @@ impl Later {
 
     /// Those who may knock.
     fn awaited(&self) -> impl Iterator<Item = Rank> {
-        let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, Step::AwaitsKnock));
+        let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, QpStep::AwaitsKnock));
         awaited.map(|(peer, _)| *peer)
     }
 
-    fn theirs_of(&self, peer: Rank) -> Result<&Theirs, WireUpError> {
+    fn theirs_of(&self, peer: Rank) -> Result<&PeerAdvert, WireUpError> {
         let why = "it has told nothing of RDMA";
         self.theirs.get(&peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    fn job(&self, peer: Rank) -> Result<manager::Job, WireUpError> {
+    fn job(&self, peer: Rank) -> Result<manager::CmTarget, WireUpError> {
         self.fabric.job(&self.table, peer, self.theirs_of(peer)?)
     }
 
@@ -295,7 +302,7 @@ impl Later {
         &self,
         peer: Rank,
         until: Instant,
-        connects: impl FnOnce(&Knock) -> Result<Joined, VerbsError> + Send + 'static,
+        connects: impl FnOnce(&CmContext) -> Result<ConnectedQp, VerbsError> + Send + 'static,
     ) -> Result<(), WireUpError> {
         let (tell, bell) = (self.tell.clone(), self.bell.clone());
         let knock = self.fabric.knock(&self.table, until);
@@ -309,7 +316,7 @@ impl Later {
         thread.map(drop).map_err(|source| WireUpError::System { operation, source })
     }
 
-    fn say(&self, peer: Rank, wire: &Wire, said: &[u8]) -> Result<(), WireUpError> {
+    fn say(&self, peer: Rank, wire: &HandshakeSocket, said: &[u8]) -> Result<(), WireUpError> {
         wire.say(said).map_err(|error| self.parted(peer, &error))
     }
 
@@ -317,7 +324,7 @@ impl Later {
     fn hear<const N: usize>(
         &self,
         peer: Rank,
-        wire: &mut Wire,
+        wire: &mut HandshakeSocket,
     ) -> Result<Option<[u8; N]>, WireUpError> {
         let said = wire.hear(N).map_err(|error| self.parted(peer, &error))?;
         Ok(said.and_then(|said| said.first_chunk().copied()))
@@ -337,11 +344,11 @@ impl Later {
     }
 }
 
-impl Connected {
+impl ConnectedSide {
     fn link(self) -> Box<VerbsLink> {
         match self {
-            Connected::Silent(joined) => Box::new(joined.link()),
-            Connected::Listens(link) => link,
+            ConnectedSide::Silent(joined) => Box::new(joined.link()),
+            ConnectedSide::Listens(link) => link,
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Both wait in the kernel for a peer that is not there, so no peer is waited for before another.
 
-use super::super::hello::Key;
-use super::{Begins, Hub, Joined, PortKey, Shape};
+use super::super::hello::RankKey;
+use super::{ConnectedQp, CqPoller, FirstSender, LinkConfig, PortKey};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_verbs::{
     BounceBuffers, ConnectRequest, Connected, Listener, QueuePair, Route, Settings, Verb,
@@ -22,28 +22,28 @@ const DIALS: usize = 16;
 
 /// A peer to be connected with.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct CmTarget {
     pub(super) peer: Rank,
     pub(super) from: IpAddr,
     pub(super) to: SocketAddr,
     /// The peer's.
-    pub(super) key: Key,
-    pub(super) hub: Arc<Hub>,
-    pub(super) shape: Shape,
+    pub(super) key: RankKey,
+    pub(super) hub: Arc<CqPoller>,
+    pub(super) config: LinkConfig,
 }
 
 /// Who knocks, how and until when.
 #[derive(Debug)]
-pub(super) struct Knock {
+pub(super) struct CmContext {
     pub(super) job: String,
     pub(super) me: Rank,
-    pub(super) own: Key,
+    pub(super) own: RankKey,
     pub(super) settings: Settings,
     pub(super) deadline: Instant,
 }
 
 /// What came of a peer.
-pub(super) type Done = (Rank, Result<Joined, VerbsError>);
+pub(super) type CmResult = (Rank, Result<ConnectedQp, VerbsError>);
 
 /// Who says it; neither can be made to say the other's.
 const KNOCKS: &[u8] = b"knocks by RDMA";
@@ -53,7 +53,7 @@ const MAC: usize = 32;
 const SAID: usize = 4 + 4 + MAC;
 
 /// What the rank `from` says when it knocks at `to`, whose key this is.
-fn knocks(key: &Key, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
+fn knocks(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let mut said = [0; SAID];
     said[..8].copy_from_slice(ranks.as_flattened());
@@ -62,20 +62,20 @@ fn knocks(key: &Key, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
 }
 
 /// What it is answered.
-fn opens(key: &Key, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
+fn opens(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     key.proof(&[OPENS, job.as_bytes(), ranks.as_flattened()])
 }
 
 /// Whether that is what was said; devices fill up with zeros.
-fn has_opened(said: &[u8], key: &Key, job: &str, from: Rank, to: Rank) -> bool {
+fn has_opened(said: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let words = [OPENS, job.as_bytes(), ranks.as_flattened()];
     said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
 /// Who has said that at the rank `at`, whose key this is, if it is of this job.
-pub(super) fn who_knocks(said: &[u8], key: &Key, job: &str, at: Rank) -> Option<Rank> {
+pub(super) fn who_knocks(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
     let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
     let (from, to) = ranks.split_first_chunk()?;
     let from = Rank(u32::from_le_bytes(*from));
@@ -85,17 +85,17 @@ pub(super) fn who_knocks(said: &[u8], key: &Key, job: &str, at: Rank) -> Option<
 
 /// Connects with all peers of `jobs`, each by one of the listeners' ports.
 pub(super) fn connect(
-    jobs: Vec<(PortKey, Job)>,
+    jobs: Vec<(PortKey, CmTarget)>,
     listeners: &BTreeMap<PortKey, &Listener>,
-    knock: &Knock,
-) -> Vec<Done> {
+    knock: &CmContext,
+) -> Vec<CmResult> {
     let (dials, waits): (Vec<_>, Vec<_>) =
         jobs.into_iter().partition(|(_, job)| knock.me < job.peer);
-    let mut expected: BTreeMap<PortKey, BTreeMap<Rank, Job>> = BTreeMap::new();
+    let mut expected: BTreeMap<PortKey, BTreeMap<Rank, CmTarget>> = BTreeMap::new();
     for (port, job) in waits {
         expected.entry(port).or_default().insert(job.peer, job);
     }
-    let dials: VecDeque<Job> = dials.into_iter().map(|(_, job)| job).collect();
+    let dials: VecDeque<CmTarget> = dials.into_iter().map(|(_, job)| job).collect();
     let dialling = dials.len().min(DIALS);
     let dials = Mutex::new(dials);
     let (tell, told) = channel();
@@ -121,7 +121,7 @@ pub(super) fn connect(
     told.into_iter().collect()
 }
 
-pub(super) fn dial(job: Job, knock: &Knock) -> Result<Joined, VerbsError> {
+pub(super) fn dial(job: CmTarget, knock: &CmContext) -> Result<ConnectedQp, VerbsError> {
     let (settings, deadline) = (&knock.settings, knock.deadline);
     let route = Route::resolve(job.from, job.to, settings, deadline)?.by(job.hub.device())?;
     let saying = knocks(&job.key, &knock.job, knock.me, job.peer);
@@ -137,24 +137,28 @@ pub(super) fn dial(job: Job, knock: &Knock) -> Result<Joined, VerbsError> {
             source,
         });
     }
-    joined(pair, job, Begins::This)
+    joined(pair, job, FirstSender::Local)
 }
 
-fn joined(pair: QueuePair<Connected>, job: Job, begins: Begins) -> Result<Joined, VerbsError> {
-    let slots = BounceBuffers::new(pair, Shape::slot(job.shape.payload))?;
-    Ok(Joined { slots, hub: job.hub, shape: job.shape, begins })
+fn joined(
+    pair: QueuePair<Connected>,
+    job: CmTarget,
+    begins: FirstSender,
+) -> Result<ConnectedQp, VerbsError> {
+    let slots = BounceBuffers::new(pair, LinkConfig::slot(job.config.payload))?;
+    Ok(ConnectedQp { slots, hub: job.hub, config: job.config, begins })
 }
 
 /// Lets those in who are expected and show that they are.
 fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
-    mut expected: BTreeMap<Rank, Job>,
-    knock: &'scope Knock,
-    tell: &Sender<Done>,
+    mut expected: BTreeMap<Rank, CmTarget>,
+    knock: &'scope CmContext,
+    tell: &Sender<CmResult>,
 ) {
     let failed =
-        |job: &Job| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
+        |job: &CmTarget| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
     while !expected.is_empty() {
         let request = match listener.request(knock.deadline) {
             Ok(Some(request)) => request,
@@ -185,13 +189,13 @@ fn listen<'scope, 'env>(
 }
 
 pub(super) fn accept(
-    job: Job,
+    job: CmTarget,
     request: ConnectRequest,
-    knock: &Knock,
-) -> Result<Joined, VerbsError> {
+    knock: &CmContext,
+) -> Result<ConnectedQp, VerbsError> {
     let saying = opens(&knock.own, &knock.job, job.peer, knock.me);
     let pair = request.accept(&job.hub.resources, &saying, &knock.settings, knock.deadline)?;
-    joined(pair, job, Begins::Peer)
+    joined(pair, job, FirstSender::Peer)
 }
 
 #[cfg(test)]
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn who_knocks_is_known_by_the_key_of_whom_it_knocks_at() {
-        let own = Key::random().unwrap();
+        let own = RankKey::random().unwrap();
         let who = |said: &[u8]| who_knocks(said, &own, "job", ME);
         let said = knocks(&own, "job", Rank(3), ME);
         const { assert!(SAID <= MAX_PRIVATE_DATA) };
@@ -213,7 +217,7 @@ mod tests {
         assert_eq!(who(&said[..SAID - 1]), None);
         assert_eq!(who(&knocks(&own, "another", Rank(3), ME)), None);
         assert_eq!(who(&knocks(&own, "job", Rank(3), Rank(8))), None);
-        assert_eq!(who(&knocks(&Key::random().unwrap(), "job", Rank(3), ME)), None);
+        assert_eq!(who(&knocks(&RankKey::random().unwrap(), "job", Rank(3), ME)), None);
         for at in 0..SAID {
             let mut other = said;
             other[at] ^= 1;
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_no_echo() {
-        let own = Key::random().unwrap();
+        let own = RankKey::random().unwrap();
         let has_opened = |said: &[u8]| has_opened(said, &own, "job", Rank(3), ME);
         assert!(has_opened(&opens(&own, "job", Rank(3), ME)));
         assert!(!has_opened(&opens(&own, "job", ME, Rank(3))));

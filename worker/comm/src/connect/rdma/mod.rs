@@ -11,12 +11,12 @@ mod later;
 mod manager;
 mod told;
 
-pub(crate) use later::Later;
+pub(crate) use later::LazyRdma;
 
 use super::error::NoRdma;
-use super::hello::Key;
+use super::hello::RankKey;
 use super::{Contact, WireUpError};
-use crate::transport::verbs::{Begins, Hub, Shape, VerbsLink};
+use crate::transport::verbs::{CqPoller, FirstSender, LinkConfig, VerbsLink};
 use crate::types::error::PeerName;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use told::{PairTold, PortTold, Told};
+use told::{Advert, PortAdvert, QpAdvert};
 
 /// BounceBuffers of a queue pair, for each direction: the peer is told of half of them at once.
 const SLOTS: u32 = 32;
@@ -54,11 +54,11 @@ const RETRIES: u8 = 6;
 pub(crate) struct Fabric {
     me: Rank,
     job: String,
-    key: Key,
+    key: RankKey,
     /// Of its longest payload, in bytes.
     payload: usize,
     ports: BTreeMap<PortKey, Port>,
-    ends: BTreeMap<Rank, End>,
+    ends: BTreeMap<Rank, PairPath>,
     /// Those that were made before the gather.
     pairs: BTreeMap<Rank, QueuePair<Prepared>>,
 }
@@ -68,15 +68,15 @@ type PortKey = (u32, bool);
 
 #[derive(Debug)]
 struct Port {
-    hub: Arc<Hub>,
+    hub: Arc<CqPoller>,
     /// Where it is by the connection manager.
     listener: Option<Listener>,
-    told: PortTold,
+    told: PortAdvert,
 }
 
 /// This end of a pair.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct PairPath {
     port: PortKey,
     /// The peer's NIC.
     nic: u32,
@@ -85,21 +85,21 @@ struct End {
 }
 
 /// What a peer has told, and how links with it are made.
-type Theirs = (Told, Shape);
+type PeerAdvert = (Advert, LinkConfig);
 
 /// A queue pair that is connected, and must not be used before its peer is ready.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct ConnectedQp {
     slots: BounceBuffers,
-    hub: Arc<Hub>,
-    shape: Shape,
-    begins: Begins,
+    hub: Arc<CqPoller>,
+    config: LinkConfig,
+    begins: FirstSender,
 }
 
-impl Joined {
+impl ConnectedQp {
     /// Its peer is ready.
     pub(crate) fn link(self) -> VerbsLink {
-        VerbsLink::new(self.slots, self.hub, self.shape, self.begins)
+        VerbsLink::new(self.slots, self.hub, self.config, self.begins)
     }
 }
 
@@ -117,12 +117,12 @@ impl Fabric {
             return Ok(None);
         }
         let payload = payload(memory(), named.len());
-        let key = Key::random();
+        let key = RankKey::random();
         let key = key.map_err(|source| WireUpError::System { operation: "make a key", source })?;
         let ports = open_ports(table, me, &named, payload)?;
         let end = |(port, pair): (PortKey, Pair)| {
             let nic = pair.nic_b.unwrap_or(0);
-            (pair.b, End { port, nic, mtu: pair.mtu })
+            (pair.b, PairPath { port, nic, mtu: pair.mtu })
         };
         let ends = named.into_iter().map(end).collect();
         let pairs = BTreeMap::new();
@@ -140,9 +140,9 @@ impl Fabric {
     pub(crate) fn told(&self) -> Result<Vec<u8>, WireUpError> {
         let pairs = self.pairs.iter().map(|(peer, pair)| {
             let Endpoint { qpn, psn, .. } = *pair.endpoint();
-            PairTold { peer: peer.0, qpn, psn }
+            QpAdvert { peer: peer.0, qpn, psn }
         });
-        let told = Told {
+        let told = Advert {
             slots: SLOTS,
             payload: u32::try_from(self.payload).unwrap_or(u32::MAX),
             key: self.key.clone(),
@@ -159,7 +159,7 @@ impl Fabric {
         contacts: &[Contact],
         table: &RankTable,
         patience: Duration,
-    ) -> Result<BTreeMap<Rank, Joined>, WireUpError> {
+    ) -> Result<BTreeMap<Rank, ConnectedQp>, WireUpError> {
         let knock = self.knock(table, Instant::now() + patience);
         let (mut joined, mut jobs) = (BTreeMap::new(), Vec::new());
         let mut pairs = std::mem::take(&mut self.pairs);
@@ -181,15 +181,15 @@ impl Fabric {
     }
 
     /// What the peers of this rank have told, those that have, and how links with them are made.
-    fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, Theirs>, WireUpError> {
+    fn theirs(&self, contacts: &[Contact]) -> Result<BTreeMap<Rank, PeerAdvert>, WireUpError> {
         let told = self.ends.keys().filter_map(|peer| {
             let contact = contacts.get(peer.index())?;
             (!contact.verbs.is_empty()).then_some((*peer, contact))
         });
         told.map(|(peer, contact)| {
-            let theirs = Told::decode(peer, &contact.verbs)?;
-            let shape = theirs.shape(self.payload, SLOTS, peer)?;
-            Ok((peer, (theirs, shape)))
+            let theirs = Advert::decode(peer, &contact.verbs)?;
+            let config = theirs.config(self.payload, SLOTS, peer)?;
+            Ok((peer, (theirs, config)))
         })
         .collect()
     }
@@ -214,16 +214,22 @@ impl Fabric {
         table: &RankTable,
         peer: Rank,
         pair: QueuePair<Prepared>,
-        told: &PairTold,
-        (theirs, shape): &Theirs,
-    ) -> Result<Joined, WireUpError> {
+        told: &QpAdvert,
+        (theirs, config): &PeerAdvert,
+    ) -> Result<ConnectedQp, WireUpError> {
         let (end, port) = self.way(peer)?;
         let theirs = theirs.endpoint(told, peer, end.nic)?;
         let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
         let pair = pair.connect(&theirs, &settings(table, mtu));
-        let slots = pair.and_then(|pair| BounceBuffers::new(pair, Shape::slot(shape.payload)));
+        let slots =
+            pair.and_then(|pair| BounceBuffers::new(pair, LinkConfig::slot(config.payload)));
         let slots = slots.map_err(self.no_rdma(table, peer))?;
-        Ok(Joined { slots, hub: port.hub.clone(), shape: *shape, begins: Begins::Anybody })
+        Ok(ConnectedQp {
+            slots,
+            hub: port.hub.clone(),
+            config: *config,
+            begins: FirstSender::Either,
+        })
     }
 
     /// What the connection manager is to do for this peer.
@@ -231,25 +237,25 @@ impl Fabric {
         &self,
         table: &RankTable,
         peer: Rank,
-        (theirs, shape): &Theirs,
-    ) -> Result<manager::Job, WireUpError> {
+        (theirs, config): &PeerAdvert,
+    ) -> Result<manager::CmTarget, WireUpError> {
         let (end, port) = self.way(peer)?;
         let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
         let from = address(self.me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let to = address(peer, end.nic).zip(theirs.listener(end.nic));
         let why = "it does not listen for RDMA";
         let to = to.map(SocketAddr::from).ok_or(WireUpError::Contact { rank: peer, why })?;
-        let (key, hub, shape) = (theirs.key.clone(), port.hub.clone(), *shape);
-        Ok(manager::Job { peer, from, to, key, hub, shape })
+        let (key, hub, config) = (theirs.key.clone(), port.hub.clone(), *config);
+        Ok(manager::CmTarget { peer, from, to, key, hub, config })
     }
 
-    fn end(&self, peer: Rank) -> Option<(&End, &Port)> {
+    fn end(&self, peer: Rank) -> Option<(&PairPath, &Port)> {
         let end = self.ends.get(&peer)?;
         Some((end, self.ports.get(&end.port)?))
     }
 
     /// This end of the pair with a peer that has told of its own.
-    fn way(&self, peer: Rank) -> Result<(&End, &Port), WireUpError> {
+    fn way(&self, peer: Rank) -> Result<(&PairPath, &Port), WireUpError> {
         let why = "nothing leads to it by RDMA";
         self.end(peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
@@ -260,10 +266,10 @@ impl Fabric {
     }
 
     /// How this rank shows that it is of the job, until then.
-    fn knock(&self, table: &RankTable, deadline: Instant) -> manager::Knock {
+    fn knock(&self, table: &RankTable, deadline: Instant) -> manager::CmContext {
         let settings = settings(table, Mtu::B4096);
         let (job, own) = (self.job.clone(), self.key.clone());
-        manager::Knock { job, me: self.me, own, settings, deadline }
+        manager::CmContext { job, me: self.me, own, settings, deadline }
     }
 
     /// See [`no_rdma`].
@@ -312,7 +318,7 @@ fn open_ports(
             *on_device.entry((&nic.device, key.1)).or_default() += 1;
         }
     }
-    let mut hubs: BTreeMap<(&str, bool), Arc<Hub>> = BTreeMap::new();
+    let mut hubs: BTreeMap<(&str, bool), Arc<CqPoller>> = BTreeMap::new();
     let mut ports = BTreeMap::new();
     for (key, paths) in used {
         let (index, by_manager) = key;
@@ -324,7 +330,7 @@ fn open_ports(
             let (context, listener) = opened(nic, paths, by_manager, known.as_ref())?;
             let hub = match known {
                 Some(hub) => hub,
-                None => Hub::open(&context, all, DEPTH)?,
+                None => CqPoller::open(&context, all, DEPTH)?,
             };
             let told = told::port(index, nic, &context, listener.as_ref())?;
             Ok(Port { hub, listener, told })
@@ -342,7 +348,7 @@ fn opened(
     nic: &Nic,
     paths: usize,
     by_manager: bool,
-    known: Option<&Arc<Hub>>,
+    known: Option<&Arc<CqPoller>>,
 ) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
     if by_manager {
         let address = nic.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -370,7 +376,7 @@ fn memory() -> usize {
 /// none does. A power of two.
 fn payload(memory: usize, peers: usize) -> usize {
     let fits = |payload: &usize| {
-        let slots = BounceBuffers::memory(SLOTS, SLOTS, Shape::slot(*payload));
+        let slots = BounceBuffers::memory(SLOTS, SLOTS, LinkConfig::slot(*payload));
         peers.saturating_mul(slots) <= memory
     };
     let mut payloads = std::iter::successors(Some(LONGEST), |payload| Some(payload / 2));
@@ -386,7 +392,7 @@ fn no_rdma(
 ) -> impl FnOnce(VerbsError) -> WireUpError {
     let port = nic.map(|nic| format!("{}/{}", nic.device, nic.port)).unwrap_or_default();
     let peer = peer.and_then(|peer| name(table, peer));
-    let slots = BounceBuffers::memory(SLOTS, SLOTS, Shape::slot(payload));
+    let slots = BounceBuffers::memory(SLOTS, SLOTS, LinkConfig::slot(payload));
     move |error: VerbsError| {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft);
         let memory = limit.ok().filter(|_| is_about_memory(&error));
@@ -419,7 +425,7 @@ mod tests {
         assert_eq!(payload(0, 1), SHORTEST, "and then the device says that it is too much");
         for peers in 1..200 {
             let payload = payload(MEMORY, peers);
-            let slots = BounceBuffers::memory(SLOTS, SLOTS, Shape::slot(payload));
+            let slots = BounceBuffers::memory(SLOTS, SLOTS, LinkConfig::slot(payload));
             assert!(payload.is_power_of_two() && payload.is_multiple_of(64));
             assert!(slots * peers <= MEMORY || payload == SHORTEST, "{peers}");
         }

@@ -1,11 +1,11 @@
 //! A collective that is under way: which step of its schedule, and where its elements are.
 
 use super::core::Owner;
-use super::out_of_step::GivenUp;
-use super::slab::Key;
-use super::stretch::{Fold, Stretch, Target};
-use super::{Engine, Message};
-use crate::collectives::schedule::{Exchange, Local, Place, Schedule, Span};
+use super::out_of_step::CancelledCollective;
+use super::slab::SlabKey;
+use super::stretch::{Fold, LocalSlice, Target};
+use super::{Engine, Envelope};
+use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
 use rlaunch_lock::{BufferId, BufferTable};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What a collective is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct CollectiveArgs {
     pub(crate) schedule: Arc<Schedule>,
     /// The ranks of the communicator as ranks of the job.
     pub(crate) ranks: Arc<[usize]>,
@@ -22,31 +22,31 @@ pub(crate) struct Plan {
     pub(crate) element: ElementType,
     /// Where there is something to reduce.
     pub(crate) op: Op,
-    pub(crate) input: Stretch,
-    pub(crate) output: Stretch,
+    pub(crate) input: LocalSlice,
+    pub(crate) output: LocalSlice,
 }
 
 #[derive(Debug)]
-pub(crate) struct Collective {
-    plan: Plan,
+pub(crate) struct RunningCollective {
+    plan: CollectiveArgs,
     scratch: Option<BufferId>,
     step: usize,
     /// Messages of the step that are not done.
     pub(crate) pending: usize,
     pub(crate) failed: Option<Cause>,
     operation: Operation,
-    pub(super) request: Key,
+    pub(super) request: SlabKey,
     /// It has failed, and waits for devices that use its memory.
     is_given_up: bool,
 }
 
-impl Collective {
-    fn stretch(&self, span: Span) -> Option<Stretch> {
+impl RunningCollective {
+    fn stretch(&self, span: Span) -> Option<LocalSlice> {
         let size = self.plan.element.size();
         let whole = match span.place {
-            Place::Input => self.plan.input,
-            Place::Output => self.plan.output,
-            Place::Scratch => Stretch::all(self.scratch?, self.plan.schedule.scratch * size),
+            Buffer::Input => self.plan.input,
+            Buffer::Output => self.plan.output,
+            Buffer::Scratch => LocalSlice::all(self.scratch?, self.plan.schedule.scratch * size),
         };
         Some(whole.part(span.start * size, span.length * size))
     }
@@ -86,22 +86,30 @@ impl Engine {
     pub(crate) fn begin(
         &mut self,
         operation: Operation,
-        plan: Plan,
-        request: Key,
+        plan: CollectiveArgs,
+        request: SlabKey,
         buffers: &BufferTable,
-    ) -> Key {
+    ) -> SlabKey {
         let bytes = plan.schedule.scratch * plan.element.size();
         let scratch = (bytes > 0).then(|| buffers.allocate(bytes));
         let (step, pending, failed, is_given_up) = (0, 0, None, false);
-        let collective =
-            Collective { plan, scratch, step, pending, failed, operation, request, is_given_up };
+        let collective = RunningCollective {
+            plan,
+            scratch,
+            step,
+            pending,
+            failed,
+            operation,
+            request,
+            is_given_up,
+        };
         let key = self.core.collectives.insert(collective);
         self.run(key, buffers);
         key
     }
 
     /// Goes on with a collective whose step is over, as far as it can.
-    pub(crate) fn run(&mut self, key: Key, buffers: &BufferTable) {
+    pub(crate) fn run(&mut self, key: SlabKey, buffers: &BufferTable) {
         loop {
             let Some(collective) = self.core.collectives.get_mut(key) else { return };
             let step = collective.step;
@@ -116,7 +124,7 @@ impl Engine {
             let Some(step) = schedule.steps.get(step) else { return };
             for local in &step.local {
                 if collective.local(*local, buffers).is_none() {
-                    collective.failed = Some(Cause::GivenUp);
+                    collective.failed = Some(Cause::Cancelled);
                 }
             }
             // One more, so that what ends at once does not end the step.
@@ -132,7 +140,7 @@ impl Engine {
         }
     }
 
-    fn exchange(&mut self, key: Key, exchange: Exchange, buffers: &BufferTable) {
+    fn exchange(&mut self, key: SlabKey, exchange: Exchange, buffers: &BufferTable) {
         let Some(collective) = self.core.collectives.get_mut(key) else { return };
         let nothing = collective.plan.input.part(0, 0);
         let stretch = |span| collective.stretch(span).unwrap_or(nothing);
@@ -148,7 +156,7 @@ impl Engine {
             }
         };
         let plan = &collective.plan;
-        let message = Message { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
+        let message = Envelope { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
         let owner = Owner::Collective(key);
         if let Some(from) = stretch {
             self.send(message, from, owner, buffers);
@@ -160,9 +168,9 @@ impl Engine {
     /// Forgets a collective.
     pub(crate) fn drop_collective(
         &mut self,
-        key: Key,
+        key: SlabKey,
         buffers: &BufferTable,
-    ) -> Option<Collective> {
+    ) -> Option<RunningCollective> {
         let collective = self.core.collectives.remove(key)?;
         if let Some(scratch) = collective.scratch {
             buffers.free(scratch);
@@ -173,9 +181,9 @@ impl Engine {
     /// Has a collective fail that goes on, where `is_it` says so of what it was begun with.
     pub(super) fn fail_collective(
         &mut self,
-        key: Key,
+        key: SlabKey,
         cause: &Cause,
-        is_it: impl Fn(&Plan) -> bool,
+        is_it: impl Fn(&CollectiveArgs) -> bool,
         buffers: &BufferTable,
     ) {
         let Some(collective) = self.core.collectives.get_mut(key) else { return };
@@ -185,26 +193,27 @@ impl Engine {
         }
     }
 
-    fn end(&mut self, key: Key, buffers: &BufferTable) {
+    fn end(&mut self, key: SlabKey, buffers: &BufferTable) {
         let Some(collective) = self.drop_collective(key, buffers) else { return };
         self.core.ended(Owner::Request(collective.request), Ok(Default::default()));
     }
 
     /// Gives up a collective of which a part has failed, and ends it once no device uses its memory.
-    fn fail(&mut self, key: Key, buffers: &BufferTable) {
+    fn fail(&mut self, key: SlabKey, buffers: &BufferTable) {
         let Some(collective) = self.core.collectives.get_mut(key) else { return };
-        let cause = collective.failed.clone().unwrap_or(Cause::GivenUp);
+        let cause = collective.failed.clone().unwrap_or(Cause::Cancelled);
         if !std::mem::replace(&mut collective.is_given_up, true) {
-            let Plan { context, tag: number, ranks, .. } = collective.plan.clone();
+            let CollectiveArgs { context, tag: number, ranks, .. } = collective.plan.clone();
             let operation = collective.operation;
-            let given_up = GivenUp { context, number, operation, ranks: &ranks, cause: &cause };
+            let given_up =
+                CancelledCollective { context, number, operation, ranks: &ranks, cause: &cause };
             self.give_up(given_up, buffers);
             let news = self.core.news_of(context, number);
             let with_device = self.abandon(Owner::Collective(key), news, buffers);
             let Some(collective) = self.core.collectives.get_mut(key) else { return };
             collective.pending = with_device;
         }
-        let is_over = |collective: &mut Collective| collective.pending == 0;
+        let is_over = |collective: &mut RunningCollective| collective.pending == 0;
         if self.core.collectives.get_mut(key).is_some_and(is_over)
             && let Some(collective) = self.drop_collective(key, buffers)
         {

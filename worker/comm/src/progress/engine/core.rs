@@ -1,9 +1,9 @@
 //! What is waited for: receives that wait for their message, requests and collectives that wait for
 //! both.
 
-use super::collective::Collective;
+use super::collective::RunningCollective;
 use super::out_of_step::OutOfStep;
-use super::slab::{Key, Slab};
+use super::slab::{Slab, SlabKey};
 use super::stretch::Target;
 use crate::types::error::{Cause, Operation, PeerName};
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A request of the program.
-    Request(Key),
+    Request(SlabKey),
     /// A step of a collective.
-    Collective(Key),
+    Collective(SlabKey),
     /// A call that was given up, and is told nothing.
-    GivenUp,
+    Cancelled,
 }
 
 /// A receive that waits for its message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostedReceive {
     /// A rank of the job; any when `None`.
     pub(crate) from: Option<usize>,
     pub(crate) context: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Posted {
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Came {
+pub(crate) struct Status {
     /// The rank of the job at the other end.
     pub(crate) from: usize,
     /// In bytes.
@@ -42,23 +42,23 @@ pub(crate) struct Came {
 
 /// A request of the program.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct RequestState {
     pub(crate) operation: Operation,
-    pub(crate) ended: Option<Result<Came, Cause>>,
+    pub(crate) ended: Option<Result<Status, Cause>>,
     /// What it does, where it is a collective.
-    pub(crate) collective: Option<Key>,
+    pub(crate) collective: Option<SlabKey>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Matching {
     /// By rank of the job.
     pub(crate) names: Arc<[PeerName]>,
     /// In the order in which they were posted.
-    pub(crate) posted: Vec<Posted>,
-    pub(crate) requests: Slab<Request>,
-    pub(crate) collectives: Slab<Collective>,
+    pub(crate) posted: Vec<PostedReceive>,
+    pub(crate) requests: Slab<RequestState>,
+    pub(crate) collectives: Slab<RunningCollective>,
     /// Collectives whose step is over.
-    pub(crate) ready: Vec<Key>,
+    pub(crate) ready: Vec<SlabKey>,
     /// Sticky error for every pending and future call.
     pub(crate) fault: Option<Cause>,
     /// How many messages have come before a receive was posted for them.
@@ -68,9 +68,9 @@ pub(crate) struct Core {
     pub(crate) heard: Vec<OutOfStep>,
 }
 
-impl Core {
-    pub(crate) fn new(names: Arc<[PeerName]>) -> Core {
-        Core {
+impl Matching {
+    pub(crate) fn new(names: Arc<[PeerName]>) -> Matching {
+        Matching {
             names,
             posted: Vec::new(),
             requests: Slab::default(),
@@ -90,7 +90,7 @@ impl Core {
     }
 
     /// A request is about this collective.
-    pub(crate) fn belongs(&mut self, request: Key, collective: Key) {
+    pub(crate) fn belongs(&mut self, request: SlabKey, collective: SlabKey) {
         if let Some(request) = self.requests.get_mut(request) {
             request.collective = Some(collective);
         }
@@ -99,7 +99,7 @@ impl Core {
     /// The first receive that a message fits.
     #[inline]
     pub(crate) fn fits(&self, from: usize, context: u32, tag: u32) -> Option<usize> {
-        let fits = |posted: &Posted| {
+        let fits = |posted: &PostedReceive| {
             posted.tag == tag
                 && posted.context == context
                 && posted.from.is_none_or(|wanted| wanted == from)
@@ -109,13 +109,13 @@ impl Core {
 
     /// Takes it.
     #[inline]
-    pub(crate) fn take(&mut self, from: usize, context: u32, tag: u32) -> Option<Posted> {
+    pub(crate) fn take(&mut self, from: usize, context: u32, tag: u32) -> Option<PostedReceive> {
         self.fits(from, context, tag).map(|at| self.posted.remove(at))
     }
 
     /// Says how a message has ended.
     #[inline]
-    pub(crate) fn ended(&mut self, owner: Owner, how: Result<Came, Cause>) {
+    pub(crate) fn ended(&mut self, owner: Owner, how: Result<Status, Cause>) {
         match owner {
             Owner::Request(key) => {
                 if let Some(request) = self.requests.get_mut(key) {
@@ -134,14 +134,14 @@ impl Core {
                     self.ready.push(key);
                 }
             }
-            Owner::GivenUp => {}
+            Owner::Cancelled => {}
         }
     }
 
     /// Why a message of `length` bytes does not suit its receive, if it does not: a receive of the
     /// program has room for it, a collective knows what comes.
     #[inline]
-    pub(crate) fn misfit(&self, from: usize, length: u64, posted: &Posted) -> Option<Cause> {
+    pub(crate) fn misfit(&self, from: usize, length: u64, posted: &PostedReceive) -> Option<Cause> {
         let room = posted.target.into.length;
         match posted.owner {
             Owner::Request(_) if length > room as u64 => Some(self.too_long(from, length, room)),
@@ -155,7 +155,7 @@ impl Core {
     }
 
     pub(crate) fn uneven(&self, from: usize, length: u64, expected: usize) -> Cause {
-        Cause::Uneven { peer: self.names[from].clone(), length, expected }
+        Cause::CountMismatch { peer: self.names[from].clone(), length, expected }
     }
 
     /// Everything that waits ends so, and everything to come.

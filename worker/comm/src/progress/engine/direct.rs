@@ -6,75 +6,75 @@
 //! nothing here is moved that is wider than a register: messages are borrowed, and why something
 //! cannot be done is asked for when it matters.
 
-use super::core::Core;
-use super::inbox::Found;
+use super::core::Matching;
+use super::inbox::Lookup;
 use super::incoming::Incoming;
-use super::{Engine, Message};
-use crate::transport::packet::{Header, Kind};
+use super::{Engine, Envelope};
+use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Fill, Sink};
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 
 /// What became of a message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendOutcome {
     /// The link has it.
-    Gone,
+    Sent,
     /// There was no room; a copy of it waits.
-    Queued,
+    QueuedPacket,
     /// It has to be offered first.
     TooLong,
     /// Nothing goes to this peer any more: see [`Engine::obstacle`].
-    Hindered,
+    Failed,
 }
 
 /// What became of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Got {
+pub(crate) enum ReceiveOutcome {
     /// A message, whose bytes were handed over.
     Message,
     /// A message that is too long for that.
-    Offer,
+    Rts,
     /// Something else.
     Progress,
     Nothing,
     /// Nothing comes from this peer any more: see [`Engine::obstacle`].
-    Hindered,
+    Failed,
 }
 
 impl Engine {
     /// Sends a short message.
     #[inline]
-    pub(crate) fn send_now(&mut self, to: &Message, bytes: &[u8]) -> Sent {
+    pub(crate) fn send_now(&mut self, to: &Envelope, bytes: &[u8]) -> SendOutcome {
         if self.is_hindered(to.peer) {
-            return Sent::Hindered;
+            return SendOutcome::Failed;
         }
         let peer = &mut self.peers[to.peer];
         if bytes.len() > peer.limits.eager {
-            return Sent::TooLong;
+            return SendOutcome::TooLong;
         }
         let (context, tag, length) = (to.context, to.tag, bytes.len() as u32);
-        let header = Header { kind: Kind::Eager, context, tag, transfer: 0, length };
+        let header = Header { kind: PacketKind::Eager, context, tag, transfer: 0, length };
         if !peer.outbox.is_empty() {
             peer.outbox.copy(header, bytes, false);
             self.has_queued(to.peer);
-            return Sent::Queued;
+            return SendOutcome::QueuedPacket;
         }
         match peer.link.send(header, bytes) {
             Ok(true) => {
                 if to.peer == self.me {
                     self.threads.news();
                 }
-                Sent::Gone
+                SendOutcome::Sent
             }
             Ok(false) => {
                 peer.outbox.copy(header, bytes, true);
                 self.has_queued(to.peer);
-                Sent::Queued
+                SendOutcome::QueuedPacket
             }
             Err(error) => {
                 self.lose(to.peer, error);
-                Sent::Hindered
+                SendOutcome::Failed
             }
         }
     }
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// How long a message of a peer is that was [offered](Got::Offer), in bytes.
-    pub(crate) fn offered(&self, from: &Message) -> Option<u64> {
+    pub(crate) fn offered(&self, from: &Envelope) -> Option<u64> {
         self.peers[from.peer].inbox.offered(from.context, from.tag)
     }
 
@@ -93,61 +93,61 @@ impl Engine {
     #[inline]
     pub(crate) fn receive_now(
         &mut self,
-        from: &Message,
+        from: &Envelope,
         buffers: &BufferTable,
         mut take: impl FnMut(&[u8]),
-    ) -> Got {
+    ) -> ReceiveOutcome {
         let at = from.peer;
         match self.peers[at].inbox.look(from.context, from.tag, &mut take) {
-            Found::Message => return Got::Message,
-            Found::Offer => return Got::Offer,
-            Found::Nothing => {}
+            Lookup::Message => return ReceiveOutcome::Message,
+            Lookup::Rts => return ReceiveOutcome::Rts,
+            Lookup::Nothing => {}
         }
         if self.is_hindered(at) {
-            return Got::Hindered;
+            return ReceiveOutcome::Failed;
         }
         let (incoming, link) = self.incoming(at, buffers);
-        let mut direct = Direct { incoming, wanted: from, take, is_taken: false };
+        let mut direct = DirectSink { incoming, wanted: from, take, is_taken: false };
         let came = link.receive(&mut direct);
         let is_taken = direct.is_taken;
         match came {
             Ok(false) => {
                 self.awaited = at;
-                Got::Nothing
+                ReceiveOutcome::Nothing
             }
             Ok(true) => {
                 self.threads.news();
                 self.after(at, buffers);
-                if is_taken { Got::Message } else { Got::Progress }
+                if is_taken { ReceiveOutcome::Message } else { ReceiveOutcome::Progress }
             }
             Err(error) => {
                 self.lose(at, error);
-                if is_taken { Got::Message } else { Got::Hindered }
+                if is_taken { ReceiveOutcome::Message } else { ReceiveOutcome::Failed }
             }
         }
     }
 }
 
-impl Core {
+impl Matching {
     /// Whether a receive that was posted before takes such a message.
     #[inline]
-    fn is_wanted(&self, from: &Message) -> bool {
+    fn is_wanted(&self, from: &Envelope) -> bool {
         !self.posted.is_empty() && self.fits(from.peer, from.context, from.tag).is_some()
     }
 }
 
 /// Takes one message out of what comes.
-struct Direct<'e, F> {
+struct DirectSink<'e, F> {
     incoming: Incoming<'e>,
-    wanted: &'e Message,
+    wanted: &'e Envelope,
     take: F,
     is_taken: bool,
 }
 
-impl<F: FnMut(&[u8])> Sink for Direct<'_, F> {
+impl<F: FnMut(&[u8])> Sink for DirectSink<'_, F> {
     #[inline]
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
-        let is_it = header.kind == Kind::Eager
+        let is_it = header.kind == PacketKind::Eager
             && header.context == self.wanted.context
             && header.tag == self.wanted.tag
             && !self.is_taken

@@ -1,7 +1,7 @@
 //! Messages of one peer that are not done with.
 
 use super::core::Owner;
-use super::outbox::Offer;
+use super::outbox::Rts;
 use super::stretch::Target;
 use crate::transport::packet::Header;
 use rlaunch_lock::BufferId;
@@ -11,17 +11,17 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug)]
 pub(super) struct Unexpected {
     pub(super) header: Header,
-    pub(super) body: Body,
+    pub(super) body: UnexpectedBody,
     /// Its place among all such messages of the process, in the order in which they came.
     pub(super) number: u64,
 }
 
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum UnexpectedBody {
     Whole(Vec<u8>),
-    Offered(Offer),
+    Rts(Rts),
     /// It has so many bytes, and comes: its receive was given up.
-    Comes(u64),
+    Arriving(u64),
     /// Its sender gave it up.
     Withdrawn,
 }
@@ -36,16 +36,16 @@ pub(super) struct Origin {
 
 /// Result of a look among messages that have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     Message,
     /// A message that is long, or that a posted receive has to be told about.
-    Offer,
+    Rts,
     Nothing,
 }
 
 /// A long message on its way.
 #[derive(Debug)]
-pub(super) struct Arriving {
+pub(super) struct ArrivingMessage {
     pub(super) origin: Origin,
     pub(super) target: Target,
     pub(super) owner: Owner,
@@ -76,7 +76,7 @@ pub(crate) struct Fetch {
 
 /// Where a packet goes that comes in parts.
 #[derive(Debug)]
-pub(super) enum Half {
+pub(super) enum PartialPacket {
     /// To where its transfer goes, from this offset on; so much of the packet has come.
     Transfer { transfer: u32, start: usize, came: usize },
     /// No receive was posted for it, or none has room for it.
@@ -87,8 +87,8 @@ pub(super) enum Half {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(super) unexpected: VecDeque<Unexpected>,
-    pub(super) arriving: BTreeMap<u32, Arriving>,
-    pub(super) half: Option<Half>,
+    pub(super) arriving: BTreeMap<u32, ArrivingMessage>,
+    pub(super) half: Option<PartialPacket>,
     /// Elements of a packet that comes in parts, until there are enough to be reduced.
     pub(super) scratch: Vec<u8>,
     /// To be fetched, or to be written by the peer.
@@ -111,27 +111,29 @@ impl Inbox {
 
     /// Hands over a short message that has come, if one has.
     #[inline]
-    pub(crate) fn look(&mut self, context: u32, tag: u32, take: &mut impl FnMut(&[u8])) -> Found {
+    pub(crate) fn look(&mut self, context: u32, tag: u32, take: &mut impl FnMut(&[u8])) -> Lookup {
         if self.unexpected.is_empty() {
-            return Found::Nothing;
+            return Lookup::Nothing;
         }
-        let Some(at) = self.find(context, tag) else { return Found::Nothing };
+        let Some(at) = self.find(context, tag) else { return Lookup::Nothing };
         match &self.unexpected[at].body {
-            Body::Whole(bytes) => {
+            UnexpectedBody::Whole(bytes) => {
                 take(bytes);
                 self.unexpected.remove(at);
-                Found::Message
+                Lookup::Message
             }
-            Body::Offered(_) | Body::Comes(_) | Body::Withdrawn => Found::Offer,
+            UnexpectedBody::Rts(_) | UnexpectedBody::Arriving(_) | UnexpectedBody::Withdrawn => {
+                Lookup::Rts
+            }
         }
     }
 
     /// Returns the length of an offered message, in bytes.
     pub(crate) fn offered(&self, context: u32, tag: u32) -> Option<u64> {
         match self.unexpected[self.find(context, tag)?].body {
-            Body::Offered(offer) => Some(offer.length),
-            Body::Comes(length) => Some(length),
-            Body::Whole(_) | Body::Withdrawn => None,
+            UnexpectedBody::Rts(offer) => Some(offer.length),
+            UnexpectedBody::Arriving(length) => Some(length),
+            UnexpectedBody::Whole(_) | UnexpectedBody::Withdrawn => None,
         }
     }
 
@@ -144,7 +146,9 @@ impl Inbox {
     pub(super) fn came_so_far(&self, transfer: u32) -> usize {
         let whole = self.arriving.get(&transfer).map_or(0, |arriving| arriving.came);
         match self.half {
-            Some(Half::Transfer { transfer: of, came, .. }) if of == transfer => whole + came,
+            Some(PartialPacket::Transfer { transfer: of, came, .. }) if of == transfer => {
+                whole + came
+            }
             _ => whole,
         }
     }
@@ -161,7 +165,7 @@ impl Inbox {
     }
 
     /// Puts a message back to where it was before a receive took it.
-    pub(super) fn put_back(&mut self, origin: Origin, body: Body) {
+    pub(super) fn put_back(&mut self, origin: Origin, body: UnexpectedBody) {
         let Origin { header, number } = origin;
         let at = self.unexpected.partition_point(|message| message.number < number);
         self.unexpected.insert(at, Unexpected { header, body, number });
@@ -170,7 +174,7 @@ impl Inbox {
     /// Stores a message that has come whole after its receive was given up.
     pub(super) fn complete(&mut self, transfer: u32, bytes: Vec<u8>) {
         if let Some(at) = self.long(transfer) {
-            self.unexpected[at].body = Body::Whole(bytes);
+            self.unexpected[at].body = UnexpectedBody::Whole(bytes);
         }
     }
 
@@ -178,7 +182,7 @@ impl Inbox {
     pub(super) fn mark_withdrawn(&mut self, transfer: u32) -> bool {
         let Some(at) = self.long(transfer) else { return false };
         match self.unexpected[at].header.context % 2 {
-            0 => self.unexpected[at].body = Body::Withdrawn,
+            0 => self.unexpected[at].body = UnexpectedBody::Withdrawn,
             // Odd contexts are those of collectives, whose ranks are told by Kind::OutOfStep.
             _ => drop(self.unexpected.remove(at)),
         }
@@ -189,7 +193,7 @@ impl Inbox {
     fn long(&self, transfer: u32) -> Option<usize> {
         let is_it = |message: &Unexpected| {
             message.header.transfer == transfer
-                && matches!(message.body, Body::Offered(_) | Body::Comes(_))
+                && matches!(message.body, UnexpectedBody::Rts(_) | UnexpectedBody::Arriving(_))
         };
         self.unexpected.iter().position(is_it)
     }
@@ -197,14 +201,17 @@ impl Inbox {
     /// Forgets whole messages of collectives that are over, as `is_over` tells.
     pub(super) fn forget(&mut self, is_over: impl Fn(&Header) -> bool) {
         // Offers stay until the peer has taken them back.
-        self.unexpected
-            .retain(|message| !matches!(message.body, Body::Whole(_)) || !is_over(&message.header));
+        self.unexpected.retain(|message| {
+            !matches!(message.body, UnexpectedBody::Whole(_)) || !is_over(&message.header)
+        });
     }
 
     /// Drops what can never come now; returns the owners to be told, and memory of the engine that is free
     /// again.
     pub(super) fn fail(&mut self) -> (Vec<Owner>, Vec<BufferId>) {
-        self.unexpected.retain(|message| matches!(message.body, Body::Whole(_) | Body::Withdrawn));
+        self.unexpected.retain(|message| {
+            matches!(message.body, UnexpectedBody::Whole(_) | UnexpectedBody::Withdrawn)
+        });
         let fetches = std::mem::take(&mut self.fetches);
         let arriving = std::mem::take(&mut self.arriving);
         let kept = arriving.values().filter_map(|arriving| arriving.kept).collect();

@@ -1,12 +1,14 @@
 //! What becomes of packets that have come.
 
-use super::core::{Came, Core, Owner, Posted};
-use super::inbox::{Arriving, Body, Fetch, Half, Inbox, Origin, Unexpected};
+use super::core::{Matching, Owner, PostedReceive, Status};
+use super::inbox::{
+    ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
+};
 use super::out_of_step::OutOfStep;
-use super::outbox::{Offer, Outbox};
-use super::stretch::{Stretch, Target};
-use crate::transport::packet::{Header, Kind};
-use crate::transport::{Fill, Limits, Place, Sink};
+use super::outbox::{Outbox, Rts};
+use super::stretch::{LocalSlice, Target};
+use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Fill, Limits, RemoteBuf, Sink};
 use crate::types::error::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;
@@ -17,7 +19,7 @@ const FOLDED: usize = 64 << 10;
 
 /// Packets of one peer go through this.
 pub(crate) struct Incoming<'e> {
-    pub(crate) core: &'e mut Core,
+    pub(crate) core: &'e mut Matching,
     pub(crate) inbox: &'e mut Inbox,
     pub(crate) outbox: &'e mut Outbox,
     pub(crate) buffers: &'e BufferTable,
@@ -27,21 +29,21 @@ pub(crate) struct Incoming<'e> {
 
 impl Incoming<'_> {
     /// Gives a receive what has come before it was posted; `false` where nothing has.
-    pub(crate) fn posted(&mut self, posted: Posted) -> Result<bool, LinkError> {
+    pub(crate) fn posted(&mut self, posted: PostedReceive) -> Result<bool, LinkError> {
         let Some(message) = self.inbox.take(posted.context, posted.tag) else { return Ok(false) };
         let Unexpected { header, body, number } = message;
         let origin = Origin { header, number };
         match body {
-            Body::Whole(bytes) => self.deliver(&posted, &bytes),
-            Body::Offered(offer) => self.accept(&posted, origin, offer)?,
-            Body::Comes(_) => self.go_on_with(&posted, header.transfer),
-            Body::Withdrawn => self.core.ended(posted.owner, Err(self.withdrawn_by())),
+            UnexpectedBody::Whole(bytes) => self.deliver(&posted, &bytes),
+            UnexpectedBody::Rts(offer) => self.accept(&posted, origin, offer)?,
+            UnexpectedBody::Arriving(_) => self.go_on_with(&posted, header.transfer),
+            UnexpectedBody::Withdrawn => self.core.ended(posted.owner, Err(self.withdrawn_by())),
         }
         Ok(true)
     }
 
     /// Hands a message to a receive of which a part has come for one that was given up.
-    fn go_on_with(&mut self, posted: &Posted, transfer: u32) {
+    fn go_on_with(&mut self, posted: &PostedReceive, transfer: u32) {
         let came = self.inbox.came_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
         let Some(kept) = arriving.kept.take() else { return };
@@ -78,11 +80,11 @@ impl Incoming<'_> {
             let Some(fetch) = self.inbox.fetches.remove(at) else { break };
             let Fetch { origin, length, address, .. } = fetch;
             if is_message {
-                let offer = Offer { length: length as u64, address };
-                self.inbox.put_back(origin, Body::Offered(offer));
+                let offer = Rts { length: length as u64, address };
+                self.inbox.put_back(origin, UnexpectedBody::Rts(offer));
                 is_back = true;
             } else {
-                self.outbox.answer(Kind::Done, origin.header.transfer);
+                self.outbox.answer(PacketKind::Fin, origin.header.transfer);
             }
         }
         let mut comes = Vec::new();
@@ -92,7 +94,7 @@ impl Incoming<'_> {
                 with_device += 1;
                 continue;
             }
-            arriving.owner = Owner::GivenUp;
+            arriving.owner = Owner::Cancelled;
             if !is_message {
                 continue;
             }
@@ -111,12 +113,12 @@ impl Incoming<'_> {
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
         let length = arriving.length;
         let kept = self.buffers.allocate(length);
-        let target = Target { into: Stretch::all(kept, length), fold: None };
+        let target = Target { into: LocalSlice::all(kept, length), fold: None };
         let before = std::mem::replace(&mut arriving.target, target);
         let came = before.into.part(0, came);
         let _ = came.read(self.buffers, |bytes| target.put(self.buffers, 0, bytes));
         arriving.kept = Some(kept);
-        self.inbox.put_back(origin, Body::Comes(length as u64));
+        self.inbox.put_back(origin, UnexpectedBody::Arriving(length as u64));
         true
     }
 
@@ -131,7 +133,7 @@ impl Incoming<'_> {
                     self.inbox.mark_withdrawn(transfer);
                 }
                 None if arriving.goes_back => {
-                    self.inbox.put_back(arriving.origin, Body::Withdrawn);
+                    self.inbox.put_back(arriving.origin, UnexpectedBody::Withdrawn);
                 }
                 None => self.core.ended(arriving.owner, Err(self.withdrawn_by())),
             }
@@ -144,30 +146,35 @@ impl Incoming<'_> {
         };
         // Otherwise it was answered before the peer gave it up.
         if ended {
-            self.outbox.answer(Kind::Done, transfer);
+            self.outbox.answer(PacketKind::Fin, transfer);
         }
     }
 
     #[inline]
-    fn deliver(&mut self, posted: &Posted, bytes: &[u8]) {
+    fn deliver(&mut self, posted: &PostedReceive, bytes: &[u8]) {
         let how = match self.core.misfit(self.peer, bytes.len() as u64, posted) {
             Some(cause) => Err(cause),
             None => {
                 // Memory that was taken back belongs to a request that nobody waits for.
                 let _ = posted.target.put(self.buffers, 0, bytes);
-                Ok(Came { from: self.peer, length: bytes.len() })
+                Ok(Status { from: self.peer, length: bytes.len() })
             }
         };
         self.core.ended(posted.owner, how);
     }
 
     /// Decides how a long message comes.
-    fn accept(&mut self, posted: &Posted, origin: Origin, offer: Offer) -> Result<(), LinkError> {
+    fn accept(
+        &mut self,
+        posted: &PostedReceive,
+        origin: Origin,
+        offer: Rts,
+    ) -> Result<(), LinkError> {
         let (target, owner) = (posted.target, posted.owner);
         let transfer = origin.header.transfer;
         if let Some(cause) = self.core.misfit(self.peer, offer.length, posted) {
             self.core.ended(owner, Err(cause));
-            self.outbox.answer(Kind::Done, transfer);
+            self.outbox.answer(PacketKind::Fin, transfer);
             return Ok(());
         }
         // No longer than the memory for it.
@@ -184,15 +191,28 @@ impl Incoming<'_> {
 
     /// Asks for a long message to be sent, or to be written to `place`. It is sent whole, also where a
     /// part of it was fetched.
-    pub(crate) fn grant(&mut self, fetch: &Fetch, place: Option<Place>) -> Result<(), LinkError> {
+    pub(crate) fn grant(
+        &mut self,
+        fetch: &Fetch,
+        place: Option<RemoteBuf>,
+    ) -> Result<(), LinkError> {
         let Fetch { origin, length, target, owner, fetched, .. } = *fetch;
         let folded = if target.fold.is_some() { fetched } else { 0 };
         let (is_exposed, transfer) = (place.is_some(), origin.header.transfer);
         let (came, kept, goes_back) = (0, None, false);
-        let arriving =
-            Arriving { origin, target, owner, length, came, folded, is_exposed, kept, goes_back };
+        let arriving = ArrivingMessage {
+            origin,
+            target,
+            owner,
+            length,
+            came,
+            folded,
+            is_exposed,
+            kept,
+            goes_back,
+        };
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
-            return Err(LinkError::OutOfTurn("it offers two messages by one number"));
+            return Err(LinkError::Protocol("it offers two messages by one number"));
         }
         self.outbox.grant(transfer, place);
         Ok(())
@@ -205,7 +225,7 @@ impl Incoming<'_> {
         if arriving.came < arriving.length {
             return;
         }
-        let Arriving { origin, owner, length, target, kept, goes_back, .. } = *arriving;
+        let ArrivingMessage { origin, owner, length, target, kept, goes_back, .. } = *arriving;
         self.inbox.arriving.remove(&transfer);
         let bytes = || target.into.read(self.buffers, <[u8]>::to_vec).unwrap_or_default();
         if let Some(kept) = kept {
@@ -216,29 +236,29 @@ impl Incoming<'_> {
             let Header { context, tag, .. } = origin.header;
             match self.core.take(self.peer, context, tag) {
                 Some(posted) => self.deliver(&posted, &bytes()),
-                None => self.inbox.put_back(origin, Body::Whole(bytes())),
+                None => self.inbox.put_back(origin, UnexpectedBody::Whole(bytes())),
             }
         } else {
-            self.core.ended(owner, Ok(Came { from: self.peer, length }));
+            self.core.ended(owner, Ok(Status { from: self.peer, length }));
         }
     }
 
     /// A long message is where its sender was told to write it.
     fn written_here(&mut self, transfer: u32) -> Result<(), LinkError> {
         match self.inbox.arriving.get(&transfer) {
-            Some(Arriving { is_exposed: true, came: 0, length, target, .. }) => {
+            Some(ArrivingMessage { is_exposed: true, came: 0, length, target, .. }) => {
                 let (length, into) = (*length, target.into.part(0, *length));
                 self.buffers.conceal(into.buffer, &into.range());
                 self.advance(transfer, length);
                 Ok(())
             }
-            _ => Err(LinkError::OutOfTurn("it has written what nobody asked for")),
+            _ => Err(LinkError::Protocol("it has written what nobody asked for")),
         }
     }
 
     /// Where the next bytes of a long message go, and from where on they are wanted.
     fn arriving(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
-        let unwanted = LinkError::OutOfTurn("it sends what nobody asked for");
+        let unwanted = LinkError::Protocol("it sends what nobody asked for");
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
         // A peer whose device cannot be told of its own memory sends, and writes nothing. It still counts
         // as exposed: a receive that is given up has its memory waited for in any case.
@@ -247,36 +267,36 @@ impl Incoming<'_> {
             self.buffers.conceal(into.buffer, &into.range());
         }
         if header.length as usize > arriving.length - arriving.came {
-            return Err(LinkError::OutOfTurn("it sends more than it offered"));
+            return Err(LinkError::Protocol("it sends more than it offered"));
         }
         Ok((arriving.target, arriving.came, arriving.folded))
     }
 
     /// Decides where a packet goes whose first bytes are there.
-    fn begin(&mut self, header: Header) -> Result<Half, LinkError> {
+    fn begin(&mut self, header: Header) -> Result<PartialPacket, LinkError> {
         Ok(match header.kind {
-            Kind::Data => {
+            PacketKind::Data => {
                 let (_, start, _) = self.arriving(header)?;
-                Half::Transfer { transfer: header.transfer, start, came: 0 }
+                PartialPacket::Transfer { transfer: header.transfer, start, came: 0 }
             }
             // A message that fits no receive yet may fit one when it is whole.
-            _ => Half::Kept(Vec::new()),
+            _ => PartialPacket::Kept(Vec::new()),
         })
     }
 
     fn end(&mut self, header: Header) -> Result<(), LinkError> {
         match self.inbox.half.take() {
-            Some(Half::Transfer { .. }) => {
+            Some(PartialPacket::Transfer { .. }) => {
                 self.advance(header.transfer, header.length as usize);
                 Ok(())
             }
-            Some(Half::Kept(bytes)) => self.packet(header, &bytes),
+            Some(PartialPacket::Kept(bytes)) => self.packet(header, &bytes),
             None => Ok(()),
         }
     }
 
     /// Keeps a message until a receive for it is posted.
-    fn keep(&mut self, header: Header, body: Body) {
+    fn keep(&mut self, header: Header, body: UnexpectedBody) {
         let number = self.core.arrival();
         self.inbox.unexpected.push_back(Unexpected { header, body, number });
     }
@@ -293,40 +313,40 @@ impl Sink for Incoming<'_> {
     #[inline]
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
         match header.kind {
-            Kind::Eager => match self.core.take(self.peer, header.context, header.tag) {
+            PacketKind::Eager => match self.core.take(self.peer, header.context, header.tag) {
                 Some(posted) => self.deliver(&posted, payload),
                 None if self.core.is_out_of_step(header.context, header.tag) => {}
-                None => self.keep(header, Body::Whole(payload.to_vec())),
+                None => self.keep(header, UnexpectedBody::Whole(payload.to_vec())),
             },
-            Kind::Data => {
+            PacketKind::Data => {
                 let (target, came, folded) = self.arriving(header)?;
                 let _ = target.put_from(folded, self.buffers, came, payload);
                 self.advance(header.transfer, payload.len());
             }
-            Kind::Offer => {
-                let offer = Offer::decode(payload)?;
+            PacketKind::Rts => {
+                let offer = Rts::decode(payload)?;
                 match self.core.take(self.peer, header.context, header.tag) {
                     Some(posted) => {
                         let origin = Origin { header, number: self.core.arrival() };
                         self.accept(&posted, origin, offer)?;
                     }
-                    None => self.keep(header, Body::Offered(offer)),
+                    None => self.keep(header, UnexpectedBody::Rts(offer)),
                 }
             }
-            Kind::Grant => self.outbox.granted(header.transfer, Place::decode(payload)?)?,
-            Kind::Written => self.written_here(header.transfer)?,
-            Kind::Done => {
+            PacketKind::Cts => self.outbox.granted(header.transfer, RemoteBuf::decode(payload)?)?,
+            PacketKind::Written => self.written_here(header.transfer)?,
+            PacketKind::Fin => {
                 if let Some((owner, length)) = self.outbox.done(header.transfer)? {
-                    self.core.ended(owner, Ok(Came { from: self.peer, length }));
+                    self.core.ended(owner, Ok(Status { from: self.peer, length }));
                 }
             }
-            Kind::Bye => {
+            PacketKind::Bye => {
                 self.inbox.has_left = true;
                 self.inbox.has_lost = (header.transfer as usize).checked_sub(1);
                 self.inbox.has_word = true;
             }
-            Kind::Withdrawn => self.withdrawn(header.transfer),
-            Kind::OutOfStep => {
+            PacketKind::Withdrawn => self.withdrawn(header.transfer),
+            PacketKind::OutOfStep => {
                 self.core.heard.push(OutOfStep::decode(header, payload)?);
                 self.inbox.has_word = true;
             }
@@ -346,19 +366,21 @@ impl Sink for Incoming<'_> {
         }
         // The receive may be another one than when the packet began.
         let target = match &self.inbox.half {
-            Some(Half::Transfer { transfer, .. }) => {
+            Some(PartialPacket::Transfer { transfer, .. }) => {
                 let arriving = self.inbox.arriving.get(transfer);
                 arriving.map(|arriving| (arriving.target, arriving.folded))
             }
             _ => None,
         };
         let filled = match (&mut self.inbox.half, target) {
-            (Some(Half::Transfer { start, .. }), Some((target, _))) if target.fold.is_none() => {
+            (Some(PartialPacket::Transfer { start, .. }), Some((target, _)))
+                if target.fold.is_none() =>
+            {
                 let into = target.into.part(*start + offset, length - offset);
                 let filled = into.write(self.buffers, |memory| fill(memory));
                 filled.unwrap_or_else(|| to_nowhere(length - offset, fill))
             }
-            (Some(Half::Transfer { start, .. }), Some(target)) => {
+            (Some(PartialPacket::Transfer { start, .. }), Some(target)) => {
                 let start = *start;
                 let room = (length - offset).min(FOLDED - self.inbox.scratch.len());
                 let filled = append(&mut self.inbox.scratch, room, fill);
@@ -369,12 +391,12 @@ impl Sink for Incoming<'_> {
                 }
                 filled
             }
-            (Some(Half::Transfer { .. }), None) => to_nowhere(length - offset, fill),
-            (Some(Half::Kept(bytes)), _) => append(bytes, length - offset, fill),
+            (Some(PartialPacket::Transfer { .. }), None) => to_nowhere(length - offset, fill),
+            (Some(PartialPacket::Kept(bytes)), _) => append(bytes, length - offset, fill),
             (None, _) => Ok(0),
         };
         let filled = filled.map_err(|source| LinkError::System { operation: "receive", source })?;
-        if let Some(Half::Transfer { came, .. }) = &mut self.inbox.half {
+        if let Some(PartialPacket::Transfer { came, .. }) = &mut self.inbox.half {
             *came = offset + filled;
         }
         if offset + filled == length {
@@ -384,9 +406,9 @@ impl Sink for Incoming<'_> {
     }
 
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
-        let unknown = LinkError::OutOfTurn("a message was written that was not wanted");
+        let unknown = LinkError::Protocol("a message was written that was not wanted");
         let (owner, length) = self.outbox.written(transfer).ok_or(unknown)?;
-        self.core.ended(owner, Ok(Came { from: self.peer, length }));
+        self.core.ended(owner, Ok(Status { from: self.peer, length }));
         Ok(())
     }
 

@@ -14,12 +14,12 @@ pub(crate) mod stretch;
 mod threads;
 mod verdict;
 
-pub(crate) use self::core::{Came, Owner, Request};
-pub(crate) use slab::Key;
+pub(crate) use self::core::{Owner, RequestState, Status};
+pub(crate) use slab::SlabKey;
 
-use self::core::{Core, Posted};
+use self::core::{Matching, PostedReceive};
 use crate::progress::station::Idle;
-use crate::transport::packet::{Header, Kind};
+use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Armed, Exposure, Limits, Link};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use inbox::{Fetch, Inbox};
@@ -28,7 +28,7 @@ use outbox::Outbox;
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 use std::time::Duration;
-use stretch::{Stretch, Target};
+use stretch::{LocalSlice, Target};
 use threads::Threads;
 
 /// Links whose looking costs a system call are looked at only so often when nothing is waited for
@@ -42,7 +42,7 @@ const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
 
 /// To or from whom a message is, and which it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
+pub(crate) struct Envelope {
     /// A rank of the job.
     pub(crate) peer: usize,
     pub(crate) context: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Engine {
     lost: Option<usize>,
     /// The agent has said why everything fails.
     is_judged: bool,
-    pub(crate) core: Core,
+    pub(crate) core: Matching,
     sent: Vec<(Owner, usize)>,
     /// What is fetched to be reduced.
     scratch: Vec<u8>,
@@ -113,7 +113,7 @@ impl Engine {
             me,
             lost: None,
             is_judged: false,
-            core: Core::new(names),
+            core: Matching::new(names),
             sent: Vec::new(),
             scratch: Vec::new(),
             rounds: 0,
@@ -139,21 +139,21 @@ impl Engine {
     }
 
     /// A request that waits for its end.
-    pub(crate) fn request(&mut self, operation: Operation) -> Key {
+    pub(crate) fn request(&mut self, operation: Operation) -> SlabKey {
         let ended = self.core.fault.clone().map(Err);
-        self.core.requests.insert(Request { operation, ended, collective: None })
+        self.core.requests.insert(RequestState { operation, ended, collective: None })
     }
 
     /// Whether a request has ended, and then how; it is forgotten with that.
     #[inline]
-    pub(crate) fn take(&mut self, key: Key) -> Option<Result<Came, Cause>> {
+    pub(crate) fn take(&mut self, key: SlabKey) -> Option<Result<Status, Cause>> {
         let ended = self.core.requests.get_mut(key)?.ended.take()?;
         self.core.requests.remove(key);
         Some(ended)
     }
 
     /// What a request does.
-    pub(crate) fn operation(&mut self, key: Key) -> Option<Operation> {
+    pub(crate) fn operation(&mut self, key: SlabKey) -> Option<Operation> {
         self.core.requests.get_mut(key).map(|request| request.operation)
     }
 
@@ -172,7 +172,13 @@ impl Engine {
 
     /// Sends a message, or queues it.
     #[inline]
-    pub(crate) fn send(&mut self, to: Message, from: Stretch, owner: Owner, buffers: &BufferTable) {
+    pub(crate) fn send(
+        &mut self,
+        to: Envelope,
+        from: LocalSlice,
+        owner: Owner,
+        buffers: &BufferTable,
+    ) {
         if self.is_hindered(to.peer) {
             let cause = self.obstacle(to.peer);
             return self.core.ended(owner, Err(cause));
@@ -182,12 +188,12 @@ impl Engine {
         let (context, tag) = (to.context, to.tag);
         if length <= peer.limits.eager {
             let length = length as u32;
-            let header = Header { kind: Kind::Eager, context, tag, transfer: 0, length };
+            let header = Header { kind: PacketKind::Eager, context, tag, transfer: 0, length };
             peer.outbox.message(header, from, owner);
         } else {
             let offered = from.read(buffers, |bytes| peer.link.offer(bytes));
             let address = offered.flatten().unwrap_or(0);
-            let header = Header { kind: Kind::Offer, context, tag, transfer: 0, length: 0 };
+            let header = Header { kind: PacketKind::Rts, context, tag, transfer: 0, length: 0 };
             peer.outbox.offer(header, from, address, owner);
         }
         self.pump(to.peer, buffers);
@@ -197,13 +203,13 @@ impl Engine {
     #[inline]
     pub(crate) fn receive(
         &mut self,
-        from: Message,
+        from: Envelope,
         target: Target,
         owner: Owner,
         buffers: &BufferTable,
     ) {
-        let Message { peer, context, tag } = from;
-        let posted = Posted { from: Some(peer), context, tag, target, owner };
+        let Envelope { peer, context, tag } = from;
+        let posted = PostedReceive { from: Some(peer), context, tag, target, owner };
         if self.find(peer, posted, buffers) {
             return;
         }
@@ -222,7 +228,7 @@ impl Engine {
         (target, owner): (Target, Owner),
         buffers: &BufferTable,
     ) {
-        let posted = Posted { from: None, context, tag, target, owner };
+        let posted = PostedReceive { from: None, context, tag, target, owner };
         // By arrival, so that no rank waits until all before it have nothing more to say.
         let came = |peer: &usize| Some((self.peers[*peer].inbox.came(context, tag)?, *peer));
         let first = ranks.iter().filter_map(came).min();
@@ -237,7 +243,7 @@ impl Engine {
     }
 
     /// Whether the message is there already.
-    fn find(&mut self, peer: usize, posted: Posted, buffers: &BufferTable) -> bool {
+    fn find(&mut self, peer: usize, posted: PostedReceive, buffers: &BufferTable) -> bool {
         let found = self.incoming(peer, buffers).0.posted(posted);
         match found {
             Ok(found) => {
@@ -272,7 +278,7 @@ impl Engine {
         let peer = &mut self.peers[at];
         let went = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
         while let Some((owner, length)) = self.sent.pop() {
-            self.core.ended(owner, Ok(Came { from: at, length }));
+            self.core.ended(owner, Ok(Status { from: at, length }));
         }
         self.has_queued(at);
         went.unwrap_or_else(|error| {
@@ -372,7 +378,7 @@ impl Engine {
     /// Whether somebody waits for something from this peer.
     fn expects(&self, at: usize) -> bool {
         let peer = &self.peers[at];
-        let is_posted = |posted: &Posted| posted.from.is_none_or(|from| from == at);
+        let is_posted = |posted: &PostedReceive| posted.from.is_none_or(|from| from == at);
         peer.outbox.awaits_answer()
             || peer.inbox.awaits_data()
             || self.core.posted.iter().any(is_posted)
@@ -385,8 +391,8 @@ impl Engine {
                 let into = fetch.target.into.part(0, fetch.length).piece(buffers);
                 let place = match self.peers[at].link.expose(into) {
                     Exposure::At(place) => Some(place),
-                    Exposure::Unable => None,
-                    Exposure::Later => {
+                    Exposure::Refused => None,
+                    Exposure::Pending => {
                         return self.peers[at].inbox.fetches.push_front(fetch);
                     }
                 };
@@ -398,8 +404,8 @@ impl Engine {
             }
             match self.fetch_one(at, &mut fetch, buffers) {
                 Ok(Fetched::All) => {
-                    self.peers[at].outbox.answer(Kind::Done, fetch.origin.header.transfer);
-                    self.core.ended(fetch.owner, Ok(Came { from: at, length: fetch.length }));
+                    self.peers[at].outbox.answer(PacketKind::Fin, fetch.origin.header.transfer);
+                    self.core.ended(fetch.owner, Ok(Status { from: at, length: fetch.length }));
                     self.pump(at, buffers);
                 }
                 Ok(Fetched::Forbidden) => match self.incoming(at, buffers).0.grant(&fetch, None) {
@@ -463,14 +469,14 @@ impl Engine {
         self.peers[at].is_gone = true;
         let peer = &mut self.peers[at];
         if let Some(rank) = peer.inbox.has_lost.filter(|rank| *rank < self.core.names.len()) {
-            let why = Arc::new(LinkError::Hearsay(at));
+            let why = Arc::new(LinkError::ReportedLost(at));
             let cause = Cause::Lost { peer: self.core.names[rank].clone(), why };
             self.lost.get_or_insert(rank);
             return self.fail_all(&cause);
         }
         let cause = Cause::Left(self.core.names[at].clone());
         for (owner, length) in peer.outbox.all_written() {
-            self.core.ended(owner, Ok(Came { from: at, length }));
+            self.core.ended(owner, Ok(Status { from: at, length }));
         }
         let (mut owners, kept) = peer.inbox.fail();
         kept.into_iter().for_each(|buffer| buffers.free(buffer));
@@ -504,7 +510,7 @@ impl Engine {
     pub(crate) fn tell(&mut self, region: BufferId, buffers: &BufferTable) {
         let length = buffers.length(region).unwrap_or(0);
         for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
-            peer.link.tell(Stretch::all(region, length).piece(buffers));
+            peer.link.tell(LocalSlice::all(region, length).piece(buffers));
         }
     }
 
@@ -517,7 +523,7 @@ impl Engine {
     }
 
     /// Who has not answered what a request waits for.
-    pub(crate) fn missing(&mut self, key: Key) -> Vec<PeerName> {
+    pub(crate) fn missing(&mut self, key: SlabKey) -> Vec<PeerName> {
         let collective = self.core.requests.get_mut(key).and_then(|request| request.collective);
         let owner = collective.map_or(Owner::Request(key), Owner::Collective);
         let posted = self.core.posted.iter().filter(|posted| posted.owner == owner);
@@ -559,8 +565,8 @@ impl Engine {
                     *is_watched = true;
                     idle.watch(at, watched)
                 }
-                Ok(Armed::Quiet) => Ok(()),
-                Ok(Armed::Awake) => return false,
+                Ok(Armed::NoFd) => Ok(()),
+                Ok(Armed::Ready) => return false,
                 Err(error) => Err(error),
             };
             if let Err(error) = watched {

@@ -5,13 +5,13 @@
 //! communicator, since they would wait for each other in vain from there on: they are told, and fail
 //! all its collectives from that one on.
 
-use super::collective::Plan;
-use super::core::{Core, Owner};
+use super::collective::CollectiveArgs;
+use super::core::{Matching, Owner};
 use super::outbox::{pair, words};
-use super::slab::Key;
+use super::slab::SlabKey;
 use super::{Engine, Peer};
-use crate::collectives::kind::Kind as Named;
-use crate::transport::packet::{Header, Kind};
+use crate::collectives::kind::CollectiveKind;
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::{Cause, LinkError, Operation};
 use rlaunch_lock::BufferTable;
 
@@ -23,7 +23,7 @@ pub(crate) struct OutOfStep {
     pub(crate) number: u32,
     /// The rank of the job that has given it up.
     pub(crate) by: usize,
-    /// The collective's number of [`Named::NAMES`].
+    /// The collective's number of [`CollectiveKind::NAMES`].
     pub(crate) collective: u8,
     /// The rank that had left, where that was the reason.
     pub(crate) left: Option<usize>,
@@ -45,7 +45,7 @@ impl OutOfStep {
     pub(super) fn encode(self) -> (Header, [u8; 16]) {
         let left = self.left.map_or(0, |rank| rank as u64 + 1);
         let payload = pair(self.by as u64, left << COLLECTIVE | u64::from(self.collective));
-        let (kind, context, tag) = (Kind::OutOfStep, self.context, self.number);
+        let (kind, context, tag) = (PacketKind::OutOfStep, self.context, self.number);
         (Header { kind, context, tag, transfer: 0, length: payload.len() as u32 }, payload)
     }
 }
@@ -55,7 +55,7 @@ fn is_from(first: u32, number: u32) -> bool {
     number.wrapping_sub(first).cast_signed() >= 0
 }
 
-impl Core {
+impl Matching {
     /// Returns what is known of this collective of a communicator.
     pub(super) fn news_of(&self, context: u32, number: u32) -> Option<OutOfStep> {
         let known = self.out_of_step.get(&context)?;
@@ -83,11 +83,11 @@ impl Core {
         if let Some(left) = known.left.and_then(name) {
             return Cause::Left(left);
         }
-        let collective = Named::NAMES.get(usize::from(known.collective));
+        let collective = CollectiveKind::NAMES.get(usize::from(known.collective));
         let collective = collective.copied().unwrap_or("a collective");
         match name(known.by) {
             Some(by) => Cause::OutOfStep { by, collective },
-            None => Cause::GivenUp,
+            None => Cause::Cancelled,
         }
     }
 
@@ -104,7 +104,7 @@ impl Core {
 
 /// A collective that is given up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GivenUp<'a> {
+pub(crate) struct CancelledCollective<'a> {
     pub(crate) context: u32,
     pub(crate) number: u32,
     pub(crate) operation: Operation,
@@ -118,7 +118,7 @@ impl Engine {
     /// there is any: see [`Engine::is_with_device`].
     pub(crate) fn withdraw(
         &mut self,
-        key: Key,
+        key: SlabKey,
         cause: &Cause,
         buffers: &BufferTable,
     ) -> Option<Owner> {
@@ -149,21 +149,22 @@ impl Engine {
         for at in 0..self.peers.len() {
             let Peer { outbox, inbox, .. } = &self.peers[at];
             if outbox.is_with_device(owner) || inbox.is_with_device(owner) {
-                self.lose(at, LinkError::HalfSent);
+                self.lose(at, LinkError::PartlySent);
             }
         }
     }
 
     /// Tells all ranks of a communicator that this one has given up a collective.
     #[cold]
-    pub(crate) fn give_up(&mut self, given_up: GivenUp<'_>, buffers: &BufferTable) {
-        let GivenUp { context, number, operation, ranks, cause } = given_up;
+    pub(crate) fn give_up(&mut self, given_up: CancelledCollective<'_>, buffers: &BufferTable) {
+        let CancelledCollective { context, number, operation, ranks, cause } = given_up;
         // After a fault peers are told nothing but goodbye.
         if self.core.fault.is_some() {
             return;
         }
         let is_it = |name: &&str| matches!(operation, Operation::Collective(of) if of == *name);
-        let collective = Named::NAMES.iter().position(is_it).unwrap_or(Named::NAMES.len());
+        let collective =
+            CollectiveKind::NAMES.iter().position(is_it).unwrap_or(CollectiveKind::NAMES.len());
         let left = match cause {
             Cause::Left(peer) => Some(peer.rank as usize),
             _ => None,
@@ -197,7 +198,8 @@ impl Engine {
     fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
         let Some(cause) = self.core.out_of_step(context, number) else { return };
         for key in self.core.collectives.keys() {
-            let is_it = |plan: &Plan| plan.context == context && is_from(number, plan.tag);
+            let is_it =
+                |plan: &CollectiveArgs| plan.context == context && is_from(number, plan.tag);
             self.fail_collective(key, &cause, is_it, buffers);
         }
         let core = &self.core;

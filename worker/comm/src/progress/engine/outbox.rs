@@ -6,48 +6,48 @@
 
 use super::core::Owner;
 use super::out_of_step::OutOfStep;
-use super::stretch::Stretch;
-use crate::transport::packet::{Header, Kind};
-use crate::transport::{Link, Place, Wrote};
+use super::stretch::LocalSlice;
+use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Link, RemoteBuf, WriteOutcome};
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What goes along with [`Kind::Offer`]: the message's length, and where it may be fetched from, 0
+/// What goes along with [`PacketKind::Rts`]: the message's length, and where it may be fetched from, 0
 /// where it may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
+pub(crate) struct Rts {
     pub(crate) length: u64,
     pub(crate) address: u64,
 }
 
-impl Offer {
+impl Rts {
     const SIZE: usize = 16;
 
-    fn encode(self) -> [u8; Offer::SIZE] {
+    fn encode(self) -> [u8; Rts::SIZE] {
         pair(self.length, self.address)
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Offer, LinkError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Rts, LinkError> {
         let [length, address] = words(bytes, "an offer that is none")?;
-        Ok(Offer { length, address })
+        Ok(Rts { length, address })
     }
 }
 
-impl Place {
+impl RemoteBuf {
     const SIZE: usize = 16;
 
-    fn encode(self) -> [u8; Place::SIZE] {
+    fn encode(self) -> [u8; RemoteBuf::SIZE] {
         pair(self.address, self.key)
     }
 
-    /// What goes along with [`Kind::Grant`]: nothing where the bytes are to be sent.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Place>, LinkError> {
+    /// What goes along with [`PacketKind::Cts`]: nothing where the bytes are to be sent.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<RemoteBuf>, LinkError> {
         if bytes.is_empty() {
             return Ok(None);
         }
         let [address, key] = words(bytes, "it wants a message and does not say where")?;
-        Ok(Some(Place { address, key }))
+        Ok(Some(RemoteBuf { address, key }))
     }
 }
 
@@ -60,20 +60,20 @@ pub(super) fn pair(first: u64, second: u64) -> [u8; 16] {
 
 pub(super) fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkError> {
     let ([first, second], []) = bytes.as_chunks::<8>() else {
-        return Err(LinkError::OutOfTurn(what));
+        return Err(LinkError::Protocol(what));
     };
     Ok([u64::from_le_bytes(*first), u64::from_le_bytes(*second)])
 }
 
 /// A packet that waits.
 #[derive(Debug)]
-enum Queued {
+enum QueuedPacket {
     /// A whole message from its owner's memory.
-    Message { header: Header, from: Stretch, owner: Owner },
+    Message { header: Header, from: LocalSlice, owner: Owner },
     /// A whole message of nobody's any more.
     Copy { header: Header, bytes: Box<[u8]> },
     /// An offer.
-    Offer { header: Header, offer: Offer },
+    Rts { header: Header, offer: Rts },
     /// Two words: a grant that says where to write, or news of a collective.
     Words { header: Header, words: [u8; 16] },
     /// Nothing but a header.
@@ -83,22 +83,22 @@ enum Queued {
 /// A long message.
 #[derive(Debug)]
 struct Transfer {
-    from: Stretch,
+    from: LocalSlice,
     owner: Owner,
     /// Where it was offered to be fetched from.
     address: u64,
     sent: usize,
     /// Where it may be written to.
-    place: Option<Place>,
+    place: Option<RemoteBuf>,
     /// The link has all of it, and says when its memory may change.
     is_written: bool,
 }
 
 impl Transfer {
     /// The next packet of this transfer, and where its payload is.
-    fn packet(&self, id: u32, longest: usize) -> (Header, Stretch) {
+    fn packet(&self, id: u32, longest: usize) -> (Header, LocalSlice) {
         let length = (self.from.length - self.sent).min(longest);
-        (about(Kind::Data, id, length), self.from.part(self.sent, length))
+        (about(PacketKind::Data, id, length), self.from.part(self.sent, length))
     }
 
     /// Whether a device reads the message from its owner's memory.
@@ -110,7 +110,7 @@ impl Transfer {
 /// Packets for one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedPacket>,
     /// Whether the first of the queue is half sent.
     is_begun: bool,
     /// Messages that were offered.
@@ -134,42 +134,42 @@ impl Outbox {
         !self.transfers.is_empty()
     }
 
-    pub(crate) fn message(&mut self, header: Header, from: Stretch, owner: Owner) {
-        self.queue.push_back(Queued::Message { header, from, owner });
+    pub(crate) fn message(&mut self, header: Header, from: LocalSlice, owner: Owner) {
+        self.queue.push_back(QueuedPacket::Message { header, from, owner });
     }
 
     /// A copy of a message, whose first bytes are sent perhaps.
     pub(crate) fn copy(&mut self, header: Header, bytes: &[u8], is_begun: bool) {
         self.is_begun |= is_begun;
-        self.queue.push_back(Queued::Copy { header, bytes: bytes.into() });
+        self.queue.push_back(QueuedPacket::Copy { header, bytes: bytes.into() });
     }
 
     /// Offers a long message.
-    pub(crate) fn offer(&mut self, header: Header, from: Stretch, address: u64, owner: Owner) {
+    pub(crate) fn offer(&mut self, header: Header, from: LocalSlice, address: u64, owner: Owner) {
         self.last = self.last.wrapping_add(1).max(1);
-        let offer = Offer { length: from.length as u64, address };
+        let offer = Rts { length: from.length as u64, address };
         let transfer = Transfer { from, owner, address, sent: 0, place: None, is_written: false };
         self.transfers.insert(self.last, transfer);
-        let header = Header { transfer: self.last, length: Offer::SIZE as u32, ..header };
-        self.queue.push_back(Queued::Offer { header, offer });
+        let header = Header { transfer: self.last, length: Rts::SIZE as u32, ..header };
+        self.queue.push_back(QueuedPacket::Rts { header, offer });
     }
 
     /// Tells the peer about a collective.
     pub(crate) fn tell(&mut self, news: OutOfStep) {
         let (header, words) = news.encode();
-        self.queue.push_back(Queued::Words { header, words });
+        self.queue.push_back(QueuedPacket::Words { header, words });
     }
 
     /// Answers an offer of the peer.
-    pub(crate) fn answer(&mut self, kind: Kind, transfer: u32) {
-        self.queue.push_back(Queued::Bare(about(kind, transfer, 0)));
+    pub(crate) fn answer(&mut self, kind: PacketKind, transfer: u32) {
+        self.queue.push_back(QueuedPacket::Bare(about(kind, transfer, 0)));
     }
 
     /// Wants a message of the peer, to be written to `place` if there is one.
-    pub(crate) fn grant(&mut self, transfer: u32, place: Option<Place>) {
-        let Some(place) = place else { return self.answer(Kind::Grant, transfer) };
-        let header = about(Kind::Grant, transfer, Place::SIZE);
-        self.queue.push_back(Queued::Words { header, words: place.encode() });
+    pub(crate) fn grant(&mut self, transfer: u32, place: Option<RemoteBuf>) {
+        let Some(place) = place else { return self.answer(PacketKind::Cts, transfer) };
+        let header = about(PacketKind::Cts, transfer, RemoteBuf::SIZE);
+        self.queue.push_back(QueuedPacket::Words { header, words: place.encode() });
     }
 
     /// Says goodbye, and whom this rank has lost, if that is why it leaves; then nothing else is
@@ -182,18 +182,22 @@ impl Outbox {
                 self.streams.clear();
             }
         }
-        self.answer(Kind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
+        self.answer(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
     }
 
     /// The peer wants a message.
-    pub(crate) fn granted(&mut self, transfer: u32, place: Option<Place>) -> Result<(), LinkError> {
+    pub(crate) fn granted(
+        &mut self,
+        transfer: u32,
+        place: Option<RemoteBuf>,
+    ) -> Result<(), LinkError> {
         if self.withdrawn.contains(&transfer) {
             return Ok(());
         }
-        let unknown = LinkError::OutOfTurn("it wants what was not offered");
+        let unknown = LinkError::Protocol("it wants what was not offered");
         let wanted = self.transfers.get_mut(&transfer).ok_or(unknown)?;
         if wanted.place.is_some() || self.streams.contains(&transfer) {
-            return Err(LinkError::OutOfTurn("it wants a message twice"));
+            return Err(LinkError::Protocol("it wants a message twice"));
         }
         wanted.place = place;
         self.streams.push_back(transfer);
@@ -219,9 +223,9 @@ impl Outbox {
             return Ok(None);
         }
         if self.streams.contains(&transfer) {
-            return Err(LinkError::OutOfTurn("it has what it wants to be sent"));
+            return Err(LinkError::Protocol("it has what it wants to be sent"));
         }
-        let unknown = LinkError::OutOfTurn("it has what was not offered");
+        let unknown = LinkError::Protocol("it has what was not offered");
         let ended = self.transfers.remove(&transfer).ok_or(unknown)?;
         Ok(Some((ended.owner, ended.from.length)))
     }
@@ -244,7 +248,9 @@ impl Outbox {
             } else if let Some(first) = self.queue.front() {
                 let went = send(first, link, buffers)?;
                 self.is_begun = !went;
-                if went && let Some(Queued::Message { from, owner, .. }) = self.queue.pop_front() {
+                if went
+                    && let Some(QueuedPacket::Message { from, owner, .. }) = self.queue.pop_front()
+                {
                     sent.push((owner, from.length));
                 }
                 went
@@ -268,24 +274,24 @@ impl Outbox {
         let Some(transfer) = self.transfers.get_mut(&id) else { return Ok(false) };
         if let Some(place) = transfer.place {
             match link.write(transfer.from.piece(buffers), place, id)? {
-                Wrote::All => {
+                WriteOutcome::Posted => {
                     transfer.is_written = true;
                     self.begun = None;
                     self.streams.pop_front();
-                    self.answer(Kind::Written, id);
+                    self.answer(PacketKind::Written, id);
                     return Ok(true);
                 }
-                Wrote::NoRoom => {
+                WriteOutcome::NoRoom => {
                     self.begun = Some(id);
                     return Ok(false);
                 }
-                Wrote::Unable => transfer.place = None,
+                WriteOutcome::Refused => transfer.place = None,
             }
         }
         let (header, part) = transfer.packet(id, link.limits().packet);
         let length = part.length;
         let went = part.read(buffers, |bytes| link.send(header, bytes));
-        if !went.ok_or(LinkError::HalfSent)?? {
+        if !went.ok_or(LinkError::PartlySent)?? {
             self.begun = Some(id);
             return Ok(false);
         }
@@ -315,15 +321,16 @@ impl Outbox {
         for id in theirs {
             with_device += usize::from(!self.withdraw_offer(id, link, buffers)?);
         }
-        if let Some(Queued::Message { header, from, owner: of }) = self.queue.front()
+        if let Some(QueuedPacket::Message { header, from, owner: of }) = self.queue.front()
             && *of == owner
             && self.is_begun
         {
-            let bytes = from.read(buffers, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
-            self.queue[0] = Queued::Copy { header: *header, bytes };
+            let bytes = from.read(buffers, |bytes| bytes.into()).ok_or(LinkError::PartlySent)?;
+            self.queue[0] = QueuedPacket::Copy { header: *header, bytes };
         }
-        self.queue
-            .retain(|queued| !matches!(queued, Queued::Message { owner: of, .. } if *of == owner));
+        self.queue.retain(
+            |queued| !matches!(queued, QueuedPacket::Message { owner: of, .. } if *of == owner),
+        );
         Ok(with_device)
     }
 
@@ -341,9 +348,9 @@ impl Outbox {
         }
         if is_begun {
             let (header, part) = transfer.packet(id, link.limits().packet);
-            let bytes = part.read(buffers, |bytes| bytes.into()).ok_or(LinkError::HalfSent)?;
+            let bytes = part.read(buffers, |bytes| bytes.into()).ok_or(LinkError::PartlySent)?;
             let is_last = transfer.sent + part.length == transfer.from.length;
-            self.queue.push_front(Queued::Copy { header, bytes });
+            self.queue.push_front(QueuedPacket::Copy { header, bytes });
             (self.is_begun, self.begun) = (true, None);
             if is_last {
                 // The message arrives all the same.
@@ -359,7 +366,7 @@ impl Outbox {
     fn revoke(&mut self, id: u32, link: &mut dyn Link) {
         let Some(transfer) = self.transfers.remove(&id) else { return };
         self.streams.retain(|stream| *stream != id);
-        let is_it = |queued: &Queued| matches!(queued, Queued::Offer { header, .. } if header.transfer == id);
+        let is_it = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Rts { header, .. } if header.transfer == id);
         let queued = self.queue.iter().position(is_it);
         if let Some(at) = queued.filter(|at| *at > 0 || !self.is_begun) {
             // The peer has not heard of it.
@@ -368,7 +375,7 @@ impl Outbox {
         }
         link.revoke(transfer.address);
         self.withdrawn.insert(id);
-        self.answer(Kind::Withdrawn, id);
+        self.answer(PacketKind::Withdrawn, id);
     }
 
     /// Takes back all offers, since their owners' memory goes. The peer is not told which they were: it
@@ -392,8 +399,7 @@ impl Outbox {
 
     /// Whether anything of this owner's is not sent.
     pub(crate) fn holds(&self, owner: Owner) -> bool {
-        let is_queued =
-            |queued: &Queued| matches!(queued, Queued::Message { owner: of, .. } if *of == owner);
+        let is_queued = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Message { owner: of, .. } if *of == owner);
         self.transfers.values().any(|transfer| transfer.owner == owner)
             || self.queue.iter().any(is_queued)
     }
@@ -401,10 +407,11 @@ impl Outbox {
     /// Whose messages can never be sent now.
     pub(crate) fn fail(&mut self) -> Vec<Owner> {
         let queued = self.queue.drain(..).filter_map(|queued| match queued {
-            Queued::Message { owner, .. } => Some(owner),
-            Queued::Copy { .. } | Queued::Offer { .. } | Queued::Words { .. } | Queued::Bare(_) => {
-                None
-            }
+            QueuedPacket::Message { owner, .. } => Some(owner),
+            QueuedPacket::Copy { .. }
+            | QueuedPacket::Rts { .. }
+            | QueuedPacket::Words { .. }
+            | QueuedPacket::Bare(_) => None,
         });
         let queued: Vec<Owner> = queued.collect();
         self.streams.clear();
@@ -414,19 +421,23 @@ impl Outbox {
     }
 }
 
-fn send(queued: &Queued, link: &mut dyn Link, buffers: &BufferTable) -> Result<bool, LinkError> {
+fn send(
+    queued: &QueuedPacket,
+    link: &mut dyn Link,
+    buffers: &BufferTable,
+) -> Result<bool, LinkError> {
     match queued {
-        Queued::Message { header, from, .. } => {
-            from.read(buffers, |bytes| link.send(*header, bytes)).ok_or(LinkError::HalfSent)?
+        QueuedPacket::Message { header, from, .. } => {
+            from.read(buffers, |bytes| link.send(*header, bytes)).ok_or(LinkError::PartlySent)?
         }
-        Queued::Copy { header, bytes } => link.send(*header, bytes),
-        Queued::Offer { header, offer } => link.send(*header, &offer.encode()),
-        Queued::Words { header, words } => link.send(*header, words),
-        Queued::Bare(header) => link.send(*header, &[]),
+        QueuedPacket::Copy { header, bytes } => link.send(*header, bytes),
+        QueuedPacket::Rts { header, offer } => link.send(*header, &offer.encode()),
+        QueuedPacket::Words { header, words } => link.send(*header, words),
+        QueuedPacket::Bare(header) => link.send(*header, &[]),
     }
 }
 
 /// Of a packet about a transfer.
-fn about(kind: Kind, transfer: u32, length: usize) -> Header {
+fn about(kind: PacketKind, transfer: u32, length: usize) -> Header {
     Header { kind, context: 0, tag: 0, transfer, length: length as u32 }
 }

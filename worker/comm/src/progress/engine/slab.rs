@@ -2,7 +2,7 @@
 
 /// Names an entry; it may outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct SlabKey {
     slot: u32,
     generation: u32,
 }
@@ -20,26 +20,26 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+    pub(crate) fn insert(&mut self, value: T) -> SlabKey {
         if let Some(slot) = self.free.pop() {
             let (generation, entry) = &mut self.entries[slot as usize];
             *entry = Some(value);
-            return Key { slot, generation: *generation };
+            return SlabKey { slot, generation: *generation };
         }
         self.entries.push((0, Some(value)));
         // Memory for 2^32 entries is more than there is.
-        Key { slot: self.entries.len() as u32 - 1, generation: 0 }
+        SlabKey { slot: self.entries.len() as u32 - 1, generation: 0 }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
         match self.entries.get_mut(key.slot as usize) {
             Some((generation, entry)) if *generation == key.generation => entry.as_mut(),
             _ => None,
         }
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: SlabKey) -> Option<T> {
         let (generation, entry) = self.entries.get_mut(key.slot as usize)?;
         if *generation != key.generation {
             return None;
@@ -50,11 +50,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    pub(crate) fn keys(&self) -> Vec<SlabKey> {
         let slots = (0..).zip(&self.entries);
         slots
             .filter(|(_, (_, entry))| entry.is_some())
-            .map(|(slot, (generation, _))| Key { slot, generation: *generation })
+            .map(|(slot, (generation, _))| SlabKey { slot, generation: *generation })
             .collect()
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// A part of memory that is lent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct LocalSlice {
     pub(crate) buffer: BufferId,
     /// In bytes.
     pub(crate) start: usize,
@@ -16,14 +16,14 @@ pub(crate) struct Stretch {
     pub(crate) length: usize,
 }
 
-impl Stretch {
-    pub(crate) fn all(buffer: BufferId, length: usize) -> Stretch {
-        Stretch { buffer, start: 0, length }
+impl LocalSlice {
+    pub(crate) fn all(buffer: BufferId, length: usize) -> LocalSlice {
+        LocalSlice { buffer, start: 0, length }
     }
 
     /// `length` bytes from `offset`, both within it.
-    pub(crate) fn part(self, offset: usize, length: usize) -> Stretch {
-        Stretch { start: self.start + offset, length, ..self }
+    pub(crate) fn part(self, offset: usize, length: usize) -> LocalSlice {
+        LocalSlice { start: self.start + offset, length, ..self }
     }
 
     pub(crate) fn range(self) -> Range<usize> {
@@ -58,13 +58,13 @@ pub(crate) struct Fold {
     pub(crate) op: Op,
     pub(crate) element: ElementType,
     /// What it is reduced with; the target itself where it is `None`. As long as the target.
-    pub(crate) with: Option<Stretch>,
+    pub(crate) with: Option<LocalSlice>,
 }
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
-    pub(crate) into: Stretch,
+    pub(crate) into: LocalSlice,
     /// Copied where it is `None`.
     pub(crate) fold: Option<Fold>,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Sleeper {
     #[default]
-    Nobody,
+    None,
     Asleep,
     /// It has been woken, and is not back.
     Woken,
@@ -33,7 +33,7 @@ impl Threads {
 
     /// Whether a thread sleeps on the links.
     pub(crate) fn somebody_sleeps(&self) -> bool {
-        self.sleeper != Sleeper::Nobody
+        self.sleeper != Sleeper::None
     }
 
     /// This thread is about to. It has looked at everything.
@@ -43,7 +43,7 @@ impl Threads {
     }
 
     pub(crate) fn is_back(&mut self) {
-        self.sleeper = Sleeper::Nobody;
+        self.sleeper = Sleeper::None;
     }
 
     /// Something has come, has failed or is to be sent.

@@ -1,7 +1,7 @@
 //! What the agent knows of other ranks, and what follows from it for everything that waits.
 
 use super::Engine;
-use crate::progress::agent::Heard;
+use crate::progress::agent::AgentEvent;
 use crate::types::error::{Cause, LinkError};
 use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -13,35 +13,37 @@ impl Engine {
     }
 
     /// The agent has said something; ranks are on these nodes. What it said first holds.
-    pub(crate) fn hear(&mut self, heard: Heard, nodes: &[NodeId]) {
+    pub(crate) fn hear(&mut self, heard: AgentEvent, nodes: &[NodeId]) {
         if self.is_judged {
             return;
         }
         let on = |node: NodeId| (0..nodes.len()).filter(move |at| nodes[*at] == node);
         match heard {
-            Heard::Gone => self.judge(&Cause::Aborted("the agent is gone: the job is over".into())),
-            Heard::News(News::Ending { why }) => {
+            AgentEvent::Gone => {
+                self.judge(&Cause::Aborted("the agent is gone: the job is over".into()))
+            }
+            AgentEvent::Job(News::Ending { why }) => {
                 self.judge(&Cause::Aborted(format!("the job ends: {why}").into()));
             }
-            Heard::News(News::RankFailed { rank, status, ends }) => {
+            AgentEvent::Job(News::RankFailed { rank, status, ends }) => {
                 let at = rank.index();
                 // One that has left in order is missed by nobody, unless the job ends.
                 let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
                 if at < self.peers.len() && at != self.me && (ends || is_missed) {
-                    self.blame(&[at], LinkError::Failed(status));
+                    self.blame(&[at], LinkError::Exited(status));
                 }
             }
-            Heard::News(News::RanksLeft { ranks }) => {
+            AgentEvent::Job(News::RanksLeft { ranks }) => {
                 let left = (0..self.peers.len()).filter(|at| ranks.contains(Rank(*at as u32)));
                 for at in left.filter(|at| *at != self.me).collect::<Vec<_>>() {
                     self.peers[at].link.peer_has_left();
                 }
             }
-            Heard::News(News::NodeLost { node, how }) => {
+            AgentEvent::Job(News::NodeLost { node, how }) => {
                 let lost: Vec<usize> = on(node).filter(|at| *at != self.me).collect();
-                self.blame(&lost, LinkError::Node(how));
+                self.blame(&lost, LinkError::NodeLost(how));
             }
-            Heard::News(News::LinkDown { nodes: ends, what }) => {
+            AgentEvent::Job(News::LinkDown { nodes: ends, what }) => {
                 let own = nodes.get(self.me).copied();
                 let other = ends.iter().find(|node| Some(**node) != own);
                 let (true, Some(other)) = (ends.iter().any(|node| Some(*node) == own), other)
@@ -53,7 +55,7 @@ impl Engine {
                     peer.link.is_by_rdma() && !peer.inbox.has_left
                 };
                 let lost: Vec<usize> = on(*other).filter(beyond).collect();
-                self.blame(&lost, LinkError::Down(what));
+                self.blame(&lost, LinkError::LinkDown(what));
             }
         }
     }
@@ -81,7 +83,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::transport::packet::Header;
-    use crate::transport::{Armed, Limits, Link, OwnLink, Sink};
+    use crate::transport::{Armed, Limits, Link, SelfLink, Sink};
     use crate::types::error::{Operation, PeerName};
     use rlaunch_bootstrap::job::ExitStatus;
 
@@ -107,7 +109,7 @@ mod tests {
         }
 
         fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
-            Ok(Armed::Quiet)
+            Ok(Armed::NoFd)
         }
     }
 
@@ -120,13 +122,13 @@ mod tests {
             names.map(|(host, rank)| PeerName { rank, host: host.into() }).collect();
         let link = |rank: usize| -> Box<dyn Link> {
             match rank {
-                0 => Box::new(OwnLink::default()),
+                0 => Box::new(SelfLink::default()),
                 rank => Box::new(Silent { by_rdma: rank == 2 }),
             }
         };
         let mut engine = Engine::new(0, (0..4).map(link).collect(), names.into());
         let key = engine.request(Operation::Collective("barrier"));
-        news.iter().for_each(|news| engine.hear(Heard::News(news.clone()), &NODES));
+        news.iter().for_each(|news| engine.hear(AgentEvent::Job(news.clone()), &NODES));
         let ended = engine.take(key)?.unwrap_err().to_string();
         assert_eq!(engine.verdict().unwrap().to_string(), ended);
         Some(ended)

@@ -4,9 +4,9 @@
 use super::*;
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
-use crate::transport::packet::{Header, Kind};
+use crate::transport::packet::{Header, PacketKind};
 use crate::transport::tcp::TcpLink;
-use crate::transport::{Link, OwnLink};
+use crate::transport::{Link, SelfLink};
 use rlaunch_stopwatch::Stopwatch;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,9 +17,9 @@ use std::thread;
 const ROUNDS: u64 = 60;
 const TOO_LONG: Duration = LONGEST_SLEEP.saturating_mul(20);
 
-fn communicator(me: usize, links: Vec<Box<dyn Link>>, patience: Patience) -> Communicator {
+fn communicator(me: usize, links: Vec<Box<dyn Link>>, patience: SpinPolicy) -> Communicator {
     let timeout = Duration::from_secs(60);
-    waiting_by(Arc::new(Kernel::new().unwrap()), timeout, me, links, patience)
+    waiting_by(Arc::new(EpollIdle::new().unwrap()), timeout, me, links, patience)
 }
 
 fn waiting_by(
@@ -27,12 +27,12 @@ fn waiting_by(
     timeout: Duration,
     me: usize,
     links: Vec<Box<dyn Link>>,
-    patience: Patience,
+    patience: SpinPolicy,
 ) -> Communicator {
     let nodes: Vec<u32> = (0..links.len() as u32).collect();
     let name = |rank: &u32| PeerName { rank: *rank, host: format!("n{rank}").into() };
     let engine = Engine::new(me, links, nodes.iter().map(name).collect());
-    let station = Station::new(engine, idle, patience, Some(timeout));
+    let station = Progress::new(engine, idle, patience, Some(timeout));
     Communicator::new(Arc::new(station), Group::world(me, nodes.into()))
 }
 
@@ -43,10 +43,10 @@ fn sockets() -> (TcpStream, TcpStream) {
 }
 
 /// Two ranks with TCP between them.
-fn pair(patience: Patience) -> (Communicator, Communicator) {
+fn pair(patience: SpinPolicy) -> (Communicator, Communicator) {
     let (one, other) = sockets();
     let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket).unwrap()) };
-    let own = || -> Box<dyn Link> { Box::new(OwnLink::default()) };
+    let own = || -> Box<dyn Link> { Box::new(SelfLink::default()) };
     let first = communicator(0, vec![own(), link(one)], patience);
     (first, communicator(1, vec![link(other), own()], patience))
 }
@@ -77,7 +77,7 @@ fn received(comm: &Communicator, length: usize, from: usize, tag: u32) -> Vec<u6
 #[test]
 fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
     let begin = Stopwatch::start();
-    let comm = communicator(0, vec![Box::new(OwnLink::default())], Patience::none());
+    let comm = communicator(0, vec![Box::new(SelfLink::default())], SpinPolicy::none());
     thread::scope(|scope| {
         scope.spawn(|| exchange(&comm, 0, (1, 2)));
         scope.spawn(|| answer(&comm, 0, (1, 2)));
@@ -88,7 +88,7 @@ fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
 #[test]
 fn threads_hand_on_what_they_find_of_each_others() {
     let begin = Stopwatch::start();
-    for patience in [Patience::none(), Patience::of(Duration::from_micros(50), true)] {
+    for patience in [SpinPolicy::none(), SpinPolicy::of(Duration::from_micros(50), true)] {
         let (first, second) = pair(patience);
         thread::scope(|scope| {
             for tag in 0..3 {
@@ -104,7 +104,7 @@ fn threads_hand_on_what_they_find_of_each_others() {
 #[test]
 fn who_looks_for_long_does_not_keep_the_others_from_sending() {
     let begin = Stopwatch::start();
-    let (first, second) = pair(Patience::of(TOO_LONG, false));
+    let (first, second) = pair(SpinPolicy::of(TOO_LONG, false));
     thread::scope(|scope| {
         scope.spawn(|| received(&first, 1, 1, 1));
         scope.spawn(|| (0..ROUNDS).for_each(|_| first.send(&[0_u64], 1, 0).unwrap()));
@@ -117,7 +117,7 @@ fn who_looks_for_long_does_not_keep_the_others_from_sending() {
 /// Counts how often a sleep ends.
 #[derive(Debug)]
 struct Counted {
-    kernel: Kernel,
+    kernel: EpollIdle,
     sleeps: AtomicU32,
 }
 
@@ -135,7 +135,7 @@ impl Idle for Counted {
         self.kernel.sleep(longest)
     }
 
-    fn watch(&self, link: usize, watched: Watched<'_>) -> Result<(), LinkError> {
+    fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError> {
         self.kernel.watch(link, watched)
     }
 
@@ -156,15 +156,15 @@ impl Idle for Counted {
 fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     let [(leaves, theirs), (silent, _held)] = [sockets(), sockets()];
     let link = |socket| -> Box<dyn Link> { Box::new(TcpLink::new(socket).unwrap()) };
-    let bye = Header { kind: Kind::Bye, context: 0, tag: 0, transfer: 0, length: 0 };
+    let bye = Header { kind: PacketKind::Bye, context: 0, tag: 0, transfer: 0, length: 0 };
     let mut leaver = TcpLink::new(theirs).unwrap();
     assert!(leaver.send(bye, &[]).unwrap());
     drop(leaver);
-    let kernel = Kernel::new().unwrap();
+    let kernel = EpollIdle::new().unwrap();
     let idle = Arc::new(Counted { kernel, sleeps: AtomicU32::new(0) });
-    let links = vec![Box::new(OwnLink::default()) as _, link(leaves), link(silent)];
+    let links = vec![Box::new(SelfLink::default()) as _, link(leaves), link(silent)];
     let timeout = Duration::from_secs(2);
-    let comm = waiting_by(idle.clone(), timeout, 0, links, Patience::none());
+    let comm = waiting_by(idle.clone(), timeout, 0, links, SpinPolicy::none());
     let failed = comm.recv(&mut [0_u8], 2, 0).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut { .. }), "{failed}");
     let sleeps = idle.sleeps.load(Ordering::Relaxed);
@@ -176,21 +176,22 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
 #[test]
 fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
     let (ours, mut peer) = sockets();
-    let links = vec![Box::new(OwnLink::default()) as _, Box::new(TcpLink::new(ours).unwrap()) as _];
-    let comm = communicator(0, links, Patience::none());
+    let links =
+        vec![Box::new(SelfLink::default()) as _, Box::new(TcpLink::new(ours).unwrap()) as _];
+    let comm = communicator(0, links, SpinPolicy::none());
     static QUITS: AtomicBool = AtomicBool::new(true);
     let message: Vec<u8> = (0..300_000).map(|at: usize| at as u8 ^ (at >> 8) as u8).collect();
     let header = |kind, length| Header { kind, context: 0, tag: 5, transfer: 1, length };
     let head = |header: Header| header.to_words().map(u64::to_le_bytes).concat();
     let offer = [message.len() as u64, 0].map(u64::to_le_bytes).concat();
-    peer.write_all(&head(header(Kind::Offer, 16))).unwrap();
+    peer.write_all(&head(header(PacketKind::Rts, 16))).unwrap();
     peer.write_all(&offer).unwrap();
     thread::scope(|scope| {
         let mut data = vec![0; message.len()];
         scope.spawn(|| {
             let mut grant = [0; Header::SIZE];
             peer.read_exact(&mut grant).unwrap();
-            let whole = head(header(Kind::Data, message.len() as u32));
+            let whole = head(header(PacketKind::Data, message.len() as u32));
             let whole = [&whole, &message[..]].concat();
             for part in whole.chunks(70_000) {
                 peer.write_all(part).unwrap();
@@ -198,7 +199,7 @@ fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        comm.end_waits_by(|| QUITS.load(Ordering::Relaxed));
+        comm.set_interrupt_check(|| QUITS.load(Ordering::Relaxed));
         let mut given_up = 0;
         while let Err(error) = comm.recv(&mut data, 1, 5) {
             assert!(matches!(error.cause, Cause::Interrupted), "{error}");
@@ -213,7 +214,7 @@ fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
 
 #[test]
 fn communicators_that_are_split_at_once_are_not_mistaken_for_each_other() {
-    let (first, second) = pair(Patience::none());
+    let (first, second) = pair(SpinPolicy::none());
     let split = |comm: &Communicator| comm.split(0, comm.rank() as i64).unwrap();
     let (first_part, second_part) = thread::scope(|scope| {
         let other = scope.spawn(|| split(&second));

@@ -8,9 +8,9 @@ pub use crate::transport::sim::{Dice, Faults};
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
 use crate::progress::engine::Engine;
-use crate::progress::station::{Idle, Patience, Station};
-use crate::transport::sim::{Shared, SimLink};
-use crate::transport::{Link, OwnLink, Watched};
+use crate::progress::station::{Idle, Progress, SpinPolicy};
+use crate::transport::sim::{SimLink, SimWorld};
+use crate::transport::{Link, SelfLink, WatchedFd};
 use crate::types::error::{LinkError, PeerName};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Settings {
 /// How a simulated rank waits.
 #[derive(Debug)]
 struct SimIdle {
-    world: Arc<Shared>,
+    world: Arc<SimWorld>,
     me: usize,
 }
 
@@ -56,7 +56,7 @@ impl Idle for SimIdle {
         Ok(())
     }
 
-    fn watch(&self, _: usize, _: Watched<'_>) -> Result<(), LinkError> {
+    fn watch(&self, _: usize, _: WatchedFd<'_>) -> Result<(), LinkError> {
         Ok(())
     }
 
@@ -69,13 +69,13 @@ impl Idle for SimIdle {
 /// Runs `program` in every rank of a world, and returns what each says, by rank.
 pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     let ranks = settings.ranks;
-    let world = Arc::new(Shared::new(settings.seed, ranks, settings.faults.clone()));
+    let world = Arc::new(SimWorld::new(settings.seed, ranks, settings.faults.clone()));
     std::thread::scope(|scope| {
         let rank = |me| {
             let (world, program) = (&world, &program);
             scope.spawn(move || {
                 // The turn goes on even if the program panics.
-                let _end = End { world, me };
+                let _end = EndGuard { world, me };
                 world.begin(me);
                 program(&communicator(world, settings, me))
             })
@@ -86,21 +86,21 @@ pub fn run<R: Send>(settings: &Settings, program: impl Fn(&Communicator) -> R + 
     })
 }
 
-struct End<'w> {
-    world: &'w Arc<Shared>,
+struct EndGuard<'w> {
+    world: &'w Arc<SimWorld>,
     me: usize,
 }
 
-impl Drop for End<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         self.world.end(self.me);
     }
 }
 
-fn communicator(world: &Arc<Shared>, settings: &Settings, me: usize) -> Communicator {
+fn communicator(world: &Arc<SimWorld>, settings: &Settings, me: usize) -> Communicator {
     let link = |peer| -> Box<dyn Link> {
         match peer == me {
-            true => Box::new(OwnLink::default()),
+            true => Box::new(SelfLink::default()),
             false => Box::new(SimLink::new(world, me, peer)),
         }
     };
@@ -114,7 +114,7 @@ fn communicator(world: &Arc<Shared>, settings: &Settings, me: usize) -> Communic
     let nodes = (0..settings.ranks).map(|rank| (rank / settings.per_node) as u32);
     let group = Group::world(me, nodes.collect());
     let idle = Arc::new(SimIdle { world: world.clone(), me });
-    let station = Station::new(engine, idle, Patience::none(), Some(settings.timeout));
+    let station = Progress::new(engine, idle, SpinPolicy::none(), Some(settings.timeout));
     Communicator::new(Arc::new(station), group)
 }
 

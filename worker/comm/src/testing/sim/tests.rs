@@ -327,7 +327,7 @@ thread_local! {
 
 /// A call that is interrupted when it first sleeps.
 fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>) -> CommError {
-    comm.end_waits_by(|| QUITS.get());
+    comm.set_interrupt_check(|| QUITS.get());
     QUITS.set(true);
     let given_up = calls().err().expect("it has to sleep");
     QUITS.set(false);
@@ -384,7 +384,7 @@ fn a_receive_that_is_given_up_leaves_the_message_for_the_next() {
                 }
                 return;
             }
-            comm.end_waits_by(|| QUITS.get());
+            comm.set_interrupt_check(|| QUITS.get());
             let mut number = 0;
             while number < 4 {
                 let mut data = vec![0; length];

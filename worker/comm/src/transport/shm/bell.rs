@@ -41,7 +41,7 @@ pub(super) fn sleeps<M: Memory>(memory: &M, word: usize) -> u64 {
 
 /// What a process sleeps on: one for all its peers on the node.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct Doorbell {
     socket: UnixDatagram,
     /// The socket, and a descriptor for each peer's process.
     epoll: Epoll,
@@ -55,15 +55,15 @@ pub(super) struct Bell {
     sleep: AtomicU64,
 }
 
-impl Bell {
-    pub(super) fn new(local_size: usize) -> io::Result<Bell> {
+impl Doorbell {
+    pub(super) fn new(local_size: usize) -> io::Result<Doorbell> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket::socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
         // No name at all asks the system for one.
         socket::bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, SOCKET))?;
-        Ok(Bell {
+        Ok(Doorbell {
             socket: UnixDatagram::from(socket),
             epoll,
             processes: Mutex::new((0..local_size).map(|_| None).collect()),
@@ -103,7 +103,7 @@ impl Bell {
         Ok(())
     }
 
-    /// Whether the peer's process was seen to have ended, see [`Bell::look`].
+    /// Whether the peer's process was seen to have ended, see [`Doorbell::look`].
     #[inline(always)]
     pub(super) fn ended(&self, rank: usize) -> bool {
         self.ended[rank].load(Ordering::Relaxed)

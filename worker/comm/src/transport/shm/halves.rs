@@ -33,7 +33,7 @@ const MOST: usize = 1 << 12;
 
 /// What is copied, from the sender's address to the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct CopyRequest {
     pub(super) source: u64,
     pub(super) target: u64,
     pub(super) length: usize,
@@ -41,11 +41,11 @@ pub(super) struct Request {
     pub(super) slice: usize,
 }
 
-impl Request {
+impl CopyRequest {
     /// With slices of about this size.
-    pub(super) fn new(source: u64, target: u64, length: usize, slice: usize) -> Request {
+    pub(super) fn new(source: u64, target: u64, length: usize, slice: usize) -> CopyRequest {
         let slice = slice.max(length.div_ceil(MOST)).next_multiple_of(LINE).max(LINE);
-        Request { source, target, length, slice }
+        CopyRequest { source, target, length, slice }
     }
 
     pub(super) fn slices(&self) -> usize {
@@ -76,7 +76,7 @@ pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
 }
 
 /// Asks for help. The receiver's; one request at a time.
-pub(super) fn ask<M: Memory>(memory: &M, at: usize, number: u32, request: &Request) {
+pub(super) fn ask<M: Memory>(memory: &M, at: usize, number: u32, request: &CopyRequest) {
     let number = u64::from(number);
     memory.store(at + SOURCE, request.source, Ordering::Relaxed);
     memory.store(at + TARGET, request.target, Ordering::Relaxed);
@@ -129,9 +129,9 @@ pub(super) fn help<M: Memory>(
     memory: &M,
     at: usize,
     number: u32,
-    mut write: impl FnMut(&Request, Range<usize>) -> bool,
+    mut write: impl FnMut(&CopyRequest, Range<usize>) -> bool,
 ) -> bool {
-    let request = Request {
+    let request = CopyRequest {
         source: memory.load(at + SOURCE, Ordering::Relaxed),
         target: memory.load(at + TARGET, Ordering::Relaxed),
         length: memory.load(at + LENGTH, Ordering::Relaxed) as usize,

@@ -13,11 +13,11 @@ mod still;
 #[cfg(test)]
 mod tests;
 
-use super::{Armed, Limits, Link, Sink, Watched};
-use crate::transport::packet::{Header, Kind};
+use super::{Armed, Limits, Link, Sink, WatchedFd};
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
-use bell::Bell;
-use halves::Request;
+use bell::Doorbell;
+use halves::CopyRequest;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -31,7 +31,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
-use still::Still;
+use still::StallGuard;
 
 /// Longer messages are offered, and then fetched.
 const EAGER: usize = 16 << 10;
@@ -52,9 +52,9 @@ const PATIENCE: u32 = 1 << 14;
 
 /// This rank's part in its node: what its links have in common.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct ShmNode {
     segment: Segment,
-    bell: Bell,
+    bell: Doorbell,
     me: Identity,
     /// Ranks share processors, so nobody has time to help.
     crowded: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Node {
     _probe: Box<u64>,
 }
 
-impl Node {
+impl ShmNode {
     /// Takes this rank's place among those of its node. The name is the job's and the node's;
     /// whoever comes first makes what it names, in /dev/shm, and whoever comes last takes it away.
     /// A node is crowded when it has more ranks than processors. After `timeout` a peer that stands
@@ -75,12 +75,12 @@ impl Node {
         local_size: usize,
         crowded: bool,
         timeout: Option<Duration>,
-    ) -> Result<Arc<Node>, AttachError> {
+    ) -> Result<Arc<ShmNode>, AttachError> {
         let system = |operation| {
             let name = name.to_owned();
             move |source| AttachError::System { operation, name, source }
         };
-        let bell = Bell::new(local_size).map_err(system("make the bell of"))?;
+        let bell = Doorbell::new(local_size).map_err(system("make the bell of"))?;
         let probe = Box::new(RandomState::new().hash_one(std::process::id()));
         let me = Identity {
             pid: u64::from(std::process::id()),
@@ -89,14 +89,14 @@ impl Node {
             probe: [std::ptr::from_ref::<u64>(&probe).addr() as u64, *probe],
         };
         let segment = Segment::attach(name, local_rank, local_size, me)?;
-        Ok(Arc::new(Node { segment, bell, me, crowded, timeout, _probe: probe }))
+        Ok(Arc::new(ShmNode { segment, bell, me, crowded, timeout, _probe: probe }))
     }
 
     /// The link to another rank of this node, by its local rank; `None` until it has come.
     ///
     /// # Panics
     /// If it is this rank, or none of this node.
-    pub(crate) fn link(self: &Arc<Node>, peer: usize) -> Result<Option<ShmLink>, LinkError> {
+    pub(crate) fn link(self: &Arc<ShmNode>, peer: usize) -> Result<Option<ShmLink>, LinkError> {
         assert!(peer < self.segment.local_size() && peer != self.segment.local_rank());
         let Some(identity) = self.segment.identity(peer) else { return Ok(None) };
         let system = |operation| move |source| LinkError::System { operation, source };
@@ -112,7 +112,7 @@ impl Node {
         let place = self.segment.ring_to(peer);
         let from = self.segment.ring_from(peer);
         let claim = |ring| {
-            let taken = LinkError::OutOfTurn("there is a link to it already");
+            let taken = LinkError::Protocol("there is a link to it already");
             self.segment.claim(ring).ok_or(taken)
         };
         let mut link = ShmLink {
@@ -179,7 +179,7 @@ pub(crate) struct ShmLink {
     /// How often nothing has come.
     empty: u32,
     limits: Limits,
-    node: Arc<Node>,
+    node: Arc<ShmNode>,
 }
 
 impl ShmLink {
@@ -251,10 +251,10 @@ impl ShmLink {
     }
 
     /// Fetches with the peer's help.
-    fn fetch_half(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Failed> {
+    fn fetch_half(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let slice = (into.len() / 2).clamp(*CLAIM.start(), *CLAIM.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;
-        let request = Request::new(address, target, into.len(), slice);
+        let request = CopyRequest::new(address, target, into.len(), slice);
         let (slices, asks) = (request.slices(), self.asks);
         self.request = self.request.checked_add(1).unwrap_or(1);
         halves::ask(self.node.segment.memory(), asks, self.request, &request);
@@ -291,7 +291,7 @@ impl ShmLink {
             }
             if looks.is_multiple_of(PATIENCE) {
                 self.node.bell.look();
-                still.get_or_insert_with(|| Still::new(pid, self.node.timeout)).pass();
+                still.get_or_insert_with(|| StallGuard::new(pid, self.node.timeout)).pass();
             }
             if self.node.bell.ended(self.peer) {
                 return false;
@@ -302,14 +302,14 @@ impl ShmLink {
 }
 
 /// Why a peer's memory was not read.
-enum Failed {
+enum ReadError {
     /// It may not be.
     Forbidden,
     Link(LinkError),
 }
 
 /// Reads a peer's memory.
-fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Failed> {
+fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
     let mut done = 0;
     while done < into.len() {
         let end = into.len().min(done + SLICE);
@@ -319,8 +319,8 @@ fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Failed> {
             Ok(0) => return Err(reading(Errno::EFAULT)),
             Ok(count) => done += count,
             Err(Errno::EINTR) => {}
-            Err(Errno::EPERM | Errno::ENOSYS) => return Err(Failed::Forbidden),
-            Err(Errno::ESRCH) => return Err(Failed::Link(LinkError::Gone)),
+            Err(Errno::EPERM | Errno::ENOSYS) => return Err(ReadError::Forbidden),
+            Err(Errno::ESRCH) => return Err(ReadError::Link(LinkError::Gone)),
             Err(error) => return Err(reading(error)),
         }
     }
@@ -331,8 +331,8 @@ fn is_nowhere(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EFAULT as i32)
 }
 
-fn reading(error: Errno) -> Failed {
-    Failed::Link(LinkError::System { operation: "read its memory", source: error.into() })
+fn reading(error: Errno) -> ReadError {
+    ReadError::Link(LinkError::System { operation: "read its memory", source: error.into() })
 }
 
 impl Link for ShmLink {
@@ -357,7 +357,7 @@ impl Link for ShmLink {
         let mut bye = false;
         let taken = self.receiver.receive(&self.incoming, |words, payload| {
             let header = Header::from_words(words)?;
-            bye = header.kind == Kind::Bye;
+            bye = header.kind == PacketKind::Bye;
             sink.packet(header, payload)
         })?;
         if taken.is_none() {
@@ -383,8 +383,8 @@ impl Link for ShmLink {
         };
         match result {
             Ok(()) => Ok(true),
-            Err(Failed::Link(error)) => Err(error),
-            Err(Failed::Forbidden) => {
+            Err(ReadError::Link(error)) => Err(error),
+            Err(ReadError::Forbidden) => {
                 self.source = None;
                 Ok(false)
             }
@@ -410,9 +410,9 @@ impl Link for ShmLink {
             || (wants_room && self.sender.has_room(&self.outgoing, self.wanted)?)
             || (node.bell.ended(self.peer) && !self.said_bye)
         {
-            return Ok(Armed::Awake);
+            return Ok(Armed::Ready);
         }
-        Ok(Armed::Watch(Watched { fd: node.bell.fd(), writable: false, instead_of: None }))
+        Ok(Armed::Watch(WatchedFd { fd: node.bell.fd(), writable: false, instead_of: None }))
     }
 
     fn disarm(&mut self) {

@@ -3,10 +3,10 @@
 //! further.
 
 use super::bell::{fall_asleep, sleeps};
-use super::halves::{Request, ask, asked, claim_front, close, help, revoke, revoked, written};
+use super::halves::{CopyRequest, ask, asked, claim_front, close, help, revoke, revoked, written};
 use super::memory::{Bytes, Memory};
-use super::ring::{LINE, Place, Receiver, Sender};
-use crate::transport::packet::{Header, Kind};
+use super::ring::{LINE, Receiver, RingLayout, Sender};
+use crate::transport::packet::{Header, PacketKind};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -14,7 +14,7 @@ use loom::thread;
 
 const HEAD: usize = 0;
 const SLEEPS: usize = LINE;
-const PLACE: Place = Place { lines: 2 * LINE, count: 8, head: HEAD };
+const PLACE: RingLayout = RingLayout { lines: 2 * LINE, count: 8, head: HEAD };
 
 /// Memory of words that only the model can see; payloads are made of whole words.
 struct Model(Vec<AtomicU64>);
@@ -71,7 +71,7 @@ impl Bytes for Model {
 }
 
 fn header(length: u32) -> Header {
-    Header { kind: Kind::Eager, context: 1, tag: 2, transfer: 0, length }
+    Header { kind: PacketKind::Eager, context: 1, tag: 2, transfer: 0, length }
 }
 
 /// A payload of so many words, each of which looks like the start of a record.
@@ -207,7 +207,7 @@ fn each_slice_is_copied_once(works: bool) {
             }
             wrote
         });
-        let request = Request::new(11, 12, 129, 64);
+        let request = CopyRequest::new(11, 12, 129, 64);
         ask(&*memory, 0, 1, &request);
         let mut read = Vec::new();
         while let Some(slice) = claim_front(&*memory, 0, request.slices()) {

@@ -28,7 +28,7 @@ const IDLE_AHEAD: u64 = 34;
 
 /// Where a ring is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RingLayout {
     /// The offset of its lines, a multiple of [`LINE`].
     pub(super) lines: usize,
     /// How many, a power of two and at least 8.
@@ -37,7 +37,7 @@ pub(super) struct Place {
     pub(super) head: usize,
 }
 
-impl Place {
+impl RingLayout {
     /// The longest payload of a record, in bytes: with four of them in flight there is no state
     /// in which sender and receiver wait for each other.
     pub(super) fn payload(&self) -> usize {
@@ -74,7 +74,7 @@ fn lines(payload: usize) -> u64 {
 /// The end that writes.
 #[derive(Debug)]
 pub(super) struct Sender {
-    place: Place,
+    place: RingLayout,
     /// Where the next record begins.
     tail: u64,
     /// From the tail up to here, lines begin with 0.
@@ -87,13 +87,13 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Of a ring that is full of zeros.
-    pub(super) fn new(place: Place) -> Sender {
+    pub(super) fn new(place: RingLayout) -> Sender {
         Sender { place, tail: 0, cleared: place.capacity(), head: 0, last: 0 }
     }
 
     /// Of a ring that has been in use: its lines say anything, only the next begins with 0.
     #[cfg(test)]
-    pub(super) fn at(place: Place, position: u64) -> Sender {
+    pub(super) fn at(place: RingLayout, position: u64) -> Sender {
         Sender { place, tail: position, cleared: position + 1, head: position, last: 0 }
     }
 
@@ -108,7 +108,7 @@ impl Sender {
     ) -> Result<bool, LinkError> {
         debug_assert_eq!(words[0] as u32 as usize, payload.len());
         if payload.len() > self.place.payload() {
-            return Err(LinkError::OutOfTurn("a payload longer than the ring takes"));
+            return Err(LinkError::Protocol("a payload longer than the ring takes"));
         }
         let (start, end) = self.span(payload.len());
         if !self.fits(memory, end)? {
@@ -179,7 +179,7 @@ impl Sender {
         }
         let head = memory.load(self.place.head, Ordering::Acquire);
         if head < self.head || head > self.tail {
-            return Err(LinkError::OutOfTurn("a receiver that is ahead of its sender"));
+            return Err(LinkError::Protocol("a receiver that is ahead of its sender"));
         }
         self.head = head;
         Ok(end - self.head < self.place.capacity())
@@ -189,7 +189,7 @@ impl Sender {
 /// The end that reads.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    place: Place,
+    place: RingLayout,
     /// Where the next record begins.
     head: u64,
     /// What the sender may know of that.
@@ -198,13 +198,13 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// Of a ring that is full of zeros.
-    pub(super) fn new(place: Place) -> Receiver {
+    pub(super) fn new(place: RingLayout) -> Receiver {
         Receiver { place, head: 0, released: 0 }
     }
 
     /// Of a ring that has been in use.
     #[cfg(test)]
-    pub(super) fn at(place: Place, position: u64) -> Receiver {
+    pub(super) fn at(place: RingLayout, position: u64) -> Receiver {
         Receiver { place, head: position, released: position }
     }
 
@@ -231,12 +231,12 @@ impl Receiver {
             head += self.place.rest(head);
             first = memory.load(self.place.at(head), Ordering::Acquire);
             if first == 0 || first == PAD {
-                return Err(LinkError::OutOfTurn("nothing behind a pad"));
+                return Err(LinkError::Protocol("nothing behind a pad"));
             }
         }
         let payload = first as u32 as usize;
         if payload > self.place.payload() || lines(payload) > self.place.rest(head) {
-            return Err(LinkError::OutOfTurn("a record that leaves the ring"));
+            return Err(LinkError::Protocol("a record that leaves the ring"));
         }
         let at = self.place.at(head);
         let second = memory.load(at + 8, Ordering::Relaxed);

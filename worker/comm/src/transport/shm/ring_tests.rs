@@ -1,26 +1,26 @@
 //! The ring over real memory.
 
-use super::ring::{LINE, Place, Receiver, Sender};
-use crate::transport::packet::{Header, Kind};
+use super::ring::{LINE, Receiver, RingLayout, Sender};
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::Ordering;
 use std::thread;
 
-const PLACE: Place = Place { lines: 4096, count: 64, head: 0 };
+const PLACE: RingLayout = RingLayout { lines: 4096, count: 64, head: 0 };
 
 fn memory() -> (OwnedBytes, OwnedBytes) {
     memory_for(PLACE)
 }
 
-fn memory_for(place: Place) -> (OwnedBytes, OwnedBytes) {
+fn memory_for(place: RingLayout) -> (OwnedBytes, OwnedBytes) {
     let (ours, theirs) = SharedMemory::pair(place.lines, place.bytes().end).unwrap();
     (ours.claim(place.bytes()).unwrap(), theirs.claim(place.bytes()).unwrap())
 }
 
 fn words(length: usize) -> [u64; 2] {
     let length = length as u32;
-    Header { kind: Kind::Data, context: 7, tag: 9, transfer: 5, length }.to_words()
+    Header { kind: PacketKind::Data, context: 7, tag: 9, transfer: 5, length }.to_words()
 }
 
 /// Numbers that are the same each time.
@@ -123,7 +123,7 @@ fn a_record_that_cannot_be_sent_is_refused() {
     let (ours, _) = memory();
     let payload = vec![0; PLACE.payload() + 1];
     let error = Sender::new(PLACE).send(&ours, words(payload.len()), &payload).unwrap_err();
-    assert!(matches!(error, LinkError::OutOfTurn(_)), "{error}");
+    assert!(matches!(error, LinkError::Protocol(_)), "{error}");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_record_that_the_sink_refuses_stays() {
     let (ours, theirs) = memory();
     let (mut sender, mut receiver) = (Sender::new(PLACE), Receiver::new(PLACE));
     sender.send(&ours, words(1), &[1]).unwrap();
-    let refuse = |_, _: &[u8]| Err::<(), _>(LinkError::Garbled(0));
+    let refuse = |_, _: &[u8]| Err::<(), _>(LinkError::UnknownPacket(0));
     receiver.receive(&theirs, refuse).unwrap_err();
     assert_eq!(receiver.receive(&theirs, |_, bytes| Ok(bytes[0])).unwrap(), Some(1));
 }
@@ -182,7 +182,7 @@ fn a_receiver_that_claims_too_much_is_an_error() {
 #[test]
 fn records_of_one_length_go_around_for_ever() {
     for count in [8, 64, 8192] {
-        let place = Place { lines: 4096, count, head: 0 };
+        let place = RingLayout { lines: 4096, count, head: 0 };
         for length in (0..10).map(|lines| lines * LINE).filter(|length| *length <= place.payload())
         {
             let (ours, theirs) = memory_for(place);

@@ -2,7 +2,7 @@
 
 use super::halves;
 use super::memory::Memory;
-use super::ring::{LINE, Place};
+use super::ring::{LINE, RingLayout};
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
@@ -74,18 +74,18 @@ pub enum AttachError {
 
 /// Where everything is: a pure function of how many ranks there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
+struct SegmentLayout {
     ranks: usize,
     /// Of one ring, in bytes.
     ring: usize,
 }
 
-impl Layout {
-    fn of(ranks: usize) -> Layout {
+impl SegmentLayout {
+    fn of(ranks: usize) -> SegmentLayout {
         let rings = ranks * ranks.saturating_sub(1);
         let share = (ALL - 4 * PAGE) / rings.max(1);
         let fits = if share == 0 { 0 } else { 1 << share.ilog2() };
-        Layout { ranks, ring: fits.clamp(*RING.start(), *RING.end()) }
+        SegmentLayout { ranks, ring: fits.clamp(*RING.start(), *RING.end()) }
     }
 
     fn rank(self, rank: usize) -> usize {
@@ -113,11 +113,11 @@ impl Layout {
         self.inbox(self.ranks).start
     }
 
-    fn ring(self, from: usize, to: usize) -> Place {
+    fn ring(self, from: usize, to: usize) -> RingLayout {
         // A rank has no ring to itself.
         let beside = if from < to { from } else { from - 1 };
         let number = to * (self.ranks - 1) + beside;
-        Place {
+        RingLayout {
             lines: self.rings() + number * self.ring,
             count: self.ring / LINE,
             head: self.heads() + number * BESIDE,
@@ -143,7 +143,7 @@ pub(super) struct Identity {
 #[derive(Debug)]
 pub(super) struct Segment {
     memory: SharedMemory,
-    layout: Layout,
+    layout: SegmentLayout,
     local_rank: usize,
 }
 
@@ -157,7 +157,7 @@ impl Segment {
         identity: Identity,
     ) -> Result<Segment, AttachError> {
         assert!(local_rank < local_size, "local rank {local_rank} of {local_size}");
-        let layout = Layout::of(local_size);
+        let layout = SegmentLayout::of(local_size);
         let system = |operation| {
             let name = name.to_owned();
             move |source| AttachError::System { operation, name, source }
@@ -224,28 +224,28 @@ impl Segment {
     }
 
     /// The ring from a rank to this one.
-    pub(super) fn ring_from(&self, from: usize) -> Place {
+    pub(super) fn ring_from(&self, from: usize) -> RingLayout {
         self.at_hand(self.layout.ring(from, self.local_rank))
     }
 
     /// The ring from this rank to another, which has room for it once it is there.
-    pub(super) fn ring_to(&self, to: usize) -> Place {
+    pub(super) fn ring_to(&self, to: usize) -> RingLayout {
         self.at_hand(self.layout.ring(self.local_rank, to))
     }
 
-    fn at_hand(&self, ring: Place) -> Place {
+    fn at_hand(&self, ring: RingLayout) -> RingLayout {
         let length = AT_HAND.min(ring.count * LINE);
         self.memory.prefault(ring.lines..ring.lines + length);
         ring
     }
 
     /// The lines of a ring, for the one link that this rank has there.
-    pub(super) fn claim(&self, ring: Place) -> Option<OwnedBytes> {
+    pub(super) fn claim(&self, ring: RingLayout) -> Option<OwnedBytes> {
         self.memory.claim(ring.bytes())
     }
 
     /// Where the receiver of a ring asks its sender for help.
-    pub(super) fn help(place: Place) -> usize {
+    pub(super) fn help(place: RingLayout) -> usize {
         place.head + LINE
     }
 
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn every_ring_has_lines_of_its_own() {
         for ranks in [1, 2, 3, 8, 45, 46, 128] {
-            let layout = Layout::of(ranks);
+            let layout = SegmentLayout::of(ranks);
             let mut spans = vec![(0, layout.heads())];
             for from in 0..ranks {
                 for to in (0..ranks).filter(|to| *to != from) {
@@ -307,12 +307,12 @@ mod tests {
     #[test]
     fn the_memory_of_a_node_fits_into_a_container() {
         for ranks in 1..=45 {
-            let layout = Layout::of(ranks);
+            let layout = SegmentLayout::of(ranks);
             assert!(layout.length() <= ALL, "{ranks} ranks: {}", layout.length());
             assert!(RING.contains(&layout.ring));
         }
-        assert_eq!(Layout::of(2).ring, 512 << 10);
-        assert_eq!(Layout::of(200).ring, 32 << 10);
+        assert_eq!(SegmentLayout::of(2).ring, 512 << 10);
+        assert_eq!(SegmentLayout::of(200).ring, 32 << 10);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_secs(1);
 
 /// A wait for it.
 #[derive(Debug)]
-pub(super) struct Still {
+pub(super) struct StallGuard {
     pid: Pid,
     begin: Instant,
     limit: Option<Duration>,
@@ -32,10 +32,10 @@ pub(super) struct Still {
     is_ended: bool,
 }
 
-impl Still {
-    pub(super) fn new(pid: Pid, limit: Option<Duration>) -> Still {
+impl StallGuard {
+    pub(super) fn new(pid: Pid, limit: Option<Duration>) -> StallGuard {
         let begin = Instant::now();
-        Still { pid, begin, limit, is_mentioned: false, woken: None, is_ended: false }
+        StallGuard { pid, begin, limit, is_mentioned: false, woken: None, is_ended: false }
     }
 
     /// Some time has passed, and nothing has happened.
@@ -64,7 +64,7 @@ impl Still {
 }
 
 /// It is over: who was stopped is stopped again.
-impl Drop for Still {
+impl Drop for StallGuard {
     fn drop(&mut self) {
         if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_ended {
             let _ = kill(self.pid, Signal::SIGSTOP);
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn who_stands_still_is_woken_after_the_limit_and_stopped_again() {
         let (_peer, pid) = Peer::stopped();
-        let mut still = Still::new(pid, Some(Duration::from_millis(1)));
+        let mut still = StallGuard::new(pid, Some(Duration::from_millis(1)));
         thread::sleep(2 * LOOK);
         still.pass();
         wait_for(|| !is_stopped(pid));
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn who_did_not_look_for_long_leaves_it_its_time_to_go_on() {
         let (_peer, pid) = Peer::stopped();
-        let mut still = Still::new(pid, Some(Duration::from_millis(1)));
+        let mut still = StallGuard::new(pid, Some(Duration::from_millis(1)));
         // A standstill of this process, before it has told the peer anything.
         still.begin -= 2 * REST;
         still.pass();
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn who_goes_on_and_does_not_finish_is_ended() {
         let (mut peer, pid) = Peer::stopped();
-        let mut still = Still::new(pid, Some(Duration::from_millis(1)));
+        let mut still = StallGuard::new(pid, Some(Duration::from_millis(1)));
         let ended = || {
             still.pass();
             peer.0.try_wait().unwrap().is_some()
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn without_a_limit_it_is_left_alone() {
         let (_peer, pid) = Peer::stopped();
-        let mut still = Still::new(pid, None);
+        let mut still = StallGuard::new(pid, None);
         thread::sleep(2 * LOOK);
         still.pass();
         drop(still);

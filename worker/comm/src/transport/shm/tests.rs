@@ -25,11 +25,11 @@ impl Sink for Kept {
     }
 
     fn part(&mut self, _: Header, _: usize, _: &mut Fill<'_>) -> Result<usize, LinkError> {
-        Err(LinkError::OutOfTurn("a packet in parts"))
+        Err(LinkError::Protocol("a packet in parts"))
     }
 }
 
-fn header(kind: Kind, tag: u32, length: usize) -> Header {
+fn header(kind: PacketKind, tag: u32, length: usize) -> Header {
     Header { kind, context: 3, tag, transfer: 4, length: length as u32 }
 }
 
@@ -39,7 +39,7 @@ fn name() -> String {
     format!("rlaunch-shm-{}-{number}", std::process::id())
 }
 
-fn link(node: &Arc<Node>, peer: usize) -> ShmLink {
+fn link(node: &Arc<ShmNode>, peer: usize) -> ShmLink {
     let start = Instant::now();
     loop {
         match node.link(peer).unwrap() {
@@ -52,7 +52,7 @@ fn link(node: &Arc<Node>, peer: usize) -> ShmLink {
 
 fn pair() -> (ShmLink, ShmLink) {
     let name = name();
-    let nodes = [0, 1].map(|rank| Node::attach(&name, rank, 2, false, None).unwrap());
+    let nodes = [0, 1].map(|rank| ShmNode::attach(&name, rank, 2, false, None).unwrap());
     (link(&nodes[0], 1), link(&nodes[1], 0))
 }
 
@@ -69,7 +69,7 @@ fn receive(link: &mut ShmLink) -> Result<(Header, Vec<u8>), LinkError> {
 /// Sleeps until something has come; whether it really slept.
 fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
     let slept = match link.arm(wants_room).unwrap() {
-        Armed::Quiet | Armed::Awake => false,
+        Armed::NoFd | Armed::Ready => false,
         Armed::Watch(watched) => {
             let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
             let timeout = PollTimeout::try_from(DEADLINE).unwrap();
@@ -82,7 +82,7 @@ fn sleep(link: &mut ShmLink, wants_room: bool) -> bool {
 }
 
 /// Waits until a rank has said that it sleeps.
-fn until_asleep(node: &Node, rank: usize) {
+fn until_asleep(node: &ShmNode, rank: usize) {
     let (start, word) = (Instant::now(), node.segment.sleeps(rank));
     while node.segment.memory().word(word).load(Ordering::Relaxed) == 0 {
         assert!(start.elapsed() < DEADLINE, "local rank {rank} does not go to sleep");
@@ -119,16 +119,16 @@ impl Drop for Ends<'_> {
 #[test]
 fn a_link_is_there_when_the_peer_has_come() {
     let name = name();
-    let first = Node::attach(&name, 0, 3, false, None).unwrap();
+    let first = ShmNode::attach(&name, 0, 3, false, None).unwrap();
     assert!(first.link(1).unwrap().is_none());
-    let second = Node::attach(&name, 1, 3, false, None).unwrap();
+    let second = ShmNode::attach(&name, 1, 3, false, None).unwrap();
     assert!(first.link(1).unwrap().is_some());
     assert!(second.link(0).unwrap().is_some());
     assert!(second.link(2).unwrap().is_none());
-    let third = Node::attach(&name, 2, 3, false, None).unwrap();
+    let third = ShmNode::attach(&name, 2, 3, false, None).unwrap();
     let (mut from, mut to) = (link(&third, 1), link(&second, 2));
-    assert!(from.send(header(Kind::Eager, 1, 2), b"ab").unwrap());
-    assert_eq!(receive(&mut to).unwrap(), (header(Kind::Eager, 1, 2), b"ab".to_vec()));
+    assert!(from.send(header(PacketKind::Eager, 1, 2), b"ab").unwrap());
+    assert_eq!(receive(&mut to).unwrap(), (header(PacketKind::Eager, 1, 2), b"ab".to_vec()));
     // What came from one peer is not seen by the link to another.
     assert!(!link(&second, 0).receive(&mut Kept::default()).unwrap());
 }
@@ -138,13 +138,13 @@ fn packets_cross_in_both_directions() {
     let (mut ours, mut theirs) = pair();
     let long = vec![7; ours.limits().packet];
     for tag in 0..100 {
-        assert!(ours.send(header(Kind::Data, tag, long.len()), &long).unwrap());
-        assert!(theirs.send(header(Kind::Eager, tag, 0), b"").unwrap());
+        assert!(ours.send(header(PacketKind::Data, tag, long.len()), &long).unwrap());
+        assert!(theirs.send(header(PacketKind::Eager, tag, 0), b"").unwrap());
         assert_eq!(
             receive(&mut theirs).unwrap(),
-            (header(Kind::Data, tag, long.len()), long.clone())
+            (header(PacketKind::Data, tag, long.len()), long.clone())
         );
-        assert_eq!(receive(&mut ours).unwrap(), (header(Kind::Eager, tag, 0), Vec::new()));
+        assert_eq!(receive(&mut ours).unwrap(), (header(PacketKind::Eager, tag, 0), Vec::new()));
     }
     assert_eq!(ours.limits().packet % 64, 0);
     assert!(ours.limits().eager <= ours.limits().packet);
@@ -156,7 +156,7 @@ fn bytes_of_an_unknown_kind_are_an_error() {
     let place = theirs.node.segment.ring_from(0);
     ours.outgoing.store(place.lines, 15 << 32, Ordering::Release);
     let error = theirs.receive(&mut Kept::default()).unwrap_err();
-    assert!(matches!(error, LinkError::Garbled(15)), "{error}");
+    assert!(matches!(error, LinkError::UnknownPacket(15)), "{error}");
 }
 
 #[test]
@@ -199,9 +199,9 @@ fn both_ends_copy_a_message_that_is_fetched() {
 #[test]
 fn a_rank_that_is_asked_for_help_does_not_sleep() {
     let (mut ours, theirs) = pair();
-    let request = Request::new(0, 0, 1 << 20, 1 << 16);
+    let request = CopyRequest::new(0, 0, 1 << 20, 1 << 16);
     halves::ask(theirs.node.segment.memory(), theirs.asks, 1, &request);
-    assert!(matches!(ours.arm(false).unwrap(), Armed::Awake));
+    assert!(matches!(ours.arm(false).unwrap(), Armed::Ready));
     ours.disarm();
     // These are no addresses: it fails, and says so.
     assert!(!ours.receive(&mut Kept::default()).unwrap());
@@ -240,7 +240,7 @@ fn a_sleeper_is_woken_for_every_packet() {
                 let header = kept.0[0].0;
                 assert_eq!(header.tag, tag);
                 assert!(theirs.send(header, b"").unwrap());
-                if header.kind == Kind::Bye {
+                if header.kind == PacketKind::Bye {
                     return;
                 }
             }
@@ -252,10 +252,10 @@ fn a_sleeper_is_woken_for_every_packet() {
             for _ in 0..tag * 7 % 4_000 {
                 std::hint::spin_loop();
             }
-            let kind = if is_enough(tag) { Kind::Bye } else { Kind::Eager };
+            let kind = if is_enough(tag) { PacketKind::Bye } else { PacketKind::Eager };
             assert!(ours.send(header(kind, tag, 0), b"").unwrap());
             assert_eq!(receive(&mut ours).unwrap().0.tag, tag);
-            if kind == Kind::Bye {
+            if kind == PacketKind::Bye {
                 break;
             }
         }
@@ -272,7 +272,7 @@ fn a_sender_that_waits_for_room_is_woken() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for tag in (0..).take_while(|_| !over.load(Ordering::Acquire)) {
-                while !ours.send(header(Kind::Data, tag, length), &long).unwrap() {
+                while !ours.send(header(PacketKind::Data, tag, length), &long).unwrap() {
                     slept.add(sleep(&mut ours, true));
                 }
             }
@@ -294,12 +294,12 @@ fn a_sender_that_waits_for_room_is_woken() {
 #[test]
 fn one_bell_serves_all_links() {
     let name = name();
-    let nodes = [0, 1, 2].map(|rank| Node::attach(&name, rank, 3, false, None).unwrap());
+    let nodes = [0, 1, 2].map(|rank| ShmNode::attach(&name, rank, 3, false, None).unwrap());
     let mut links = [link(&nodes[0], 1), link(&nodes[0], 2)];
     for from in [1, 2] {
         assert!(matches!(links[0].arm(false).unwrap(), Armed::Watch(_)));
         assert!(matches!(links[1].arm(false).unwrap(), Armed::Watch(_)));
-        assert!(link(&nodes[from], 0).send(header(Kind::Eager, 0, 0), b"").unwrap());
+        assert!(link(&nodes[from], 0).send(header(PacketKind::Eager, 0, 0), b"").unwrap());
         let Armed::Watch(watched) = links[2 - from].arm(false).unwrap() else { panic!() };
         let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
         assert_eq!(poll(&mut fds, PollTimeout::from(1_000_u16)).unwrap(), 1);
@@ -318,26 +318,26 @@ fn nobody_rings_for_a_rank_that_is_awake() {
     let (mut ours, mut theirs) = pair();
     assert!(matches!(theirs.arm(false).unwrap(), Armed::Watch(_)));
     theirs.disarm();
-    assert!(ours.send(header(Kind::Eager, 0, 0), b"").unwrap());
+    assert!(ours.send(header(PacketKind::Eager, 0, 0), b"").unwrap());
     let mut fds = [PollFd::new(theirs.node.bell.fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
     // One that goes to sleep now sees the packet.
-    assert!(matches!(theirs.arm(false).unwrap(), Armed::Awake));
+    assert!(matches!(theirs.arm(false).unwrap(), Armed::Ready));
 }
 
 /// What another process plays when one of the tests below asks for it.
 #[test]
 fn another_process_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let node = Node::attach(&std::env::var(NAME).unwrap(), 1, 2, false, None).unwrap();
+    let node = ShmNode::attach(&std::env::var(NAME).unwrap(), 1, 2, false, None).unwrap();
     let mut link = link(&node, 0);
     if role == "bye" || role == "killed" {
         for tag in 0..10 {
-            assert!(link.send(header(Kind::Eager, tag, 3), b"abc").unwrap());
+            assert!(link.send(header(PacketKind::Eager, tag, 3), b"abc").unwrap());
         }
     }
     if role == "bye" {
-        assert!(link.send(header(Kind::Bye, 0, 0), b"").unwrap());
+        assert!(link.send(header(PacketKind::Bye, 0, 0), b"").unwrap());
         std::process::exit(0);
     }
     println!("\nready");
@@ -349,7 +349,7 @@ fn another_process_plays_its_role() {
         }
         let (header, payload) = kept.0.remove(0);
         match header.kind {
-            Kind::Offer => {
+            PacketKind::Rts => {
                 let address = link.offer(&message).unwrap().to_le_bytes();
                 assert!(link.send(Header { length: 8, ..header }, &address).unwrap());
             }
@@ -375,7 +375,7 @@ impl Other {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let node = Node::attach(&name, 0, 2, false, None).unwrap();
+        let node = ShmNode::attach(&name, 0, 2, false, None).unwrap();
         let link = link(&node, 1);
         if role != "bye" {
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -402,7 +402,7 @@ fn two_processes_talk() {
     let mut other = Other::plays("echo");
     for tag in 0..2_000 {
         let payload = vec![tag as u8; tag as usize * 3];
-        let header = header(Kind::Eager, tag, payload.len());
+        let header = header(PacketKind::Eager, tag, payload.len());
         assert!(other.1.send(header, &payload).unwrap());
         assert_eq!(receive(&mut other.1).unwrap(), (header, payload));
     }
@@ -411,7 +411,7 @@ fn two_processes_talk() {
 #[test]
 fn a_message_is_fetched_from_another_process() {
     let mut other = Other::plays("echo");
-    assert!(other.1.send(header(Kind::Offer, 0, 0), b"").unwrap());
+    assert!(other.1.send(header(PacketKind::Rts, 0, 0), b"").unwrap());
     let (_, address) = receive(&mut other.1).unwrap();
     let mut into = vec![0; 100_000];
     let address = u64::from_le_bytes(address.try_into().unwrap());
@@ -427,15 +427,18 @@ fn what_a_killed_process_sent_comes_before_its_end() {
     let mut other = Other::plays("killed");
     other.kill();
     // Its end is known before its packets are looked at.
-    assert!(matches!(other.1.arm(false).unwrap(), Armed::Awake));
+    assert!(matches!(other.1.arm(false).unwrap(), Armed::Ready));
     other.1.disarm();
     assert!(other.1.node.bell.ended(1));
     for tag in 0..10 {
-        assert_eq!(receive(&mut other.1).unwrap(), (header(Kind::Eager, tag, 3), b"abc".to_vec()));
+        assert_eq!(
+            receive(&mut other.1).unwrap(),
+            (header(PacketKind::Eager, tag, 3), b"abc".to_vec())
+        );
     }
     let error = receive(&mut other.1).unwrap_err();
     assert!(matches!(error, LinkError::Gone), "{error}");
-    assert!(matches!(other.1.arm(false).unwrap(), Armed::Awake));
+    assert!(matches!(other.1.arm(false).unwrap(), Armed::Ready));
 }
 
 #[test]
@@ -457,9 +460,9 @@ fn a_killed_process_wakes_a_sleeper() {
 fn a_process_that_said_bye_may_end() {
     let mut other = Other::plays("bye");
     for _ in 0..10 {
-        assert_eq!(receive(&mut other.1).unwrap().0.kind, Kind::Eager);
+        assert_eq!(receive(&mut other.1).unwrap().0.kind, PacketKind::Eager);
     }
-    assert_eq!(receive(&mut other.1).unwrap().0.kind, Kind::Bye);
+    assert_eq!(receive(&mut other.1).unwrap().0.kind, PacketKind::Bye);
     other.0.wait().unwrap();
     other.1.node.bell.look();
     assert!(other.1.node.bell.ended(1));

@@ -5,17 +5,17 @@ mod world;
 
 pub use dice::Dice;
 pub use world::Faults;
-pub(crate) use world::Shared;
+pub(crate) use world::SimWorld;
 
-use super::{Armed, Exposure, Limits, Link, Piece, Place, Sink, Wrote};
-use crate::transport::packet::{Header, Kind};
+use super::{Armed, Exposure, Limits, Link, Piece, RemoteBuf, Sink, WriteOutcome};
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferId;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use world::Message;
+use world::SimMessage;
 
 /// Short, so that small tests see long messages.
 const EAGER: usize = 256;
@@ -24,7 +24,7 @@ const PACKET: usize = 1024;
 /// The way from one simulated rank to another.
 #[derive(Debug)]
 pub(crate) struct SimLink {
-    world: Arc<Shared>,
+    world: Arc<SimWorld>,
     from: usize,
     to: usize,
     /// A packet that comes in parts, and how much of it has come.
@@ -34,7 +34,7 @@ pub(crate) struct SimLink {
 }
 
 impl SimLink {
-    pub(crate) fn new(world: &Arc<Shared>, from: usize, to: usize) -> SimLink {
+    pub(crate) fn new(world: &Arc<SimWorld>, from: usize, to: usize) -> SimLink {
         SimLink { world: world.clone(), from, to, half: None, exposed: BTreeMap::new() }
     }
 
@@ -50,7 +50,7 @@ impl SimLink {
         bytes: &[u8],
         sink: &mut dyn Sink,
     ) -> Result<(), LinkError> {
-        let unknown = LinkError::OutOfTurn("it writes where it may not");
+        let unknown = LinkError::Protocol("it writes where it may not");
         let (buffer, range) = self.exposed.remove(&address).ok_or(unknown)?;
         assert_eq!(range.len(), bytes.len(), "as long as it was offered");
         // Memory that was taken back is unknown to the device.
@@ -94,7 +94,7 @@ impl Link for SimLink {
         if self.world.is_full(self.from, self.to) {
             return Ok(false);
         }
-        self.world.put(self.from, self.to, Message::Packet(header), payload);
+        self.world.put(self.from, self.to, SimMessage::Packet(header), payload);
         Ok(true)
     }
 
@@ -118,14 +118,14 @@ impl Link for SimLink {
             };
         };
         let header = match message {
-            Message::Packet(header) => header,
-            Message::Write { address, transfer } => {
+            SimMessage::Packet(header) => header,
+            SimMessage::Write { address, transfer } => {
                 self.write_here(address, &payload, sink)?;
                 self.world.confirm(self.to, self.from, transfer);
                 return Ok(true);
             }
         };
-        let may_come_in_parts = matches!(header.kind, Kind::Eager | Kind::Data);
+        let may_come_in_parts = matches!(header.kind, PacketKind::Eager | PacketKind::Data);
         if may_come_in_parts && !payload.is_empty() && self.world.chance(3) == 0 {
             self.half = Some((header, payload, 0));
             return self.go_on(sink);
@@ -154,37 +154,42 @@ impl Link for SimLink {
         let range = into.start..into.start + into.length;
         match self.world.chance(8) {
             // Now and then there is not enough memory that may be locked, or a device takes its time.
-            0 => return Exposure::Unable,
-            1 => return Exposure::Later,
-            _ if !into.buffers.expose(into.buffer, range.clone()) => return Exposure::Unable,
+            0 => return Exposure::Refused,
+            1 => return Exposure::Pending,
+            _ if !into.buffers.expose(into.buffer, range.clone()) => return Exposure::Refused,
             _ => {}
         }
         let address = self.exposed.last_key_value().map_or(1, |(last, _)| last + 1);
         self.exposed.insert(address, (into.buffer, range));
-        Exposure::At(Place { address, key: address })
+        Exposure::At(RemoteBuf { address, key: address })
     }
 
-    fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
+    fn write(
+        &mut self,
+        from: Piece<'_>,
+        to: RemoteBuf,
+        transfer: u32,
+    ) -> Result<WriteOutcome, LinkError> {
         if !self.world.lives(self.from) {
             return Err(LinkError::Gone);
         }
         assert_eq!(to.address, to.key, "as it was told");
         if self.world.chance(8) == 0 {
-            return Ok(Wrote::Unable);
+            return Ok(WriteOutcome::Refused);
         }
         if self.world.is_full(self.from, self.to) {
-            return Ok(Wrote::NoRoom);
+            return Ok(WriteOutcome::NoRoom);
         }
-        let message = Message::Write { address: to.address, transfer };
+        let message = SimMessage::Write { address: to.address, transfer };
         let range = from.start..from.start + from.length;
         let put = |bytes: &[u8]| self.world.put(self.from, self.to, message, bytes);
-        from.buffers.read(from.buffer, range, put).ok_or(LinkError::HalfSent)?;
-        Ok(Wrote::All)
+        from.buffers.read(from.buffer, range, put).ok_or(LinkError::PartlySent)?;
+        Ok(WriteOutcome::Posted)
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         let may_sleep = self.half.is_none() && self.world.arm(self.from, self.to, wants_room);
-        Ok(if may_sleep { Armed::Quiet } else { Armed::Awake })
+        Ok(if may_sleep { Armed::NoFd } else { Armed::Ready })
     }
 
     fn disarm(&mut self) {

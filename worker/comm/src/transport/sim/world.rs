@@ -25,7 +25,7 @@ const ROOM: usize = 4;
 
 /// What crosses a wire, beside bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Message {
+pub(super) enum SimMessage {
     /// A packet of the link's.
     Packet(Header),
     /// Bytes that a device puts where it was told to.
@@ -33,14 +33,14 @@ pub(super) enum Message {
 }
 
 #[derive(Debug)]
-struct Packet {
+struct InFlight {
     ready: Duration,
-    message: Message,
+    message: SimMessage,
     payload: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WorldState {
     dice: Dice,
     now: Duration,
     /// Whose turn it is.
@@ -54,7 +54,7 @@ struct State {
     /// What wakes ranks, by who sleeps and who may wake it: news, and room where that is wanted.
     armed: BTreeMap<(usize, usize), bool>,
     faults: Faults,
-    wires: BTreeMap<(usize, usize), VecDeque<Packet>>,
+    wires: BTreeMap<(usize, usize), VecDeque<InFlight>>,
     /// Transfers that were written, by who wrote them and to whom.
     confirmed: BTreeMap<(usize, usize), VecDeque<u32>>,
     /// Messages that may be fetched, by address.
@@ -65,15 +65,15 @@ struct State {
 
 /// What the ranks of a world share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct SimWorld {
+    state: Mutex<WorldState>,
     turns: Condvar,
 }
 
-impl Shared {
+impl SimWorld {
     /// Makes a world of `ranks` ranks whose programs are about to begin.
-    pub(crate) fn new(seed: u64, ranks: usize, faults: Faults) -> Shared {
-        let state = State {
+    pub(crate) fn new(seed: u64, ranks: usize, faults: Faults) -> SimWorld {
+        let state = WorldState {
             dice: Dice::new(seed),
             now: Duration::ZERO,
             turn: 0,
@@ -88,10 +88,10 @@ impl Shared {
             exposed: BTreeMap::new(),
             revoked: BTreeMap::new(),
         };
-        Shared { state: Mutex::new(state), turns: Condvar::new() }
+        SimWorld { state: Mutex::new(state), turns: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WorldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,16 +109,16 @@ impl Shared {
         is_full || state.dice.below(8) == 0
     }
 
-    pub(super) fn put(&self, from: usize, to: usize, message: Message, payload: &[u8]) {
+    pub(super) fn put(&self, from: usize, to: usize, message: SimMessage, payload: &[u8]) {
         let mut state = self.lock();
         let flight = state.dice.below(FLIGHT.as_micros() as usize);
         let ready = state.now + Duration::from_micros(flight as u64);
-        let packet = Packet { ready, message, payload: payload.to_vec() };
+        let packet = InFlight { ready, message, payload: payload.to_vec() };
         state.wires.entry((from, to)).or_default().push_back(packet);
     }
 
     /// What has come. A look takes time, so something may come between two of one turn.
-    pub(super) fn take(&self, from: usize, to: usize) -> Option<(Message, Vec<u8>)> {
+    pub(super) fn take(&self, from: usize, to: usize) -> Option<(SimMessage, Vec<u8>)> {
         let mut state = self.lock();
         state.pass(LOOK);
         let now = state.now;
@@ -215,7 +215,11 @@ impl Shared {
         self.await_turn(state, me).asleep[me] = None;
     }
 
-    fn await_turn<'s>(&'s self, state: MutexGuard<'s, State>, me: usize) -> MutexGuard<'s, State> {
+    fn await_turn<'s>(
+        &'s self,
+        state: MutexGuard<'s, WorldState>,
+        me: usize,
+    ) -> MutexGuard<'s, WorldState> {
         let waited = self.turns.wait_while(state, |state| state.turn != me);
         waited.unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +233,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl WorldState {
     fn pass(&mut self, longest: Duration) {
         let passes = 1 + self.dice.below(longest.as_micros() as usize) as u64;
         self.now += Duration::from_micros(passes);

@@ -1,8 +1,8 @@
 //! Receiving packets from one socket.
 
-use super::{Moved, PACKET};
+use super::{IoOutcome, PACKET};
 use crate::transport::Sink;
-use crate::transport::packet::{Header, Kind};
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
 use std::fmt;
 use std::io::{self, IoSliceMut, Read};
@@ -27,7 +27,7 @@ pub(super) struct Inbound {
     long: Option<Long>,
     /// The next packet is probably long.
     expects_long: bool,
-    farewell: Farewell,
+    farewell: StreamEnd,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +39,10 @@ struct Long {
 
 /// How far the peer is with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Farewell {
-    Talks,
-    /// [`Kind::Bye`] has come.
-    Said,
+enum StreamEnd {
+    Open,
+    /// [`PacketKind::Bye`] has come.
+    SaidBye,
     /// And then the end of the stream.
     Ended,
 }
@@ -64,7 +64,7 @@ impl Inbound {
             end: 0,
             long: None,
             expects_long: false,
-            farewell: Farewell::Talks,
+            farewell: StreamEnd::Open,
         }
     }
 
@@ -75,7 +75,7 @@ impl Inbound {
 
     /// Nothing comes any more, as the peer has announced.
     pub(super) fn has_ended(&self) -> bool {
-        self.farewell == Farewell::Ended
+        self.farewell == StreamEnd::Ended
     }
 
     /// Hands over what has come; says whether anything did. One system call if nothing did.
@@ -91,9 +91,9 @@ impl Inbound {
                 None => self.read_ahead(socket)?,
             };
             let count = match moved {
-                Moved::Bytes(count) => count,
-                Moved::Nothing => return Ok(total > 0),
-                Moved::Ended => return self.end_of_stream(total > 0),
+                IoOutcome::Bytes(count) => count,
+                IoOutcome::WouldBlock => return Ok(total > 0),
+                IoOutcome::Closed => return self.end_of_stream(total > 0),
             };
             if self.long.is_none() {
                 self.deliver(sink)?;
@@ -109,20 +109,20 @@ impl Inbound {
     /// After everything that came before it.
     fn end_of_stream(&mut self, something_came: bool) -> Result<bool, LinkError> {
         match self.farewell {
-            Farewell::Talks if something_came => Ok(true),
-            Farewell::Talks => Err(LinkError::Gone),
-            Farewell::Said | Farewell::Ended => {
-                self.farewell = Farewell::Ended;
+            StreamEnd::Open if something_came => Ok(true),
+            StreamEnd::Open => Err(LinkError::Gone),
+            StreamEnd::SaidBye | StreamEnd::Ended => {
+                self.farewell = StreamEnd::Ended;
                 Ok(something_came)
             }
         }
     }
 
-    fn read_ahead(&mut self, socket: &TcpStream) -> Result<(usize, Moved), LinkError> {
+    fn read_ahead(&mut self, socket: &TcpStream) -> Result<(usize, IoOutcome), LinkError> {
         let asked = self.room_ahead();
         let into = &mut self.buffer[self.end..self.end + asked];
-        let moved = Moved::read((&*socket).read(into))?;
-        if let Moved::Bytes(count) = moved {
+        let moved = IoOutcome::read((&*socket).read(into))?;
+        if let IoOutcome::Bytes(count) = moved {
             self.end += count;
         }
         Ok((asked, moved))
@@ -141,12 +141,12 @@ impl Inbound {
         long: Long,
         socket: &TcpStream,
         sink: &mut dyn Sink,
-    ) -> Result<(usize, Moved), LinkError> {
+    ) -> Result<(usize, IoOutcome), LinkError> {
         let ahead = self.room_ahead().min(SHORT_AHEAD);
         let ahead = &mut self.buffer[..ahead];
         let mut rest = long.header.length as usize - long.offset;
         let (mut asked, mut total, mut behind) = (0, 0, 0);
-        let mut outcome = Ok(Moved::Nothing);
+        let mut outcome = Ok(IoOutcome::WouldBlock);
         sink.part(long.header, long.offset, &mut |memory| {
             let length = memory.len().min(rest);
             let memory = &mut memory[..length];
@@ -160,8 +160,8 @@ impl Inbound {
                 asked += length;
                 (&*socket).read(memory)
             };
-            outcome = Moved::read(result);
-            let Ok(Moved::Bytes(count)) = outcome else { return Ok(0) };
+            outcome = IoOutcome::read(result);
+            let Ok(IoOutcome::Bytes(count)) = outcome else { return Ok(0) };
             total += count;
             behind = count.saturating_sub(length);
             rest -= count - behind;
@@ -169,7 +169,7 @@ impl Inbound {
         })?;
         self.end = behind;
         self.advance(total - behind);
-        Ok((asked, if total > 0 { Moved::Bytes(total) } else { outcome? }))
+        Ok((asked, if total > 0 { IoOutcome::Bytes(total) } else { outcome? }))
     }
 
     fn advance(&mut self, count: usize) {
@@ -187,11 +187,11 @@ impl Inbound {
             let header = from_bytes(head)?;
             let length = header.length as usize;
             if length > PACKET {
-                return Err(LinkError::OutOfTurn("longer than a packet may be"));
+                return Err(LinkError::Protocol("longer than a packet may be"));
             }
             if length <= rest.len() {
-                if header.kind == Kind::Bye {
-                    self.farewell = Farewell::Said;
+                if header.kind == PacketKind::Bye {
+                    self.farewell = StreamEnd::SaidBye;
                 }
                 self.expects_long = length > WHOLE;
                 self.begin += Header::SIZE + length;
@@ -228,7 +228,7 @@ impl Inbound {
                 Ok::<usize, io::Error>(count)
             })?;
             if taken == 0 {
-                return Err(LinkError::OutOfTurn("no memory for a payload"));
+                return Err(LinkError::Protocol("no memory for a payload"));
             }
             self.begin += taken;
             offset += taken;

@@ -11,7 +11,7 @@ mod tests;
 mod watch;
 
 use super::{Armed, Limits, Link, Sink};
-use crate::transport::packet::{Header, Kind};
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
 use inbound::Inbound;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -21,7 +21,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
-use watch::Watch;
+use watch::SocketWatch;
 
 /// Messages up to here are sent before they are wanted, in bytes: a round trip costs more than a
 /// copy of so much.
@@ -47,7 +47,7 @@ pub(crate) struct TcpLink {
     socket: TcpStream,
     inbound: Inbound,
     outbound: Outbound,
-    watch: Watch,
+    watch: SocketWatch,
     /// When it was last looked whether the peer's host is there.
     listened: Instant,
     /// What was found then.
@@ -72,7 +72,7 @@ impl TcpLink {
             socket,
             inbound: Inbound::new(),
             outbound: Outbound::default(),
-            watch: Watch::default(),
+            watch: SocketWatch::default(),
             listened: Instant::now(),
             silence: PeerSilence::default(),
         })
@@ -94,10 +94,10 @@ impl TcpLink {
 
     fn check(header: Header, payload: &[u8]) -> Result<(), LinkError> {
         if payload.len() > PACKET {
-            return Err(LinkError::OutOfTurn("longer than a packet may be"));
+            return Err(LinkError::Protocol("longer than a packet may be"));
         }
         if header.length as usize != payload.len() {
-            return Err(LinkError::OutOfTurn("its length is another than its header says"));
+            return Err(LinkError::Protocol("its length is another than its header says"));
         }
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Link for TcpLink {
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
         TcpLink::check(header, payload)?;
-        if header.kind == Kind::Grant {
+        if header.kind == PacketKind::Cts {
             self.inbound.expect_long();
         }
         self.outbound.send(&self.socket, header, payload)
@@ -149,36 +149,36 @@ fn keep_alive(socket: &TcpStream) -> nix::Result<()> {
 
 /// What a system call on a socket came to.
 #[derive(Debug)]
-enum Moved {
+enum IoOutcome {
     /// So many bytes, more than 0 unless 0 were asked.
     Bytes(usize),
     /// Nothing to read, or no room.
-    Nothing,
+    WouldBlock,
     /// The peer says nothing any more.
-    Ended,
+    Closed,
 }
 
-impl Moved {
+impl IoOutcome {
     /// Of a read of more than no bytes.
-    fn read(result: io::Result<usize>) -> Result<Moved, LinkError> {
+    fn read(result: io::Result<usize>) -> Result<IoOutcome, LinkError> {
         match result {
-            Ok(0) => Ok(Moved::Ended),
-            Ok(count) => Ok(Moved::Bytes(count)),
-            Err(error) => Moved::failed("receive", error),
+            Ok(0) => Ok(IoOutcome::Closed),
+            Ok(count) => Ok(IoOutcome::Bytes(count)),
+            Err(error) => IoOutcome::failed("receive", error),
         }
     }
 
-    fn written(result: io::Result<usize>) -> Result<Moved, LinkError> {
+    fn written(result: io::Result<usize>) -> Result<IoOutcome, LinkError> {
         match result {
-            Ok(count) => Ok(Moved::Bytes(count)),
-            Err(error) => Moved::failed("send", error),
+            Ok(count) => Ok(IoOutcome::Bytes(count)),
+            Err(error) => IoOutcome::failed("send", error),
         }
     }
 
-    fn failed(operation: &'static str, source: io::Error) -> Result<Moved, LinkError> {
+    fn failed(operation: &'static str, source: io::Error) -> Result<IoOutcome, LinkError> {
         match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Moved::Nothing),
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Moved::Ended),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(IoOutcome::WouldBlock),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(IoOutcome::Closed),
             // The kernel has asked in vain.
             io::ErrorKind::TimedOut => Err(LinkError::Silent(ASKED)),
             _ => Err(LinkError::System { operation, source }),

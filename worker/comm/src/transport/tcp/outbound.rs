@@ -1,6 +1,6 @@
 //! Sending packets over one socket.
 
-use super::Moved;
+use super::IoOutcome;
 use crate::transport::packet::Header;
 use crate::types::error::LinkError;
 use nix::errno::Errno;
@@ -56,7 +56,7 @@ impl Outbound {
                 small[..Header::SIZE].copy_from_slice(&head);
                 small[Header::SIZE..].copy_from_slice(payload);
                 let small = &small[self.sent.min(small.len())..];
-                Moved::written(send(socket.as_raw_fd(), small, FLAGS).map_err(io::Error::from))?
+                IoOutcome::written(send(socket.as_raw_fd(), small, FLAGS).map_err(io::Error::from))?
             }
             None => {
                 if self.sent == 0 && (EARLY + 1..=2 * EARLY).contains(&payload.len()) {
@@ -80,11 +80,11 @@ impl Outbound {
     }
 
     /// Says whether anything was written.
-    fn went(&mut self, moved: &Moved) -> Result<bool, LinkError> {
+    fn went(&mut self, moved: &IoOutcome) -> Result<bool, LinkError> {
         match moved {
-            Moved::Bytes(count) => self.sent += count,
-            Moved::Nothing => return Ok(false),
-            Moved::Ended => return Err(LinkError::Gone),
+            IoOutcome::Bytes(count) => self.sent += count,
+            IoOutcome::WouldBlock => return Ok(false),
+            IoOutcome::Closed => return Err(LinkError::Gone),
         }
         Ok(true)
     }
@@ -96,7 +96,7 @@ fn write_two(
     head: &[u8],
     body: &[u8],
     sent: usize,
-) -> Result<Moved, LinkError> {
+) -> Result<IoOutcome, LinkError> {
     let head_rest = head.get(sent..).unwrap_or_default();
     let body_rest = body.get(sent.saturating_sub(head.len())..).unwrap_or_default();
     let result = if head_rest.is_empty() {
@@ -105,7 +105,7 @@ fn write_two(
         let both = [IoSlice::new(head_rest), IoSlice::new(body_rest)];
         sendmsg::<()>(socket.as_raw_fd(), &both, &[], FLAGS, None)
     };
-    Moved::written(result.map_err(|errno: Errno| io::Error::from(errno)))
+    IoOutcome::written(result.map_err(|errno: Errno| io::Error::from(errno)))
 }
 
 /// As it crosses the socket.

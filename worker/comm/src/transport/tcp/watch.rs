@@ -1,6 +1,6 @@
 //! What a link sleeps on: its socket, or an epoll(7) of it where the socket is not to be read.
 
-use crate::transport::Watched;
+use crate::transport::WatchedFd;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::io;
 use std::net::TcpStream;
@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Epoll of a socket at the end of its stream, made when it is first needed.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct SocketWatch {
     epoll: Option<Epoll>,
     /// The socket is in it, watched for room to write.
     is_member: bool,
 }
 
-impl Watch {
+impl SocketWatch {
     /// Returns the epoll, if there was ever one.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
@@ -27,9 +27,9 @@ impl Watch {
         socket: &'l TcpStream,
         reads: bool,
         writes: bool,
-    ) -> io::Result<Watched<'l>> {
+    ) -> io::Result<WatchedFd<'l>> {
         if reads {
-            return Ok(Watched { fd: socket.as_fd(), writable: writes, instead_of: self.fd() });
+            return Ok(WatchedFd { fd: socket.as_fd(), writable: writes, instead_of: self.fd() });
         }
         if self.epoll.is_none() {
             self.epoll = Some(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
@@ -44,6 +44,6 @@ impl Watch {
             }
             self.is_member = writes;
         }
-        Ok(Watched { fd: epoll.0.as_fd(), writable: false, instead_of: Some(socket.as_fd()) })
+        Ok(WatchedFd { fd: epoll.0.as_fd(), writable: false, instead_of: Some(socket.as_fd()) })
     }
 }

@@ -61,7 +61,7 @@ impl Credits {
     /// A message has come, and this with it.
     pub(super) fn comes(&mut self, said: u32) -> Result<(), LinkError> {
         if said.wrapping_sub(self.taken) > self.under_way() {
-            return Err(LinkError::OutOfTurn("it has taken more messages than were sent"));
+            return Err(LinkError::Protocol("it has taken more messages than were sent"));
         }
         self.taken = said;
         self.listens = false;

@@ -17,16 +17,16 @@ static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct CqPoller {
     pub(crate) resources: Resources,
     channel: Arc<CompletionChannel>,
     /// No two hubs of a process have one.
     pub(super) number: usize,
-    state: Mutex<State>,
+    state: Mutex<PollState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PollState {
     /// What was polled, by the tags of the slots that it is about.
     lines: BTreeMap<u64, VecDeque<Completion>>,
     batch: CompletionBatch,
@@ -36,13 +36,13 @@ struct State {
     armed: bool,
 }
 
-impl Hub {
+impl CqPoller {
     /// Of an opened device, for so many queue pairs of this depth.
     pub(crate) fn open(
         context: &Arc<Context>,
         pairs: usize,
         depth: Depth,
-    ) -> Result<Arc<Hub>, VerbsError> {
+    ) -> Result<Arc<CqPoller>, VerbsError> {
         let domain = ProtectionDomain::allocate(context)?;
         let channel = CompletionChannel::create(context)?;
         // All requests of queue pairs that fail end at once. Devices have room for those of as many pairs
@@ -53,14 +53,14 @@ impl Hub {
         let completions = CompletionQueue::create_on(context, entries, &channel)?;
         let resources = Resources { domain, completions, depth };
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Hub { resources, channel, number, state: Mutex::default() }))
+        Ok(Arc::new(CqPoller { resources, channel, number, state: Mutex::default() }))
     }
 
     pub(crate) fn device(&self) -> &str {
         self.resources.domain.context().name()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PollState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,8 +91,8 @@ impl Hub {
     }
 
     /// Says whether anything has ended.
-    fn poll(&self, state: &mut State) -> Result<bool, LinkError> {
-        let State { lines, batch, .. } = state;
+    fn poll(&self, state: &mut PollState) -> Result<bool, LinkError> {
+        let PollState { lines, batch, .. } = state;
         let ended = self.resources.completions.poll_into(batch).map_err(|error| failed(&error))?;
         let any = ended.len() > 0;
         for completion in ended {
@@ -134,7 +134,7 @@ impl Hub {
         }
     }
 
-    fn take_told(&self, state: &mut State) -> Result<(), LinkError> {
+    fn take_told(&self, state: &mut PollState) -> Result<(), LinkError> {
         if state.requested && self.channel.drain_events().map_err(|error| failed(&error))? {
             state.requested = false;
         }

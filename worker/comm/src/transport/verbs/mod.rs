@@ -8,10 +8,12 @@
 mod credits;
 mod hub;
 
-pub(crate) use hub::Hub;
+pub(crate) use hub::CqPoller;
 
-use super::{Armed, Exposure, Limits, Link, Outlook, Piece, Place, Sink, Watched, Wrote};
-use crate::transport::packet::{Header, Kind};
+use super::{
+    Armed, Exposure, Limits, Link, LinkHint, Piece, RemoteBuf, Sink, WatchedFd, WriteOutcome,
+};
+use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
 use credits::Credits;
 use rlaunch_lock::Attached;
@@ -42,14 +44,14 @@ const WAKING: Duration = Duration::from_millis(10);
 
 /// How a link of two ranks is made, the same at both ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct LinkConfig {
     /// Of the longest payload, in bytes; a multiple of 64.
     pub(crate) payload: usize,
     /// The peer's slots, and this end's: at least two each.
     pub(crate) slots: (u32, u32),
 }
 
-impl Shape {
+impl LinkConfig {
     /// How large a slot is, in bytes.
     pub(crate) fn slot(payload: usize) -> usize {
         HEAD + payload
@@ -58,20 +60,20 @@ impl Shape {
 
 /// Who speaks first. iWARP wants it to be the end that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begins {
+pub(crate) enum FirstSender {
     /// This end, at once.
-    This,
+    Local,
     /// The peer, and this end is silent until then.
     Peer,
     /// Whoever has something to say.
-    Anybody,
+    Either,
 }
 
 /// RDMA to one other rank.
 #[derive(Debug)]
 pub(crate) struct VerbsLink {
     slots: BounceBuffers,
-    hub: Arc<Hub>,
+    hub: Arc<CqPoller>,
     credits: Credits,
     payload: usize,
     /// What has ended and was not looked at.
@@ -82,7 +84,7 @@ pub(crate) struct VerbsLink {
     failed: Option<WcStatus>,
     /// Why the device takes no requests any more. The peer's last word may still wait to be read.
     refused: Option<LinkError>,
-    /// [`Kind::Bye`] has come.
+    /// [`PacketKind::Bye`] has come.
     has_left: bool,
     /// Requests up to here are to end before this rank may.
     last_word: u64,
@@ -99,20 +101,20 @@ pub(super) fn failed(error: &VerbsError) -> LinkError {
 
 impl VerbsLink {
     /// Takes over `slots` of a queue pair that is connected, and whose peer is ready. Both ends give
-    /// the same `shape`, each from where it stands.
+    /// the same `config`, each from where it stands.
     pub(crate) fn new(
         slots: BounceBuffers,
-        hub: Arc<Hub>,
-        shape: Shape,
-        begins: Begins,
+        hub: Arc<CqPoller>,
+        config: LinkConfig,
+        begins: FirstSender,
     ) -> VerbsLink {
-        let (theirs, own) = shape.slots;
+        let (theirs, own) = config.slots;
         hub.join(slots.tag());
         let mut link = VerbsLink {
             slots,
             hub,
-            credits: Credits::new(theirs, own, begins == Begins::Peer),
-            payload: shape.payload,
+            credits: Credits::new(theirs, own, begins == FirstSender::Peer),
+            payload: config.payload,
             inbox: VecDeque::new(),
             silent: None,
             failed: None,
@@ -122,17 +124,17 @@ impl VerbsLink {
             begun: 0,
             writing: VecDeque::new(),
         };
-        if begins == Begins::This {
+        if begins == FirstSender::Local {
             link.tell();
         }
         link
     }
 
     /// What a link will be whose longest payload is this, in bytes.
-    pub(crate) fn outlook(payload: usize) -> Outlook {
+    pub(crate) fn outlook(payload: usize) -> LinkHint {
         let (fetch, write) = (usize::MAX, WRITE.max(payload + 1));
         let limits = Limits { eager: payload, packet: payload, fetch, write, is_dear: false };
-        Outlook { limits, waking: WAKING, is_by_rdma: true }
+        LinkHint { limits, waking: WAKING, is_by_rdma: true }
     }
 
     /// A request more is posted for packets, and one is left for [`VerbsLink::tell`].
@@ -194,7 +196,7 @@ impl VerbsLink {
                 let understood = understand(self.slots.message(&slot), &mut self.credits);
                 let handed = understood.and_then(|packet| {
                     let Some((header, payload)) = packet else { return Ok(()) };
-                    self.has_left |= header.kind == Kind::Bye;
+                    self.has_left |= header.kind == PacketKind::Bye;
                     sink.packet(header, payload)
                 });
                 if let Err(error) = self.slots.repost(slot) {
@@ -229,21 +231,21 @@ impl VerbsLink {
         slots: &mut BounceBuffers,
         from: Written<'_>,
         begun: &mut usize,
-    ) -> Result<Wrote, VerbsError> {
+    ) -> Result<WriteOutcome, VerbsError> {
         let Written { region, start, length, to, key } = from;
         while *begun < length {
             if slots.room() < 2 {
-                return Ok(Wrote::NoRoom);
+                return Ok(WriteOutcome::NoRoom);
             }
             let part = region.slice(start + *begun, (length - *begun).min(CHUNK))?;
             slots.write(part, RemoteAddr::new(to.wrapping_add(*begun as u64), key))?;
             *begun += (length - *begun).min(CHUNK);
         }
-        Ok(Wrote::All)
+        Ok(WriteOutcome::Posted)
     }
 }
 
-impl Hub {
+impl CqPoller {
     /// Runs `uses` on what the device was told of lent memory, and on where the buffer begins in that.
     fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&UserMr, usize) -> R) -> Attached<R> {
         let domain = self.resources.domain.clone();
@@ -273,14 +275,14 @@ impl Link for VerbsLink {
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
         if payload.len() > self.payload || header.length as usize != payload.len() {
-            return Err(LinkError::OutOfTurn("its length is another than its header says"));
+            return Err(LinkError::Protocol("its length is another than its header says"));
         }
         self.check()?;
         if !self.may_send() {
             return Ok(false);
         }
         let word = prefix(self.credits.sends());
-        let is_last = header.kind == Kind::Bye;
+        let is_last = header.kind == PacketKind::Bye;
         let said = self.slots.send([&word, &to_bytes(header), payload], is_last);
         if let Err(error) = said {
             self.refuse(&error);
@@ -320,25 +322,30 @@ impl Link for VerbsLink {
             let at = offset + start;
             region.slice(at, length).ok().filter(|_| region.is_writable())?;
             let address = region.address() + at as u64;
-            Some(Place { address, key: region.rkey().into() })
+            Some(RemoteBuf { address, key: region.rkey().into() })
         });
         match place {
             // Nobody looks at it until the peer has written.
             Attached::Used(Some(place)) if buffers.expose(buffer, start..start + length) => {
                 Exposure::At(place)
             }
-            Attached::Pending => Exposure::Later,
-            Attached::Used(_) | Attached::Unavailable => Exposure::Unable,
+            Attached::Pending => Exposure::Pending,
+            Attached::Used(_) | Attached::Unavailable => Exposure::Refused,
         }
     }
 
-    fn write(&mut self, from: Piece<'_>, to: Place, transfer: u32) -> Result<Wrote, LinkError> {
+    fn write(
+        &mut self,
+        from: Piece<'_>,
+        to: RemoteBuf,
+        transfer: u32,
+    ) -> Result<WriteOutcome, LinkError> {
         self.check()?;
         if self.refused.is_some() {
-            return Ok(Wrote::NoRoom);
+            return Ok(WriteOutcome::NoRoom);
         }
         let Ok(key) = u32::try_from(to.key) else {
-            return Err(LinkError::OutOfTurn("it wants a message where no device has memory"));
+            return Err(LinkError::Protocol("it wants a message where no device has memory"));
         };
         let Piece { start, length, .. } = from;
         let (slots, begun) = (&mut self.slots, &mut self.begun);
@@ -348,20 +355,20 @@ impl Link for VerbsLink {
         });
         let wrote = match wrote {
             Attached::Used(wrote) => wrote,
-            Attached::Pending => return Ok(Wrote::NoRoom),
-            Attached::Unavailable if self.begun == 0 => return Ok(Wrote::Unable),
-            Attached::Unavailable => return Err(LinkError::HalfSent),
+            Attached::Pending => return Ok(WriteOutcome::NoRoom),
+            Attached::Unavailable if self.begun == 0 => return Ok(WriteOutcome::Refused),
+            Attached::Unavailable => return Err(LinkError::PartlySent),
         };
         match wrote {
-            Ok(Wrote::All) => {
+            Ok(WriteOutcome::Posted) => {
                 self.begun = 0;
                 self.writing.push_back((self.slots.posted(), transfer));
-                Ok(Wrote::All)
+                Ok(WriteOutcome::Posted)
             }
             Ok(wrote) => Ok(wrote),
             Err(error) => {
                 self.refuse(&error);
-                Ok(Wrote::NoRoom)
+                Ok(WriteOutcome::NoRoom)
             }
         }
     }
@@ -393,9 +400,9 @@ impl Link for VerbsLink {
             || !self.inbox.is_empty()
             || !self.hub.arm(self.slots.tag())?
         {
-            return Ok(Armed::Awake);
+            return Ok(Armed::Ready);
         }
-        Ok(Armed::Watch(Watched { fd: self.hub.fd(), writable: false, instead_of: None }))
+        Ok(Armed::Watch(WatchedFd { fd: self.hub.fd(), writable: false, instead_of: None }))
     }
 
     fn disarm(&mut self) {
@@ -427,7 +434,7 @@ fn understand<'m>(
     message: &'m [u8],
     credits: &mut Credits,
 ) -> Result<Option<(Header, &'m [u8])>, LinkError> {
-    let short = || LinkError::OutOfTurn("shorter than a message may be");
+    let short = || LinkError::Protocol("shorter than a message may be");
     let (word, rest) = message.split_first_chunk::<PREFIX>().ok_or_else(short)?;
     let word = u64::from_le_bytes(*word);
     credits.comes(u32::try_from(word).map_err(|_| short())?)?;
@@ -439,7 +446,7 @@ fn understand<'m>(
     let header = Header::from_words([both as u64, (both >> 64) as u64])?;
     match header.length as usize == payload.len() {
         true => Ok(Some((header, payload))),
-        false => Err(LinkError::OutOfTurn("its length is another than its header says")),
+        false => Err(LinkError::Protocol("its length is another than its header says")),
     }
 }
 
@@ -447,25 +454,25 @@ fn understand<'m>(
 mod tests {
     use super::*;
 
-    fn header(kind: Kind, length: u32) -> Header {
+    fn header(kind: PacketKind, length: u32) -> Header {
         Header { kind, context: 0xf12_3456, tag: 0xabcd_ef01, transfer: 0x2345_6789, length }
     }
 
     #[test]
     fn what_is_sent_is_understood() {
-        let header = header(Kind::Data, 3);
+        let header = header(PacketKind::Data, 3);
         let message = [&prefix(1)[..], &to_bytes(header), &[1, 2, 3]].concat();
         let mut credits = Credits::new(4, 4, false);
         credits.sends();
         let packet = understand(&message, &mut credits).unwrap();
         assert_eq!(packet, Some((header, &[1, 2, 3][..])));
         assert_eq!(understand(&prefix(1), &mut credits).unwrap(), None);
-        assert_eq!(message.len(), Shape::slot(3));
+        assert_eq!(message.len(), LinkConfig::slot(3));
     }
 
     #[test]
     fn what_no_rlaunch_sends_is_refused() {
-        let good = [&prefix(0)[..], &to_bytes(header(Kind::Eager, 2)), &[1, 2]].concat();
+        let good = [&prefix(0)[..], &to_bytes(header(PacketKind::Eager, 2)), &[1, 2]].concat();
         let refused = |message: &[u8]| {
             understand(message, &mut Credits::new(4, 4, false)).unwrap_err().to_string()
         };

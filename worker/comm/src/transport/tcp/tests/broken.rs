@@ -12,7 +12,7 @@ fn a_peer_that_sends_in_fragments_is_understood() {
         let mut packets = Vec::new();
         for tag in 0..40 {
             let size = [0, 7, 40, 600, 17_000, 70_000][random.below(6)] + random.below(9);
-            packets.push((header(Kind::Eager, tag, size), bytes(tag, size)));
+            packets.push((header(PacketKind::Eager, tag, size), bytes(tag, size)));
         }
         let stream: Vec<u8> =
             packets.iter().flat_map(|(h, payload)| encoded(*h, payload)).collect();
@@ -37,28 +37,28 @@ fn a_peer_that_sends_in_fragments_is_understood() {
 
 #[test]
 fn packets_that_no_rlaunch_sends_are_refused() {
-    let good = encoded(header(Kind::Eager, 1, 2), &[1, 2]);
+    let good = encoded(header(PacketKind::Eager, 1, 2), &[1, 2]);
     for kind in [0, 10, 15] {
         let (mut link, mut peer) = bare();
-        let mut bad = to_bytes(header(Kind::Eager, 0, 0));
+        let mut bad = to_bytes(header(PacketKind::Eager, 0, 0));
         bad[4] = kind;
         peer.write_all(&[&good[..], &bad].concat()).unwrap();
         let mut sink = Recorder::new(usize::MAX);
         let error = until_error(&mut link, &mut sink);
-        assert!(matches!(error, LinkError::Garbled(found) if found == kind), "{error:?}");
+        assert!(matches!(error, LinkError::UnknownPacket(found) if found == kind), "{error:?}");
         assert_eq!(sink.packets.len(), 1);
     }
     let (mut link, mut peer) = bare();
-    let long = header(Kind::Data, 0, link.limits().packet + 1);
+    let long = header(PacketKind::Data, 0, link.limits().packet + 1);
     peer.write_all(&to_bytes(long)).unwrap();
     let error = until_error(&mut link, &mut Recorder::new(usize::MAX));
-    assert!(matches!(error, LinkError::OutOfTurn(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Protocol(_)), "{error:?}");
 }
 
 #[test]
 fn an_end_without_bye_is_noticed_after_all_that_was_sent() {
-    let whole = encoded(header(Kind::Eager, 1, 100), &bytes(1, 100));
-    let long = encoded(header(Kind::Data, 2, 500_000), &bytes(2, 500_000));
+    let whole = encoded(header(PacketKind::Eager, 1, 100), &bytes(1, 100));
+    let long = encoded(header(PacketKind::Data, 2, 500_000), &bytes(2, 500_000));
     for (lasts, cut) in [(&whole, 0), (&whole, 9), (&whole, 50), (&long, 16), (&long, 400_000)] {
         let (mut link, mut peer) = bare();
         let stream = [&whole[..], &lasts[..cut]].concat();
@@ -75,7 +75,7 @@ fn an_end_without_bye_is_noticed_after_all_that_was_sent() {
 #[test]
 fn an_end_after_bye_is_no_error_and_wakes_nobody() {
     let (mut one, mut other) = links(false);
-    assert!(one.send(header(Kind::Bye, 0, 0), &[]).unwrap());
+    assert!(one.send(header(PacketKind::Bye, 0, 0), &[]).unwrap());
     drop(one);
     let mut sink = Recorder::new(usize::MAX);
     until_came(&mut other, &mut sink, 1);
@@ -91,8 +91,8 @@ fn an_end_after_bye_is_no_error_and_wakes_nobody() {
 #[test]
 fn a_peer_that_dies_with_unread_packets_is_gone_for_both_directions() {
     let (mut link, mut peer) = bare();
-    peer.write_all(&encoded(header(Kind::Eager, 1, 4), &[1, 2, 3, 4])).unwrap();
-    assert!(link.send(header(Kind::Eager, 2, 4), &[4; 4]).unwrap());
+    peer.write_all(&encoded(header(PacketKind::Eager, 1, 4), &[1, 2, 3, 4])).unwrap();
+    assert!(link.send(header(PacketKind::Eager, 2, 4), &[4; 4]).unwrap());
     let waiting = |peer: &TcpStream| peer.peek(&mut [0; 20]).unwrap();
     assert_eq!(waiting(&peer), 20);
     // Unread data make this a reset.
@@ -102,7 +102,7 @@ fn a_peer_that_dies_with_unread_packets_is_gone_for_both_directions() {
     assert_eq!(sink.packets.len(), 1);
     let end = Instant::now() + PATIENCE;
     let error = loop {
-        match link.send(header(Kind::Eager, 3, 4), &[4; 4]) {
+        match link.send(header(PacketKind::Eager, 3, 4), &[4; 4]) {
             Ok(_) => assert!(Instant::now() < end),
             Err(error) => break error,
         }

@@ -6,7 +6,7 @@ mod whole;
 use super::TcpLink;
 use super::outbound::to_bytes;
 use crate::transport::Armed;
-use crate::transport::packet::{Header, Kind};
+use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Fill, Link, Sink};
 use crate::types::error::LinkError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -44,7 +44,7 @@ fn bare() -> (TcpLink, TcpStream) {
     (TcpLink::new(one).unwrap(), other)
 }
 
-fn header(kind: Kind, tag: u32, length: usize) -> Header {
+fn header(kind: PacketKind, tag: u32, length: usize) -> Header {
     Header { kind, context: 5, tag, transfer: 9, length: length as u32 }
 }
 

@@ -15,7 +15,7 @@ fn packets_of_every_size_arrive_whole_and_in_order() {
         let (mut one, mut other) = links(false);
         let mut packets = Vec::new();
         for (tag, size) in (0..).zip(sizes(one.limits().packet)) {
-            for kind in [Kind::Eager, Kind::Data, Kind::Done] {
+            for kind in [PacketKind::Eager, PacketKind::Data, PacketKind::Fin] {
                 packets.push((header(kind, tag, size), bytes(tag, size)));
             }
         }
@@ -29,7 +29,7 @@ fn packets_of_every_size_arrive_whole_and_in_order() {
 fn packets_get_through_small_kernel_buffers_in_both_directions_at_once() {
     let (mut one, mut other) = links(true);
     let mut random = Random(0x9e37_79b9);
-    let kinds = [Kind::Eager, Kind::Offer, Kind::Grant, Kind::Data];
+    let kinds = [PacketKind::Eager, PacketKind::Rts, PacketKind::Cts, PacketKind::Data];
     let mut packets = Vec::new();
     for tag in 0..60 {
         let size = match random.below(4) {
@@ -61,7 +61,7 @@ fn packets_get_through_small_kernel_buffers_in_both_directions_at_once() {
 fn one_read_brings_many_small_packets() {
     let (mut one, mut other) = links(false);
     for tag in 0..500 {
-        assert!(one.send(header(Kind::Eager, tag, 8), &bytes(tag, 8)).unwrap());
+        assert!(one.send(header(PacketKind::Eager, tag, 8), &bytes(tag, 8)).unwrap());
     }
     let all = 500 * (Header::SIZE + 8);
     let end = Instant::now() + PATIENCE;
@@ -78,10 +78,10 @@ fn one_read_brings_many_small_packets() {
 fn an_expected_long_packet_goes_straight_to_its_place() {
     let (mut one, mut other) = links(false);
     let mut sink = Recorder::new(usize::MAX);
-    let grant = (header(Kind::Grant, 0, 8), bytes(0, 8));
+    let grant = (header(PacketKind::Cts, 0, 8), bytes(0, 8));
     let size = one.limits().packet;
     cross(&mut other, &mut one, &[grant], &mut sink);
-    let packet = (header(Kind::Data, 1, size), bytes(1, size));
+    let packet = (header(PacketKind::Data, 1, size), bytes(1, size));
     cross(&mut one, &mut other, &[packet], &mut sink);
     let first = sink.first_part.unwrap();
     assert!(first <= 256, "{first} bytes were read ahead and copied");
@@ -91,7 +91,7 @@ fn an_expected_long_packet_goes_straight_to_its_place() {
 fn a_link_sleeps_until_something_comes_and_until_there_is_room() {
     let (mut one, mut other) = links(true);
     assert!(!wakes(&mut other, false, 20));
-    let small = (header(Kind::Eager, 0, 3), bytes(0, 3));
+    let small = (header(PacketKind::Eager, 0, 3), bytes(0, 3));
     assert!(one.send(small.0, &small.1).unwrap());
     assert!(wakes(&mut other, false, 5000));
     let mut sink = Recorder::new(usize::MAX);
@@ -99,7 +99,7 @@ fn a_link_sleeps_until_something_comes_and_until_there_is_room() {
     assert!(!wakes(&mut other, false, 20));
 
     let size = one.limits().packet;
-    let long = (header(Kind::Data, 1, size), bytes(1, size));
+    let long = (header(PacketKind::Data, 1, size), bytes(1, size));
     while one.send(long.0, &long.1).unwrap() || wakes(&mut one, true, 200) {}
     let (mut room, mut came) = (0, 0);
     loop {
@@ -125,8 +125,8 @@ fn a_link_sleeps_until_something_comes_and_until_there_is_room() {
 fn what_is_no_packet_is_not_sent() {
     let (mut one, _other) = links(false);
     let long = vec![0; one.limits().packet + 1];
-    let error = one.send(header(Kind::Eager, 0, long.len()), &long).unwrap_err();
-    assert!(matches!(error, LinkError::OutOfTurn(_)));
-    let error = one.send(header(Kind::Eager, 0, 3), &[1, 2]).unwrap_err();
-    assert!(matches!(error, LinkError::OutOfTurn(_)));
+    let error = one.send(header(PacketKind::Eager, 0, long.len()), &long).unwrap_err();
+    assert!(matches!(error, LinkError::Protocol(_)));
+    let error = one.send(header(PacketKind::Eager, 0, 3), &[1, 2]).unwrap_err();
+    assert!(matches!(error, LinkError::Protocol(_)));
 }

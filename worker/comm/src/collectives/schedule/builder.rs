@@ -1,15 +1,15 @@
 //! Writes a schedule down, without what is about nothing.
 
-use super::{Exchange, Local, Place, Schedule, Span, Step};
+use super::{Buffer, Exchange, Local, Schedule, Span, Step};
 
 /// A schedule in the making.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ScheduleBuilder {
     schedule: Schedule,
     step: Step,
 }
 
-impl Plan {
+impl ScheduleBuilder {
     /// Begins the next step.
     pub(super) fn then(&mut self) {
         if !self.step.local.is_empty() || !self.step.exchange.is_empty() {
@@ -19,7 +19,7 @@ impl Plan {
 
     /// Reserves scratch memory.
     pub(super) fn scratch(&mut self, length: usize) -> Span {
-        let span = Span::new(Place::Scratch, self.schedule.scratch, length);
+        let span = Span::new(Buffer::Scratch, self.schedule.scratch, length);
         self.schedule.scratch += length;
         span
     }
@@ -94,7 +94,7 @@ impl Plan {
             }
             self.schedule.steps.push(step);
         }
-        let scratch = span(Span::new(Place::Scratch, part.scratch, 0)).start;
+        let scratch = span(Span::new(Buffer::Scratch, part.scratch, 0)).start;
         self.schedule.scratch = self.schedule.scratch.max(scratch);
     }
 
