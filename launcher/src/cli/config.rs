@@ -19,7 +19,6 @@ pub(crate) use error::{ConfigError, FILE};
 pub(crate) use review::Review;
 pub(crate) use trusted::{State, TrustStore, Trusted};
 
-use crate::console::surroundings::Surroundings;
 use crate::hosts::host_table::{HostEntry, HostTable};
 use clap::{ArgMatches, Command};
 use error::Place;
@@ -27,6 +26,7 @@ use file::{File, Setting, Value};
 use find::ReadFile;
 use merge::Given;
 use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_of_rank};
+use rlaunch_console::surroundings::Surroundings;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use stranger::Aside;

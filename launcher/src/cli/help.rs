@@ -4,9 +4,9 @@ mod man;
 mod pager;
 
 use crate::cli::args::{self, HelpArgs};
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use rlaunch_bootstrap::client::command;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::fmt::Write as _;
 use std::io::Write as _;
 

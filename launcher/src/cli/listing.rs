@@ -5,10 +5,10 @@ use crate::cli::allocation::{self, AllocationError, Found, MpiJob, MpiJobError};
 use crate::cli::args::{HostArgs, HostfileArgs};
 use crate::connect::options::ConnectOptions;
 use crate::connect::route::RshError;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::hosts::hostfile::{self, HostfileError};
 use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::path::PathBuf;
 
 /// What was typed of hosts.

@@ -3,9 +3,9 @@
 
 use crate::cli::args::{self, CompletionsArgs, ManArgs, Shell};
 use crate::cli::help;
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use clap_complete::Shell as Known;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::io::Write;
 
 /// Prints the script for a shell.

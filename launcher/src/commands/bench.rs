@@ -4,9 +4,9 @@ pub(crate) mod train;
 
 use crate::cli::args::{Args, BenchArgs, BenchWhat};
 use crate::connect::agent::store;
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::job::JobSpec;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 
 /// What is to be run, and what is measured.
 pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {

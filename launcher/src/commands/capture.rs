@@ -5,9 +5,9 @@
 
 use crate::cli::args::CaptureArgs;
 use crate::commands::ask;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use rlaunch_bootstrap::inventory::recording::{Entry, Recording, relative};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;

@@ -4,9 +4,9 @@ use crate::cli::args::ReapArgs;
 use crate::commands::ask;
 use crate::connect::agent::store::AGENT;
 use crate::connect::route::Container;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use rlaunch_bootstrap::cleanup_report::Reaped;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 
 /// Reaps on every host at once and prints one line for each.
 pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {

@@ -1,11 +1,11 @@
 //! `rlaunch ssh-config`: what SSH's configuration says about hosts, as rlaunch understands it.
 
 use crate::cli::args::SshConfigArgs;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::hosts::{self, Host};
-use crate::ssh::algorithms::Names;
-use crate::ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
+use rlaunch_ssh::algorithms::Names;
+use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
 use std::path::PathBuf;
 
 /// Prints it, host by host.

@@ -14,20 +14,21 @@ mod survey;
 
 use crate::cli::args::NamedContainer;
 use crate::cli::args::SetupArgs;
-use crate::console::exit::Exit;
-use crate::console::printable;
-use crate::console::report::{self, Failed};
-use crate::console::waiting::Roster;
+use crate::connect::options::destination;
 use crate::hosts::{self, Host};
 use crate::run::signals::Signals;
-use crate::ssh::Ssh;
-use crate::ssh::SshOptions;
-use crate::ssh::config::{HostConfig, SshConfig};
-use crate::ssh::password::Entry;
 use container::tilde;
 use error::SetupError;
 use keys::KeyPair;
 use remote::{Forced, Wanted};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::printable;
+use rlaunch_console::report::{self, Failed};
+use rlaunch_console::waiting::Roster;
+use rlaunch_ssh::Ssh;
+use rlaunch_ssh::SshOptions;
+use rlaunch_ssh::config::{HostConfig, SshConfig};
+use rlaunch_ssh::password::KeyLogin;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,7 +110,8 @@ impl Setup {
         let here = |error: SetupError| error.here();
         let (mut keys, mut ways): (Vec<KeyPair>, Vec<Arc<Way>>) = (Vec::new(), Vec::new());
         for host in hosts {
-            let config = ssh.config_of(&host).map_err(|error| here(error.into()))?;
+            let config =
+                ssh.config_of(destination(&host, None)).map_err(|error| here(error.into()))?;
             let path = match &args.key {
                 Some(path) => absolute(path),
                 None => key_path(&config, &home),
@@ -396,17 +398,17 @@ async fn prove(
     into: Option<&Inward>,
 ) -> Result<(), SetupError> {
     let connection = match ssh.enter(config).await? {
-        Entry::Open(connection) => connection,
-        Entry::Refused { why, .. } => return Err(SetupError::NotOpened(why)),
+        KeyLogin::Open(connection) => connection,
+        KeyLogin::Refused { why, .. } => return Err(SetupError::NotOpened(why)),
     };
     let on_host = remote::landing(&connection).await;
     connection.close().await;
     let on_host = on_host?.map_err(SetupError::Shell)?;
     let Some(Inward { ssh, container, line }) = into else { return Ok(()) };
     let name = container.name.clone();
-    let connection = match ssh.enter(&ssh.config_of(&way.host)?).await? {
-        Entry::Open(connection) => connection,
-        Entry::Refused { why, .. } => return Err(SetupError::NoWayIn { name, source: why }),
+    let connection = match ssh.enter(&ssh.config_of(destination(&way.host, None))?).await? {
+        KeyLogin::Open(connection) => connection,
+        KeyLogin::Refused { why, .. } => return Err(SetupError::NoWayIn { name, source: why }),
     };
     let inside = remote::landing(&connection).await;
     connection.close().await;

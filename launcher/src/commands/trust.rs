@@ -3,11 +3,11 @@
 
 use crate::cli::args::{Args, TrustArgs};
 use crate::cli::config::{ConfigError, FILE, Review, State, TrustStore, Trusted};
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
-use crate::console::shell_words::quoted;
-use crate::console::surroundings::Surroundings;
 use clap::CommandFactory;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
+use rlaunch_console::shell_words::quoted;
+use rlaunch_console::surroundings::Surroundings;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

@@ -17,12 +17,12 @@ pub(crate) use text::table as scaling_table;
 use crate::cli::args::ReportArgs;
 use crate::commands::figures::Figures;
 use crate::commands::figures::collective::Collective;
-use crate::console::exit::Exit;
-use crate::console::printable;
-use crate::console::report::Failed;
 use crate::run::record::JobRecord;
 use crate::run::record::store::Store;
 use networks::RankNetwork;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::printable;
+use rlaunch_console::report::Failed;
 use serde::Serialize;
 use source::{JobFacts, Source, SourceError};
 

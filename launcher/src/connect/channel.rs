@@ -2,7 +2,6 @@
 //! connection that the agent has made because neither carries anything to it.
 
 use crate::connect::callback::Called;
-use crate::console::open_files;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -10,6 +9,7 @@ use nix::unistd::Pid;
 use rlaunch_bootstrap::env::is_of_host;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::security::callback::Conversation;
+use rlaunch_console::open_files;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use std::io;

@@ -3,9 +3,27 @@
 use crate::connect::route::{Container, Rsh};
 use crate::hosts::host_table::HostTable;
 use crate::hosts::{self, Host};
-use crate::ssh::SshOptions;
-use crate::ssh::new_hosts::NewHostsRule;
+use rlaunch_ssh::config::StrictHostKeyChecking;
+use rlaunch_ssh::{Destination, SshOptions};
 use std::path::PathBuf;
+
+/// `--new-hosts`: what becomes of hosts whose keys are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum NewHostsRule {
+    Accept,
+    Ask,
+    Refuse,
+}
+
+impl From<NewHostsRule> for StrictHostKeyChecking {
+    fn from(rule: NewHostsRule) -> StrictHostKeyChecking {
+        match rule {
+            NewHostsRule::Accept => StrictHostKeyChecking::AcceptNew,
+            NewHostsRule::Ask => StrictHostKeyChecking::Ask,
+            NewHostsRule::Refuse => StrictHostKeyChecking::Yes,
+        }
+    }
+}
 
 /// How hosts are reached and where the agent is kept.
 #[derive(Debug, Default)]
@@ -46,9 +64,14 @@ impl ConnectOptions {
             config: self.ssh_config.clone(),
             is_config_of_file: self.is_ssh_config_of_file,
             port: self.port,
-            new_hosts: self.new_hosts,
+            new_hosts: self.new_hosts.map(StrictHostKeyChecking::from),
             fanout: self.fanout,
             patient: self.patient,
         }
     }
+}
+
+/// Returns the host as SSH is to find it; `port` takes precedence over its configuration's.
+pub(crate) fn destination(host: &Host, port: Option<u16>) -> Destination<'_> {
+    Destination { name: &host.name, user: host.user.as_deref(), port }
 }

@@ -3,9 +3,9 @@
 
 use crate::connect::channel::{AgentChannel, Ending, Incoming};
 use crate::connect::route::{CONTAINER_GONE, Program, RemoteCommand, Route};
-use crate::console::deadline;
 use rlaunch_bootstrap::cleanup_report;
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::deadline;
 use std::time::Duration;
 use tokio::process::Command;
 

@@ -5,9 +5,9 @@ mod preference;
 
 pub(crate) use preference::Preference;
 
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::net::{IpAddr, SocketAddr};
 
 /// Addresses of a node that are listened on, at most.

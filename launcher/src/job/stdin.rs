@@ -1,8 +1,8 @@
 //! `--stdin`: which ranks read standard input, and from where.
 
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;

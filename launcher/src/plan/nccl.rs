@@ -9,8 +9,6 @@ mod version;
 pub(crate) use log::{Log, Use};
 pub(crate) use version::Version;
 
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::plan::map::RankMap;
 use crate::plan::selection::{self, Plan, PortWishes, Reachable, Rejection};
 use crate::plan::setup::{Options, Transport, Variable};
@@ -19,6 +17,8 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::rank_table::Transport as Speaks;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 
 /// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \

@@ -1,10 +1,10 @@
 //! `placement: a 0-1 · b 2`: one line at the start of a job that says where its ranks run, for people
 //! at a terminal, and for everyone where something is odd.
 
-use crate::console::report;
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, RankMap};
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_console::report;
 use std::io::IsTerminal;
 
 /// Hosts that are named, of those with ranks and of those without.

@@ -1,13 +1,13 @@
 //! Environment as data: what goes along from the launching shell, and what each rank is told.
 
-mod env_file;
+pub(crate) mod env_file;
 
-use crate::console::glob::wildcard;
 use crate::plan::map::RankMap;
 use env_file::EnvFileError;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
+use rlaunch_console::glob::wildcard;
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;

@@ -1,12 +1,12 @@
 //! Hosts that RDMA does not connect: said before the ranks start, and an error for those who insist.
 
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::plan::map::RankMap;
 use crate::plan::nccl::{self, Network};
 use crate::plan::selection::{Plan, Reachable};
 use crate::plan::setup::{self, Transport, Wishes};
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 
 /// Lines about hosts without RDMA between them; the others are counted.
 const MOST_LINES: usize = 8;

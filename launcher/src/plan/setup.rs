@@ -1,8 +1,6 @@
 //! What each rank is given once every node's inventory is known: its place, and variables by which
 //! libraries find their network. None of these overrides what the user or the host has set.
 
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::plan::env_style::{self, EnvStyle, Place};
 use crate::plan::held_ports::Held;
 use crate::plan::horovod::Meeting;
@@ -17,6 +15,8 @@ use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
 use rlaunch_bootstrap::rank_table::RankNic;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,5 @@
 //! The rank table out of what the nodes have said, and how it is shown.
 
-use crate::console::columns;
 use crate::plan::setup::{Options, Seen, Setup, Transport};
 use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
@@ -8,6 +7,7 @@ use rlaunch_bootstrap::protocol::mesh::Settings;
 use rlaunch_bootstrap::rank_table::{
     Marks, NodeRow, PairRule, RankRow, RankTable, Rules, TableError,
 };
+use rlaunch_console::columns;
 
 /// Puts the table together. All that comes in slices is by node; fails where a node's is missing.
 pub(crate) fn build(

@@ -2,8 +2,6 @@
 //! into a sentence and a code.
 
 use crate::connect::rescue::Reaped;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::plan::nccl;
 use crate::run::crew::Crew;
 use crate::run::first_failure::{Failure, FirstFailure};
@@ -13,6 +11,8 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::Receipt;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::time::Duration;
 
 /// How long the last output may take to be written once the user has had enough.

@@ -2,12 +2,12 @@
 //! its host has, and for each lack there is a flag.
 
 use crate::connect::route::Container;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::hosts::Host;
 use crate::run::preflight_report::by_finding;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, RdmaDevice, Uverbs};
 use rlaunch_bootstrap::inventory::{ContainerKind, Inventory};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 
 /// What RDMA's users ask to be able to lock, at least, in bytes. Limits that are below it are the
 /// defaults of engines and of systemd, 64 KiB or 8 MiB.

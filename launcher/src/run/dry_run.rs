@@ -15,10 +15,6 @@
 //! run in their home without it, and `required` where it must be there. Values of what is called a
 //! secret are left out. New kinds of lines may be added.
 
-use crate::console::exit::Exit;
-use crate::console::redact::without_secrets;
-use crate::console::report::{self, Failed};
-use crate::console::shell_words::quoted;
 use crate::hosts::{Host, SlotsBy};
 use crate::job::JobSpec;
 use crate::job::apps::AppSpec;
@@ -29,6 +25,10 @@ use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::env::shown;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::redact::without_secrets;
+use rlaunch_console::report::{self, Failed};
+use rlaunch_console::shell_words::quoted;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 

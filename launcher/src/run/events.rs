@@ -4,13 +4,13 @@
 //! (its id) and `event`; the rest depends on the event, as [`Record`] documents. New events and
 //! new fields may appear without a new version; none changes its meaning.
 
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

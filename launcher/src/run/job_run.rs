@@ -1,10 +1,10 @@
 //! One attempt at a job: what it is, where its events go and what is recorded of it.
 
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::job::JobSpec;
 use crate::run::events::{Events, Record};
 use crate::run::record::Recorder;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::ops::Deref;
 use std::time::Instant;
 

@@ -15,8 +15,6 @@ pub(crate) use files::Files;
 pub(crate) use tags::Tags;
 
 use crate::connect::outbox::{Outbox, Reserved};
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::job::options::OutputOptions;
 use crate::plan::nccl::Log;
 use crate::run::output::pen::{Pen, Said, Shown};
@@ -25,6 +23,8 @@ use crate::run::output::tail::Tails;
 use crate::run::record::Kept;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! Why nodes cannot run the job, or what the user should know, folded over hosts: one sentence for
 //! one cause, however many nodes have it.
 
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 
 /// Groups equal findings and keeps their order.
 pub(crate) fn by_finding<'a, T: PartialEq>(

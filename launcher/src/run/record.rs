@@ -6,15 +6,15 @@ pub(crate) mod store;
 
 pub(crate) use kept::{Kept, KeptOutput};
 
-use crate::console::exit::Exit;
-use crate::console::redact::without_secrets;
-use crate::console::report::Failed;
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use crate::plan::setup::Setup;
 use crate::run::show::{self, ToldRow};
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::redact::without_secrets;
+use rlaunch_console::report::Failed;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -2,10 +2,6 @@
 //! about, and the rank table goes to everybody.
 
 use crate::connect::outbox::Reserved;
-use crate::console::deadline::Deadline;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
-use crate::console::waiting::Roster;
 use crate::hosts::addresses;
 use crate::job::JobSpec;
 use crate::plan::held_ports::Held;
@@ -30,6 +26,10 @@ use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::coordinator::{Input, Output, Server};
 use rlaunch_bootstrap::rendezvous::oob::{Attempt, AttemptOutcome, EdgeReport, ParentPeer};
 use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
+use rlaunch_console::waiting::Roster;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 //! `--max-restarts`: where a rank fails or a node is lost, all begins again, as a job of its own
 //! with what was typed for the first.
 
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::job::options::Restarts;
 use crate::job::{JobSpec, NoRandom, random};
 use crate::run::events::Record;
@@ -14,6 +12,8 @@ use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::security::handshake::Secret;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 
 /// So many ids are tried for one that leads to other ports; every second one does.
 const MOST_IDS: usize = 64;

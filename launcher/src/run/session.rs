@@ -6,8 +6,6 @@ use crate::connect::channel::{Incoming, Reader, Writer};
 use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
 use crate::connect::rescue::{Reaped, Rescue};
 use crate::connect::route::Route;
-use crate::console::deadline::Deadline;
-use crate::console::printable;
 use crate::run::output::Output;
 use crate::run::stdin::Feed;
 use bytes::Bytes;
@@ -15,6 +13,8 @@ use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::protocol::control::{
     self, BEAT, FrameReader, FromAgent, MAX_FRAME, ToAgent, WireError,
 };
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::printable;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};

@@ -1,8 +1,6 @@
 //! `--show`: what the launcher has decided, for people or for programs. It stops nothing.
 
 use crate::connect::agent::library::SHARED;
-use crate::console::columns;
-use crate::console::report;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::job::apps::AppSpec;
@@ -19,6 +17,8 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::library::PYTHON;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_bootstrap::rank_table::{RankNic, RankTable};
+use rlaunch_console::columns;
+use rlaunch_console::report;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Display;

@@ -1,8 +1,8 @@
 //! The user's signals as events.
 
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use nix::sys::signal::Signal;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::io;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 

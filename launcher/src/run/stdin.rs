@@ -6,7 +6,6 @@
 //! behind everything else that a node is told.
 
 use crate::connect::outbox::Outbox;
-use crate::console::report;
 use crate::job::stdin::Stdin;
 use crate::plan::map::RankMap;
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{self, MAX_STDIN, ToAgent, stdin_cost};
+use rlaunch_console::report;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;

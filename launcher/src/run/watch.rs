@@ -1,9 +1,6 @@
 //! From the start of the ranks to the end of the job: the first failure ends the others, the user
 //! may end them all, and everybody is waited for.
 
-use crate::console::deadline::Deadline;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::job::apps::{Due, Order};
 use crate::run::Met;
 use crate::run::conclusion::{Conclusion, NodeEnd, Reason};
@@ -23,6 +20,9 @@ use rlaunch_bootstrap::job::Singleton;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent, Unserved};
 use rlaunch_bootstrap::rendezvous::message::{MAX_TEXT, Missing};
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::time::{Duration, Instant};
 
 /// What nodes may take beyond the grace to end their ranks and say so.

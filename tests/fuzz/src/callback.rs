@@ -1,6 +1,6 @@
 //! What strangers can say to a launcher's port, and what a host can print in place of a hello.
 
-use crate::{parts, whole};
+use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::security::callback::{
     Announcement, AnnouncementScanner, Caller, MAX_OPENING, Opening, OwnKey, PublicKey,

@@ -1,6 +1,6 @@
 //! What ranks and their agent say to each other.
 
-use crate::{parts, whole};
+use crate::stream::{parts, whole};
 use bytes::Bytes;
 use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::client::machine::{Client, Phase};

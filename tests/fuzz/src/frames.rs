@@ -1,6 +1,6 @@
 //! What launcher and agent send each other through SSH.
 
-use crate::{parts, whole};
+use crate::stream::{parts, whole};
 use rlaunch_bootstrap::client::events::News;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::library::LibraryPlace;

@@ -1,6 +1,6 @@
 //! What ranks ask of the store by which Horovod's ranks meet.
 
-use crate::{parts, whole};
+use crate::stream::{parts, whole};
 use rlaunch_horovod::{Answer, MAX_HEAD, MAX_VALUE, Method, RequestReader, Store};
 
 /// However a request is cut, it is the same request; what was put is what is found.

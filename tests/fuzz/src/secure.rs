@@ -1,6 +1,6 @@
 //! What strangers can say to an agent's port, and what an edge carries.
 
-use crate::{parts, whole};
+use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::security::handshake::{
     Dialler, Established, Listener, Parties, Secret, Step,

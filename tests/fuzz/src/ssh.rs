@@ -1,9 +1,9 @@
 //! The files of SSH that people have: configurations, known hosts, keys, certificates.
 
-use crate::files::certificate;
-use crate::files::config::SshConfig;
-use crate::files::keys::KeyFile;
-use crate::files::known_hosts::{KnownHosts, Verdict};
+use rlaunch_ssh::certificate;
+use rlaunch_ssh::config::SshConfig;
+use rlaunch_ssh::keys::KeyFile;
+use rlaunch_ssh::known_hosts::{KnownHosts, Verdict};
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::certificate::{Builder, CertType};
 use russh::keys::ssh_key::private::Ed25519Keypair;

@@ -2,9 +2,9 @@
 //! rlaunch takes their place in a job as it is.
 
 use crate::connect::route::{Rsh, RshError};
-use crate::console::report;
 use crate::hosts::Host;
 use crate::hosts::hostfile::{self, HostfileError};
+use rlaunch_console::report;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

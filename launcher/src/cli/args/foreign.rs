@@ -1,10 +1,10 @@
 //! What words of other launchers have become that no option of rlaunch's own says: hidden, since
 //! [`super::spelling`] writes them and nobody types them.
 
-use crate::console::report;
 use crate::hosts::Host;
 use crate::hosts::addresses::Preference;
 use clap::ArgAction;
+use rlaunch_console::report;
 
 /// What else other launchers' words say.
 #[derive(Clone, Debug, Default, clap::Args)]

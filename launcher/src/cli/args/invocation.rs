@@ -6,12 +6,12 @@ use super::{
     application, spelling,
 };
 use crate::cli::config::{self, ConfigError, Found};
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
-use crate::console::surroundings::Surroundings;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueHint};
 use rlaunch_bootstrap::client::command;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
+use rlaunch_console::surroundings::Surroundings;
 use std::ffi::OsString;
 
 /// What rlaunch is asked to do. The verb is the first word; without one it is to run a job.

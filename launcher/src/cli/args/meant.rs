@@ -2,8 +2,8 @@
 
 use super::Args;
 use super::invocation::VERBS;
-use crate::console::shell_words::quoted;
 use rlaunch_bootstrap::client::command;
+use rlaunch_console::shell_words::quoted;
 use std::ffi::{OsStr, OsString};
 
 impl Args {

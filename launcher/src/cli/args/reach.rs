@@ -1,8 +1,8 @@
 //! Hosts and the way to them.
 
 use super::ConfigArgs;
+use crate::connect::options::NewHostsRule;
 use crate::connect::route::Container;
-use crate::ssh::new_hosts::NewHostsRule;
 use std::path::PathBuf;
 
 /// Hosts and the way to them.
@@ -15,7 +15,7 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "PORT", help_heading = "Reaching hosts")]
     pub(crate) port: Option<u16>,
 
-    /// ConnectOptions hosts by this command and not by SSH of rlaunch's own, as mpirun's remote shell agents
+    /// Reach hosts by this command and not by SSH of rlaunch's own, as mpirun's remote shell agents
     /// are called: `CMD HOST LINE`, where LINE is for a shell on HOST; a {host} in CMD takes the
     /// host's place: 'ssh -p 2222', 'kubectl exec -i {host} -- sh -c'
     #[arg(

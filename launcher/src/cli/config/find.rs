@@ -3,9 +3,9 @@
 
 use super::error::{ConfigError, FILE};
 use super::trusted::{self, State, TrustStore};
-use crate::console::surroundings::Surroundings;
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
+use rlaunch_console::surroundings::Surroundings;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -4,9 +4,9 @@ use super::error::{ConfigError, FILE, Place};
 use super::file::{self, Setting, Value};
 use super::named::{self, NamedFile};
 use super::{TrustStore, find, merge, stranger};
-use crate::console::surroundings::Surroundings;
 use crate::hosts::host_table::HostEntry;
 use clap::Command;
+use rlaunch_console::surroundings::Surroundings;
 use std::path::{Path, PathBuf};
 
 /// A file that was read, to be trusted as it was read.

@@ -6,8 +6,8 @@
 
 use super::error::Place;
 use super::merge::Given;
-use crate::console::shell_words::quoted;
 use crate::hosts::host_table::HostEntry;
+use rlaunch_console::shell_words::quoted;
 use std::path::{Path, PathBuf};
 
 /// Keys that count at once. None of them chooses a program, a host or a network, runs a command,

@@ -8,8 +8,8 @@
 use super::error::ConfigError;
 use super::find;
 use super::named::{self, NamedFile};
-use crate::console::surroundings::Surroundings;
 use nix::unistd::Uid;
+use rlaunch_console::surroundings::Surroundings;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};

@@ -4,14 +4,14 @@ use crate::cli::args::{ForeignArgs, TrainArgs};
 use crate::cli::lower::specify;
 use crate::commands::figures::KNOWN;
 use crate::commands::verdict::{Remark, Run, Scaling, Verdict, scaling_table};
-use crate::console::exit::Exit;
-use crate::console::redact::without_secrets;
-use crate::console::report::{self, Failed};
-use crate::console::shell_words;
 use crate::run::job_run::JobRun;
 use crate::run::live_recorded;
 use crate::run::record::JobRecord;
 use crate::run::signals::Signals;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::redact::without_secrets;
+use rlaunch_console::report::{self, Failed};
+use rlaunch_console::shell_words;
 use serde::Serialize;
 use std::ffi::OsString;
 

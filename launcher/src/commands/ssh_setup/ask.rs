@@ -1,8 +1,8 @@
 //! Questions to whoever sits at the terminal, or to what answers in their place.
 
 use super::error::SetupError;
-use crate::ssh::askpass::Prompter;
-use crate::ssh::password::Password;
+use rlaunch_ssh::askpass::Prompter;
+use rlaunch_ssh::password::Password;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 /// Whether somebody is there to say yes or no.

@@ -2,7 +2,7 @@
 
 use super::shell::quote;
 use crate::cli::args::NamedContainer;
-use crate::ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
+use rlaunch_ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -127,7 +127,7 @@ fn host_lines(alias: &str, config: &HostConfig, home: &Path) -> String {
         Proxy::Direct => {}
         Proxy::Command(command) => line("ProxyCommand", &command.replace('%', "%%")),
         Proxy::Jump(hops) => {
-            let hop = |hop: &crate::ssh::config::JumpHop| {
+            let hop = |hop: &rlaunch_ssh::config::JumpHop| {
                 let user = hop.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
                 let port = hop.port.map(|port| format!(":{port}")).unwrap_or_default();
                 let host = if hop.host.contains(':') {
@@ -166,7 +166,7 @@ pub(crate) fn pasteable(line: &str) -> String {
 mod tests {
     use super::*;
     use crate::cli::args::Engine;
-    use crate::ssh::config::SshConfig;
+    use rlaunch_ssh::config::SshConfig;
 
     fn container(text: &str) -> NamedContainer {
         text.parse().unwrap()
@@ -198,7 +198,7 @@ Host b
         let (home, file) = (std::env::home_dir().unwrap(), Path::new("/x/config"));
         let theirs = SshConfig::parse(CONFIG, file).unwrap();
         let resolved = |names: &[&str]| -> Vec<HostConfig> {
-            names.iter().map(|name| theirs.resolve(name).unwrap()).collect()
+            names.iter().map(|name| theirs.resolve_as(name, None, None).unwrap()).collect()
         };
         let key = home.join(".ssh/id_ed25519_mpicont");
         let write = |names: &[&str], before: &str| {
@@ -211,7 +211,7 @@ Host b
         let text = write(&["a", "b", "c"], "");
         let ours = SshConfig::parse(&text.replace("  Include /x/config\n", ""), file).unwrap();
         for (name, theirs) in ["a", "b", "c"].iter().zip(resolved(&["a", "b", "c"])) {
-            let found = ours.resolve(name).unwrap();
+            let found = ours.resolve_as(name, None, None).unwrap();
             assert_eq!(found.identity_files, std::slice::from_ref(&key), "{text}");
             assert!(found.identities_only, "{text}");
             let identity_agent = theirs.identity_agent.clone();
@@ -223,7 +223,7 @@ Host b
             };
             assert_eq!(as_theirs, theirs, "{name}: {text}");
         }
-        assert!(ours.resolve("gate").unwrap().identity_files.is_empty(), "{text}");
+        assert!(ours.resolve_as("gate", None, None).unwrap().identity_files.is_empty(), "{text}");
         assert!(text.ends_with("\nHost gate\n  Include /x/config\n"), "{text}");
         // One host after the other comes to the same, in whatever order.
         let one_by_one = write(&["a"], &write(&["c"], &write(&["b"], "")));

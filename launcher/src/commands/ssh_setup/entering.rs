@@ -2,10 +2,10 @@
 
 use super::error::SetupError;
 use super::{Way, ask, at_once};
-use crate::console::report;
-use crate::ssh::askpass::Prompter;
-use crate::ssh::password::{Entry, Password, Tried};
-use crate::ssh::{Connection, Ssh};
+use rlaunch_console::report;
+use rlaunch_ssh::askpass::Prompter;
+use rlaunch_ssh::password::{KeyLogin, Password, PasswordLogin};
+use rlaunch_ssh::{Connection, Ssh};
 use std::sync::Arc;
 
 /// How often a wrong password may be typed for one host.
@@ -30,9 +30,9 @@ pub(super) async fn enter(ssh: &Arc<Ssh>, ways: &[Arc<Way>]) -> Vec<Entered> {
 /// `None` where a password is needed.
 async fn by_key(ssh: &Ssh, way: &Way) -> Option<Entered> {
     match ssh.enter(&way.config).await {
-        Ok(Entry::Open(connection)) => Some(Ok(connection)),
-        Ok(Entry::Refused { takes_passwords: true, .. }) => None,
-        Ok(Entry::Refused { takes_passwords: false, .. }) => Some(Err(way.closed())),
+        Ok(KeyLogin::Open(connection)) => Some(Ok(connection)),
+        Ok(KeyLogin::Refused { takes_passwords: true, .. }) => None,
+        Ok(KeyLogin::Refused { takes_passwords: false, .. }) => Some(Err(way.closed())),
         Err(error) => Some(Err(error.into())),
     }
 }
@@ -65,11 +65,11 @@ async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Op
             }
         };
         match ssh.enter_by_password(&way.config, &password).await {
-            Ok(Tried::Open(connection)) => {
+            Ok(PasswordLogin::Open(connection)) => {
                 entered[at] = Some(Ok(*connection));
                 return try_on(ssh, ways, &others, &password, entered).await;
             }
-            Ok(Tried::Wrong) => report::say(&format!("{} does not take it", way.name)),
+            Ok(PasswordLogin::Wrong) => report::say(&format!("{} does not take it", way.name)),
             Err(error) => {
                 entered[at] = Some(Err(error.into()));
                 return;
@@ -93,8 +93,8 @@ async fn try_on(
     let tried = at_once("logging in", tries.collect()).await;
     for (&other, tried) in others.iter().zip(tried) {
         entered[other] = match tried {
-            Ok(Tried::Open(connection)) => Some(Ok(*connection)),
-            Ok(Tried::Wrong) => None,
+            Ok(PasswordLogin::Open(connection)) => Some(Ok(*connection)),
+            Ok(PasswordLogin::Wrong) => None,
             Err(error) => Some(Err(error.into())),
         };
     }

@@ -3,10 +3,10 @@
 use super::container::pasteable;
 use super::remote::RUN_TIMEOUT;
 use crate::cli::args::NamedContainer;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
-use crate::ssh::error::SshError;
-use crate::ssh::known_hosts::KnownHostsError;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
+use rlaunch_ssh::error::SshError;
+use rlaunch_ssh::known_hosts::KnownHostsError;
 use std::io;
 use std::path::PathBuf;
 

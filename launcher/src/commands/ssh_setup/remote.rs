@@ -2,8 +2,8 @@
 
 use super::error::SetupError;
 use super::shell::quote;
-use crate::console::printable;
-use crate::ssh::Connection;
+use rlaunch_console::printable;
+use rlaunch_ssh::Connection;
 use russh::ChannelMsg;
 use std::time::Duration;
 

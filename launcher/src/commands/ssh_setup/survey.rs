@@ -3,10 +3,10 @@
 use super::error::SetupError;
 use super::remote::{self, Wanted};
 use super::{Way, at_once};
-use crate::console::report;
-use crate::ssh::Ssh;
-use crate::ssh::new_hosts::NewHostKey;
-use crate::ssh::password::Entry;
+use rlaunch_console::report;
+use rlaunch_ssh::Ssh;
+use rlaunch_ssh::new_hosts::NewHostKey;
+use rlaunch_ssh::password::KeyLogin;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -75,13 +75,13 @@ async fn look_at(ssh: &Ssh, way: &Way, wanted: &Wanted) -> Result<State, SetupEr
         return Ok(State::Unknown(key));
     }
     match ssh.enter(&way.config).await? {
-        Entry::Open(connection) => {
+        KeyLogin::Open(connection) => {
             let changes = remote::set_up(&connection, wanted, true).await;
             connection.close().await;
             Ok(State::Open(changes?))
         }
-        Entry::Refused { takes_passwords: true, .. } => Ok(State::Password),
-        Entry::Refused { takes_passwords: false, .. } => Err(way.closed()),
+        KeyLogin::Refused { takes_passwords: true, .. } => Ok(State::Password),
+        KeyLogin::Refused { takes_passwords: false, .. } => Err(way.closed()),
     }
 }
 

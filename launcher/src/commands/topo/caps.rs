@@ -5,9 +5,9 @@
 //! not among them has `?`.
 
 use super::indent;
-use crate::console::columns::{self, row};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
+use rlaunch_console::columns::{self, row};
 
 /// What a driver can do, `yes` or `no` each.
 struct Abilities {

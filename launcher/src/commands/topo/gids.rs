@@ -1,9 +1,9 @@
 //! `--gids`: GID tables.
 
 use super::indent;
-use crate::console::columns::{self, row};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer};
+use rlaunch_console::columns::{self, row};
 
 /// The GID tables, as MLNX_OFED's `show_gids` prints them.
 pub(super) fn print(host: &str, inventory: &Inventory) -> String {

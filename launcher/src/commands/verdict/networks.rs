@@ -2,8 +2,8 @@
 
 use super::{Kind, Remark};
 use crate::commands::figures::network::{Networks, ProcessUse};
-use crate::console::report;
 use crate::plan::nccl::{Use, Version};
+use rlaunch_console::report;
 use serde::Serialize;
 
 /// Of one process, which mostly is one rank.

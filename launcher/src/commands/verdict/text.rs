@@ -6,9 +6,9 @@ use super::speed::{RankRate, range};
 use super::{Remark, Report, Scaling, Speed, Verdict};
 use crate::commands::figures::collective::{Collective, Measured};
 use crate::commands::figures::throughput::Style;
-use crate::console::columns::{self, row};
-use crate::console::printable;
-use crate::console::report::{HINT, WARNING};
+use rlaunch_console::columns::{self, row};
+use rlaunch_console::printable;
+use rlaunch_console::report::{HINT, WARNING};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 

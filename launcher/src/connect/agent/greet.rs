@@ -4,13 +4,13 @@ use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
 use crate::connect::callback::{Callbacks, Called};
 use crate::connect::channel::{AgentChannel, Incoming};
 use crate::connect::route::Program;
-use crate::console::deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{
     self, FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::security::callback::{Announcement, AnnouncementScanner};
+use rlaunch_console::deadline;
 use std::net::IpAddr;
 use std::time::Duration;
 

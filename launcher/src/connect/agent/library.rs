@@ -6,7 +6,6 @@
 
 use super::store;
 use crate::connect::outbox::Outbox;
-use crate::console::report;
 use crate::hosts::Host;
 use bytes::Bytes;
 use flate2::Compression;
@@ -15,6 +14,7 @@ use rlaunch_bootstrap::job::library::{
     Archive, ArchivedFile, Digest, Library, LibraryName, PYTHON,
 };
 use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_console::report;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

@@ -5,12 +5,12 @@
 
 use super::turns::{Guest, Turns};
 use crate::connect::agent::store::AgentFile;
-use crate::console::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::security::admission::Crowd;
 use rlaunch_bootstrap::security::callback::{
     Call, CallError, Conversation, Fetch, MAX_OPENING, Opening, OwnKey, PublicKey,
 };
+use rlaunch_console::deadline::Deadline;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

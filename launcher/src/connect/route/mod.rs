@@ -1,6 +1,6 @@
 //! The way to a host: what runs a command there, or in a container there, and carries its bytes.
 //!
-//! Hosts are reached by SSH in process ([`crate::ssh`]), or by a command of the user's ([`rsh`]). On
+//! Hosts are reached by SSH in process ([`rlaunch_ssh`]), or by a command of the user's ([`rsh`]). On
 //! either way a [`container`] may be entered on the host, or be started there from an [`image`].
 
 mod command;
@@ -15,16 +15,16 @@ pub(crate) use rsh::{Rsh, RshError, last_words};
 
 use crate::connect::agent::deliver::{DeliverError, HELLO_TIMEOUT};
 use crate::connect::channel::{AgentChannel, Ending};
-use crate::connect::options::ConnectOptions;
-use crate::console::report::Failed;
-use crate::console::waiting::Roster;
+use crate::connect::options::{ConnectOptions, destination};
 use crate::hosts::Host;
 use crate::hosts::host_table::HostTable;
-use crate::ssh::error::SshError;
-use crate::ssh::{Connection, Ssh};
 use container::Entry;
 use image::container_name;
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::report::Failed;
+use rlaunch_console::waiting::Roster;
+use rlaunch_ssh::error::SshError;
+use rlaunch_ssh::{Connection, Ssh};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -116,7 +116,7 @@ impl Routes {
         let tell = |stage| roster.set(&host.to_string(), stage);
         let (dialled, port) = self.book.way_to(host);
         let to = match &self.by {
-            By::Ssh(ssh) => To::Ssh(ssh.connect(&dialled, port, &tell).await?),
+            By::Ssh(ssh) => To::Ssh(ssh.connect(destination(&dialled, port), &tell).await?),
             By::Rsh(rsh) => To::Rsh(rsh.clone(), dialled),
         };
         let label = container_name(&format!("{}-{host}", self.label));

@@ -2,11 +2,11 @@
 //! shell agents: `COMMAND [OPTIONS] HOST LINE`, and LINE is for a shell on HOST.
 
 use crate::connect::channel::{AgentChannel, Ending};
-use crate::console::printable;
-use crate::console::redact::without_secrets;
 use crate::hosts::Host;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_console::printable;
+use rlaunch_console::redact::without_secrets;
 use std::ffi::OsString;
 use std::io;
 use tokio::process::Command;

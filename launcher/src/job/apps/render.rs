@@ -2,8 +2,6 @@
 
 use super::template::{self, Target, Text};
 use super::{AppError, AppSpec, nodes_of};
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use minijinja::value::{Serde, Value};
@@ -12,6 +10,8 @@ use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{RankFile, WorkingDir};
 use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -2,10 +2,10 @@
 //! like are filled in. A word or a value without two opening braces is none.
 
 use super::{AppError, AppSpec, Title};
-use crate::console::redact::without_secrets;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior};
 use rlaunch_bootstrap::env::shown;
+use rlaunch_console::redact::without_secrets;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};

@@ -2,10 +2,10 @@
 
 use super::verdict::{Failure, Verdict};
 use super::{Mesh, Tried, is_rdma};
-use crate::console::columns;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::mesh::{Proved, Step};
 use rlaunch_bootstrap::rank_table::{Connect, End, Nic, Pair, RankTable, Transport};
+use rlaunch_console::columns;
 use serde::Serialize;
 
 /// Every pair of ranks of different nodes, the lower rank first.

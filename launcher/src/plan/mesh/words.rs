@@ -6,11 +6,11 @@ use super::paths::{Mode, Proof};
 use super::show::{Side, speaks};
 use super::verdict::Failure;
 use super::{Mesh, Tried, is_rdma};
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::plan::setup::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{End, RankTable};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use std::collections::BTreeSet;
 
 /// Lines about paths that do not work; the others are counted.

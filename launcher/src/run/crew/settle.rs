@@ -1,12 +1,12 @@
 //! Hosts have been reached, and how many GPUs they have is known: which ranks they run.
 
 use super::{Crew, Node};
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::plan::map::{MapBy, RankMap};
 use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::collections::HashMap;
 
 /// Lines about hosts that lack something; the others are like them.

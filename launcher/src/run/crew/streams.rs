@@ -2,14 +2,14 @@
 
 use super::Crew;
 use crate::connect::outbox::Outbox;
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::plan::map::RankMap;
 use crate::plan::nccl::Log;
 use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::record::Kept;
 use crate::run::stdin::Feed;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 
 /// What sessions have in hand of them before.
 pub(crate) struct Streams {

@@ -7,9 +7,6 @@ mod watch;
 pub(crate) use offer::Offer;
 pub(crate) use watch::{LinkWatch, News};
 
-use crate::console::deadline::Deadline;
-use crate::console::exit::Exit;
-use crate::console::report::Failed;
 use crate::plan::mesh::paths::{self, Proof};
 use crate::plan::mesh::verdict::Said;
 use crate::plan::mesh::{Mesh, MeshOptions, Tried, round};
@@ -19,6 +16,9 @@ use crate::run::rendezvous::{Decided, Gathering};
 use rlaunch_bootstrap::protocol::control::ToAgent;
 use rlaunch_bootstrap::protocol::mesh::{Limits, Settings};
 use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
 use std::time::{Duration, Instant};
 
 /// With less time left than this nothing more is tried.

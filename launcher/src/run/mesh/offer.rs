@@ -2,8 +2,6 @@
 //! them join the tree.
 
 use crate::connect::agent::store;
-use crate::console::exit::Exit;
-use crate::console::report::{self, Failed};
 use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::Plan;
 use crate::run::crew::{Crew, Node};
@@ -11,6 +9,8 @@ use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::ProverFile;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::{self, Failed};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;

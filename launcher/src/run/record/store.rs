@@ -1,8 +1,8 @@
 //! Where records are: `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`, the newest [`NEWEST`] of them.
 
 use super::JobRecord;
-use crate::console::report;
-use crate::console::surroundings::Surroundings;
+use rlaunch_console::report;
+use rlaunch_console::surroundings::Surroundings;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::DirBuilderExt;

@@ -22,7 +22,9 @@ const WRAPPER: &str = "\
 #!/usr/bin/env bash
 case \"$*\" in
     *'--crate-name rlaunch_bootstrap '* | *'--crate-name rlaunch_comm '* | \
-    *'--crate-name rlaunch_horovod '* | *'--crate-name rlaunch_fuzz '* | *'--crate-name fuzzer '*)
+    *'--crate-name rlaunch_console '* | *'--crate-name rlaunch_horovod '* | \
+    *'--crate-name rlaunch_launcher '* | *'--crate-name rlaunch_ssh '* | \
+    *'--crate-name rlaunch_fuzz '* | *'--crate-name fuzzer '*)
         exec \"$@\" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
             -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
             -Cllvm-args=-sanitizer-coverage-pc-table \

@@ -32,12 +32,12 @@ pub(super) const ORDERS: &[Order] = &[
     Order {
         krate: "launcher",
         layers: &[
-            &[&["console"]],
             &[&["hosts"]],
-            &[&["ssh", "connect"], &["plan"]],
+            &[&["connect"], &["plan"]],
             &[&["job"]],
             &[&["cli"], &["run"]],
             &[&["commands"]],
+            &[&["dispatch"], &["fuzz"]],
         ],
         pending: None,
     },

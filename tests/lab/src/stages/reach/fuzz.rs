@@ -16,6 +16,7 @@ const SHARED: &[&str] = &[
     "tests/fuzz/Cargo.toml",
     "tests/fuzz/src/lib.rs",
     "tests/fuzz/src/main.rs",
+    "tests/fuzz/src/stream.rs",
     "tests/fuzz/tests/",
 ];
 
@@ -55,31 +56,35 @@ const ROWS: &[Row] = &[
         targets: &["ssh-config"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
-            "launcher/src/ssh/config.rs",
-            "launcher/src/ssh/config/",
-            "launcher/src/console/glob.rs",
+            "launcher/ssh/src/config.rs",
+            "launcher/ssh/src/config/",
+            "launcher/console/src/glob.rs",
         ],
     },
     Row {
         targets: &["known-hosts"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
-            "launcher/src/ssh/known_hosts.rs",
-            "launcher/src/console/glob.rs",
+            "launcher/ssh/src/known_hosts.rs",
+            "launcher/console/src/glob.rs",
         ],
     },
-    Row { targets: &["key-file"], sources: &["tests/fuzz/src/ssh.rs", "launcher/src/ssh/keys.rs"] },
+    Row { targets: &["key-file"], sources: &["tests/fuzz/src/ssh.rs", "launcher/ssh/src/keys.rs"] },
     Row {
         targets: &["certificate"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
-            "launcher/src/ssh/certificate.rs",
-            "launcher/src/console/glob.rs",
+            "launcher/ssh/src/certificate.rs",
+            "launcher/console/src/glob.rs",
         ],
     },
     Row {
         targets: &["hostfile", "host-list"],
-        sources: &["tests/fuzz/src/host_lists.rs", "launcher/src/hosts/list/"],
+        sources: &[
+            "tests/fuzz/src/launcher.rs",
+            "launcher/src/fuzz.rs",
+            "launcher/src/hosts/list/",
+        ],
     },
     Row {
         targets: &["edge", "node", "server", "gathered"],
@@ -148,7 +153,8 @@ const ROWS: &[Row] = &[
     Row {
         targets: &["cluster"],
         sources: &[
-            "tests/fuzz/src/config.rs",
+            "tests/fuzz/src/launcher.rs",
+            "launcher/src/fuzz.rs",
             "launcher/src/cli/config/file.rs",
             "launcher/src/cli/config/error.rs",
             "launcher/src/hosts/host_table.rs",
@@ -156,11 +162,19 @@ const ROWS: &[Row] = &[
     },
     Row {
         targets: &["variables"],
-        sources: &["tests/fuzz/src/config.rs", "launcher/src/plan/rank_env/env_file.rs"],
+        sources: &[
+            "tests/fuzz/src/launcher.rs",
+            "launcher/src/fuzz.rs",
+            "launcher/src/plan/rank_env/env_file.rs",
+        ],
     },
     Row {
         targets: &["tag-pattern"],
-        sources: &["tests/fuzz/src/pattern.rs", "launcher/src/job/tag_pattern.rs"],
+        sources: &[
+            "tests/fuzz/src/launcher.rs",
+            "launcher/src/fuzz.rs",
+            "launcher/src/job/tag_pattern.rs",
+        ],
     },
     Row {
         targets: &["table"],
@@ -246,7 +260,7 @@ mod tests {
     fn targets_follow_their_sources_and_what_was_found() {
         let changed = |file: &str| fuzz_targets_changed(&[file.into()]);
         assert_eq!(changed("launcher/src/job/tag_pattern.rs"), ["tag-pattern"]);
-        assert_eq!(changed("launcher/src/console/glob.rs").len(), 3);
+        assert_eq!(changed("launcher/console/src/glob.rs").len(), 3);
         assert_eq!(changed("tests/fuzz/corpus/table/a"), ["table"]);
         assert_eq!(changed("tests/fuzz/src/lib.rs").len(), all().count());
         assert!(changed("launcher/src/run/output/pen.rs").is_empty());

@@ -8,19 +8,6 @@ use super::paths;
 /// Files and folders outside, and the crates that read them. Tests on hosts are in
 /// [`super::table`]: what they read has no part in a crate's lints and unit tests.
 const READERS: &[(&str, &[&str])] = &[
-    // The launcher is a program and no library, so the fuzzer compiles what it reads by its path.
-    ("launcher/src/ssh/certificate.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/ssh/config.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/ssh/config/", &["rlaunch-fuzz"]),
-    ("launcher/src/ssh/keys.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/ssh/known_hosts.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/cli/config/error.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/cli/config/file.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/plan/rank_env/env_file.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/job/tag_pattern.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/hosts/list/", &["rlaunch-fuzz"]),
-    ("launcher/src/hosts/host_table.rs", &["rlaunch-fuzz"]),
-    ("launcher/src/console/glob.rs", &["rlaunch-fuzz"]),
     ("bootstrap/rank-table.example.json", &["rlaunch-fuzz"]),
     // The launcher reads what the agent has read of recorded machines.
     ("worker/fixtures/", &["rlaunch", "rlaunch-lab", "rlaunch-tests"]),

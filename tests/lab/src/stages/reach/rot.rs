@@ -13,7 +13,7 @@ use crate::dist;
 /// The folders of all programs and libraries that hosts run.
 const PRODUCTS: [&str; 3] = ["bootstrap", "launcher", "worker"];
 /// Folders in which every file has to be named for itself, or a new one would go unnoticed.
-const OPEN: [&str; 3] = ["launcher/src/", "worker/src/", "worker/"];
+const OPEN: [&str; 4] = ["launcher/console/src/", "launcher/src/", "worker/src/", "worker/"];
 
 /// Lists the files below a folder of the workspace, from the workspace.
 fn files_below(folder: &Path) -> Vec<PathBuf> {

@@ -58,7 +58,10 @@ const ROWS: &[Row] = &[
     Row {
         from: &[
             "launcher/Cargo.toml",
+            "launcher/console/Cargo.toml",
             "launcher/src/main.rs",
+            "launcher/src/lib.rs",
+            "launcher/src/dispatch.rs",
             "launcher/src/job/mod.rs",
             "launcher/src/job/options.rs",
             "launcher/src/cli/mod.rs",
@@ -67,8 +70,8 @@ const ROWS: &[Row] = &[
             "launcher/src/connect/mod.rs",
             "launcher/src/connect/options.rs",
             "launcher/src/connect/outbox.rs",
-            "launcher/src/console/mod.rs",
-            "launcher/src/console/prompt.rs",
+            "launcher/console/src/lib.rs",
+            "launcher/console/src/prompt.rs",
             "launcher/src/hosts/mod.rs",
             "launcher/src/plan/mod.rs",
             "launcher/src/run/mod.rs",
@@ -124,9 +127,9 @@ const ROWS: &[Row] = &[
     Row {
         from: &[
             "launcher/src/run/preflight_report.rs",
-            "launcher/src/console/report.rs",
-            "launcher/src/console/printable.rs",
-            "launcher/src/console/exit.rs",
+            "launcher/console/src/report.rs",
+            "launcher/console/src/printable.rs",
+            "launcher/console/src/exit.rs",
         ],
         netns: &["failing", "missing", "unreachable", "abuse::ssh::words_of_a_host"],
         vm: &[],
@@ -145,7 +148,7 @@ const ROWS: &[Row] = &[
             "launcher/src/cli/help/",
             "launcher/help/",
             "launcher/src/cli/manual.rs",
-            "launcher/src/console/shell_words.rs",
+            "launcher/console/src/shell_words.rs",
             "launcher/src/run/dry_run.rs",
             "launcher/src/run/dry_run/",
         ],
@@ -160,8 +163,8 @@ const ROWS: &[Row] = &[
             "launcher/src/commands/trust.rs",
             "launcher/src/plan/rank_env.rs",
             "launcher/src/plan/rank_env/",
-            "launcher/src/console/log.rs",
-            "launcher/src/console/surroundings.rs",
+            "launcher/console/src/log.rs",
+            "launcher/console/src/surroundings.rs",
             "worker/src/node/environment.rs",
             "worker/src/node/login.rs",
             "bootstrap/src/env/mod.rs",
@@ -253,7 +256,7 @@ const ROWS: &[Row] = &[
         from: &[
             "launcher/src/plan/table.rs",
             "launcher/src/run/show.rs",
-            "launcher/src/console/columns.rs",
+            "launcher/console/src/columns.rs",
             "bootstrap/src/rank_table/mod.rs",
             "bootstrap/src/rank_table/",
             "bootstrap/rank-table.schema.json",
@@ -334,16 +337,16 @@ const ROWS: &[Row] = &[
         vm: &["topo", "launching", "guides"],
     },
     Row {
-        from: &["launcher/src/ssh/"],
+        from: &["launcher/ssh/"],
         netns: &["jump", "keys", "unreachable", "rekey", "shells", "abuse::ssh::"],
         vm: &[],
     },
     Row {
         from: &[
             "launcher/src/commands/ssh_config.rs",
-            "launcher/src/ssh/config.rs",
-            "launcher/src/ssh/config/",
-            "launcher/src/console/glob.rs",
+            "launcher/ssh/src/config.rs",
+            "launcher/ssh/src/config/",
+            "launcher/console/src/glob.rs",
         ],
         netns: &["jump", "keys::what_ssh_config", "unreachable", "abuse::ssh::a_configuration"],
         vm: &[],
@@ -352,14 +355,14 @@ const ROWS: &[Row] = &[
         from: &[
             "launcher/src/commands/ssh_setup.rs",
             "launcher/src/commands/ssh_setup/",
-            "launcher/src/ssh/password.rs",
+            "launcher/ssh/src/password.rs",
         ],
         netns: &["ssh_setup", "abuse::ssh::"],
         vm: &[],
     },
     // Limits of what is waited for, and what is said meanwhile.
     Row {
-        from: &["launcher/src/console/deadline.rs", "launcher/src/console/waiting.rs"],
+        from: &["launcher/console/src/deadline.rs", "launcher/console/src/waiting.rs"],
         netns: &["jump", "unreachable", "lost::who_stands_still", "standstill"],
         vm: &[],
     },
@@ -384,7 +387,7 @@ const ROWS: &[Row] = &[
     // The agent's place in the cache and what lies there, and limits of open files.
     Row {
         from: &[
-            "launcher/src/console/open_files.rs",
+            "launcher/console/src/open_files.rs",
             "worker/src/node/cache.rs",
             "worker/src/node/open_files.rs",
             "worker/src/node/verify.rs",
@@ -430,7 +433,7 @@ const ROWS: &[Row] = &[
     Row {
         from: &[
             "launcher/src/run/record.rs",
-            "launcher/src/console/redact.rs",
+            "launcher/console/src/redact.rs",
             "launcher/src/run/record/",
             "launcher/src/commands/figures.rs",
             "launcher/src/commands/figures/",
@@ -512,6 +515,7 @@ const ROWS: &[Row] = &[
     // Sources that unit tests and fuzzers run, and nothing on hosts.
     Row {
         from: &[
+            "launcher/src/fuzz.rs",
             "launcher/src/goldens.rs",
             "launcher/src/recorded.rs",
             "launcher/goldens/",

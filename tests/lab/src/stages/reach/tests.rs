@@ -30,16 +30,19 @@ fn names(selection: &Selection) -> String {
 #[test]
 fn a_line_of_the_launchers_output() {
     let reach = reach(&["launcher/src/run/output/pen.rs"]);
-    assert_eq!(packages(&reach), "rlaunch");
+    assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     assert_eq!(names(&reach.netns), "output:: printing:: teardown::reader::");
     assert_eq!(reach.vm, Selection::Nothing);
-    assert_eq!((reach.sim, reach.doc_only, &reach.fuzz), (false, false, &None));
+    assert_eq!(
+        (reach.sim, reach.doc_only, reach.fuzz.as_deref()),
+        (false, false, Some([].as_slice()))
+    );
     assert!(reach.notes.is_empty(), "{:?}", reach.notes);
     let said = reach.describe();
     for line in [
-        "lints and unit tests: rlaunch (of 17 crates); left out: those that are not built from what \
-         changed",
-        "fuzz: nothing: no target is built from what changed",
+        "lints and unit tests: rlaunch, rlaunch-fuzz (of 19 crates); left out: those that are not \
+         built from what changed",
+        "fuzz: known inputs of all 29 targets; left out: a search, as none runs what changed",
         "sim: nothing: it is not made of what changed",
         "vm: nothing: no row of the table leads there from launcher/src/run/output/",
     ] {
@@ -82,6 +85,8 @@ fn a_readme_is_what_a_test_compares_with() {
     );
     assert_eq!(reach.vm, Selection::Nothing);
     assert!(!reach.doc_only && !reach.sim && reach.fuzz.is_none());
+    let said = reach.describe();
+    assert!(said.contains("fuzz: nothing: no target is built from what changed\n"), "{said}");
 }
 
 #[test]
@@ -107,7 +112,7 @@ fn a_lock_file_reaches_everything_and_says_so() {
 #[test]
 fn a_source_that_no_row_names_is_reported_and_tried_by_the_smallest_jobs() {
     let reach = reach(&["launcher/src/unheard_of.rs"]);
-    assert_eq!(packages(&reach), "rlaunch");
+    assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     let chosen = ["hello", "ending", "lost", "teardown", "output"];
     assert!(chosen.into_iter().all(|module| reach.netns.takes_of(module)));
     assert!(reach.vm.takes_of("launching") && !reach.vm.takes_of("mesh"));

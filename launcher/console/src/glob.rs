@@ -1,0 +1,156 @@
+//! Patterns as OpenSSH's files write them.
+
+/// Whether `text` fits `pattern`: `*` stands for any text, `?` for any one character.
+pub fn wildcard(pattern: &str, text: &str) -> bool {
+    let units = pattern.chars().map(|c| match c {
+        '*' => Unit::Any,
+        '?' => Unit::One,
+        c => Unit::Char(c),
+    });
+    fits(&units.collect::<Vec<_>>(), text)
+}
+
+/// Whether `text` fits a comma list: some pattern of it, and none that has a `!` before it.
+pub fn matches_list(list: &str, text: &str) -> bool {
+    let mut found = false;
+    for pattern in list.split(',') {
+        match pattern.strip_prefix('!') {
+            Some(pattern) if wildcard(pattern, text) => return false,
+            Some(_) => {}
+            None => found |= wildcard(pattern, text),
+        }
+    }
+    found
+}
+
+/// Whether a file name fits glob(7) `pattern`: as above, with `[a-z]`, `[!a]` and `\*`.
+pub fn file_name(pattern: &str, name: &str) -> bool {
+    // A leading dot is never found by a wildcard.
+    (pattern.starts_with('.') || !name.starts_with('.')) && fits(&glob_units(pattern), name)
+}
+
+/// One element of a pattern.
+enum Unit {
+    Any,
+    One,
+    Char(char),
+    Class { negated: bool, ranges: Vec<(char, char)> },
+}
+
+impl Unit {
+    fn takes(&self, c: char) -> bool {
+        match self {
+            Self::Any | Self::One => true,
+            Self::Char(own) => *own == c,
+            Self::Class { negated, ranges } => {
+                ranges.iter().any(|(low, high)| (*low..=*high).contains(&c)) != *negated
+            }
+        }
+    }
+}
+
+/// Tries each star at its shortest first and only ever goes back to the last one, so that no
+/// pattern takes long.
+fn fits(units: &[Unit], text: &str) -> bool {
+    let text: Vec<char> = text.chars().collect();
+    let (mut at, mut unit) = (0, 0);
+    let mut star = None;
+    while at < text.len() {
+        match units.get(unit) {
+            Some(Unit::Any) => {
+                star = Some((unit + 1, at));
+                unit += 1;
+            }
+            Some(one) if one.takes(text[at]) => {
+                (at, unit) = (at + 1, unit + 1);
+            }
+            _ => {
+                let Some((after, from)) = star else { return false };
+                (at, unit) = (from + 1, after);
+                star = Some((after, from + 1));
+            }
+        }
+    }
+    units[unit..].iter().all(|unit| matches!(unit, Unit::Any))
+}
+
+fn glob_units(pattern: &str) -> Vec<Unit> {
+    let mut units = Vec::new();
+    let mut rest = pattern.chars();
+    while let Some(c) = rest.next() {
+        units.push(match c {
+            '*' => Unit::Any,
+            '?' => Unit::One,
+            '\\' => Unit::Char(rest.next().unwrap_or('\\')),
+            '[' => match class(rest.as_str()) {
+                Some((unit, after)) => {
+                    rest = after.chars();
+                    unit
+                }
+                None => Unit::Char('['),
+            },
+            c => Unit::Char(c),
+        });
+    }
+    units
+}
+
+/// The class whose `[` has just been read, and what follows it.
+fn class(text: &str) -> Option<(Unit, &str)> {
+    let inner = text.strip_prefix(['!', '^']);
+    let (negated, inner) = (inner.is_some(), inner.unwrap_or(text));
+    // A `]` in first place is a member.
+    let first = inner.chars().next()?.len_utf8();
+    let end = first + inner[first..].find(']')?;
+    let mut ranges = Vec::new();
+    let mut members = inner[..end].chars().peekable();
+    while let Some(low) = members.next() {
+        let dash = members.next_if_eq(&'-').is_some();
+        match (dash, members.peek().copied()) {
+            (true, Some(high)) => {
+                ranges.push((low, high));
+                members.next();
+            }
+            (true, None) => ranges.extend([(low, low), ('-', '-')]),
+            (false, _) => ranges.push((low, low)),
+        }
+    }
+    Some((Unit::Class { negated, ranges }, &inner[end + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards() {
+        let yes = [("*", ""), ("a*", "a"), ("a?c", "abc"), ("*.b.*", "a.b.b.c"), ("ü?", "üx")];
+        let no = [("?", ""), ("a?", "a"), ("*.b", "a.b.c"), ("a", "A"), ("[a]", "a"), ("", "a")];
+        for (pattern, text) in yes {
+            assert!(wildcard(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in no {
+            assert!(!wildcard(pattern, text), "{pattern} {text}");
+        }
+        let stars = "a*".repeat(200) + "c";
+        assert!(!wildcard(&stars, &"a".repeat(10_000)));
+    }
+
+    #[test]
+    fn lists() {
+        assert!(matches_list("a*,!ab,c", "ac") && matches_list("x,c", "c"));
+        assert!(!matches_list("a*,!ab", "ab") && !matches_list("!ab", "x"));
+    }
+
+    #[test]
+    fn file_names() {
+        for (pattern, name) in [("[0-9]*", "10-a"), ("[!a]?", "bc"), ("[]x]", "]"), ("[a-]", "-")] {
+            assert!(file_name(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("*", ".a"), ("[0-9]", "a"), ("[!a]", "a"), ("\\*", "a"), ("[", "a")]
+        {
+            assert!(!file_name(pattern, name), "{pattern} {name}");
+        }
+    }
+}

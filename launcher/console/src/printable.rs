@@ -1,0 +1,132 @@
+//! Words of others, as a terminal may be given them.
+//!
+//! A host, its shell, its sshd, a command that leads there and a file can put anything into what
+//! rlaunch says of them: escapes that write the clipboard or the title, letters that turn the line
+//! around, a thousand lines. What rlaunch prints passes through here, so these are
+//! seen and do nothing. The output of ranks does not: it is the program's, and goes through as it is.
+
+use rlaunch_bootstrap::shell_safe::is_invisible;
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Most characters that are shown of a line that quotes another program.
+pub const LONGEST_QUOTE: usize = 300;
+/// The most of any line, in characters: an RSA key of 16384 bits is shorter.
+const LONGEST_LINE: usize = 4096;
+
+/// Quotes another program in one line: the first of its text, without blanks around it.
+pub fn line(text: &str) -> String {
+    let text = text.trim();
+    let first = text.lines().next().unwrap_or_default();
+    escaped(&bounded(first.trim_end(), LONGEST_QUOTE)).into_owned()
+}
+
+/// Spells out invisible characters other than tabs and line breaks, in text of any length; "\r\n" becomes
+/// "\n". JSON keeps its meaning, since its strings read "\u202e" as that character.
+pub fn text(text: &str) -> Cow<'_, str> {
+    if text.lines().all(|line| !line.contains(is_spelled_out)) && !text.contains('\r') {
+        return Cow::Borrowed(text);
+    }
+    let shown = |line: &str| {
+        let (line, end) = match line.strip_suffix('\n') {
+            // A line break of another system is one.
+            Some(line) => (line.strip_suffix('\r').unwrap_or(line), "\n"),
+            None => (line, ""),
+        };
+        format!("{}{end}", escaped(line))
+    };
+    Cow::Owned(text.split_inclusive('\n').map(shown).collect())
+}
+
+/// Bounds and spells out the lines of a message. A later line that begins at the margin is indented, so
+/// that it is not taken for a line of rlaunch's.
+pub fn message(words: &str) -> String {
+    let mut lines = words.split('\n').map(|line| bounded(line, LONGEST_LINE));
+    let mut joined = lines.next().unwrap_or_default().into_owned();
+    for line in lines {
+        let indent = if line.is_empty() || line.starts_with(' ') { "" } else { "  " };
+        let _ = write!(joined, "\n{indent}{line}");
+    }
+    text(&joined).into_owned()
+}
+
+fn bounded(line: &str, most: usize) -> Cow<'_, str> {
+    match line.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &line[..end])),
+        None => Cow::Borrowed(line),
+    }
+}
+
+/// Writes an ASCII control character as `\x1b`, any other invisible one as `\u202e`. The second form is
+/// read by JSON, whose text has no raw ASCII control characters.
+fn escaped(line: &str) -> Cow<'_, str> {
+    if !line.contains(is_spelled_out) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = String::with_capacity(line.len() + 16);
+    for c in line.chars() {
+        let _ = match c {
+            '\t' => write!(shown, "{c}"),
+            '\0'..' ' => write!(shown, "\\x{:02x}", u32::from(c)),
+            c if is_invisible(c) => {
+                let mut units = [0; 2];
+                let mut units = c.encode_utf16(&mut units).iter();
+                units.try_for_each(|unit| write!(shown, "\\u{unit:04x}"))
+            }
+            c => write!(shown, "{c}"),
+        };
+    }
+    Cow::Owned(shown)
+}
+
+fn is_spelled_out(c: char) -> bool {
+    c != '\t' && is_invisible(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escapes_are_seen_and_do_nothing() {
+        let clipboard = "\u{1b}]52;c;eA==\u{7}";
+        assert_eq!(line(clipboard), "\\x1b]52;c;eA==\\x07");
+        // One letter of C1 is the same, in which some terminals believe.
+        assert_eq!(line("\u{9d}52;c;eA==\u{9c}"), "\\u009d52;c;eA==\\u009c");
+        assert_eq!(line("a\u{202e}b\u{2066}c\u{7f}"), "a\\u202eb\\u2066c\\u007f");
+        assert_eq!(line("\u{e0041}"), "\\udb40\\udc41");
+        assert_eq!(line("  one\r\ntwo"), "one");
+        assert_eq!(line("x\ry"), "x\\x0dy");
+        assert_eq!(line("Zugriff für 日本語\tok"), "Zugriff für 日本語\tok");
+        assert_eq!(line(&"é".repeat(400)), "é".repeat(LONGEST_QUOTE) + "…");
+    }
+
+    #[test]
+    fn lines_stay_lines_and_none_pretends_to_be_a_heading() {
+        assert_eq!(text("a\r\nb\n\u{1b}c\n"), "a\nb\n\\x1bc\n");
+        assert_eq!(text(&"x".repeat(5000)), "x".repeat(5000));
+        assert_eq!(message(&"x".repeat(5000)), "x".repeat(LONGEST_LINE) + "…");
+        assert_eq!(message("cause\nerror: no"), "cause\n  error: no");
+        assert_eq!(message("run:\n  a\n  b"), "run:\n  a\n  b");
+    }
+
+    #[test]
+    fn json_says_the_same_afterwards() {
+        let value = "\u{9b}31m \u{7f} \u{202e} \u{e0041} \u{1b} é \n";
+        let json = serde_json::to_string_pretty(&[value]).unwrap();
+        let back: Vec<String> = serde_json::from_str(&text(&json)).unwrap();
+        assert_eq!(back, [value]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_hidden_is_left_of_anything(words in any::<String>()) {
+            let seen = |c: char| c == '\n' || !is_spelled_out(c);
+            prop_assert!(text(&words).chars().all(seen));
+            prop_assert!(message(&words).chars().all(seen));
+            let line = line(&words);
+            prop_assert!(line.chars().all(|c| c != '\n' && seen(c)));
+        }
+    }
+}

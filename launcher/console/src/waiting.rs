@@ -1,0 +1,81 @@
+//! Who is being waited for, so that a wait of more than a second says so.
+
+use super::prompt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// When a line about a wait is printed, in seconds from its start.
+const SPEAK_AT: [u64; 6] = [1, 3, 10, 30, 60, 120];
+/// Named at most.
+const NAMED: usize = 6;
+
+/// Names of those who are not there yet, and how far they are.
+#[derive(Clone)]
+pub struct Roster(Arc<Mutex<Vec<(String, &'static str)>>>);
+
+impl Roster {
+    /// Lists `names`, each with the stage that it is in.
+    pub fn new(names: impl Iterator<Item = String>, stage: &'static str) -> Roster {
+        Roster(Arc::new(Mutex::new(names.map(|name| (name, stage)).collect())))
+    }
+
+    /// How far `name` is.
+    pub fn set(&self, name: &str, stage: &'static str) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = waiting.iter_mut().find(|(n, _)| n == name) {
+            entry.1 = stage;
+        }
+    }
+
+    /// `name` is there.
+    pub fn arrived(&self, name: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(n, _)| n != name);
+    }
+
+    /// `c (ssh authenticated, agent not started), d (connecting)`.
+    pub fn missing(&self) -> String {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named: Vec<String> =
+            waiting.iter().take(NAMED).map(|(name, stage)| format!("{name} ({stage})")).collect();
+        if waiting.len() > NAMED {
+            named.push(format!("and {} more", waiting.len() - NAMED));
+        }
+        named.join(", ")
+    }
+
+    /// Runs `work`, and says every now and then for whom it waits.
+    pub async fn while_waiting<T>(&self, work: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let mut work = std::pin::pin!(work);
+        for second in SPEAK_AT {
+            let left = Duration::from_secs(second).saturating_sub(started.elapsed());
+            match tokio::time::timeout(left, &mut work).await {
+                Ok(done) => return done,
+                Err(_) if prompt::is_open() => {}
+                Err(_) => crate::report::say(&format!(
+                    "waiting {} s for: {}",
+                    started.elapsed().as_secs(),
+                    self.missing()
+                )),
+            }
+        }
+        work.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_missing_are_named_with_their_stage() {
+        let roster = Roster::new((0..8).map(|n| format!("n{n}")), "connecting");
+        roster.arrived("n0");
+        roster.set("n1", "agent not started");
+        assert_eq!(
+            roster.missing(),
+            "n1 (agent not started), n2 (connecting), n3 (connecting), n4 (connecting), \
+             n5 (connecting), n6 (connecting), and 1 more"
+        );
+    }
+}

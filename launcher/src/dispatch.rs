@@ -1,0 +1,102 @@
+//! From the command line to the verb that it names.
+
+use crate::cli::args::{Args, BenchArgs, Invocation};
+use crate::cli::config::Found;
+use crate::cli::{help, listing, lower, manual};
+use crate::commands::{bench, capture, reap, ssh_config, ssh_setup, topo, trust, verdict};
+use crate::job::options::DryRun;
+use crate::run::dry_run;
+use rlaunch_bootstrap::client::command;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::report::Failed;
+use rlaunch_console::{log, open_files, report};
+use std::process::ExitCode;
+
+/// Reads the command line, runs the verb and returns the exit code of the process.
+pub fn main() -> ExitCode {
+    let invocation = match Invocation::parse_or_explain() {
+        Ok(invocation) => invocation,
+        Err(misread) => return misread.print().into(),
+    };
+    if let Invocation::Run(args) = &invocation {
+        let output = &args.output;
+        if output.quiet {
+            report::be_quiet();
+        }
+        let errors = output.quiet.then_some(tracing::Level::ERROR);
+        log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
+        args.reach.config.found.log();
+    }
+    let found = invocation.found();
+    found.and_then(Found::warning).iter().for_each(|line| report::warn(line));
+    let untrusted = found.and_then(Found::trust_hint);
+    if let Err(failed) = open_files::begin() {
+        failed.print();
+        return failed.exit.into();
+    }
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let message = format!("cannot start: {error}");
+            let hint = open_files::hint(&message);
+            Failed::new(Exit::BUG, message).hint(hint).print();
+            return Exit::BUG.into();
+        }
+    };
+    let ended = match invocation {
+        Invocation::Run(args) => runtime.block_on(launch(*args)),
+        Invocation::Reap(args) => runtime.block_on(reap::reap(args)),
+        Invocation::Topo(args) => runtime.block_on(topo::topo(args)),
+        Invocation::Capture(args) => runtime.block_on(capture::capture(args)),
+        Invocation::Bench(args) => runtime.block_on(measure(*args)),
+        Invocation::Train(args) => runtime.block_on(bench::train::train(*args)),
+        Invocation::Report(args) => verdict::report(&args),
+        Invocation::Hostfile(args) => listing::print(&args),
+        Invocation::SshConfig(args) => ssh_config::ssh_config(&args),
+        Invocation::Completions(args) => manual::completions(&args),
+        Invocation::Man(args) => manual::man(&args),
+        Invocation::Trust(args) => trust::trust(&args),
+        Invocation::Help(args) => help::help(&args),
+        Invocation::SshSetup(args) => runtime.block_on(ssh_setup::ssh_setup(args)),
+        Invocation::OfRank(words) => return command::run(words.into_iter()),
+    };
+    let exit = ended.unwrap_or_else(|failed| {
+        let failed = if failed.by_rank { failed } else { failed.hint(untrusted) };
+        failed.print();
+        failed.exit
+    });
+    rlaunch_ssh::passphrase::restore_terminal();
+    // Whatever still looks up a name or writes to a stopped terminal is not waited for.
+    runtime.shutdown_background();
+    exit.into()
+}
+
+/// A few threads do: what costs time is cryptography, and what costs memory is every thread's own
+/// heap.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    const MOST_THREADS: usize = 4;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+}
+
+/// The life of a job.
+async fn launch(args: Args) -> Result<Exit, Failed> {
+    let verb = args.verb_hint();
+    let job = lower::specify(args)?;
+    let ended = match job.dry_run {
+        Some(DryRun::Offline) => dry_run::offline(&job),
+        Some(DryRun::Agents) | None => crate::run::live(job).await,
+    };
+    ended.map_err(|failed| match failed.exit {
+        Exit::NOT_FOUND if !failed.by_rank => failed.hint(verb),
+        _ => failed,
+    })
+}
+
+/// That of one that measures.
+async fn measure(args: BenchArgs) -> Result<Exit, Failed> {
+    let (args, what) = bench::job(args)?;
+    let job = lower::specify(args)?;
+    bench::check(&job, what)?;
+    crate::run::live(job).await
+}

@@ -1,0 +1,136 @@
+//! Targets of `tests/fuzz` that are the launcher's: lists of hosts, configuration and patterns that users
+//! write. A target takes any bytes and panics only if the reader under test is wrong.
+
+use crate::cli::config::file;
+use crate::hosts::ranges::MOST_HOSTS;
+use crate::hosts::{self, Host, hostfile};
+use crate::job::tag_pattern::{Pattern, Who};
+use crate::plan::rank_env::env_file;
+use std::path::Path;
+
+/// Whoever is named can be looked up, and is no option of a command.
+fn check_hosts(hosts: &[Host]) {
+    assert!(hosts.len() <= MOST_HOSTS);
+    for host in hosts {
+        assert!(host.slots > 0 && !host.name.is_empty() && !host.name.starts_with('-'));
+        assert!(!host.name.contains(char::is_whitespace) && host.user.as_deref() != Some(""));
+    }
+}
+
+/// What is refused names a line that is there; what is taken reads the same when it is written.
+pub fn hostfile(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match hostfile::parse(&text) {
+        Err((line, _)) => assert!((1..=text.lines().count()).contains(&line)),
+        Ok(hosts) => {
+            check_hosts(&hosts);
+            assert_eq!(hostfile::parse(&hostfile::write(&hosts)), Ok(hosts));
+        }
+    }
+}
+
+/// A list of `-H`: in two parts it is the same as in one.
+pub fn host_list(data: &[u8]) {
+    let list = String::from_utf8_lossy(data).into_owned();
+    let Ok(hosts) = hosts::parse(std::slice::from_ref(&list)) else { return };
+    check_hosts(&hosts);
+    let parts: Vec<String> = hosts::ranges::entries(&list).map(str::to_owned).collect();
+    assert_eq!(hosts::parse(&parts), Ok(hosts));
+}
+
+/// Returns the seeds of [`hostfile`].
+pub fn hostfile_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "# two\r\na slots = 4 max_slots=8\n\tme@b\na\n[fd00::2]:3\nc user=you count=2\n",
+        "n[01-03,7]:2\nr[1-2]n[08-11] slots=8 # racks\nfe80::1 slots=2\n[fe80::1%eth0]\n",
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
+}
+
+/// Returns the seeds of [`host_list`].
+pub fn host_list_seeds() -> Vec<Vec<u8>> {
+    let texts = ["a,b:2, me@c,a:3", "n[01-16,20]:8,r[1-2]n[1-3],[fd00::2]:4,10.0.0.1"];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
+}
+
+/// What is refused names a line that is there; what is taken has its lines in the file, too.
+pub fn cluster(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let lines = text.lines().count().max(1);
+    match file::parse(text, Path::new("/c")) {
+        Err(error) => {
+            let shown = error.to_string();
+            let line = shown.strip_prefix("/c:").and_then(|rest| rest.split(':').next());
+            let line: usize = line.and_then(|line| line.parse().ok()).unwrap_or(0);
+            assert!((1..=lines).contains(&line), "{shown}");
+        }
+        Ok(file) => {
+            for host in &file.hosts {
+                assert!((1..=lines).contains(&host.line) && !host.name.starts_with('-'));
+                assert!(!host.bracketed().contains([' ', ',', '/']));
+            }
+            let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
+            for setting in file.defaults.iter().chain(of_profiles).chain(&file.list) {
+                let place = setting.place.to_string();
+                let line = place.strip_prefix("/c:").and_then(|line| line.parse().ok());
+                assert!(line.is_some_and(|line: usize| (1..=lines).contains(&line)), "{place}");
+            }
+        }
+    }
+}
+
+/// What is refused names a line that is there; names and values can be those of a process.
+pub fn variables(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let lines = text.lines().count();
+    match env_file::parse(text) {
+        Err((line, reason)) => assert!((1..=lines).contains(&line), "{line}: {reason}"),
+        Ok(variables) => {
+            for variable in variables {
+                assert!((1..=lines).contains(&variable.number));
+                assert!(!variable.name.is_empty() && !variable.name.contains(['=', '\0']));
+                assert!(!variable.value.unwrap_or_default().contains('\0'));
+            }
+        }
+    }
+}
+
+/// Returns the seeds of [`cluster`].
+pub fn cluster_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "[defaults]\ntransport = \"tcp\"\nnp = 0x3\nkill-after = 0.5\ntag-output = true\n\
+         oob-if = ['eth0', \"eth1\"]\n[profile.x]\nhca = \"mlx5\"\n",
+        "[hosts.titanic]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\nslots = 2\n\
+         mesh = [\"192.168.100.2\", \"fd00::2\"]\n[hosts.\"a.b\"]\nhosts.c.slot = 1\n",
+        "hosts = [\"a\", \"b:2\"] # two\nprofile = { y = { np = +4 } }\n",
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
+}
+
+/// Returns the seeds of [`variables`].
+pub fn variables_seeds() -> Vec<Vec<u8>> {
+    let text = "\u{feff}# c\nA=1 # x\r\nexport B = 'two\nlines' # y\nC=\"\\n\\\"\\$d\"\nHERE\nD=\n";
+    vec![text.as_bytes().to_vec()]
+}
+
+/// What is taken for a pattern reads the same again, and makes tags of one line.
+pub fn tag_pattern(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(pattern) = text.parse::<Pattern>() else { return };
+    assert_eq!(pattern.to_string(), text);
+    assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
+    let who = Who { rank: u32::MAX, host: "b".into(), local_rank: 0, pid: Some(7) };
+    let tag = pattern.fill_in(&who, "12:00");
+    assert!(!tag.is_empty() && !tag.contains('\n'));
+    // Without a word for it, the time is nowhere.
+    assert!(pattern.has_time() || tag == pattern.fill_in(&who, "13:00"));
+}
+
+/// Returns the seeds of [`tag_pattern`].
+pub fn tag_pattern_seeds() -> Vec<Vec<u8>> {
+    let all = ["[%r,%h] ", "%t %h.%l (%p): ", "100%% of rank %r|", "%"];
+    all.iter()
+        .chain(&[Pattern::default().to_string().as_str()])
+        .map(|s| s.as_bytes().to_vec())
+        .collect()
+}

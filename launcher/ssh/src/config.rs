@@ -1,0 +1,517 @@
+//! What OpenSSH's client configuration says about a host, as ssh_config(5) defines it: the files
+//! are read and checked once, then resolved for each host name.
+
+mod exec;
+mod file;
+mod line;
+mod permissions;
+mod scope;
+mod show;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use exec::Commands;
+use file::{Criterion, Item, Sources, Subject, Trust};
+use line::Line;
+use scope::{Local, Scope, lower};
+use values::{
+    parse_count, parse_family, parse_flag, parse_jumps, parse_port, parse_rekey, parse_strict,
+    parse_time,
+};
+
+use rlaunch_console::glob::{matches_list, wildcard};
+
+/// Why a configuration cannot be used.
+#[expect(missing_docs, reason = "each message says it")]
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("read ssh configuration {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: {keyword}: {reason}", path.display())]
+    Value { path: PathBuf, line: usize, keyword: String, reason: String },
+    #[error("bad owner or permissions on {}: {reason}", path.display())]
+    Unsafe { path: PathBuf, reason: String, cure: String },
+}
+
+impl ConfigError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { path, .. } => Some(format!("make {} readable for you", path.display())),
+            Self::Value { path, line, keyword, .. } => {
+                let file = path.display();
+                Some(format!("correct line {line} of {file}; `man ssh_config` explains {keyword}"))
+            }
+            Self::Unsafe { path, cure, .. } => Some(format!(
+                "what it says is run in your name, so ssh refuses it as well: look through {}, then \
+                 {cure}",
+                path.display()
+            )),
+        }
+    }
+}
+
+/// What to do about a host key that no known-hosts file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StrictHostKeyChecking {
+    /// Refuse it.
+    Yes,
+    /// Accept it where the user says so; refuse a changed one.
+    Ask,
+    /// Accept and record it; refuse a changed one.
+    #[default]
+    AcceptNew,
+    /// Accept and record it; accept a changed one as well, and give it no password.
+    No,
+}
+
+/// Where keys held by an agent come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IdentityAgent {
+    /// The socket in `SSH_AUTH_SOCK`, if that is set.
+    #[default]
+    Environment,
+    /// No agent.
+    None,
+    /// The socket at this path.
+    Socket(PathBuf),
+}
+
+/// Address families that may be dialled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressFamily {
+    /// IPv4 and IPv6.
+    #[default]
+    Any,
+    /// IPv4.
+    Inet,
+    /// IPv6.
+    Inet6,
+}
+
+/// How the TCP stream to the host comes about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Proxy {
+    /// By TCP from this machine.
+    #[default]
+    Direct,
+    /// Through these hosts, the first one dialled directly; each has a configuration of its own.
+    Jump(Vec<JumpHop>),
+    /// Over stdin and stdout of this shell command.
+    Command(String),
+}
+
+/// One host of a `ProxyJump` list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JumpHop {
+    /// Login name, if the list has one.
+    pub user: Option<String>,
+    /// Host name, address or alias.
+    pub host: String,
+    /// TCP port, if the list has one.
+    pub port: Option<u16>,
+}
+
+/// When session keys are renewed; `None` leaves it to the SSH library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RekeyLimit {
+    /// Bytes sent or received under one set of keys.
+    pub bytes: Option<u64>,
+    /// Age of a set of keys.
+    pub after: Option<Duration>,
+}
+
+/// Configuration of one host, by the keywords of ssh_config(5). A field that is `None` was not configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostConfig {
+    /// `HostName` in lower case; the name as given if not configured.
+    pub hostname: String,
+    /// `User`.
+    pub user: Option<String>,
+    /// `Port`.
+    pub port: Option<u16>,
+    /// `IdentityFile` in the order to try; empty if not configured, see
+    /// [`Self::identity_files_or_default`].
+    pub identity_files: Vec<PathBuf>,
+    /// `IdentityFile none`: the default files are not tried either.
+    pub no_identity_files: bool,
+    /// `IdentitiesOnly`.
+    pub identities_only: bool,
+    /// `IdentityAgent`.
+    pub identity_agent: IdentityAgent,
+    /// `CertificateFile` in the order to try.
+    pub certificate_files: Vec<PathBuf>,
+    /// `StrictHostKeyChecking`.
+    pub strict_host_key_checking: StrictHostKeyChecking,
+    /// `UserKnownHostsFile`; new keys are added to the first.
+    pub user_known_hosts_files: Vec<PathBuf>,
+    /// `GlobalKnownHostsFile`.
+    pub global_known_hosts_files: Vec<PathBuf>,
+    /// `HostKeyAlias`.
+    pub host_key_alias: Option<String>,
+    /// `KexAlgorithms` as written, with a leading `+`, `-` or `^` if there is one.
+    pub kex_algorithms: Option<String>,
+    /// `Ciphers` as written.
+    pub ciphers: Option<String>,
+    /// `HostKeyAlgorithms` as written.
+    pub host_key_algorithms: Option<String>,
+    /// `PubkeyAcceptedAlgorithms` as written.
+    pub pubkey_accepted_algorithms: Option<String>,
+    /// `ConnectTimeout`; zero leaves the limit to the system.
+    pub connect_timeout: Option<Duration>,
+    /// `ConnectionAttempts`.
+    pub connection_attempts: Option<u32>,
+    /// `ServerAliveInterval`; zero means never.
+    pub server_alive_interval: Option<Duration>,
+    /// `ServerAliveCountMax`.
+    pub server_alive_count_max: Option<u32>,
+    /// `RekeyLimit`.
+    pub rekey_limit: RekeyLimit,
+    /// `ProxyJump` or `ProxyCommand`, whichever comes first.
+    pub proxy: Proxy,
+    /// `AddressFamily`.
+    pub address_family: AddressFamily,
+    /// `BindAddress`.
+    pub bind_address: Option<String>,
+}
+
+impl HostConfig {
+    fn new(alias: &str, home: &Path) -> Self {
+        let ssh = home.join(".ssh");
+        Self {
+            hostname: lower(alias),
+            user_known_hosts_files: vec![ssh.join("known_hosts"), ssh.join("known_hosts2")],
+            global_known_hosts_files: ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+                .map(PathBuf::from)
+                .to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The key files to try, whether or not they exist.
+    pub fn identity_files_or_default(&self, home: &Path) -> Vec<PathBuf> {
+        if self.no_identity_files || !self.identity_files.is_empty() {
+            return self.identity_files.clone();
+        }
+        ["id_ed25519", "id_ecdsa", "id_rsa"].map(|name| home.join(".ssh").join(name)).to_vec()
+    }
+
+    /// Takes one line's value: how to reach the host.
+    fn set(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
+        match line.key.as_str() {
+            "hostname" => self.hostname = scope.hostname(&line.one()?)?,
+            "user" => self.user = Some(line.one()?),
+            "port" => self.port = Some(parse_port(&line.one()?)?),
+            "bindaddress" => self.bind_address = Some(line.one()?),
+            "addressfamily" => self.address_family = parse_family(&line.one()?)?,
+            "connecttimeout" => self.connect_timeout = Some(parse_time(&line.one()?)?),
+            "connectionattempts" => self.connection_attempts = Some(parse_count(&line.one()?, 1)?),
+            "serveraliveinterval" => {
+                self.server_alive_interval = Some(parse_time(&line.one()?)?);
+            }
+            "serveralivecountmax" => {
+                self.server_alive_count_max = Some(parse_count(&line.one()?, 0)?);
+            }
+            "rekeylimit" => self.rekey_limit = parse_rekey(&line.args()?)?,
+            "proxyjump" => self.proxy = parse_jumps(&scope.expand(&line.one()?, "hnpr")?)?,
+            "proxycommand" if line.rest.is_empty() => return Err("no command".into()),
+            "proxycommand" if line.rest.eq_ignore_ascii_case("none") => {
+                self.proxy = Proxy::Direct;
+            }
+            "proxycommand" => self.proxy = Proxy::Command(scope.expand(&line.rest, "hnpr")?),
+            _ => return self.set_trust(line, scope),
+        }
+        Ok(())
+    }
+
+    /// Takes one line's value: who proves what to whom, and how. Other keywords are not for us.
+    fn set_trust(&mut self, line: &Line, scope: &Scope<'_>) -> Result<(), String> {
+        match line.key.as_str() {
+            "identityfile" => match line.one()? {
+                none if none.eq_ignore_ascii_case("none") => self.no_identity_files = true,
+                file => push_new(&mut self.identity_files, scope.path(&file)?),
+            },
+            "certificatefile" => push_new(&mut self.certificate_files, scope.path(&line.one()?)?),
+            "identitiesonly" => self.identities_only = parse_flag(&line.one()?)?,
+            "identityagent" => self.identity_agent = scope.agent(&line.one()?)?,
+            "stricthostkeychecking" => self.strict_host_key_checking = parse_strict(&line.one()?)?,
+            "userknownhostsfile" => self.user_known_hosts_files = scope.paths(&line.args()?)?,
+            "globalknownhostsfile" => self.global_known_hosts_files = scope.paths(&line.args()?)?,
+            "hostkeyalias" => self.host_key_alias = Some(lower(&line.one()?)),
+            "kexalgorithms" => self.kex_algorithms = Some(line.one()?),
+            "ciphers" => self.ciphers = Some(line.one()?),
+            "hostkeyalgorithms" => self.host_key_algorithms = Some(line.one()?),
+            "pubkeyacceptedalgorithms" | "pubkeyacceptedkeytypes" => {
+                self.pubkey_accepted_algorithms = Some(line.one()?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn push_new(files: &mut Vec<PathBuf>, file: PathBuf) {
+    if !files.contains(&file) {
+        files.push(file);
+    }
+}
+
+/// One or more configuration files, read and checked.
+#[derive(Debug)]
+pub struct SshConfig {
+    files: Vec<Vec<Item>>,
+    local: Local,
+    sources: Sources,
+    /// Some block waits for what a first reading finds.
+    wants_final: bool,
+    commands: Commands,
+}
+
+impl SshConfig {
+    /// The user's file, then the system's.
+    pub fn default_paths(home: &Path) -> Vec<PathBuf> {
+        vec![home.join(".ssh/config"), PathBuf::from("/etc/ssh/ssh_config")]
+    }
+
+    /// Reads the file that the user has named, or else the user's own and the system's. As ssh does, it
+    /// refuses the user's own where others may write to it, and such files that any of them includes.
+    pub fn of_user(named: Option<&Path>, home: &Path) -> Result<Self, ConfigError> {
+        match named {
+            Some(path) => Self::read(&[path.to_owned()], Trust::Always),
+            None => Self::read(&Self::default_paths(home), Trust::IfOwn),
+        }
+    }
+
+    /// Reads a file that the user has not named on the command line, and refuses it where others may
+    /// write to it.
+    pub fn of_file(path: &Path) -> Result<Self, ConfigError> {
+        Self::read(&[path.to_owned()], Trust::IfOwn)
+    }
+
+    /// Reads `paths`, the most important first, which the user has named.
+    #[cfg(test)]
+    pub fn load(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        Self::read(paths, Trust::Always)
+    }
+
+    /// Reads `paths`, the most important first; a file that does not exist says nothing.
+    fn read(paths: &[PathBuf], first: Trust) -> Result<Self, ConfigError> {
+        let mut config = Self::empty();
+        let trust = std::iter::once(first).chain(std::iter::repeat(Trust::Always));
+        for (path, trust) in paths.iter().zip(trust) {
+            if let Some(text) = file::read(path, trust)? {
+                config.add(&text, path)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Takes `text` as the content of `path`; what it includes is read.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let mut config = Self::empty();
+        config.add(text, path)?;
+        Ok(config)
+    }
+
+    /// What holds where nothing is configured.
+    pub fn empty() -> Self {
+        Self {
+            files: Vec::new(),
+            local: Local::current(),
+            sources: Sources::default(),
+            wants_final: false,
+            commands: Commands::default(),
+        }
+    }
+
+    /// Adds `text`, the content of `path`, and what it includes, behind what there is already.
+    pub fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
+        let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
+        self.check(&items)?;
+        self.wants_final |= file::wants_final(&items);
+        self.files.push(items);
+        Ok(())
+    }
+
+    /// Whether [`Self::resolve_as`] may run commands of the user's, and so block for a while.
+    pub fn runs_commands(&self) -> bool {
+        self.files.iter().any(|items| file::runs_commands(items))
+    }
+
+    /// The files that were read, included ones as well.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.sources.files
+    }
+
+    /// What of them is not followed.
+    pub fn notes(&self) -> &[String] {
+        &self.sources.notes
+    }
+
+    /// Finds bad values now, in blocks that match no host of this run as well.
+    fn check(&self, items: &[Item]) -> Result<(), ConfigError> {
+        let scope = Scope { local: &self.local, alias: "", target: None };
+        items.iter().try_for_each(|item| match item {
+            Item::Set(line) => HostConfig::default().set(line, &scope).map_err(|e| line.error(e)),
+            Item::Include(items) => self.check(items),
+            Item::Host(_) | Item::Match(..) => Ok(()),
+        })
+    }
+
+    /// What holds for the host that the user calls `alias`.
+    #[cfg(test)]
+    pub fn resolve(&self, alias: &str) -> Result<HostConfig, ConfigError> {
+        self.resolve_as(alias, None, None)
+    }
+
+    /// The same where the command line gave a user or a port: they count as obtained first.
+    pub fn resolve_as(
+        &self,
+        alias: &str,
+        user: Option<&str>,
+        port: Option<u16>,
+    ) -> Result<HostConfig, ConfigError> {
+        // Tokens speak of the final host, port and user, so these are found in a first pass.
+        let target = self.pass(alias, user, port, None)?;
+        self.pass(alias, user, port, Some(&target))
+    }
+
+    fn pass(
+        &self,
+        alias: &str,
+        user: Option<&str>,
+        port: Option<u16>,
+        target: Option<&HostConfig>,
+    ) -> Result<HostConfig, ConfigError> {
+        let mut config = HostConfig::new(alias, &self.local.home);
+        (config.user, config.port) = (user.map(str::to_owned), port);
+        let given = [user.map(|_| "user"), port.map(|_| "port")];
+        let mut pass = Pass {
+            scope: Scope { local: &self.local, alias, target },
+            commands: &self.commands,
+            name: alias.to_owned(),
+            is_final: false,
+            obtained: given.into_iter().flatten().collect(),
+            config,
+        };
+        self.files.iter().try_for_each(|items| pass.walk(items))?;
+        if self.wants_final {
+            pass.begin_final();
+            self.files.iter().try_for_each(|items| pass.walk(items))?;
+        }
+        Ok(pass.config)
+    }
+}
+
+/// One reading of the files for one host, or the second one of the same.
+struct Pass<'a> {
+    scope: Scope<'a>,
+    commands: &'a Commands,
+    /// What `Host` lines are about.
+    name: String,
+    is_final: bool,
+    /// Keywords that have their value: the first one obtained is the one that counts.
+    obtained: HashSet<&'a str>,
+    config: HostConfig,
+}
+
+impl<'a> Pass<'a> {
+    fn walk(&mut self, items: &'a [Item]) -> Result<(), ConfigError> {
+        let mut active = true;
+        for item in items {
+            match item {
+                Item::Host(patterns) => active = self.matches_host(patterns),
+                Item::Match(line, criteria) => {
+                    active = self.meets_all(criteria).map_err(|reason| line.error(reason))?;
+                }
+                Item::Set(line) if active => self.take(line)?,
+                Item::Include(items) if active => self.walk(items)?,
+                Item::Set(_) | Item::Include(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, line: &'a Line) -> Result<(), ConfigError> {
+        let slot = match line.key.as_str() {
+            "identityfile" | "certificatefile" => None, // These add up.
+            "proxyjump" | "proxycommand" => Some("proxy"),
+            "pubkeyacceptedkeytypes" => Some("pubkeyacceptedalgorithms"),
+            key => Some(key),
+        };
+        if slot.is_some_and(|slot| !self.obtained.insert(slot)) {
+            return Ok(());
+        }
+        self.config.set(line, &self.scope).map_err(|reason| line.error(reason))
+    }
+
+    fn matches_host(&self, patterns: &[String]) -> bool {
+        // Not a comma list: a `Host` line separates its patterns by spaces, and letters count.
+        let name = self.name.as_str();
+        let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| wildcard(p, name));
+        !patterns.iter().any(vetoed) && patterns.iter().any(|p| wildcard(p, name))
+    }
+
+    /// Goes on with the host that was found; what has its value keeps it.
+    fn begin_final(&mut self) {
+        self.name = self.config.hostname.clone();
+        self.is_final = true;
+        self.obtained.insert("hostname");
+    }
+
+    /// No command is run for a block that is not met without it.
+    fn meets_all(&self, criteria: &[Criterion]) -> Result<bool, String> {
+        if criteria.iter().any(|criterion| criterion.subject == Subject::Unsupported) {
+            return Ok(false);
+        }
+        for criterion in criteria {
+            if !self.meets(criterion)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn meets(&self, criterion: &Criterion) -> Result<bool, String> {
+        let Scope { local, alias, .. } = self.scope;
+        let pattern = criterion.patterns.to_ascii_lowercase();
+        let met = match criterion.subject {
+            Subject::Unsupported => false,
+            Subject::All => true,
+            Subject::Canonical | Subject::Final => self.is_final,
+            Subject::Exec => self.commands.succeeds(&self.command(&criterion.patterns)?)?,
+            Subject::Host => matches_list(&pattern, &self.config.hostname.to_ascii_lowercase()),
+            Subject::OriginalHost => matches_list(&pattern, &alias.to_ascii_lowercase()),
+            Subject::User => {
+                let user = self.config.user.as_ref().unwrap_or(&local.user);
+                matches_list(&criterion.patterns, user)
+            }
+            Subject::LocalUser => matches_list(&criterion.patterns, &local.user),
+        };
+        Ok(met != criterion.negated)
+    }
+
+    /// A command's tokens stand for what is known so far.
+    fn command(&self, text: &str) -> Result<String, String> {
+        let HostConfig { hostname, user, port, host_key_alias, proxy, .. } = &self.config;
+        let is_named = self.obtained.contains("hostname");
+        let hostname = if is_named { hostname.clone() } else { self.scope.alias.to_owned() };
+        let so_far = HostConfig {
+            host_key_alias: host_key_alias.clone().or_else(|| Some(hostname.clone())),
+            hostname,
+            user: user.clone(),
+            port: *port,
+            proxy: proxy.clone(),
+            ..HostConfig::default()
+        };
+        Scope { target: Some(&so_far), ..self.scope }.expand(text, "CdhijkLlnpru")
+    }
+}

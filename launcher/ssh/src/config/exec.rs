@@ -1,0 +1,118 @@
+//! `Match exec`: a command of this machine decides about a block, as ssh(1) has it.
+
+use rlaunch_console::open_files;
+use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+/// How long a command may take. `ssh` waits for ever.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// What commands have decided: each is run once.
+#[derive(Debug, Default)]
+pub(super) struct Commands(Mutex<HashMap<String, Result<bool, String>>>);
+
+impl Commands {
+    /// Whether the command, run by the user's shell, ends with code 0. Blocks until it has ended.
+    pub(super) fn succeeds(&self, command: &str) -> Result<bool, String> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(decided) = known().get(command).cloned() {
+            return decided;
+        }
+        let decided = run(command, DEADLINE);
+        known().insert(command.to_owned(), decided.clone());
+        decided
+    }
+}
+
+fn run(command: &str, deadline: Duration) -> Result<bool, String> {
+    let cannot = |error: std::io::Error| format!("cannot run `{command}`: {error}");
+    let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+    let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
+    open_files::give_back(&mut shell);
+    let mut child = shell
+        .arg("-c")
+        .arg(command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        // Ended with what it has started.
+        .process_group(0)
+        .spawn()
+        .map_err(cannot)?;
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let (tell, ended) = mpsc::channel();
+    let waiting = std::thread::Builder::new().spawn(move || {
+        // It is not reaped here, so that its number stays its own.
+        let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(pid), how) == Err(Errno::EINTR) {}
+        let _ = tell.send(());
+    });
+    let in_time = waiting.is_ok() && ended.recv_timeout(deadline).is_ok();
+    if !in_time {
+        let _ = killpg(pid, Signal::SIGKILL);
+    }
+    let status = child.wait().map_err(cannot)?;
+    match status.code() {
+        _ if !in_time => {
+            Err(format!("`{command}` has not ended within {} s", deadline.as_secs_f32()))
+        }
+        Some(code) => Ok(code == 0),
+        None => Err(format!("`{command}` was ended by {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// Limit far below the thousand seconds of a process that is not killed; a machine may stand still.
+    const BOUND: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_code_decides_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let commands = Commands::default();
+        let line = format!("echo x >>{}", log.display());
+        for _ in 0..2 {
+            assert_eq!(commands.succeeds(&line), Ok(true));
+            assert_eq!(commands.succeeds("exit 3"), Ok(false));
+        }
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn what_does_not_end_is_ended_with_what_it_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let line = format!("sleep 1000 & echo $! >{}; wait", file.display());
+        let (begun, mut deadline) = (Instant::now(), Duration::from_millis(250));
+        // On a busy machine it has not begun by then.
+        let pid: i32 = loop {
+            let error = run(&line, deadline).unwrap_err();
+            let late = format!("has not ended within {} s", deadline.as_secs_f32());
+            assert!(error.ends_with(&late), "{error}");
+            assert!(begun.elapsed() < BOUND);
+            match std::fs::read_to_string(&file).unwrap_or_default().trim().parse() {
+                Ok(pid) => break pid,
+                Err(_) => deadline *= 2,
+            }
+        };
+        let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Killed, and perhaps not reaped yet by whoever inherited it.
+        while !stat().is_empty() && !stat().contains(") Z ") {
+            assert!(begun.elapsed() < BOUND, "{}", stat());
+            std::thread::yield_now();
+        }
+        let error = run("kill -9 $$", BOUND).unwrap_err();
+        assert!(error.contains("was ended by signal: 9"), "{error}");
+    }
+}

@@ -1,0 +1,274 @@
+//! Why a host was not reached, in the words a person needs, and what to do about it.
+
+use super::config::ConfigError;
+use super::known_hosts::KnownHostsError;
+use super::new_hosts::NewHostKey;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One host's failure on the way to a login. The host itself is named by whoever reports it.
+#[expect(missing_docs, reason = "each message says it")]
+#[derive(Debug, thiserror::Error)]
+pub enum SshError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{}: {chain}", chain_fault(*circle))]
+    JumpChain { chain: String, circle: bool },
+    #[error("through jump host {jump}")]
+    Through { jump: String, source: Arc<SshError> },
+    #[error("jump host {jump} cannot connect to {place}")]
+    Forward { jump: String, place: String, source: Box<russh::Error> },
+    #[error("jump host {jump} does not forward connections")]
+    NoForwarding { jump: String },
+    #[error("cannot start its ProxyCommand `{command}`")]
+    ProxyStart { command: String, source: io::Error },
+    #[error("its ProxyCommand `{command}` {how}")]
+    ProxyCommand { command: String, how: String },
+    #[error("tried {attempts} times in {seconds} s")]
+    Repeated {
+        attempts: u32,
+        seconds: u64,
+        #[source]
+        last: Box<SshError>,
+    },
+    #[error("cannot look up `{name}`")]
+    LookUp { name: String, source: io::Error },
+    #[error("`{name}` has no address of the wanted family")]
+    NoAddress { name: String },
+    #[error("cannot connect to {address}")]
+    Connect { address: SocketAddr, source: io::Error },
+    #[error("cannot connect from BindAddress {name}")]
+    Bind { name: String, source: io::Error },
+    #[error("cannot set up the TCP connection")]
+    Socket(#[source] io::Error),
+    #[error("{what} within {} s", timeout.as_secs())]
+    Timeout { what: &'static str, timeout: Duration },
+    #[error("the server at {place} drops connections ({})", reason_to_drop(said))]
+    Dropped { place: String, said: String },
+    #[error("the SSH handshake with {place} failed")]
+    Handshake { place: String, source: Box<russh::Error> },
+    #[error("no known algorithm among `{list}`")]
+    Algorithms { keyword: &'static str, list: String },
+    #[error(transparent)]
+    KnownHosts(#[from] KnownHostsError),
+    #[error("{0}")]
+    HostKeyChanged(Box<HostKeyChange>),
+    #[error("password authentication is disabled to avoid man-in-the-middle attacks: {0}")]
+    NoPassword(Box<HostKeyChange>),
+    #[error("its host key is marked as revoked in {}:{line}", file.display())]
+    HostKeyRevoked { file: PathBuf, line: usize },
+    #[error("its host key {shown} is not known, {why}")]
+    HostKeyUnknown { shown: String, why: &'static str },
+    #[error("its host key {} is not known, and nobody was asked", .0.fingerprint())]
+    HostKeyToAsk(Box<NewHostKey>),
+    #[error("its host certificate {why}")]
+    HostCertificate { why: String, key_id: String },
+    #[error("{} may not log in: {}", .0.user, .0.why())]
+    Refused(Box<Refused>),
+    #[error("it closed the connection after {} of {}'s keys: {}", .0.offered, .0.user, .0.list())]
+    HungUp(Box<Refused>),
+    #[error("the login as {user} broke off")]
+    Login { user: String, source: Box<russh::Error> },
+    #[error("{place} takes no command")]
+    Channel { place: String, source: Box<russh::Error> },
+}
+
+/// A host that shows another key than the recorded one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its host key has changed: {recorded} is in {}:{line}, the host shows {shown}",
+    file.display()
+)]
+pub struct HostKeyChange {
+    /// What known-hosts files call the host.
+    pub name: String,
+    /// Known-hosts file that has the recorded key.
+    pub file: PathBuf,
+    /// Line of that file, from 1.
+    pub line: usize,
+    /// Fingerprint of the recorded key.
+    pub recorded: String,
+    /// Fingerprint of the key that the host shows.
+    pub shown: String,
+}
+
+fn chain_fault(circle: bool) -> &'static str {
+    if circle { "its jump hosts lead in a circle" } else { "more than 8 jump hosts" }
+}
+
+/// Older servers say nothing, and then there is one usual reason.
+fn reason_to_drop(said: &str) -> &str {
+    if said.is_empty() { "MaxStartups" } else { said }
+}
+
+/// A login that nothing opened.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// Login name.
+    pub user: String,
+    /// What was tried, and what was of no use and why.
+    pub tried: Vec<String>,
+    /// How many proofs the host was shown.
+    pub offered: usize,
+    /// By what the host would let someone in; empty where it has not said.
+    pub methods: Vec<&'static str>,
+    /// The first key file that was tried.
+    pub key: Option<PathBuf>,
+}
+
+impl Refused {
+    /// No key opens this host, whichever it is.
+    pub fn takes_no_keys(&self) -> bool {
+        !self.methods.is_empty() && !self.methods.contains(&"publickey")
+    }
+
+    /// `password and keyboard-interactive`.
+    pub fn ways(&self) -> String {
+        self.methods.join(" and ")
+    }
+
+    fn list(&self) -> String {
+        if self.tried.is_empty() {
+            "there is no key to try".to_owned()
+        } else {
+            format!("tried {}", self.tried.join(", "))
+        }
+    }
+
+    fn why(&self) -> String {
+        if self.takes_no_keys() {
+            return format!("the host takes no keys, only {}; {}", self.ways(), self.list());
+        }
+        self.list()
+    }
+
+    fn hint(&self, host: &str) -> String {
+        let user = &self.user;
+        if self.takes_no_keys() {
+            return format!(
+                "rlaunch never types passwords; let sshd on {host} take keys as well:\n  \
+                 echo PubkeyAuthentication yes | sudo tee /etc/ssh/sshd_config.d/10-keys.conf\n  \
+                 sudo systemctl reload ssh || sudo systemctl reload sshd\n\
+                 then, here: rlaunch ssh-setup -H {user}@{host}"
+            );
+        }
+        let key =
+            self.key.as_ref().map_or_else(String::new, |key| format!("-i {}.pub ", key.display()));
+        format!(
+            "install a key there, by its password:\n  ssh-copy-id {key}{user}@{host}\n\
+             if it is there already, sshd refuses it while others may write to it; on {host}:\n  \
+             chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys"
+        )
+    }
+}
+
+impl SshError {
+    /// What the user can do.
+    pub fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            SshError::Config(error) => error.hint(),
+            SshError::KnownHosts(error) => error.hint(),
+            SshError::LookUp { .. } | SshError::NoAddress { .. } => Some(
+                "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
+            ),
+            SshError::Connect { address, source } => Some(connect_hint(address, source)),
+            SshError::Through { jump, source } => source.hint(jump),
+            SshError::Repeated { last, .. } => last.hint(host),
+            SshError::Dropped { .. } => Some(
+                "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the server's \
+                 sshd_config allows more"
+                    .into(),
+            ),
+            SshError::JumpChain { .. }
+            | SshError::Forward { .. }
+            | SshError::NoForwarding { .. }
+            | SshError::ProxyStart { .. }
+            | SshError::ProxyCommand { .. }
+            | SshError::Bind { .. } => self.way_hint(),
+            SshError::Timeout { .. } => Some(format!(
+                "a firewall may drop the packets, or the host be down; `ssh -v {host}` shows where \
+                 it stops; ConnectTimeout in ~/.ssh/config changes the limit"
+            )),
+            SshError::Handshake { .. } | SshError::Socket(_) => {
+                Some(format!("`ssh -v {host}` shows what the server says"))
+            }
+            SshError::Algorithms { keyword, .. } => {
+                Some(format!("correct {keyword} in ~/.ssh/config"))
+            }
+            SshError::HostKeyChanged(change) | SshError::NoPassword(change) => Some(format!(
+                "find out why first: someone may be in between; if the host was reinstalled:\n  \
+                 ssh-keygen -R {} -f {}",
+                change.name,
+                change.file.display()
+            )),
+            SshError::HostKeyRevoked { .. } => Some(format!(
+                "whoever has this key is not to be trusted; on {host}, a new one:\n  \
+                 sudo rm /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub; sudo ssh-keygen -A"
+            )),
+            SshError::HostKeyUnknown { .. } | SshError::HostKeyToAsk(_) => Some(format!(
+                "connect once by hand and compare the key, which records it: ssh {host}\n\
+                 or let new hosts pass, by --new-hosts accept or in ~/.ssh/config:\n  Host {host}\n    \
+                 StrictHostKeyChecking accept-new"
+            )),
+            SshError::HostCertificate { key_id, .. } => Some(format!(
+                "its authority has to sign a new one (its id is {key_id:?}); on {host}:\n  \
+                 ssh-keygen -L -f /etc/ssh/ssh_host_ed25519_key-cert.pub"
+            )),
+            SshError::Refused(refused) => Some(refused.hint(host)),
+            SshError::HungUp(refused) => Some(format!(
+                "sshd lets {} try so many keys and no more (MaxAuthTries); name the right one in \
+                 ~/.ssh/config:\n  Host {host}\n    IdentityFile ~/.ssh/id_ed25519\n    \
+                 IdentitiesOnly yes",
+                refused.user
+            )),
+            SshError::Login { .. } | SshError::Channel { .. } => {
+                Some("the host's sshd log says why (MaxAuthTries, MaxSessions, the account)".into())
+            }
+        }
+    }
+}
+
+impl SshError {
+    /// What the user can do about the way to a host.
+    fn way_hint(&self) -> Option<String> {
+        match self {
+            SshError::JumpChain { .. } => Some(
+                "`ProxyJump none` in ~/.ssh/config, in the Host block of the jump host that is \
+                 reached directly, ends the chain"
+                    .into(),
+            ),
+            SshError::Forward { jump, place, .. } => Some(format!(
+                "names are looked up on the jump host: `ssh -W {place} {jump}` shows a line that \
+                 begins with SSH- where an sshd listens"
+            )),
+            SshError::NoForwarding { jump } => Some(format!(
+                "`AllowTcpForwarding yes` in {jump}'s sshd_config allows it; no-port-forwarding \
+                 in authorized_keys forbids it for one key"
+            )),
+            SshError::ProxyStart { .. } | SshError::ProxyCommand { .. } => {
+                Some("run the command by hand: it must print a line that begins with SSH-".into())
+            }
+            SshError::Bind { .. } => {
+                Some("`ip addr` lists the addresses that this machine has".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn connect_hint(address: &SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!(
+            "no sshd listens on port {}; another port is given by --port or by Port in \
+             ~/.ssh/config",
+            address.port()
+        ),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "the host is down, or there is no route to it from here".to_owned()
+        }
+        _ => format!("check that port {} can be reached from here", address.port()),
+    }
+}

@@ -1,0 +1,277 @@
+//! Key files: which of the formats one has, whether a passphrase guards it, and the key in it.
+//!
+//! The name of a file says nothing, its content decides: OpenSSH's own format, PKCS#1, PKCS#8 and
+//! SEC1, each plain or encrypted, PuTTY's, and the public half alone, whose private one an agent
+//! holds.
+
+use aes::cipher::block_padding::Pkcs7;
+use aes::cipher::{BlockModeDecrypt, KeyIvInit};
+use aes::{Aes128, Aes192, Aes256};
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use des::TdesEde3;
+use nix::unistd::Uid;
+use russh::keys::{self, PrivateKey, PublicKey, decode_secret_key, ssh_key};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// The longest file that is read as a key, in bytes; RSA keys of 16384 bits take 13 KiB.
+const LONGEST: u64 = 64 << 10;
+
+/// Why a key file is of no use.
+#[expect(missing_docs, reason = "each message says it")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    #[error("not there")]
+    Missing,
+    #[error("unreadable: {0}")]
+    Unreadable(String),
+    /// As `ssh` does: such a key may be someone else's as well.
+    #[error("not used, others may read it: chmod 600 {}", .0.display())]
+    Exposed(PathBuf),
+    #[error("unreadable: {0}")]
+    Broken(String),
+    #[error("encrypted by {0}, which rlaunch does not read: `ssh-keygen -p -f` writes it anew")]
+    Cipher(String),
+    #[error("needs a passphrase: ssh-add it first")]
+    Encrypted,
+    #[error("the passphrase is not right")]
+    WrongPassphrase,
+    #[error("no passphrase was given")]
+    NotUnlocked,
+    #[error("a public key, and no agent holds its private half")]
+    PublicOnly,
+}
+
+/// What a key file holds.
+#[derive(Debug)]
+pub enum KeyFile {
+    /// A key that can be used at once.
+    Open(Arc<PrivateKey>),
+    /// One that needs a passphrase.
+    Locked(Locked),
+    /// No private key at all.
+    Public(PublicKey),
+}
+
+/// A private key that a passphrase guards.
+pub struct Locked {
+    text: Zeroizing<String>,
+    /// For the older PEM files, how they are encrypted.
+    legacy: Option<Legacy>,
+    /// Some formats leave it readable.
+    public: Option<PublicKey>,
+}
+
+impl std::fmt::Debug for Locked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Locked").finish_non_exhaustive()
+    }
+}
+
+impl KeyFile {
+    /// Reads a key file; one that others may read counts only where it is not ours to change.
+    pub(crate) fn read(path: &Path) -> Result<KeyFile, KeyError> {
+        let unreadable = |error: std::io::Error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => KeyError::Missing,
+            _ => KeyError::Unreadable(error.to_string()),
+        };
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        let mut text = Zeroizing::new(String::new());
+        file.take(LONGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
+        if text.len() as u64 > LONGEST {
+            return Err(KeyError::Broken(format!("longer than {} KiB", LONGEST >> 10)));
+        }
+        let key = KeyFile::parse(&text)?;
+        let ours = metadata.uid() == Uid::current().as_raw();
+        let exposed = ours && metadata.permissions().mode() & 0o077 != 0;
+        if exposed && !matches!(key, KeyFile::Public(_)) {
+            return Err(KeyError::Exposed(path.to_owned()));
+        }
+        Ok(key)
+    }
+
+    /// The key that `text`, the content of a file, holds.
+    pub fn parse(text: &str) -> Result<KeyFile, KeyError> {
+        // Whatever wrote it: line ends of Windows, and spaces from copying, are not part of it.
+        let mut clean = Zeroizing::new(String::with_capacity(text.len() + 1));
+        for line in text.lines().map(str::trim) {
+            clean.push_str(line);
+            clean.push('\n');
+        }
+        let first = clean.trim_start();
+        if first.starts_with("PuTTY-User-Key-File-") {
+            let plain = clean.lines().any(|line| line == "Encryption: none");
+            return if plain { open(&clean) } else { Ok(locked(clean, None, None)) };
+        }
+        let labels = clean.lines().filter_map(|line| {
+            line.strip_prefix("-----BEGIN ").and_then(|line| line.strip_suffix("-----"))
+        });
+        // OpenSSL writes a block with the curve before the key.
+        let Some(label) = labels.into_iter().find(|label| label.ends_with("PRIVATE KEY")) else {
+            return public(first);
+        };
+        match label {
+            "OPENSSH PRIVATE KEY" => match decode_secret_key(&clean, None) {
+                Err(keys::Error::KeyIsEncrypted) => {
+                    let readable = PrivateKey::from_openssh(clean.trim_start()).ok();
+                    let public = readable.map(|key| key.public_key().clone());
+                    Ok(locked(clean, None, public))
+                }
+                decoded => opened(decoded),
+            },
+            "ENCRYPTED PRIVATE KEY" => Ok(locked(clean, None, None)),
+            "RSA PRIVATE KEY" | "EC PRIVATE KEY" => match Legacy::of(&clean, label)? {
+                Some(legacy) => Ok(locked(clean, Some(legacy), None)),
+                None => open(&clean),
+            },
+            "PRIVATE KEY" => open(&clean),
+            "DSA PRIVATE KEY" => Err(KeyError::Broken("DSA keys are no longer of use".into())),
+            other => Err(KeyError::Broken(format!("a key of the unknown kind `{other}`"))),
+        }
+    }
+
+    /// The public half, where it can be known without a passphrase.
+    pub(crate) fn public(&self) -> Option<&PublicKey> {
+        match self {
+            KeyFile::Open(key) => Some(key.public_key()),
+            KeyFile::Locked(locked) => locked.public.as_ref(),
+            KeyFile::Public(key) => Some(key),
+        }
+    }
+}
+
+fn open(text: &str) -> Result<KeyFile, KeyError> {
+    opened(decode_secret_key(text, None))
+}
+
+fn opened(decoded: Result<PrivateKey, keys::Error>) -> Result<KeyFile, KeyError> {
+    let key = decoded.map_err(|error| KeyError::Broken(error.to_string()))?;
+    Ok(KeyFile::Open(Arc::new(key)))
+}
+
+fn locked(text: Zeroizing<String>, legacy: Option<Legacy>, public: Option<PublicKey>) -> KeyFile {
+    KeyFile::Locked(Locked { text, legacy, public })
+}
+
+fn public(text: &str) -> Result<KeyFile, KeyError> {
+    let line = text.lines().next().unwrap_or_default();
+    let broken = |_| KeyError::Broken("it holds no key".into());
+    PublicKey::from_openssh(line).map(KeyFile::Public).map_err(broken)
+}
+
+impl Locked {
+    /// The key, given its passphrase. This takes as long as whoever encrypted it wanted.
+    pub fn unlock(&self, passphrase: &str) -> Result<PrivateKey, KeyError> {
+        let decoded = match &self.legacy {
+            None => decode_secret_key(&self.text, Some(passphrase)),
+            Some(legacy) => {
+                let plain = legacy.decrypt(passphrase).ok_or(KeyError::WrongPassphrase)?;
+                decode_secret_key(&plain, None)
+            }
+        };
+        decoded.map_err(|error| match error {
+            keys::Error::SshKey(
+                error @ (ssh_key::Error::AlgorithmUnknown
+                | ssh_key::Error::AlgorithmUnsupported { .. }),
+            ) => KeyError::Broken(error.to_string()),
+            // A wrong passphrase yields bytes that are no key.
+            _ => KeyError::WrongPassphrase,
+        })
+    }
+}
+
+/// How older PEM files are encrypted: `Proc-Type: 4,ENCRYPTED` and `DEK-Info: CIPHER,IV`. The key
+/// comes from one round of MD5, which is why nobody writes them any more.
+struct Legacy {
+    cipher: Cipher,
+    iv: Vec<u8>,
+    label: String,
+    encrypted: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Cipher {
+    Aes128,
+    Aes192,
+    Aes256,
+    TripleDes,
+}
+
+impl Legacy {
+    /// What the block's head says; `None` where it is not encrypted.
+    fn of(text: &str, label: &str) -> Result<Option<Legacy>, KeyError> {
+        let broken = |what: &str| KeyError::Broken(what.to_owned());
+        let begin = format!("-----BEGIN {label}-----");
+        let block = text.lines().skip_while(|line| *line != begin).skip(1);
+        let block = block.take_while(|line| !line.starts_with("-----END "));
+        let (mut info, mut body) = (None, String::new());
+        for line in block {
+            match line.split_once(':') {
+                Some(("DEK-Info", value)) => info = Some(value.trim()),
+                Some(_) => {}
+                None => body.push_str(line),
+            }
+        }
+        let Some(info) = info else { return Ok(None) };
+        let (name, iv) = info.split_once(',').ok_or_else(|| broken("DEK-Info without an IV"))?;
+        let (cipher, iv_length) = match name {
+            "AES-128-CBC" => (Cipher::Aes128, 16),
+            "AES-192-CBC" => (Cipher::Aes192, 16),
+            "AES-256-CBC" => (Cipher::Aes256, 16),
+            "DES-EDE3-CBC" => (Cipher::TripleDes, 8),
+            other => return Err(KeyError::Cipher(other.to_owned())),
+        };
+        let iv = HEXLOWER_PERMISSIVE.decode(iv.trim().as_bytes()).unwrap_or_default();
+        if iv.len() != iv_length {
+            return Err(broken("DEK-Info with a wrong IV"));
+        }
+        let encrypted = BASE64.decode(body.as_bytes()).map_err(|_| broken("no base64"))?;
+        Ok(Some(Legacy { cipher, iv, label: label.to_owned(), encrypted }))
+    }
+
+    /// The same file without encryption.
+    fn decrypt(&self, passphrase: &str) -> Option<Zeroizing<String>> {
+        let plain = match self.cipher {
+            Cipher::Aes128 => self.decrypt_by::<cbc::Decryptor<Aes128>>(passphrase, 16),
+            Cipher::Aes192 => self.decrypt_by::<cbc::Decryptor<Aes192>>(passphrase, 24),
+            Cipher::Aes256 => self.decrypt_by::<cbc::Decryptor<Aes256>>(passphrase, 32),
+            Cipher::TripleDes => self.decrypt_by::<cbc::Decryptor<TdesEde3>>(passphrase, 24),
+        }?;
+        let mut text = Zeroizing::new(String::new());
+        let body = Zeroizing::new(BASE64.encode(&plain));
+        let label = &self.label;
+        write!(*text, "-----BEGIN {label}-----\n{}\n-----END {label}-----\n", body.as_str())
+            .ok()?;
+        Some(text)
+    }
+
+    fn decrypt_by<C>(&self, passphrase: &str, key_length: usize) -> Option<Zeroizing<Vec<u8>>>
+    where
+        C: KeyIvInit + BlockModeDecrypt,
+    {
+        let mut key = Zeroizing::new(Vec::new());
+        let mut last = Zeroizing::new(Vec::new());
+        while key.len() < key_length {
+            let mut hash = md5::Context::new();
+            hash.consume(&last[..]);
+            hash.consume(passphrase.as_bytes());
+            hash.consume(&self.iv[..8]);
+            *last = hash.finalize().0.to_vec();
+            key.extend_from_slice(&last);
+        }
+        let cipher = C::new_from_slices(&key[..key_length], &self.iv).ok()?;
+        let mut bytes = Zeroizing::new(self.encrypted.clone());
+        let length = cipher.decrypt_padded::<Pkcs7>(&mut bytes[..]).ok()?.len();
+        bytes.truncate(length);
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
