@@ -1,5 +1,5 @@
-//! Words for whoever reads stdout and stderr, if anybody still does. `println!` and `eprintln!`
-//! panic where nobody does, and an agent whose launcher is gone has its ranks left to end.
+//! Printing to a stdout or stderr that may be closed. `println!` and `eprintln!` panic then, and an
+//! agent whose launcher is gone still has to end its ranks.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
@@ -12,12 +12,12 @@ pub(crate) fn write_stderr(words: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{words}");
 }
 
-/// `println!` that survives a closed stdout.
+/// Prints a line to stdout and ignores errors.
 macro_rules! outln {
     ($($words:tt)*) => { $crate::console::write_stdout(format_args!($($words)*)) };
 }
 
-/// `eprintln!` that survives a closed stderr.
+/// Prints a line to stderr and ignores errors.
 macro_rules! errln {
     ($($words:tt)*) => { $crate::console::write_stderr(format_args!($($words)*)) };
 }

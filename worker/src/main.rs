@@ -1,18 +1,20 @@
 //! The agent: one process per node that starts, watches and ends the ranks of one job.
 //!
-//! It is not meant to be typed. The launcher starts it as `rlaunch-worker agent` at the end of an
-//! SSH channel; everything else it needs arrives through that channel, or through a connection that it
-//! makes itself where the channel carries nothing to it.
+//! The launcher starts it as `rlaunch-worker agent` at the end of an SSH channel, through which it
+//! receives the job. If the remote shell passes it no stdin, it connects back to the launcher over
+//! TCP instead. Ranks reach the same executable as `rlaunch` on their PATH; the other verbs serve
+//! the launcher (`reap`, `inventory`) or the agent itself (`__exec-rank`).
 //!
-//! Rooms, each of which uses only rooms above it (`cargo lab tidy`):
+//! The modules, each of which uses only those above it (`cargo lab tidy` checks this):
 //!
-//! | room | subject |
+//! | module | contents |
 //! |---|---|
-//! | [`node`] | what this host has: inventory, facts, environment, the cache of builds |
-//! | [`cleanup`] | nothing of a job is left behind: guardian, cgroup, grace, reap, shared memory, directory |
-//! | [`network`] | channels to the launcher and among agents, services for ranks, Horovod's store |
-//! | [`ranks`] | the ranks: prepared, started, their streams, their end |
-//! | [`agent`] | the life of a job on this node, and its prover |
+//! | [`console`] | printing to a stdout or stderr that may be closed |
+//! | [`node`] | this host: inventory, facts, environment, limits, the cache of builds |
+//! | [`cleanup`] | guardian, cgroup, grace period, `reap`, shared-memory files, the job's directory |
+//! | [`network`] | channel to the launcher, tree of agents, the socket for ranks, proxy for Horovod |
+//! | [`ranks`] | ranks: preparation, start, streams, shutdown |
+//! | [`agent`] | the steps of a job on this node, and the prover of its RDMA paths |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
@@ -80,12 +82,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Goes back to the directory of the login shell, from the cache that it entered to execute this file.
+/// Returns from the cache, which was entered to execute this file, to the login shell's directory.
 fn leave_cache() {
     let (Ok(here), Some(agent)) = (std::env::current_dir(), cache::agent()) else { return };
     let entered = agent.parent().and_then(Path::parent) == Some(&here);
     if let Some(before) = std::env::var_os("PWD").filter(|_| entered) {
-        // It may be gone; an agent names no path that begins here.
+        // The directory may be gone; the agent uses no relative path.
         let _ = std::env::set_current_dir(before);
     }
 }

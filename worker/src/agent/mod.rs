@@ -1,5 +1,10 @@
-//! The life of an agent: say hello, take the job, prepare, join the tree, start the ranks, see them
-//! end, leave.
+//! The steps of a job on this node:
+//!
+//! 1. send Hello, receive the job and its files;
+//! 2. check and reserve what the ranks need, send Prepared (or Refused);
+//! 3. join the tree of agents and prove this node's RDMA paths with the others;
+//! 4. on Start, run the ranks until all have ended and their output is sent;
+//! 5. clean up, send Done, and relay for child agents until the launcher closes the channel.
 
 pub(crate) mod mesh;
 
@@ -36,8 +41,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Runs the agent on its channel. Success means that the job ended here in order, whatever its
-/// ranks returned.
+/// Runs the agent on its channel. Success means that the job ended here in order, whatever exit
+/// codes its ranks returned.
 pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTarget>) -> ExitCode {
     open_files::raise();
     let kind = ChannelKind::detect(target);
@@ -61,7 +66,7 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     let Some((mut prepared, services)) = agent.prepare(&job, workspace, &library).await else {
         return Ok(());
     };
-    // While the others are waited for.
+    // Overlaps with waiting for the other agents.
     let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
     let mut mesh = Mesh::new(&job, &agent.channel.outbox);
     let joined = agent.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await;
@@ -91,39 +96,39 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     Ok(())
 }
 
-/// What can happen to an agent from outside.
+/// Events that reach the agent from outside.
 pub(crate) enum Input {
     Message(ToAgent),
-    /// The channel ended.
+    /// The channel ended; the text says how.
     LauncherGone(String),
-    /// The launcher has been silent for so long that nobody can tell whether it lives.
+    /// Nothing came from the launcher for this long, so it must be presumed dead.
     LauncherSilent(Duration),
-    /// A child ended.
+    /// At least one child process ended.
     Children,
-    /// This agent was told to end by a signal.
+    /// A signal told the agent to end.
     Interrupted,
 }
 
 struct Agent {
     channel: Channel,
-    /// Times of ranks are told from here on.
+    /// Start of the clock for the times that are reported of ranks.
     hello_at: std::time::Instant,
     children: SignalStream,
     interrupts: [SignalStream; 3],
     beat: Interval,
-    /// Beats of this agent's since the launcher's last word. Time in which this process, or all of
-    /// the host, stood still is not the launcher's silence.
+    /// Beats sent since the last message from the launcher. Counting beats instead of time leaves
+    /// out the time in which this process or the whole host was suspended.
     missed_beats: u32,
-    /// How long the launcher may be silent.
+    /// Silence after which the launcher is presumed dead.
     silence: Duration,
     suspended: bool,
-    /// Every node's ranks are being ended, so nobody needs this one's place in the tree.
+    /// The ranks of every node are being ended, so other agents do not need this one's relaying.
     job_is_ending: bool,
 }
 
 impl Agent {
     async fn start(kind: ChannelKind) -> io::Result<Agent> {
-        // Before any child exists, so that no end is missed.
+        // Installed before any child exists, so that no SIGCHLD is missed.
         let children = signal(SignalKind::child())?;
         let interrupts = [
             signal(SignalKind::terminate())?,
@@ -152,12 +157,12 @@ impl Agent {
         self.channel.outbox.send(&hello);
     }
 
-    /// The next thing that happens. Beats go out on the way.
+    /// Waits for the next event, sending beats meanwhile.
     async fn next(&mut self) -> Input {
         loop {
             let [terminate, interrupt, hangup] = &mut self.interrupts;
             tokio::select! {
-                // Once the reader has said that the launcher is gone, it says no more.
+                // The reader sends nothing after `Closed`, so this branch is disabled then.
                 Some(event) = self.channel.events.recv() => match event {
                     FrameEvent::Message(message) => {
                         self.missed_beats = 0;
@@ -182,7 +187,7 @@ impl Agent {
                 _ = self.beat.tick() => {
                     self.channel.outbox.send(&FromAgent::Beat);
                     self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
-                    // The first may have come right after the word.
+                    // The first beat may have been sent right after the launcher's message.
                     if BEAT * self.missed_beats.saturating_sub(1) >= self.silence {
                         self.missed_beats = 0;
                         return Input::LauncherSilent(self.silence);
@@ -192,7 +197,7 @@ impl Agent {
         }
     }
 
-    /// The next message; `None` when the job is over before it began.
+    /// Waits for the next message. Returns `None` if the job ends before its ranks have started.
     async fn message(&mut self) -> Option<ToAgent> {
         loop {
             match self.next().await {
@@ -201,7 +206,7 @@ impl Agent {
                 | Input::LauncherSilent(_)
                 | Input::Interrupted => return None,
                 Input::Message(message) => return Some(message),
-                // The prover, when there is nothing to prove any more.
+                // Before the ranks start, the only child is the prover.
                 Input::Children => drop(child::reap()),
             }
         }
@@ -216,7 +221,8 @@ impl Agent {
         }
     }
 
-    /// Receives the job's files, checks everything, and answers.
+    /// Receives the job's files, checks and reserves everything that the ranks need, and reports
+    /// the result to the launcher.
     async fn prepare(
         &mut self,
         job: &Job,
@@ -245,7 +251,7 @@ impl Agent {
         }
         self.channel.outbox.send(&FromAgent::Prepared {
             notices: prepared.notices.clone(),
-            ports: prepared.held_ports.iter().map(|held| held.port).collect(),
+            ports: prepared.reserved_ports.iter().map(|reserved| reserved.port).collect(),
             listeners: prepared.listening_at(),
             inventory: Box::new(prepared.inventory(job)),
             library: library.place(),
@@ -253,7 +259,8 @@ impl Agent {
         Some((prepared, services))
     }
 
-    /// What this node has by itself: the agent's own, or that of a login. Beats go out meanwhile.
+    /// Returns this node's environment: that of a login shell if the job wants it, else the agent's
+    /// own. Sends beats meanwhile.
     async fn node_environment(&mut self, job: &Job) -> Option<Result<login::Variables, Problem>> {
         if !job.login {
             return Some(Ok(std::env::vars_os().collect()));
@@ -263,7 +270,7 @@ impl Agent {
         loop {
             tokio::select! {
                 answer = &mut asking => return Some(answer),
-                // Nothing is said before this node has answered, but that the job is over.
+                // Until this node has answered, the launcher sends nothing but an end of the job.
                 message = self.message() => drop(message?),
             }
         }
@@ -288,14 +295,14 @@ impl Agent {
         Some(Ok(files))
     }
 
-    /// Says why not, and stays until the launcher has read it and ends the channel.
+    /// Reports the problems, then waits until the launcher has read them and closes the channel.
     async fn refuse<T>(&mut self, problems: Vec<Problem>) -> Option<T> {
         self.channel.outbox.send(&FromAgent::Refused { problems });
         while self.message().await.is_some() {}
         None
     }
 
-    /// Sets out to the node's place in the tree.
+    /// Waits for this node's parent and starts to join the tree.
     async fn join(
         &mut self,
         job: &Job,
@@ -320,7 +327,8 @@ impl Agent {
         }
     }
 
-    /// What may be said before the ranks start, of what they need.
+    /// Handles a message that may come before the ranks start: a part of the library, or one about
+    /// the mesh.
     fn on_startup_message(&self, (mesh, library): &mut StartupParts<'_>, message: ToAgent) {
         let ToAgent::LibraryPart(part) = message else { return mesh_message(mesh, message) };
         if let Err(cause) = library.receive(&part) {
@@ -328,7 +336,8 @@ impl Agent {
         }
     }
 
-    /// Takes part in the tree and the mesh until the ranks may start, and have what they need.
+    /// Takes part in the tree and the mesh until the launcher starts the ranks and the library is
+    /// complete.
     async fn await_start(
         &mut self,
         tree: &mut Tree,
@@ -358,7 +367,8 @@ impl Agent {
                     ToAgent::Start { env, ranks, horovod, ports } => {
                         start = Some(StartConfig { env, ranks, horovod, ports, released: Vec::new() });
                     }
-                    // Other nodes may be further on.
+                    // An application may be released before this node has everything it needs to
+                    // start.
                     ToAgent::StartApplication { index } => released.push(index),
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
@@ -370,30 +380,30 @@ impl Agent {
         }
     }
 
-    /// Opens the proxy to the store by which Horovod's ranks meet. Without it they would wait for
-    /// each other in vain, so the job does not go on.
+    /// Opens the proxy through which Horovod's ranks reach their store. Without it they would wait
+    /// for each other forever, so a failure ends the job.
     async fn open_horovod(
         &mut self,
         setup: &StartConfig,
         prepared: &mut Prepared,
     ) -> Option<HorovodProxy> {
         let Some(port) = setup.horovod else { return Some(HorovodProxy::absent()) };
-        let opened = HorovodProxy::open(port, &mut prepared.held_ports);
+        let opened = HorovodProxy::open(port, &mut prepared.reserved_ports);
         if let Err(error) = &opened {
             if error.kind() == io::ErrorKind::AddrNotAvailable {
-                // A node without loopback: whatever its ranks are, they are not Horovod's.
+                // A node without a loopback address cannot run Horovod's ranks anyway.
                 errln!("rlaunch-worker: cannot serve Horovod: {error}");
                 return Some(HorovodProxy::absent());
             }
             let operation = format!("serve Horovod at {LOOPBACK}:{port}");
             self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
-            // Stays until the launcher has read it and ends the channel.
+            // Waits until the launcher has read the error and closes the channel.
             while self.message().await.is_some() {}
         }
         opened.ok()
     }
 
-    /// The rank table is for the ranks to read.
+    /// Writes the rank table to a file for the ranks.
     fn write_rank_table(&self, table: &Payload, workspace: &Workspace) {
         if let Err(error) = workspace.write_rank_table(table) {
             let operation = "write the rank table".to_owned();
@@ -401,7 +411,7 @@ impl Agent {
         }
     }
 
-    /// The ranks of this node have ended; other nodes still reach one another through it.
+    /// Keeps relaying for other agents after the ranks of this node have ended.
     async fn relay_until_end(&mut self, tree: &mut Tree) {
         loop {
             tokio::select! {
@@ -415,7 +425,7 @@ impl Agent {
         }
     }
 
-    /// From the start of the ranks until all have ended and their output is sent.
+    /// Runs the ranks until all have ended and their output is sent.
     async fn run_to_completion(
         &mut self,
         ranks: &mut Ranks,
@@ -425,8 +435,8 @@ impl Agent {
     ) {
         while !ranks.are_over() {
             if ranks.have_ended() {
-                // What it watches is not used any more, and as long as it lives this process has a
-                // child: only without any is it certain that nothing is left of the ranks.
+                // The prover's paths are no longer used. It must exit now: only once this process
+                // has no child is it certain that nothing is left of the ranks.
                 mesh.shutdown();
             }
             while let Some(change) = ranks.poll_change() {
@@ -506,7 +516,7 @@ impl Agent {
             Input::LauncherSilent(silence) => {
                 let silent = silence.as_secs();
                 errln!("rlaunch-worker: nothing from the launcher for {silent} s");
-                // It may have stood still, or be reached again.
+                // The launcher may only have been suspended, and become reachable again.
                 outbox
                     .send(&FromAgent::Unheard { for_s: u32::try_from(silent).unwrap_or(u32::MAX) });
                 outbox.discard_output();
@@ -516,10 +526,11 @@ impl Agent {
     }
 }
 
-/// What comes about while the agents join.
+/// Parts that may receive messages before the ranks start.
 type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
 
-/// Why this node's ranks are ended, where nobody but this agent knows.
+/// Returns why this node's ranks are being ended, if the launcher has not ordered it and the ranks
+/// therefore have to be told by this agent.
 fn end_reason(input: &Input) -> Option<String> {
     match input {
         Input::Interrupted => Some("the agent was told to end".to_owned()),
@@ -531,7 +542,7 @@ fn end_reason(input: &Input) -> Option<String> {
     }
 }
 
-/// What the launcher has to say of the mesh.
+/// Passes a message about the mesh on.
 fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
     match message {
         ToAgent::Prover(file) => mesh.on_file(file),

@@ -1,5 +1,6 @@
-//! An agent whose shell gives it no stdin: it announces a key on stdout, which is still heard, and
-//! dials the launcher. See [`rlaunch_bootstrap::security::callback`].
+//! Connection back to the launcher, for an agent whose remote shell passes it no stdin. The agent
+//! prints a one-time public key on stdout, which the launcher can still read, and connects over
+//! TCP. See [`rlaunch_bootstrap::security::callback`] for the handshake.
 
 use crate::network::frames::ByteSource;
 use crate::network::outbox::ByteSink;
@@ -21,14 +22,14 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// How long the launcher may take to answer, at all of its addresses together.
+/// Limit for connecting to the launcher, all of its addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The next address is tried when the one before has not answered within this.
+/// The next address is tried when the previous one has not answered within this time.
 const STAGGER: Duration = Duration::from_millis(200);
-/// How much of a connection is read at once, in bytes.
+/// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// What the command line says of the launcher.
+/// The launcher's addresses and key, from the command line.
 #[derive(Debug)]
 pub(crate) struct CallbackTarget {
     addresses: Vec<SocketAddr>,
@@ -37,7 +38,7 @@ pub(crate) struct CallbackTarget {
 }
 
 impl CallbackTarget {
-    /// Of the words behind `agent`: `--callback ADDRESS[,ADDRESS…] KEY NODE`, or none at all.
+    /// Parses the arguments of `agent`: `--callback ADDRESS[,ADDRESS…] KEY NODE`, or none.
     pub(crate) fn parse(
         mut words: impl Iterator<Item = OsString>,
     ) -> Result<Option<CallbackTarget>, ()> {
@@ -54,7 +55,8 @@ impl CallbackTarget {
         is_all.then_some(Some(target)).ok_or(())
     }
 
-    /// Announces a key and dials. Fails with a sentence, which stdout has been told, too.
+    /// Announces a key on stdout and connects to the launcher. A failure is announced on stdout as
+    /// well.
     pub(crate) async fn connect(&self) -> io::Result<(SealedReader, SealedWriter)> {
         let key = OwnKey::generate().map_err(io::Error::other)?;
         announce(&Announcement::Calls { version: PROTOCOL_VERSION, key: key.public() })?;
@@ -75,7 +77,8 @@ impl CallbackTarget {
         }
     }
 
-    /// The first address that answers as the launcher does; or why none has.
+    /// Returns the first connection whose peer proves to be the launcher, or the outcome at each
+    /// address.
     async fn dial_all(&self, own: Arc<OwnKey>) -> Result<(TcpStream, Conversation), String> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let mut outcomes = vec![AttemptOutcome::NoAnswer; self.addresses.len()];
@@ -107,7 +110,7 @@ impl CallbackTarget {
         }
     }
 
-    /// `10.0.0.1:21003 (no answer), 10.1.0.1:21003 (refused)`
+    /// Returns for example `10.0.0.1:21003 (no answer), 10.1.0.1:21003 (refused)`.
     fn describe(&self, outcomes: &[AttemptOutcome]) -> String {
         let tried = self.addresses.iter().zip(outcomes);
         let tried = tried.map(|(address, outcome)| format!("{address} ({outcome})"));
@@ -115,14 +118,14 @@ impl CallbackTarget {
     }
 }
 
-/// Says it on stdout, on a line of its own whatever stands there already.
+/// Prints an announcement on a line of its own, whatever else is on stdout already.
 fn announce(announcement: &Announcement) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "\n{announcement}\n")?;
     stdout.flush()
 }
 
-/// Why one address leads nowhere.
+/// Cause why one address could not be used.
 #[derive(Debug, thiserror::Error)]
 enum DialError {
     #[error(transparent)]
@@ -171,7 +174,7 @@ fn outcome_of(error: DialError) -> AttemptOutcome {
     }
 }
 
-/// What the launcher says.
+/// Decrypting end of the connection: data from the launcher.
 pub(crate) struct SealedReader {
     tcp: OwnedReadHalf,
     conversation: Conversation,
@@ -192,7 +195,7 @@ impl ByteSource for SealedReader {
     }
 }
 
-/// What the agent says.
+/// Encrypting end of the connection: data to the launcher.
 pub(crate) struct SealedWriter {
     tcp: OwnedWriteHalf,
     conversation: Conversation,

@@ -1,5 +1,5 @@
-//! The agent's end of the control channel: its own stdin and stdout, or a connection to the launcher
-//! where the shell gives no stdin.
+//! The agent's end of the control channel to the launcher: its stdin and stdout, or a connection
+//! back to the launcher if the remote shell passes no stdin.
 
 use crate::network::callback::CallbackTarget;
 use crate::network::frames::{self, ByteSource, FrameEvent};
@@ -16,25 +16,25 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long what was said last may take to be written to a launcher that listens no more.
+/// Limit for writing the last frames after the launcher has closed its end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the launcher's first bytes may take to come through stdin. They were sent before this
-/// process began.
+/// Limit for the launcher's first bytes to arrive on stdin. They were sent before this process
+/// started.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(3);
-/// More than the first bytes are, in bytes.
+/// Size of the buffer for the first bytes, which are fewer.
 const FIRST_CHUNK: usize = 4 << 10;
 
-/// By what the launcher is heard.
+/// Kind of control channel.
 pub(crate) enum ChannelKind {
-    /// Stdin, from which this has been read.
+    /// Stdin and stdout; these bytes were already read from stdin.
     Stdin(Vec<u8>),
-    /// Nothing comes through stdin.
+    /// Connection back to the launcher, since stdin carries nothing.
     Callback(CallbackTarget),
 }
 
 impl ChannelKind {
-    /// Finds out whether stdin carries anything, where there is another way. Waits for the first
-    /// bytes, at most [`FIRST_BYTES_TIMEOUT`].
+    /// Returns the kind of channel to use. If the launcher accepts connections (`target`), waits up
+    /// to [`FIRST_BYTES_TIMEOUT`] for data on stdin before choosing.
     pub(crate) fn detect(target: Option<CallbackTarget>) -> ChannelKind {
         match target {
             None => ChannelKind::Stdin(Vec::new()),
@@ -46,7 +46,8 @@ impl ChannelKind {
     }
 }
 
-/// What stdin has to say; `None` when it has ended, cannot be read, or is silent for so long.
+/// Reads the first bytes from stdin. Returns `None` if stdin has ended, cannot be read, or stays
+/// silent until the limit.
 fn first_bytes(limit: Duration) -> Option<Vec<u8>> {
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let deadline = Instant::now() + limit;
@@ -65,26 +66,26 @@ fn first_bytes(limit: Duration) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The open channel: frames in, frames out.
+/// Open channel that carries frames in both directions.
 pub(crate) struct Channel {
     pub(crate) events: mpsc::Receiver<FrameEvent<ToAgent>>,
     pub(crate) outbox: Outbox,
     writer: JoinHandle<io::Result<()>>,
-    /// Whoever closes a connection before the other end has heard all may take away what is on its
-    /// way.
+    /// Whether the channel is a TCP connection: closing it before the launcher has read everything
+    /// could discard data in flight.
     is_callback: bool,
 }
 
 impl Channel {
-    /// Takes over stdin and stdout and ends the shell's noise, or dials the launcher. Needs a
-    /// runtime.
+    /// Takes over stdin and stdout and prints the marker that ends the login shell's output, or
+    /// connects back to the launcher. Must be called within a Tokio runtime.
     pub(crate) async fn open(kind: ChannelKind) -> io::Result<Channel> {
         match kind {
             ChannelKind::Stdin(first) => {
                 let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
                 let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
                 output.write_all(HELLO_MAGIC)?;
-                // Unchecked, because sshd may hand out sockets where others hand out pipes.
+                // Unchecked, because sshd may use sockets instead of pipes.
                 let input = pipe::Receiver::from_file_unchecked(input)?;
                 let output = pipe::Sender::from_file_unchecked(output)?;
                 Ok(Channel::start(input, first, output, false))
@@ -109,8 +110,8 @@ impl Channel {
         Channel { events, outbox, writer, is_callback }
     }
 
-    /// Waits until everything that was sent is written, and not for long once the launcher has closed
-    /// its end.
+    /// Waits until everything that was sent is written, but at most [`DRAIN_TIMEOUT`] once the
+    /// launcher has closed its end.
     pub(crate) async fn close(self) {
         let Channel { outbox, mut writer, mut events, is_callback } = self;
         drop(outbox);
@@ -119,18 +120,18 @@ impl Channel {
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
         tokio::select! {
-            // A broken channel has been noticed by its reader already.
+            // The reader reports a broken channel.
             _ = &mut writer => {}
             () = peer_closed => return,
         }
         if is_callback {
-            // The launcher ends the connection when it has heard the end of what this end says.
+            // The launcher closes the connection once it has read everything.
             let _ = timeout(DRAIN_TIMEOUT, closed(&mut events)).await;
         }
     }
 }
 
-/// Waits until nothing arrives any more. Can be asked again.
+/// Waits until the channel is closed. May be called again afterwards.
 async fn closed(events: &mut mpsc::Receiver<FrameEvent<ToAgent>>) {
     while let Some(event) = events.recv().await {
         if matches!(event, FrameEvent::Closed(_)) {

@@ -1,4 +1,4 @@
-//! Frames out of a byte stream, until it ends.
+//! Decoding of frames from a byte stream, until it ends.
 
 use rlaunch_bootstrap::protocol::control::FrameReader;
 use serde::de::DeserializeOwned;
@@ -7,20 +7,20 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
-/// How much is read at once, in bytes.
+/// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// What arrives.
+/// Event on a stream of frames.
 #[derive(Debug)]
 pub(crate) enum FrameEvent<T> {
     Message(T),
-    /// The stream ended, and how it was noticed.
+    /// The stream ended; the text says how. Nothing follows.
     Closed(String),
 }
 
-/// Where bytes come from.
+/// Source of bytes.
 pub(crate) trait ByteSource: Send + 'static {
-    /// Replaces what is in `into` by the next bytes; `false` at the end.
+    /// Replaces the content of `into` with the next bytes. Returns false at the end.
     fn read(&mut self, into: &mut Vec<u8>) -> impl Future<Output = io::Result<bool>> + Send;
 }
 
@@ -31,18 +31,19 @@ impl ByteSource for pipe::Receiver {
     }
 }
 
-/// Hands on what arrives, the end last. `first` has been read already.
+/// Sends every frame to `events`, and [`FrameEvent::Closed`] last. `first` holds bytes that were
+/// read already.
 pub(crate) async fn read_all<T: DeserializeOwned>(
     mut input: impl ByteSource,
     first: Vec<u8>,
     events: mpsc::Sender<FrameEvent<T>>,
 ) {
     let reason = read_frames(&mut input, first, &events).await;
-    // Nobody listens any more once the agent is leaving.
+    // The receiver is dropped when the agent leaves.
     let _ = events.send(FrameEvent::Closed(reason)).await;
 }
 
-/// Reads until the stream ends, and says how it did.
+/// Reads until the stream ends, and returns how it ended.
 async fn read_frames<T: DeserializeOwned>(
     input: &mut impl ByteSource,
     first: Vec<u8>,

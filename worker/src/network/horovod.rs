@@ -1,9 +1,10 @@
-//! The proxy of the store by which Horovod's ranks meet: one on each node, for its own ranks.
+//! Proxy through which the Horovod ranks of a node reach the store where they rendezvous.
 //!
-//! Horovod's client cannot show that it is of the job. So an agent listens on loopback, where the
-//! kernel knows whose process calls: the ranks' user, who is the agent's, and root are let in. Their
-//! requests go up the tree of agents to rank 0's node, which has the store. What a caller may send,
-//! and for how long, is bounded, and a crowd that says nothing keeps no rank out.
+//! The store is with the agent of rank 0's node, and requests travel there over the tree of agents.
+//! Horovod's client cannot authenticate itself, so each agent listens on loopback only, where the
+//! kernel tells which user connects: the ranks' user, which is the agent's, and root are accepted.
+//! The size of a request and the time it may take are limited, and when too many connections send
+//! nothing, the oldest of them is closed to make room for ranks.
 
 use crate::console::errln;
 use crate::network::oob::ports::ReservedPort;
@@ -23,44 +24,46 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Where ranks find it.
+/// Address at which ranks find the proxy.
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// How long a request may take to arrive.
+/// Limit for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take to come and to be read.
+/// Limit for the store to answer, and for the client to read the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Requests at once; more wait in the kernel. Bounds the memory for values that are arriving.
+/// Connections served at once; more wait in the kernel's backlog. Bounds the memory of requests
+/// that are arriving.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a request may take to arrive once there are so many: a rank sends it at once.
+/// Limit for a request to arrive while all connections are in use; a rank sends its request at
+/// once.
 const FULL_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long to wait when the system has no room for a connection.
+/// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
-/// A request on its way to the store.
+/// Request, and the connection that waits for its answer.
 struct PendingRequest {
     request: Request,
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// The proxy of this node, open for as long as this is kept.
+/// Proxy of this node; dropping it closes the port.
 pub(crate) struct HorovodProxy {
     requests: mpsc::Receiver<PendingRequest>,
-    /// Connections that wait for their answer, by the number of their request.
+    /// Connections that wait for their answer, by the number of the request.
     waiting: HashMap<u64, oneshot::Sender<Vec<u8>>>,
     next_number: u64,
-    /// Aborts its tasks when it goes.
+    /// Accepting task, aborted when this is dropped.
     _tasks: JoinSet<()>,
 }
 
 impl HorovodProxy {
-    /// A node whose ranks do not meet so.
+    /// Returns a proxy that accepts nothing, for a job without Horovod.
     pub(crate) fn absent() -> HorovodProxy {
         let (_, requests) = mpsc::channel(1);
         HorovodProxy { requests, waiting: HashMap::new(), next_number: 0, _tasks: JoinSet::new() }
     }
 
-    /// Opens it at a port that is held for it.
+    /// Opens the proxy at a port that was reserved for it.
     pub(crate) fn open(port: u16, held: &mut Vec<ReservedPort>) -> io::Result<HorovodProxy> {
         let index = held.iter().position(|held| held.port == port);
         let Some(index) = index else {
@@ -74,7 +77,7 @@ impl HorovodProxy {
         Ok(HorovodProxy { requests, waiting: HashMap::new(), next_number: 0, _tasks: tasks })
     }
 
-    /// The next request and its number. Safe to cancel.
+    /// Waits for the next request and numbers it. Cancel-safe.
     pub(crate) async fn next(&mut self) -> (u64, Payload) {
         let Some(PendingRequest { request, answer }) = self.requests.recv().await else {
             return std::future::pending().await;
@@ -85,25 +88,25 @@ impl HorovodProxy {
         (number, request.to_bytes().into())
     }
 
-    /// Hands the answer to the request of this number to its connection.
+    /// Passes an answer to the connection that sent the request of this number.
     pub(crate) fn answer(&mut self, number: u64, answer: Answer) {
         let bytes = match answer {
             Answer::Value(bytes) => bytes.to_vec(),
             _ => horovod::Answer::Refused(Refusal::Unavailable).to_bytes(),
         };
         if let Some(waiting) = self.waiting.remove(&number) {
-            // The caller may have gone.
+            // The client may have gone.
             let _ = waiting.send(bytes);
         }
     }
 }
 
-/// The store itself, on rank 0's node.
+/// Store of the job's Horovod ranks, on rank 0's node.
 #[derive(Debug, Default)]
 pub(crate) struct HorovodStore(Store);
 
 impl HorovodStore {
-    /// Answers a request that came up the tree.
+    /// Answers a request that arrived over the tree.
     pub(crate) fn answer(&mut self, request: &Payload) -> Payload {
         let answer = match RequestReader::default().push(&request.to_vec()) {
             Ok(Some(request)) => self.0.answer(request),
@@ -114,19 +117,19 @@ impl HorovodStore {
     }
 }
 
-/// A connection, from its first byte to its last.
+/// Connection that is being served.
 struct Connection {
     task: AbortHandle,
     since: Instant,
-    /// Its request is here.
+    /// Set once its request is complete.
     has_request: Arc<AtomicBool>,
 }
 
-/// All connections at once.
+/// Connections that are being served.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    /// Oldest first.
+    /// The same connections, oldest first.
     in_order: VecDeque<Connection>,
 }
 
@@ -134,13 +137,14 @@ impl Connections {
     fn admit(&mut self, socket: TcpStream, requests: mpsc::Sender<PendingRequest>) {
         let has_request = Arc::new(AtomicBool::new(false));
         let flag = has_request.clone();
-        // A caller whose request fails asks again, or has gone.
+        // A client retries a request that failed.
         let task = self.tasks.spawn(async move { drop(serve(socket, requests, &flag).await) });
         self.in_order.retain(|connection| !connection.task.is_finished());
         self.in_order.push_back(Connection { task, since: Instant::now(), has_request });
     }
 
-    /// Resolves when there is room for one more, which may take the place of one that has not next_number.
+    /// Waits until there is room for one more connection. Closes the oldest one that has not sent
+    /// its request if none ends by itself.
     async fn room(&mut self) {
         while self.tasks.len() >= MAX_CONNECTIONS {
             let silent = |connection: &&Connection| {
@@ -178,7 +182,8 @@ async fn accept_all(
         let (socket, from) = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
-                // The caller has gone already, or there are too many open files for a while.
+                // The client has gone already, or the process has too many open files for the
+                // moment.
                 Err(_) => {
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
@@ -189,7 +194,7 @@ async fn accept_all(
         match user_of(&socket, from) {
             Some(uid) if is_allowed(uid) => connections.admit(socket, requests.clone()),
             uid => {
-                // Nothing of it lingers at the port, which later jobs want.
+                // A reset leaves no connection in TIME_WAIT at the port, which later jobs need.
                 let _ = socket.set_zero_linger();
                 if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut has_warned, true)) {
                     errln!("rlaunch-worker: user {uid} has tried to reach Horovod's store");
@@ -199,7 +204,7 @@ async fn accept_all(
     }
 }
 
-/// The user whose process calls.
+/// Returns the user whose process has connected.
 fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
     match (from, socket.local_addr().ok()?) {
         (SocketAddr::V4(caller), SocketAddr::V4(here)) => owner(caller, here),
@@ -207,7 +212,7 @@ fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
     }
 }
 
-/// One request, since Horovod's client opens a connection for each.
+/// Serves one request; Horovod's client opens a connection for each.
 async fn serve(
     mut socket: TcpStream,
     requests: mpsc::Sender<PendingRequest>,
@@ -230,7 +235,7 @@ async fn serve(
     timeout(ANSWER_TIMEOUT, written).await?
 }
 
-/// The request, or why there is none.
+/// Reads the request, or returns why it is refused.
 async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
     let mut reader = RequestReader::default();
     let mut buffer = [0; 4096];

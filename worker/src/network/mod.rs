@@ -1,4 +1,12 @@
-//! Channels to the launcher and among agents, and what ranks are served over them.
+//! Connections to the launcher, to other agents and to ranks.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `channel.rs`, `callback.rs` | control channel to the launcher, over stdin and stdout or TCP |
+//! | `frames.rs`, `outbox.rs` | reading and writing of its frames; credit for output |
+//! | `oob/` | this node's place in the tree of agents |
+//! | `services.rs` | Unix socket through which ranks call the agent |
+//! | `horovod.rs`, `socket_owner.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
 
 pub(crate) mod callback;
 pub(crate) mod channel;

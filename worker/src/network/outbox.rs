@@ -1,4 +1,5 @@
-//! The way out of the agent: control frames at once, output as far as the launcher granted credit.
+//! Queue of frames to the launcher: control frames at once, output as far as the launcher has
+//! granted credit.
 
 use crate::console::errln;
 use rlaunch_bootstrap::id::Rank;
@@ -9,27 +10,27 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Handle to the channel's writing end; clones share it.
+/// Sending handle; clones share the queue.
 #[derive(Clone)]
 pub(crate) struct Outbox {
     control: mpsc::UnboundedSender<Vec<u8>>,
-    /// Bounded by the credit that every frame in it has taken.
+    /// Unbounded itself: each frame in it has taken credit.
     output: mpsc::UnboundedSender<Vec<u8>>,
     credit: Arc<Semaphore>,
-    /// One permit.
+    /// Semaphore of one permit, see [`WriterTurn`].
     turns: Arc<Semaphore>,
 }
 
-/// Whoever has it may send output. A line that is longer than a frame keeps it to its end: the
-/// launcher shows no other rank's lines in between, and those would take all the credit while they
-/// wait for the rest of this one.
+/// Permission to send output. A line that is longer than a frame keeps it until the end of the
+/// line: the launcher shows no other rank's lines in between, and those would use up the credit
+/// while they wait for the rest of the long one.
 pub(crate) struct WriterTurn {
-    /// Never taken where the semaphore is closed, which nobody does.
+    /// `None` only if the semaphore were closed, which never happens.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Outbox {
-    /// An outbox and the queue that [`write_all`] empties into the channel.
+    /// Creates an outbox, and the queue that [`write_all`] writes to the channel.
     pub(crate) fn new() -> (Outbox, Queue) {
         let (control, control_queue) = mpsc::unbounded_channel();
         let (output, output_queue) = mpsc::unbounded_channel();
@@ -39,7 +40,7 @@ impl Outbox {
         (Outbox { control, output, credit, turns }, queue)
     }
 
-    /// Sends a control frame ahead of all output.
+    /// Sends a control frame, ahead of all output.
     pub(crate) fn send(&self, message: &FromAgent) {
         push(&self.control, message);
     }
@@ -49,13 +50,13 @@ impl Outbox {
         push(&self.output, message);
     }
 
-    /// Waits until nobody else of this node is in the middle of a line.
+    /// Waits until no other stream of this node is in the middle of a long line.
     pub(crate) async fn writer_turn(&self) -> WriterTurn {
         WriterTurn { _permit: self.turns.clone().acquire_owned().await.ok() }
     }
 
-    /// Sends output, waiting for credit; `stamp` is when it was read, in microseconds since 1970.
-    /// `false` when nobody reads any more.
+    /// Sends output, waiting for credit. `stamp` is the time at which it was read, in microseconds
+    /// since 1970. Returns false once output is discarded.
     pub(crate) async fn output(
         &self,
         (rank, stream): (Rank, Stream),
@@ -70,20 +71,20 @@ impl Outbox {
         push(&self.output, &FromAgent::Output { rank, stream, stamp, data })
     }
 
-    /// The launcher can take this many more bytes.
+    /// Grants credit: the launcher can take this many more bytes.
     pub(crate) fn grant(&self, bytes: u32) {
-        // More than the semaphore can hold is more than any launcher grants.
+        // Credit beyond the semaphore's limit is dropped; no launcher grants that much.
         let room = Semaphore::MAX_PERMITS - self.credit.available_permits();
         self.credit.add_permits((bytes as usize).min(room));
     }
 
-    /// Nobody reads any more: output is dropped from here on.
+    /// Discards all output from here on, since the launcher reads no more.
     pub(crate) fn discard_output(&self) {
         self.credit.close();
     }
 }
 
-/// `false` when the channel is gone.
+/// Queues a frame. Returns false if the channel is closed.
 fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     match control::encode(message) {
         Ok(frame) => queue.send(frame).is_ok(),
@@ -94,7 +95,7 @@ fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     }
 }
 
-/// What waits to be written.
+/// Frames that wait to be written.
 pub(crate) struct Queue {
     control: mpsc::UnboundedReceiver<Vec<u8>>,
     output: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -102,18 +103,18 @@ pub(crate) struct Queue {
 
 #[cfg(test)]
 impl Queue {
-    /// The next control frame; `None` when no outbox is left.
+    /// Returns the next control frame, or `None` when no outbox is left.
     pub(crate) async fn next_control(&mut self) -> Option<Vec<u8>> {
         self.control.recv().await
     }
 }
 
-/// Where bytes go.
+/// Destination of bytes.
 pub(crate) trait ByteSink: Send + 'static {
-    /// Writes all of them.
+    /// Writes all bytes.
     fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Lets the other end know that this is all.
+    /// Ends the stream, so that the reader sees its end.
     fn end(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
@@ -122,13 +123,13 @@ impl ByteSink for pipe::Sender {
         self.write_all(bytes).await
     }
 
-    /// It ends when it is closed.
+    /// Does nothing: a pipe ends when it is closed.
     async fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Writes until every [`Outbox`] is gone and the queue is empty, or the channel breaks.
+/// Writes frames until every [`Outbox`] is dropped and the queue is empty, or the channel breaks.
 pub(crate) async fn write_all(mut queue: Queue, mut channel: impl ByteSink) -> io::Result<()> {
     loop {
         let frame = tokio::select! {

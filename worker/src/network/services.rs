@@ -1,7 +1,9 @@
-//! The agent's socket for its ranks: whoever shows that it belongs to the job may call.
+//! The agent's Unix socket through which its ranks call it: barriers, gathers, the key-value store,
+//! events.
 //!
-//! A client that is no rank, sends rubbish or does not read its answers is let go; the others do
-//! not notice.
+//! A client must belong to this user and prove with the job's token that it is a rank of this node.
+//! One that sends invalid frames or does not read its answers is disconnected, without effect on
+//! others.
 
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
@@ -36,18 +38,18 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The socket's name in the job's directory.
+/// File name of the socket in the job's directory.
 const SOCKET_NAME: &str = "agent.sock";
-/// How long a process may take to say who it is.
+/// Limit for a client to authenticate itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections at once.
 const MAX_CLIENTS: usize = 4096;
-/// Answers that may wait for a client to read them.
+/// Answers that may be queued for a client that does not read them.
 const MAX_UNREAD: usize = 1024;
-/// How long the last answers may take to be read once the job is over.
+/// Limit for clients to read the last answers after the job.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Who may call.
+/// Values that a client's hello must have.
 struct ExpectedHello {
     job: JobId,
     token: Token,
@@ -55,28 +57,29 @@ struct ExpectedHello {
     ranks: Vec<Rank>,
 }
 
-/// From the task of a connection.
+/// Message from the task of a connection.
 enum ClientEvent {
-    /// Its hello was right; answers and news go this way.
+    /// The client has authenticated itself; answers and news are sent through this queue.
     Ready(ClientId, mpsc::Sender<ToClient>),
     Input(Input),
 }
 
-/// To the task of a connection.
+/// Message to the task of a connection.
 enum ToClient {
     Answer(u64, Reply, Payload),
     News(News),
-    /// Ranks have left: all that have until the task comes to this.
+    /// Ranks have left. The task sends all that have left by the time it handles this message.
     Left(Arc<AtomicBool>, DepartedRanks),
 }
 
-/// Ranks whose processes have ended well.
+/// Ranks whose processes have exited with success.
 type DepartedRanks = Arc<Mutex<RankSet>>;
 
-/// A connection.
+/// Connected client.
 struct Client {
     answers: mpsc::Sender<ToClient>,
-    /// A [`ToClient::Left`] is on its way to the task. One is enough for a client that reads nothing.
+    /// Whether a [`ToClient::Left`] is queued. One is enough, so that a client which reads nothing
+    /// cannot fill its queue with them.
     is_departure_queued: Arc<AtomicBool>,
 }
 
@@ -85,7 +88,7 @@ impl Client {
         Client { answers, is_departure_queued: Arc::default() }
     }
 
-    /// Tells it who has left; `false` where it reads nothing.
+    /// Notifies the client of departed ranks. Returns false if its queue is full.
     fn send_departures(&self, departed: &DepartedRanks) -> bool {
         let is_queued = &self.is_departure_queued;
         let left = || ToClient::Left(is_queued.clone(), departed.clone());
@@ -93,20 +96,20 @@ impl Client {
     }
 }
 
-/// The open socket.
+/// Open socket and its clients.
 pub(crate) struct Services {
-    /// `None` when it is not open.
+    /// `None` if the socket is not open.
     path: Option<PathBuf>,
     events: mpsc::Receiver<ClientEvent>,
     clients: BTreeMap<ClientId, Client>,
-    /// What was told to all of them, for those who come later.
+    /// News sent to all clients, kept for those that connect later.
     news: Vec<News>,
     departed: DepartedRanks,
     accept_task: JoinHandle<()>,
 }
 
 impl Services {
-    /// Opens the socket of `job`; a job without a directory has none, and its ranks none to call.
+    /// Opens the job's socket. A job without a directory has no socket, and its ranks cannot call.
     pub(crate) fn for_job(job: &Job, directory: Option<&Path>) -> Result<Services, Problem> {
         let Some(directory) = directory else { return Ok(Services::absent()) };
         let ranks = job.ranks.iter().map(|spec| spec.rank).collect();
@@ -130,7 +133,8 @@ impl Services {
         }
     }
 
-    /// Tells the ranks where it is, and where the commands are that use it.
+    /// Adds to the environment of ranks where the socket is, and the directory of the commands that
+    /// use it.
     pub(crate) fn announce(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
         let (Some(path), Some(table)) = (&self.path, workspace.rank_table()) else { return };
         env.insert(RLAUNCH_SOCKET.into(), path.into());
@@ -141,7 +145,7 @@ impl Services {
                 let own = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
                 env.insert(PATH.into(), join_search_path(&own, directory.as_os_str()));
             }
-            // The socket is there all the same.
+            // The ranks can still use the socket, without the commands.
             Err(error) => errln!("rlaunch-worker: cannot link the commands of ranks: {error}"),
         }
     }
@@ -163,12 +167,12 @@ impl Services {
         Ok(Services { path: Some(path), events, clients, news, departed, accept_task })
     }
 
-    /// The next call, or the end of a client. Safe to cancel.
+    /// Waits for the next call, or the end of a client. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Input {
         loop {
             match self.events.recv().await {
                 Some(ClientEvent::Ready(id, answers)) => {
-                    // There is room: nothing else was said yet.
+                    // The queue is empty and has room: nothing was sent to this client yet.
                     for news in &self.news {
                         let _ = answers.try_send(ToClient::News(news.clone()));
                     }
@@ -189,7 +193,7 @@ impl Services {
         }
     }
 
-    /// Sends an answer. A client that has not read a thousand of them is let go.
+    /// Sends an answer. Disconnects a client that leaves [`MAX_UNREAD`] answers unread.
     pub(crate) fn answer(&mut self, id: CallId, answer: Answer) {
         let (reply, payload) = answer.split();
         if let Some(client) = self.clients.get(&id.client)
@@ -199,7 +203,7 @@ impl Services {
         }
     }
 
-    /// Tells all who are connected, and those who will be. What is told once is not told again.
+    /// Sends news to all clients, connected and future. Repeated news are not sent again.
     pub(crate) fn tell(&mut self, news: &News) {
         if let News::RanksLeft { ranks } = news {
             lock(&self.departed).extend(ranks);
@@ -214,14 +218,14 @@ impl Services {
         self.clients.retain(|_, client| told(client).is_ok());
     }
 
-    /// Lets nobody in any more, and those who are in read what was said.
+    /// Closes the socket, and waits shortly for the clients to read what was sent.
     pub(crate) async fn close(mut self) {
         self.accept_task.abort();
         let open: Vec<_> = std::mem::take(&mut self.clients).into_values().collect();
         let read = async {
             for Client { answers, .. } in open {
                 let sent = answers.max_capacity();
-                // All permits are back once the writer has taken everything.
+                // All permits are free once the writer has taken everything from the queue.
                 let _ = answers.reserve_many(sent).await;
             }
         };
@@ -240,12 +244,12 @@ async fn accept_all(
 ) {
     let permits = Arc::new(Semaphore::new(MAX_CLIENTS));
     for number in 0.. {
-        // Closed only with this task.
+        // The semaphore is closed only with this task.
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let socket = loop {
             match listener.accept().await {
                 Ok((socket, _)) => break socket,
-                // Too many open files, for a while.
+                // Too many open files for the moment.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         };
@@ -290,11 +294,11 @@ async fn serve(
         () = client.forward_calls(id, rank, &events) => {}
         () = write_answers(writing, queue) => {}
     }
-    // The agent may be leaving.
+    // The receiver is dropped when the agent leaves.
     let _ = events.send(ClientEvent::Input(Input::ClientGone(id))).await;
 }
 
-/// Only the ranks' user, who is the agent's, and root may call.
+/// Whether the client runs as this user, which the ranks do, or as root.
 fn is_same_user(socket: &UnixStream) -> bool {
     let uid = nix::unistd::geteuid().as_raw();
     socket.peer_cred().is_ok_and(|peer| peer.uid() == uid || peer.uid() == 0)
@@ -322,7 +326,7 @@ struct ClientReader {
 }
 
 impl ClientReader {
-    /// The next frame; `None` at the end, and when what comes is none.
+    /// Waits for the next frame. Returns `None` at the end, and for an invalid frame.
     async fn next(&mut self) -> Option<FromRank> {
         let mut buffer = [0; 16 << 10];
         loop {
@@ -393,7 +397,7 @@ mod tests {
 
     const TOKEN: Token = Token([7; 16]);
 
-    /// An agent of three ranks and no neighbours, until the test ends.
+    /// Agent of three ranks without neighbours, running until the test ends.
     struct Agent {
         directory: tempfile::TempDir,
     }
@@ -442,7 +446,7 @@ mod tests {
             socket
         }
 
-        /// Three ranks meet and read what one of them kept.
+        /// Checks that three ranks can synchronise and read a value that one of them has stored.
         fn assert_serves(&self) {
             let rank = |rank: u32| {
                 let credentials = self.credentials(rank);
@@ -468,7 +472,7 @@ mod tests {
         Agent::start().assert_serves();
     }
 
-    /// One frame is enough, however many ranks leave before the client reads anything.
+    /// One notification is enough, however many ranks leave before the client reads anything.
     #[test]
     fn a_client_that_reads_late_hears_of_all_ranks_that_have_left() {
         const LEFT: u32 = 3 * MAX_UNREAD as u32;
@@ -528,8 +532,8 @@ mod tests {
         let agent = Agent::start();
         let rubbish: [&[u8]; 4] = [
             &[0xff; 64],                     // a head of 4 GiB
-            &[1, 0, 0, 0, 0, 0, 0, 0, 99],   // a head that is none
-            &[0, 0, 0, 0, 0xff, 0xff, 0, 0], // a payload where none may be
+            &[1, 0, 0, 0, 0, 0, 0, 0, 99],   // an invalid head
+            &[0, 0, 0, 0, 0xff, 0xff, 0, 0], // a payload, which ranks do not send
             &[9, 0, 0, 0, 0, 0, 0],          // half a frame
         ];
         for bytes in rubbish {

@@ -1,8 +1,9 @@
-//! The user that a TCP connection of this machine comes from. Sockets of the Internet carry no
-//! credentials, as Unix sockets do, but the kernel knows who made the other end.
+//! The user that a local TCP connection comes from. TCP sockets carry no credentials, as Unix
+//! sockets do, but the kernel knows the owner of the connecting socket.
 //!
-//! It is asked for one socket over netlink (`linux/inet_diag.h`), whatever number of others there
-//! is; where it does not answer that, its table of all sockets is read.
+//! The kernel is queried for that one socket over netlink (`linux/inet_diag.h`), which does not
+//! depend on the number of sockets. If it does not support the query, its table of all sockets is
+//! read.
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
@@ -13,28 +14,28 @@ use std::net::SocketAddrV4;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The kernel answers at once; this is for one that does not know the question.
+/// Limit for the kernel's answer, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
 const TABLE: &str = "/proc/net/tcp";
 
 /// Size of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
-/// `SOCK_DIAG_BY_FAMILY`, of question and answer.
+/// `SOCK_DIAG_BY_FAMILY`, the type of request and answer.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const ANY_STATE: u32 = u32::MAX;
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
-/// `struct inet_diag_msg` up to its end, and where its last two numbers are.
+/// Size of `struct inet_diag_msg`, and the offsets of its last two fields.
 const ANSWER: usize = 72;
 const ANSWER_UID: usize = 64;
 const ANSWER_INODE: usize = 68;
 
-/// Set once the kernel has answered: then what it does not know is not there, and its table, which
-/// may be long, says no more.
+/// Set once the kernel has answered a query: a socket that it does not find later does not exist,
+/// and the table, which may be long, need not be read.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// Returns the user that made the socket bound to `own` and connected to `other`. `None` where the
-/// kernel knows of none: a socket that its process has closed already has no user any more.
+/// Returns the user that owns the socket bound to `own` and connected to `other`. `None` if the
+/// kernel does not know it: a socket that its process has closed has no owner any more.
 pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     match ask(own, other) {
         Ok(owner) => {
@@ -46,8 +47,8 @@ pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     }
 }
 
-/// Asks the kernel over netlink. An error means that there is no such socket or that the kernel does not
-/// know the question: it says ENOENT to both.
+/// Queries the kernel over netlink. The kernel returns ENOENT both if there is no such socket and
+/// if it does not support the query.
 fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
     let netlink = SockProtocol::NetlinkSockDiag;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
@@ -58,8 +59,8 @@ fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
     answer(buffer.get(..length).unwrap_or_default())
 }
 
-/// `struct inet_diag_req_v2` behind a header. Addresses and ports are in the network's byte order,
-/// all else in the machine's.
+/// Encodes the query: `struct inet_diag_req_v2` behind a header. Addresses and ports are in network
+/// byte order, all else in the machine's.
 fn question(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
     let (family, protocol) = (AddressFamily::Inet as u8, libc::IPPROTO_TCP as u8);
     let address = |address: SocketAddrV4| [&address.ip().octets()[..], &[0; 12]].concat();
@@ -91,12 +92,11 @@ fn answer(message: &[u8]) -> nix::Result<Option<u32>> {
         let uid = number(HEADER + ANSWER_UID)?;
         return Ok((number(HEADER + ANSWER_INODE)? != 0).then_some(uid));
     }
-    // An error message: there is no such socket, or the kernel does not know the question. It says
-    // ENOENT to either.
+    // An error message, see `ask`.
     Err(Errno::from_raw(number(HEADER)?.cast_signed().saturating_neg()))
 }
 
-/// The user of that socket in the kernel's table:
+/// Finds the user of the socket in the kernel's table, whose lines are
 /// `0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000 1000 0 4711 …`
 fn look_up(table: &str, own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
     let ends = [own, other]
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(owner(ends.0, ends.1), me);
         let table = std::fs::read_to_string(TABLE).unwrap();
         assert_eq!(look_up(&table, ends.0, ends.1), me, "{table}");
-        // A socket that its process has closed has no user.
+        // A closed socket has no owner.
         drop(caller);
         assert_eq!(owner(ends.0, ends.1), None);
     }

@@ -1,6 +1,5 @@
-//! Ports that applications wait for before they start: each is tried again and again until it
-//! accepts a connection. It belongs to a program of the user's, so nothing says how long that may
-//! take.
+//! Ports that applications wait for before they start: each is tried until it accepts a connection.
+//! The port belongs to a program of the user, so there is no limit on how long that may take.
 
 use rlaunch_bootstrap::job::AwaitedPort;
 use std::time::Duration;
@@ -8,21 +7,21 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// Between the beginnings of two tries.
+/// Interval between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a host may take to answer.
+/// Limit for one attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Those that do not accept connections yet.
+/// Ports that do not accept connections yet.
 pub(crate) struct AwaitedPorts(JoinSet<u32>);
 
 impl AwaitedPorts {
-    /// Begins to look for all of them.
+    /// Begins to try all of them.
     pub(crate) fn start(ports: &[AwaitedPort]) -> AwaitedPorts {
         AwaitedPorts(ports.iter().cloned().map(until_open).collect())
     }
 
-    /// The next that accepts connections, by its id; never resolves when there is none.
+    /// Returns the id of the next port that accepts connections; never resolves if there is none.
     pub(crate) async fn next_open(&mut self) -> u32 {
         while let Some(found) = self.0.join_next().await {
             if let Ok(id) = found {
@@ -48,7 +47,7 @@ async fn until_open(port: AwaitedPort) -> u32 {
 
 async fn accepts(host: &str, port: u16) -> bool {
     match timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await {
-        // On this machine a connection may meet itself where nobody listens.
+        // On the same machine, a socket may connect to itself when nothing listens at the port.
         Ok(Ok(stream)) => match (stream.local_addr(), stream.peer_addr()) {
             (Ok(local), Ok(peer)) => local != peer,
             _ => false,

@@ -1,4 +1,4 @@
-//! A rank's process: its stub is spawned, its pipes are handed out, its end is read.
+//! A rank's process: spawning its stub, its pipes, and collecting its exit status.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::node::environment::Environment;
@@ -17,34 +17,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use tokio::net::unix::pipe;
 
-/// A spawned rank and this end of its streams.
+/// Spawned rank, and the agent's ends of its streams.
 pub(crate) struct Child {
     pub(crate) pid: Pid,
-    /// `None` where it has nothing to read.
+    /// `None` if its stdin is /dev/null.
     pub(crate) stdin: Option<pipe::Sender>,
     pub(crate) stdout: pipe::Receiver,
-    /// `None` where all that it writes comes by stdout.
+    /// `None` if its stderr is merged into its stdout.
     pub(crate) stderr: Option<pipe::Receiver>,
 }
 
-/// What a rank's streams are.
+/// Choice of streams for a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
-    /// It reads standard input, not /dev/null.
+    /// Whether it reads standard input, instead of /dev/null.
     pub(crate) stdin: bool,
-    /// Its stderr is its stdout, so that the order of what it writes is kept.
+    /// Whether its stderr is its stdout, which keeps the order of what it writes.
     pub(crate) merged: bool,
 }
 
-/// The stub's program. The path in the cache may be gone by now; the kernel's link to this executable
+/// Path of the stub. The agent's path in the cache may be gone by now; this link to its executable
 /// is not.
 const STUB: &str = "/proc/self/exe";
 
-/// How often the agent's own cgroup may have been killed in its life.
+/// Upper bound on how often the agent's own cgroup may have been killed.
 const MOST_KILLED: usize = 16;
 
 /// Spawns the stub that becomes the rank: the prepared program, set up as `setup` says, with
-/// exactly `env`, in a cgroup where there is one. One that takes no rank is closed.
+/// exactly `env`. Uses the cgroup if there is one; a cgroup in which it cannot be started is
+/// closed.
 pub(crate) fn spawn(
     program: &Program,
     setup: &RankSetup,
@@ -85,22 +86,22 @@ pub(crate) fn spawn(
     })
 }
 
-/// A stub to be started.
+/// Stub to be started.
 struct Stub<'a> {
-    /// Behind its name.
+    /// Arguments after the program's name.
     words: Vec<&'a OsStr>,
     env: &'a Environment,
     streams: [OwnedFd; 3],
 }
 
 impl Stub<'_> {
-    /// Starts it in a cgroup, which is closed where that does not work.
+    /// Starts the stub in the cgroup. Closes the cgroup and returns `None` if that fails.
     fn start_in(&self, cgroup: &mut Cgroup) -> Option<i32> {
         for _ in 0..MOST_KILLED {
             match self.try_start_in(cgroup) {
                 Ok(pid) => return Some(pid),
-                // The kernel mistakes it for one that was forked while its cgroup was killed, unless
-                // both cgroups have been killed equally often.
+                // The kernel takes the child for one that was forked while its cgroup was being
+                // killed, until the new cgroup has been killed as often as the agent's own.
                 Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {
                     if cgroup.is_populated() {
                         break;
@@ -139,8 +140,8 @@ impl Stub<'_> {
     }
 }
 
-/// Collects every child that has ended, adopted ones included. Of those that are found together, the
-/// ones that were killed come first: the others may have ended for that.
+/// Collects all children that have ended, including adopted ones. Children that were killed come
+/// first, since the others may have ended because of that.
 pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     let mut ended = Vec::new();
     loop {

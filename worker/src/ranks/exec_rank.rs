@@ -1,14 +1,15 @@
-//! `__exec-rank`: a fresh process of one thread that arranges itself and becomes a rank.
+//! `__exec-rank`: the stub, a single-threaded process that sets itself up and becomes a rank.
 //!
-//! What must happen between fork and exec happens here instead, as ordinary code with ordinary
-//! errors, and can be tried by hand:
+//! Setup that would otherwise run between fork and exec happens here, as ordinary code with
+//! ordinary errors, and can be tried by hand:
 //!
 //! ```text
 //! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]
 //! ```
 //!
-//! CPUS are processors like `0-3,8`, NODE is the NUMA node whose memory comes first, FILES the soft limit
-//! of open files; each may be empty. The environment is the rank's already, stdin, stdout and stderr are too.
+//! CPUS is a list like `0-3,8`, NODE the preferred NUMA node for memory, FILES the soft limit of
+//! open files; each may be empty. The environment, stdin, stdout and stderr are those of the rank
+//! already.
 
 use crate::console::errln;
 use crate::node::elf;
@@ -26,7 +27,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Becomes the rank; returns only when that fails, with the shell's codes for it.
+/// Becomes the rank. Returns only if that fails, with the exit code that a shell would use.
 pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
     let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
@@ -50,7 +51,8 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
     let error = match machine {
-        // Here may be an emulator. Without one, a shell would read it, and complain of its syntax.
+        // An emulator may be registered for the other machine (binfmt_misc). Without one, execvp(3)
+        // would run the binary as a shell script and report a syntax error.
         Some(_) => exec_as_it_is(&program, argv0, args),
         None => Command::new(&program).arg0(argv0).args(args).exec(),
     };
@@ -80,7 +82,7 @@ fn exec_as_it_is(
     }
 }
 
-/// As the stub is told where it belongs.
+/// Encodes CPUs and memory node for the stub's command line.
 pub(crate) fn binding(setup: &RankSetup) -> String {
     let cpus = setup.cpus.as_ref().map(ToString::to_string).unwrap_or_default();
     let node = setup.memory_node.map(|node| node.to_string()).unwrap_or_default();
@@ -99,10 +101,10 @@ fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Ite
     cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok())
 }
 
-/// Processors and memory. That memory may not be chosen, as in many containers, is no reason to
-/// give up: it only costs time.
+/// Binds the process to its CPUs and prefers its NUMA node. Errors of the latter are ignored: many
+/// containers forbid it, and it only costs speed.
 fn bind(setup: &RankSetup) -> io::Result<()> {
-    // The C library's set ends at 1024; on a larger machine a rank is left where it is.
+    // A set of the C library has 1024 CPUs; on a larger machine the rank is not bound.
     let fits = |cpus: &&_| cpu_numbers(cpus).all(|cpu| cpu < CpuSet::count());
     if let Some(cpus) = setup.cpus.as_ref().filter(fits) {
         let mut set = CpuSet::new();
@@ -118,12 +120,13 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
     Ok(())
 }
 
-/// A process group of its own, and TERM when the agent is gone: the guardian, or whoever finds that it
-/// is gone as well, gives it the grace. See [`term`].
+/// Makes the process lead a group, and receive TERM when the agent dies. The guardian, or whichever
+/// process finds the ranks after both have died, then gives them their grace period; see
+/// [`term`](crate::cleanup::processes::term).
 fn arrange(parent: Pid) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_pdeathsig(Signal::SIGTERM)?;
-    // The agent may have died before the line above took effect.
+    // The agent may have died before prctl(2) took effect.
     if getppid() != parent {
         return Err(io::Error::other("the agent is gone"));
     }

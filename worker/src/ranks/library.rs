@@ -1,5 +1,5 @@
-//! What this node's ranks link and import: beside the agent in its cache, under a name that holds its
-//! hash. A node that has it looks for the directory and nothing else.
+//! The library that this node's ranks link and import: a directory beside the agent in its cache,
+//! named by the hash of its content. Looking for a library that is in the cache takes one stat(2).
 
 use crate::node::cache;
 use crate::node::environment::Environment;
@@ -15,9 +15,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The library, as far as it is here.
+/// State of the library on this node.
 pub(crate) enum RankLibrary {
-    /// None was named, or it did not come.
+    /// The job names none, or it could not be received.
     Absent,
     Ready(PathBuf),
     Downloading(LibraryDownload),
@@ -44,7 +44,7 @@ impl RankLibrary {
         }
     }
 
-    /// What the launcher is told of it.
+    /// Returns what the launcher needs to know: the path, and whether the library has to be sent.
     pub(crate) fn place(&self) -> Option<LibraryPlace> {
         match self {
             RankLibrary::Absent => None,
@@ -59,8 +59,8 @@ impl RankLibrary {
         matches!(self, RankLibrary::Downloading(_))
     }
 
-    /// Takes the next part; an empty one is the last. Fails where it cannot be kept: ranks do
-    /// without it then.
+    /// Takes the next part; an empty part is the last. Fails if the library cannot be stored, and
+    /// ranks run without it then.
     pub(crate) fn receive(&mut self, part: &[u8]) -> Result<(), String> {
         let RankLibrary::Downloading(download) = self else { return Ok(()) };
         match download.receive(part) {
@@ -76,8 +76,8 @@ impl RankLibrary {
         }
     }
 
-    /// Tells ranks where it is. Whatever the user or the host has on a search path comes first, as
-    /// it is: in its place could be a version of theirs.
+    /// Adds the library to the environment of ranks. Its directories come last on the search paths,
+    /// so that a version installed by the user or on the host is preferred.
     pub(crate) fn announce(&self, application: &Application, env: &mut Environment) {
         let RankLibrary::Ready(path) = self else { return };
         if !application.env.iter().any(|var| var.name == RLAUNCH_LIB) {
@@ -88,8 +88,8 @@ impl RankLibrary {
     }
 }
 
-/// Adds a directory behind a search path, of which nothing else is changed: an empty entry has a
-/// meaning.
+/// Appends a directory to a search path and keeps the rest as it is: an empty entry stands for the
+/// working directory.
 fn append(env: &mut Environment, name: &str, directory: &Path) {
     let path = env.entry(name.into()).or_default();
     let has_it = std::env::split_paths(path.as_os_str()).any(|entry| entry == directory);
@@ -102,7 +102,7 @@ fn append(env: &mut Environment, name: &str, directory: &Path) {
     path.push(directory);
 }
 
-/// A library on its way.
+/// Library that is being received.
 pub(crate) struct LibraryDownload {
     name: LibraryName,
     path: PathBuf,
@@ -114,7 +114,7 @@ impl LibraryDownload {
         LibraryDownload { name, path, archive: ZlibDecoder::new(Bounded(Vec::new())) }
     }
 
-    /// Whether it is in its place now.
+    /// Takes the next part. Returns true once the library is stored.
     fn receive(&mut self, part: &[u8]) -> Result<bool, String> {
         let damaged = |error: &dyn std::fmt::Display| format!("it arrived damaged: {error}");
         if !part.is_empty() {
@@ -129,7 +129,7 @@ impl LibraryDownload {
     }
 }
 
-/// What comes out of the decoder, as long as it is no more than a library may be.
+/// Output of the decoder, limited to [`MAX_ARCHIVE`] bytes.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {
@@ -145,21 +145,21 @@ impl Write for Bounded {
     }
 }
 
-/// Writes the files to a directory beside its place, and then puts that there in one step.
+/// Stores the files in a temporary directory and moves that into place in one step.
 fn keep(archive: &Archive, path: &Path) -> Result<(), String> {
-    // Hosts may share a home.
+    // Hosts may share the home directory, so the name includes the host.
     let host = gethostname().unwrap_or_default();
     let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
     let new = path.with_extension(new);
     let kept = write(archive, &new).and_then(|()| match fs::rename(&new, path) {
         Ok(()) => Ok(()),
-        // Another job of this moment was faster.
+        // Another job has stored the same library in the meantime.
         Err(_) if path.is_dir() => {
             cache::check(path).map(drop).map_err(|error| cannot_keep(path, &error))
         }
         Err(error) => Err(cannot_keep(path, &error)),
     });
-    // Gone already where it got its name.
+    // Fails if the directory was moved into place.
     let _ = fs::remove_dir_all(&new);
     kept?;
     cache::hold(path.to_owned());
@@ -171,7 +171,7 @@ fn write(archive: &Archive, directory: &Path) -> Result<(), String> {
     for file in &archive.0 {
         let path = directory.join(&file.path);
         let parent = path.parent().unwrap_or(directory);
-        // For this user alone, whatever the umask is.
+        // The mode is set explicitly, whatever the umask is.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
         let mut options = OpenOptions::new();
         made.and_then(|()| options.write(true).create_new(true).mode(0o600).open(&path))
@@ -185,14 +185,14 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
     format!("cannot keep {}: {error}", path.display())
 }
 
-/// Removes libraries beside this one that are old and not in use; the ranks do not wait for that.
+/// Removes old, unused libraries from the cache in a thread, so that the ranks need not wait.
 fn trim_beside(path: PathBuf) {
     let trimming = move || {
         if let Some(beside) = path.parent() {
             cache::trim(beside, |name| name.starts_with(LIBRARY_PREFIX), &path);
         }
     };
-    // They go with a later one.
+    // If no thread can be started, a later job removes them.
     let _ = std::thread::Builder::new().spawn(trimming);
 }
 

@@ -1,4 +1,13 @@
-//! The ranks of this node while they run: started together, reaped, ended, and cleared up after.
+//! The ranks of this node while they run: start, exit statuses, signals, shutdown and clean-up.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
+//! | `prepare.rs`, `library.rs`, `rank_files.rs` | what ranks need before they start |
+//! | `child.rs`, `exec_rank.rs` | spawning a rank through its stub, which sets itself up and executes the program |
+//! | `pump.rs`, `stdin.rs` | output to the launcher, input from it |
+//! | `awaited_ports.rs` | ports that an application waits for |
+//! | `singleton.rs` | detection of MPI programs that would each run alone |
 
 pub(crate) mod awaited_ports;
 pub(crate) mod child;
@@ -34,97 +43,98 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Between two mpi_checks at what KILL has left.
+/// Interval at which what is left after KILL is killed again.
 const KILL_RETRY: Duration = Duration::from_millis(20);
-/// How long a killed process may take to vanish before it is reported instead.
+/// Limit for a killed process to disappear; after that it is reported.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the prover may take to end once it was prover_kill_at.
+/// Limit for the prover to exit after it was shut down.
 const PROVER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long helpers that outlive a rank may take to end on TERM.
+/// Grace period of helper processes that outlive the ranks.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
-/// Where the ranks are on their way out.
+/// Phase of the node's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// TERM was sent; KILL follows after this.
+    /// TERM was sent; KILL follows at this deadline.
     Ending(Deadline),
-    /// KILL has been sent; what is there after `vanish` is given up.
+    /// KILL was sent, and is sent again at `again`; what still exists at `vanish` is given up.
     Killing {
         vanish: Deadline,
         again: Instant,
     },
-    /// No process is left; output is on its way.
+    /// No process is left, but not all output has been sent.
     Draining,
     Over,
 }
 
-/// The running ranks of a node.
+/// Ranks of a node.
 pub(crate) struct Ranks {
     job: JobId,
     prepared: Prepared,
     setup: StartConfig,
     running: Vec<(Rank, Pid)>,
-    /// Those of applications that wait for others, with the number of their application.
+    /// Ranks of applications that wait for others, with the index of their application.
     waiting: Vec<(u32, RankSpec)>,
     files: RankFiles,
-    /// Where they run, and beside whom.
+    /// Prover, cgroup and grace period.
     context: ProcessContext,
-    /// When the prover is killed, once nothing else is left.
+    /// Time at which the prover is killed, set once no other process is left.
     prover_kill_at: Option<Instant>,
     prover_killed: bool,
     pumps: JoinSet<()>,
     stdin: Stdin,
-    /// Output says when it was read.
+    /// Whether output carries the time at which it was read.
     stamped: bool,
-    /// Standard error of ranks comes with their standard output.
+    /// Whether stderr of ranks is merged into their stdout.
     merged: bool,
-    /// Set when no process of the job is left.
+    /// Becomes true when no process of the job is left.
     abandoned: watch::Sender<bool>,
     outbox: Outbox,
     hello_at: Instant,
-    /// When the ranks started.
+    /// Time at which the ranks started.
     started_at: SystemTime,
     oom_kills: oom::OomKillCount,
     kill_after: Duration,
     phase: Phase,
-    /// The processes that have had TERM.
+    /// Processes that TERM was sent to.
     sent_term: HashSet<Pid>,
     receipt: Receipt,
-    /// Whether running ranks are looked at for MPI.
+    /// Whether running ranks are checked for MPI.
     checks_for_mpi: bool,
-    /// When that is, latest first.
+    /// Times of these checks, latest first.
     mpi_checks: Vec<Instant>,
     changes: VecDeque<RankChange>,
 }
 
-/// What was known only when every node was prepared.
+/// Configuration of the ranks that is known only after every node was prepared.
 #[derive(Debug)]
 pub(crate) struct StartConfig {
     /// Variables for every rank.
     pub(crate) env: Vec<(String, String)>,
-    /// By local rank.
+    /// Setup of each rank, by local rank.
     pub(crate) ranks: Vec<RankSetup>,
-    /// The port of this node by which its Horovod ranks reach their store.
+    /// Port of this node at which its Horovod ranks reach their store.
     pub(crate) horovod: Option<u16>,
-    /// What applications wait for and this node mpi_checks for.
+    /// Ports that applications wait for and this node has to try.
     pub(crate) ports: Vec<AwaitedPort>,
-    /// Applications that need not wait any more.
+    /// Applications that were released before the start.
     pub(crate) released: Vec<u32>,
 }
 
-/// Where ranks run on this node.
+/// Processes around the ranks.
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
-    /// The prover, which is not of the program: a child of this process that is left alone.
+    /// Prover: a child of this process that is not part of the user's program and is not signalled
+    /// with it.
     pub(crate) prover: Option<Pid>,
-    /// Their cgroup, where they may have one.
+    /// Cgroup of the ranks, if one could be created.
     pub(crate) cgroup: Option<Cgroup>,
-    /// Memory by which the guardian knows their grace.
+    /// Memory through which the guardian knows the grace period of the ranks.
     pub(crate) grace: Grace,
 }
 
-/// What became of a rank.
+/// Change in the state of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RankChange {
     Started(Rank, u32),
@@ -132,8 +142,8 @@ pub(crate) enum RankChange {
 }
 
 impl Ranks {
-    /// Starts every rank of the node but those whose application waits. One that cannot be spawned
-    /// counts as ended with 126.
+    /// Starts every rank of the node except those of waiting applications. A rank that cannot be
+    /// spawned is reported with exit code 126.
     pub(crate) fn start(
         job: &Job,
         mut prepared: Prepared,
@@ -142,8 +152,8 @@ impl Ranks {
         hello_at: Instant,
         context: ProcessContext,
     ) -> Ranks {
-        // Released as late as can be: the ranks bind them next.
-        prepared.held_ports.clear();
+        // Freed as late as possible: the ranks bind these ports next.
+        prepared.reserved_ports.clear();
         let checks_for_mpi = job.world_size > 1 && job.singleton != Singleton::Ignore;
         let mut ranks = Ranks {
             job: job.id,
@@ -185,7 +195,7 @@ impl Ranks {
         ranks
     }
 
-    /// Starts the ranks of an application that had to wait, unless the job is ending.
+    /// Starts the ranks of an application that was waiting, unless the job is ending.
     pub(crate) fn start_application(&mut self, index: u32) {
         if self.phase != Phase::Running {
             return;
@@ -240,12 +250,12 @@ impl Ranks {
         }
     }
 
-    /// Standard input, for those ranks that read it; nothing ends it.
+    /// Writes to the stdin of the ranks that read it; empty data ends it.
     pub(crate) fn feed(&mut self, data: Vec<u8>) {
         self.stdin.push(data);
     }
 
-    /// What the neighbours have not been told yet.
+    /// Returns the next change that has not been sent to the neighbours in the tree.
     pub(crate) fn poll_change(&mut self) -> Option<RankChange> {
         self.changes.pop_front()
     }
@@ -259,7 +269,8 @@ impl Ranks {
         self.outbox.send(&FromAgent::Exited { rank, pid, status, out_of_memory, at_us });
     }
 
-    /// Collects children that ended, reports the ranks among them, and goes on from there.
+    /// Collects children that have ended, reports the ranks among them, and moves on to the next
+    /// phase if possible.
     pub(crate) fn reap(&mut self) {
         self.collect();
         self.advance();
@@ -278,12 +289,14 @@ impl Ranks {
         }
     }
 
-    /// Whether every rank has ended, and none is to be started; what they started may be left.
+    /// Whether every rank has ended and none is waiting to start. Processes that they have started
+    /// may still exist.
     pub(crate) fn have_ended(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Moves on when the last rank has ended, and again when the last helper has.
+    /// Moves on to the next phase when the last rank has ended, and again when the last helper
+    /// process has.
     fn advance(&mut self) {
         if !self.have_ended() || matches!(self.phase, Phase::Draining | Phase::Over) {
             return;
@@ -296,7 +309,7 @@ impl Ranks {
             _ => processes::descendants(self.context.prover),
         };
         if left.is_empty() && children == Children::Ended {
-            // A signal is on its way that has it collected.
+            // SIGCHLD for that child is pending, and leads back here.
             return;
         }
         if left.is_empty() && self.context.prover.is_some() {
@@ -313,9 +326,9 @@ impl Ranks {
         }
     }
 
-    /// Sends TERM to helpers that have not had it and whose parents have ended. Those that are told keep
-    /// the grace: a rank that is a shell ends at once, and what it has started does the work. What that
-    /// starts in order to end well is its own.
+    /// Sends TERM to processes that have not received it and whose parents have ended. They keep
+    /// the grace period: if a rank is a shell, the shell ends at once while the programs it has
+    /// started do the work. Programs that those start in order to clean up are left alone.
     fn terminate_orphans(&mut self, left: &[Pid]) {
         for &pid in left {
             if processes::parent(pid) == Some(Pid::this()) && self.sent_term.insert(pid) {
@@ -324,14 +337,14 @@ impl Ranks {
         }
     }
 
-    /// No process is left; what they have written is waited for.
+    /// Ends the phases that wait for processes; what they have written is still sent.
     fn drain(&mut self) {
         self.phase = if self.pumps.is_empty() { Phase::Over } else { Phase::Draining };
         self.abandoned.send_replace(true);
     }
 
-    /// Kills the prover, which was prover_kill_at and has not ended. One that cannot be killed is left to
-    /// the guardian.
+    /// Kills the prover if it was shut down and has not exited. A prover that cannot be killed is
+    /// left to the guardian.
     fn end_prover(&mut self) {
         self.prover_kill_at = None;
         let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
@@ -349,7 +362,8 @@ impl Ranks {
         }
     }
 
-    /// Ends every rank and whatever it started: TERM now and KILL after the grace, or KILL now.
+    /// Ends every rank and all that it started: TERM now and KILL after the grace period, or KILL
+    /// at once.
     pub(crate) fn end(&mut self, now: bool) {
         match self.phase {
             Phase::Running if !now => self.terminate(self.kill_after),
@@ -357,17 +371,17 @@ impl Ranks {
             _ => {}
         }
         if !self.waiting.is_empty() {
-            // Perhaps nothing runs here yet whose end would be noticed.
+            // If nothing is running, no exit status will trigger the next phase.
             self.waiting.clear();
             self.advance();
         }
     }
 
     fn terminate(&mut self, grace: Duration) {
-        // The dead would only be in the way.
+        // Exited processes need not be signalled.
         self.collect();
         self.sent_term = processes::signal_all(TERM, self.context.prover);
-        // Whoever finds this agent hanging sees that it needs not be done again.
+        // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);
         self.end_by(Deadline::after(grace, Instant::now()).often(LOOK));
     }
@@ -392,8 +406,8 @@ impl Ranks {
         }
     }
 
-    /// Passes a signal of the user's on to every rank, not to what it started: a shell forwards
-    /// what it wants to.
+    /// Forwards a signal from the user to every rank, but not to its children: a shell forwards
+    /// signals itself if it wants to.
     pub(crate) fn signal(&self, signal: i32) {
         if let Ok(signal) = Signal::try_from(signal) {
             for &(_, pid) in &self.running {
@@ -402,12 +416,12 @@ impl Ranks {
         }
     }
 
-    /// Sends these to every process of the job.
+    /// Sends signals to every process of the job.
     pub(crate) fn signal_all(&self, signals: &[Signal]) {
         processes::signal_all(signals, self.context.prover);
     }
 
-    /// When [`Ranks::on_time`] is due.
+    /// Returns the time at which [`Ranks::on_deadline`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let of_phase = match self.phase {
             Phase::Ending(term) => Some(term.look()),
@@ -418,7 +432,7 @@ impl Ranks {
         of_phase.into_iter().chain(self.prover_kill_at).min()
     }
 
-    /// Does what is due.
+    /// Performs the actions that are due.
     pub(crate) fn on_deadline(&mut self) {
         let now = Instant::now();
         if self.prover_kill_at.is_some_and(|at| now >= at) {
@@ -438,7 +452,8 @@ impl Ranks {
         }
     }
 
-    /// KILLs when the grace is over. While the node stood still nothing of the job could act on TERM.
+    /// Kills when the grace period is over. The period starts again if the host was suspended,
+    /// since no process could act on TERM then.
     fn check_grace(&mut self, mut term: Deadline, now: Instant) {
         let before = term.times_anew();
         if term.is_over(now) {
@@ -450,7 +465,8 @@ impl Ranks {
         }
     }
 
-    /// Reports the first process that runs MPI; nobody serves it, so it believes to be alone.
+    /// Reports the first process that runs MPI without a server for it, so that it believes to be
+    /// the only rank.
     fn check_for_mpi(&mut self, now: Instant) {
         if self.mpi_checks.last().is_none_or(|&due| due > now) {
             return;
@@ -468,7 +484,7 @@ impl Ranks {
         }
     }
 
-    /// Some process does not vanish, KILL or not: name it and leave without it.
+    /// Gives up on processes that do not disappear after KILL: reports them and goes on.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
             self.receipt.left = processes::left(self.context.prover);
@@ -484,7 +500,7 @@ impl Ranks {
         }
     }
 
-    /// Resolves once the streams have ended, when that is what is being waited for.
+    /// Resolves when all output is sent, in the phase that waits for it.
     pub(crate) async fn drained(&mut self) {
         if self.phase != Phase::Draining {
             return std::future::pending().await;
@@ -492,12 +508,12 @@ impl Ranks {
         while self.pumps.join_next().await.is_some() {}
     }
 
-    /// Whether every rank has ended, nothing is left of it and its output is on its way.
+    /// Whether every rank has ended, nothing is left of it and its output is queued.
     pub(crate) fn are_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// What was verified at the end.
+    /// Cleans up and returns what was found.
     pub(crate) async fn finish(mut self) -> Receipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
@@ -510,8 +526,7 @@ impl Ranks {
     }
 }
 
-/// When to look for MPI from now on; never, where one rank is all there is or the user does not
-/// care.
+/// Returns the times of the checks for MPI, or none if they are not wanted.
 fn mpi_checks(wanted: bool) -> Vec<Instant> {
     let now = Instant::now();
     let mpi_checks = singleton::CHECK_AFTER.iter().rev().map(|&after| now + after);

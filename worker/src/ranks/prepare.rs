@@ -1,4 +1,4 @@
-//! Before any rank starts: is everything the job needs on this node?
+//! Checks before any rank starts: whether this node has everything that the job needs.
 
 use crate::cleanup::workspace::Workspace;
 use crate::network::horovod::LOOPBACK;
@@ -22,10 +22,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 
-/// Scripts up to this size are compared with the launcher's, in bytes.
+/// Size up to which a script is compared with the launcher's, in bytes.
 const COMPARED: u64 = 1 << 20;
 
-/// A program that ranks of the node run, and what these ranks have in common.
+/// Program that ranks of the node run, with what these ranks have in common.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) directory: PathBuf,
@@ -34,25 +34,26 @@ pub(crate) struct Program {
     pub(crate) env: Environment,
 }
 
-/// Everything ranks need that was there before them.
+/// Everything that was prepared for the ranks.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// As the job's applications, at least one.
+    /// Programs by application, at least one.
     pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
-    /// Ports nobody else can take until these are dropped.
-    pub(crate) held_ports: Vec<ReservedPort>,
-    /// For this node's children in the tree.
+    /// Ports that no other process can take until these are dropped.
+    pub(crate) reserved_ports: Vec<ReservedPort>,
+    /// Listeners for this node's children in the tree.
     pub(crate) listeners: Vec<TcpListener>,
 }
 
 impl Prepared {
-    /// Where the node's children find it.
+    /// Returns the addresses at which children find this node.
     pub(crate) fn listening_at(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// What ranks are placed by; with GPUs also the NCCL that they would load, the first program's.
+    /// Reads the inventory by which ranks are placed. On a node with GPUs this includes the NCCL
+    /// that the first program would load.
     pub(crate) fn inventory(&self, job: &Job) -> Inventory {
         let mut inventory = inventory::read_for_job(&Root::live(), job.wants_cores);
         let has_gpus = !inventory.gpus.is_empty() && job.oob.nodes > 1;
@@ -70,8 +71,8 @@ impl Prepared {
     }
 }
 
-/// Looks for everything at once, so that the user reads all that is missing in one go. `node` is the
-/// environment that this node has by itself.
+/// Checks everything and returns all problems at once, so that the user can mend them in one go.
+/// `node` is the environment of this node itself.
 pub(crate) fn prepare(
     job: &Job,
     files: &JobFiles,
@@ -91,8 +92,8 @@ pub(crate) fn prepare(
         }
     }
     match reserve_ports(job) {
-        Ok((held_ports, listeners)) if problems.is_empty() => {
-            Ok(Prepared { programs, notices, held_ports, listeners })
+        Ok((reserved_ports, listeners)) if problems.is_empty() => {
+            Ok(Prepared { programs, notices, reserved_ports, listeners })
         }
         ports => {
             problems.extend(ports.err());
@@ -101,7 +102,7 @@ pub(crate) fn prepare(
     }
 }
 
-/// What several applications have in common is said once.
+/// Adds items that are not in the list: several applications may have the same problem.
 fn extend_unique<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
     for one in found {
         if !all.contains(&one) {
@@ -110,7 +111,7 @@ fn extend_unique<T: PartialEq>(all: &mut Vec<T>, found: Vec<T>) {
     }
 }
 
-/// What an application needs: its directory, its program, its script.
+/// Checks what an application needs: its directory, its program and its script.
 fn prepare_program(
     job: &Job,
     application: &Application,
@@ -145,12 +146,13 @@ fn prepare_program(
     }
 }
 
-/// Ports for what the ranks will listen on, and listeners for the tree.
+/// Reserves ports that ranks will listen on, and listens for the tree.
 fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Problem> {
     let plan = &job.oob;
     let alone = plan.nodes < 2;
     let addresses: &[IpAddr] = if alone { &[] } else { &plan.addresses };
-    // Ranks listen on all addresses of their node at once, and Horovod's find their store here.
+    // Ranks listen on all addresses of their node, and Horovod's ranks find their store on
+    // loopback.
     let loopback: &[IpAddr] = if ports::is_here(LOOPBACK) { &[LOOPBACK] } else { &[] };
     let all = [addresses, loopback].concat();
     let hold = |_| ReservedPort::reserve(plan.ports, job.id, &all);
@@ -162,7 +164,7 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     }
     let listeners = match alone {
         true => Vec::new(),
-        // Behind the ports that rank 0's node looks at first.
+        // The salt keeps clear of the ports that rank 0's node tries first.
         false => ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?,
     };
     if inventory::has_gpus(&Root::live()) {
@@ -190,7 +192,7 @@ fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf
     }
 }
 
-/// Finds the program as a shell would: by path when the name has a slash, else along `PATH`.
+/// Finds the program as a shell would: by path if the name has a slash, else along `PATH`.
 fn find_program(
     argv: &[OsString],
     search_path: &OsStr,
@@ -223,7 +225,8 @@ fn find_program(
     )
 }
 
-/// Refuses a program that is linked with MPI when several ranks would each be alone.
+/// Refuses a program that is linked with MPI in a job of several ranks: without an MPI launcher
+/// each rank would run alone.
 fn refuse_unserved_mpi(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
     if job.singleton != Singleton::Error || job.world_size < 2 {
         return Ok(program);
@@ -266,12 +269,12 @@ fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>,
     Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
 }
 
-/// The node's copies of `--preload` files, in the job's private directory, and that directory.
+/// The node's copies of `--preload` files, and the job's private directory in which they are.
 #[derive(Debug)]
 pub(crate) struct JobFiles {
-    /// `None` when it could not be made and nothing is to be copied.
+    /// `None` if it could not be created; allowed only without files to copy.
     workspace: Option<PathBuf>,
-    /// Why it could not.
+    /// Cause why it could not be created.
     lacking: Option<String>,
     directory: PathBuf,
     files: Vec<PreloadFile>,
@@ -280,12 +283,12 @@ pub(crate) struct JobFiles {
 }
 
 impl JobFiles {
-    /// Makes the directories, for this user alone.
+    /// Creates the directories, accessible to this user only.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
         let lacking = workspace.create().err();
         let made = match (workspace.path(), &lacking) {
             (Some(path), _) => path,
-            // A job may do without a TMPDIR of its own, but not without its files.
+            // A job can do without a TMPDIR of its own, but not without its files.
             (None, Some(cause)) if !job.preload.is_empty() => {
                 let (operation, cause) = ("create a directory for them".to_owned(), cause.clone());
                 return Err(Problem::Preload { operation, cause });
@@ -303,7 +306,7 @@ impl JobFiles {
         Ok(JobFiles { workspace, lacking, directory, files, open: None, received: 0 })
     }
 
-    /// The job's private directory, when there is one.
+    /// Returns the job's private directory, if there is one.
     pub(crate) fn workspace(&self) -> Option<&Path> {
         self.workspace.as_deref()
     }
@@ -313,7 +316,7 @@ impl JobFiles {
         self.received == self.files.len()
     }
 
-    /// Adds the next part of the current file; an empty part ends it.
+    /// Appends a part to the current file; an empty part ends it.
     pub(crate) fn receive(&mut self, index: u32, data: &[u8]) -> Result<(), Problem> {
         let spec = self.files.get(self.received).filter(|_| index as usize == self.received);
         let Some(spec) = spec else {
@@ -342,7 +345,7 @@ impl JobFiles {
         Ok(())
     }
 
-    /// An argument that names one of these preloaded files becomes the path of its copy.
+    /// Replaces arguments that name a preloaded file with the path of its copy.
     fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
         for argument in argv {
             if let Some(file) = self.named(argument, own) {

@@ -1,4 +1,5 @@
-//! From a rank's pipe to the channel: whole lines, in order, every byte.
+//! Forwarding of a rank's output to the launcher: in order, without loss, in whole lines if
+//! possible.
 
 use crate::network::outbox::{Outbox, WriterTurn};
 use rlaunch_bootstrap::id::Rank;
@@ -9,42 +10,42 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// An unfinished line is sent on after this long, so that a prompt or a progress bar is seen.
+/// Time after which an unfinished line is sent, so that prompts and progress bars are seen.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
-/// A writer in the middle of a long line that stays silent this long gives the turn to others; the
-/// launcher's patience is the same.
+/// Silence after which a stream in the middle of a long line gives up its turn. The launcher uses
+/// the same limit.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Nothing to read for this long, and nobody of the job left to write: the stream has ended.
+/// Silence after which a stream has ended, once no process of the job is left.
 const ABANDONED_AFTER: Duration = Duration::from_millis(50);
 
-/// A stream of a rank.
+/// Output stream of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankStream {
     pub(crate) rank: Rank,
     pub(crate) stream: Stream,
-    /// What is sent of it says when it was read.
+    /// Whether its frames carry the time at which they were read.
     pub(crate) stamped: bool,
 }
 
-/// Carries one stream of one rank until its end.
+/// Forwards one stream of a rank until its end.
 ///
-/// `abandoned` turns true when no process of the job is left: what the pipe holds then is all that
-/// will ever be in it, even if somebody outside the job keeps it open.
+/// `abandoned` becomes true when no process of the job is left. What the pipe holds then is all
+/// that is to come, even if a process outside the job keeps it open.
 pub(crate) async fn pump(
     RankStream { rank, stream, stamped }: RankStream,
     mut pipe: pipe::Receiver,
     outbox: Outbox,
     mut abandoned: watch::Receiver<bool>,
 ) {
-    // A frame takes all but the beginning of a line, so that little is ever copied twice.
+    // A frame takes everything but the beginning of the last line, so little is copied twice.
     let mut buffer = Vec::with_capacity(MAX_OUTPUT);
     let mut stamp = None;
     let mut open = true;
-    // Kept from the first frame of a long line to its last.
+    // Held from the first frame of a long line to its last.
     let mut turn: Option<WriterTurn> = None;
-    // Until when what is in the buffer may wait for the end of its line.
+    // Time until which the buffer may wait for the end of its line.
     let mut due = None;
     while open {
         let until = due.or_else(|| turn.is_some().then(|| Instant::now() + TURN_TIMEOUT));
@@ -79,11 +80,11 @@ pub(crate) async fn pump(
         }
         buffer.reserve_exact(MAX_OUTPUT - buffer.len());
     }
-    // Empty data says that the stream has ended.
+    // Empty data marks the end of the stream.
     outbox.output((rank, stream), None, Vec::new()).await;
 }
 
-/// Microseconds since 1970 by this node's clock.
+/// Returns the time of this node's clock in microseconds since 1970.
 fn now() -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_micros()).ok()
@@ -102,13 +103,13 @@ async fn read_more(
     abandoned: &mut watch::Receiver<bool>,
 ) -> Read {
     let silence = async {
-        // The sender lives as long as the ranks are watched.
+        // The sender exists as long as the ranks do.
         let _ = abandoned.wait_for(|&abandoned| abandoned).await;
         tokio::time::sleep(ABANDONED_AFTER).await;
     };
     tokio::select! {
         biased;
-        // An error on a pipe of ours means that nothing more will come.
+        // After an error on a pipe nothing more can come.
         read = pipe.read_buf(buffer) => match read {
             Ok(1..) => Read::More,
             _ => Read::End,
@@ -117,8 +118,8 @@ async fn read_more(
     }
 }
 
-/// How much of `buffer` goes into the next frame: up to the last line end that fits; a full frame
-/// of a longer line; and everything once the writer paused or ended.
+/// Returns how many bytes of `buffer` go into the next frame: up to the last line end that fits, a
+/// full frame of a longer line, or everything if the writer has paused or ended.
 fn ready(buffer: &[u8], read: Read) -> Option<usize> {
     let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
     if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {
@@ -135,7 +136,7 @@ fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
     std::mem::replace(buffer, rest)
 }
 
-/// Reads on without keeping anything, so that a rank that is told to end can write its last words.
+/// Reads and discards the rest, so that a rank which is ending does not block on a full pipe.
 async fn discard(mut pipe: pipe::Receiver) {
     let mut scratch = vec![0; MAX_OUTPUT];
     while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}

@@ -1,4 +1,4 @@
-//! Files that are made for ranks when they start, and go when the job is over.
+//! Files that are created for ranks at their start and removed at the end of the job.
 
 use crate::console::errln;
 use rlaunch_bootstrap::job::RankFile;
@@ -8,16 +8,16 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Those that are there.
+/// Files that were created.
 #[derive(Debug, Default)]
 pub(crate) struct RankFiles {
     written: BTreeSet<PathBuf>,
 }
 
 impl RankFiles {
-    /// Writes these for this user alone, below `directory` where they are relative. What another
-    /// rank has brought is there already; what somebody else has there is left alone, and is an
-    /// error.
+    /// Creates files, readable by this user only; relative paths are below `directory`. A file that
+    /// another rank has brought is not created again. Fails if any other file exists at the path,
+    /// which is left alone.
     pub(crate) fn write(&mut self, files: &[RankFile], directory: &Path) -> io::Result<()> {
         for file in files {
             let path = directory.join(&file.path);
@@ -32,7 +32,7 @@ impl RankFiles {
         Ok(())
     }
 
-    /// Removes them all; that one is not there any more is fine.
+    /// Removes all files. A file that is gone already is not an error.
     pub(crate) fn remove(&mut self) {
         for path in std::mem::take(&mut self.written) {
             match std::fs::remove_file(&path) {

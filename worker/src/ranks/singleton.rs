@@ -1,5 +1,5 @@
-//! The singleton alarm: ranks that run MPI while nobody serves it would each be rank 0 of 1, and
-//! print results as if all were well.
+//! Detection of MPI programs. rlaunch is not an MPI launcher, so each rank of such a program would
+//! be rank 0 of 1, and print plausible but wrong results.
 
 use crate::cleanup::processes;
 use crate::node::elf;
@@ -9,17 +9,17 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// When running ranks are looked at, after their start: libraries are loaded late by Python.
+/// Times after their start at which running ranks are checked; Python loads libraries late.
 pub(crate) const CHECK_AFTER: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
-/// MPI that this program's own file asks for, before it is started.
+/// Returns the MPI library that a program is linked with.
 pub(crate) fn linked_mpi(program: &Path) -> Option<Unserved> {
     let library = elf::needed(program).into_iter().find(|name| is_mpi(name))?;
     Some(Unserved { needs: needed_server(&library), library, linked: true })
 }
 
-/// MPI that a process of the job has loaded by now.
+/// Returns the first process of the job that has loaded an MPI library.
 pub(crate) fn find_in_processes() -> Option<(Pid, Unserved)> {
     processes::descendants(None).into_iter().find_map(|pid| Some((pid, loaded_mpi(pid)?)))
 }
@@ -36,8 +36,8 @@ fn is_mpi(library: &str) -> bool {
     library.starts_with("libmpi.so") || library.starts_with("libmpich.so")
 }
 
-/// Open MPI's library is `libmpi.so.40` since version 3 and 20 before; MPICH and what derives from
-/// it (Intel MPI, MVAPICH) have 12.
+/// Returns which server the library needs. Open MPI's library is `libmpi.so.40` since version 3,
+/// and `libmpi.so.20` before; MPICH and its derivatives (Intel MPI, MVAPICH) use 12.
 fn needed_server(library: &str) -> String {
     let open_mpi = [".40", ".20"].iter().any(|version| library.contains(&format!(".so{version}")));
     if open_mpi { "PMIx" } else { "PMI" }.to_owned()

@@ -1,8 +1,8 @@
-//! Standard input, from the channel to the ranks that read it: every byte, in order.
+//! Standard input, from the channel to the ranks that read it.
 //!
-//! What the launcher sends is bounded by credit, and credit is given back only for what the last of
-//! those ranks has taken into its pipe. So a rank that does not read holds up the sender, fills no
-//! memory, and keeps nothing else from the channel.
+//! The launcher sends as far as it has credit, which is returned when the slowest reader has taken
+//! the data into its pipe. A rank that does not read therefore stops the sender; it fills no memory
+//! and blocks no other use of the channel.
 
 use crate::network::outbox::Outbox;
 use rlaunch_bootstrap::protocol::control::{FromAgent, STDIN_WINDOW, stdin_cost};
@@ -12,58 +12,58 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// The ranks of this node that read standard input.
+/// Ranks of this node that read standard input.
 pub(crate) struct Stdin {
     outbox: Outbox,
-    /// By reader; empty once all has been said.
-    chunks: Vec<mpsc::UnboundedSender<Arc<Chunk>>>,
-    /// Held by each reader: the last to go says so.
+    /// Queue of each reader; empty after the end of the input.
+    queues: Vec<mpsc::UnboundedSender<Arc<Chunk>>>,
+    /// Shared by all readers: dropping the last clone tells the launcher to stop.
     open: Option<Arc<OpenReaders>>,
     readers: JoinSet<()>,
 }
 
 impl Stdin {
     pub(crate) fn new(outbox: &Outbox) -> Stdin {
-        Stdin { outbox: outbox.clone(), chunks: Vec::new(), open: None, readers: JoinSet::new() }
+        Stdin { outbox: outbox.clone(), queues: Vec::new(), open: None, readers: JoinSet::new() }
     }
 
-    /// A rank reads it at the other end of this pipe. `None` when it could not be started.
+    /// Adds a rank that reads from this pipe, or `None` if the rank could not be started.
     pub(crate) fn add(&mut self, pipe: Option<pipe::Sender>) {
         let open = self.open.get_or_insert_with(|| Arc::new(OpenReaders(self.outbox.clone())));
         if let Some(pipe) = pipe {
-            let (sender, chunks) = mpsc::unbounded_channel();
-            self.chunks.push(sender);
+            let (queue, chunks) = mpsc::unbounded_channel();
+            self.queues.push(queue);
             self.readers.spawn(pass_on(pipe, chunks, open.clone()));
         }
     }
 
-    /// Every reader has been added: lets the launcher begin.
+    /// Grants the first credit, after every reader was added.
     pub(crate) fn begin(&mut self) {
-        if self.open.is_some() && !self.chunks.is_empty() {
+        if self.open.is_some() && !self.queues.is_empty() {
             self.outbox.send(&FromAgent::StdinCredit(STDIN_WINDOW));
         }
         self.open = None;
     }
 
-    /// The next chunk, or the end.
+    /// Queues the next chunk; an empty one ends the input.
     pub(crate) fn push(&mut self, data: Vec<u8>) {
         if data.is_empty() {
-            self.chunks.clear();
+            self.queues.clear();
             return;
         }
         let chunk = Arc::new(Chunk { data, outbox: self.outbox.clone() });
-        // To one that reads no more it goes in vain.
-        self.chunks.retain(|reader| reader.send(chunk.clone()).is_ok());
+        // Sending fails for a rank that has stopped reading.
+        self.queues.retain(|queue| queue.send(chunk.clone()).is_ok());
     }
 
-    /// The ranks are over: lets go of what none of them has taken.
+    /// Drops what no rank has taken, when the ranks have ended.
     pub(crate) async fn shut_down(&mut self) {
-        self.chunks.clear();
+        self.queues.clear();
         self.readers.shutdown().await;
     }
 }
 
-/// Bytes that several ranks read. When the last has them, the launcher may send as many.
+/// Bytes for all readers. Dropping the last clone returns their credit to the launcher.
 struct Chunk {
     data: Vec<u8>,
     outbox: Outbox,
@@ -75,7 +75,7 @@ impl Drop for Chunk {
     }
 }
 
-/// Says when nobody holds it any more.
+/// Tells the launcher that no rank reads any more, when dropped.
 struct OpenReaders(Outbox);
 
 impl Drop for OpenReaders {
@@ -84,7 +84,7 @@ impl Drop for OpenReaders {
     }
 }
 
-/// Writes until the end, or until the rank reads no more: the rest is not for it.
+/// Writes until the end of the input, or until the rank stops reading.
 async fn pass_on(
     mut pipe: pipe::Sender,
     mut chunks: mpsc::UnboundedReceiver<Arc<Chunk>>,
@@ -106,10 +106,11 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::time::Duration;
 
-    /// Limit for what must come. It is wide, since a machine may stand still for seconds.
+    /// Limit for events that must happen; long, because a test machine may be suspended for
+    /// seconds.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// A reader's end, and the agent's.
+    /// Returns the reading end of a pipe, and the agent's end.
     fn pipe() -> (PipeReader, pipe::Sender) {
         let (reader, writer) = std::io::pipe().unwrap();
         (reader, pipe::Sender::from_owned_fd(OwnedFd::from(writer)).unwrap())
@@ -131,7 +132,7 @@ mod tests {
         stdin.add(Some(slow_end));
         stdin.begin();
         assert_eq!(said(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
-        // More than a pipe holds, so that the second chunk waits for the slow one.
+        // More than half of a pipe's capacity, so that the second chunk waits for the slow reader.
         let chunk = vec![b'x'; 48 << 10];
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();

@@ -1,11 +1,14 @@
-//! This node's part in proving the mesh: the prover works, and between its steps all agents meet.
+//! This node's part in proving the mesh, that is, the RDMA paths between ranks. A round has steps;
+//! in each the prover process works, and between them all agents synchronise:
 //!
 //! ```text
 //! Idle ──Prove──▶ Preparing ──▶ Gathering ──▶ Connecting ──▶ Waiting ──▶ Proving ──▶ Idle
 //! ```
 //!
-//! A node whose prover fails, or that has no paths, goes through the same collectives with nothing to
-//! give, so that the others are not held up.
+//! Preparing opens devices and queue pairs, Gathering exchanges their endpoints (a gather over the
+//! tree), Connecting connects them, Waiting is a barrier, and Proving sends test data. A node
+//! without paths, or whose prover has failed, takes part in the gather and the barrier with empty
+//! data, so that the others do not hang.
 
 mod prover;
 mod prover_file;
@@ -30,20 +33,20 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How much longer than it is blobs a step of the prover may take before it is blobs up: it has
-/// deadlines of its own, and knows better what it was that took so long. More than a standstill lasts
-/// that the prover leaves out and this process does not.
+/// Time beyond a step's limit until the prover is given up. The prover enforces the limit itself
+/// and reports a better cause. The slack is longer than any suspension that the prover's clock
+/// leaves out and this process's does not.
 const STEP_SLACK: Duration = Duration::from_secs(1);
-/// Between two looks whether a step takes too long: what the prover takes for a standstill is one here
-/// as well.
+/// Interval at which the deadline of a step is checked; short, so that suspensions which the prover
+/// notices are noticed here as well.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A collective that the mesh wants of all agents.
+/// Collective operation to be run by all agents over the tree.
 #[derive(Debug)]
 pub(crate) struct AgentCollective {
     pub(crate) kind: Kind,
     pub(crate) name: String,
-    /// By local rank.
+    /// Contribution of each rank of this node, by local rank.
     pub(crate) blobs: Vec<Vec<u8>>,
 }
 
@@ -57,23 +60,23 @@ enum RoundPhase {
     Proving,
 }
 
-/// Where the prover is.
+/// State of the prover process.
 enum ProverState {
-    /// Nobody has said that there is anything to prove.
+    /// The launcher has not named a prover, since there is nothing to prove.
     Absent,
-    /// Its file is on the way.
+    /// The prover's file is being received.
     Downloading(ProverDownload),
     Running(Prover),
-    /// It cannot run, or has ended, and why.
+    /// The prover cannot run, or has ended, for this reason.
     Failed(String),
 }
 
-/// The mesh as this node's agent sees it.
+/// This node's part in proving the mesh.
 pub(crate) struct Mesh {
     prover: ProverState,
     phase: RoundPhase,
     round: Option<Round>,
-    /// When the prover is blobs up.
+    /// Time at which the prover is given up.
     deadline: Option<Deadline>,
     collectives: VecDeque<AgentCollective>,
     node: NodeId,
@@ -95,7 +98,7 @@ impl Mesh {
         }
     }
 
-    /// The launcher names the prover's file: starts it, or asks for it.
+    /// Starts the prover if its file is in the cache, else requests the file from the launcher.
     pub(crate) fn on_file(&mut self, file: ProverFile) {
         match ProverDownload::locate(file) {
             Ok(Located::Cached(path)) => self.start(&path),
@@ -107,7 +110,7 @@ impl Mesh {
         }
     }
 
-    /// More of that file.
+    /// Stores the next part of the prover's file, and starts the prover after the last one.
     pub(crate) fn on_part(&mut self, part: &[u8]) {
         let ProverState::Downloading(download) = &mut self.prover else { return };
         match download.receive(part) {
@@ -124,7 +127,7 @@ impl Mesh {
         };
     }
 
-    /// The launcher wants these paths proved.
+    /// Begins a round that proves these paths.
     pub(crate) fn prove(&mut self, round: Round) {
         if self.phase != RoundPhase::Idle {
             let number = round.number;
@@ -140,7 +143,7 @@ impl Mesh {
         }
     }
 
-    /// The launcher wants these paths watched, and no others kept.
+    /// Has the prover watch these paths and close all others.
     pub(crate) fn watch(&mut self, ids: Vec<u32>, beat_ms: u32) {
         if ids.is_empty() {
             self.shutdown();
@@ -149,14 +152,14 @@ impl Mesh {
         }
     }
 
-    /// Has the prover close everything and end: nothing is left to do for it.
+    /// Has the prover close everything and exit.
     pub(crate) fn shutdown(&mut self) {
         if let ProverState::Running(prover) = &mut self.prover {
             prover.shutdown();
         }
     }
 
-    /// Whether the prover runs and has been told.
+    /// Sends a message to the prover. Returns false if it does not run.
     fn send(&mut self, message: &ToProver) -> bool {
         let ProverState::Running(prover) = &self.prover else { return false };
         match prover.send(message) {
@@ -168,12 +171,12 @@ impl Mesh {
         }
     }
 
-    /// A collective to be held.
+    /// Returns the next collective to be run over the tree.
     pub(crate) fn poll_collective(&mut self) -> Option<AgentCollective> {
         self.collectives.pop_front()
     }
 
-    /// Every agent has come to the last collective.
+    /// Continues the round with the result of the collective.
     pub(crate) fn on_collective_done(&mut self, answer: Answer) {
         match (self.phase, answer) {
             (RoundPhase::Gathering, Answer::Gathered(payload)) => {
@@ -213,7 +216,8 @@ impl Mesh {
         self.start_collective(RoundPhase::Waiting, Kind::Barrier, Vec::new());
     }
 
-    /// The other end of a path that is proved anew has come as far.
+    /// Continues a round of two nodes, which synchronise through the launcher: the peer has reached
+    /// the same step.
     pub(crate) fn on_peer_ready(&mut self, blobs: Vec<Vec<u8>>) {
         match self.phase {
             RoundPhase::Gathering => self.connect(blobs),
@@ -222,7 +226,7 @@ impl Mesh {
         }
     }
 
-    /// Tells the prover what its peers have said.
+    /// Passes the peers' endpoints to the prover.
     fn connect(&mut self, mut told: Vec<Vec<u8>>) {
         let Some(round) = &self.round else { return };
         let peers: BTreeSet<NodeId> = round.paths.iter().map(|path| path.peer).collect();
@@ -247,7 +251,7 @@ impl Mesh {
         }
     }
 
-    /// Why there is no prover.
+    /// Returns the reason why the prover does not run.
     fn cause(&self) -> String {
         match &self.prover {
             ProverState::Failed(cause) => cause.clone(),
@@ -258,7 +262,7 @@ impl Mesh {
         }
     }
 
-    /// Reports the round as one in which nothing carries.
+    /// Reports the round with every path failed.
     fn fail(&mut self, step: Step, cause: &str) {
         let paths = self.round.as_ref().map(|round| round.paths.clone()).unwrap_or_default();
         let fault = Fault { step, cause: cause.to_owned(), hint: None, waited: false };
@@ -277,7 +281,8 @@ impl Mesh {
         }
     }
 
-    /// Waits for the prover, or for the time at which it is blobs up. Safe to cancel.
+    /// Waits for an event of the prover; reports it as closed when its step is overdue.
+    /// Cancel-safe.
     pub(crate) async fn next(&mut self) -> FrameEvent<FromProver> {
         let deadline = &mut self.deadline;
         let late = async {
@@ -301,7 +306,7 @@ impl Mesh {
         }
     }
 
-    /// The prover said something, or never will.
+    /// Handles an event of the prover.
     pub(crate) fn on_prover(&mut self, event: FrameEvent<FromProver>) {
         match (event, self.phase) {
             (FrameEvent::Message(FromProver::Prepared(parts)), RoundPhase::Preparing) => {
@@ -319,7 +324,7 @@ impl Mesh {
         }
     }
 
-    /// Goes on without the prover.
+    /// Continues the round without the prover.
     fn on_prover_gone(&mut self, how: &str) {
         if let ProverState::Running(prover) = &mut self.prover {
             prover.kill();
@@ -337,7 +342,7 @@ impl Mesh {
         }
     }
 
-    /// The prover's process, while it lives.
+    /// Returns the prover's process id while it runs.
     pub(crate) fn pid(&self) -> Option<Pid> {
         match &self.prover {
             ProverState::Running(prover) => Some(prover.pid()),
@@ -345,7 +350,7 @@ impl Mesh {
         }
     }
 
-    /// Ends the prover and waits for it.
+    /// Shuts the prover down and waits until it has ended.
     pub(crate) async fn end(self) {
         if let ProverState::Running(prover) = self.prover {
             prover.end().await;

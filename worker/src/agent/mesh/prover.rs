@@ -1,4 +1,4 @@
-//! The prover's process, and the frames between it and the agent.
+//! The prover process, and the frames between it and the agent.
 
 use crate::network::frames::{self, FrameEvent};
 use nix::sys::signal::{Signal, kill};
@@ -16,26 +16,26 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// How long it may take to end once nobody speaks to it any more.
+/// Time that the prover has to exit once its stdin is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much of what it says is kept, in bytes.
+/// Bytes of its stderr that are kept, from the end.
 const MAX_STDERR: usize = 1024;
 
-/// A running prover.
+/// Running prover process.
 pub(crate) struct Prover {
     pid: Pid,
-    /// `None` once it was dismissed.
+    /// Frames to its stdin. `None` after [`Prover::shutdown`], which closes stdin.
     commands: Option<mpsc::UnboundedSender<Vec<u8>>>,
     answers: mpsc::Receiver<FrameEvent<FromProver>>,
-    /// What it said last on stderr, once it has ended.
+    /// Last line of its stderr, sent when stderr ends.
     stderr_tail: oneshot::Receiver<String>,
-    /// How its end was noticed.
+    /// Cause of its end, until [`Prover::next_event`] has reported it.
     gone: Option<String>,
 }
 
 impl Prover {
-    /// Starts that of a node. Its end is collected with those of all children.
+    /// Starts the prover of a node. Its exit status is collected with those of all children.
     pub(crate) fn start(path: &Path, node: NodeId) -> io::Result<Prover> {
         let mut child = Command::new(path)
             .arg(node.to_string())
@@ -61,14 +61,16 @@ impl Prover {
         self.pid
     }
 
-    /// Sends a message; fails with a sentence where it does not fit a frame or nobody reads it.
+    /// Sends a message. Fails with a sentence if it does not fit into a frame or the prover has
+    /// ended.
     pub(crate) fn send(&self, message: &ToProver) -> Result<(), String> {
         let frame = control::encode(message).map_err(|error| error.to_string())?;
         let sent = self.commands.as_ref().is_some_and(|commands| commands.send(frame).is_ok());
         if sent { Ok(()) } else { Err("rlaunch-prover has ended".to_owned()) }
     }
 
-    /// Gives what it says next, or how it ended if it was not dismissed. Safe to cancel.
+    /// Waits for the next event. `Closed` is reported once, with the last line of stderr, and not
+    /// at all after a shutdown. Cancel-safe.
     pub(crate) async fn next_event(&mut self) -> FrameEvent<FromProver> {
         if self.gone.is_none() {
             match self.answers.recv().await {
@@ -77,7 +79,7 @@ impl Prover {
                 }
                 Some(FrameEvent::Closed(how)) => self.gone = Some(how),
                 Some(message) => return message,
-                // Its end has been told.
+                // Its end has been reported.
                 None => std::future::pending().await,
             }
         }
@@ -89,17 +91,17 @@ impl Prover {
         }
     }
 
-    /// Has it close everything and end.
+    /// Has the prover close everything and exit, by closing its stdin.
     pub(crate) fn shutdown(&mut self) {
         self.commands = None;
     }
 
     pub(crate) fn kill(&self) {
-        // One that has ended needs no signal.
+        // Fails if the prover has ended already.
         let _ = kill(self.pid, Signal::SIGKILL);
     }
 
-    /// Ends it, and waits until its stdout says that it has.
+    /// Shuts the prover down and waits until its stdout is closed; kills it if that takes too long.
     pub(crate) async fn end(mut self) {
         self.shutdown();
         let gone = async { while self.answers.recv().await.is_some() {} };
@@ -111,14 +113,14 @@ impl Prover {
 
 async fn write_all(mut queue: mpsc::UnboundedReceiver<Vec<u8>>, mut stdin: pipe::Sender) {
     while let Some(frame) = queue.recv().await {
-        // That it has ended is noticed on its stdout.
+        // A prover that has ended is noticed when its stdout closes.
         if stdin.write_all(&frame).await.is_err() {
             return;
         }
     }
 }
 
-/// Reads to the end, and tells the last line that has anything in it.
+/// Reads stderr to the end and sends its last line that is not blank.
 async fn read_last_line(mut stderr: pipe::Receiver, tail: oneshot::Sender<String>) {
     let mut text = Vec::new();
     let mut part = [0; 1024];
@@ -128,7 +130,7 @@ async fn read_last_line(mut stderr: pipe::Receiver, tail: oneshot::Sender<String
     }
     let text = String::from_utf8_lossy(&text);
     let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    // Nobody wants to know at the end of the job.
+    // The receiver is dropped at the end of the job.
     let _ = tail.send(last.unwrap_or_default().to_owned());
 }
 
@@ -138,7 +140,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A host whose libraries are too old says so on stderr.
+    /// A host whose C library is too old for the prover reports that on stderr.
     #[test]
     fn one_that_does_not_start_says_why() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The prover's file in this node's cache: beside the agent, under a name that holds its hash.
+//! The prover's executable in this node's cache: beside the agent, in a file named by its hash.
 
 use crate::node::cache;
 use nix::unistd::gethostname;
@@ -10,37 +10,39 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the hash that are in the name.
+/// Bytes of the hash that are part of the file's name.
 const HASH_BYTES: usize = 16;
 
-/// A file that is on its way.
+/// Prover's file while it is being received.
 pub(crate) struct ProverDownload {
     wanted: ProverFile,
     path: PathBuf,
-    /// Where it is kept until it is whole.
+    /// Temporary path until the file is complete.
     new: PathBuf,
     file: File,
     hasher: Sha256,
 }
 
-/// Whether the file has to travel.
+/// Result of looking for the prover in the cache.
 pub(crate) enum Located {
     Cached(PathBuf),
     Missing(ProverDownload),
 }
 
 impl ProverDownload {
-    /// Looks for the file, and makes room for it where it is not.
+    /// Looks for the prover in the cache, and creates a temporary file to receive it if it is
+    /// missing.
     pub(crate) fn locate(wanted: ProverFile) -> Result<Located, String> {
         let agent = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
         let beside = agent.parent().unwrap_or(Path::new("/"));
         let path = beside.join(name(&wanted));
-        // It was verified before it got this name; a full disk may have cut it since.
+        // The hash was verified before the file got this name; the size is checked again, because a
+        // full disk may have truncated it since.
         let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
         if is_whole && cache::check(&path).is_ok() {
             return Ok(Located::Cached(path));
         }
-        // Hosts may share a home.
+        // Hosts may share the home directory, so the name includes the host.
         let host = gethostname().unwrap_or_default();
         let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
         let new = path.with_extension(new);
@@ -51,7 +53,8 @@ impl ProverDownload {
         Ok(Located::Missing(ProverDownload { wanted, path, new, file, hasher }))
     }
 
-    /// Takes the next part; an empty one ends the file, whose path is then returned.
+    /// Writes the next part. An empty part ends the file, which is then verified and moved into
+    /// place; returns its path.
     pub(crate) fn receive(&mut self, part: &[u8]) -> Result<Option<PathBuf>, String> {
         if !part.is_empty() {
             self.hasher.update(part);
@@ -62,7 +65,7 @@ impl ProverDownload {
         if found != self.wanted.sha256 {
             return Err("rlaunch-prover arrived damaged".to_owned());
         }
-        // Written to by nobody from here on: what is open for writing cannot be executed.
+        // Reopened read-only, because a file that is open for writing cannot be executed (ETXTBSY).
         self.file = File::open(&self.new).map_err(|error| cannot_keep(&self.new, &error))?;
         fs::rename(&self.new, &self.path).map_err(|error| cannot_keep(&self.path, &error))?;
         Ok(Some(self.path.clone()))
@@ -71,7 +74,7 @@ impl ProverDownload {
 
 impl Drop for ProverDownload {
     fn drop(&mut self) {
-        // Gone already where it got its name.
+        // Fails if the file was moved into place.
         let _ = fs::remove_file(&self.new);
     }
 }
@@ -80,7 +83,7 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
     format!("cannot keep {}: {error}", path.display())
 }
 
-/// `rlaunch-prover-0123…`
+/// Returns `rlaunch-prover-HASH`.
 fn name(file: &ProverFile) -> String {
     let mut name = "rlaunch-prover-".to_owned();
     for byte in &file.sha256[..HASH_BYTES] {

@@ -3,10 +3,10 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
 
 const RANGE: PortRange = PortRange { first: 21000, last: 21511 };
-/// Limit for what must come. It is wide, since a machine may stand still for seconds.
+/// Limit for events that must happen; long, because a test machine may be suspended for seconds.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A proxy with a store behind it, until this goes.
+/// Proxy with a store behind it, running until this is dropped.
 struct Served {
     address: SocketAddr,
     _tasks: JoinSet<()>,
@@ -33,7 +33,7 @@ fn open(job: u128) -> Served {
     serve_all(proxy, SocketAddr::new(LOOPBACK, port))
 }
 
-/// Gives the answer; nothing when the proxy is shut.
+/// Returns the answer, or an empty string if the proxy is closed.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let mut answer = Vec::new();
@@ -82,7 +82,7 @@ async fn a_crowd_that_does_not_ask_makes_room() {
         }
         let answer = ask(proxy.address, GET).await;
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-        // Only as many were dropped as had to make room.
+        // Only as many connections were closed as were needed to make room.
         let mut kept = crowd.pop().unwrap();
         assert!(timeout(Duration::from_millis(1), kept.read(&mut [0])).await.is_err());
     }

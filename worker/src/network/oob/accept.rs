@@ -1,8 +1,9 @@
-//! The doors of a node: children knock here, and the parent's connections back.
+//! Accepting of connections: those of child agents, and return connections of the parent.
 //!
-//! Anybody can knock. Whoever is not of the job is let go after [`AUTH_TIMEOUT`] at the latest and
-//! hears nothing. Only so many may stand at the door at once; where there are more, the address that
-//! most of them come from loses its oldest, so that a crowd keeps no child out.
+//! Anyone can connect. A peer that has not authenticated itself within [`AUTH_TIMEOUT`] is
+//! disconnected, and nothing is sent to it before. The number of such peers is limited; beyond it,
+//! the address that most of them come from loses its oldest, so that a flood from a few addresses
+//! cannot keep a child out.
 
 use super::dial::EdgeContext;
 use super::edge::{ProvedConnection, linger, tune};
@@ -22,42 +23,43 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// How long a stranger may take to say who it is.
+/// Limit for a peer to authenticate itself.
 pub(super) const AUTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many may stand at a door at once, beyond the children.
+/// Unauthenticated connections at once to one listener, beyond one for each child.
 const MAX_UNAUTHENTICATED: usize = 64;
-/// Between two tries to open a door that jams.
+/// Pause after accept(2) has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
-/// Connections back that are expected, by what they will say. Clones share them.
+/// Return connections that this node expects from its parent, by nonce. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReturnConnections(Arc<Mutex<HashMap<Nonce, oneshot::Sender<()>>>>);
 
 impl ReturnConnections {
-    /// Resolves when a connection brings `nonce`.
+    /// Expects a return connection with this nonce; the receiver resolves when it has arrived.
     pub(super) fn expect(&self, nonce: Nonce) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce, sender);
         receiver
     }
 
-    /// Whether a connection with this nonce was expected.
+    /// Whether a return connection with this nonce was expected. Notifies the attempt that expects
+    /// it.
     fn arrived(&self, nonce: &Nonce) -> bool {
         let expected = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(nonce);
-        // Whoever expected it may have found another way.
+        // The attempt may have ended since.
         expected.map(|expected| expected.send(())).is_some()
     }
 }
 
-/// A child that has proved who it is.
+/// Connection of a child that has authenticated itself.
 struct AuthenticatedChild {
     negotiation: Negotiation,
-    /// Where it listens, to be proved.
+    /// Listener of the child to which the return connection is to be made.
     listener: SocketAddr,
     nonce: Nonce,
 }
 
-/// Those who have not said yet who they are.
+/// Connections whose peers have not authenticated themselves.
 struct Unauthenticated {
     tasks: JoinSet<Option<AuthenticatedChild>>,
     crowd: Crowd<AbortHandle>,
@@ -69,13 +71,13 @@ impl Unauthenticated {
     }
 
     fn admit(&mut self, tcp: TcpStream, from: IpAddr, children: &[NodeId], context: &EdgeContext) {
-        // Were it to close in order, the kernel would remember it at this port for a minute, and a
-        // flood would leave no port of the range to the jobs that follow.
+        // Closed with a reset: after an orderly close the kernel keeps the connection in TIME_WAIT
+        // at this port for a minute, and a flood would leave no port of the range to later jobs.
         let _ = tcp.set_zero_linger();
         let (children, context) = (children.to_vec(), context.clone());
         let task = self.tasks.spawn(async move {
-            // A stranger's fault is its own affair.
-            timeout(context.patience, identify(tcp, &children, &context)).await.ok()?.ok()?
+            // A peer that fails to authenticate itself is only disconnected.
+            timeout(context.auth_timeout, identify(tcp, &children, &context)).await.ok()?.ok()?
         });
         self.crowd.retain(|task| !task.is_finished());
         if let Some(oldest) = self.crowd.admit(from, task) {
@@ -84,7 +86,8 @@ impl Unauthenticated {
     }
 }
 
-/// Opens the door at `listener` until the task is aborted. Children come out of `proved`.
+/// Accepts connections until the task is aborted. Connections of children that work in both
+/// directions are sent to `proved`.
 pub(crate) async fn accept_all(
     listener: TcpListener,
     children: Vec<NodeId>,
@@ -97,14 +100,14 @@ pub(crate) async fn accept_all(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((tcp, from)) => unauthenticated.admit(tcp, from.ip(), &children, &context),
-                // The caller has gone already, or there are too many open files for a while.
+                // The peer has gone already, or the process has too many open files for the moment.
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
             },
             Some(identified) = unauthenticated.tasks.join_next() => {
                 if let Ok(Some(child)) = identified {
                     let proved = proved.clone();
                     authenticated.spawn(async move {
-                        // The child says what became of it.
+                        // The child reports the outcome.
                         let _ = prove_return_path(child, &proved).await;
                     });
                 }
@@ -114,7 +117,7 @@ pub(crate) async fn accept_all(
     }
 }
 
-/// Finds out who has come: a child, or a connection back.
+/// Authenticates a child, or recognises a return connection; returns `None` for the latter.
 async fn identify(
     mut tcp: TcpStream,
     children: &[NodeId],
@@ -126,7 +129,7 @@ async fn identify(
         let mut nonce = Nonce::default();
         tcp.read_exact(&mut nonce).await?;
         if context.returns.arrived(&nonce) {
-            // The parent would take a reset for a way that is closed.
+            // The parent would take a reset for a path that is blocked.
             linger(&tcp)?;
         }
         return Ok(None);
@@ -135,7 +138,8 @@ async fn identify(
     authenticate(tcp, &begin, children, context).await
 }
 
-/// Connects back to the child; if that leads there, it may take this for its edge.
+/// Makes a return connection to the child. If that succeeds, the child may accept the connection as
+/// its edge.
 async fn prove_return_path(
     AuthenticatedChild { mut negotiation, listener, nonce }: AuthenticatedChild,
     proved: &mpsc::UnboundedSender<ProvedConnection>,
@@ -153,13 +157,13 @@ async fn prove_return_path(
         .await
         .map_err(|_| NegotiationError::Ended)??;
     if taken == SetupMessage::Accept {
-        // The agent may have gone on without this edge.
+        // The receiver is dropped when the agent leaves.
         let _ = proved.send(ProvedConnection::new(child, negotiation)?);
     }
     Ok(())
 }
 
-/// The handshake and the first sentence, which proves that the child is no replay.
+/// Runs the handshake up to the child's first message, which proves that it is not a replay.
 async fn authenticate(
     mut tcp: TcpStream,
     begin: &[u8],

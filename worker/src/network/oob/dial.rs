@@ -1,5 +1,5 @@
-//! The way to the parent: every pair of addresses is tried until one has carried a connection in
-//! both directions.
+//! Connecting to the parent: tries every pair of addresses until a connection has worked in both
+//! directions.
 
 use super::accept::ReturnConnections;
 use super::edge::{ProvedConnection, tune};
@@ -17,35 +17,36 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// The next pair is tried when the one before has not succeeded within this.
+/// The next pair is tried when the previous one has not succeeded within this time.
 pub(super) const STAGGER: Duration = Duration::from_millis(200);
 
-/// Who dials, and by what it is known.
+/// What this node needs to make and accept edges.
 #[derive(Clone)]
 pub(crate) struct EdgeContext {
     pub(crate) secret: Secret,
     pub(crate) job: JobId,
     pub(crate) me: NodeId,
-    /// Own listeners.
+    /// Listeners of this node.
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) returns: ReturnConnections,
-    /// How long a neighbour may be silent.
+    /// Silence after which a neighbour is given up.
     pub(crate) silence: Duration,
-    /// [`STAGGER`].
+    /// Time between two attempts, [`STAGGER`] outside tests.
     pub(crate) stagger: Duration,
-    /// [`super::accept::AUTH_TIMEOUT`], with strangers.
-    pub(crate) patience: Duration,
+    /// Limit for a peer to authenticate itself, [`super::accept::AUTH_TIMEOUT`] outside tests.
+    pub(crate) auth_timeout: Duration,
 }
 
-/// How the way to the parent ended.
+/// Outcome of connecting to the parent, with the attempts that failed.
 pub(crate) struct DialOutcome {
     pub(crate) edge: Option<ProvedConnection>,
     pub(crate) failed: Vec<Attempt>,
 }
 
 impl EdgeContext {
-    /// Tries until there is an edge or the time is up. Who stood still meanwhile tries again: answers
-    /// may have come, and the parent may have given up as well.
+    /// Tries until there is an edge or [`EDGE_TIMEOUT`] is over. Starts again if this process was
+    /// suspended meanwhile: answers may have arrived since, and the parent may have given up as
+    /// well.
     pub(crate) async fn join(self, parent: &ParentPeer) -> DialOutcome {
         loop {
             let deadline = Instant::now() + EDGE_TIMEOUT;
@@ -80,7 +81,7 @@ impl EdgeContext {
             tokio::select! {
                 Some(Ok((index, tried))) = running.join_next() => match accept_edge(tried, deadline).await {
                     Ok(edge) => {
-                        // Who began later is only slower; who began earlier has not answered.
+                        // Later attempts are only slower; earlier ones have not succeeded.
                         outcomes.truncate(index);
                         return outcome(Some(edge), parent, &outcomes);
                     }
@@ -153,8 +154,8 @@ impl EdgeContext {
     }
 }
 
-/// Tells the parent that this is the edge. Only one try is told so, however many are proved at
-/// once: the parent goes by the first that it hears.
+/// Accepts this connection as the edge. Called for one attempt only, however many succeed at once:
+/// the parent uses the first connection that is accepted.
 async fn accept_edge(
     tried: Result<Negotiation, AttemptOutcome>,
     deadline: Instant,
@@ -170,16 +171,16 @@ async fn accept_edge(
     }
 }
 
-/// How far a try has come. Clones share it.
+/// Progress of an attempt. Clones share it.
 #[derive(Clone, Debug, Default)]
 struct AttemptProgress {
-    /// The parent was reached; it is to connect back to this listener.
+    /// Listener to which the parent, which was reached, is to make a return connection.
     offered: Arc<OnceLock<SocketAddr>>,
     ended: Arc<OnceLock<AttemptOutcome>>,
 }
 
 impl AttemptProgress {
-    /// Why it did not succeed; one that is still open waits for an answer.
+    /// Returns the outcome, which for an attempt in progress is that no answer has come.
     fn outcome(&self) -> AttemptOutcome {
         let waiting = || match self.offered.get() {
             Some(listener) => AttemptOutcome::NoWayBack(*listener),
@@ -189,7 +190,7 @@ impl AttemptProgress {
     }
 }
 
-/// `edge`, and what became of the first pairs.
+/// Returns `edge` with the outcomes of the attempts that were begun.
 fn outcome(
     edge: Option<ProvedConnection>,
     parent: &ParentPeer,
@@ -215,7 +216,7 @@ fn outcome_of(error: &NegotiationError) -> AttemptOutcome {
         NegotiationError::Io(error) => match error.kind() {
             io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
             io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
-            // As an agent lets a stranger go.
+            // An agent disconnects an unauthenticated peer with a reset.
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                 AttemptOutcome::Stranger("the connection was reset".to_owned())
             }

@@ -1,4 +1,4 @@
-//! An edge made of a TCP connection: frames of the tree, encrypted, in both directions.
+//! Edge of the tree over a TCP connection: encrypted frames in both directions.
 
 use super::negotiation::{Negotiation, NegotiationError};
 use bytes::Bytes;
@@ -19,18 +19,18 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
-/// Sealed bytes that are written at once.
+/// Encrypted bytes that are written at once.
 const WRITE_AT_ONCE: usize = 256 << 10;
 
-/// What comes from an edge.
+/// Event of an edge.
 #[derive(Debug)]
 pub(crate) enum EdgeEvent {
     Frame(Frame),
-    /// It broke, and how that was noticed. Nothing follows.
+    /// The edge broke; the text says how. Nothing follows.
     Broke(String),
 }
 
-/// A connection that was proved both ways and carries nothing yet.
+/// Connection that was proved to work in both directions and has carried no frames yet.
 pub(crate) struct ProvedConnection {
     pub(crate) peer: NodeId,
     pub(crate) local: SocketAddr,
@@ -50,8 +50,8 @@ impl ProvedConnection {
         Ok(ProvedConnection { peer, local, remote, tcp, stream, rest })
     }
 
-    /// Starts to carry frames, until the peer has been silent for so long. What comes goes to
-    /// `events`, marked with the peer.
+    /// Begins to carry frames. Events go to `events` with the peer's id; the edge breaks when the
+    /// peer has been silent for `silence`.
     pub(crate) fn into_edge(
         self,
         payload_limit: usize,
@@ -68,7 +68,7 @@ impl ProvedConnection {
         let mut reader = JoinSet::new();
         reader.spawn(async move {
             let how = edge_reader.read_all(peer, &events).await;
-            // Nobody listens any more once the agent is leaving.
+            // The receiver is dropped when the agent leaves.
             let _ = events.send((peer, EdgeEvent::Broke(how)));
         });
         let writer = tokio::spawn(write_all(writing, stream, queue));
@@ -76,20 +76,21 @@ impl ProvedConnection {
     }
 }
 
-/// An edge that carries frames until it is dropped or breaks.
+/// Edge that carries frames until it is dropped or breaks.
 #[derive(Debug)]
 pub(crate) struct Edge {
     frames: mpsc::UnboundedSender<Frame>,
-    /// Aborted with the edge.
+    /// Reading task, aborted when this is dropped.
     _reader: JoinSet<()>,
-    /// Ends by itself once its queue is empty and nobody can add to it.
+    /// Writing task, which ends when its queue is empty and closed.
     writer: JoinHandle<()>,
 }
 
 impl Edge {
-    /// Bounded by the link, which keeps what is not confirmed.
+    /// Queues a frame. The queue is bounded by the link, which keeps frames until they are
+    /// confirmed.
     pub(crate) fn send(&self, frame: Frame) {
-        // Its reader says so when it is broken.
+        // The reader reports a broken edge.
         let _ = self.frames.send(frame);
     }
 
@@ -97,7 +98,7 @@ impl Edge {
     pub(crate) async fn finish(self) {
         let Edge { frames, writer, .. } = self;
         drop(frames);
-        // It has nothing to say but that it is over.
+        // A task that has failed has nothing left to write.
         let _ = writer.await;
     }
 }
@@ -110,7 +111,7 @@ struct EdgeReader {
 }
 
 impl EdgeReader {
-    /// Reads until the edge breaks, and says how it did.
+    /// Reads until the edge breaks, and returns how it broke.
     async fn read_all(
         mut self,
         peer: NodeId,
@@ -145,8 +146,8 @@ impl EdgeReader {
         }
     }
 
-    /// Reads something; `None` once the peer has been silent for too long. While this process
-    /// itself stood still, that was not the peer's silence.
+    /// Reads some bytes. Returns `None` once the peer has been silent for too long; time in which
+    /// this process was suspended does not count.
     async fn read(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         let mut silence = Deadline::after(self.silence, Instant::now().into_std());
         loop {
@@ -159,7 +160,7 @@ impl EdgeReader {
     }
 }
 
-/// Writes frames until there are none to come or the edge breaks.
+/// Writes frames until the queue is closed or the edge breaks.
 async fn write_all(
     mut writing: OwnedWriteHalf,
     stream: Arc<Mutex<SecureStream>>,
@@ -182,12 +183,12 @@ async fn write_all(
             }
         }
         if writing.write_all(&sealed).await.is_err() {
-            return; // The reader says so.
+            return; // The reader reports the error.
         }
     }
 }
 
-// Locked for a call each, never over a wait.
+// The lock is held for one call, never across an await.
 fn seal(stream: &Mutex<SecureStream>, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
     stream.lock().unwrap_or_else(PoisonError::into_inner).seal(plain, out)
 }
@@ -196,13 +197,14 @@ fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result
     stream.lock().unwrap_or_else(PoisonError::into_inner).open(bytes, out)
 }
 
-/// Has what was written last arrive although this connection is closed.
+/// Restores an orderly close, so that data written last arrives although the connection is closed.
 pub(super) fn linger(tcp: &TcpStream) -> io::Result<()> {
     setsockopt(tcp, sockopt::Linger, &libc::linger { l_onoff: 0, l_linger: 0 })?;
     Ok(())
 }
 
-/// Small frames go at once, and a peer that is gone is noticed as early as by its silence.
+/// Disables Nagle's algorithm, and has the kernel break the connection when data has not been
+/// acknowledged for `silence`.
 pub(super) fn tune(tcp: &TcpStream, silence: Duration) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     let patience = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);

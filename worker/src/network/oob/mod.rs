@@ -1,8 +1,9 @@
-//! The out-of-band network: this node's place in the tree of agents.
+//! The out-of-band network: this node's place in the tree of agents, over TCP.
 //!
-//! In reading order: the [`ports`] it listens on; how it [`dial`]s its parent and [`accept`]s its
-//! children, in words of [`negotiation`]; the [`edge`] that comes of it; and the [`tree`] that carries
-//! the node machine's packets over edges or through the launcher.
+//! In reading order: the [`ports`] it listens on; how it connects to its parent ([`dial`]) and
+//! accepts its children ([`accept`]), with the messages of [`negotiation`]; the [`edge`] that
+//! results; and the [`tree`], which carries the packets of the rendezvous state machine over edges,
+//! or through the launcher where there is no edge.
 
 pub(crate) mod accept;
 pub(crate) mod dial;

@@ -1,4 +1,10 @@
-//! Sentences of two agents that are about to have an edge, over an encrypted connection.
+//! Negotiation of an edge over an encrypted connection. A connection becomes an edge only after
+//! its parent has connected back to the child, which proves that TCP works in both directions:
+//!
+//! 1. child → parent: `ConnectBack` with a listener and a nonce;
+//! 2. parent → that listener, on a new connection: `RETURN_MAGIC` and the nonce; or, if that
+//!    fails, parent → child: `NoReturnPath`;
+//! 3. child → parent: `Accept`, on one of its connections.
 
 use rlaunch_bootstrap::protocol::control::{self, FrameReader, WireError};
 use rlaunch_bootstrap::security::handshake::{Established, Parties, SecureError, SecureStream};
@@ -8,23 +14,24 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Proof that a connection back has arrived.
+/// Random number that a return connection carries, by which the child recognises it.
 pub(super) type Nonce = [u8; 16];
-/// What begins a connection back, in the clear: it proves a way, not a person.
+/// First bytes of a return connection, unencrypted: the connection proves reachability, not an
+/// identity.
 pub(super) const RETURN_MAGIC: &[u8; 12] = b"rlaunch-back";
 
-/// One sentence.
+/// Message of a negotiation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SetupMessage {
-    /// Child: connect back to this listener of mine and write the nonce there.
+    /// From the child: connect back to this listener and send the nonce.
     ConnectBack { listener: SocketAddr, nonce: Nonce },
-    /// Parent: I cannot.
+    /// From the parent: the return connection failed.
     NoReturnPath,
-    /// Child: the nonce has come; this is our edge.
+    /// From the child: the nonce has arrived, and this connection is the edge.
     Accept,
 }
 
-/// Why a conversation ended.
+/// Cause of the end of a negotiation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NegotiationError {
     #[error(transparent)]
@@ -37,7 +44,7 @@ pub(super) enum NegotiationError {
     Ended,
 }
 
-/// A connection whose handshake is over.
+/// Connection whose cryptographic handshake is done.
 pub(super) struct Negotiation {
     pub(super) parties: Parties,
     tcp: TcpStream,
@@ -46,7 +53,7 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Sends what the handshake owes.
+    /// Sends the handshake's last bytes, if any, and begins the negotiation.
     pub(super) async fn begin(
         mut tcp: TcpStream,
         done: Established,
@@ -71,7 +78,7 @@ impl Negotiation {
         Ok(self.tcp.write_all(&sealed).await?)
     }
 
-    /// The next sentence. Safe to cancel.
+    /// Receives the next message. Cancel-safe.
     pub(super) async fn receive(&mut self) -> Result<SetupMessage, NegotiationError> {
         loop {
             if let Some(word) = self.frames.next_frame()? {
@@ -89,7 +96,7 @@ impl Negotiation {
         Ok((self.tcp.local_addr()?, self.tcp.peer_addr()?))
     }
 
-    /// The conversation is over; what was read beyond it belongs to the edge.
+    /// Ends the negotiation. Bytes that were read beyond it belong to the edge.
     pub(super) fn into_parts(self) -> (TcpStream, SecureStream, Vec<u8>) {
         (self.tcp, self.stream, self.frames.into_rest())
     }

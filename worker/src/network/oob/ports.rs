@@ -1,4 +1,4 @@
-//! Ports out of the job's range, each bound to the addresses it is for and to no other.
+//! Ports out of the job's range, each bound to the addresses it is for and to no others.
 
 use nix::errno::Errno;
 use rlaunch_bootstrap::id::JobId;
@@ -7,11 +7,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Children that may knock at once.
+/// Backlog of a listener: children that may connect at once.
 const BACKLOG: u32 = 1024;
 
-/// The ports of `range`, from a place that differs from job to job and from node to node, so that
-/// those who start together on one host rarely meet.
+/// Returns the ports of `range`, starting at a place that depends on the job and `salt`, so that
+/// jobs and nodes which start together on one host rarely collide.
 fn candidates(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
     let count = range.count();
     let start = range.place(job) + salt % count;
@@ -22,7 +22,8 @@ fn socket(address: IpAddr) -> io::Result<TcpSocket> {
     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
 }
 
-/// Binds a port that connections of earlier jobs may linger at; one that listens keeps it.
+/// Binds a port although connections of earlier jobs may be in TIME_WAIT at it. Fails if a socket
+/// listens at it.
 fn bind_reusing(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     let socket = socket(address)?;
     socket.set_reuseaddr(true)?;
@@ -36,13 +37,13 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Whether this node has the address now.
+/// Whether this host has the address.
 pub(crate) fn is_here(address: IpAddr) -> bool {
     bind(address, 0).is_ok()
 }
 
-/// Connections of earlier jobs that linger in the kernel take no port away; a socket that listens or
-/// is held does.
+/// Listens on a port although connections of earlier jobs may be in TIME_WAIT at it. Fails if
+/// another socket listens at it or reserves it.
 fn listener(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     let socket = socket(address)?;
     socket.set_reuseaddr(true)?;
@@ -50,7 +51,7 @@ fn listener(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A socket bound to `local`, with whatever port, to dial from.
+/// Creates a socket bound to `local` with any port, to connect from.
 pub(super) fn outgoing_socket(local: IpAddr) -> io::Result<TcpSocket> {
     let socket = socket(local)?;
     socket.bind(SocketAddr::new(local, 0))?;
@@ -88,7 +89,7 @@ pub(crate) fn listen(
             return Err(Problem::NoPort { range });
         }
         if let Some(error) = refused {
-            // The address has gone since it was read; another may do.
+            // The address has been removed since it was read; another may do.
             if error.raw_os_error() != Some(Errno::EADDRNOTAVAIL as i32) {
                 let operation = format!("listen on {address}");
                 return Err(Problem::System { operation, cause: error.to_string() });
@@ -98,8 +99,8 @@ pub(crate) fn listen(
     Ok(listeners)
 }
 
-/// A free TCP port, bound on the node's addresses and not listening, so that nobody else takes it
-/// before rank 0 does.
+/// Free TCP port, bound on the node's addresses without listening, so that no other process takes
+/// it before rank 0 does.
 #[derive(Debug)]
 pub(crate) struct ReservedPort {
     pub(crate) port: u16,
@@ -107,8 +108,8 @@ pub(crate) struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// Takes the first port of `range` that is free on every one of `addresses`. Where there is none,
-    /// it takes one that ended connections linger at: strangers can leave those at any port that was
+    /// Reserves the first port of `range` that is free on all of `addresses`. If there is none,
+    /// reserves one with connections in TIME_WAIT: anyone can cause those at a port that was
     /// listened on, and nearly all servers bind such a port as well.
     pub(crate) fn reserve(
         range: PortRange,
@@ -132,8 +133,8 @@ impl ReservedPort {
         Err(Problem::NoPort { range })
     }
 
-    /// Takes this port on every one of `addresses`. The job before may have used it: its connections,
-    /// which linger in the kernel, are in nobody's way.
+    /// Reserves this port on all of `addresses`. Connections of an earlier job in TIME_WAIT do not
+    /// matter.
     pub(crate) fn reserve_port(port: u16, addresses: &[IpAddr]) -> Result<ReservedPort, Problem> {
         let held = addresses.iter().map(|&address| bind_reusing(address, port)).collect();
         match held {
@@ -148,7 +149,7 @@ impl ReservedPort {
         }
     }
 
-    /// Listens on the one of its addresses that this is.
+    /// Listens on one of the reserved addresses, and frees the others.
     pub(crate) fn listen(self, address: IpAddr) -> io::Result<TcpListener> {
         let is_it = |socket: &TcpSocket| socket.local_addr().is_ok_and(|own| own.ip() == address);
         match self.held.into_iter().find(is_it) {
@@ -185,7 +186,7 @@ mod tests {
         let port = first[0].local_addr().unwrap().port();
         let taken = ReservedPort::reserve_port(port, &[HERE]).unwrap_err();
         assert_eq!(taken, Problem::PortTaken { port });
-        // A connection whose end the kernel remembers.
+        // Leaves the connection in TIME_WAIT.
         let caller = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
         let (called, _) = first[0].accept().await.unwrap();
         drop(called);
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(listen(&[HERE], one, JobId(9), 0).unwrap_err(), Problem::NoPort { range: one });
     }
 
-    /// Connections of the job before linger in the kernel for a minute.
+    /// Connections of an earlier job stay in TIME_WAIT for a minute.
     #[tokio::test]
     async fn a_port_is_free_as_soon_as_its_listener_has_gone() {
         let first = listen(&[HERE], RANGE, JobId(11), 0).unwrap();

@@ -1,4 +1,4 @@
-//! Nodes that join over loopback, and strangers that knock meanwhile.
+//! Nodes that join over loopback, while unauthenticated peers connect as well.
 
 use super::accept::{self, AUTH_TIMEOUT, ReturnConnections};
 use super::dial::{DialOutcome, EdgeContext, STAGGER};
@@ -23,23 +23,23 @@ const JOB: JobId = JobId(77);
 const RANGE: PortRange = PortRange { first: 23000, last: 23999 };
 const ROOT: NodeId = NodeId(0);
 const CHILD: NodeId = NodeId(1);
-/// Limit for what must end. It is wide, since a machine may stand still for seconds.
+/// Limit for events that must happen; long, because a test machine may be suspended for seconds.
 const LONG: Duration = Duration::from_secs(60);
 
 fn secret() -> Secret {
     Secret::from_bytes([5; 32])
 }
 
-/// A loopback address of this machine.
+/// Returns a loopback address of this machine.
 fn here(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// One node of the tree.
+/// Node of the tree.
 struct Member {
-    dialling: EdgeContext,
+    context: EdgeContext,
     proved: mpsc::UnboundedReceiver<ProvedConnection>,
-    doors: JoinSet<()>,
+    accepting: JoinSet<()>,
 }
 
 impl Member {
@@ -47,10 +47,15 @@ impl Member {
         Member::patient(me, addresses, children, AUTH_TIMEOUT)
     }
 
-    fn patient(me: NodeId, addresses: &[u8], children: &[NodeId], patience: Duration) -> Member {
+    fn patient(
+        me: NodeId,
+        addresses: &[u8],
+        children: &[NodeId],
+        auth_timeout: Duration,
+    ) -> Member {
         let addresses: Vec<IpAddr> = addresses.iter().map(|&last| here(last)).collect();
         let listeners = ports::listen(&addresses, RANGE, JOB, me.0).unwrap();
-        let dialling = EdgeContext {
+        let context = EdgeContext {
             secret: secret(),
             job: JOB,
             me,
@@ -58,24 +63,29 @@ impl Member {
             returns: ReturnConnections::default(),
             silence: EDGE_TIMEOUT,
             stagger: STAGGER,
-            patience,
+            auth_timeout,
         };
         let (sender, proved) = mpsc::unbounded_channel();
-        let mut doors = JoinSet::new();
+        let mut accepting = JoinSet::new();
         for listener in listeners {
             let children = children.to_vec();
-            doors.spawn(accept::accept_all(listener, children, dialling.clone(), sender.clone()));
+            accepting.spawn(accept::accept_all(
+                listener,
+                children,
+                context.clone(),
+                sender.clone(),
+            ));
         }
-        Member { dialling, proved, doors }
+        Member { context, proved, accepting }
     }
 
     fn at(&self, index: usize) -> SocketAddr {
-        self.dialling.listeners[index]
+        self.context.listeners[index]
     }
 
     async fn join(&self, pairs: &[(u8, SocketAddr)]) -> DialOutcome {
         let pairs = pairs.iter().map(|&(local, remote)| (here(local), remote)).collect();
-        self.dialling.clone().join(&ParentPeer { node: ROOT, pairs }).await
+        self.context.clone().join(&ParentPeer { node: ROOT, pairs }).await
     }
 
     async fn child(&mut self) -> ProvedConnection {
@@ -87,22 +97,21 @@ fn outcomes(outcome: &DialOutcome) -> Vec<AttemptOutcome> {
     outcome.failed.iter().map(|attempt| attempt.outcome.clone()).collect()
 }
 
-/// A port of this machine that nobody listens on.
+/// Returns an address of this machine at which nothing listens.
 async fn closed() -> SocketAddr {
     TcpListener::bind((here(1), 0)).await.unwrap().local_addr().unwrap()
 }
 
-/// Waits until the other end lets go, and says how long that took.
+/// Waits until the other end disconnects, and returns how long that took.
 async fn let_go(mut tcp: TcpStream) -> Duration {
     let (mut heard, began) = (Vec::new(), Instant::now());
-    // A reset is as good as an end.
+    // A reset ends the connection as well.
     let _ = timeout(LONG, tcp.read_to_end(&mut heard)).await.unwrap();
     assert!(heard.is_empty(), "a stranger is told nothing");
     began.elapsed()
 }
 
-/// Waits until every task of this test waits for something: time that does not run by itself passes
-/// then, and not before.
+/// Waits until every task of this test waits for something. Time is paused and advances only then.
 async fn until_all_wait() {
     tokio::time::pause();
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -133,7 +142,7 @@ async fn three_nodes_join_and_frames_go_both_ways() {
             assert_eq!(from, peer);
             assert!(matches!(what, EdgeEvent::Frame(f) if f.head == Head::Leaving));
         }
-        // The edge is closed: the other end notices.
+        // The edge is closed, which the other end notices.
         mine.finish().await;
         drop(parents);
         let broke = timeout(LONG, from_parent.recv()).await.unwrap();
@@ -145,10 +154,10 @@ async fn three_nodes_join_and_frames_go_both_ways() {
 async fn a_pair_that_is_refused_is_left_for_the_next_at_once() {
     let mut root = Member::new(ROOT, &[1], &[CHILD]);
     let mut child = Member::new(CHILD, &[2], &[]);
-    // There is no time for a pair whose turn has to come.
-    child.dialling.stagger = 2 * EDGE_TIMEOUT;
+    // Longer than the whole limit: a second pair can be tried only because the first has failed.
+    child.context.stagger = 2 * EDGE_TIMEOUT;
     let pairs = [(2, closed().await), (2, root.at(0))];
-    // To wait for a turn looks like a standstill, after which all begins anew.
+    // Waiting for the stagger would look like a suspension, after which the attempts start again.
     let outcome = timeout(LONG, child.join(&pairs)).await.unwrap();
     assert_eq!(outcomes(&outcome), [AttemptOutcome::Refused]);
     assert_eq!(outcome.edge.unwrap().remote, root.at(0));
@@ -159,9 +168,9 @@ async fn a_pair_that_is_refused_is_left_for_the_next_at_once() {
 async fn a_pair_without_a_way_back_is_not_used() {
     let mut root = Member::new(ROOT, &[1], &[CHILD]);
     let mut child = Member::new(CHILD, &[2, 3], &[]);
-    // Nobody listens any more where the parent is asked to connect back.
+    // Nothing listens at the address to which the parent has to connect back.
     let gone = TcpListener::bind((here(2), 0)).await.unwrap().local_addr().unwrap();
-    child.dialling.listeners[0] = gone;
+    child.context.listeners[0] = gone;
     let outcome = child.join(&[(2, root.at(0)), (3, root.at(0))]).await;
     assert_eq!(outcomes(&outcome), [AttemptOutcome::NoWayBack(gone)]);
     assert_eq!(outcome.edge.unwrap().local.ip(), here(3));
@@ -172,7 +181,7 @@ async fn a_pair_without_a_way_back_is_not_used() {
     assert_eq!(outcomes(&alone), [AttemptOutcome::NoWayBack(gone)]);
 }
 
-/// In time that passes when nothing else happens, as the test below.
+/// Time is paused and advances only when every task waits.
 #[tokio::test(start_paused = true)]
 async fn a_parent_that_is_silent_is_given_up_in_time() {
     let silent = TcpListener::bind((here(1), 0)).await.unwrap();
@@ -185,7 +194,7 @@ async fn a_parent_that_is_silent_is_given_up_in_time() {
     assert!(took >= EDGE_TIMEOUT && took < EDGE_TIMEOUT + Duration::from_secs(1), "{took:?}");
 }
 
-/// As the parent did, which shares this process.
+/// The parent was suspended as well, since it shares this process.
 #[tokio::test]
 async fn a_child_that_stood_still_tries_again() {
     let mut root = Member::new(ROOT, &[1], &[CHILD]);
@@ -201,7 +210,7 @@ async fn a_child_that_stood_still_tries_again() {
 async fn whoever_has_another_secret_gets_no_edge() {
     let mut root = Member::new(ROOT, &[1], &[CHILD]);
     let mut child = Member::new(CHILD, &[2], &[]);
-    child.dialling.secret = Secret::from_bytes([6; 32]);
+    child.context.secret = Secret::from_bytes([6; 32]);
     let outcome = child.join(&[(2, root.at(0))]).await;
     assert!(outcome.edge.is_none());
     assert!(matches!(&outcomes(&outcome)[..], [AttemptOutcome::Stranger(_)]));
@@ -217,7 +226,8 @@ async fn a_node_that_is_no_child_gets_no_edge() {
     assert!(root.proved.try_recv().is_err());
 }
 
-/// What somebody who knows the job but not its secret can say, and where he stops.
+/// Returns messages that a peer can send who knows the job but not its secret, cut off at various
+/// places.
 fn strangers_words() -> Vec<Vec<u8>> {
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };
     let (_, known) = Dialler::start(&secret(), parties).unwrap();
@@ -241,7 +251,7 @@ async fn strangers_are_let_go_in_time_and_told_nothing() {
     let mut knocking = JoinSet::new();
     for words in strangers_words() {
         let mut tcp = TcpStream::connect(root.at(0)).await.unwrap();
-        // It may have been let go in the middle.
+        // The peer may have been disconnected before all is written.
         let _ = tcp.write_all(&words).await;
         knocking.spawn(let_go(tcp));
     }
@@ -249,20 +259,20 @@ async fn strangers_are_let_go_in_time_and_told_nothing() {
         assert!(took.unwrap() < Duration::from_millis(2500));
     }
     assert!(root.proved.try_recv().is_err());
-    assert_eq!(root.doors.len(), 1);
-    assert!(root.doors.try_join_next().is_none(), "the door is still open");
+    assert_eq!(root.accepting.len(), 1);
+    assert!(root.accepting.try_join_next().is_none(), "the door is still open");
 }
 
 #[tokio::test]
 async fn strangers_leave_nothing_behind_at_a_port() {
-    // Other tests listen elsewhere.
+    // A loopback address that no other test uses.
     let root = Member::patient(ROOT, &[77], &[CHILD], Duration::from_millis(1));
     let address = root.at(0);
     for _ in 0..3 {
         let_go(TcpStream::connect(address).await.unwrap()).await;
     }
     drop(root);
-    // No task of its has the listener any more.
+    // None of its tasks holds the listener any more.
     let deadline = Instant::now() + LONG;
     while tokio::net::TcpSocket::new_v4().unwrap().bind(address).is_err() {
         assert!(Instant::now() < deadline, "connections linger at {address}");
@@ -270,7 +280,8 @@ async fn strangers_leave_nothing_behind_at_a_port() {
     }
 }
 
-/// A recorded handshake is answered, and leads no further, long before any limit is over.
+/// A recorded handshake is answered, but gets no further, and is disconnected long before any
+/// limit.
 #[tokio::test]
 async fn a_replayed_handshake_is_let_go() {
     let mut root = Member::patient(ROOT, &[1], &[CHILD], 2 * LONG);
@@ -298,7 +309,7 @@ async fn a_crowd_of_silent_strangers_keeps_no_child_out() {
     assert_eq!(root.child().await.peer, CHILD);
 }
 
-/// The parent's end of a handshake up to the child's offer.
+/// Runs the parent's side of the handshake up to the child's first message.
 async fn hear_offer(listener: &TcpListener) -> (Negotiation, SocketAddr, Nonce) {
     let (mut tcp, _) = listener.accept().await.unwrap();
     let mut waiting = Listener::new(secret(), JOB, ROOT);
@@ -336,7 +347,8 @@ async fn of_two_pairs_proved_at_once_one_is_taken() {
             talks.push(negotiation);
             returns.push((back, nonce));
         }
-        // The child has heard the beginnings; both ends come in one breath.
+        // The child has received the first parts; both return connections complete at the same
+        // time.
         until_all_wait().await;
         for (back, nonce) in &returns {
             assert_eq!(back.try_write(nonce).unwrap(), nonce.len());

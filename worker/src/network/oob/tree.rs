@@ -1,5 +1,5 @@
-//! This node in the tree: carries what the node machine wants said over edges, or through the
-//! launcher where there is no edge, and hands it what comes.
+//! This node in the tree of agents: carries packets of the rendezvous state machine ([`Node`]) over
+//! edges, or through the launcher where there is no edge, and passes received ones to it.
 
 use super::accept::{self, AUTH_TIMEOUT, ReturnConnections};
 use super::dial::{DialOutcome, EdgeContext, STAGGER};
@@ -33,17 +33,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// How long the last frames may take to be written.
+/// Limit for writing the last frames.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What carries the frames between this node and a neighbour.
+/// Carrier of the frames between this node and a neighbour.
 enum Carrier {
-    /// Nothing yet.
+    /// None yet: the edge is still being made.
     Awaited,
     Tcp(Edge),
-    /// The launcher, and what has come of a frame.
+    /// The launcher; holds what has arrived of the next frame.
     Relay(Decoder<Head>),
-    /// The neighbour left in order.
+    /// None any more: the neighbour has left.
     Gone,
 }
 
@@ -52,7 +52,7 @@ struct Neighbour {
     carrier: Carrier,
 }
 
-/// This node, its neighbours and its ranks' calls.
+/// This node, its neighbours, and the calls of its ranks.
 pub(crate) struct Tree {
     node: Node,
     me: NodeId,
@@ -61,37 +61,37 @@ pub(crate) struct Tree {
     silence: Duration,
     outbox: Outbox,
     services: Services,
-    /// The way of this node's ranks to Horovod's store.
+    /// Requests of this node's ranks to Horovod's store.
     horovod: HorovodProxy,
-    /// That store, which the root's agent has.
+    /// Horovod's store, used on the root node only.
     store: HorovodStore,
     from_edges: mpsc::UnboundedReceiver<(NodeId, EdgeEvent)>,
     to_self: mpsc::UnboundedSender<(NodeId, EdgeEvent)>,
     children: mpsc::UnboundedReceiver<ProvedConnection>,
     dialling: JoinSet<DialOutcome>,
     parent: Option<NodeId>,
-    listeners_open: JoinSet<()>,
+    accepting: JoinSet<()>,
     beat: Interval,
     ranks: Vec<Rank>,
     events: VecDeque<TreeEvent>,
 }
 
-/// What the agent itself has waited for.
+/// Event for the agent itself.
 #[derive(Debug)]
 pub(crate) enum TreeEvent {
-    /// The rank table has come.
+    /// The rank table has arrived.
     Table(Payload),
-    /// Every agent has met: see [`Tree::meet`].
+    /// The collective begun with [`Tree::meet`] has ended.
     Met(Answer),
 }
 
-/// By which calls of the agent are told from those of ranks, whose connections are counted from 0.
+/// Client id of the agent's own calls. Ranks' connections count from 0.
 const AGENT_CLIENT: ClientId = ClientId(u64::MAX);
-/// And those of Horovod's ranks.
+/// Client id of Horovod requests.
 const HOROVOD_CLIENT: ClientId = ClientId(u64::MAX - 1);
 
 impl Tree {
-    /// Opens the listeners_open for the children and sets out for the parent, if there is one.
+    /// Accepts children, and begins to connect to the parent, if there is one.
     pub(crate) fn join(
         job: &Job,
         listeners: Vec<TcpListener>,
@@ -103,7 +103,7 @@ impl Tree {
         let node = Node::new(job.node, shape, job.ranks.iter().map(|spec| spec.rank));
         let (to_self, from_edges) = mpsc::unbounded_channel();
         let (proved, children) = mpsc::unbounded_channel();
-        let dialling = EdgeContext {
+        let context = EdgeContext {
             secret: job.oob.secret.clone(),
             job: job.id,
             me: job.node,
@@ -111,13 +111,13 @@ impl Tree {
             returns: ReturnConnections::default(),
             silence: job.silence(),
             stagger: STAGGER,
-            patience: AUTH_TIMEOUT,
+            auth_timeout: AUTH_TIMEOUT,
         };
         let expected: Vec<NodeId> = shape.children(job.node).collect();
-        let mut listeners_open = JoinSet::new();
+        let mut accepting = JoinSet::new();
         for listener in listeners {
             let (expected, proved) = (expected.clone(), proved.clone());
-            listeners_open.spawn(accept::accept_all(listener, expected, dialling.clone(), proved));
+            accepting.spawn(accept::accept_all(listener, expected, context.clone(), proved));
         }
         let neighbours = shape.parent(job.node).into_iter().chain(expected);
         let fresh = || Neighbour { link: Link::default(), carrier: Carrier::Awaited };
@@ -136,18 +136,18 @@ impl Tree {
             children,
             dialling: JoinSet::new(),
             parent: shape.parent(job.node),
-            listeners_open,
+            accepting,
             beat: beats(),
             ranks: job.ranks.iter().map(|spec| spec.rank).collect(),
             events: VecDeque::new(),
         };
         if let Some(parent) = parent {
-            tree.dialling.spawn(async move { dialling.join(&parent).await });
+            tree.dialling.spawn(async move { context.join(&parent).await });
         }
         tree
     }
 
-    /// Waits for something to happen and sees to it. Safe to cancel.
+    /// Waits for one event and handles it. Cancel-safe.
     pub(crate) async fn run_once(&mut self) {
         let left = self.node.poll_timeout().map(|due| due.since(now()));
         let timer = async {
@@ -177,24 +177,25 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Carries what ranks ask of Horovod's store through this horovod.
+    /// Begins to forward requests from this proxy to Horovod's store.
     pub(crate) fn serve_horovod(&mut self, horovod: HorovodProxy) {
         self.horovod = horovod;
     }
 
-    /// What has come for the agent itself.
+    /// Returns the next event for the agent itself.
     pub(crate) fn poll_event(&mut self) -> Option<TreeEvent> {
         self.events.pop_front()
     }
 
-    /// The launcher sent the rank table.
+    /// Distributes the rank table, which the launcher sends to the root.
     pub(crate) fn table(&mut self, table: Vec<u8>) {
         self.handle_input(Input::Table(table.into()));
         self.flush_outputs();
     }
 
-    /// Meets every other agent, each in the names of its ranks; `given` is what these give, in their
-    /// order, and nothing where there is less. [`TreeEvent::Met`] tells when everybody has come.
+    /// Takes part in a collective of all agents, on behalf of this node's ranks. `given` holds the
+    /// contribution of each rank, by local rank; missing ones are empty. [`TreeEvent::Met`] follows
+    /// when it has ended.
     pub(crate) fn meet(&mut self, kind: Kind, name: &str, given: &[Vec<u8>]) {
         let name: Arc<str> = name.into();
         let ranks = self.ranks.clone();
@@ -206,23 +207,23 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Tells this node's ranks what happened elsewhere.
+    /// Sends news to this node's ranks.
     pub(crate) fn tell_ranks(&mut self, news: &events::News) {
         self.services.tell(news);
     }
 
-    /// A rank was started.
+    /// Tells the state machine that a rank was started.
     pub(crate) fn rank_started(&mut self, rank: Rank, pid: u32) {
         self.handle_input(Input::RankStarted(rank, pid));
     }
 
-    /// A rank ended.
+    /// Tells the state machine that a rank has ended.
     pub(crate) fn rank_ended(&mut self, rank: Rank, status: ExitStatus) {
         self.handle_input(Input::RankEnded(rank, status));
         self.flush_outputs();
     }
 
-    /// The launcher carried bytes here from a neighbour.
+    /// Handles bytes from a neighbour that the launcher has relayed.
     pub(crate) fn relayed(&mut self, from: NodeId, data: &[u8]) {
         if self.neighbours.get(&from).is_none_or(|n| matches!(n.carrier, Carrier::Gone)) {
             return;
@@ -250,12 +251,12 @@ impl Tree {
         self.flush_outputs();
     }
 
-    /// Whether other nodes reach one another through this one.
+    /// Whether this node has children, which reach other nodes through it.
     pub(crate) fn has_children(&self) -> bool {
         self.neighbours.keys().any(|id| *id > self.me)
     }
 
-    /// The job is over: calls that wait are answered, neighbours are told.
+    /// Leaves the tree: answers pending calls with an error and notifies the neighbours.
     pub(crate) async fn leave(mut self) {
         self.node.abandon("the job is over");
         self.flush_outputs();
@@ -275,7 +276,7 @@ impl Tree {
                 edge.finish().await;
             }
         };
-        // Who does not read any more need not know.
+        // A neighbour that does not read in time need not be notified.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, written).await;
         self.services.close().await;
     }
@@ -303,8 +304,8 @@ impl Tree {
         }
     }
 
-    /// A neighbour is an agent of the same build and job: what it does wrong is a fault of
-    /// rlaunch's own.
+    /// Reports an invalid message of a neighbour. Neighbours are agents of the same build and job,
+    /// so this is a bug of rlaunch.
     fn fail(&mut self, from: NodeId, cause: &str) {
         errln!("rlaunch-worker: node {from}: {cause}");
         let operation = format!("understand node {from}");
@@ -319,7 +320,7 @@ impl Tree {
             neighbour.carrier = Carrier::Tcp(edge);
             neighbour.link.carrier_up();
         }
-        self.close_listeners();
+        self.stop_accepting();
     }
 
     fn on_dialled(&mut self, outcome: DialOutcome) {
@@ -335,14 +336,14 @@ impl Tree {
             }
             _ => self.relay(parent),
         }
-        self.close_listeners();
+        self.stop_accepting();
     }
 
-    /// Nobody else is expected.
-    fn close_listeners(&mut self) {
+    /// Stops accepting connections once no neighbour is awaited.
+    fn stop_accepting(&mut self) {
         let awaited = |n: &Neighbour| matches!(n.carrier, Carrier::Awaited);
         if !self.neighbours.values().any(awaited) {
-            self.listeners_open.abort_all();
+            self.accepting.abort_all();
         }
     }
 
@@ -355,17 +356,17 @@ impl Tree {
         }
     }
 
-    /// From now on the launcher carries what goes between here and `peer`.
+    /// Has the launcher relay frames between this node and `peer` from now on.
     fn relay(&mut self, peer: NodeId) {
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if !matches!(neighbour.carrier, Carrier::Relay(_)) {
             neighbour.carrier = Carrier::Relay(Decoder::new(self.payload_limit));
             neighbour.link.carrier_up();
         }
-        self.close_listeners();
+        self.stop_accepting();
     }
 
-    /// Does what the machines want done.
+    /// Executes the outputs of the state machine and of the links.
     fn flush_outputs(&mut self) {
         while let Some(output) = self.node.poll_output() {
             match output {
@@ -374,7 +375,7 @@ impl Tree {
                         neighbour.link.send(packet);
                     }
                 }
-                // Every rank has its answer, and all of them say the same.
+                // Each rank's call has an answer, and all are equal; one is passed on.
                 Output::Answer(CallId { client: AGENT_CLIENT, request }, answer) => {
                     self.events.extend((request == 0).then_some(TreeEvent::Met(answer)));
                 }
@@ -432,7 +433,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The largest gather of the job, or the rank table.
+/// Returns the size of the largest payload: a gather over all ranks, or a rank table.
 fn payload_limit(world_size: u32) -> usize {
     let gather = (world_size as usize).saturating_mul(MAX_BLOB + RECORD_HEADER);
     gather.max(MAX_FRAME).min(u32::MAX as usize)
@@ -444,7 +445,7 @@ fn beats() -> Interval {
     beat
 }
 
-/// This machine's clock, which never goes back and which its ranks can read as well.
+/// Returns the time of the monotonic clock, which ranks of this host can read as well.
 fn now() -> Time {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     Time(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
