@@ -8,7 +8,7 @@ const HIDDEN: &str = "; could not look into ";
 
 /// Outcome of a reap: what became of a job's remains on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reaped {
+pub enum CleanupReport {
     /// Nothing of it is found any more.
     Clean {
         /// How many processes were ended.
@@ -19,39 +19,39 @@ pub enum Reaped {
         hidden: String,
     },
     /// Processes that could not be ended.
-    Left(String),
+    Remaining(String),
 }
 
-/// Error for a line that is not a [`Reaped`].
+/// Error for a line that is not a [`CleanupReport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the line does not say what was done")]
-pub struct NotReaped;
+pub struct CleanupReportError;
 
-impl fmt::Display for Reaped {
+impl fmt::Display for CleanupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reaped::Clean { ended, segments, hidden } => {
+            CleanupReport::Clean { ended, segments, hidden } => {
                 write!(f, "{ended} ended, {segments} segments removed")?;
                 if hidden.is_empty() { Ok(()) } else { write!(f, "{HIDDEN}{hidden}") }
             }
-            Reaped::Left(processes) => write!(f, "left: {processes}"),
+            CleanupReport::Remaining(processes) => write!(f, "left: {processes}"),
         }
     }
 }
 
-impl FromStr for Reaped {
-    type Err = NotReaped;
+impl FromStr for CleanupReport {
+    type Err = CleanupReportError;
 
-    fn from_str(line: &str) -> Result<Reaped, NotReaped> {
+    fn from_str(line: &str) -> Result<CleanupReport, CleanupReportError> {
         if let Some(processes) = line.strip_prefix("left: ").filter(|names| !names.is_empty()) {
-            return Ok(Reaped::Left(processes.to_owned()));
+            return Ok(CleanupReport::Remaining(processes.to_owned()));
         }
         let (line, hidden) = line.split_once(HIDDEN).unwrap_or((line, ""));
         let numbers = line.strip_suffix(" segments removed").and_then(|l| l.split_once(" ended, "));
-        let (ended, segments) = numbers.ok_or(NotReaped)?;
-        let ended = ended.parse().map_err(|_| NotReaped)?;
-        let segments = segments.parse().map_err(|_| NotReaped)?;
-        Ok(Reaped::Clean { ended, segments, hidden: hidden.to_owned() })
+        let (ended, segments) = numbers.ok_or(CleanupReportError)?;
+        let ended = ended.parse().map_err(|_| CleanupReportError)?;
+        let segments = segments.parse().map_err(|_| CleanupReportError)?;
+        Ok(CleanupReport::Clean { ended, segments, hidden: hidden.to_owned() })
     }
 }
 
@@ -62,9 +62,13 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for reaped in [
-            Reaped::Clean { ended: 12, segments: 0, hidden: String::new() },
-            Reaped::Clean { ended: 0, segments: 1, hidden: "7 su (state S), 8 x".to_owned() },
-            Reaped::Left("4711 python3 (state D), 4712 x".to_owned()),
+            CleanupReport::Clean { ended: 12, segments: 0, hidden: String::new() },
+            CleanupReport::Clean {
+                ended: 0,
+                segments: 1,
+                hidden: "7 su (state S), 8 x".to_owned(),
+            },
+            CleanupReport::Remaining("4711 python3 (state D), 4712 x".to_owned()),
         ] {
             assert_eq!(reaped.to_string().parse(), Ok(reaped));
         }
@@ -74,7 +78,7 @@ mod tests {
     fn no_other_line_says_that_nothing_is_left() {
         let wrong = "x ended, 0 segments removed";
         for line in ["", "logout", "left: ", "2 ended", wrong, &wrong.replace('x', "-1")] {
-            assert_eq!(line.parse::<Reaped>(), Err(NotReaped), "{line}");
+            assert_eq!(line.parse::<CleanupReport>(), Err(CleanupReportError), "{line}");
         }
     }
 }

@@ -11,7 +11,7 @@ pub const MAX_NOISE: usize = 256 << 10;
 
 /// The other end broke the protocol.
 #[derive(Debug, thiserror::Error)]
-pub enum WireError {
+pub enum FrameError {
     /// A length beyond [`MAX_FRAME`].
     #[error("frame of {0} bytes, {MAX_FRAME} at most")]
     TooLong(usize),
@@ -32,11 +32,11 @@ pub enum WireError {
 }
 
 /// A message as one frame, ready to be written.
-pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
-    let mut frame = postcard::to_extend(message, vec![0; 4]).map_err(WireError::Encode)?;
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
+    let mut frame = postcard::to_extend(message, vec![0; 4]).map_err(FrameError::Encode)?;
     let length = frame.len() - 4;
     let prefix = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME);
-    let prefix = prefix.ok_or(WireError::TooLong(length))?;
+    let prefix = prefix.ok_or(FrameError::TooLong(length))?;
     frame[..4].copy_from_slice(&prefix.to_le_bytes());
     Ok(frame)
 }
@@ -60,24 +60,24 @@ impl FrameReader {
     }
 
     /// The next message, once all of it has arrived.
-    pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+    pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         Ok(self.next_sized()?.map(|(message, _)| message))
     }
 
     /// The next message with its encoded length, once all of it has arrived.
-    pub fn next_sized<T: DeserializeOwned>(&mut self) -> Result<Option<(T, usize)>, WireError> {
+    pub fn next_sized<T: DeserializeOwned>(&mut self) -> Result<Option<(T, usize)>, FrameError> {
         let Some((prefix, rest)) = self.buffer[self.taken..].split_first_chunk::<4>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*prefix) as usize;
         if length > MAX_FRAME {
-            return Err(WireError::TooLong(length));
+            return Err(FrameError::TooLong(length));
         }
         let Some(body) = rest.get(..length) else {
             return Ok(None);
         };
         let message = postcard::from_bytes(body)
-            .map_err(|source| WireError::Unreadable { length, source })?;
+            .map_err(|source| FrameError::Unreadable { length, source })?;
         self.taken += 4 + length;
         Ok(Some((message, length)))
     }

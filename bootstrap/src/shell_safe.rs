@@ -11,12 +11,12 @@ const OF_SHELLS: &str = "'`\"$\\;&<>|(){}";
 const OF_USERS: &str = "$\\";
 
 /// Whether this can be the name of a host: an address or whatever SSH's configuration calls it.
-pub fn is_host(name: &str) -> bool {
+pub fn is_host_name(name: &str) -> bool {
     is_word(name) && !name.contains(|c| OF_SHELLS.contains(c))
 }
 
 /// Whether this can be the name of a user.
-pub fn is_user(name: &str) -> bool {
+pub fn is_user_name(name: &str) -> bool {
     let is_bad = |c| OF_SHELLS.contains(c) && !OF_USERS.contains(c);
     is_word(name) && !name.contains(is_bad) && !name.ends_with('\\')
 }
@@ -53,16 +53,16 @@ mod tests {
     fn hosts_as_they_are_called() {
         let good = ["a", "node-01.cluster", "10.0.0.1", "fe80::1%eth0", "my_container", "n+1", "é"];
         for name in good.into_iter().chain(["i-0a1b", "web[1]", "a,b", "x=y", "pod/web", "~"]) {
-            assert!(is_host(name), "{name}");
+            assert!(is_host_name(name), "{name}");
         }
         for name in
             ["", "-oProxyCommand=x", "a b", "a\tb", "a\n", "a\u{7}", "a\u{85}b", "a\u{202e}b"]
         {
-            assert!(!is_host(name) && !is_user(name), "{name:?}");
+            assert!(!is_host_name(name) && !is_user_name(name), "{name:?}");
         }
         for bad in "'`\"$\\;&<>|(){}".chars() {
             for name in [format!("a{bad}"), format!("{bad}a"), format!("a{bad}b")] {
-                assert!(!is_host(&name), "{name}");
+                assert!(!is_host_name(&name), "{name}");
             }
         }
     }
@@ -70,12 +70,12 @@ mod tests {
     #[test]
     fn users_of_a_windows_domain() {
         for name in ["root", r"DOMAIN\me", "machine$", "me.you+it@realm", "a-b_c"] {
-            assert!(is_user(name), "{name}");
+            assert!(is_user_name(name), "{name}");
         }
         for name in
             ["`id`", "$(id)", "a;b", "a|b", "a&", "x{a,b}", "me\\", "a'b", "a\"b", "-l", "a>b"]
         {
-            assert!(!is_user(name), "{name}");
+            assert!(!is_user_name(name), "{name}");
         }
     }
 }

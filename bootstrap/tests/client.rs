@@ -7,9 +7,9 @@ use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::rendezvous::message::{Broken, MAX_BLOB};
-use rlaunch_bootstrap::rendezvous::node::{CallId, ClientId, Input, Node, Output, Refusal};
-use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_bootstrap::rendezvous::message::{CollectiveFailure, MAX_BLOB};
+use rlaunch_bootstrap::rendezvous::node::{CallId, ClientId, Node, NodeInput, NodeOutput, Refusal};
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -41,8 +41,8 @@ impl Agent {
         let socket = env::temp_dir().join(format!("rlaunch-client-{}-{number}", process::id()));
         let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        let mut node = Node::new(NodeId(0), Shape::new(1, 2), (0..RANKS).map(Rank));
-        node.handle(Time(0), Input::Table(b"{}".to_vec().into())).unwrap();
+        let mut node = Node::new(NodeId(0), TreeShape::new(1, 2), (0..RANKS).map(Rank));
+        node.handle(Time(0), NodeInput::Table(b"{}".to_vec().into())).unwrap();
         let state = State { node, sockets: BTreeMap::new(), since: Instant::now() };
         let state = Arc::new(Mutex::new(state));
         let served = Arc::clone(&state);
@@ -60,7 +60,7 @@ impl Agent {
         Credentials { socket, job: JobId(5), rank, token: TOKEN, timeout: None }
     }
 
-    fn tell(&self, input: Input) {
+    fn tell(&self, input: NodeInput) {
         self.state.lock().unwrap().handle(input);
     }
 
@@ -83,7 +83,7 @@ impl State {
         Time(u64::try_from(self.since.elapsed().as_nanos()).unwrap())
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, input: NodeInput) {
         let now = self.now();
         self.node.handle(now, input).unwrap();
         self.answer();
@@ -91,7 +91,7 @@ impl State {
 
     fn answer(&mut self) {
         while let Some(output) = self.node.poll_output() {
-            let Output::Answer(CallId { client, request }, answer) = output else { continue };
+            let NodeOutput::Answer(CallId { client, request }, answer) = output else { continue };
             let (reply, payload) = answer.split();
             self.send(client, &ToRank::Reply { request, reply }, &payload.to_vec());
         }
@@ -127,10 +127,10 @@ fn serve(state: &Mutex<State>, client: ClientId, mut socket: UnixStream) {
                     state.send(client, &ToRank::Welcome { world_size: RANKS }, &[]);
                 }
                 FromRank::Hello { .. } => {
-                    state.send(client, &ToRank::Refused(HelloRefusal::NotOfThisJob), &[]);
+                    state.send(client, &ToRank::Refused(HelloRefusal::WrongJob), &[]);
                 }
                 FromRank::Call { request, call } => {
-                    state.handle(Input::Call(caller, CallId { client, request }, call));
+                    state.handle(NodeInput::Call(caller, CallId { client, request }, call));
                 }
             }
         }
@@ -165,11 +165,11 @@ macro_rules! story {
         assert!(matches!(nothing, Err(ClientError::TimedOut { .. })), "{nothing:?}");
         one.set_timeout(None);
 
-        agent.tell(Input::RankEnded(Rank(0), ExitStatus::Code(3)));
+        agent.tell(NodeInput::RankEnded(Rank(0), ExitStatus::Code(3)));
         let gone = one.clock()$($wait)*;
         assert!(matches!(gone, Err(ClientError::Refused(Refusal::NotARank))), "{gone:?}");
         let broke = two.all_gather("y", b"two")$($wait)*;
-        let Err(ClientError::Broke { why: Broken::RankEnded { rank, .. }, .. }) = broke else {
+        let Err(ClientError::CollectiveFailed { why: CollectiveFailure::RankEnded { rank, .. }, .. }) = broke else {
             panic!("{broke:?}");
         };
         assert_eq!(rank, Rank(0));
@@ -182,7 +182,7 @@ macro_rules! story {
         assert!(matches!(over, Err(ClientError::AgentGone)), "{over:?}");
         let token = Token([8; 16]);
         let stranger = $client::connect(Credentials { token, ..agent.credentials(0) })$($wait)*;
-        let not_welcome = ClientError::NotWelcome(HelloRefusal::NotOfThisJob).to_string();
+        let not_welcome = ClientError::NotWelcome(HelloRefusal::WrongJob).to_string();
         assert_eq!(stranger.unwrap_err().to_string(), not_welcome);
         let socket = agent.socket.with_extension("no");
         let nowhere = $client::connect(Credentials { socket, ..agent.credentials(0) })$($wait)*;

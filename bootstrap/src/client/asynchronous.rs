@@ -4,7 +4,7 @@
 //! has arrived at it.
 
 use super::request::{self, Answered, ClockOffset, Request};
-use super::session::{Conversation, READ, WELCOME_TIMEOUT};
+use super::session::{READ, Session, WELCOME_TIMEOUT};
 use super::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 #[derive(Debug)]
 pub struct AsyncClient {
     socket: UnixStream,
-    conversation: Conversation,
+    conversation: Session,
     /// What is to be written before anything else; a dropped call may leave some of it.
     unsent: Vec<u8>,
 }
@@ -30,7 +30,7 @@ impl AsyncClient {
 
     /// Connects and says hello.
     pub async fn connect(credentials: Credentials) -> Result<AsyncClient, ClientError> {
-        let (conversation, unsent) = Conversation::begin(&credentials)?;
+        let (conversation, unsent) = Session::begin(&credentials)?;
         let path = credentials.socket;
         let socket = UnixStream::connect(&path).await;
         let socket = socket.map_err(|source| ClientError::Connect { path, source })?;

@@ -1,8 +1,8 @@
 //! Calls that return when they are answered.
 
-use super::events::News;
+use super::events::JobEvent;
 use super::request::{self, Answered, ClockOffset, Request};
-use super::session::{Conversation, READ, WELCOME_TIMEOUT};
+use super::session::{READ, Session, WELCOME_TIMEOUT};
 use super::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
-    conversation: Conversation,
+    conversation: Session,
 }
 
 /// The socket, to be asked who is at its other end.
@@ -32,7 +32,7 @@ impl Client {
 
     /// Connects and says hello.
     pub fn connect(credentials: Credentials) -> Result<Client, ClientError> {
-        let (conversation, hello) = Conversation::begin(&credentials)?;
+        let (conversation, hello) = Session::begin(&credentials)?;
         let path = credentials.socket;
         let socket = UnixStream::connect(&path);
         let socket = socket.map_err(|source| ClientError::Connect { path, source })?;
@@ -101,7 +101,7 @@ impl Client {
     /// What the agent tells unasked: why other ranks will not answer any more. Waits for it so long
     /// at most, and not at all without. To be asked when the socket is readable; calls do not lose
     /// any.
-    pub fn news(&mut self, longest: Option<Duration>) -> Result<Option<News>, ClientError> {
+    pub fn news(&mut self, longest: Option<Duration>) -> Result<Option<JobEvent>, ClientError> {
         if let Some(news) = self.conversation.news()? {
             return Ok(Some(news));
         }

@@ -9,13 +9,13 @@ use crate::id::{NodeId, Rank};
 use crate::rendezvous::rank_set::RankSet;
 use serde::{Deserialize, Serialize};
 
-/// News that are told and kept, beside [`News::RanksLeft`]; later ones would find no rank that still
+/// News that are told and kept, beside [`JobEvent::RanksFinished`]; later ones would find no rank that still
 /// waits.
-pub const MOST_NEWS: usize = 16;
+pub const MAX_EVENTS: usize = 16;
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum News {
+pub enum JobEvent {
     /// A rank has failed.
     RankFailed {
         /// The ranks.
@@ -40,13 +40,13 @@ pub enum News {
         what: String,
     },
     /// The job ends.
-    Ending {
+    JobEnding {
         /// Why, at most [`crate::rendezvous::message::MAX_TEXT`] bytes.
         why: String,
     },
     /// The processes of these ranks have ended well. Told together with those that were told before,
     /// where that is simpler.
-    RanksLeft {
+    RanksFinished {
         /// The ranks.
         ranks: RankSet,
     },

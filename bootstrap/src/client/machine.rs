@@ -1,6 +1,6 @@
 //! A rank's side of the conversation, without the socket.
 
-use super::events::News;
+use super::events::JobEvent;
 use super::messages::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
 use crate::id::{JobId, Rank};
 use crate::rendezvous::node::Call;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// Where the conversation is, named for what it awaits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum ClientPhase {
     /// The hello was sent.
     #[default]
     AwaitWelcome,
@@ -21,7 +21,7 @@ pub enum Phase {
 
 /// What moves the conversation on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PhaseEvent {
+pub enum ClientPhaseEvent {
     /// The agent welcomes.
     Welcome,
     /// The agent refuses.
@@ -31,7 +31,7 @@ pub enum PhaseEvent {
 }
 
 crate::transitions! {
-    Phase on PhaseEvent {
+    ClientPhase on ClientPhaseEvent {
         AwaitWelcome + Welcome => Ready,
         AwaitWelcome + Refusal => Closed,
         AwaitWelcome + End     => Closed,
@@ -41,7 +41,7 @@ crate::transitions! {
 
 /// Something a rank should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ClientEvent {
     /// Calls can be made; the job has so many ranks.
     Ready(u32),
     /// The agent does not know this rank.
@@ -49,15 +49,15 @@ pub enum Event {
     /// A call is answered.
     Answered(u64, Reply, Bytes),
     /// Something happened elsewhere.
-    News(News),
+    JobEvent(JobEvent),
 }
 
 /// The agent said what it must not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ClientViolation {
     /// Not in this state.
     #[error("the agent spoke out of turn, in state {0:?}")]
-    OutOfPhase(Phase),
+    OutOfPhase(ClientPhase),
     /// There is no such call, or it was answered before.
     #[error("the agent answered call {0}, which is not open")]
     NoSuchCall(u64),
@@ -65,21 +65,21 @@ pub enum Violation {
 
 /// The machine.
 #[derive(Debug, Default)]
-pub struct Client {
-    phase: Phase,
+pub struct ClientMachine {
+    phase: ClientPhase,
     open: BTreeSet<u64>,
     next: u64,
 }
 
-impl Client {
+impl ClientMachine {
     /// Begins; the frame is to be sent.
-    pub fn hello(job: JobId, rank: Rank, token: Token) -> (Client, FromRank) {
+    pub fn hello(job: JobId, rank: Rank, token: Token) -> (ClientMachine, FromRank) {
         let hello = FromRank::Hello { version: CLIENT_VERSION, job, rank, token };
-        (Client::default(), hello)
+        (ClientMachine::default(), hello)
     }
 
     /// Where the conversation is.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ClientPhase {
         self.phase
     }
 
@@ -97,35 +97,39 @@ impl Client {
     }
 
     /// A frame came.
-    pub fn handle(&mut self, message: ToRank, payload: Bytes) -> Result<Event, Violation> {
+    pub fn handle(
+        &mut self,
+        message: ToRank,
+        payload: Bytes,
+    ) -> Result<ClientEvent, ClientViolation> {
         match message {
             ToRank::Welcome { world_size } => {
-                self.advance(PhaseEvent::Welcome)?;
-                Ok(Event::Ready(world_size))
+                self.advance(ClientPhaseEvent::Welcome)?;
+                Ok(ClientEvent::Ready(world_size))
             }
             ToRank::Refused(why) => {
-                self.advance(PhaseEvent::Refusal)?;
-                Ok(Event::Refused(why))
+                self.advance(ClientPhaseEvent::Refusal)?;
+                Ok(ClientEvent::Refused(why))
             }
-            ToRank::Reply { .. } | ToRank::News(_) if self.phase != Phase::Ready => {
-                Err(Violation::OutOfPhase(self.phase))
+            ToRank::Reply { .. } | ToRank::JobEvent(_) if self.phase != ClientPhase::Ready => {
+                Err(ClientViolation::OutOfPhase(self.phase))
             }
             ToRank::Reply { request, reply } if self.open.remove(&request) => {
-                Ok(Event::Answered(request, reply, payload))
+                Ok(ClientEvent::Answered(request, reply, payload))
             }
-            ToRank::Reply { request, .. } => Err(Violation::NoSuchCall(request)),
-            ToRank::News(news) => Ok(Event::News(news)),
+            ToRank::Reply { request, .. } => Err(ClientViolation::NoSuchCall(request)),
+            ToRank::JobEvent(news) => Ok(ClientEvent::JobEvent(news)),
         }
     }
 
     /// The socket ended: open calls are never answered.
     pub fn end(&mut self) {
-        self.phase = self.phase.after(PhaseEvent::End).unwrap_or(self.phase);
+        self.phase = self.phase.after(ClientPhaseEvent::End).unwrap_or(self.phase);
         self.open.clear();
     }
 
-    fn advance(&mut self, event: PhaseEvent) -> Result<(), Violation> {
-        self.phase = self.phase.after(event).ok_or(Violation::OutOfPhase(self.phase))?;
+    fn advance(&mut self, event: ClientPhaseEvent) -> Result<(), ClientViolation> {
+        self.phase = self.phase.after(event).ok_or(ClientViolation::OutOfPhase(self.phase))?;
         Ok(())
     }
 }
@@ -134,10 +138,10 @@ impl Client {
 mod tests {
     use super::*;
 
-    fn ready() -> Client {
-        let (mut client, _) = Client::hello(JobId(1), Rank(0), Token([0; 16]));
+    fn ready() -> ClientMachine {
+        let (mut client, _) = ClientMachine::hello(JobId(1), Rank(0), Token([0; 16]));
         let welcome = client.handle(ToRank::Welcome { world_size: 3 }, Bytes::new());
-        assert_eq!(welcome, Ok(Event::Ready(3)));
+        assert_eq!(welcome, Ok(ClientEvent::Ready(3)));
         client
     }
 
@@ -152,28 +156,28 @@ mod tests {
         let (second, _) = client.call(Call::Clock);
         for request in [second, first] {
             let answered = client.handle(reply(request), Bytes::new());
-            assert_eq!(answered, Ok(Event::Answered(request, Reply::Done, Bytes::new())));
+            assert_eq!(answered, Ok(ClientEvent::Answered(request, Reply::Done, Bytes::new())));
         }
         let again = client.handle(reply(first), Bytes::new());
-        assert_eq!(again, Err(Violation::NoSuchCall(first)));
-        assert_eq!(client.handle(reply(99), Bytes::new()), Err(Violation::NoSuchCall(99)));
+        assert_eq!(again, Err(ClientViolation::NoSuchCall(first)));
+        assert_eq!(client.handle(reply(99), Bytes::new()), Err(ClientViolation::NoSuchCall(99)));
     }
 
     #[test]
     fn nothing_comes_out_of_turn() {
-        let (mut client, _) = Client::hello(JobId(1), Rank(0), Token([0; 16]));
+        let (mut client, _) = ClientMachine::hello(JobId(1), Rank(0), Token([0; 16]));
         let early = client.handle(reply(0), Bytes::new());
-        assert_eq!(early, Err(Violation::OutOfPhase(Phase::AwaitWelcome)));
-        let news = ToRank::News(News::Ending { why: "enough".into() });
+        assert_eq!(early, Err(ClientViolation::OutOfPhase(ClientPhase::AwaitWelcome)));
+        let news = ToRank::JobEvent(JobEvent::JobEnding { why: "enough".into() });
         let early = client.handle(news, Bytes::new());
-        assert_eq!(early, Err(Violation::OutOfPhase(Phase::AwaitWelcome)));
-        let refused = ToRank::Refused(HelloRefusal::NotOfThisJob);
+        assert_eq!(early, Err(ClientViolation::OutOfPhase(ClientPhase::AwaitWelcome)));
+        let refused = ToRank::Refused(HelloRefusal::WrongJob);
         assert!(client.handle(refused, Bytes::new()).is_ok());
         let late = client.handle(ToRank::Welcome { world_size: 1 }, Bytes::new());
-        assert_eq!(late, Err(Violation::OutOfPhase(Phase::Closed)));
+        assert_eq!(late, Err(ClientViolation::OutOfPhase(ClientPhase::Closed)));
         let mut client = ready();
         let twice = client.handle(ToRank::Welcome { world_size: 3 }, Bytes::new());
-        assert_eq!(twice, Err(Violation::OutOfPhase(Phase::Ready)));
+        assert_eq!(twice, Err(ClientViolation::OutOfPhase(ClientPhase::Ready)));
     }
 
     #[test]
@@ -181,13 +185,13 @@ mod tests {
         let mut client = ready();
         client.call(Call::Clock);
         client.end();
-        assert_eq!((client.phase(), client.open().count()), (Phase::Closed, 0));
+        assert_eq!((client.phase(), client.open().count()), (ClientPhase::Closed, 0));
     }
 
     #[test]
     fn the_states_of_a_conversation() {
         assert_eq!(
-            Phase::graph(),
+            ClientPhase::graph(),
             "AwaitWelcome -- Welcome -> Ready\n\
              AwaitWelcome -- Refusal -> Closed\n\
              AwaitWelcome -- End -> Closed\n\

@@ -14,7 +14,7 @@
 
 pub use crate::security::handshake::Token;
 
-use super::events::News;
+use super::events::JobEvent;
 use crate::id::{JobId, Rank};
 use crate::rendezvous::gathered::RECORD_HEADER;
 use crate::rendezvous::message::MAX_BLOB;
@@ -69,7 +69,7 @@ pub enum ToRank {
     },
     /// What happened elsewhere in the job, for those who wait for other ranks. A connection that
     /// is made later is told all of it.
-    News(News),
+    JobEvent(JobEvent),
 }
 
 /// What is wrong with a hello.
@@ -80,7 +80,7 @@ pub enum HelloRefusal {
     Version(u16),
     /// Another job, another token, or a rank that is not on this node.
     #[error("this process is not a rank of the agent's job")]
-    NotOfThisJob,
+    WrongJob,
 }
 
 /// An answer without its bytes.

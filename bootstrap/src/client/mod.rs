@@ -22,8 +22,8 @@ pub use request::ClockOffset;
 use crate::env;
 use crate::id::{JobId, Rank};
 use crate::rendezvous::codec::CodecError;
-use crate::rendezvous::gathered::BadGather;
-use crate::rendezvous::message::{Broken, Missing};
+use crate::rendezvous::gathered::GatherError;
+use crate::rendezvous::message::{CollectiveFailure, MissingRanks};
 use crate::rendezvous::node::Refusal;
 use messages::{HelloRefusal, Token};
 use std::io;
@@ -65,13 +65,13 @@ pub enum ClientError {
     NotWelcome(#[from] HelloRefusal),
     /// The agent broke the protocol.
     #[error(transparent)]
-    Violation(#[from] machine::Violation),
+    Violation(#[from] machine::ClientViolation),
     /// The agent sent bytes that are no frame.
     #[error(transparent)]
     Codec(#[from] CodecError),
     /// A gather that is not one blob of every rank.
     #[error("the gather is damaged")]
-    Damaged(#[from] BadGather),
+    Damaged(#[from] GatherError),
     /// The wait was longer than allowed.
     #[error("{}", timed_out(.what, .after, .missing))]
     TimedOut {
@@ -80,15 +80,15 @@ pub enum ClientError {
         /// How long.
         after: Duration,
         /// Who was missing, as far as that is known.
-        missing: Missing,
+        missing: MissingRanks,
     },
     /// It can never end well.
     #[error("{what}: {why}")]
-    Broke {
+    CollectiveFailed {
         /// What was waited for.
         what: String,
         /// Why.
-        why: Broken,
+        why: CollectiveFailure,
     },
     /// The job is being aborted.
     #[error("aborted by {}: {text}", by.map_or("rlaunch".to_owned(), |rank| format!("rank {rank}")))]
@@ -103,7 +103,7 @@ pub enum ClientError {
     Refused(Refusal),
 }
 
-fn timed_out(what: &str, after: &Duration, missing: &Missing) -> String {
+fn timed_out(what: &str, after: &Duration, missing: &MissingRanks) -> String {
     let seconds = after.as_secs_f64();
     if missing.ranks.is_empty() {
         format!("{what}: not within {seconds} s")

@@ -3,7 +3,7 @@
 use super::ClientError;
 use super::messages::Reply;
 use crate::rendezvous::gathered::Gathered;
-use crate::rendezvous::message::{Key, Kind};
+use crate::rendezvous::message::{CollectiveKind, Key};
 use crate::rendezvous::node::Call;
 use bytes::Bytes;
 use std::time::Duration;
@@ -34,21 +34,21 @@ impl Request {
         Request { call, what: what.into(), timeout: None }
     }
 
-    fn meet(kind: Kind, name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
+    fn meet(kind: CollectiveKind, name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
         let what = match kind {
-            Kind::Barrier => format!("barrier {name:?}"),
-            Kind::Gather => format!("all-gather {name:?}"),
+            CollectiveKind::Barrier => format!("barrier {name:?}"),
+            CollectiveKind::Gather => format!("all-gather {name:?}"),
         };
-        let call = Call::Meet { kind, name: name.into(), blob: blob.to_vec(), timeout };
+        let call = Call::Collective { kind, name: name.into(), blob: blob.to_vec(), timeout };
         Request { call, what, timeout }
     }
 
     pub(super) fn barrier(name: &str, timeout: Option<Duration>) -> Request {
-        Request::meet(Kind::Barrier, name, &[], timeout)
+        Request::meet(CollectiveKind::Barrier, name, &[], timeout)
     }
 
     pub(super) fn all_gather(name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
-        Request::meet(Kind::Gather, name, blob, timeout)
+        Request::meet(CollectiveKind::Gather, name, blob, timeout)
     }
 
     pub(super) fn put(namespace: &str, key: &str, value: &[u8]) -> Request {

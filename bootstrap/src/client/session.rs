@@ -1,7 +1,7 @@
 //! A rank's side of its socket, whoever reads and writes it: bytes in and out, calls and answers.
 
-use super::events::{MOST_NEWS, News};
-use super::machine::{Client, Event, Violation};
+use super::events::{JobEvent, MAX_EVENTS};
+use super::machine::{ClientEvent, ClientMachine, ClientViolation};
 use super::messages::{Reply, ToRank, payload_limit};
 use super::request::{Answered, Request};
 use super::{ClientError, Credentials};
@@ -18,13 +18,13 @@ pub(super) const READ: usize = 16 << 10;
 
 /// What was said and what is waited for.
 #[derive(Debug)]
-pub(super) struct Conversation {
-    machine: Client,
+pub(super) struct Session {
+    machine: ClientMachine,
     decoder: Decoder<ToRank>,
     world_size: u32,
     pub(super) timeout: Option<Duration>,
     /// What nobody has asked for yet.
-    news: VecDeque<News>,
+    news: VecDeque<JobEvent>,
     left: RankSet,
 }
 
@@ -36,14 +36,14 @@ pub(super) struct Sent {
     timeout: Option<Duration>,
 }
 
-impl Conversation {
+impl Session {
     /// Begins; the bytes are the hello.
-    pub(super) fn begin(credentials: &Credentials) -> Result<(Conversation, Vec<u8>), ClientError> {
+    pub(super) fn begin(credentials: &Credentials) -> Result<(Session, Vec<u8>), ClientError> {
         let &Credentials { job, rank, token, timeout, .. } = credentials;
-        let (machine, hello) = Client::hello(job, rank, token);
+        let (machine, hello) = ClientMachine::hello(job, rank, token);
         let decoder = Decoder::new(0);
         let (news, left) = (VecDeque::new(), RankSet::new());
-        let conversation = Conversation { machine, decoder, world_size: 0, timeout, news, left };
+        let conversation = Session { machine, decoder, world_size: 0, timeout, news, left };
         Ok((conversation, encode_head(&hello, 0)?))
     }
 
@@ -51,14 +51,18 @@ impl Conversation {
     pub(super) fn is_welcome(&mut self) -> Result<bool, ClientError> {
         match self.next_event()? {
             None => Ok(false),
-            Some(Event::Ready(world_size)) => {
+            Some(ClientEvent::Ready(world_size)) => {
                 self.world_size = world_size;
                 self.decoder.set_payload_limit(payload_limit(world_size));
                 Ok(true)
             }
-            Some(Event::Refused(why)) => Err(why.into()),
-            Some(Event::Answered(request, ..)) => Err(Violation::NoSuchCall(request).into()),
-            Some(Event::News(_)) => Err(Violation::OutOfPhase(self.machine.phase()).into()),
+            Some(ClientEvent::Refused(why)) => Err(why.into()),
+            Some(ClientEvent::Answered(request, ..)) => {
+                Err(ClientViolation::NoSuchCall(request).into())
+            }
+            Some(ClientEvent::JobEvent(_)) => {
+                Err(ClientViolation::OutOfPhase(self.machine.phase()).into())
+            }
         }
     }
 
@@ -83,10 +87,10 @@ impl Conversation {
     pub(super) fn answer(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
         while let Some(event) = self.next_event()? {
             match event {
-                Event::Answered(request, reply, payload) if request == sent.request => {
+                ClientEvent::Answered(request, reply, payload) if request == sent.request => {
                     return granted(reply, sent).map(|reply| Some((reply, payload)));
                 }
-                Event::News(news) => self.keep(news),
+                ClientEvent::JobEvent(news) => self.keep(news),
                 _ => {}
             }
         }
@@ -94,29 +98,29 @@ impl Conversation {
     }
 
     /// What the agent has told unasked, if it has.
-    pub(super) fn news(&mut self) -> Result<Option<News>, ClientError> {
+    pub(super) fn news(&mut self) -> Result<Option<JobEvent>, ClientError> {
         while let Some(event) = self.next_event()? {
-            if let Event::News(news) = event {
+            if let ClientEvent::JobEvent(news) = event {
                 self.keep(news);
             }
         }
         let mut left = || {
             let ranks = std::mem::take(&mut self.left);
-            (!ranks.is_empty()).then_some(News::RanksLeft { ranks })
+            (!ranks.is_empty()).then_some(JobEvent::RanksFinished { ranks })
         };
         Ok(self.news.pop_front().or_else(&mut left))
     }
 
-    fn keep(&mut self, news: News) {
-        if let News::RanksLeft { ranks } = &news {
+    fn keep(&mut self, news: JobEvent) {
+        if let JobEvent::RanksFinished { ranks } = &news {
             return self.left.extend(ranks);
         }
-        if self.news.len() < MOST_NEWS {
+        if self.news.len() < MAX_EVENTS {
             self.news.push_back(news);
         }
     }
 
-    fn next_event(&mut self) -> Result<Option<Event>, ClientError> {
+    fn next_event(&mut self) -> Result<Option<ClientEvent>, ClientError> {
         let Some((message, payload)) = self.decoder.next_frame()? else { return Ok(None) };
         Ok(Some(self.machine.handle(message, payload)?))
     }
@@ -141,7 +145,7 @@ fn granted(reply: Reply, sent: &Sent) -> Result<Reply, ClientError> {
             let after = sent.timeout.unwrap_or_default();
             Err(ClientError::TimedOut { what: what(), after, missing })
         }
-        Reply::Broke(why) => Err(ClientError::Broke { what: what(), why }),
+        Reply::Failed(why) => Err(ClientError::CollectiveFailed { what: what(), why }),
         Reply::Aborted { by, text } => Err(ClientError::Aborted { by, text }),
         Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
         reply => Ok(reply),

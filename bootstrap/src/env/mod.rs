@@ -3,13 +3,13 @@
 pub mod horovod;
 mod secrets;
 
-pub use secrets::{is_secret, redacted, shown};
+pub use secrets::{is_secret, redacted, redacted_value};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// What names of rlaunch's own begin with. A launcher's options can be given so, too, but never by a
-/// name that [`is_of_rank`].
+/// name that [`is_rank_variable`].
 pub const RLAUNCH_PREFIX: &str = "RLAUNCH_";
 
 /// The process's number in the job, `0..WORLD_SIZE`.
@@ -165,7 +165,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
 
 /// Whether ranks are told something by this name, or read it for themselves: it stands for no option
 /// of a launcher, which may itself run in a rank.
-pub fn is_of_rank(name: &str) -> bool {
+pub fn is_rank_variable(name: &str) -> bool {
     const NAMES: &[&str] = &[
         RLAUNCH_JOB_ID,
         RLAUNCH_HOST,
@@ -186,13 +186,13 @@ pub fn is_of_rank(name: &str) -> bool {
 }
 
 /// Whether a host has a variable of this name by itself, whichever program is started there.
-pub fn is_of_host(name: &OsStr) -> bool {
-    name == PATH || name == "LANG" || is_node_own(&name.to_string_lossy())
+pub fn is_host_variable(name: &OsStr) -> bool {
+    name == PATH || name == "LANG" || is_node_specific(&name.to_string_lossy())
 }
 
 /// Names whose value only means something on the node that set it, so the launching shell's are
 /// not forwarded and the node keeps its own.
-pub fn is_node_own(name: &str) -> bool {
+pub fn is_node_specific(name: &str) -> bool {
     const EXACT: &[&str] = &[
         "HOME",
         "USER",
@@ -259,9 +259,9 @@ mod tests {
             .collect();
         assert!(names.len() >= 13, "{names:?}");
         for name in names {
-            assert!(is_of_rank(name), "{name}");
+            assert!(is_rank_variable(name), "{name}");
         }
-        assert!(!is_of_rank("RLAUNCH_NP"));
+        assert!(!is_rank_variable("RLAUNCH_NP"));
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn words(name: &str) -> impl Iterator<Item = String> {
 }
 
 /// Shows a variable's value as it may be printed, logged or recorded.
-pub fn shown(name: &str, value: &str) -> String {
+pub fn redacted_value(name: &str, value: &str) -> String {
     if is_secret(name) { hidden(value) } else { redacted(value) }
 }
 
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn secrets_show_their_length_only() {
-        assert_eq!(shown("WANDB_API_KEY", "abc"), "(set, 3 chars)");
-        assert_eq!(shown("hf_token", "ä"), "(set, 1 chars)");
-        assert_eq!(shown("NCCL_DEBUG", "INFO"), "INFO");
+        assert_eq!(redacted_value("WANDB_API_KEY", "abc"), "(set, 3 chars)");
+        assert_eq!(redacted_value("hf_token", "ä"), "(set, 1 chars)");
+        assert_eq!(redacted_value("NCCL_DEBUG", "INFO"), "INFO");
         assert_eq!(redacted("--password=a=b"), "--password=(set, 3 chars)");
         assert_eq!(redacted("{\"api_key\": \"abc\"}"), "{\"api_key\":(set, 7 chars)");
         assert_eq!(
@@ -238,7 +238,7 @@ mod tests {
         ) {
             let name = format!("{head}{stem}");
             let texts = [
-                shown(&name, &secret),
+                redacted_value(&name, &secret),
                 redacted(&format!("{name}={secret}")),
                 redacted(&format!("-x{name}={secret}")),
                 redacted(&format!("{before} --{}={secret}", name.to_lowercase())),
@@ -256,7 +256,7 @@ mod tests {
             secret in "[a-z!@#$%^&*()/?:]{1}[!-.0-9;-~]{0,6}hunter2[!-.0-9;-~]{0,4}",
             behind in "[ a-z/:.]{0,8}",
         ) {
-            let text = shown(&name, &format!("{behind} pg://{user}:{secret}@host{behind}"));
+            let text = redacted_value(&name, &format!("{behind} pg://{user}:{secret}@host{behind}"));
             prop_assert!(!text.contains("hunter2"), "{}", text);
         }
 

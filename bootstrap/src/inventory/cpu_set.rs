@@ -16,7 +16,7 @@ pub struct CpuSet(BTreeSet<u32>);
 /// Text that lists no processors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no list of processors like 0-3,8")]
-pub struct BadCpuList(String);
+pub struct CpuListError(String);
 
 impl CpuSet {
     /// How many there are.
@@ -52,10 +52,10 @@ impl FromIterator<u32> for CpuSet {
 }
 
 impl FromStr for CpuSet {
-    type Err = BadCpuList;
+    type Err = CpuListError;
 
-    fn from_str(text: &str) -> Result<CpuSet, BadCpuList> {
-        let bad = || BadCpuList(text.to_owned());
+    fn from_str(text: &str) -> Result<CpuSet, CpuListError> {
+        let bad = || CpuListError(text.to_owned());
         let mut cpus = BTreeSet::new();
         for part in text.trim().split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -71,9 +71,9 @@ impl FromStr for CpuSet {
 }
 
 impl TryFrom<String> for CpuSet {
-    type Error = BadCpuList;
+    type Error = CpuListError;
 
-    fn try_from(text: String) -> Result<CpuSet, BadCpuList> {
+    fn try_from(text: String) -> Result<CpuSet, CpuListError> {
         text.parse()
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_is_no_list_is_refused() {
         for text in ["x", "3-1", "1-", "-1", "0-4000000000"] {
-            assert_eq!(text.parse::<CpuSet>(), Err(BadCpuList(text.into())));
+            assert_eq!(text.parse::<CpuSet>(), Err(CpuListError(text.into())));
         }
     }
 

@@ -11,7 +11,7 @@ pub mod pci;
 pub mod rdma;
 pub mod recording;
 
-pub use cpu_set::{BadCpuList, CpuSet};
+pub use cpu_set::{CpuListError, CpuSet};
 
 use net::{Netdev, Route};
 use pci::PciDevice;
@@ -28,7 +28,7 @@ pub struct Inventory {
     /// Its memory, by NUMA node in order of their numbers.
     pub numa_nodes: Vec<NumaNode>,
     /// What processes of this user may take.
-    pub limits: Limits,
+    pub limits: ResourceLimits,
     /// In order of their PCI addresses.
     pub gpus: Vec<Gpu>,
     /// In order of their names.
@@ -89,7 +89,7 @@ pub struct NumaNode {
 
 /// What processes may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ResourceLimits {
     /// Bytes that may be locked in memory, which RDMA needs; `None` without a limit.
     pub locked_memory: Option<u64>,
     /// Open files.
@@ -137,7 +137,7 @@ pub struct System {
     /// An IOMMU is at work: devices may see addresses that it translates.
     pub iommu: bool,
     /// The NCCL that the job's program would load.
-    pub nccl: Option<Library>,
+    pub nccl: Option<InstalledLibrary>,
     /// The container that this is, where it shows.
     #[serde(default)]
     pub container: Option<ContainerKind>,
@@ -170,7 +170,7 @@ impl fmt::Display for ContainerKind {
 
 /// A library and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Library {
+pub struct InstalledLibrary {
     /// `2.30.7`.
     pub version: String,
     /// Where it is, or what says so.

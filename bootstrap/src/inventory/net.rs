@@ -79,22 +79,22 @@ impl fmt::Display for Route {
 /// A text that is no route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a route like `eth3 10.3.0.0/16 via 10.3.7.0`")]
-pub struct BadRoute;
+pub struct RouteParseError;
 
 impl FromStr for Route {
-    type Err = BadRoute;
+    type Err = RouteParseError;
 
-    fn from_str(text: &str) -> Result<Route, BadRoute> {
+    fn from_str(text: &str) -> Result<Route, RouteParseError> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let (netdev, network, gateway) = match words[..] {
             [netdev, network] => (netdev, network, None),
             [netdev, network, "via", gateway] => (netdev, network, Some(gateway)),
-            _ => return Err(BadRoute),
+            _ => return Err(RouteParseError),
         };
-        let (destination, prefix) = network.split_once('/').ok_or(BadRoute)?;
-        let gateway = gateway.map(|text| text.parse().map_err(|_| BadRoute)).transpose()?;
-        let destination = destination.parse().map_err(|_| BadRoute)?;
-        let prefix = prefix.parse().map_err(|_| BadRoute)?;
+        let (destination, prefix) = network.split_once('/').ok_or(RouteParseError)?;
+        let gateway = gateway.map(|text| text.parse().map_err(|_| RouteParseError)).transpose()?;
+        let destination = destination.parse().map_err(|_| RouteParseError)?;
+        let prefix = prefix.parse().map_err(|_| RouteParseError)?;
         Ok(Route { netdev: netdev.to_owned(), destination, prefix, gateway })
     }
 }
@@ -109,7 +109,7 @@ mod tests {
             assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
         }
         for text in ["", "eth0", "eth0 10.0.0.0", "eth0 10.0.0.0/8 via", "eth0 x/8 via y"] {
-            assert_eq!(text.parse::<Route>(), Err(BadRoute), "{text}");
+            assert_eq!(text.parse::<Route>(), Err(RouteParseError), "{text}");
         }
     }
 }

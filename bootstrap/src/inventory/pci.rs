@@ -24,12 +24,12 @@ pub struct PciDevice {
     /// `pci0000:00`.
     pub host_bridge: Option<String>,
     /// The device and every bridge above it, the device first.
-    pub links: Vec<Link>,
+    pub links: Vec<PciLink>,
 }
 
 /// The upper side of a device or a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct PciLink {
     /// Whose it is.
     pub address: String,
     /// What it runs at; `None` where it has no link of its own.
@@ -181,7 +181,7 @@ mod tests {
 
     /// A device below these bridges, the highest first.
     fn device(host_bridge: &str, numa_node: u32, way: &[&str]) -> PciDevice {
-        let link = |address: &&str| Link { address: (*address).into(), ..Link::default() };
+        let link = |address: &&str| PciLink { address: (*address).into(), ..PciLink::default() };
         PciDevice {
             address: (*way.last().unwrap()).into(),
             numa_node: Some(numa_node),
@@ -209,8 +209,11 @@ mod tests {
     #[test]
     fn of_equal_links_the_highest_is_the_limit() {
         let mut card = device("pci0000:00", 0, &["0000:00:02.5", "0000:c3:00.0"]);
-        card.links[0] =
-            Link { current: Some(rate(80, 4)), most: Some(rate(80, 8)), ..card.links[0].clone() };
+        card.links[0] = PciLink {
+            current: Some(rate(80, 4)),
+            most: Some(rate(80, 8)),
+            ..card.links[0].clone()
+        };
         card.links[1].current = Some(rate(80, 4));
         let limit = card.bottleneck().unwrap();
         assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Entry {
+pub enum RecordedEntry {
     /// A directory whose names were listed, or that was looked for.
     Directory,
     /// A file's bytes.
@@ -16,40 +16,40 @@ pub enum Entry {
 
 /// Entries by their paths, `/sys/class/net/eth0/mtu`. No entry is below a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recording(BTreeMap<String, Entry>);
+pub struct Recording(BTreeMap<String, RecordedEntry>);
 
 impl Recording {
     /// Of paths as they were asked for, which may have led through links that were seen as well, and
     /// of the paths that were `listed`, whether or not anything was read there.
-    pub fn of(seen: &BTreeMap<String, Entry>, listed: &BTreeSet<String>) -> Recording {
+    pub fn of(seen: &BTreeMap<String, RecordedEntry>, listed: &BTreeSet<String>) -> Recording {
         let resolved = seen.iter().map(|(path, entry)| (resolve(path, seen), entry.clone()));
-        let mut entries: BTreeMap<String, Entry> = resolved.collect();
+        let mut entries: BTreeMap<String, RecordedEntry> = resolved.collect();
         for path in listed.iter().map(|path| resolve(path, seen)) {
             let below = format!("{path}/");
             let has_more = entries.range(below.clone()..).next();
             let is_parent = has_more.is_some_and(|(next, _)| next.starts_with(&below));
             if !is_parent {
-                entries.entry(path).or_insert_with(|| Entry::File(Vec::new()));
+                entries.entry(path).or_insert_with(|| RecordedEntry::File(Vec::new()));
             }
         }
         Recording(entries)
     }
 
     /// Paths and what is there, directories before what is in them.
-    pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &RecordedEntry)> {
         self.0.iter().map(|(path, entry)| (path.as_str(), entry))
     }
 }
 
 /// The path without the links above its last component.
-fn resolve(path: &str, seen: &BTreeMap<String, Entry>) -> String {
+fn resolve(path: &str, seen: &BTreeMap<String, RecordedEntry>) -> String {
     let (mut asked, mut real) = (String::new(), String::new());
     let mut components = path.split('/').filter(|part| !part.is_empty()).peekable();
     while let Some(component) = components.next() {
         asked = format!("{asked}/{component}");
         real = match seen.get(&asked) {
             // It leads to a real path, so one step is enough.
-            Some(Entry::Link(target)) if components.peek().is_some() => target.clone(),
+            Some(RecordedEntry::Link(target)) if components.peek().is_some() => target.clone(),
             _ => format!("{real}/{component}"),
         };
     }
@@ -68,11 +68,11 @@ mod tests {
 
     #[test]
     fn nothing_is_below_a_link() {
-        let file = |text: &str| Entry::File(text.into());
+        let file = |text: &str| RecordedEntry::File(text.into());
         let seen = [
-            ("/sys/class/net", Entry::Directory),
-            ("/sys/class/net/eth0", Entry::Link("/sys/devices/pci/eth0".into())),
-            ("/sys/class/net/eth0/device", Entry::Link("/sys/devices/pci".into())),
+            ("/sys/class/net", RecordedEntry::Directory),
+            ("/sys/class/net/eth0", RecordedEntry::Link("/sys/devices/pci/eth0".into())),
+            ("/sys/class/net/eth0/device", RecordedEntry::Link("/sys/devices/pci".into())),
             ("/sys/class/net/eth0/device/vendor", file("0x1af4")),
             ("/sys/class/net/eth0/mtu", file("1500")),
         ];

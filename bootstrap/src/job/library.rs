@@ -1,9 +1,9 @@
 //! What ranks link and import: `librlaunch.so`, and below `python/` the package `rlaunch`.
 //!
 //! A node keeps it beside its agent, in a directory that is named by its content. What travels, once
-//! to each node, is an [`Archive`], compressed by zlib and cut into parts.
+//! to each node, is an [`LibraryArchive`], compressed by zlib and cut into parts.
 
-use crate::frame::WireError;
+use crate::frame::FrameError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::path::{Component, Path, PathBuf};
@@ -15,14 +15,14 @@ pub const MAX_ARCHIVE: usize = 64 << 20;
 
 /// Where a node's ranks find it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Library {
+pub enum LibrarySource {
     /// In this directory: the node is the launcher's own machine.
-    At(#[serde(with = "crate::serde_path")] PathBuf),
+    Directory(#[serde(with = "crate::serde_path")] PathBuf),
     /// Beside the agent, once it has been there.
-    Named(LibraryName),
+    Cached(LibraryName),
 }
 
-/// A library by its content: SHA-256, as [`Digest`] has it.
+/// A library by its content: SHA-256, as [`LibraryDigest`] has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryName(pub [u8; 32]);
 
@@ -39,7 +39,7 @@ pub const LIBRARY_PREFIX: &str = "library-";
 
 /// What a node says of its library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LibraryPlace {
+pub struct NodeLibrary {
     /// The directory.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
@@ -47,9 +47,9 @@ pub struct LibraryPlace {
     pub is_here: bool,
 }
 
-/// The files of a library, in the order in which they are counted by [`Digest`].
+/// The files of a library, in the order in which they are counted by [`LibraryDigest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Archive(pub Vec<ArchivedFile>);
+pub struct LibraryArchive(pub Vec<ArchivedFile>);
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,21 +69,21 @@ impl ArchivedFile {
     }
 }
 
-impl Archive {
+impl LibraryArchive {
     /// As bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
-        postcard::to_stdvec(self).map_err(WireError::Encode)
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        postcard::to_stdvec(self).map_err(FrameError::Encode)
     }
 
     /// From bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Archive, WireError> {
-        let unreadable = |source| WireError::Unreadable { length: bytes.len(), source };
+    pub fn decode(bytes: &[u8]) -> Result<LibraryArchive, FrameError> {
+        let unreadable = |source| FrameError::Unreadable { length: bytes.len(), source };
         postcard::from_bytes(bytes).map_err(unreadable)
     }
 
     /// What it is called.
     pub fn name(&self) -> LibraryName {
-        let mut digest = Digest::default();
+        let mut digest = LibraryDigest::default();
         for file in &self.0 {
             digest.begin(&file.path, file.content.len() as u64);
             digest.update(&file.content);
@@ -94,9 +94,9 @@ impl Archive {
 
 /// Finds the name of a library, a file after the other, without having it in memory.
 #[derive(Clone, Debug, Default)]
-pub struct Digest(Sha256);
+pub struct LibraryDigest(Sha256);
 
-impl Digest {
+impl LibraryDigest {
     /// The next file, and its size in bytes.
     pub fn begin(&mut self, path: &str, size: u64) {
         self.0.update((path.len() as u64).to_le_bytes());
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn a_name_tells_contents_and_paths_apart() {
-        let one = Archive(vec![file("a", b"bc"), file("d", b"")]);
-        assert_eq!(Archive::decode(&one.encode().unwrap()).unwrap().name(), one.name());
+        let one = LibraryArchive(vec![file("a", b"bc"), file("d", b"")]);
+        assert_eq!(LibraryArchive::decode(&one.encode().unwrap()).unwrap().name(), one.name());
         assert_eq!(one.name().directory().len(), LIBRARY_PREFIX.len() + 32);
         let others = [
             vec![file("ab", b"c"), file("d", b"")],
@@ -135,7 +135,7 @@ mod tests {
             vec![file("a", b"bc")],
         ];
         for other in others {
-            assert_ne!(Archive(other.clone()).name(), one.name(), "{other:?}");
+            assert_ne!(LibraryArchive(other.clone()).name(), one.name(), "{other:?}");
         }
     }
 

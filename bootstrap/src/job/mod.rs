@@ -8,8 +8,8 @@ pub use crate::rendezvous::oob::PortRange;
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::CpuSet;
-use crate::job::library::Library;
-use crate::rendezvous::oob::OobPlan;
+use crate::job::library::LibrarySource;
+use crate::rendezvous::oob::OobConfig;
 use crate::security::handshake::Token;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -48,21 +48,21 @@ pub struct Job {
     /// How many ranks the job has on all nodes.
     pub world_size: u32,
     /// What to do about ranks that run MPI.
-    pub singleton: Singleton,
+    pub singleton: SingletonPolicy,
     /// To be told which processors are threads of one core.
     pub wants_cores: bool,
     /// NCCL's network plugin, which has to be there.
     #[serde(with = "crate::serde_path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
     /// What ranks link and import; `None` where the launcher has none.
-    pub library: Option<Library>,
+    pub library: Option<LibrarySource>,
     /// So many free ports the node holds until just before the start, and one more, if there is any,
     /// where it has GPUs: NCCL answers questions about a job there.
     pub held_ports: u32,
     /// MASTER_PORT as the user chose it, on the node of rank 0: the first of those that it holds.
     pub master_port: Option<u16>,
     /// This node's place in the tree of agents.
-    pub oob: OobPlan,
+    pub oob: OobConfig,
     /// By which this node's ranks show that they belong to the job.
     pub token: Token,
 }
@@ -96,7 +96,7 @@ pub struct Application {
 /// What happens when several ranks run MPI and nobody serves it, so that each would take itself for
 /// rank 0 of 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Singleton {
+pub enum SingletonPolicy {
     /// The job ends when the program itself is linked with MPI; a library that was loaded later is
     /// warned of.
     #[default]
@@ -111,7 +111,7 @@ pub enum Singleton {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {
     /// The launcher's directory where the node has it, else the user's home there.
-    Launchers(#[serde(with = "crate::serde_path")] PathBuf),
+    SameAsLauncher(#[serde(with = "crate::serde_path")] PathBuf),
     /// Asked for by name: it must be there.
     Required(#[serde(with = "crate::serde_path")] PathBuf),
 }

@@ -41,15 +41,15 @@
 //! Output needs credit ([`Job::output_window`], [`ToAgent::Credit`]), and so does standard input
 //! ([`FromAgent::StdinCredit`]); nothing else does, and everything else goes first.
 
-pub use crate::frame::{FrameReader, MAX_FRAME, MAX_NOISE, WireError, encode};
+pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, MAX_NOISE, encode};
 
-use crate::client::events::News;
+use crate::client::events::JobEvent;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
-use crate::job::library::LibraryPlace;
+use crate::job::library::NodeLibrary;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
-use crate::protocol::mesh::{Cost, Outcome, ProverFile, Round, Watched};
-use crate::rendezvous::message::Missing;
+use crate::protocol::mesh::{PathEvent, PathOutcome, ProverFile, Round, RoundCost};
+use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -117,13 +117,13 @@ pub enum ToAgent {
     /// Nothing more will be proved: close the queue pairs but for those of these paths, and report
     /// what becomes of them.
     WatchPaths {
-        /// [`crate::protocol::mesh::Path::id`], of the last round.
+        /// [`crate::protocol::mesh::MeshPath::id`], of the last round.
         ids: Vec<u32>,
         /// How often each end lets the other know, in milliseconds.
         beat_ms: u32,
     },
     /// The other end of a path that is proved anew has come as far as this one: what it gives.
-    Met(Vec<Vec<u8>>),
+    PeerEndpoints(Vec<Vec<u8>>),
     /// To the root: the rank table, for every node.
     Table(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Part of what a neighbour in the tree has to say, where the two have no edge.
@@ -156,7 +156,7 @@ pub enum ToAgent {
     /// reads it; an empty part ends it.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Tell the ranks, who may wait for what will not come.
-    News(News),
+    JobEvent(JobEvent),
     /// Pass this signal on to every rank.
     Signal(i32),
     /// End every rank: TERM and KILL after the grace, or KILL at once.
@@ -193,7 +193,7 @@ pub enum FromAgent {
         /// What the node has.
         inventory: Box<Inventory>,
         /// Where its ranks will find the library that was named.
-        library: Option<LibraryPlace>,
+        library: Option<NodeLibrary>,
     },
     /// The library did not come to its place; ranks run without it.
     NoLibrary {
@@ -210,25 +210,25 @@ pub enum FromAgent {
         how: String,
     },
     /// The file that [`ToAgent::Prover`] names is not here.
-    WantsProver,
+    NeedsProver,
     /// How a round ended here.
-    Proved {
+    RoundDone {
         /// [`Round::number`].
         round: u32,
         /// Of every path of the node.
-        outcomes: Vec<Outcome>,
+        outcomes: Vec<PathOutcome>,
         /// What it took.
-        cost: Cost,
+        cost: RoundCost,
     },
     /// Of a path that is proved anew: this end has come so far, and gives this to the other.
-    Meets {
+    PathEndpoints {
         /// [`Round::number`].
         round: u32,
         /// Its endpoints, encoded; nothing once it has connected.
         given: Vec<Vec<u8>>,
     },
     /// What became of a watched path.
-    PathWatched(Watched),
+    PathEvent(PathEvent),
     /// From the root: every node has the rank table.
     TableEverywhere,
     /// Part of what is to be said to a neighbour in the tree with whom there is no edge.
@@ -246,7 +246,7 @@ pub enum FromAgent {
         /// How long, in milliseconds.
         waited_ms: u64,
         /// For whom.
-        missing: Missing,
+        missing: MissingRanks,
     },
     /// From the root: ranks wait for a key that nobody has put.
     WaitingForKey {
@@ -309,7 +309,7 @@ pub enum FromAgent {
     /// The ranks are stopped and no beats are expected.
     Suspended,
     /// The node stood still while its ranks were ending: their grace begins anew.
-    GraceAnew,
+    GraceRestarted,
     /// A rank ended.
     Exited {
         /// The rank.
@@ -323,15 +323,15 @@ pub enum FromAgent {
         /// Microseconds from the agent's hello to the end of the rank, by the agent's clock.
         at_us: u64,
     },
-    /// A rank runs MPI that nobody serves: see [`crate::job::Singleton`].
-    Unserved {
+    /// A rank runs MPI that nobody serves: see [`crate::job::SingletonPolicy`].
+    UnservedMpi {
         /// The process, a rank or started by one.
         pid: u32,
         /// What it runs.
-        what: Unserved,
+        what: UnservedMpi,
     },
     /// Every rank of this node has ended and its output is sent; the agent leaves.
-    Done(Receipt),
+    Done(CleanupReceipt),
     /// The agent is alive.
     Beat,
     /// The agent cannot go on.
@@ -342,7 +342,7 @@ pub enum FromAgent {
         cause: String,
     },
     /// Nothing came from the launcher for a while: the ranks are told to end.
-    Unheard {
+    LauncherSilent {
         /// How long, in seconds.
         for_s: u32,
     },
@@ -350,7 +350,7 @@ pub enum FromAgent {
 
 /// An MPI library that found nobody to wire it up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unserved {
+pub struct UnservedMpi {
     /// The library's file name, `libmpi.so.40`.
     pub library: String,
     /// What it needs to be served: `PMI` or `PMIx`.
@@ -361,7 +361,7 @@ pub struct Unserved {
 
 /// What an agent verified when the job had ended on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Receipt {
+pub struct CleanupReceipt {
     /// Processes that outlived their rank and were ended (helpers, daemons).
     pub leftovers_ended: u32,
     /// Processes that could not be ended, `pid name state`.
@@ -389,7 +389,7 @@ pub struct HelloScanner {
 
 impl HelloScanner {
     /// Adds what was read; once the hello is found, returns the bytes behind it.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         let from = self.seen.len().saturating_sub(HELLO_MAGIC.len() - 1);
         self.seen.extend_from_slice(bytes);
         let found = self.seen[from..].windows(HELLO_MAGIC.len()).position(|w| w == HELLO_MAGIC);
@@ -398,7 +398,7 @@ impl HelloScanner {
             self.seen.truncate(from + at);
             return Ok(Some(rest));
         }
-        if self.seen.len() > MAX_NOISE { Err(WireError::NoHello) } else { Ok(None) }
+        if self.seen.len() > MAX_NOISE { Err(FrameError::NoHello) } else { Ok(None) }
     }
 
     /// What came before the hello, or instead of it.
@@ -437,7 +437,7 @@ mod tests {
     fn a_hostile_length_is_refused_before_memory_is_taken() {
         let mut reader = FrameReader::default();
         reader.push(&u32::MAX.to_le_bytes());
-        assert!(matches!(reader.next_frame::<FromAgent>(), Err(WireError::TooLong(_))));
+        assert!(matches!(reader.next_frame::<FromAgent>(), Err(FrameError::TooLong(_))));
     }
 
     #[test]
@@ -446,7 +446,7 @@ mod tests {
         reader.push(&[1, 0, 0, 0, 250]);
         assert!(matches!(
             reader.next_frame::<FromAgent>(),
-            Err(WireError::Unreadable { length: 1, .. })
+            Err(FrameError::Unreadable { length: 1, .. })
         ));
     }
 

@@ -35,20 +35,20 @@ pub struct Round {
     /// From 0: each round of a job has its own.
     pub number: u32,
     /// The node's ports that paths begin at.
-    pub ends: Vec<LocalEnd>,
+    pub ends: Vec<LocalPort>,
     /// The node's paths.
-    pub paths: Vec<Path>,
+    pub paths: Vec<MeshPath>,
     /// How queue pairs behave.
-    pub settings: Settings,
+    pub settings: QpSettings,
     /// How long it may take.
-    pub limits: Limits,
+    pub limits: RoundTimeouts,
     /// Only the two ends of one path take part, and meet through the launcher: the job runs already.
     pub through_launcher: bool,
 }
 
 /// A port of this node, and an address of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalEnd {
+pub struct LocalPort {
     /// `mlx5_0`.
     pub device: String,
     /// From 1.
@@ -62,7 +62,7 @@ pub struct LocalEnd {
 
 /// A path as one of its ends sees it. Both directions are proved over one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
+pub struct MeshPath {
     /// The same at both ends.
     pub id: u32,
     /// Which of [`Round::ends`].
@@ -77,7 +77,7 @@ pub struct Path {
 
 /// How queue pairs behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct QpSettings {
     /// Of IP with RoCE, the TOS byte; of the global header with InfiniBand.
     pub traffic_class: u8,
     /// InfiniBand's virtual lane, 0 to 15.
@@ -89,15 +89,15 @@ pub struct Settings {
 }
 
 /// An answer within 0.27 s, at the second try: a path that is dead is known to be within a second.
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { traffic_class: 0, service_level: 0, timeout: 16, retries: 1 }
+impl Default for QpSettings {
+    fn default() -> QpSettings {
+        QpSettings { traffic_class: 0, service_level: 0, timeout: 16, retries: 1 }
     }
 }
 
 /// How long the steps of a round may take, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct RoundTimeouts {
     /// Until every queue pair can send.
     pub connect_ms: u32,
     /// Until the token is back.
@@ -106,15 +106,15 @@ pub struct Limits {
     pub block_ms: u32,
 }
 
-impl Limits {
+impl RoundTimeouts {
     /// What is left of a budget for all rounds: of the whole, three tenths to connect and two tenths
     /// each for token and block, so that as much again is there for a second round; in the same
     /// proportions what is left, when that is less.
-    pub fn within(budget: Duration, left: Duration) -> Limits {
+    pub fn within(budget: Duration, left: Duration) -> RoundTimeouts {
         let all = (budget * 7 / 10).min(left);
         let share =
             |sevenths: u32| u32::try_from((all * sevenths / 7).as_millis()).unwrap_or(u32::MAX / 8);
-        Limits { connect_ms: share(3), token_ms: share(2), block_ms: share(2) }
+        RoundTimeouts { connect_ms: share(3), token_ms: share(2), block_ms: share(2) }
     }
 
     /// All steps together.
@@ -127,16 +127,16 @@ impl Limits {
 
 /// How a path came out at one end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// [`Path::id`].
+pub struct PathOutcome {
+    /// [`MeshPath::id`].
     pub id: u32,
     /// It carries, or not.
-    pub result: Result<Proved, Fault>,
+    pub result: Result<PathProof, PathFault>,
 }
 
 /// A path that carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proved {
+pub struct PathProof {
     /// The largest packet, in bytes; unknown where the connection manager decides it.
     pub mtu: Option<u32>,
     /// From the token's departure to its return, in nanoseconds.
@@ -145,9 +145,9 @@ pub struct Proved {
 
 /// A path that does not carry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Fault {
+pub struct PathFault {
     /// How far it came.
-    pub step: Step,
+    pub step: ProofStep,
     /// `ibv_modify_qp to RTR: no route …`, `transport retry counter exceeded (status 12)`.
     pub cause: String,
     /// What the end that says so can tell to do about it.
@@ -159,7 +159,7 @@ pub struct Fault {
 /// What is done to prove a path, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum ProofStep {
     /// A queue pair that can receive.
     Prepare,
     /// Every node tells of its queue pairs.
@@ -172,21 +172,21 @@ pub enum Step {
     Block,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ProofStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Step::Prepare => "prepare",
-            Step::Exchange => "exchange",
-            Step::Connect => "connect",
-            Step::Token => "token",
-            Step::Block => "block",
+            ProofStep::Prepare => "prepare",
+            ProofStep::Exchange => "exchange",
+            ProofStep::Connect => "connect",
+            ProofStep::Token => "token",
+            ProofStep::Block => "block",
         })
     }
 }
 
 /// What a round cost one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct RoundCost {
     /// Queue pairs that were made.
     pub queue_pairs: u32,
     /// Making and connecting them, in microseconds.
@@ -197,17 +197,17 @@ pub struct Cost {
 
 /// What becomes of a path that is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Watched {
+pub enum PathEvent {
     /// It carries no more, and how that was noticed.
     Down {
-        /// [`Path::id`].
+        /// [`MeshPath::id`].
         id: u32,
         /// `no answer (status 12)`, `rxe0 port 1: link down`, `no beat for 5 s`.
         how: String,
     },
     /// The port that it begins at is up again: it can be proved anew.
     PortUp {
-        /// [`Path::id`].
+        /// [`MeshPath::id`].
         id: u32,
     },
 }
@@ -217,13 +217,13 @@ pub enum Watched {
 pub enum ToProver {
     /// Make queue pairs for these paths.
     Prove(Round),
-    /// What the other ends have said: one [`Endpoints`] each, encoded.
+    /// What the other ends have said: one [`NodeEndpoints`] each, encoded.
     Connect(Vec<Vec<u8>>),
     /// Every node has connected.
     Go,
     /// Close all queue pairs but those of these paths, and watch them; that of each beats so often.
     Watch {
-        /// [`Path::id`], of the last round.
+        /// [`MeshPath::id`], of the last round.
         ids: Vec<u32>,
         /// In milliseconds.
         beat_ms: u32,
@@ -238,19 +238,19 @@ pub enum FromProver {
     /// Queue pairs can send, those that failed excepted.
     Connected,
     /// The end of a round.
-    Proved {
+    RoundDone {
         /// Of every path.
-        outcomes: Vec<Outcome>,
+        outcomes: Vec<PathOutcome>,
         /// What it took.
-        cost: Cost,
+        cost: RoundCost,
     },
     /// Something became of a watched path.
-    Watching(Watched),
+    PathEvent(PathEvent),
 }
 
 /// What one node tells the others of its queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoints {
+pub struct NodeEndpoints {
     /// Who.
     pub node: NodeId,
     /// Of each of its ends that could be opened.
@@ -259,14 +259,14 @@ pub struct Endpoints {
     pub paths: Vec<PathAdvert>,
 }
 
-impl Endpoints {
+impl NodeEndpoints {
     /// As they travel.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_extend(self, Vec::new())
     }
 
     /// As they came; fails for what is none.
-    pub fn decode(bytes: &[u8]) -> Result<Endpoints, postcard::Error> {
+    pub fn decode(bytes: &[u8]) -> Result<NodeEndpoints, postcard::Error> {
         postcard::from_bytes(bytes)
     }
 }
@@ -295,9 +295,9 @@ pub struct EndAdvert {
 /// What the peer must know of a path's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathAdvert {
-    /// [`Path::id`].
+    /// [`MeshPath::id`].
     pub id: u32,
-    /// Which of [`Endpoints::ends`].
+    /// Which of [`NodeEndpoints::ends`].
     pub end: u32,
     /// Queue pair number, 24 bits; 0 if the connection manager makes the queue pair.
     pub qpn: u32,
@@ -324,12 +324,12 @@ mod tests {
     #[test]
     fn steps_stay_within_the_whole() {
         let five = Duration::from_secs(5);
-        let limits = Limits::within(five, five);
+        let limits = RoundTimeouts::within(five, five);
         assert_eq!((limits.connect_ms, limits.token_ms, limits.block_ms), (1500, 1000, 1000));
         for left in [0, 1, 700, 3_500, 5_000].map(Duration::from_millis) {
-            assert!(Limits::within(five, left).total() <= left, "{left:?}");
+            assert!(RoundTimeouts::within(five, left).total() <= left, "{left:?}");
         }
         let long = Duration::from_secs(u64::from(u32::MAX));
-        assert!(Limits::within(long, long).total() <= long);
+        assert!(RoundTimeouts::within(long, long).total() <= long);
     }
 }

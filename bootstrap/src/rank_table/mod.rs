@@ -6,7 +6,7 @@
 
 mod pair;
 
-pub use pair::{Connect, Pair};
+pub use pair::{Pair, PairTransport};
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::pci::Distance;
@@ -19,14 +19,14 @@ pub const TABLE_VERSION: u32 = 4;
 
 /// A table without a hole and without a duplicate: there is no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Rows", into = "Rows")]
+#[serde(try_from = "UncheckedTable", into = "UncheckedTable")]
 pub struct RankTable {
-    rows: Rows,
+    rows: UncheckedTable,
 }
 
 /// The table's rows, not yet checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rows {
+pub struct UncheckedTable {
     /// [`TABLE_VERSION`].
     pub version: u32,
     /// The job's id, 32 hexadecimal digits.
@@ -37,12 +37,12 @@ pub struct Rows {
     pub nodes: Vec<NodeRow>,
     /// By rank.
     pub ranks: Vec<RankRow>,
-    /// By what pairs reach each other, but for [`Rows::exceptions`].
+    /// By what pairs reach each other, but for [`UncheckedTable::exceptions`].
     pub rule: PairRule,
     /// How packets of RDMA are marked.
-    pub marks: Marks,
+    pub marks: PacketMarks,
     /// Pairs of NICs for which the rule does not hold, that of the lower node first, in order.
-    pub exceptions: Vec<Exception>,
+    pub exceptions: Vec<PairException>,
 }
 
 /// A node of the job.
@@ -154,7 +154,7 @@ pub enum PairRule {
 
 /// What networks tell packets of RDMA apart by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marks {
+pub struct PacketMarks {
     /// Of IP with RoCE, the TOS byte; of the global header with InfiniBand.
     pub traffic_class: u8,
     /// InfiniBand's, 0 to 15.
@@ -163,30 +163,30 @@ pub struct Marks {
 
 /// By what pairs of ranks reach each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct Connectivity {
     /// As a rule.
     pub rule: PairRule,
     /// Where they do it by RDMA.
-    pub marks: Marks,
+    pub marks: PacketMarks,
     /// In order.
-    pub exceptions: Vec<Exception>,
+    pub exceptions: Vec<PairException>,
 }
 
 /// As if there were no RDMA.
-impl Default for Rules {
-    fn default() -> Rules {
-        let (marks, exceptions) = (Marks::default(), Vec::new());
-        Rules { rule: PairRule::SharedMemoryThenTcp, marks, exceptions }
+impl Default for Connectivity {
+    fn default() -> Connectivity {
+        let (marks, exceptions) = (PacketMarks::default(), Vec::new());
+        Connectivity { rule: PairRule::SharedMemoryThenTcp, marks, exceptions }
     }
 }
 
 /// Two NICs that are at odds with the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exception {
+pub struct PairException {
     /// On the lower node.
-    pub a: End,
+    pub a: NicId,
     /// On the higher.
-    pub b: End,
+    pub b: NicId,
     /// Whether they reach each other.
     pub reach: bool,
     /// The largest packet between them, in bytes, where what lies between carries less than they do.
@@ -195,7 +195,7 @@ pub struct Exception {
 
 /// A NIC of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct End {
+pub struct NicId {
     /// Whose.
     pub node: NodeId,
     /// Its index among its node's.
@@ -229,7 +229,7 @@ pub enum TableError {
     WorldSize {
         /// Rows.
         found: usize,
-        /// [`Rows::world_size`].
+        /// [`UncheckedTable::world_size`].
         expected: u32,
     },
     /// A rank on a node that is not there, or with a NIC that its node has not.
@@ -253,22 +253,22 @@ pub enum TableError {
     Exception(NodeId, NodeId),
 }
 
-impl TryFrom<Rows> for RankTable {
+impl TryFrom<UncheckedTable> for RankTable {
     type Error = TableError;
 
-    fn try_from(rows: Rows) -> Result<RankTable, TableError> {
+    fn try_from(rows: UncheckedTable) -> Result<RankTable, TableError> {
         rows.check()?;
         Ok(RankTable { rows })
     }
 }
 
-impl From<RankTable> for Rows {
-    fn from(table: RankTable) -> Rows {
+impl From<RankTable> for UncheckedTable {
+    fn from(table: RankTable) -> UncheckedTable {
         table.rows
     }
 }
 
-impl Rows {
+impl UncheckedTable {
     fn check(&self) -> Result<(), TableError> {
         if self.version != TABLE_VERSION {
             return Err(TableError::Version(self.version));
@@ -311,7 +311,7 @@ impl Rows {
     fn check_exceptions(&self) -> Result<(), TableError> {
         let mut before = None;
         for exception in &self.exceptions {
-            let Exception { a, b, reach, mtu } = *exception;
+            let PairException { a, b, reach, mtu } = *exception;
             let excepts = match (self.nic(a), self.nic(b)) {
                 (Some(one), Some(other)) => {
                     let of_mtu = reach && mtu.is_some();
@@ -327,7 +327,7 @@ impl Rows {
         Ok(())
     }
 
-    fn nic(&self, end: End) -> Option<&Nic> {
+    fn nic(&self, end: NicId) -> Option<&Nic> {
         self.nodes.get(end.node.index())?.nics.get(end.nic as usize)
     }
 }
@@ -377,10 +377,11 @@ impl RankTable {
         world_size: u32,
         nodes: Vec<NodeRow>,
         ranks: Vec<RankRow>,
-        Rules { rule, marks, exceptions }: Rules,
+        Connectivity { rule, marks, exceptions }: Connectivity,
     ) -> Result<RankTable, TableError> {
         let (version, job) = (TABLE_VERSION, job.to_string());
-        Rows { version, job, world_size, nodes, ranks, rule, marks, exceptions }.try_into()
+        UncheckedTable { version, job, world_size, nodes, ranks, rule, marks, exceptions }
+            .try_into()
     }
 
     /// How many ranks there are.
@@ -399,7 +400,7 @@ impl RankTable {
     }
 
     /// How packets of RDMA are marked.
-    pub fn marks(&self) -> Marks {
+    pub fn marks(&self) -> PacketMarks {
         self.rows.marks
     }
 }

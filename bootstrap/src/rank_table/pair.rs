@@ -1,6 +1,6 @@
 //! How two ranks reach each other: a function of the table, by which both ends conclude the same.
 
-use super::{End, Exception, Nic, PairRule, RankNic, RankRow, RankTable};
+use super::{Nic, NicId, PairException, PairRule, RankNic, RankRow, RankTable};
 use crate::id::Rank;
 use crate::inventory::pci::Distance;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 /// By what two ranks reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Connect {
+pub enum PairTransport {
     /// Memory that both have mapped.
     SharedMemory,
     /// TCP between the addresses of their nodes.
@@ -32,13 +32,13 @@ pub struct Pair {
     /// `b`'s NIC.
     pub nic_b: Option<u32>,
     /// By what.
-    pub connect: Connect,
+    pub connect: PairTransport,
     /// The smaller of the two NICs' MTUs, in bytes.
     pub mtu: Option<u32>,
 }
 
 /// What speaks against two NICs; the least is taken.
-type Cost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
+type PairCost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
 
 impl Nic {
     /// Whether the rule lets them reach each other: they speak the same and have a network in
@@ -56,28 +56,28 @@ impl RankTable {
         let (row_a, row_b) = (self.ranks().get(a.index())?, self.ranks().get(b.index())?);
         let by = |connect| Pair { a, b, nic_a: None, nic_b: None, connect, mtu: None };
         if row_a.node == row_b.node {
-            return Some(by(Connect::SharedMemory));
+            return Some(by(PairTransport::SharedMemory));
         }
         // Both ends look from the lower rank.
         let (low, high) = if a < b { (row_a, row_b) } else { (row_b, row_a) };
         let Some((nic_low, nic_high)) = self.best(low, high) else {
-            return Some(by(Connect::Tcp));
+            return Some(by(PairTransport::Tcp));
         };
         let (one, other) = (self.nic(low, nic_low)?, self.nic(high, nic_high)?);
         let (nic_a, nic_b) = if a < b { (nic_low, nic_high) } else { (nic_high, nic_low) };
         let connect = match one.by_manager || other.by_manager {
-            true => Connect::RdmaCm,
-            false => Connect::Rdma,
+            true => PairTransport::RdmaCm,
+            false => PairTransport::Rdma,
         };
         let (low, high) =
-            (End { node: low.node, nic: nic_low }, End { node: high.node, nic: nic_high });
+            (NicId { node: low.node, nic: nic_low }, NicId { node: high.node, nic: nic_high });
         let between = self.exception(low, high).and_then(|exception| exception.mtu);
         let mtu = one.mtu.into_iter().chain(other.mtu).chain(between).min();
         Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })
     }
 
     /// Whether two NICs of different nodes reach each other.
-    pub fn reach(&self, one: End, other: End) -> bool {
+    pub fn reach(&self, one: NicId, other: NicId) -> bool {
         let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
         match self.exception(low, high) {
             Some(exception) => exception.reach,
@@ -88,7 +88,7 @@ impl RankTable {
         }
     }
 
-    fn exception(&self, low: End, high: End) -> Option<&Exception> {
+    fn exception(&self, low: NicId, high: NicId) -> Option<&PairException> {
         let exceptions = &self.rows.exceptions;
         let at = exceptions.binary_search_by_key(&(low, high), |e| (e.a, e.b)).ok()?;
         exceptions.get(at)
@@ -101,11 +101,11 @@ impl RankTable {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;
         }
-        let mut best: Option<(Cost, (u32, u32))> = None;
+        let mut best: Option<(PairCost, (u32, u32))> = None;
         for (at_low, own) in low.nics.iter().enumerate() {
             for (at_high, theirs) in high.nics.iter().enumerate() {
                 let ends = [(low.node, own.nic), (high.node, theirs.nic)];
-                let [one, other] = ends.map(|(node, nic)| End { node, nic });
+                let [one, other] = ends.map(|(node, nic)| NicId { node, nic });
                 if !self.reach(one, other) {
                     continue;
                 }
@@ -122,7 +122,7 @@ impl RankTable {
         &self,
         (low, own, at_low): (&RankRow, &RankNic, usize),
         (high, theirs, at_high): (&RankRow, &RankNic, usize),
-    ) -> Option<Cost> {
+    ) -> Option<PairCost> {
         let (one, other) = (self.nic(low, own.nic)?, self.nic(high, theirs.nic)?);
         let rate = one.rate_mbps.unwrap_or(0).min(other.rate_mbps.unwrap_or(0));
         Some((
@@ -137,6 +137,6 @@ impl RankTable {
     }
 
     fn nic(&self, rank: &RankRow, nic: u32) -> Option<&Nic> {
-        self.rows.nic(End { node: rank.node, nic })
+        self.rows.nic(NicId { node: rank.node, nic })
     }
 }

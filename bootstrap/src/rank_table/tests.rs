@@ -49,8 +49,8 @@ fn near(nic: u32) -> RankNic {
     RankNic { nic, distance: Distance::Switch }
 }
 
-fn end(node: u32, nic: u32) -> End {
-    End { node: NodeId(node), nic }
+fn end(node: u32, nic: u32) -> NicId {
+    NicId { node: NodeId(node), nic }
 }
 
 fn rank(rank: u32, node: u32, local_rank: u32, nics: Vec<u32>) -> RankRow {
@@ -67,21 +67,21 @@ fn rank(rank: u32, node: u32, local_rank: u32, nics: Vec<u32>) -> RankRow {
 }
 
 /// Node 1 has its ranks in another order than the others.
-fn rows() -> Rows {
+fn rows() -> UncheckedTable {
     let places = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 2, 0), (4, 1, 0)];
-    Rows {
+    UncheckedTable {
         version: TABLE_VERSION,
         job: JobId(1).to_string(),
         world_size: 5,
         nodes: (0..3).map(|n| node(n, &["mlx5_0", "mlx5_1"])).collect(),
         ranks: places.into_iter().map(|(r, n, local)| rank(r, n, local, vec![1, 0])).collect(),
         rule: PairRule::SharedMemoryThenRdmaThenTcp,
-        marks: Marks::default(),
-        exceptions: vec![Exception { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }],
+        marks: PacketMarks::default(),
+        exceptions: vec![PairException { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }],
     }
 }
 
-fn error(change: impl Fn(&mut Rows)) -> TableError {
+fn error(change: impl Fn(&mut UncheckedTable)) -> TableError {
     let mut rows = rows();
     change(&mut rows);
     RankTable::try_from(rows).unwrap_err()
@@ -91,14 +91,14 @@ fn error(change: impl Fn(&mut Rows)) -> TableError {
 fn both_ends_of_a_pair_conclude_the_same() {
     let table = RankTable::try_from(rows()).unwrap();
     let connect = |a, b| table.pair(Rank(a), Rank(b)).unwrap().connect;
-    assert_eq!(connect(2, 4), Connect::SharedMemory);
-    assert_eq!(connect(0, 2), Connect::Rdma);
+    assert_eq!(connect(2, 4), PairTransport::SharedMemory);
+    assert_eq!(connect(0, 2), PairTransport::Rdma);
     assert_eq!(table.pair(Rank(0), Rank(5)), None);
     assert_eq!(table.pair(Rank(5), Rank(0)), None);
 }
 
 /// The NICs of ranks 0 and 3, which sit on nodes 0 and 2, and how they connect.
-fn chosen(change: impl Fn(&mut Rows)) -> (Option<u32>, Option<u32>, Connect) {
+fn chosen(change: impl Fn(&mut UncheckedTable)) -> (Option<u32>, Option<u32>, PairTransport) {
     let mut rows = rows();
     rows.exceptions.clear();
     change(&mut rows);
@@ -109,40 +109,41 @@ fn chosen(change: impl Fn(&mut Rows)) -> (Option<u32>, Option<u32>, Connect) {
 
 #[test]
 fn the_nearest_nics_with_a_common_network_are_taken() {
-    let both = |nic| (Some(nic), Some(nic), Connect::Rdma);
+    let both = |nic| (Some(nic), Some(nic), PairTransport::Rdma);
     assert_eq!(chosen(|_| {}), both(1), "both are equally near, and 1 comes first");
     assert_eq!(chosen(|rows| rows.ranks[0].nics[1].distance = Distance::Same), both(0));
-    let far = |rows: &mut Rows| rows.ranks[3].nics[0].distance = Distance::System;
+    let far = |rows: &mut UncheckedTable| rows.ranks[3].nics[0].distance = Distance::System;
     assert_eq!(chosen(far), both(0), "one far end is too much");
     assert_eq!(chosen(|rows| rows.nodes[2].nics[1].rate_mbps = Some(40_000)), both(0));
     assert_eq!(chosen(|rows| rows.nodes[0].nics[1].networks.clear()), both(0));
     assert_eq!(chosen(|rows| rows.nodes[0].nics[1].transport = Transport::Infiniband), both(0));
     assert_eq!(chosen(|rows| rows.nodes[2].nics[1].software = true), both(0));
-    let unreachable = |rows: &mut Rows| {
-        rows.exceptions = vec![Exception { a: end(0, 1), b: end(2, 1), reach: false, mtu: None }];
+    let unreachable = |rows: &mut UncheckedTable| {
+        rows.exceptions =
+            vec![PairException { a: end(0, 1), b: end(2, 1), reach: false, mtu: None }];
     };
     assert_eq!(chosen(unreachable), both(0));
 }
 
 #[test]
 fn of_one_network_equal_rails_are_taken() {
-    let flat = |rows: &mut Rows| {
+    let flat = |rows: &mut UncheckedTable| {
         rows.ranks[3].nics.reverse();
         rows.nodes.iter_mut().flat_map(|node| &mut node.nics).for_each(|nic| {
             nic.networks = vec!["10.0.0.0/8".into()];
         });
     };
-    assert_eq!(chosen(flat), (Some(1), Some(1), Connect::Rdma));
-    let crossed = |rows: &mut Rows| {
+    assert_eq!(chosen(flat), (Some(1), Some(1), PairTransport::Rdma));
+    let crossed = |rows: &mut UncheckedTable| {
         flat(rows);
         rows.nodes[2].nics.iter_mut().for_each(|nic| nic.rail = 1 - nic.rail);
     };
-    assert_eq!(chosen(crossed), (Some(1), Some(0), Connect::Rdma));
+    assert_eq!(chosen(crossed), (Some(1), Some(0), PairTransport::Rdma));
 }
 
 #[test]
 fn where_no_nics_meet_tcp_is_used() {
-    let tcp = (None, None, Connect::Tcp);
+    let tcp = (None, None, PairTransport::Tcp);
     assert_eq!(chosen(|rows| rows.rule = PairRule::SharedMemoryThenTcp), tcp);
     assert_eq!(chosen(|rows| rows.ranks[0].nics.clear()), tcp);
     let iwarp = |nics: &mut [Nic]| {
@@ -152,7 +153,7 @@ fn where_no_nics_meet_tcp_is_used() {
     };
     assert_eq!(chosen(|rows| iwarp(&mut rows.nodes[0].nics)), tcp);
     let (.., connect) = chosen(|rows| rows.nodes.iter_mut().for_each(|n| iwarp(&mut n.nics)));
-    assert_eq!(connect, Connect::RdmaCm);
+    assert_eq!(connect, PairTransport::RdmaCm);
 }
 
 #[test]
@@ -177,10 +178,10 @@ fn there_is_no_table_with_a_hole_or_a_duplicate() {
     assert_eq!(error(|rows| rows.ranks[0].node = NodeId(7)), TableError::Dangling(Rank(0)));
     for (rank, local) in [(1, 0), (1, 2), (4, 1), (4, 2), (3, 1)] {
         let node = rows().ranks[rank].node;
-        let place = |rows: &mut Rows| rows.ranks[rank].local_rank = LocalRank(local);
+        let place = |rows: &mut UncheckedTable| rows.ranks[rank].local_rank = LocalRank(local);
         assert_eq!(error(place), TableError::LocalRanks(node), "rank {rank} at {local}");
     }
-    let nobody = |rows: &mut Rows| {
+    let nobody = |rows: &mut UncheckedTable| {
         rows.world_size = 0;
         rows.ranks.clear();
     };
@@ -193,12 +194,12 @@ fn rows_at_odds_with_one_another_are_no_table() {
     for job in ["", "1", "0000000000000000000000000000000G", &"A".repeat(32), &"é".repeat(16)] {
         assert_eq!(error(|rows| rows.job = job.into()), TableError::Job, "{job}");
     }
-    let elsewhere = |rows: &mut Rows| rows.ranks[2].address = rows.nodes[0].address;
+    let elsewhere = |rows: &mut UncheckedTable| rows.ranks[2].address = rows.nodes[0].address;
     assert_eq!(error(elsewhere), TableError::Address(Rank(2)));
     assert_eq!(error(|rows| rows.ranks[0].nics = vec![near(2)]), TableError::Dangling(Rank(0)));
-    let double = |rows: &mut Rows| rows.ranks[0].nics = vec![near(1), near(1)];
+    let double = |rows: &mut UncheckedTable| rows.ranks[0].nics = vec![near(1), near(1)];
     assert_eq!(error(double), TableError::RankNics(Rank(0)));
-    let twice = |rows: &mut Rows| rows.nodes[2].nics[1].device = "mlx5_0".into();
+    let twice = |rows: &mut UncheckedTable| rows.nodes[2].nics[1].device = "mlx5_0".into();
     assert_eq!(error(twice), TableError::NodeNics(NodeId(2)));
     for other in [
         Nic { port: 2, ..nic(2, "mlx5_0") },
@@ -213,7 +214,7 @@ fn rows_at_odds_with_one_another_are_no_table() {
 
 #[test]
 fn an_exception_is_one() {
-    let refused = |change: fn(&mut Exception)| {
+    let refused = |change: fn(&mut PairException)| {
         let found = error(|rows| change(&mut rows.exceptions[0]));
         assert!(matches!(found, TableError::Exception(..)), "{found:?}");
     };
@@ -223,17 +224,18 @@ fn an_exception_is_one() {
     refused(|exception| exception.b = end(2, 2));
     refused(|exception| exception.reach = false);
     refused(|exception| exception.b = end(2, 0));
-    let other = |rows: &mut Rows| rows.nodes[1].nics[0].transport = Transport::Iwarp;
+    let other = |rows: &mut UncheckedTable| rows.nodes[1].nics[0].transport = Transport::Iwarp;
     assert_eq!(error(other), TableError::Exception(NodeId(1), NodeId(2)));
-    let double = |rows: &mut Rows| rows.exceptions.push(rows.exceptions[0]);
+    let double = |rows: &mut UncheckedTable| rows.exceptions.push(rows.exceptions[0]);
     assert_eq!(error(double), TableError::Exception(NodeId(1), NodeId(2)));
-    let unordered =
-        |rows: &mut Rows| rows.exceptions.push(Exception { a: end(0, 0), ..rows.exceptions[0] });
+    let unordered = |rows: &mut UncheckedTable| {
+        rows.exceptions.push(PairException { a: end(0, 0), ..rows.exceptions[0] })
+    };
     assert_eq!(error(unordered), TableError::Exception(NodeId(0), NodeId(2)));
 }
 
 /// Any table of a few nodes and ranks.
-fn any_rows() -> impl Strategy<Value = Rows> {
+fn any_rows() -> impl Strategy<Value = UncheckedTable> {
     let nodes = prop::collection::vec((1..4_u32, 0..4_usize), 1..5);
     nodes.prop_flat_map(|nodes| {
         let mut places = Vec::new();
@@ -259,19 +261,21 @@ fn any_rows() -> impl Strategy<Value = Rows> {
 fn some_rows(
     nodes: &[(u32, usize)],
     places: &[(u32, u32)],
-    pairs: &[(End, End)],
+    pairs: &[(NicId, NicId)],
     own: &[(prop::sample::Index, bool)],
     rdma: bool,
-) -> Rows {
+) -> UncheckedTable {
     const DEVICES: [&str; 3] = ["mlx5_0", "mlx5_1", "rxe0"];
     let rows: Vec<NodeRow> =
         (0..).zip(nodes).map(|(n, &(_, nics))| node(n, &DEVICES[..nics])).collect();
-    let meets = |a: End, b: End| {
-        let nic = |end: End| &rows[end.node.index()].nics[end.nic as usize];
+    let meets = |a: NicId, b: NicId| {
+        let nic = |end: NicId| &rows[end.node.index()].nics[end.nic as usize];
         nic(a).meets(nic(b))
     };
-    let exceptions =
-        pairs.iter().map(|&(a, b)| Exception { a, b, reach: !meets(a, b), mtu: None }).collect();
+    let exceptions = pairs
+        .iter()
+        .map(|&(a, b)| PairException { a, b, reach: !meets(a, b), mtu: None })
+        .collect();
     let ranks = (0..).zip(places.iter().zip(own)).map(|(r, (&(n, local), (best, far)))| {
         let nics = nodes[n as usize].1;
         let best = (nics > 0).then(|| best.index(nics) as u32);
@@ -282,7 +286,7 @@ fn some_rows(
         }
         row
     });
-    Rows {
+    UncheckedTable {
         version: TABLE_VERSION,
         job: JobId(u128::MAX - 7).to_string(),
         world_size: places.len() as u32,
@@ -292,7 +296,7 @@ fn some_rows(
             true => PairRule::SharedMemoryThenRdmaThenTcp,
             false => PairRule::SharedMemoryThenTcp,
         },
-        marks: Marks::default(),
+        marks: PacketMarks::default(),
         exceptions,
     }
 }
@@ -308,9 +312,9 @@ proptest! {
             prop_assert_eq!(there, Pair { a: b, b: a, nic_a: nic_b, nic_b: nic_a, connect, mtu });
             let (row_a, row_b) = (&rows.ranks[a.index()], &rows.ranks[b.index()]);
             let reach = |a: u32, b: u32| {
-                let ends = [End { node: row_a.node, nic: a }, End { node: row_b.node, nic: b }];
+                let ends = [NicId { node: row_a.node, nic: a }, NicId { node: row_b.node, nic: b }];
                 let excepted = rows.exceptions.iter().find(|e| ends.contains(&e.a) && ends.contains(&e.b));
-                let nic = |end: End| &rows.nodes[end.node.index()].nics[end.nic as usize];
+                let nic = |end: NicId| &rows.nodes[end.node.index()].nics[end.nic as usize];
                 excepted.map_or(nic(ends[0]).meets(nic(ends[1])), |e| e.reach)
             };
             let mut some = row_a.nics.iter().flat_map(|a| row_b.nics.iter().map(|b| (a.nic, b.nic)));
@@ -368,7 +372,7 @@ fn the_example_is_what_is_written() {
     rows.ranks[0] = RankRow { gpu: None, numa_node: None, cpus: None, ..rank(0, 0, 0, vec![]) };
     rows.ranks[1] = rank(1, 1, 0, vec![0, 1]);
     rows.ranks[2] = rank(2, 2, 0, vec![1]);
-    rows.exceptions = vec![Exception { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }];
+    rows.exceptions = vec![PairException { a: end(1, 0), b: end(2, 1), reach: true, mtu: None }];
     rows.nodes[1].nics[1] = Nic {
         gid_index: None,
         gid: None,
@@ -465,7 +469,7 @@ fn the_schema_is_no_looser_than_the_types() {
         for value in &odd {
             let mut changed = example.clone();
             *changed.pointer_mut(&place).unwrap() = value.clone();
-            let readable = serde_json::from_value::<Rows>(changed.clone()).is_ok();
+            let readable = serde_json::from_value::<UncheckedTable>(changed.clone()).is_ok();
             let valid = schema.is_valid(&changed);
             assert!(readable || !valid, "{place}: {value} is valid and cannot be read");
             both += u32::from(readable && valid);

@@ -123,15 +123,16 @@ mod tests {
     use super::*;
     use crate::id::Rank;
     use crate::rendezvous::link::{Frame, Head};
-    use crate::rendezvous::message::{Kind, Message, Operation};
+    use crate::rendezvous::message::{CollectiveId, CollectiveKind, Message};
     use crate::rendezvous::payload::Payload;
 
     fn frames() -> Vec<Frame> {
-        let operation = Operation { kind: Kind::Gather, name: "weights".into(), turn: 7 };
+        let operation =
+            CollectiveId { kind: CollectiveKind::Gather, name: "weights".into(), turn: 7 };
         let arrived = Head::Packet { number: 3, message: Message::Arrived(operation) };
         let payload = Payload::join([&vec![1; 1000].into(), &vec![2; 70_000].into()]);
         let ranks = [Rank(1), Rank(2), Rank(9)].into_iter().collect();
-        let here = Head::Packet { number: 4, message: Message::TableHere { ranks } };
+        let here = Head::Packet { number: 4, message: Message::TableReceived { ranks } };
         vec![Head::Beat.into(), Frame { head: arrived, payload }, here.into()]
     }
 

@@ -12,7 +12,7 @@
 //! through.
 
 use super::Time;
-use super::shape::Shape;
+use super::shape::TreeShape;
 use crate::id::NodeId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Where the rendezvous is, named for what it awaits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum CoordinatorPhase {
     /// Nodes are joining their parents.
     #[default]
     AwaitEdges,
@@ -36,7 +36,7 @@ pub enum Phase {
 
 /// What moves the rendezvous on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PhaseEvent {
+pub enum CoordinatorPhaseEvent {
     /// The last edge was reported.
     LastEdge,
     /// The root says that the table is everywhere.
@@ -46,7 +46,7 @@ pub enum PhaseEvent {
 }
 
 crate::transitions! {
-    Phase on PhaseEvent {
+    CoordinatorPhase on CoordinatorPhaseEvent {
         AwaitEdges + LastEdge => AwaitTable,
         AwaitTable + Table    => Running,
         AwaitEdges + Deadline => Failed,
@@ -56,7 +56,7 @@ crate::transitions! {
 
 /// What happens to the rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum CoordinatorInput {
     /// A node has an edge to its parent.
     Joined {
         /// The node.
@@ -87,7 +87,7 @@ pub enum Input {
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum CoordinatorOutput {
     /// Every rank may start.
     Ready,
     /// The edge between these, parent and child, goes through the launcher from now on. Said once.
@@ -110,48 +110,48 @@ pub enum Output {
 
 /// A node said what it must not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum CoordinatorViolation {
     /// The job has no such node, or it is the root, which joins nobody.
     #[error("node {0} has no parent to join")]
     NoSuchEdge(NodeId),
     /// A second time what comes once.
     #[error("node {0} reported for the second time")]
-    Twice(NodeId),
+    Duplicate(NodeId),
     /// Only the root can know.
     #[error("node {0} speaks for the root")]
     NotTheRoot(NodeId),
     /// These two have no edge.
     #[error("nodes {0} and {1} share no edge")]
-    Strangers(NodeId, NodeId),
+    NotNeighbours(NodeId, NodeId),
     /// Not in this state.
     #[error("node {node} reported in state {phase:?}")]
     OutOfPhase {
         /// Who.
         node: NodeId,
         /// The state.
-        phase: Phase,
+        phase: CoordinatorPhase,
     },
 }
 
 /// The machine.
 #[derive(Debug)]
-pub struct Server {
-    shape: Shape,
-    phase: Phase,
+pub struct Coordinator {
+    shape: TreeShape,
+    phase: CoordinatorPhase,
     absent: BTreeSet<NodeId>,
     /// By child: the edges that go through the launcher.
     relayed: BTreeSet<NodeId>,
     deadline: Time,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<CoordinatorOutput>,
 }
 
-impl Server {
+impl Coordinator {
     /// Begins to wait for `shape`'s nodes to join.
-    pub fn new(shape: Shape, now: Time) -> Server {
+    pub fn new(shape: TreeShape, now: Time) -> Coordinator {
         let absent: BTreeSet<NodeId> = (1..shape.nodes()).map(NodeId).collect();
-        let mut server = Server {
+        let mut server = Coordinator {
             shape,
-            phase: Phase::default(),
+            phase: CoordinatorPhase::default(),
             absent,
             relayed: BTreeSet::new(),
             deadline: now + JOIN_TIMEOUT,
@@ -162,7 +162,7 @@ impl Server {
     }
 
     /// Where the rendezvous is.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> CoordinatorPhase {
         self.phase
     }
 
@@ -172,30 +172,30 @@ impl Server {
     }
 
     /// Something happened. After a violation the server is as it was before.
-    pub fn handle(&mut self, input: Input) -> Result<(), Violation> {
+    pub fn handle(&mut self, input: CoordinatorInput) -> Result<(), CoordinatorViolation> {
         match input {
-            Input::Joined { node, relayed } => self.on_joined(node, relayed),
-            Input::TableEverywhere { node } => self.on_table(node),
-            Input::Broke { node, peer } => {
+            CoordinatorInput::Joined { node, relayed } => self.on_joined(node, relayed),
+            CoordinatorInput::TableEverywhere { node } => self.on_table(node),
+            CoordinatorInput::Broke { node, peer } => {
                 let child = self.child_of_edge(node, peer)?;
                 self.relay(child, true);
                 Ok(())
             }
-            Input::Relay { from, to } => {
+            CoordinatorInput::Relay { from, to } => {
                 let child = self.child_of_edge(from, to)?;
                 // What one end relays shows that the edge is; the other end may learn it by this.
                 self.relay(child, !self.absent.contains(&child));
-                self.outputs.push_back(Output::Carry { to });
+                self.outputs.push_back(CoordinatorOutput::Carry { to });
                 Ok(())
             }
         }
     }
 
-    /// The time has come that [`Server::poll_timeout`] named.
+    /// The time has come that [`Coordinator::poll_timeout`] named.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
-            self.advance(PhaseEvent::Deadline);
-            self.outputs.push_back(Output::Failed);
+            self.advance(CoordinatorPhaseEvent::Deadline);
+            self.outputs.push_back(CoordinatorOutput::Failed);
         }
     }
 
@@ -204,25 +204,26 @@ impl Server {
         self.deadline = now + JOIN_TIMEOUT;
     }
 
-    /// When [`Server::handle_timeout`] is due next.
+    /// When [`Coordinator::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        matches!(self.phase, Phase::AwaitEdges | Phase::AwaitTable).then_some(self.deadline)
+        matches!(self.phase, CoordinatorPhase::AwaitEdges | CoordinatorPhase::AwaitTable)
+            .then_some(self.deadline)
     }
 
     /// The next thing to do.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<CoordinatorOutput> {
         self.outputs.pop_front()
     }
 
-    fn on_joined(&mut self, node: NodeId, relayed: bool) -> Result<(), Violation> {
+    fn on_joined(&mut self, node: NodeId, relayed: bool) -> Result<(), CoordinatorViolation> {
         if node.0 == 0 || node.0 >= self.shape.nodes() {
-            return Err(Violation::NoSuchEdge(node));
+            return Err(CoordinatorViolation::NoSuchEdge(node));
         }
         if !self.absent.contains(&node) {
-            return Err(Violation::Twice(node));
+            return Err(CoordinatorViolation::Duplicate(node));
         }
-        if self.phase != Phase::AwaitEdges {
-            return Err(Violation::OutOfPhase { node, phase: self.phase });
+        if self.phase != CoordinatorPhase::AwaitEdges {
+            return Err(CoordinatorViolation::OutOfPhase { node, phase: self.phase });
         }
         if relayed {
             self.relay(node, false);
@@ -232,40 +233,40 @@ impl Server {
         Ok(())
     }
 
-    fn on_table(&mut self, node: NodeId) -> Result<(), Violation> {
+    fn on_table(&mut self, node: NodeId) -> Result<(), CoordinatorViolation> {
         if node.0 != 0 {
-            return Err(Violation::NotTheRoot(node));
+            return Err(CoordinatorViolation::NotTheRoot(node));
         }
-        if !self.advance(PhaseEvent::Table) {
-            return Err(Violation::OutOfPhase { node, phase: self.phase });
+        if !self.advance(CoordinatorPhaseEvent::Table) {
+            return Err(CoordinatorViolation::OutOfPhase { node, phase: self.phase });
         }
-        self.outputs.push_back(Output::Ready);
+        self.outputs.push_back(CoordinatorOutput::Ready);
         Ok(())
     }
 
     fn settle(&mut self) {
-        if self.absent.is_empty() && self.phase == Phase::AwaitEdges {
-            self.advance(PhaseEvent::LastEdge);
+        if self.absent.is_empty() && self.phase == CoordinatorPhase::AwaitEdges {
+            self.advance(CoordinatorPhaseEvent::LastEdge);
         }
     }
 
     /// Whether this could happen.
-    fn advance(&mut self, event: PhaseEvent) -> bool {
+    fn advance(&mut self, event: CoordinatorPhaseEvent) -> bool {
         let next = self.phase.after(event);
         self.phase = next.unwrap_or(self.phase);
         next.is_some()
     }
 
-    fn child_of_edge(&self, a: NodeId, b: NodeId) -> Result<NodeId, Violation> {
+    fn child_of_edge(&self, a: NodeId, b: NodeId) -> Result<NodeId, CoordinatorViolation> {
         if !self.shape.is_edge(a, b) {
-            return Err(Violation::Strangers(a, b));
+            return Err(CoordinatorViolation::NotNeighbours(a, b));
         }
         Ok(a.max(b))
     }
 
     fn relay(&mut self, child: NodeId, broke: bool) {
         if let Some(parent) = self.shape.parent(child).filter(|_| self.relayed.insert(child)) {
-            self.outputs.push_back(Output::Relayed { parent, child, broke });
+            self.outputs.push_back(CoordinatorOutput::Relayed { parent, child, broke });
         }
     }
 }
@@ -276,17 +277,17 @@ mod tests {
 
     const ROOT: NodeId = NodeId(0);
 
-    fn joined(node: u32) -> Input {
-        Input::Joined { node: NodeId(node), relayed: false }
+    fn joined(node: u32) -> CoordinatorInput {
+        CoordinatorInput::Joined { node: NodeId(node), relayed: false }
     }
 
-    fn outputs(server: &mut Server) -> Vec<Output> {
+    fn outputs(server: &mut Coordinator) -> Vec<CoordinatorOutput> {
         std::iter::from_fn(|| server.poll_output()).collect()
     }
 
     /// Three nodes in a row, of which these have joined.
-    fn server(nodes: impl IntoIterator<Item = u32>) -> Server {
-        let mut server = Server::new(Shape::new(3, 1), Time(0));
+    fn server(nodes: impl IntoIterator<Item = u32>) -> Coordinator {
+        let mut server = Coordinator::new(TreeShape::new(3, 1), Time(0));
         nodes.into_iter().for_each(|node| server.handle(joined(node)).unwrap());
         server
     }
@@ -294,10 +295,10 @@ mod tests {
     #[test]
     fn it_is_ready_when_all_have_joined_and_the_root_says_so() {
         let mut server = server([2, 1]);
-        assert_eq!(server.phase(), Phase::AwaitTable);
-        server.handle(Input::TableEverywhere { node: ROOT }).unwrap();
-        assert_eq!((server.phase(), server.poll_timeout()), (Phase::Running, None));
-        assert_eq!(outputs(&mut server), [Output::Ready]);
+        assert_eq!(server.phase(), CoordinatorPhase::AwaitTable);
+        server.handle(CoordinatorInput::TableEverywhere { node: ROOT }).unwrap();
+        assert_eq!((server.phase(), server.poll_timeout()), (CoordinatorPhase::Running, None));
+        assert_eq!(outputs(&mut server), [CoordinatorOutput::Ready]);
     }
 
     #[test]
@@ -305,56 +306,60 @@ mod tests {
         let mut server = server([2]);
         let due = server.poll_timeout().unwrap();
         server.handle_timeout(Time(due.0 - 1));
-        assert_eq!(server.phase(), Phase::AwaitEdges);
+        assert_eq!(server.phase(), CoordinatorPhase::AwaitEdges);
         server.handle_timeout(due);
         assert_eq!(server.absent().collect::<Vec<_>>(), [NodeId(1)]);
-        assert_eq!((server.phase(), server.poll_timeout()), (Phase::Failed, None));
-        assert_eq!(outputs(&mut server), [Output::Failed]);
+        assert_eq!((server.phase(), server.poll_timeout()), (CoordinatorPhase::Failed, None));
+        assert_eq!(outputs(&mut server), [CoordinatorOutput::Failed]);
     }
 
     #[test]
     fn an_edge_is_relayed_once_said_and_always_carried() {
         let (parent, child) = (ROOT, NodeId(1));
-        let mut server = Server::new(Shape::new(2, 1), Time(0));
-        server.handle(Input::Joined { node: child, relayed: true }).unwrap();
-        assert_eq!(outputs(&mut server), [Output::Relayed { parent, child, broke: false }]);
-        server.handle(Input::Relay { from: parent, to: child }).unwrap();
-        server.handle(Input::Broke { node: child, peer: parent }).unwrap();
-        assert_eq!(outputs(&mut server), [Output::Carry { to: child }]);
+        let mut server = Coordinator::new(TreeShape::new(2, 1), Time(0));
+        server.handle(CoordinatorInput::Joined { node: child, relayed: true }).unwrap();
+        assert_eq!(
+            outputs(&mut server),
+            [CoordinatorOutput::Relayed { parent, child, broke: false }]
+        );
+        server.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
+        server.handle(CoordinatorInput::Broke { node: child, peer: parent }).unwrap();
+        assert_eq!(outputs(&mut server), [CoordinatorOutput::Carry { to: child }]);
     }
 
     #[test]
     fn an_edge_that_breaks_is_told_by_either_end() {
         let (parent, child) = (NodeId(1), NodeId(2));
-        let relayed = Output::Relayed { parent, child, broke: true };
+        let relayed = CoordinatorOutput::Relayed { parent, child, broke: true };
         for (node, peer) in [(parent, child), (child, parent)] {
             let mut server = server([1, 2]);
-            server.handle(Input::Broke { node, peer }).unwrap();
+            server.handle(CoordinatorInput::Broke { node, peer }).unwrap();
             assert_eq!(outputs(&mut server), [relayed]);
         }
         // The other end may hear of it by what is relayed to it.
         let mut server = server([1, 2]);
-        server.handle(Input::Relay { from: parent, to: child }).unwrap();
-        assert_eq!(outputs(&mut server), [relayed, Output::Carry { to: child }]);
+        server.handle(CoordinatorInput::Relay { from: parent, to: child }).unwrap();
+        assert_eq!(outputs(&mut server), [relayed, CoordinatorOutput::Carry { to: child }]);
     }
 
     #[test]
     fn every_violation_has_its_name_and_no_effect() {
-        let table = |node| Input::TableEverywhere { node: NodeId(node) };
-        let out_of = |phase| Violation::OutOfPhase { node: ROOT, phase };
-        let strangers = Violation::Strangers(ROOT, NodeId(2));
+        let table = |node| CoordinatorInput::TableEverywhere { node: NodeId(node) };
+        let out_of = |phase| CoordinatorViolation::OutOfPhase { node: ROOT, phase };
+        let strangers = CoordinatorViolation::NotNeighbours(ROOT, NodeId(2));
         let mut failed = server([2]);
         failed.handle_timeout(failed.poll_timeout().unwrap());
-        let late = Violation::OutOfPhase { node: NodeId(1), phase: Phase::Failed };
+        let late =
+            CoordinatorViolation::OutOfPhase { node: NodeId(1), phase: CoordinatorPhase::Failed };
         let cases = [
-            (server([]), joined(0), Violation::NoSuchEdge(ROOT)),
-            (server([]), joined(3), Violation::NoSuchEdge(NodeId(3))),
-            (server([2]), joined(2), Violation::Twice(NodeId(2))),
-            (server([1, 2]), table(1), Violation::NotTheRoot(NodeId(1))),
-            (server([1]), table(0), out_of(Phase::AwaitEdges)),
+            (server([]), joined(0), CoordinatorViolation::NoSuchEdge(ROOT)),
+            (server([]), joined(3), CoordinatorViolation::NoSuchEdge(NodeId(3))),
+            (server([2]), joined(2), CoordinatorViolation::Duplicate(NodeId(2))),
+            (server([1, 2]), table(1), CoordinatorViolation::NotTheRoot(NodeId(1))),
+            (server([1]), table(0), out_of(CoordinatorPhase::AwaitEdges)),
             (failed, joined(1), late),
-            (server([1, 2]), Input::Broke { node: ROOT, peer: NodeId(2) }, strangers),
-            (server([1, 2]), Input::Relay { from: ROOT, to: NodeId(2) }, strangers),
+            (server([1, 2]), CoordinatorInput::Broke { node: ROOT, peer: NodeId(2) }, strangers),
+            (server([1, 2]), CoordinatorInput::Relay { from: ROOT, to: NodeId(2) }, strangers),
         ];
         for (mut server, input, violation) in cases {
             outputs(&mut server);
@@ -365,13 +370,13 @@ mod tests {
         }
         let mut done = server([1, 2]);
         done.handle(table(0)).unwrap();
-        assert_eq!(done.handle(table(0)), Err(out_of(Phase::Running)));
+        assert_eq!(done.handle(table(0)), Err(out_of(CoordinatorPhase::Running)));
     }
 
     #[test]
     fn the_states_of_a_rendezvous() {
         assert_eq!(
-            Phase::graph(),
+            CoordinatorPhase::graph(),
             "AwaitEdges -- LastEdge -> AwaitTable\n\
              AwaitTable -- Table -> Running\n\
              AwaitEdges -- Deadline -> Failed\n\

@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 pub const RECORD_HEADER: usize = 8;
 
 /// What one rank gives.
-pub fn record(rank: Rank, blob: &[u8]) -> Payload {
+pub fn gather_record(rank: Rank, blob: &[u8]) -> Payload {
     let length = u32::try_from(blob.len()).unwrap_or(u32::MAX);
     let mut record = Vec::with_capacity(RECORD_HEADER + blob.len());
     record.extend_from_slice(&rank.0.to_le_bytes());
@@ -29,7 +29,7 @@ pub struct Gathered(pub Payload);
 
 /// Records that are not one of every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadGather {
+pub enum GatherError {
     /// The last record is cut off.
     #[error("a record is cut off")]
     CutOff,
@@ -43,7 +43,7 @@ pub enum BadGather {
 
 impl Gathered {
     /// The blobs by rank, for a job of `world_size` ranks.
-    pub fn by_rank(&self, world_size: u32) -> Result<Vec<Bytes>, BadGather> {
+    pub fn by_rank(&self, world_size: u32) -> Result<Vec<Bytes>, GatherError> {
         let mut blobs: Vec<Option<Bytes>> = vec![None; world_size as usize];
         let mut rest = Rest { chunks: self.0.chunks(), chunk: Bytes::new() };
         while let Some(header) = rest.take(RECORD_HEADER)? {
@@ -51,10 +51,10 @@ impl Gathered {
             let (rank, length) = (Rank(header.get_u32_le()), header.get_u32_le() as usize);
             let blob = if length == 0 { Some(Bytes::new()) } else { rest.take(length)? };
             let place = blobs.get_mut(rank.index()).filter(|place| place.is_none());
-            *place.ok_or(BadGather::Unexpected(rank))? = Some(blob.ok_or(BadGather::CutOff)?);
+            *place.ok_or(GatherError::Unexpected(rank))? = Some(blob.ok_or(GatherError::CutOff)?);
         }
         let ranks = (0..world_size).map(Rank);
-        ranks.zip(blobs).map(|(rank, blob)| blob.ok_or(BadGather::Missing(rank))).collect()
+        ranks.zip(blobs).map(|(rank, blob)| blob.ok_or(GatherError::Missing(rank))).collect()
     }
 }
 
@@ -65,7 +65,7 @@ struct Rest<'a> {
 
 impl Rest<'_> {
     /// The next `length` bytes, copied only where they are in several pieces; `None` at the end.
-    fn take(&mut self, length: usize) -> Result<Option<Bytes>, BadGather> {
+    fn take(&mut self, length: usize) -> Result<Option<Bytes>, GatherError> {
         while self.chunk.is_empty() {
             match self.chunks.next() {
                 Some(chunk) => self.chunk = chunk.clone(),
@@ -78,7 +78,7 @@ impl Rest<'_> {
         let mut joined = Vec::new();
         while joined.len() < length {
             if self.chunk.is_empty() {
-                self.chunk = self.chunks.next().ok_or(BadGather::CutOff)?.clone();
+                self.chunk = self.chunks.next().ok_or(GatherError::CutOff)?.clone();
             }
             let part = self.chunk.len().min(length - joined.len());
             joined.extend_from_slice(&self.chunk.split_to(part));
@@ -97,14 +97,18 @@ mod tests {
 
     #[test]
     fn records_are_sorted_by_rank() {
-        let parts = [record(Rank(2), b"two"), record(Rank(0), b""), record(Rank(1), b"1")];
+        let parts = [
+            gather_record(Rank(2), b"two"),
+            gather_record(Rank(0), b""),
+            gather_record(Rank(1), b"1"),
+        ];
         let blobs = gathered(&parts).by_rank(3).unwrap();
         assert_eq!(blobs, [Bytes::new(), Bytes::from("1"), Bytes::from("two")]);
     }
 
     #[test]
     fn records_survive_any_cut() {
-        let parts = [record(Rank(1), b"abc"), record(Rank(0), b"defgh")];
+        let parts = [gather_record(Rank(1), b"abc"), gather_record(Rank(0), b"defgh")];
         let whole = Payload::join(&parts).to_vec();
         for size in 1..whole.len() {
             let parts: Vec<Payload> = whole.chunks(size).map(|c| c.to_vec().into()).collect();
@@ -115,12 +119,12 @@ mod tests {
 
     #[test]
     fn what_is_not_one_of_every_rank_is_refused() {
-        let one = record(Rank(0), b"x");
+        let one = gather_record(Rank(0), b"x");
         let error = |parts: &[Payload]| gathered(parts).by_rank(2).unwrap_err();
-        assert_eq!(error(std::slice::from_ref(&one)), BadGather::Missing(Rank(1)));
-        assert_eq!(error(&[one.clone(), one.clone()]), BadGather::Unexpected(Rank(0)));
-        assert_eq!(error(&[record(Rank(2), b"")]), BadGather::Unexpected(Rank(2)));
-        assert_eq!(error(&[vec![1, 0, 0, 0, 9, 0, 0, 0, 1].into()]), BadGather::CutOff);
-        assert_eq!(error(&[vec![1, 0].into()]), BadGather::CutOff);
+        assert_eq!(error(std::slice::from_ref(&one)), GatherError::Missing(Rank(1)));
+        assert_eq!(error(&[one.clone(), one.clone()]), GatherError::Unexpected(Rank(0)));
+        assert_eq!(error(&[gather_record(Rank(2), b"")]), GatherError::Unexpected(Rank(2)));
+        assert_eq!(error(&[vec![1, 0, 0, 0, 9, 0, 0, 0, 1].into()]), GatherError::CutOff);
+        assert_eq!(error(&[vec![1, 0].into()]), GatherError::CutOff);
     }
 }

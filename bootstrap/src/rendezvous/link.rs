@@ -84,7 +84,7 @@ pub enum LinkViolation {
     },
     /// Packets were asked for again that had been confirmed.
     #[error("packet {asked} asked for again, {confirmed} were confirmed")]
-    AskedAgain {
+    AlreadyConfirmed {
         /// The number asked for.
         asked: u64,
         /// What had been confirmed.
@@ -133,7 +133,7 @@ crate::transitions! {
 
 /// One end of an edge.
 #[derive(Debug, Default)]
-pub struct Link {
+pub struct ReliableLink {
     carrier: Carrier,
     /// Sent and not yet confirmed, the first of them numbered `confirmed`.
     kept: VecDeque<Packet>,
@@ -148,7 +148,7 @@ pub struct Link {
     outgoing: VecDeque<Frame>,
 }
 
-impl Link {
+impl ReliableLink {
     /// Sends a packet, or keeps it until there is something to carry it.
     pub fn send(&mut self, packet: Packet) {
         if self.carrier == Carrier::Flowing {
@@ -201,7 +201,7 @@ impl Link {
             Head::Resume { next } => {
                 if next < self.confirmed {
                     let confirmed = self.confirmed;
-                    return Err(LinkViolation::AskedAgain { asked: next, confirmed });
+                    return Err(LinkViolation::AlreadyConfirmed { asked: next, confirmed });
                 }
                 self.forget_before(next)?;
                 // What is this end's first carrier may be the other end's second.
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// Carries up to `limit` frames each way; what is left is lost with the carrier.
-    fn carry(a: &mut Link, b: &mut Link, limit: usize) -> (Vec<u64>, Vec<u64>) {
+    fn carry(a: &mut ReliableLink, b: &mut ReliableLink, limit: usize) -> (Vec<u64>, Vec<u64>) {
         let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
         for _ in 0..limit {
             if let Some(frame) = a.poll_frame() {
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn packets_survive_any_number_of_carriers() {
         for lost_after in 0..40 {
-            let (mut a, mut b) = (Link::default(), Link::default());
+            let (mut a, mut b) = (ReliableLink::default(), ReliableLink::default());
             let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
             for round in 0..5 {
                 for n in 0..10 {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_is_confirmed_is_forgotten() {
-        let (mut a, mut b) = (Link::default(), Link::default());
+        let (mut a, mut b) = (ReliableLink::default(), ReliableLink::default());
         a.carrier_up();
         b.carrier_up();
         for n in 0..1000 {
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn faults_of_the_other_end_are_named() {
-        let mut link = Link::default();
+        let mut link = ReliableLink::default();
         link.carrier_up();
         let skipped = Head::Packet { number: 3, message: Message::Table };
         let error = link.receive(skipped.into()).unwrap_err();
@@ -370,7 +370,7 @@ mod tests {
         link.send(packet(0));
         link.receive(Head::Confirm { next: 1 }.into()).unwrap();
         let error = link.receive(Head::Resume { next: 0 }.into()).unwrap_err();
-        assert_eq!(error, LinkViolation::AskedAgain { asked: 0, confirmed: 1 });
+        assert_eq!(error, LinkViolation::AlreadyConfirmed { asked: 0, confirmed: 1 });
         assert_eq!(
             link.receive(Head::Packet { number: 0, message: Message::Table }.into())
                 .map(|p| p.is_some()),

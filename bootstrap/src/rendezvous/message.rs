@@ -19,7 +19,7 @@ pub const MAX_DESCRIBED: usize = 8;
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Kind {
+pub enum CollectiveKind {
     /// Nobody goes on before everybody has arrived.
     Barrier,
     /// Everybody gets what everybody gave.
@@ -29,22 +29,22 @@ pub enum Kind {
 /// One barrier or gather: the `turn`-th of its name. Every rank counts its own turns, so ranks
 /// that call the same name equally often meet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Operation {
+pub struct CollectiveId {
     /// What is done.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// At most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
     /// From 0.
     pub turn: u64,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for CollectiveId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kind, &*self.name) {
-            (Kind::Barrier, "") => write!(f, "barrier"),
-            (Kind::Gather, "") => write!(f, "all-gather"),
-            (Kind::Barrier, name) => write!(f, "barrier {name:?}"),
-            (Kind::Gather, name) => write!(f, "all-gather {name:?}"),
+            (CollectiveKind::Barrier, "") => write!(f, "barrier"),
+            (CollectiveKind::Gather, "") => write!(f, "all-gather"),
+            (CollectiveKind::Barrier, name) => write!(f, "barrier {name:?}"),
+            (CollectiveKind::Gather, name) => write!(f, "all-gather {name:?}"),
         }
     }
 }
@@ -69,30 +69,30 @@ impl fmt::Display for Key {
 
 /// Who has not arrived somewhere, and what is known of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
+pub struct MissingRanks {
     /// All of them.
     pub ranks: RankSet,
     /// What was seen of the first [`MAX_DESCRIBED`] of them.
-    pub seen: Vec<(Rank, Seen)>,
+    pub seen: Vec<(Rank, RankState)>,
 }
 
-impl Missing {
+impl MissingRanks {
     /// Adds those that `other` misses.
-    pub fn extend(&mut self, other: Missing) {
+    pub fn extend(&mut self, other: MissingRanks) {
         self.ranks.extend(&other.ranks);
         let room = MAX_DESCRIBED.saturating_sub(self.seen.len());
         self.seen.extend(other.seen.into_iter().take(room));
     }
 
     /// Adds ranks of which the same was seen. There may be any number of them.
-    pub fn add_all(&mut self, ranks: &RankSet, seen: Seen) {
+    pub fn add_all(&mut self, ranks: &RankSet, seen: RankState) {
         self.ranks.extend(ranks);
         let room = MAX_DESCRIBED.saturating_sub(self.seen.len());
         self.seen.extend(ranks.iter().take(room).map(|rank| (rank, seen)));
     }
 
     /// Adds one rank.
-    pub fn add(&mut self, rank: Rank, seen: Seen) {
+    pub fn add(&mut self, rank: Rank, seen: RankState) {
         self.ranks.insert(rank);
         if self.seen.len() < MAX_DESCRIBED {
             self.seen.push((rank, seen));
@@ -102,14 +102,14 @@ impl Missing {
 
 /// What an agent has seen of a rank that others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Seen {
+pub enum RankState {
     /// It runs and has never spoken to its agent.
-    Silent {
+    NeverCalled {
         /// Its process id.
         pid: u32,
     },
     /// It runs and has spoken, but not arrived where others are.
-    Elsewhere {
+    NotArrived {
         /// Its process id.
         pid: u32,
     },
@@ -118,23 +118,23 @@ pub enum Seen {
     /// Its agent has not started it.
     NotStarted,
     /// Its agent did not answer.
-    NotHeard,
+    AgentSilent,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for RankState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Seen::Silent { pid } => write!(f, "pid {pid}, running, has never called"),
-            Seen::Elsewhere { pid } => write!(f, "pid {pid}, running, has not arrived"),
-            Seen::Ended(status) => write!(f, "{status}"),
-            Seen::NotStarted => write!(f, "not started"),
-            Seen::NotHeard => write!(f, "its agent did not answer"),
+            RankState::NeverCalled { pid } => write!(f, "pid {pid}, running, has never called"),
+            RankState::NotArrived { pid } => write!(f, "pid {pid}, running, has not arrived"),
+            RankState::Ended(status) => write!(f, "{status}"),
+            RankState::NotStarted => write!(f, "not started"),
+            RankState::AgentSilent => write!(f, "its agent did not answer"),
         }
     }
 }
 
 /// `rank 3 (pid 17, running, has not arrived), ranks 5-8`
-impl fmt::Display for Missing {
+impl fmt::Display for MissingRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut others = self.ranks.clone();
         self.seen.iter().for_each(|(rank, _)| others.remove(*rank));
@@ -155,7 +155,7 @@ impl fmt::Display for Missing {
 
 /// Why a barrier or gather cannot end well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Broken {
+pub enum CollectiveFailure {
     /// A rank ended without arriving.
     RankEnded {
         /// The rank.
@@ -165,10 +165,10 @@ pub enum Broken {
     },
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for CollectiveFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::RankEnded { rank, status } => {
+            CollectiveFailure::RankEnded { rank, status } => {
                 write!(f, "rank {rank} {status} without arriving")
             }
         }
@@ -176,7 +176,7 @@ impl fmt::Display for Broken {
 }
 
 /// How many turns of each name a rank had taken when it ended.
-pub type Turns = Vec<(Kind, Arc<str>, u64)>;
+pub type CallCounts = Vec<(CollectiveKind, Arc<str>, u64)>;
 
 /// From a neighbour. *Up* is towards the root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,34 +184,34 @@ pub enum Message {
     /// Down, with the rank table as payload.
     Table,
     /// Up: every node of the sender's subtree has the table.
-    TableHere {
+    TableReceived {
         /// The ranks of that subtree.
         ranks: RankSet,
     },
     /// Up: every rank of the subtree has arrived; a gather's payload is what they gave.
-    Arrived(Operation),
+    Arrived(CollectiveId),
     /// Down: everybody has arrived; a gather's payload is what the ranks outside the receiver's
     /// subtree gave, so that no byte crosses an edge twice.
-    Released(Operation),
+    Released(CollectiveId),
     /// Up: it can never end well.
-    Breaks(Operation, Broken),
+    ReportFailure(CollectiveId, CollectiveFailure),
     /// Down: it never will.
-    Broke(Operation, Broken),
+    Failed(CollectiveId, CollectiveFailure),
     /// Up: these ranks have ended.
-    Ended(Vec<(Rank, ExitStatus, Turns)>),
+    Ended(Vec<(Rank, ExitStatus, CallCounts)>),
     /// Up: somebody has waited long; who is missing?
-    WhoIsMissing {
+    QueryMissing {
         /// Where it waits.
-        operation: Operation,
+        operation: CollectiveId,
         /// How long, in milliseconds.
         waited_ms: u64,
     },
     /// Down: who of your subtree is missing?
-    Count(Operation),
+    CountMissing(CollectiveId),
     /// Up: these of my subtree.
-    Counted(Operation, Missing),
+    MissingCounted(CollectiveId, MissingRanks),
     /// Down: this was found.
-    AreMissing(Operation, Missing),
+    Missing(CollectiveId, MissingRanks),
     /// Up: keep the payload under this key.
     Put {
         /// Chosen by the sender, repeated in the answer.
@@ -245,13 +245,13 @@ pub enum Message {
     /// Down: the payload is.
     Appeared(Key),
     /// Up: the payload is a question for the root's agent.
-    Ask {
+    RootRequest {
         /// Chosen by the sender, repeated in the answer.
         request: u64,
     },
     /// Down: the payload is the answer.
-    Told {
-        /// Number of the [`Message::Ask`].
+    RootReply {
+        /// Number of the [`Message::RootRequest`].
         request: u64,
     },
     /// Both ways: every rank's calls end here.
@@ -286,9 +286,9 @@ impl Message {
             self,
             Message::Table
                 | Message::Released(_)
-                | Message::Broke(..)
-                | Message::Count(_)
-                | Message::AreMissing(..)
+                | Message::Failed(..)
+                | Message::CountMissing(_)
+                | Message::Missing(..)
                 | Message::Pong { .. }
                 | Message::Abort { .. }
         )
@@ -298,24 +298,24 @@ impl Message {
     pub fn name(&self) -> &'static str {
         match self {
             Message::Table => "table",
-            Message::TableHere { .. } => "table here",
+            Message::TableReceived { .. } => "table here",
             Message::Arrived(_) => "arrived",
             Message::Released(_) => "released",
-            Message::Breaks(..) => "breaks",
-            Message::Broke(..) => "broke",
+            Message::ReportFailure(..) => "breaks",
+            Message::Failed(..) => "broke",
             Message::Ended(_) => "ended",
-            Message::WhoIsMissing { .. } => "who is missing",
-            Message::Count(_) => "count",
-            Message::Counted(..) => "counted",
-            Message::AreMissing(..) => "are missing",
+            Message::QueryMissing { .. } => "who is missing",
+            Message::CountMissing(_) => "count",
+            Message::MissingCounted(..) => "counted",
+            Message::Missing(..) => "are missing",
             Message::Put { .. } => "put",
             Message::Kept { .. } => "kept",
             Message::Get { .. } => "get",
             Message::Got { .. } => "got",
             Message::Await(_) => "await",
             Message::Appeared(_) => "appeared",
-            Message::Ask { .. } => "ask",
-            Message::Told { .. } => "told",
+            Message::RootRequest { .. } => "ask",
+            Message::RootReply { .. } => "told",
             Message::Abort { .. } => "abort",
             Message::Ping { .. } => "ping",
             Message::Pong { .. } => "pong",

@@ -34,7 +34,7 @@ pub const EDGE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// What every agent is told with its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OobPlan {
+pub struct OobConfig {
     /// What all agents of the job share.
     pub secret: Secret,
     /// How many nodes the tree has.
@@ -58,18 +58,18 @@ pub struct ParentPeer {
 
 /// What became of one way to the parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attempt {
+pub struct EdgeAttempt {
     /// Own address.
     pub local: IpAddr,
     /// The parent's listener.
     pub remote: SocketAddr,
     /// What happened.
-    pub outcome: AttemptOutcome,
+    pub outcome: EdgeFailure,
 }
 
 /// How a try ended without an edge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AttemptOutcome {
+pub enum EdgeFailure {
     /// The host is there, and nobody listens or a firewall says no.
     Refused,
     /// Nothing came back in time.
@@ -77,22 +77,22 @@ pub enum AttemptOutcome {
     /// The kernel knows no way.
     NoRoute,
     /// The parent was reached and could not connect back to this listener.
-    NoWayBack(SocketAddr),
+    NoReturnPath(SocketAddr),
     /// Somebody else answered.
-    Stranger(String),
+    WrongPeer(String),
     /// Anything else the system said.
     System(String),
 }
 
-impl fmt::Display for AttemptOutcome {
+impl fmt::Display for EdgeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AttemptOutcome::Refused => write!(f, "refused"),
-            AttemptOutcome::NoAnswer => write!(f, "no answer"),
-            AttemptOutcome::NoRoute => write!(f, "no route"),
-            AttemptOutcome::NoWayBack(listener) => write!(f, "no way back to {listener}"),
-            AttemptOutcome::Stranger(what) => write!(f, "somebody else answered: {what}"),
-            AttemptOutcome::System(cause) => write!(f, "{cause}"),
+            EdgeFailure::Refused => write!(f, "refused"),
+            EdgeFailure::NoAnswer => write!(f, "no answer"),
+            EdgeFailure::NoRoute => write!(f, "no route"),
+            EdgeFailure::NoReturnPath(listener) => write!(f, "no way back to {listener}"),
+            EdgeFailure::WrongPeer(what) => write!(f, "somebody else answered: {what}"),
+            EdgeFailure::System(cause) => write!(f, "{cause}"),
         }
     }
 }
@@ -103,5 +103,5 @@ pub struct EdgeReport {
     /// The addresses of the edge, own and the parent's; `None` when it has to be relayed.
     pub edge: Option<(SocketAddr, SocketAddr)>,
     /// Ways that did not lead there.
-    pub failed: Vec<Attempt>,
+    pub failed: Vec<EdgeAttempt>,
 }

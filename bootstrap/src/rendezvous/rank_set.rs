@@ -15,15 +15,15 @@ pub struct RankSet {
 /// Ranges that are empty, out of order or touch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ranges of ranks are out of order")]
-pub struct Disordered;
+pub struct InvalidRanges;
 
 impl TryFrom<Vec<(u32, u32)>> for RankSet {
-    type Error = Disordered;
+    type Error = InvalidRanges;
 
-    fn try_from(ranges: Vec<(u32, u32)>) -> Result<RankSet, Disordered> {
+    fn try_from(ranges: Vec<(u32, u32)>) -> Result<RankSet, InvalidRanges> {
         let ordered = ranges.windows(2).all(|pair| pair[0].1 < pair[1].0);
         let filled = ranges.iter().all(|(first, end)| first < end);
-        if ordered && filled { Ok(RankSet { ranges }) } else { Err(Disordered) }
+        if ordered && filled { Ok(RankSet { ranges }) } else { Err(InvalidRanges) }
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn disorder_from_outside_is_refused() {
         for ranges in [vec![(3, 3)], vec![(4, 2)], vec![(0, 2), (2, 3)], vec![(5, 6), (0, 1)]] {
-            assert_eq!(RankSet::try_from(ranges), Err(Disordered));
+            assert_eq!(RankSet::try_from(ranges), Err(InvalidRanges));
         }
     }
 }

@@ -9,23 +9,23 @@ const WIDEST: u32 = 32;
 /// A complete tree over nodes `0..nodes`, filled level by level: node 0 is the root and node `n`'s
 /// parent is `(n - 1) / radix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct TreeShape {
     nodes: u32,
     radix: u32,
 }
 
-impl Shape {
+impl TreeShape {
     /// A tree of `nodes` nodes, at least one, of which each has at most `radix` children, at
     /// least one.
-    pub fn new(nodes: u32, radix: u32) -> Shape {
-        Shape { nodes: nodes.max(1), radix: radix.max(1) }
+    pub fn new(nodes: u32, radix: u32) -> TreeShape {
+        TreeShape { nodes: nodes.max(1), radix: radix.max(1) }
     }
 
     /// The shallowest tree in which nobody has more than 32 children, and of those the narrowest.
-    pub fn for_nodes(nodes: u32) -> Shape {
-        let depth = Shape::new(nodes, WIDEST).depth();
-        let narrowest = (1..WIDEST).find(|&radix| Shape::new(nodes, radix).depth() <= depth);
-        Shape::new(nodes, narrowest.unwrap_or(WIDEST))
+    pub fn for_nodes(nodes: u32) -> TreeShape {
+        let depth = TreeShape::new(nodes, WIDEST).depth();
+        let narrowest = (1..WIDEST).find(|&radix| TreeShape::new(nodes, radix).depth() <= depth);
+        TreeShape::new(nodes, narrowest.unwrap_or(WIDEST))
     }
 
     /// How many nodes there are.
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn every_node_is_its_parents_child() {
         for (nodes, radix) in [(1, 1), (2, 1), (5, 1), (63, 2), (64, 8), (65, 8), (130, 3)] {
-            let shape = Shape::new(nodes, radix);
+            let shape = TreeShape::new(nodes, radix);
             let mut children = 0;
             for node in (0..nodes).map(NodeId) {
                 assert!(shape.children(node).len() <= radix as usize);
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn small_jobs_are_flat_and_large_ones_shallow() {
         let shape = |nodes| {
-            let shape = Shape::for_nodes(nodes);
+            let shape = TreeShape::for_nodes(nodes);
             (shape.radix(), shape.depth())
         };
         assert_eq!(shape(1), (1, 0));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn strangers_share_no_edge() {
-        let shape = Shape::new(7, 2);
+        let shape = TreeShape::new(7, 2);
         assert!(!shape.is_edge(NodeId(1), NodeId(2)));
         assert!(!shape.is_edge(NodeId(3), NodeId(7)));
         assert!(!shape.is_edge(NodeId(0), NodeId(0)));

@@ -9,15 +9,15 @@ const NETWORK_BITS: u32 = 64;
 
 /// Unproved connections in order of arrival, oldest first, each with the host that it comes from.
 #[derive(Debug)]
-pub struct Crowd<T> {
+pub struct AdmissionQueue<T> {
     most: usize,
     members: VecDeque<(IpAddr, T)>,
 }
 
-impl<T> Crowd<T> {
+impl<T> AdmissionQueue<T> {
     /// Makes a crowd with room for `most` members, and for one at least.
-    pub fn new(most: usize) -> Crowd<T> {
-        Crowd { most: most.max(1), members: VecDeque::new() }
+    pub fn new(most: usize) -> AdmissionQueue<T> {
+        AdmissionQueue { most: most.max(1), members: VecDeque::new() }
     }
 
     /// Forgets the members for which this is `false`.
@@ -27,7 +27,7 @@ impl<T> Crowd<T> {
 
     /// Adds a member that comes from this address, and gives the one that has to go for it.
     pub fn admit(&mut self, from: IpAddr, member: T) -> Option<T> {
-        self.members.push_back((origin(from), member));
+        self.members.push_back((source_network(from), member));
         if self.members.len() <= self.most {
             return None;
         }
@@ -43,7 +43,7 @@ impl<T> Crowd<T> {
 }
 
 /// Names the host of an address: the address itself, or the network of an IPv6 one.
-pub fn origin(address: IpAddr) -> IpAddr {
+pub fn source_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let network = u128::MAX << (u128::BITS - NETWORK_BITS);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_flood_pushes_out_its_own() {
-        let mut crowd = Crowd::new(4);
+        let mut crowd = AdmissionQueue::new(4);
         assert_eq!(crowd.admit(v4(9), 0), None);
         let pushed: Vec<Option<i32>> = (1..8).map(|member| crowd.admit(v4(1), member)).collect();
         assert_eq!(pushed, [None, None, None, Some(1), Some(2), Some(3), Some(4)]);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn among_equals_the_oldest_goes() {
-        let mut crowd = Crowd::new(2);
+        let mut crowd = AdmissionQueue::new(2);
         let pushed: Vec<Option<u8>> = (0..5).map(|host| crowd.admit(v4(host), host)).collect();
         assert_eq!(pushed, [None, None, Some(0), Some(1), Some(2)]);
         crowd.retain(|host| *host == 4);
@@ -83,9 +83,9 @@ mod tests {
     #[test]
     fn a_host_is_one_however_many_addresses_it_has() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert_eq!(origin(address("fd00::1")), origin(address("fd00::ffff:2")));
-        assert_ne!(origin(address("fd00::1")), origin(address("fd00:0:0:1::1")));
-        assert_eq!(origin(address("::ffff:10.0.0.1")), v4(1));
-        assert_ne!(origin(v4(1)), origin(v4(2)));
+        assert_eq!(source_network(address("fd00::1")), source_network(address("fd00::ffff:2")));
+        assert_ne!(source_network(address("fd00::1")), source_network(address("fd00:0:0:1::1")));
+        assert_eq!(source_network(address("::ffff:10.0.0.1")), v4(1));
+        assert_ne!(source_network(v4(1)), source_network(v4(2)));
     }
 }

@@ -17,7 +17,7 @@
 //! Then both directions carry frames of [`crate::protocol::control`] inside packets, as an edge of the tree does:
 //! see [`SecureStream`]. Who dials without the announced key is told nothing.
 //!
-//! At the same port hosts without an agent get theirs, see [`Fetch`]. It is no secret, and who gets it
+//! At the same port hosts without an agent get theirs, see [`FetchRequest`]. It is no secret, and who gets it
 //! checks its hash.
 
 use crate::id::NodeId;
@@ -31,28 +31,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 const PATTERN: &str = "Noise_KK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: &[u8; 12] = b"rlaunch-call";
 /// Changes whenever the handshake changes.
-pub const CALL_VERSION: u16 = 1;
+pub const CALLBACK_VERSION: u16 = 1;
 
 const PREAMBLE: usize = MAGIC.len() + 2 + 4;
 /// `e` and the tag of an empty payload: the length of either message, in bytes.
 pub const HANDSHAKE: usize = 32 + 16;
 /// The longest thing that anybody says first, in bytes.
-pub const MAX_OPENING: usize = 512;
+pub const MAX_FIRST_MESSAGE: usize = 512;
 /// Hexadecimal digits of a SHA-256.
 const DIGEST: usize = 64;
 
 /// Why there is no conversation.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub enum CallError {
+pub enum CallbackError {
     /// It speaks something else.
     #[error("it is no agent of rlaunch")]
-    NotOurs,
+    NotRlaunch,
     /// It is another build.
-    #[error("it speaks version {0}, this end {CALL_VERSION}")]
+    #[error("it speaks version {0}, this end {CALLBACK_VERSION}")]
     Version(u16),
     /// It has not the key that was announced, or somebody has changed what it said.
     #[error("it has not the key that it should have")]
-    Key,
+    WrongKey,
     /// The library refuses.
     #[error("cannot encrypt")]
     Noise(#[source] snow::Error),
@@ -72,16 +72,17 @@ impl fmt::Display for PublicKey {
 }
 
 impl FromStr for PublicKey {
-    type Err = CallError;
+    type Err = CallbackError;
 
-    fn from_str(text: &str) -> Result<PublicKey, CallError> {
+    fn from_str(text: &str) -> Result<PublicKey, CallbackError> {
         let mut key = [0; 32];
         let bytes = text.as_bytes();
         if bytes.len() != 2 * key.len() {
-            return Err(CallError::NotOurs);
+            return Err(CallbackError::NotRlaunch);
         }
         for (byte, digits) in key.iter_mut().zip(bytes.chunks_exact(2)) {
-            let digit = |at: usize| char::from(digits[at]).to_digit(16).ok_or(CallError::NotOurs);
+            let digit =
+                |at: usize| char::from(digits[at]).to_digit(16).ok_or(CallbackError::NotRlaunch);
             *byte = (digit(0)? * 16 + digit(1)?) as u8;
         }
         Ok(PublicKey(key))
@@ -89,24 +90,24 @@ impl FromStr for PublicKey {
 }
 
 /// A key of one's own. Its private half is never printed.
-pub struct OwnKey {
+pub struct KeyPair {
     private: Vec<u8>,
     public: PublicKey,
 }
 
-impl fmt::Debug for OwnKey {
+impl fmt::Debug for KeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnKey({})", self.public)
     }
 }
 
-impl OwnKey {
+impl KeyPair {
     /// A fresh one.
-    pub fn generate() -> Result<OwnKey, CallError> {
+    pub fn generate() -> Result<KeyPair, CallbackError> {
         let Keypair { private, public } =
-            Builder::new(pattern()?).generate_keypair().map_err(CallError::Noise)?;
-        let public = public.try_into().map_err(|_| CallError::Key)?;
-        Ok(OwnKey { private, public: PublicKey(public) })
+            Builder::new(pattern()?).generate_keypair().map_err(CallbackError::Noise)?;
+        let public = public.try_into().map_err(|_| CallbackError::WrongKey)?;
+        Ok(KeyPair { private, public: PublicKey(public) })
     }
 
     /// What the other end may know.
@@ -115,69 +116,69 @@ impl OwnKey {
     }
 }
 
-fn pattern() -> Result<snow::params::NoiseParams, CallError> {
-    PATTERN.parse().map_err(CallError::Noise)
+fn pattern() -> Result<snow::params::NoiseParams, CallbackError> {
+    PATTERN.parse().map_err(CallbackError::Noise)
 }
 
 fn builder<'a>(
     prologue: &'a [u8],
-    own: &'a OwnKey,
+    own: &'a KeyPair,
     other: &'a PublicKey,
-) -> Result<Builder<'a>, CallError> {
+) -> Result<Builder<'a>, CallbackError> {
     let build = || -> Result<Builder<'a>, snow::Error> {
         let builder = Builder::new(PATTERN.parse()?).prologue(prologue)?;
         builder.local_private_key(&own.private)?.remote_public_key(&other.0)
     };
-    build().map_err(CallError::Noise)
+    build().map_err(CallbackError::Noise)
 }
 
 fn preamble(node: NodeId) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(PREAMBLE + HANDSHAKE);
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&CALL_VERSION.to_le_bytes());
+    bytes.extend_from_slice(&CALLBACK_VERSION.to_le_bytes());
     bytes.extend_from_slice(&node.0.to_le_bytes());
     bytes
 }
 
 /// The agent's end until the launcher has answered.
 #[derive(Debug)]
-pub struct Caller(Box<HandshakeState>);
+pub struct CallbackDialer(Box<HandshakeState>);
 
-impl Caller {
+impl CallbackDialer {
     /// Begins; the bytes are to be sent.
     pub fn start(
-        own: &OwnKey,
+        own: &KeyPair,
         launcher: &PublicKey,
         node: NodeId,
-    ) -> Result<(Caller, Vec<u8>), CallError> {
+    ) -> Result<(CallbackDialer, Vec<u8>), CallbackError> {
         let mut send = preamble(node);
         let builder = builder(&send, own, launcher)?;
-        let mut noise = Box::new(builder.build_initiator().map_err(CallError::Noise)?);
+        let mut noise = Box::new(builder.build_initiator().map_err(CallbackError::Noise)?);
         let mut first = [0; HANDSHAKE];
-        let length = noise.write_message(&[], &mut first).map_err(CallError::Noise)?;
+        let length = noise.write_message(&[], &mut first).map_err(CallbackError::Noise)?;
         send.extend_from_slice(&first[..length]);
-        Ok((Caller(noise), send))
+        Ok((CallbackDialer(noise), send))
     }
 
     /// The answer came.
-    pub fn finish(mut self, answer: &[u8; HANDSHAKE]) -> Result<SecureStream, CallError> {
-        self.0.read_message(answer, &mut []).map_err(|_| CallError::Key)?;
+    pub fn finish(mut self, answer: &[u8; HANDSHAKE]) -> Result<SecureStream, CallbackError> {
+        self.0.read_message(answer, &mut []).map_err(|_| CallbackError::WrongKey)?;
         Ok(SecureStream::new(*self.0, &[])?)
     }
 }
 
 /// What somebody said first.
 #[derive(Debug, PartialEq)]
-pub enum Opening {
+pub enum FirstMessage {
     /// An agent calls, or somebody who wants to be taken for one.
-    Call(Call),
+    Callback(CallbackHello),
     /// A host gets its agent.
-    Fetch(Fetch),
+    Fetch(FetchRequest),
 }
 
 /// The first message of a call.
 #[derive(Debug, PartialEq)]
-pub struct Call {
+pub struct CallbackHello {
     /// Which node it claims to be.
     pub node: NodeId,
     preamble: [u8; PREAMBLE],
@@ -186,100 +187,100 @@ pub struct Call {
 
 /// `FETCH DIGEST`, or the same as a program of the web says it, `GET /DIGEST HTTP/1.1` and headers.
 #[derive(Debug, PartialEq)]
-pub struct Fetch {
+pub struct FetchRequest {
     /// The SHA-256 of what is wanted, in hexadecimal digits.
     pub digest: String,
     /// The answer is to have the head of HTTP.
     pub http: bool,
 }
 
-impl Opening {
+impl FirstMessage {
     /// Reads what has come so far; `None` while more must come. Never takes more than
-    /// [`MAX_OPENING`].
-    pub fn read(bytes: &[u8]) -> Result<Option<Opening>, CallError> {
+    /// [`MAX_FIRST_MESSAGE`].
+    pub fn read(bytes: &[u8]) -> Result<Option<FirstMessage>, CallbackError> {
         let begins = |with: &[u8]| {
             let length = bytes.len().min(with.len());
             bytes[..length] == with[..length]
         };
         let opening = if begins(MAGIC) {
-            Call::read(bytes)?.map(Opening::Call)
+            CallbackHello::read(bytes)?.map(FirstMessage::Callback)
         } else if begins(b"FETCH ") || begins(b"GET /") {
-            Fetch::read(bytes)?.map(Opening::Fetch)
+            FetchRequest::read(bytes)?.map(FirstMessage::Fetch)
         } else {
-            return Err(CallError::NotOurs);
+            return Err(CallbackError::NotRlaunch);
         };
-        if opening.is_none() && bytes.len() >= MAX_OPENING {
-            return Err(CallError::NotOurs);
+        if opening.is_none() && bytes.len() >= MAX_FIRST_MESSAGE {
+            return Err(CallbackError::NotRlaunch);
         }
         Ok(opening)
     }
 }
 
-impl Call {
-    fn read(bytes: &[u8]) -> Result<Option<Call>, CallError> {
+impl CallbackHello {
+    fn read(bytes: &[u8]) -> Result<Option<CallbackHello>, CallbackError> {
         let Some((preamble, rest)) = bytes.split_first_chunk::<PREAMBLE>() else {
             return Ok(None);
         };
         let [.., v0, v1, n0, n1, n2, n3] = *preamble;
         match u16::from_le_bytes([v0, v1]) {
-            CALL_VERSION => {}
-            other => return Err(CallError::Version(other)),
+            CALLBACK_VERSION => {}
+            other => return Err(CallbackError::Version(other)),
         }
         let Some((first, rest)) = rest.split_first_chunk::<HANDSHAKE>() else { return Ok(None) };
         if !rest.is_empty() {
             // An agent has nothing to say before it is answered.
-            return Err(CallError::NotOurs);
+            return Err(CallbackError::NotRlaunch);
         }
         let node = NodeId(u32::from_le_bytes([n0, n1, n2, n3]));
-        Ok(Some(Call { node, preamble: *preamble, first: *first }))
+        Ok(Some(CallbackHello { node, preamble: *preamble, first: *first }))
     }
 
     /// What to send, and both directions, if it comes from who has announced this key. It may still
     /// be a replay: only a first packet that can be opened shows that it is not.
     pub fn answer(
         &self,
-        own: &OwnKey,
+        own: &KeyPair,
         agent: &PublicKey,
-    ) -> Result<(Vec<u8>, SecureStream), CallError> {
+    ) -> Result<(Vec<u8>, SecureStream), CallbackError> {
         let builder = builder(&self.preamble, own, agent)?;
-        let mut noise = builder.build_responder().map_err(CallError::Noise)?;
-        noise.read_message(&self.first, &mut []).map_err(|_| CallError::Key)?;
+        let mut noise = builder.build_responder().map_err(CallbackError::Noise)?;
+        noise.read_message(&self.first, &mut []).map_err(|_| CallbackError::WrongKey)?;
         let mut send = vec![0; HANDSHAKE];
-        let length = noise.write_message(&[], &mut send).map_err(CallError::Noise)?;
+        let length = noise.write_message(&[], &mut send).map_err(CallbackError::Noise)?;
         send.truncate(length);
         Ok((send, SecureStream::new(noise, &[])?))
     }
 }
 
-impl Fetch {
-    fn read(bytes: &[u8]) -> Result<Option<Fetch>, CallError> {
+impl FetchRequest {
+    fn read(bytes: &[u8]) -> Result<Option<FetchRequest>, CallbackError> {
         let http = bytes.starts_with(b"GET /");
         let end: &[u8] = if http { b"\r\n\r\n" } else { b"\n" };
         let Some(at) = bytes.windows(end.len()).position(|window| window == end) else {
             return Ok(None);
         };
         let line = bytes[..at].split(|&byte| byte == b'\n').next().unwrap_or_default();
-        let line = std::str::from_utf8(line).map_err(|_| CallError::NotOurs)?;
+        let line = std::str::from_utf8(line).map_err(|_| CallbackError::NotRlaunch)?;
         let mut words = line.split_ascii_whitespace().skip(1);
         let digest = words.next().unwrap_or_default();
         let digest = if http { digest.strip_prefix('/').unwrap_or_default() } else { digest };
         let is_digest = digest.len() == DIGEST && digest.bytes().all(|b| b.is_ascii_hexdigit());
         let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
         if !is_digest || http != is_http {
-            return Err(CallError::NotOurs);
+            return Err(CallbackError::NotRlaunch);
         }
-        Ok(Some(Fetch { digest: digest.to_owned(), http }))
+        Ok(Some(FetchRequest { digest: digest.to_owned(), http }))
     }
 }
 
 /// Both directions of a connection, for one who reads and one who writes. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Conversation(Arc<Mutex<SecureStream>>);
+pub struct SharedStream(Arc<Mutex<SecureStream>>);
 
-impl Conversation {
+impl SharedStream {
     /// Behind a handshake.
-    pub fn new(stream: SecureStream) -> Conversation {
-        Conversation(Arc::new(Mutex::new(stream)))
+    pub fn new(stream: SecureStream) -> SharedStream {
+        SharedStream(Arc::new(Mutex::new(stream)))
     }
 
     /// What to send for these bytes.
@@ -299,7 +300,7 @@ impl Conversation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// It dials now.
-    Calls {
+    Dialing {
         /// [`crate::protocol::control::PROTOCOL_VERSION`] of the agent.
         version: u16,
         /// By which it will be known.
@@ -319,7 +320,7 @@ const LONGEST_WHY: usize = 900;
 impl fmt::Display for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Announcement::Calls { version, key } => write!(f, "{MARK}{version} {key}"),
+            Announcement::Dialing { version, key } => write!(f, "{MARK}{version} {key}"),
             Announcement::Failed(why) => write!(f, "{MARK}{FAILED}{why}"),
         }
     }
@@ -334,7 +335,7 @@ impl Announcement {
             return Some(Announcement::Failed(why.trim().to_owned()));
         }
         let (version, key) = words.split_once(' ')?;
-        Some(Announcement::Calls { version: version.parse().ok()?, key: key.parse().ok()? })
+        Some(Announcement::Dialing { version: version.parse().ok()?, key: key.parse().ok()? })
     }
 }
 
@@ -386,20 +387,20 @@ mod tests {
     const NODE: NodeId = NodeId(3);
 
     /// Keys of an agent and its launcher.
-    fn keys() -> (OwnKey, OwnKey) {
-        (OwnKey::generate().unwrap(), OwnKey::generate().unwrap())
+    fn keys() -> (KeyPair, KeyPair) {
+        (KeyPair::generate().unwrap(), KeyPair::generate().unwrap())
     }
 
-    fn call(bytes: &[u8]) -> Call {
-        match Opening::read(bytes) {
-            Ok(Some(Opening::Call(call))) => call,
+    fn call(bytes: &[u8]) -> CallbackHello {
+        match FirstMessage::read(bytes) {
+            Ok(Some(FirstMessage::Callback(call))) => call,
             other => panic!("{other:?}"),
         }
     }
 
     fn connected() -> (SecureStream, SecureStream) {
         let (agent, launcher) = keys();
-        let (caller, first) = Caller::start(&agent, &launcher.public(), NODE).unwrap();
+        let (caller, first) = CallbackDialer::start(&agent, &launcher.public(), NODE).unwrap();
         let (answer, of_launcher) = call(&first).answer(&launcher, &agent.public()).unwrap();
         (caller.finish(&answer.try_into().unwrap()).unwrap(), of_launcher)
     }
@@ -410,7 +411,7 @@ mod tests {
         let (mut sealed, mut heard) = (Vec::new(), Vec::new());
         agent.seal(b"hello", &mut sealed).unwrap();
         launcher.open(&sealed, &mut heard).unwrap();
-        let launcher = Conversation::new(launcher);
+        let launcher = SharedStream::new(launcher);
         agent.open(&launcher.clone().seal(b" and back").unwrap(), &mut heard).unwrap();
         assert_eq!(heard, b"hello and back");
     }
@@ -419,75 +420,76 @@ mod tests {
     fn the_command_line_is_not_enough() {
         let (agent, launcher) = keys();
         // Everything but the agent's private key is known.
-        let thief = OwnKey::generate().unwrap();
-        let (_, first) = Caller::start(&thief, &launcher.public(), NODE).unwrap();
+        let thief = KeyPair::generate().unwrap();
+        let (_, first) = CallbackDialer::start(&thief, &launcher.public(), NODE).unwrap();
         let refused = call(&first).answer(&launcher, &agent.public());
-        assert_eq!(refused.err(), Some(CallError::Key));
+        assert_eq!(refused.err(), Some(CallbackError::WrongKey));
     }
 
     #[test]
     fn a_launcher_without_its_key_is_recognised() {
         let (agent, launcher) = keys();
-        let other = OwnKey::generate().unwrap();
-        let (caller, first) = Caller::start(&agent, &other.public(), NODE).unwrap();
+        let other = KeyPair::generate().unwrap();
+        let (caller, first) = CallbackDialer::start(&agent, &other.public(), NODE).unwrap();
         let (answer, _) = call(&first).answer(&other, &agent.public()).unwrap();
-        let (wrong, _) = Caller::start(&agent, &launcher.public(), NODE).unwrap();
+        let (wrong, _) = CallbackDialer::start(&agent, &launcher.public(), NODE).unwrap();
         let answer: [u8; HANDSHAKE] = answer.try_into().unwrap();
-        assert_eq!(wrong.finish(&answer).err(), Some(CallError::Key));
+        assert_eq!(wrong.finish(&answer).err(), Some(CallbackError::WrongKey));
         assert!(caller.finish(&answer).is_ok());
     }
 
     #[test]
     fn a_replayed_call_leads_nowhere() {
         let (agent, launcher) = keys();
-        let (caller, first) = Caller::start(&agent, &launcher.public(), NODE).unwrap();
+        let (caller, first) = CallbackDialer::start(&agent, &launcher.public(), NODE).unwrap();
         let (answer, _) = call(&first).answer(&launcher, &agent.public()).unwrap();
         let (_, mut replayed) = call(&first).answer(&launcher, &agent.public()).unwrap();
         let mut stream = caller.finish(&answer.try_into().unwrap()).unwrap();
         let mut sealed = Vec::new();
         stream.seal(b"hello", &mut sealed).unwrap();
-        assert_eq!(replayed.open(&sealed, &mut Vec::new()), Err(SecureError::Secret));
+        assert_eq!(replayed.open(&sealed, &mut Vec::new()), Err(SecureError::WrongSecret));
     }
 
     #[test]
     fn the_preamble_is_part_of_what_is_proved() {
         let (agent, launcher) = keys();
-        let (_, mut first) = Caller::start(&agent, &launcher.public(), NODE).unwrap();
+        let (_, mut first) = CallbackDialer::start(&agent, &launcher.public(), NODE).unwrap();
         first[PREAMBLE - 1] ^= 1;
         let other = call(&first);
         assert_ne!(other.node, NODE);
-        assert_eq!(other.answer(&launcher, &agent.public()).err(), Some(CallError::Key));
+        assert_eq!(other.answer(&launcher, &agent.public()).err(), Some(CallbackError::WrongKey));
     }
 
     #[test]
     fn an_opening_is_read_however_it_is_cut() {
         let (agent, launcher) = keys();
-        let (_, first) = Caller::start(&agent, &launcher.public(), NODE).unwrap();
+        let (_, first) = CallbackDialer::start(&agent, &launcher.public(), NODE).unwrap();
         let digest = "0123456789abcdef".repeat(4);
         let line = format!("FETCH {digest}\n").into_bytes();
         let get = format!("GET /{digest} HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n").into_bytes();
         for whole in [&first, &line, &get] {
             for length in 0..whole.len() {
-                assert_eq!(Opening::read(&whole[..length]), Ok(None), "{length}");
+                assert_eq!(FirstMessage::read(&whole[..length]), Ok(None), "{length}");
             }
         }
         assert_eq!(call(&first).node, NODE);
-        let fetch = |http| Ok(Some(Opening::Fetch(Fetch { digest: digest.clone(), http })));
-        assert_eq!(Opening::read(&line), fetch(false));
-        assert_eq!(Opening::read(&get), fetch(true));
+        let fetch =
+            |http| Ok(Some(FirstMessage::Fetch(FetchRequest { digest: digest.clone(), http })));
+        assert_eq!(FirstMessage::read(&line), fetch(false));
+        assert_eq!(FirstMessage::read(&get), fetch(true));
     }
 
     #[test]
     fn what_is_no_opening_is_refused() {
         let (agent, launcher) = keys();
-        let (_, first) = Caller::start(&agent, &launcher.public(), NODE).unwrap();
+        let (_, first) = CallbackDialer::start(&agent, &launcher.public(), NODE).unwrap();
         let mut version = first.clone();
         version[MAGIC.len()] = 9;
-        assert_eq!(Opening::read(&version), Err(CallError::Version(9)));
+        assert_eq!(FirstMessage::read(&version), Err(CallbackError::Version(9)));
         let mut eager = first;
         eager.push(0);
         let mut endless = b"GET /".to_vec();
-        endless.resize(MAX_OPENING, b'a');
+        endless.resize(MAX_FIRST_MESSAGE, b'a');
         let strangers: [&[u8]; 7] = [
             b"SSH-2.0-x\r\n",
             b"FETCH 0123\n",
@@ -498,14 +500,18 @@ mod tests {
             &eager,
         ];
         for stranger in strangers {
-            assert_eq!(Opening::read(stranger), Err(CallError::NotOurs), "{stranger:?}");
+            assert_eq!(
+                FirstMessage::read(stranger),
+                Err(CallbackError::NotRlaunch),
+                "{stranger:?}"
+            );
         }
     }
 
     #[test]
     fn an_announcement_is_found_behind_any_banner() {
-        let key = OwnKey::generate().unwrap().public();
-        let calls = Announcement::Calls { version: 7, key };
+        let key = KeyPair::generate().unwrap().public();
+        let calls = Announcement::Dialing { version: 7, key };
         let failed = Announcement::Failed("10.0.0.1:21003 (no answer)".into());
         let banner = "entering container\r\nno rlaunch-callback 7 here\n".to_owned();
         let text = format!("{banner}{}{calls}\r\n{failed}\n", "x".repeat(5000) + "\n");
@@ -533,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_private_key_is_not_printed() {
-        let key = OwnKey::generate().unwrap();
+        let key = KeyPair::generate().unwrap();
         assert_eq!(format!("{key:?}"), format!("OwnKey({})", key.public()));
     }
 }

@@ -81,7 +81,7 @@ impl fmt::Debug for Secret {
 pub enum SecureError {
     /// It speaks something else.
     #[error("it is no agent of rlaunch")]
-    NotOurs,
+    NotRlaunch,
     /// It is another build.
     #[error("it speaks version {0}, this agent {EDGE_VERSION}")]
     Version(u16),
@@ -93,7 +93,7 @@ pub enum SecureError {
     WrongNode(NodeId),
     /// It has not the job's secret, or somebody has changed what it said.
     #[error("it has not the secret of the job")]
-    Secret,
+    WrongSecret,
     /// The library refuses.
     #[error("cannot encrypt")]
     Noise(#[source] snow::Error),
@@ -123,15 +123,15 @@ impl Parties {
 
     /// `bytes` are a whole preamble.
     fn read(bytes: &[u8]) -> Result<Parties, SecureError> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(SecureError::NotOurs)?;
-        let (version, rest) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
+        let rest = bytes.strip_prefix(MAGIC).ok_or(SecureError::NotRlaunch)?;
+        let (version, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
         match u16::from_le_bytes(*version) {
             EDGE_VERSION => {}
             other => return Err(SecureError::Version(other)),
         }
-        let (job, rest) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
-        let (from, rest) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
-        let (to, _) = rest.split_first_chunk().ok_or(SecureError::NotOurs)?;
+        let (job, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
+        let (from, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
+        let (to, _) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
         Ok(Parties {
             job: JobId(u128::from_le_bytes(*job)),
             from: NodeId(u32::from_le_bytes(*from)),
@@ -148,7 +148,7 @@ impl Parties {
 
 /// Whether a handshake needs more bytes or is over.
 #[derive(Debug)]
-pub enum Step<T> {
+pub enum HandshakeStep<T> {
     /// Read on.
     More(T),
     /// The other end follows the protocol.
@@ -168,33 +168,33 @@ pub struct Established {
 
 /// The dialling end until the handshake is over.
 #[derive(Debug)]
-pub struct Dialler {
+pub struct Dialer {
     noise: Box<HandshakeState>,
     parties: Parties,
     received: Vec<u8>,
 }
 
-impl Dialler {
+impl Dialer {
     /// Begins; the bytes are to be sent.
-    pub fn start(secret: &Secret, parties: Parties) -> Result<(Dialler, Vec<u8>), SecureError> {
+    pub fn start(secret: &Secret, parties: Parties) -> Result<(Dialer, Vec<u8>), SecureError> {
         let mut send = parties.preamble();
         let builder = Parties::builder(&send, secret)?;
         let mut noise = Box::new(builder.build_initiator().map_err(SecureError::Noise)?);
         let mut first = [0; HANDSHAKE];
         let length = noise.write_message(&[], &mut first).map_err(SecureError::Noise)?;
         send.extend_from_slice(&first[..length]);
-        Ok((Dialler { noise, parties, received: Vec::new() }, send))
+        Ok((Dialer { noise, parties, received: Vec::new() }, send))
     }
 
     /// Bytes came.
-    pub fn receive(mut self, bytes: &[u8]) -> Result<Step<Dialler>, SecureError> {
+    pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Dialer>, SecureError> {
         self.received.extend_from_slice(bytes);
         let Some((answer, rest)) = self.received.split_at_checked(HANDSHAKE) else {
-            return Ok(Step::More(self));
+            return Ok(HandshakeStep::More(self));
         };
-        self.noise.read_message(answer, &mut []).map_err(|_| SecureError::Secret)?;
+        self.noise.read_message(answer, &mut []).map_err(|_| SecureError::WrongSecret)?;
         let stream = SecureStream::new(*self.noise, rest)?;
-        Ok(Step::Done(Established { parties: self.parties, send: Vec::new(), stream }))
+        Ok(HandshakeStep::Done(Established { parties: self.parties, send: Vec::new(), stream }))
     }
 }
 
@@ -214,14 +214,14 @@ impl Listener {
     }
 
     /// Bytes came.
-    pub fn receive(mut self, bytes: &[u8]) -> Result<Step<Listener>, SecureError> {
+    pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Listener>, SecureError> {
         self.received.extend_from_slice(bytes);
         let begins = self.received.len().min(MAGIC.len());
         if self.received[..begins] != MAGIC[..begins] {
-            return Err(SecureError::NotOurs);
+            return Err(SecureError::NotRlaunch);
         }
         let Some((preamble, rest)) = self.received.split_at_checked(PREAMBLE) else {
-            return Ok(Step::More(self));
+            return Ok(HandshakeStep::More(self));
         };
         let parties = Parties::read(preamble)?;
         if parties.job != self.job {
@@ -231,16 +231,16 @@ impl Listener {
             return Err(SecureError::WrongNode(parties.to));
         }
         let Some((first, rest)) = rest.split_at_checked(HANDSHAKE) else {
-            return Ok(Step::More(self));
+            return Ok(HandshakeStep::More(self));
         };
         let builder = Parties::builder(preamble, &self.secret)?;
         let mut noise = builder.build_responder().map_err(SecureError::Noise)?;
-        noise.read_message(first, &mut []).map_err(|_| SecureError::Secret)?;
+        noise.read_message(first, &mut []).map_err(|_| SecureError::WrongSecret)?;
         let mut send = vec![0; HANDSHAKE];
         let length = noise.write_message(&[], &mut send).map_err(SecureError::Noise)?;
         send.truncate(length);
         let stream = SecureStream::new(noise, rest)?;
-        Ok(Step::Done(Established { parties, send, stream }))
+        Ok(HandshakeStep::Done(Established { parties, send, stream }))
     }
 }
 
@@ -279,14 +279,14 @@ impl SecureStream {
         while let Some((length, rest)) = self.received[taken..].split_first_chunk::<LENGTH>() {
             let length = usize::from(u16::from_le_bytes(*length));
             if length < TAG {
-                return Err(SecureError::Secret);
+                return Err(SecureError::WrongSecret);
             }
             let Some(sealed) = rest.get(..length) else { break };
             let from = plain.len();
             plain.resize(from + length - TAG, 0);
             if self.noise.read_message(sealed, &mut plain[from..]).is_err() {
                 plain.truncate(from); // Nobody has vouched for it.
-                return Err(SecureError::Secret);
+                return Err(SecureError::WrongSecret);
             }
             taken += LENGTH + length;
         }
@@ -310,31 +310,31 @@ mod tests {
     }
 
     /// A listener is fed `bytes` in parts of `size`.
-    fn feed(bytes: &[u8], size: usize) -> Result<Step<Listener>, SecureError> {
-        let mut step = Step::More(listener());
+    fn feed(bytes: &[u8], size: usize) -> Result<HandshakeStep<Listener>, SecureError> {
+        let mut step = HandshakeStep::More(listener());
         for part in bytes.chunks(size) {
             step = match step {
-                Step::More(listener) => listener.receive(part)?,
-                done @ Step::Done(_) => return Ok(done),
+                HandshakeStep::More(listener) => listener.receive(part)?,
+                done @ HandshakeStep::Done(_) => return Ok(done),
             };
         }
         Ok(step)
     }
 
     fn connected(size: usize) -> (SecureStream, SecureStream) {
-        let (dialler, first) = Dialler::start(&secret(1), PARTIES).unwrap();
-        let Ok(Step::Done(answer)) = feed(&first, size) else { panic!("no answer") };
+        let (dialler, first) = Dialer::start(&secret(1), PARTIES).unwrap();
+        let Ok(HandshakeStep::Done(answer)) = feed(&first, size) else { panic!("no answer") };
         assert_eq!(answer.parties, PARTIES);
-        let mut step = Step::More(dialler);
+        let mut step = HandshakeStep::More(dialler);
         for part in answer.send.chunks(size) {
-            let Step::More(dialler) = step else { panic!("early") };
+            let HandshakeStep::More(dialler) = step else { panic!("early") };
             step = dialler.receive(part).unwrap();
         }
-        let Step::Done(done) = step else { panic!("unfinished") };
+        let HandshakeStep::Done(done) = step else { panic!("unfinished") };
         (done.stream, answer.stream)
     }
 
-    fn refusal(step: Result<Step<Listener>, SecureError>) -> Option<SecureError> {
+    fn refusal(step: Result<HandshakeStep<Listener>, SecureError>) -> Option<SecureError> {
         step.err()
     }
 
@@ -360,37 +360,37 @@ mod tests {
 
     #[test]
     fn strangers_are_refused_by_what_they_are() {
-        let (_, of_other) = Dialler::start(&secret(2), PARTIES).unwrap();
-        assert_eq!(refusal(feed(&of_other, 9)), Some(SecureError::Secret));
+        let (_, of_other) = Dialer::start(&secret(2), PARTIES).unwrap();
+        assert_eq!(refusal(feed(&of_other, 9)), Some(SecureError::WrongSecret));
         let job = Parties { job: JobId(8), ..PARTIES };
-        let (_, of_job) = Dialler::start(&secret(1), job).unwrap();
+        let (_, of_job) = Dialer::start(&secret(1), job).unwrap();
         assert_eq!(refusal(feed(&of_job, 99)), Some(SecureError::WrongJob(JobId(8))));
         let node = Parties { to: NodeId(2), ..PARTIES };
-        let (_, of_node) = Dialler::start(&secret(1), node).unwrap();
+        let (_, of_node) = Dialer::start(&secret(1), node).unwrap();
         assert_eq!(refusal(feed(&of_node, 99)), Some(SecureError::WrongNode(NodeId(2))));
-        assert_eq!(refusal(feed(b"GET / HTTP/1.1", 1)), Some(SecureError::NotOurs));
-        let (_, mut of_version) = Dialler::start(&secret(1), PARTIES).unwrap();
+        assert_eq!(refusal(feed(b"GET / HTTP/1.1", 1)), Some(SecureError::NotRlaunch));
+        let (_, mut of_version) = Dialer::start(&secret(1), PARTIES).unwrap();
         of_version[MAGIC.len()] = 9;
         assert_eq!(refusal(feed(&of_version, 99)), Some(SecureError::Version(9)));
     }
 
     #[test]
     fn half_a_handshake_proves_nothing() {
-        let (_, first) = Dialler::start(&secret(1), PARTIES).unwrap();
-        assert!(matches!(feed(&first[..first.len() - 1], 7), Ok(Step::More(_))));
+        let (_, first) = Dialer::start(&secret(1), PARTIES).unwrap();
+        assert!(matches!(feed(&first[..first.len() - 1], 7), Ok(HandshakeStep::More(_))));
     }
 
     #[test]
     fn a_replay_of_the_first_message_leads_nowhere() {
-        let (dialler, first) = Dialler::start(&secret(1), PARTIES).unwrap();
-        let Ok(Step::Done(original)) = feed(&first, 99) else { panic!() };
-        let Ok(Step::Done(mut replayed)) = feed(&first, 99) else { panic!() };
-        let Ok(Step::Done(mut mine)) = dialler.receive(&original.send) else { panic!() };
+        let (dialler, first) = Dialer::start(&secret(1), PARTIES).unwrap();
+        let Ok(HandshakeStep::Done(original)) = feed(&first, 99) else { panic!() };
+        let Ok(HandshakeStep::Done(mut replayed)) = feed(&first, 99) else { panic!() };
+        let Ok(HandshakeStep::Done(mut mine)) = dialler.receive(&original.send) else { panic!() };
         let mut sealed = Vec::new();
         mine.stream.seal(b"hello", &mut sealed).unwrap();
         // Whoever recorded both messages cannot speak in the second connection.
         let opened = replayed.stream.open(&sealed, &mut Vec::new());
-        assert_eq!(opened, Err(SecureError::Secret));
+        assert_eq!(opened, Err(SecureError::WrongSecret));
     }
 
     #[test]
@@ -400,8 +400,8 @@ mod tests {
         dialler.seal(b"hello", &mut sealed).unwrap();
         let last = sealed.len() - 1;
         sealed[last] ^= 1;
-        assert_eq!(listener.open(&sealed, &mut Vec::new()), Err(SecureError::Secret));
-        assert_eq!(dialler.open(&[3, 0, 1], &mut Vec::new()), Err(SecureError::Secret));
+        assert_eq!(listener.open(&sealed, &mut Vec::new()), Err(SecureError::WrongSecret));
+        assert_eq!(dialler.open(&[3, 0, 1], &mut Vec::new()), Err(SecureError::WrongSecret));
     }
 
     #[test]
@@ -412,12 +412,12 @@ mod tests {
         dialler.seal(b"two", &mut second).unwrap();
         let mut heard = Vec::new();
         listener.open(&first, &mut heard).unwrap();
-        assert_eq!(listener.open(&first, &mut heard), Err(SecureError::Secret));
+        assert_eq!(listener.open(&first, &mut heard), Err(SecureError::WrongSecret));
         let (mut dialler, mut listener) = connected(99);
         dialler.seal(b"one", &mut Vec::new()).unwrap();
         second.clear();
         dialler.seal(b"two", &mut second).unwrap();
-        assert_eq!(listener.open(&second, &mut heard), Err(SecureError::Secret));
+        assert_eq!(listener.open(&second, &mut heard), Err(SecureError::WrongSecret));
         assert_eq!(heard, b"one", "what cannot be trusted is not handed on");
     }
 
@@ -458,27 +458,27 @@ mod tests {
         assert_eq!(listener.open(&longest, &mut Vec::new()), Ok(()));
         assert!(listener.received.len() < LENGTH + usize::from(u16::MAX));
         // The next byte makes it whole, and it is no packet.
-        assert_eq!(listener.open(&[0], &mut Vec::new()), Err(SecureError::Secret));
+        assert_eq!(listener.open(&[0], &mut Vec::new()), Err(SecureError::WrongSecret));
     }
 
     #[test]
     fn the_preamble_is_part_of_what_is_proved() {
-        let (_, first) = Dialler::start(&secret(1), PARTIES).unwrap();
+        let (_, first) = Dialer::start(&secret(1), PARTIES).unwrap();
         // Another sender in the clear part, which nothing but the handshake covers.
         let sender = MAGIC.len() + 2 + 16;
         let mut changed = first.clone();
         changed[sender] ^= 1;
-        assert_eq!(refusal(feed(&changed, 99)), Some(SecureError::Secret));
+        assert_eq!(refusal(feed(&changed, 99)), Some(SecureError::WrongSecret));
         assert_eq!(refusal(feed(&first, 99)), None);
     }
 
     #[test]
     fn a_dialler_recognises_a_listener_without_the_secret() {
-        let (dialler, _) = Dialler::start(&secret(1), PARTIES).unwrap();
-        let (_, first) = Dialler::start(&secret(2), PARTIES).unwrap();
+        let (dialler, _) = Dialer::start(&secret(1), PARTIES).unwrap();
+        let (_, first) = Dialer::start(&secret(2), PARTIES).unwrap();
         let other = Listener::new(secret(2), JobId(7), NodeId(1)).receive(&first);
-        let Ok(Step::Done(other)) = other else { panic!() };
-        assert_eq!(dialler.receive(&other.send).err(), Some(SecureError::Secret));
+        let Ok(HandshakeStep::Done(other)) = other else { panic!() };
+        assert_eq!(dialler.receive(&other.send).err(), Some(SecureError::WrongSecret));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Command lines as they may be kept.
 
-use rlaunch_bootstrap::env::{is_secret, redacted, shown};
+use rlaunch_bootstrap::env::{is_secret, redacted, redacted_value};
 use std::ffi::OsString;
 
 /// Words by which mpiexec is given a variable and its value as words of their own.
@@ -20,7 +20,7 @@ pub fn without_secrets(words: &[OsString]) -> Vec<String> {
         let can_name = is_option || is_variable;
         let names_secret = can_name && !word.contains('=') && is_secret(&word);
         kept.push(match is_value && (of_variable || !word.starts_with('-')) {
-            true => shown(kept.last().map_or("", String::as_str), &word),
+            true => redacted_value(kept.last().map_or("", String::as_str), &word),
             false => redacted(&word),
         });
         is_value = names_secret;

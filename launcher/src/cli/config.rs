@@ -25,7 +25,7 @@ use error::Place;
 use file::{File, Setting, Value};
 use find::ReadFile;
 use merge::Given;
-use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_of_rank};
+use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_rank_variable};
 use rlaunch_console::surroundings::Surroundings;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -227,7 +227,8 @@ fn of_environment(
     let (mut settings, mut notes) = (Vec::new(), Vec::new());
     for (name, value) in &around.variables {
         let Some(name) = name.to_str() else { continue };
-        let Some(rest) = name.strip_prefix(RLAUNCH_PREFIX).filter(|_| !is_of_rank(name)) else {
+        let Some(rest) = name.strip_prefix(RLAUNCH_PREFIX).filter(|_| !is_rank_variable(name))
+        else {
             continue;
         };
         let key = rest.to_ascii_lowercase().replace('_', "-");

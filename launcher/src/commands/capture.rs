@@ -5,7 +5,7 @@
 
 use crate::cli::args::CaptureArgs;
 use crate::commands::ask;
-use rlaunch_bootstrap::inventory::recording::{Entry, Recording, relative};
+use rlaunch_bootstrap::inventory::recording::{RecordedEntry, Recording, relative};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::report::{self, Failed};
 use std::fs::{self, File};
@@ -58,21 +58,21 @@ fn append<W: io::Write>(
     archive: &mut Builder<W>,
     name: &str,
     path: &str,
-    entry: &Entry,
+    entry: &RecordedEntry,
 ) -> io::Result<()> {
     let mut header = Header::new_gnu();
-    header.set_mode(if matches!(entry, Entry::Directory) { 0o755 } else { 0o644 });
+    header.set_mode(if matches!(entry, RecordedEntry::Directory) { 0o755 } else { 0o644 });
     match entry {
-        Entry::Directory => {
+        RecordedEntry::Directory => {
             header.set_entry_type(EntryType::Directory);
             header.set_size(0);
             archive.append_data(&mut header, format!("{name}/"), io::empty())
         }
-        Entry::File(bytes) => {
+        RecordedEntry::File(bytes) => {
             header.set_size(bytes.len() as u64);
             archive.append_data(&mut header, name, bytes.as_slice())
         }
-        Entry::Link(target) => {
+        RecordedEntry::Link(target) => {
             header.set_entry_type(EntryType::Symlink);
             header.set_size(0);
             archive.append_link(&mut header, name, relative(path, target))
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn an_archive_has_what_was_recorded() {
         let entries = [
-            ("/sys/class/net", Entry::Directory),
-            ("/sys/class/net/eth0/device", Entry::Link("/sys/devices/pci0/x".into())),
-            ("/sys/class/net/eth0/mtu", Entry::File(b"1500\n".to_vec())),
+            ("/sys/class/net", RecordedEntry::Directory),
+            ("/sys/class/net/eth0/device", RecordedEntry::Link("/sys/devices/pci0/x".into())),
+            ("/sys/class/net/eth0/mtu", RecordedEntry::File(b"1500\n".to_vec())),
         ];
         let entries = entries.map(|(path, entry)| (path.to_owned(), entry)).into_iter().collect();
         let recording = Recording::of(&entries, &Default::default());

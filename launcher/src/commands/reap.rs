@@ -4,7 +4,7 @@ use crate::cli::args::ReapArgs;
 use crate::commands::ask;
 use crate::connect::agent::store::AGENT;
 use crate::connect::route::Container;
-use rlaunch_bootstrap::cleanup_report::Reaped;
+use rlaunch_bootstrap::cleanup_report::CleanupReport;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::report::{self, Failed};
 
@@ -33,8 +33,10 @@ fn what_was_done(answer: &[u8], host: &str) -> Result<String, Failed> {
     let failed = |cause: String| Failed::new(Exit::HOST, format!("{host}: {cause}"));
     let last = text.lines().last().ok_or_else(|| failed(format!("{AGENT} said nothing")))?;
     match last.parse() {
-        Ok(clean @ Reaped::Clean { .. }) => Ok(clean.to_string()),
-        Ok(Reaped::Left(processes)) => Err(failed(format!("could not end {processes}"))),
+        Ok(clean @ CleanupReport::Clean { .. }) => Ok(clean.to_string()),
+        Ok(CleanupReport::Remaining(processes)) => {
+            Err(failed(format!("could not end {processes}")))
+        }
         Err(_) => Err(failed(format!("{AGENT} did not say what it ended, but {last:?}"))),
     }
 }

@@ -17,7 +17,7 @@ use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::{InterfaceAddress, PortRange};
-use rlaunch_bootstrap::security::callback::{OwnKey, PublicKey, address_word};
+use rlaunch_bootstrap::security::callback::{KeyPair, PublicKey, address_word};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpListener, TcpSocket};
@@ -73,7 +73,7 @@ impl Callbacks {
     }
 
     fn open(&self) -> Option<Door> {
-        let own = OwnKey::generate().inspect_err(|error| tracing::warn!("{error}")).ok()?;
+        let own = KeyPair::generate().inspect_err(|error| tracing::warn!("{error}")).ok()?;
         let allowed = own_addresses().into_iter().filter(|address| self.choice.allows(address));
         let mut listeners: Vec<TcpListener> = Vec::new();
         for address in allowed.map(|allowed| allowed.address).take(MOST_ADDRESSES) {

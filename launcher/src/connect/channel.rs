@@ -6,9 +6,9 @@ use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::Pid;
-use rlaunch_bootstrap::env::is_of_host;
+use rlaunch_bootstrap::env::is_host_variable;
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::security::callback::Conversation;
+use rlaunch_bootstrap::security::callback::SharedStream;
 use rlaunch_console::open_files;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
@@ -51,7 +51,7 @@ pub(crate) enum Reader {
 pub(crate) struct CallReader {
     /// `None` once it has ended.
     tcp: Option<OwnedReadHalf>,
-    conversation: Conversation,
+    conversation: SharedStream,
     /// Of a packet that is not whole yet, or that is not opened.
     received: BytesMut,
     /// What it has said and nobody has taken.
@@ -79,7 +79,7 @@ pub(crate) enum Writer {
 /// The way to an agent that has called.
 pub(crate) struct CallWriter {
     tcp: OwnedWriteHalf,
-    conversation: Conversation,
+    conversation: SharedStream,
     /// Leads nowhere, and is held open as long as the agent runs.
     command: Writer,
 }
@@ -111,7 +111,9 @@ impl AgentChannel {
         let mut command = Command::new(path);
         command.arg("agent");
         if bare {
-            command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_of_host(name)));
+            command
+                .env_clear()
+                .envs(std::env::vars_os().filter(|(name, _)| is_host_variable(name)));
         }
         AgentChannel::start(command, None)
     }

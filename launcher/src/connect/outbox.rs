@@ -2,7 +2,7 @@
 //! output has.
 
 use bytes::Bytes;
-use rlaunch_bootstrap::protocol::control::{self, ToAgent, WireError};
+use rlaunch_bootstrap::protocol::control::{self, FrameError, ToAgent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -117,7 +117,7 @@ impl Outbox {
     }
 
     /// Sends something whose size the user decides.
-    pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), WireError> {
+    pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), FrameError> {
         self.send_frame(control::encode(message)?.into());
         Ok(())
     }

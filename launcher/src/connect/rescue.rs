@@ -112,8 +112,8 @@ async fn next_words(channel: &mut AgentChannel) -> Option<String> {
 fn judge(words: &str) -> Reaped {
     let Some(last) = words.lines().last() else { return Reaped::Unreachable };
     match last.parse() {
-        Ok(clean @ cleanup_report::Reaped::Clean { .. }) => Reaped::Clean(clean.to_string()),
-        Ok(cleanup_report::Reaped::Left(processes)) => Reaped::Left(processes),
+        Ok(clean @ cleanup_report::CleanupReport::Clean { .. }) => Reaped::Clean(clean.to_string()),
+        Ok(cleanup_report::CleanupReport::Remaining(processes)) => Reaped::Left(processes),
         Err(_) if last == CONTAINER_GONE => Reaped::Clean(last.to_owned()),
         Err(_) => Reaped::Unclear(last.to_owned()),
     }

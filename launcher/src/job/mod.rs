@@ -16,7 +16,7 @@ use options::{DryRun, OutputOptions, Restarts, Show};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_bootstrap::job::{PortRange, PreloadFile, Singleton};
+use rlaunch_bootstrap::job::{PortRange, PreloadFile, SingletonPolicy};
 use rlaunch_bootstrap::security::handshake::Secret;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub(crate) struct JobSpec {
     pub(crate) login: bool,
     pub(crate) options: Options,
     pub(crate) preload: Vec<Preload>,
-    pub(crate) singleton: Singleton,
+    pub(crate) singleton: SingletonPolicy,
     pub(crate) stdin: Stdin,
     pub(crate) output: OutputOptions,
     pub(crate) kill_after: Duration,

@@ -126,7 +126,7 @@ fn ask(
 /// Whether this shell's value means something elsewhere.
 fn may_go_along(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    !names::is_node_own(&name) && !names::is_foreign_launch(&name)
+    !names::is_node_specific(&name) && !names::is_foreign_launch(&name)
 }
 
 fn set(env: &mut Vec<EnvVar>, name: OsString, value: OsString) {
@@ -310,7 +310,7 @@ mod tests {
         assert!(of("H?ME").1.is_empty() && of("PMI*").1.is_empty());
         assert_eq!(of("HOME").1, ["HOME"]);
         let own = shell().into_iter().map(|(name, _)| name);
-        let of_host: Vec<OsString> = own.filter(|name| names::is_of_host(name)).collect();
+        let of_host: Vec<OsString> = own.filter(|name| names::is_host_variable(name)).collect();
         assert_eq!(of_host, ["HOME", "PATH"]);
     }
 

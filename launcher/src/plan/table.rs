@@ -3,9 +3,9 @@
 use crate::plan::setup::{Options, Seen, Setup, Transport};
 use rlaunch_bootstrap::id::LocalRank;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::protocol::mesh::Settings;
+use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use rlaunch_bootstrap::rank_table::{
-    Marks, NodeRow, PairRule, RankRow, RankTable, Rules, TableError,
+    Connectivity, NodeRow, PacketMarks, PairRule, RankRow, RankTable, TableError,
 };
 use rlaunch_console::columns;
 
@@ -48,9 +48,9 @@ pub(crate) fn build(
         Transport::Tcp => PairRule::SharedMemoryThenTcp,
     };
     // As the proof's.
-    let Settings { traffic_class, service_level, .. } = options.mesh.settings;
-    let marks = Marks { traffic_class, service_level };
-    let rules = Rules { rule, marks, exceptions: seen.plan.exceptions.clone() };
+    let QpSettings { traffic_class, service_level, .. } = options.mesh.settings;
+    let marks = PacketMarks { traffic_class, service_level };
+    let rules = Connectivity { rule, marks, exceptions: seen.plan.exceptions.clone() };
     RankTable::new(seen.id, map.world_size, nodes, ranks, rules)
 }
 
@@ -138,7 +138,9 @@ rank  host  hostname  local  address
         ranks[1].nics = vec![near(1), near(0)];
         ranks[1].numa_node = Some(0);
         assert_eq!(
-            for_people(&RankTable::new(JobId(1), 2, nodes, ranks, Rules::default()).unwrap()),
+            for_people(
+                &RankTable::new(JobId(1), 2, nodes, ranks, Connectivity::default()).unwrap()
+            ),
             "\
 rank  host  hostname  local  address    numa  nics
 0     a     node      0      10.1.0.1

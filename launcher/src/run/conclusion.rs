@@ -10,7 +10,7 @@ use crate::run::output::{self, Written};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::protocol::control::Receipt;
+use rlaunch_bootstrap::protocol::control::CleanupReceipt;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::report::{self, Failed};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) enum Reason {
 /// What is known of a node at the end.
 pub(crate) enum NodeEnd {
     /// Its agent looked and left.
-    Done(Receipt),
+    Done(CleanupReceipt),
     /// Its agent was lost.
     Lost(Reaped),
 }
@@ -193,7 +193,7 @@ fn describe(end: Option<&NodeEnd>) -> String {
     }
 }
 
-fn describe_receipt(receipt: &Receipt) -> String {
+fn describe_receipt(receipt: &CleanupReceipt) -> String {
     let mut text = if receipt.left.is_empty() {
         "nothing left".to_owned()
     } else {
@@ -238,10 +238,10 @@ mod tests {
     #[test]
     fn equal_receipts_are_folded() {
         let hosts = ["a", "b", "c", "d"].map(str::to_owned);
-        let helper = Receipt { leftovers_ended: 1, ..Receipt::default() };
+        let helper = CleanupReceipt { leftovers_ended: 1, ..CleanupReceipt::default() };
         let ends = [
-            Some(NodeEnd::Done(Receipt::default())),
-            Some(NodeEnd::Done(Receipt::default())),
+            Some(NodeEnd::Done(CleanupReceipt::default())),
+            Some(NodeEnd::Done(CleanupReceipt::default())),
             Some(NodeEnd::Done(helper)),
             None,
         ];

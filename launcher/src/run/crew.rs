@@ -33,10 +33,10 @@ use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::job::library::{Library, LibraryPlace};
+use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem, RankSetup};
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
-use rlaunch_bootstrap::rendezvous::oob::OobPlan;
+use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::open_files;
@@ -424,7 +424,7 @@ impl Crew {
     /// Sends the library for ranks to those that lack it.
     pub(crate) fn send_libraries(&self, prepared: &Prepared) {
         let is_lacking =
-            |place: &Option<LibraryPlace>| place.as_ref().is_some_and(|place| !place.is_here);
+            |place: &Option<NodeLibrary>| place.as_ref().is_some_and(|place| !place.is_here);
         let nodes = self.nodes.iter().zip(&prepared.libraries);
         let lacking = nodes
             .filter(|(_, place)| is_lacking(place))
@@ -529,7 +529,7 @@ pub(crate) struct Prepared {
     /// By node: what it has.
     pub(crate) inventories: Vec<Inventory>,
     /// By node: where its ranks will find their library.
-    pub(crate) libraries: Vec<Option<LibraryPlace>>,
+    pub(crate) libraries: Vec<Option<NodeLibrary>>,
 }
 
 /// What one node is told.
@@ -537,7 +537,7 @@ fn node_job(
     job: &JobSpec,
     map: &RankMap,
     node: &Node,
-    (addresses, library): (Vec<IpAddr>, Option<Library>),
+    (addresses, library): (Vec<IpAddr>, Option<LibrarySource>),
 ) -> Job {
     let shape = job.shape(map.nodes.len());
     let (applications, ranks) = apps::of_node(job, map, node.id);
@@ -561,7 +561,7 @@ fn node_job(
         library,
         held_ports: Held::of(&job.options, map, &map.nodes[node.id.index()]).count(),
         master_port: job.master_port.filter(|_| node.id == NodeId(0)),
-        oob: OobPlan {
+        oob: OobConfig {
             secret: job.secret.clone(),
             nodes: shape.nodes(),
             radix: shape.radix(),

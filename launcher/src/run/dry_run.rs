@@ -22,7 +22,7 @@ use crate::job::options::Show;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
 use crate::run::rendezvous::Joined;
-use rlaunch_bootstrap::env::shown;
+use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::exit::Exit;
@@ -63,7 +63,9 @@ fn typed(job: &JobSpec, map: Option<&RankMap>) -> String {
             lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
         }
         lines.push(match &app.wdir {
-            WorkingDir::Launchers(path) => format!("wdir preferred {}", quoted(path.as_os_str())),
+            WorkingDir::SameAsLauncher(path) => {
+                format!("wdir preferred {}", quoted(path.as_os_str()))
+            }
             WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
         });
         lines.extend(env_lines(app));
@@ -115,7 +117,7 @@ fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
         let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
         let mut word = var.name.clone();
         word.push("=");
-        match shown(&name, &value) {
+        match redacted_value(&name, &value) {
             same if same == value => word.push(&var.value),
             hidden => word.push(hidden),
         }

@@ -18,14 +18,16 @@ use crate::run::mesh::{Offer, prove};
 use crate::run::session::{Event, What};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::job::library::LibraryPlace;
+use rlaunch_bootstrap::job::library::NodeLibrary;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
-use rlaunch_bootstrap::protocol::mesh::{Cost, Outcome};
+use rlaunch_bootstrap::protocol::mesh::{PathOutcome, RoundCost};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::rendezvous::Time;
-use rlaunch_bootstrap::rendezvous::coordinator::{Input, Output, Server};
-use rlaunch_bootstrap::rendezvous::oob::{Attempt, AttemptOutcome, EdgeReport, ParentPeer};
-use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_bootstrap::rendezvous::coordinator::{
+    Coordinator, CoordinatorInput, CoordinatorOutput,
+};
+use rlaunch_bootstrap::rendezvous::oob::{EdgeAttempt, EdgeFailure, EdgeReport, ParentPeer};
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::report::{self, Failed};
@@ -56,13 +58,13 @@ pub(crate) struct Joined {
 
 /// Carries what neighbours in the tree cannot say to each other directly.
 pub(crate) struct Relay {
-    server: Server,
+    server: Coordinator,
     since: Instant,
 }
 
 impl Relay {
-    fn new(shape: Shape) -> Relay {
-        Relay { server: Server::new(shape, Time(0)), since: Instant::now() }
+    fn new(shape: TreeShape) -> Relay {
+        Relay { server: Coordinator::new(shape, Time(0)), since: Instant::now() }
     }
 
     fn now(&self) -> Time {
@@ -77,7 +79,7 @@ impl Relay {
         data: Vec<u8>,
         room: Option<Reserved>,
     ) {
-        match self.server.handle(Input::Relay { from, to }) {
+        match self.server.handle(CoordinatorInput::Relay { from, to }) {
             Ok(()) => {
                 crew.nodes[to.index()].commands.pass_on(&ToAgent::Relay { from, data }, room);
             }
@@ -88,12 +90,12 @@ impl Relay {
 
     /// An edge broke in mid-job. Returns its ends, parent first, when that is news.
     pub(crate) fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
-        if let Err(violation) = self.server.handle(Input::Broke { node, peer }) {
+        if let Err(violation) = self.server.handle(CoordinatorInput::Broke { node, peer }) {
             tracing::error!("{violation}");
         }
         let mut ends = None;
         while let Some(output) = self.server.poll_output() {
-            if let Output::Relayed { parent, child, .. } = output {
+            if let CoordinatorOutput::Relayed { parent, child, .. } = output {
                 ends = Some((parent, child));
             }
         }
@@ -141,13 +143,13 @@ impl Crew {
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", report::list(&used));
         let master = (addresses[0], Held::master(&prepared.ports));
-        let path = |place: &Option<LibraryPlace>| place.as_ref().map(|place| place.path.clone());
+        let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
         let libraries = prepared.libraries.iter().map(path).collect();
         Ok(Joined { relay: gathering.relay, master, horovod, table, mesh, setups, libraries })
     }
 
     /// Tells every node where its parent in the tree is.
-    fn call_together(&self, shape: Shape, prepared: &Prepared) {
+    fn call_together(&self, shape: TreeShape, prepared: &Prepared) {
         for node in &self.nodes {
             let pairs = |parent: NodeId| ParentPeer {
                 node: parent,
@@ -163,7 +165,7 @@ impl Crew {
     }
 
     /// One line for each edge that goes another way than it should, or through here.
-    fn say_what_is_odd(&self, shape: Shape, edges: &BTreeMap<NodeId, EdgeReport>) {
+    fn say_what_is_odd(&self, shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
         let mut lines = Vec::new();
         for (&child, edge) in edges {
             let Some(parent) = shape.parent(child) else { continue };
@@ -221,7 +223,7 @@ pub(crate) struct Decided {
 }
 
 /// What the nodes have answered in a round.
-type Answers = BTreeMap<NodeId, (Vec<Outcome>, Cost)>;
+type Answers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
 
 /// Reports as they come in.
 pub(crate) struct Gathering {
@@ -237,7 +239,7 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    fn of(crew: &Crew, shape: Shape) -> Gathering {
+    fn of(crew: &Crew, shape: TreeShape) -> Gathering {
         Gathering {
             relay: Relay::new(shape),
             edges: BTreeMap::new(),
@@ -329,17 +331,17 @@ impl Gathering {
                 self.roster.arrived(&crew.host(node));
                 let relayed = edge.edge.is_none();
                 self.edges.insert(node, edge);
-                Input::Joined { node, relayed }
+                CoordinatorInput::Joined { node, relayed }
             }
             What::Said(FromAgent::TableEverywhere) => {
                 self.everywhere = true;
-                Input::TableEverywhere { node }
+                CoordinatorInput::TableEverywhere { node }
             }
             What::Said(FromAgent::Relay { to, data }) => {
                 self.relay.carry(crew, (node, to), data, room);
                 return Ok(());
             }
-            What::Said(FromAgent::WantsProver) => {
+            What::Said(FromAgent::NeedsProver) => {
                 if let Some(offer) = &mut self.offer {
                     offer.send(crew, node);
                 }
@@ -349,7 +351,7 @@ impl Gathering {
                 crew.warn_of_no_library(node, &cause);
                 return Ok(());
             }
-            What::Said(FromAgent::Proved { round, outcomes, cost }) => {
+            What::Said(FromAgent::RoundDone { round, outcomes, cost }) => {
                 // An answer that came too late is of no use any more.
                 if round == self.answers.0 {
                     self.answers.1.insert(node, (outcomes, cost));
@@ -358,7 +360,7 @@ impl Gathering {
             }
             What::Said(FromAgent::EdgeBroke { peer, how }) => {
                 tracing::info!(%node, %peer, how, "edge broke");
-                Input::Broke { node, peer }
+                CoordinatorInput::Broke { node, peer }
             }
             What::Said(_) | What::Reaped(_) => return Ok(()),
         };
@@ -386,7 +388,7 @@ impl Gathering {
 
 /// By node: the address by which the others know it.
 fn addresses(
-    shape: Shape,
+    shape: TreeShape,
     edges: &BTreeMap<NodeId, EdgeReport>,
     prepared: &Prepared,
 ) -> Vec<IpAddr> {
@@ -418,30 +420,28 @@ fn addresses(
 /// What the user should know of an edge, and what could be done; nothing when all is well.
 fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, Option<String>)> {
     if let Some((local, remote)) = report.edge {
-        let Attempt { outcome, remote: tried, .. } = report.failed.first()?;
+        let EdgeAttempt { outcome, remote: tried, .. } = report.failed.first()?;
         let (by, not) = (remote.ip(), failed_way(child, parent, *tried, outcome));
         let line = format!("{child} and {parent} meet over {by} and {}: {not}", local.ip());
         return Some((line, None));
     }
-    let Some(Attempt { local, remote, outcome }) = report.failed.first() else {
+    let Some(EdgeAttempt { local, remote, outcome }) = report.failed.first() else {
         let line = format!("{child} and {parent} have no addresses of one kind: ");
         return Some((format!("{line}their messages go through this machine"), None));
     };
     let way = failed_way(child, parent, *remote, outcome);
     let hint = match outcome {
-        AttemptOutcome::NoWayBack(listener) => let_in(child, *listener, parent, remote.ip()),
-        AttemptOutcome::Refused | AttemptOutcome::NoAnswer => {
-            let_in(parent, *remote, child, *local)
-        }
+        EdgeFailure::NoReturnPath(listener) => let_in(child, *listener, parent, remote.ip()),
+        EdgeFailure::Refused | EdgeFailure::NoAnswer => let_in(parent, *remote, child, *local),
         _ => format!("on {child}: ip route get {} from {local}", remote.ip()),
     };
     Some((format!("{way}: their messages go through this machine"), Some(hint)))
 }
 
 /// `b cannot reach a at 10.1.0.1:21007 (no answer)`
-fn failed_way(child: &str, parent: &str, remote: SocketAddr, outcome: &AttemptOutcome) -> String {
+fn failed_way(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeFailure) -> String {
     match outcome {
-        AttemptOutcome::NoWayBack(listener) => {
+        EdgeFailure::NoReturnPath(listener) => {
             format!("{parent} cannot reach {child} at {listener} (no answer)")
         }
         outcome => format!("{child} cannot reach {parent} at {remote} ({outcome})"),
@@ -460,9 +460,9 @@ fn let_in(on: &str, at: SocketAddr, who: &str, from: IpAddr) -> String {
 
 impl JobSpec {
     /// The shape of the tree over so many nodes.
-    pub(crate) fn shape(&self, nodes: usize) -> Shape {
+    pub(crate) fn shape(&self, nodes: usize) -> TreeShape {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        self.radix.map_or_else(|| Shape::for_nodes(nodes), |radix| Shape::new(nodes, radix))
+        self.radix.map_or_else(|| TreeShape::for_nodes(nodes), |radix| TreeShape::new(nodes, radix))
     }
 }
 
@@ -470,8 +470,8 @@ impl JobSpec {
 mod tests {
     use super::*;
 
-    fn report(edge: Option<(&str, &str)>, failed: &[AttemptOutcome]) -> EdgeReport {
-        let attempt = |outcome: &AttemptOutcome| Attempt {
+    fn report(edge: Option<(&str, &str)>, failed: &[EdgeFailure]) -> EdgeReport {
+        let attempt = |outcome: &EdgeFailure| EdgeAttempt {
             local: "10.1.0.2".parse().unwrap(),
             remote: "10.1.0.1:21007".parse().unwrap(),
             outcome: outcome.clone(),
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn another_way_is_said() {
-        let edge = report(Some(("10.2.0.2:4711", "10.2.0.1:21008")), &[AttemptOutcome::NoAnswer]);
+        let edge = report(Some(("10.2.0.2:4711", "10.2.0.1:21008")), &[EdgeFailure::NoAnswer]);
         let (line, hint) = said(&edge);
         let expected = "b and a meet over 10.2.0.1 and 10.2.0.2: \
                         b cannot reach a at 10.1.0.1:21007 (no answer)";
@@ -503,11 +503,11 @@ mod tests {
 
     #[test]
     fn a_relay_is_said_with_what_would_end_it() {
-        let (line, hint) = said(&report(None, &[AttemptOutcome::Refused]));
+        let (line, hint) = said(&report(None, &[EdgeFailure::Refused]));
         let way = "b cannot reach a at 10.1.0.1:21007 (refused)";
         assert_eq!(line, format!("{way}: their messages go through this machine"));
         assert!(hint.unwrap().starts_with("on a, let b in: nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21007 accept"));
-        let back = AttemptOutcome::NoWayBack("10.1.0.2:21009".parse().unwrap());
+        let back = EdgeFailure::NoReturnPath("10.1.0.2:21009".parse().unwrap());
         let (line, hint) = said(&report(None, &[back]));
         assert!(line.starts_with("a cannot reach b at 10.1.0.2:21009 (no answer)"), "{line}");
         assert!(hint.unwrap().starts_with("on b, let a in"));
@@ -528,7 +528,7 @@ mod tests {
             inventories: vec![],
             libraries: vec![],
         };
-        let found = addresses(Shape::new(4, 3), &edges, &prepared);
+        let found = addresses(TreeShape::new(4, 3), &edges, &prepared);
         let expected = ["10.2.0.1", "10.1.0.2", "10.2.0.3", "10.2.0.4"];
         assert_eq!(found, expected.map(|a| a.parse::<IpAddr>().unwrap()));
     }

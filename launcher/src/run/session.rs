@@ -11,7 +11,7 @@ use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::protocol::control::{
-    self, BEAT, FrameReader, FromAgent, MAX_FRAME, ToAgent, WireError,
+    self, BEAT, FrameError, FrameReader, FromAgent, MAX_FRAME, ToAgent,
 };
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::printable;
@@ -108,7 +108,7 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
 #[derive(Debug, thiserror::Error)]
 enum Violation {
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Wire(#[from] FrameError),
     #[error(
         "its agent sent {0} bytes of output that it had no credit for: it is broken or hostile"
     )]
@@ -346,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_reads_nothing_is_given_up() {
         let (commands, mut orders) = Outbox::new();
-        let told = ToAgent::Met(vec![vec![0; 1 << 20]]);
+        let told = ToAgent::PeerEndpoints(vec![vec![0; 1 << 20]]);
         let mut looked = Context::from_waker(Waker::noop());
         let unread = orders.unread.clone();
         let mut is_full = pin!(unread.is_full.notified());

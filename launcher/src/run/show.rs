@@ -12,7 +12,7 @@ use crate::plan::table;
 use crate::run::dry_run;
 use crate::run::record::RankPlace;
 use crate::run::rendezvous::Joined;
-use rlaunch_bootstrap::env::{self as names, shown};
+use rlaunch_bootstrap::env::{self as names, redacted_value};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::library::PYTHON;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
@@ -149,7 +149,7 @@ pub(crate) fn told<'a>(
                 Some(var) => (var.value.to_string_lossy().into_owned(), whose(var).to_owned()),
                 None => (value.clone(), reason.clone()),
             };
-            tell(format!("{name}={}", shown(name, &value)), why);
+            tell(format!("{name}={}", redacted_value(name, &value)), why);
         }
         let of_library = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
         for [variable, why] in of_library.into_iter().flatten() {
@@ -160,7 +160,7 @@ pub(crate) fn told<'a>(
         for var in env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {
-                tell(format!("{name}={}", shown(&name, &value)), whose(var).into());
+                tell(format!("{name}={}", redacted_value(&name, &value)), whose(var).into());
             }
         }
         if job.login && !asked(OsStr::new(names::PATH)) {

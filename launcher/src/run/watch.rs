@@ -16,9 +16,9 @@ use crate::run::session::{Event, What};
 use crate::run::signals::{self, Asked, Signals};
 use rlaunch_bootstrap::client::events;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::Singleton;
-use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent, Unserved};
-use rlaunch_bootstrap::rendezvous::message::{MAX_TEXT, Missing};
+use rlaunch_bootstrap::job::SingletonPolicy;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent, UnservedMpi};
+use rlaunch_bootstrap::rendezvous::message::{MAX_TEXT, MissingRanks};
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
@@ -177,8 +177,8 @@ impl<'a> Watch<'a> {
                 events.emit(&Record::NodeClean { host: &host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
             }
-            FromAgent::GraceAnew => self.patience.iter_mut().for_each(Deadline::renew),
-            FromAgent::Unserved { pid, what } => self.on_unserved(&host, pid, &what),
+            FromAgent::GraceRestarted => self.patience.iter_mut().for_each(Deadline::renew),
+            FromAgent::UnservedMpi { pid, what } => self.on_unserved(&host, pid, &what),
             FromAgent::EdgeBroke { peer, how } => self.on_broken_edge(node, peer, &how),
             FromAgent::Waiting { what, waited_ms, missing } => {
                 self.on_waiting(&what, waited_ms, &missing);
@@ -191,21 +191,21 @@ impl<'a> Watch<'a> {
             FromAgent::RankEvent { rank, text } => {
                 events.emit(&Record::RankEvent { rank: rank.0, text: &text });
             }
-            FromAgent::PathWatched(watched) => {
+            FromAgent::PathEvent(watched) => {
                 let news = self.links.on_watched(watched);
                 self.on_link(news);
             }
-            FromAgent::Meets { round, given } => {
+            FromAgent::PathEndpoints { round, given } => {
                 self.links.on_meets(&self.crew, node, round, given);
             }
-            FromAgent::Proved { round, outcomes, .. } => {
+            FromAgent::RoundDone { round, outcomes, .. } => {
                 let news = self.links.on_proved(&self.crew, node, round, outcomes);
                 self.on_link(news);
             }
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(node, &format!("cannot {operation}: {cause}"));
             }
-            FromAgent::Unheard { for_s } => self.on_unheard(node, for_s),
+            FromAgent::LauncherSilent { for_s } => self.on_unheard(node, for_s),
             _ => {}
         }
     }
@@ -216,10 +216,10 @@ impl<'a> Watch<'a> {
         self.first_failure.observe(exit);
         if !status.success() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
-            let news = events::News::RankFailed { rank, status, ends };
+            let news = events::JobEvent::RankFailed { rank, status, ends };
             match ends {
                 true => self.end(Reason::Rank, news),
-                false => self.crew.tell_all(&ToAgent::News(news)),
+                false => self.crew.tell_all(&ToAgent::JobEvent(news)),
             }
         }
         if status.success() {
@@ -237,7 +237,7 @@ impl<'a> Watch<'a> {
     /// Ranks that wait for one that has ended would wait for ever, where the two have never met.
     fn tell_who_left(&mut self) {
         let (ranks, _) = std::mem::take(&mut self.left);
-        self.crew.tell_all(&ToAgent::News(events::News::RanksLeft { ranks }));
+        self.crew.tell_all(&ToAgent::JobEvent(events::JobEvent::RanksFinished { ranks }));
     }
 
     /// Programs that have waited have what they waited for.
@@ -257,7 +257,7 @@ impl<'a> Watch<'a> {
             report::warn(&lost.message);
         } else {
             let how = how.chars().take(MOST_WORDS).collect();
-            self.end(Reason::Lost(lost), events::News::NodeLost { node, how });
+            self.end(Reason::Lost(lost), events::JobEvent::NodeLost { node, how });
         }
     }
 
@@ -272,7 +272,7 @@ impl<'a> Watch<'a> {
         let hint = "an rlaunch that is suspended or cut off looks like one that is gone; \
                     --node-timeout says for how long hosts wait";
         let lost = self.crew.lost(node, &how).hint(Some(hint));
-        self.end(Reason::Lost(lost), events::News::NodeLost { node, how });
+        self.end(Reason::Lost(lost), events::JobEvent::NodeLost { node, how });
     }
 
     /// The two may have lost each other because one of them is about to be lost to everybody: that
@@ -298,7 +298,7 @@ impl<'a> Watch<'a> {
     }
 
     /// `barrier "x": waiting 10 s for rank 2 on c (pid 4711, running, has not arrived)`
-    fn on_waiting(&self, what: &str, waited_ms: u64, missing: &Missing) {
+    fn on_waiting(&self, what: &str, waited_ms: u64, missing: &MissingRanks) {
         let host = |rank: Rank| {
             let node = self.crew.nodes.iter().find(|node| node.ranks.contains(&rank));
             node.map(|node| node.host.to_string()).unwrap_or_default()
@@ -335,7 +335,7 @@ impl<'a> Watch<'a> {
             }
             Some(News::Dead(what, nodes)) => {
                 // Whoever waits for what went that way waits in vain.
-                let news = ToAgent::News(events::News::LinkDown { nodes, what });
+                let news = ToAgent::JobEvent(events::JobEvent::LinkDown { nodes, what });
                 nodes.iter().for_each(|node| self.crew.tell(*node, &news));
             }
             Some(News::Up(line)) => {
@@ -358,13 +358,13 @@ impl<'a> Watch<'a> {
         self.end(Reason::Aborted(Failed::new(Exit::ABORTED, message)), why);
     }
 
-    fn on_unserved(&mut self, host: &str, pid: u32, what: &Unserved) {
+    fn on_unserved(&mut self, host: &str, pid: u32, what: &UnservedMpi) {
         let who = format!("process {pid} on {host}");
         let (sentence, hint) = preflight_report::singleton(&who, &what.library, &what.needs);
         if self.is_ending() {
             return;
         }
-        if what.linked && self.job.singleton == Singleton::Error {
+        if what.linked && self.job.singleton == SingletonPolicy::Error {
             let why = ending(sentence.clone());
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
             self.end(Reason::Singleton(failed), why);
@@ -409,10 +409,10 @@ impl<'a> Watch<'a> {
     }
 
     /// Ranks that wait for others learn why before they are told to end.
-    fn end(&mut self, reason: Reason, news: events::News) {
+    fn end(&mut self, reason: Reason, news: events::JobEvent) {
         let now = Instant::now();
         self.first_failure.ending(now);
-        self.crew.tell_all(&ToAgent::News(news));
+        self.crew.tell_all(&ToAgent::JobEvent(news));
         self.crew.tell_all(&ToAgent::End { now: false });
         self.patience = Some(Deadline::after(self.job.kill_after + END_SLACK).often());
         self.reason = Some(reason);
@@ -420,9 +420,9 @@ impl<'a> Watch<'a> {
 }
 
 /// What ranks are told where no rank, node or link is to blame.
-fn ending(why: impl Into<String>) -> events::News {
+fn ending(why: impl Into<String>) -> events::JobEvent {
     let why: String = why.into();
-    events::News::Ending { why: why.chars().take(MOST_WORDS).collect() }
+    events::JobEvent::JobEnding { why: why.chars().take(MOST_WORDS).collect() }
 }
 
 /// Waits until it is over; for ever without one.

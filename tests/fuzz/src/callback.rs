@@ -3,12 +3,13 @@
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::security::callback::{
-    Announcement, AnnouncementScanner, Caller, MAX_OPENING, Opening, OwnKey, PublicKey,
+    Announcement, AnnouncementScanner, CallbackDialer, FirstMessage, KeyPair, MAX_FIRST_MESSAGE,
+    PublicKey,
 };
 use std::sync::LazyLock;
 
-static LAUNCHER: LazyLock<Option<OwnKey>> = LazyLock::new(|| OwnKey::generate().ok());
-static AGENT: LazyLock<Option<OwnKey>> = LazyLock::new(|| OwnKey::generate().ok());
+static LAUNCHER: LazyLock<Option<KeyPair>> = LazyLock::new(|| KeyPair::generate().ok());
+static AGENT: LazyLock<Option<KeyPair>> = LazyLock::new(|| KeyPair::generate().ok());
 
 /// Whatever comes first is read alike however it is cut, never at length, and nobody without the
 /// announced key is answered.
@@ -16,14 +17,14 @@ pub(crate) fn opening(data: &[u8]) {
     let mut said = Vec::new();
     for part in parts(data) {
         said.extend_from_slice(part);
-        match Opening::read(&said) {
-            Ok(None) => assert!(said.len() < MAX_OPENING),
-            Ok(Some(Opening::Call(call))) => {
+        match FirstMessage::read(&said) {
+            Ok(None) => assert!(said.len() < MAX_FIRST_MESSAGE),
+            Ok(Some(FirstMessage::Callback(call))) => {
                 let (Some(launcher), Some(agent)) = (&*LAUNCHER, &*AGENT) else { return };
                 assert!(call.answer(launcher, &agent.public()).is_err(), "a stranger is answered");
                 return;
             }
-            Ok(Some(Opening::Fetch(fetch))) => {
+            Ok(Some(FirstMessage::Fetch(fetch))) => {
                 assert!(fetch.digest.len() == 64 && fetch.digest.is_ascii());
                 return;
             }
@@ -46,10 +47,10 @@ pub(crate) fn announcement(data: &[u8]) {
 }
 
 pub(crate) fn opening_seeds() -> Vec<Vec<u8>> {
-    let other = OwnKey::generate().ok();
-    let launcher = LAUNCHER.as_ref().map(OwnKey::public);
+    let other = KeyPair::generate().ok();
+    let launcher = LAUNCHER.as_ref().map(KeyPair::public);
     let first = other.zip(launcher).and_then(|(own, launcher)| {
-        Caller::start(&own, &launcher, NodeId(2)).ok().map(|(_, first)| first)
+        CallbackDialer::start(&own, &launcher, NodeId(2)).ok().map(|(_, first)| first)
     });
     let digest = "0123456789abcdef".repeat(4);
     vec![
@@ -61,7 +62,7 @@ pub(crate) fn opening_seeds() -> Vec<Vec<u8>> {
 
 pub(crate) fn announcement_seeds() -> Vec<Vec<u8>> {
     let key: Option<PublicKey> = "0f".repeat(32).parse().ok();
-    let calls = key.map(|key| Announcement::Calls { version: 7, key }.to_string());
+    let calls = key.map(|key| Announcement::Dialing { version: 7, key }.to_string());
     let failed = Announcement::Failed("10.0.0.1:21003 (no answer)".to_owned());
     vec![
         whole(format!("entering\r\n{}\r\n", calls.unwrap_or_default()).into_bytes()),

@@ -2,8 +2,8 @@
 
 use crate::stream::{parts, whole};
 use bytes::Bytes;
-use rlaunch_bootstrap::client::events::News;
-use rlaunch_bootstrap::client::machine::{Client, Phase};
+use rlaunch_bootstrap::client::events::JobEvent;
+use rlaunch_bootstrap::client::machine::{ClientMachine, ClientPhase};
 use rlaunch_bootstrap::client::messages::{
     CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
 };
@@ -11,9 +11,9 @@ use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::rendezvous::message::{Key, Kind};
-use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Input, Node, Output};
-use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
+use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Node, NodeInput, NodeOutput};
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ const LIMIT: usize = 64 << 10;
 /// A rank's frames, met by a node of its own: every call is answered once at most, and only calls
 /// are.
 pub(crate) fn from_rank(data: &[u8]) {
-    let mut node = Node::new(NodeId(0), Shape::new(1, 2), [Rank(0), Rank(1)]);
-    let table = node.handle(Time(0), Input::Table(Bytes::from_static(b"{}").into()));
+    let mut node = Node::new(NodeId(0), TreeShape::new(1, 2), [Rank(0), Rank(1)]);
+    let table = node.handle(Time(0), NodeInput::Table(Bytes::from_static(b"{}").into()));
     assert!(table.is_ok());
     let mut decoder = Decoder::<FromRank>::new(LIMIT);
     let mut open = Vec::new();
@@ -33,9 +33,9 @@ pub(crate) fn from_rank(data: &[u8]) {
             let FromRank::Call { request, call } = frame else { continue };
             let id = CallId { client: ClientId(1), request };
             open.push(id);
-            assert!(node.handle(Time(1), Input::Call(Rank(0), id, call)).is_ok());
+            assert!(node.handle(Time(1), NodeInput::Call(Rank(0), id, call)).is_ok());
             while let Some(output) = node.poll_output() {
-                let Output::Answer(id, _) = output else { continue };
+                let NodeOutput::Answer(id, _) = output else { continue };
                 let at = open.iter().position(|open| *open == id);
                 assert!(at.map(|at| open.swap_remove(at)).is_some(), "{id:?} answered twice");
             }
@@ -45,7 +45,7 @@ pub(crate) fn from_rank(data: &[u8]) {
 
 /// An agent's frames, met by a client that waits for calls 0 to 3.
 pub(crate) fn to_rank(data: &[u8]) {
-    let (mut client, _) = Client::hello(JobId(1), Rank(0), Token([0; 16]));
+    let (mut client, _) = ClientMachine::hello(JobId(1), Rank(0), Token([0; 16]));
     for _ in 0..4 {
         client.call(Call::Clock);
     }
@@ -55,7 +55,7 @@ pub(crate) fn to_rank(data: &[u8]) {
         while let Ok(Some((message, payload))) = decoder.next_frame() {
             let (phase, open) = (client.phase(), client.open().count());
             match client.handle(message, payload) {
-                Ok(_) => assert_ne!(phase, Phase::Closed),
+                Ok(_) => assert_ne!(phase, ClientPhase::Closed),
                 Err(_) => assert_eq!((client.phase(), client.open().count()), (phase, open)),
             }
         }
@@ -76,13 +76,13 @@ pub(crate) fn from_rank_seeds() -> Vec<Vec<u8>> {
     let token = Token([0; 16]);
     let hello = FromRank::Hello { version: CLIENT_VERSION, job: JobId(1), rank: Rank(0), token };
     let timeout = Some(Duration::from_secs(1));
-    let meet = |kind| Call::Meet { kind, name: "x".into(), blob: Vec::new(), timeout };
+    let meet = |kind| Call::Collective { kind, name: "x".into(), blob: Vec::new(), timeout };
     let calls = [
         Call::Put { key: key(), value: vec![1, 2] },
         Call::Get(key()),
         Call::Await { key: key(), timeout },
-        meet(Kind::Barrier),
-        meet(Kind::Gather),
+        meet(CollectiveKind::Barrier),
+        meet(CollectiveKind::Gather),
         Call::Clock,
         Call::Event("here".into()),
         Call::Abort("enough".into()),
@@ -96,7 +96,7 @@ pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
     let reply = |request, reply| ToRank::Reply { request, reply };
     let aborted = Reply::Aborted { by: None, text: "enough".into() };
     let status = ExitStatus::Signal(9);
-    let failed = News::RankFailed { rank: Rank(1), status, ends: true };
+    let failed = JobEvent::RankFailed { rank: Rank(1), status, ends: true };
     vec![
         stream(&[
             (ToRank::Welcome { world_size: 3 }, &[]),
@@ -107,12 +107,20 @@ pub(crate) fn to_rank_seeds() -> Vec<Vec<u8>> {
         stream(&[(ToRank::Refused(HelloRefusal::Version(9)), &[])]),
         stream(&[
             (ToRank::Welcome { world_size: 3 }, &[]),
-            (ToRank::News(failed), &[]),
+            (ToRank::JobEvent(failed), &[]),
             (
-                ToRank::News(News::RanksLeft { ranks: [Rank(0), Rank(2)].into_iter().collect() }),
+                ToRank::JobEvent(JobEvent::RanksFinished {
+                    ranks: [Rank(0), Rank(2)].into_iter().collect(),
+                }),
                 &[],
             ),
-            (ToRank::News(News::LinkDown { nodes: [NodeId(0), NodeId(1)], what: "x".into() }), &[]),
+            (
+                ToRank::JobEvent(JobEvent::LinkDown {
+                    nodes: [NodeId(0), NodeId(1)],
+                    what: "x".into(),
+                }),
+                &[],
+            ),
         ]),
     ]
 }

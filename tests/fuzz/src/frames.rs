@@ -1,9 +1,9 @@
 //! What launcher and agent send each other through SSH.
 
 use crate::stream::{parts, whole};
-use rlaunch_bootstrap::client::events::News;
+use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::library::LibraryPlace;
+use rlaunch_bootstrap::job::library::NodeLibrary;
 use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup};
 use rlaunch_bootstrap::protocol::control::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
@@ -95,7 +95,7 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
             ToAgent::Stdin(b"typed\n".to_vec()),
             ToAgent::Stdin(Vec::new()),
             ToAgent::Signal(15),
-            ToAgent::News(News::NodeLost { node: NodeId(2), how: "silence".into() }),
+            ToAgent::JobEvent(JobEvent::NodeLost { node: NodeId(2), how: "silence".into() }),
             end,
         ]),
         stream(&[
@@ -114,7 +114,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
         ports: vec![21_000],
         listeners: vec![([127, 0, 0, 1], 21_001).into()],
         inventory: Box::default(),
-        library: Some(LibraryPlace { path: "/x/library-0".into(), is_here: false }),
+        library: Some(NodeLibrary { path: "/x/library-0".into(), is_here: false }),
     };
     let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };

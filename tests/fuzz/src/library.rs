@@ -1,13 +1,13 @@
 //! The library for ranks, as it arrives at a node.
 
-use rlaunch_bootstrap::job::library::{Archive, ArchivedFile};
+use rlaunch_bootstrap::job::library::{ArchivedFile, LibraryArchive};
 use std::path::{Component, Path};
 
 /// What can be read is written alike, and its files stay below its directory or are refused.
 pub(crate) fn archive(data: &[u8]) {
-    let Ok(archive) = Archive::decode(data) else { return };
+    let Ok(archive) = LibraryArchive::decode(data) else { return };
     let again = archive.encode().expect("it was read");
-    let again = Archive::decode(&again).expect("it was written");
+    let again = LibraryArchive::decode(&again).expect("it was written");
     assert_eq!((&again, again.name()), (&archive, archive.name()));
     for file in archive.0.iter().filter(|file| file.is_inside()) {
         let place = Path::new("/library").join(&file.path);
@@ -26,5 +26,5 @@ pub(crate) fn archive_seeds() -> Vec<Vec<u8>> {
         file("python/rlaunch/__init__.py", b"x = 1\n"),
         file("../outside", b""),
     ];
-    Archive(files).encode().into_iter().collect()
+    LibraryArchive(files).encode().into_iter().collect()
 }

@@ -3,7 +3,8 @@
 use crate::frames::{read, stream};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    EndAdvert, Endpoints, Limits, LocalEnd, Path, PathAdvert, Round, Settings, ToProver,
+    EndAdvert, LocalPort, MeshPath, NodeEndpoints, PathAdvert, QpSettings, Round, RoundTimeouts,
+    ToProver,
 };
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ pub(crate) fn to_prover(data: &[u8]) {
 
 /// Whatever can be read can be written, and reads the same again.
 pub(crate) fn endpoints(data: &[u8]) {
-    let Ok(told) = Endpoints::decode(data) else { return };
-    let again = told.encode().ok().and_then(|bytes| Endpoints::decode(&bytes).ok());
+    let Ok(told) = NodeEndpoints::decode(data) else { return };
+    let again = told.encode().ok().and_then(|bytes| NodeEndpoints::decode(&bytes).ok());
     assert_eq!(again, Some(told));
 }
 
-fn told() -> Endpoints {
+fn told() -> NodeEndpoints {
     let gid = "::ffff:10.0.0.1".parse().ok();
     let end = EndAdvert {
         end: 0,
@@ -31,24 +32,24 @@ fn told() -> Endpoints {
         listener: Some(21_000),
     };
     let path = PathAdvert { id: 3, end: 0, qpn: 17, psn: 99, control: 64 };
-    Endpoints { node: NodeId(1), ends: vec![end], paths: vec![path] }
+    NodeEndpoints { node: NodeId(1), ends: vec![end], paths: vec![path] }
 }
 
 pub(crate) fn to_prover_seeds() -> Vec<Vec<u8>> {
-    let end = LocalEnd {
+    let end = LocalPort {
         device: "mlx5_0".into(),
         port: 1,
         gid_index: Some(3),
         manager: "10.0.0.1".parse().ok(),
     };
-    let path = Path { id: 3, end: 0, peer: NodeId(1), dials: true, mtu: Some(1024) };
+    let path = MeshPath { id: 3, end: 0, peer: NodeId(1), dials: true, mtu: Some(1024) };
     let five = Duration::from_secs(5);
     let round = Round {
         number: 0,
         ends: vec![end],
         paths: vec![path],
-        settings: Settings::default(),
-        limits: Limits::within(five, five),
+        settings: QpSettings::default(),
+        limits: RoundTimeouts::within(five, five),
         through_launcher: false,
     };
     let connect = ToProver::Connect(told().encode().into_iter().collect());

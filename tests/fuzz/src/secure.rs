@@ -3,7 +3,7 @@
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::security::handshake::{
-    Dialler, Established, Listener, Parties, Secret, Step,
+    Dialer, Established, HandshakeStep, Listener, Parties, Secret,
 };
 
 const PARTIES: Parties = Parties { job: JobId(7), from: NodeId(2), to: NodeId(1) };
@@ -17,16 +17,16 @@ pub(crate) fn handshake(data: &[u8]) {
     let mut listener = Listener::new(secret(), PARTIES.job, PARTIES.to);
     for part in parts(data) {
         match listener.receive(part) {
-            Ok(Step::More(more)) => listener = more,
-            Ok(Step::Done(_)) => panic!("a stranger is let in"),
+            Ok(HandshakeStep::More(more)) => listener = more,
+            Ok(HandshakeStep::Done(_)) => panic!("a stranger is let in"),
             Err(_) => break,
         }
     }
-    let Ok((mut dialler, _)) = Dialler::start(&secret(), PARTIES) else { return };
+    let Ok((mut dialler, _)) = Dialer::start(&secret(), PARTIES) else { return };
     for part in parts(data) {
         match dialler.receive(part) {
-            Ok(Step::More(more)) => dialler = more,
-            Ok(Step::Done(_)) => panic!("a stranger is taken for the listener"),
+            Ok(HandshakeStep::More(more)) => dialler = more,
+            Ok(HandshakeStep::Done(_)) => panic!("a stranger is taken for the listener"),
             Err(_) => break,
         }
     }
@@ -54,16 +54,16 @@ pub(crate) fn sealed(data: &[u8]) {
 }
 
 fn connected() -> Option<(Established, Established)> {
-    let (dialler, first) = Dialler::start(&secret(), PARTIES).ok()?;
+    let (dialler, first) = Dialer::start(&secret(), PARTIES).ok()?;
     let listener = Listener::new(secret(), PARTIES.job, PARTIES.to);
-    let Ok(Step::Done(listener)) = listener.receive(&first) else { return None };
-    let Ok(Step::Done(dialler)) = dialler.receive(&listener.send) else { return None };
+    let Ok(HandshakeStep::Done(listener)) = listener.receive(&first) else { return None };
+    let Ok(HandshakeStep::Done(dialler)) = dialler.receive(&listener.send) else { return None };
     Some((dialler, listener))
 }
 
 pub(crate) fn handshake_seeds() -> Vec<Vec<u8>> {
     let other = Secret::from_bytes([4; 32]);
-    let first = Dialler::start(&other, PARTIES).map(|(_, first)| first).unwrap_or_default();
+    let first = Dialer::start(&other, PARTIES).map(|(_, first)| first).unwrap_or_default();
     vec![whole(first.iter().copied()), whole(first[..9].iter().copied())]
 }
 

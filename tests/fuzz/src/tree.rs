@@ -5,14 +5,14 @@ use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::rendezvous::coordinator::{self, Server};
-use rlaunch_bootstrap::rendezvous::gathered::{Gathered, record};
-use rlaunch_bootstrap::rendezvous::link::{Frame, Head, Link};
-use rlaunch_bootstrap::rendezvous::message::{Key, Kind, Message, Operation, Packet};
-use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Input, Node, Output};
+use rlaunch_bootstrap::rendezvous::coordinator::{self, Coordinator};
+use rlaunch_bootstrap::rendezvous::gathered::{Gathered, gather_record};
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head, ReliableLink};
+use rlaunch_bootstrap::rendezvous::message::{CollectiveId, CollectiveKind, Key, Message, Packet};
+use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Node, NodeInput, NodeOutput};
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
-use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ enum EdgeAct {
 
 /// A link hands over what is next and nothing else, and keeps what is not confirmed.
 pub(crate) fn edge(data: &[u8]) {
-    let mut link = Link::default();
+    let mut link = ReliableLink::default();
     let mut decoder = Decoder::<Head>::new(LIMIT);
     let mut sent = 0;
     for act in acts(data) {
@@ -107,7 +107,7 @@ const ME: NodeId = NodeId(1);
 
 /// A node with a parent, two children and two ranks breaks no rule, whatever the others do.
 pub(crate) fn node(data: &[u8]) {
-    let shape = Shape::new(SHAPE.0, SHAPE.1);
+    let shape = TreeShape::new(SHAPE.0, SHAPE.1);
     let mut node = Node::new(ME, shape, [Rank(2), Rank(3)]);
     let mut now = Time(0);
     let mut calls = Calls::default();
@@ -121,21 +121,21 @@ pub(crate) fn node(data: &[u8]) {
                 continue;
             }
             NodeAct::Packet(from, message, payload) => {
-                Input::Packet(NodeId(from), Packet { message, payload: payload.into() })
+                NodeInput::Packet(NodeId(from), Packet { message, payload: payload.into() })
             }
-            NodeAct::Table => Input::Table(vec![7; 9].into()),
-            NodeAct::Started(rank) => Input::RankStarted(Rank(rank), 4711),
-            NodeAct::Ended(rank) => Input::RankEnded(Rank(rank), ExitStatus::Code(1)),
+            NodeAct::Table => NodeInput::Table(vec![7; 9].into()),
+            NodeAct::Started(rank) => NodeInput::RankStarted(Rank(rank), 4711),
+            NodeAct::Ended(rank) => NodeInput::RankEnded(Rank(rank), ExitStatus::Code(1)),
             NodeAct::Call(rank, request, call) => {
                 let id = CallId { client: ClientId(request % 3), request };
                 if calls.gone.contains(&id.client) || !calls.open.insert(id) {
                     continue;
                 }
-                Input::Call(Rank(rank), id, call)
+                NodeInput::Call(Rank(rank), id, call)
             }
             NodeAct::Gone(client) => {
                 calls.gone.insert(ClientId(client));
-                Input::ClientGone(ClientId(client))
+                NodeInput::ClientGone(ClientId(client))
             }
         };
         if node.handle(now, input).is_err() {
@@ -153,36 +153,43 @@ struct Calls {
     gone: BTreeSet<ClientId>,
 }
 
-fn take_outputs(node: &mut Node, shape: Shape, calls: &mut Calls) {
+fn take_outputs(node: &mut Node, shape: TreeShape, calls: &mut Calls) {
     while let Some(output) = node.poll_output() {
         match output {
-            Output::Send(to, _) => assert!(shape.is_edge(ME, to), "sent to {to:?}"),
-            Output::Answer(id, _) => assert!(calls.open.remove(&id), "{id:?} is answered unasked"),
-            Output::Table(_) | Output::Tell(_) => {}
-            Output::Asked(..) => panic!("{ME} is not the root"),
+            NodeOutput::Send(to, _) => assert!(shape.is_edge(ME, to), "sent to {to:?}"),
+            NodeOutput::Answer(id, _) => {
+                assert!(calls.open.remove(&id), "{id:?} is answered unasked")
+            }
+            NodeOutput::Table(_) | NodeOutput::Report(_) => {}
+            NodeOutput::RootRequest(..) => panic!("{ME} is not the root"),
         }
     }
 }
 
 pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
+    use CollectiveKind::{Barrier, Gather};
     use NodeAct::{Call as Asks, Ended, Gone, Packet, Pass, Started};
-    let operation = |kind| Operation { kind, name: "x".into(), turn: 0 };
+    let operation = |kind| CollectiveId { kind, name: "x".into(), turn: 0 };
     let key = || Key { namespace: "a".into(), name: "b".into() };
-    let here = |rank: u32| Message::TableHere { ranks: [Rank(rank)].into_iter().collect() };
+    let here = |rank: u32| Message::TableReceived { ranks: [Rank(rank)].into_iter().collect() };
     let ready = || {
         let table = Packet(0, Message::Table, vec![1, 2]);
         vec![table, Packet(3, here(4), vec![]), Packet(4, here(5), vec![]), Started(2), Started(3)]
     };
-    let meet = |kind| Call::Meet { kind, name: "x".into(), blob: vec![7; 3], timeout: None };
+    let meet = |kind| Call::Collective { kind, name: "x".into(), blob: vec![7; 3], timeout: None };
     let arrived = |from, rank| {
-        Packet(from, Message::Arrived(operation(Kind::Gather)), record(Rank(rank), b"xyz").to_vec())
+        Packet(
+            from,
+            Message::Arrived(operation(Gather)),
+            gather_record(Rank(rank), b"xyz").to_vec(),
+        )
     };
     let gather = [
-        Asks(2, 0, meet(Kind::Gather)),
-        Asks(3, 1, meet(Kind::Gather)),
+        Asks(2, 0, meet(Gather)),
+        Asks(3, 1, meet(Gather)),
         arrived(3, 4),
         arrived(4, 5),
-        Packet(0, Message::Released(operation(Kind::Gather)), vec![]),
+        Packet(0, Message::Released(operation(Gather)), vec![]),
     ];
     let keys = [
         Asks(2, 0, Call::Await { key: key(), timeout: None }),
@@ -191,14 +198,14 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
         Packet(0, Message::Appeared(key()), vec![5]),
         Packet(3, Message::Get { request: 2, key: key() }, vec![]),
         Packet(0, Message::Got { request: 1, found: true }, vec![5]),
-        Packet(4, Message::Ask { request: 3 }, vec![5]),
-        Packet(0, Message::Told { request: 2 }, vec![6]),
+        Packet(4, Message::RootRequest { request: 3 }, vec![5]),
+        Packet(0, Message::RootReply { request: 2 }, vec![6]),
     ];
     let missing = [
-        Asks(2, 0, meet(Kind::Barrier)),
+        Asks(2, 0, meet(Barrier)),
         Pass(11_000_000_000),
-        Packet(0, Message::Count(operation(Kind::Barrier)), vec![]),
-        Packet(3, Message::Counted(operation(Kind::Barrier), Default::default()), vec![]),
+        Packet(0, Message::CountMissing(operation(Barrier)), vec![]),
+        Packet(3, Message::MissingCounted(operation(Barrier), Default::default()), vec![]),
         Ended(3),
         Pass(1_000_000_000),
         Gone(0),
@@ -207,8 +214,8 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
     let everything = RankSet::try_from(vec![(0, u32::MAX)]).unwrap_or_default();
     let endless = written(&[
         Packet(0, Message::Table, vec![]),
-        Packet(3, Message::TableHere { ranks: everything }, vec![]),
-        Packet(0, Message::Count(operation(Kind::Barrier)), vec![]),
+        Packet(3, Message::TableReceived { ranks: everything }, vec![]),
+        Packet(0, Message::CountMissing(operation(Barrier)), vec![]),
         Pass(100_000_000_000),
     ]);
     let clock = [
@@ -231,16 +238,18 @@ pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
 /// The launcher's view: ready once, and only when every node has joined.
 pub(crate) fn server(data: &[u8]) {
     let (nodes, radix) = (9, 2);
-    let mut server = Server::new(Shape::new(nodes, radix), Time(0));
+    let mut server = Coordinator::new(TreeShape::new(nodes, radix), Time(0));
     let mut joined = BTreeSet::new();
     let (mut ready, mut relayed) = (0, BTreeSet::new());
     for act in data.chunks_exact(3) {
         let (a, b) = (NodeId(u32::from(act[1] % 11)), NodeId(u32::from(act[2] % 11)));
         let input = match act[0] % 5 {
-            0 => coordinator::Input::Joined { node: a, relayed: act[2].is_multiple_of(2) },
-            1 => coordinator::Input::TableEverywhere { node: a },
-            2 => coordinator::Input::Broke { node: a, peer: b },
-            3 => coordinator::Input::Relay { from: a, to: b },
+            0 => {
+                coordinator::CoordinatorInput::Joined { node: a, relayed: act[2].is_multiple_of(2) }
+            }
+            1 => coordinator::CoordinatorInput::TableEverywhere { node: a },
+            2 => coordinator::CoordinatorInput::Broke { node: a, peer: b },
+            3 => coordinator::CoordinatorInput::Relay { from: a, to: b },
             _ => {
                 server.handle_timeout(Time(u64::from(act[1]) << 28));
                 continue;
@@ -249,7 +258,7 @@ pub(crate) fn server(data: &[u8]) {
         let phase = server.phase();
         match server.handle(input) {
             Ok(()) => {
-                if matches!(input, coordinator::Input::Joined { .. }) {
+                if matches!(input, coordinator::CoordinatorInput::Joined { .. }) {
                     joined.insert(a);
                 }
             }
@@ -257,10 +266,12 @@ pub(crate) fn server(data: &[u8]) {
         }
         while let Some(output) = server.poll_output() {
             match output {
-                coordinator::Output::Ready => ready += 1,
-                coordinator::Output::Relayed { child, .. } => assert!(relayed.insert(child)),
-                coordinator::Output::Carry { to } => assert!(to.0 < nodes),
-                coordinator::Output::Failed => {}
+                coordinator::CoordinatorOutput::Ready => ready += 1,
+                coordinator::CoordinatorOutput::Relayed { child, .. } => {
+                    assert!(relayed.insert(child))
+                }
+                coordinator::CoordinatorOutput::Carry { to } => assert!(to.0 < nodes),
+                coordinator::CoordinatorOutput::Failed => {}
             }
         }
         assert!(ready == 0 || ready == 1 && joined.len() == nodes as usize - 1);
@@ -279,7 +290,7 @@ pub(crate) fn gathered(data: &[u8]) {
     let pieces: Vec<Payload> = records.chunks(5).map(|piece| piece.to_vec().into()).collect();
     let Ok(blobs) = Gathered(Payload::join(&pieces)).by_rank(u32::from(*size)) else { return };
     assert_eq!(blobs.len(), usize::from(*size));
-    let again = blobs.iter().zip(0..).map(|(blob, rank)| record(Rank(rank), blob));
+    let again = blobs.iter().zip(0..).map(|(blob, rank)| gather_record(Rank(rank), blob));
     let again: Vec<Payload> = again.collect();
     let again = Gathered(Payload::join(&again));
     assert_eq!(again.0.len(), records.len());
@@ -288,6 +299,6 @@ pub(crate) fn gathered(data: &[u8]) {
 
 pub(crate) fn gathered_seeds() -> Vec<Vec<u8>> {
     let records = [(1, b"one".as_slice()), (0, b""), (2, b"rank two")];
-    let records = records.map(|(rank, blob)| record(Rank(rank), blob).to_vec()).concat();
+    let records = records.map(|(rank, blob)| gather_record(Rank(rank), blob).to_vec()).concat();
     vec![[vec![3], records].concat(), vec![0]]
 }

@@ -5,8 +5,10 @@ use crate::script::{self, Step};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::rendezvous::gathered::{Gathered, RECORD_HEADER};
-use rlaunch_bootstrap::rendezvous::message::{Broken, Kind, Message, Operation, Packet};
-use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, Tidings};
+use rlaunch_bootstrap::rendezvous::message::{
+    CollectiveFailure, CollectiveId, CollectiveKind, Message, Packet,
+};
+use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, NodeReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs of more ranks are compared in part.
@@ -32,17 +34,17 @@ pub struct Checker<'a> {
     radix: u32,
     /// Calls that wait.
     pub open: BTreeMap<CallId, Open>,
-    arrived: BTreeMap<(Kind, &'static str, u64), BTreeSet<Rank>>,
+    arrived: BTreeMap<(CollectiveKind, &'static str, u64), BTreeSet<Rank>>,
     /// Keys that some rank knows to be kept.
     kept: BTreeSet<u32>,
     /// Ranks that have ended, and how.
     pub ended: BTreeMap<Rank, ExitStatus>,
     /// What the launcher was told.
-    pub tidings: Vec<Tidings>,
+    pub tidings: Vec<NodeReport>,
     /// Messages that a node sent for an operation.
-    sent: BTreeMap<(NodeId, Operation), u32>,
+    sent: BTreeMap<(NodeId, CollectiveId), u32>,
     /// Bytes of an operation that crossed an edge, by its child.
-    crossed: BTreeMap<(NodeId, Operation), usize>,
+    crossed: BTreeMap<(NodeId, CollectiveId), usize>,
     tables: BTreeSet<NodeId>,
     /// By name and turn of a gather: what every rank gives.
     given: BTreeMap<(&'static str, u64), Vec<Vec<u8>>>,
@@ -82,12 +84,14 @@ impl<'a> Checker<'a> {
         let step = &self.scenario.script[open.step];
         match (step, answer) {
             (_, Answer::Aborted { .. }) => self.may_end()?,
-            (Step::Barrier(_) | Step::Gather(..), Answer::Broke(why)) => {
+            (Step::Barrier(_) | Step::Gather(..), Answer::Failed(why)) => {
                 self.may_break(step, open.turn, why)?;
             }
-            (Step::Barrier(name), Answer::Done) => self.all_came(Kind::Barrier, name, open.turn)?,
+            (Step::Barrier(name), Answer::Done) => {
+                self.all_came(CollectiveKind::Barrier, name, open.turn)?
+            }
             (Step::Gather(name, length), Answer::Gathered(gathered)) => {
-                self.all_came(Kind::Gather, name, open.turn)?;
+                self.all_came(CollectiveKind::Gather, name, open.turn)?;
                 self.is_what_was_given(name, *length, &open, &Gathered(gathered.clone()))?;
             }
             (Step::Put(_, key), Answer::Done) => drop(self.kept.insert(*key)),
@@ -106,7 +110,7 @@ impl<'a> Checker<'a> {
         Ok(open)
     }
 
-    fn all_came(&self, kind: Kind, name: &'static str, turn: u64) -> Checked {
+    fn all_came(&self, kind: CollectiveKind, name: &'static str, turn: u64) -> Checked {
         let came = self.arrived.get(&(kind, name, turn)).map_or(0, BTreeSet::len);
         let all = self.scenario.world_size() as usize;
         if came == all {
@@ -143,8 +147,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn may_break(&self, step: &Step, turn: u64, why: &Broken) -> Checked {
-        let Broken::RankEnded { rank, status } = why;
+    fn may_break(&self, step: &Step, turn: u64, why: &CollectiveFailure) -> Checked {
+        let CollectiveFailure::RankEnded { rank, status } = why;
         let meeting = step.meeting().and_then(|(kind, name)| self.arrived.get(&(kind, name, turn)));
         if meeting.is_some_and(|came| came.contains(rank)) {
             return Err(format!("{step:?} broken by rank {rank}, which had come"));
@@ -196,7 +200,7 @@ impl<'a> Checker<'a> {
                 self.scenario.nodes
             ));
         }
-        let everywhere = |tidings: &&Tidings| **tidings == Tidings::TableEverywhere;
+        let everywhere = |tidings: &&NodeReport| **tidings == NodeReport::TableEverywhere;
         let said = self.tidings.iter().filter(everywhere).count();
         if said > 1 || (said == 0 && !over) {
             return Err(format!("the table was said to be everywhere {said} times"));
@@ -209,13 +213,13 @@ impl<'a> Checker<'a> {
     }
 
     fn bytes_crossed_once(&self) -> Checked {
-        let length = |operation: &Operation| {
+        let length = |operation: &CollectiveId| {
             self.scenario.script.iter().find_map(|step| match step {
                 Step::Gather(name, length) if **name == *operation.name => Some(*length),
                 _ => None,
             })
         };
-        let same_length = |operation: &Operation| {
+        let same_length = |operation: &CollectiveId| {
             let of_name =
                 self.scenario.script.iter().filter(
                     |step| matches!(step, Step::Gather(name, _) if **name == *operation.name),
@@ -223,7 +227,7 @@ impl<'a> Checker<'a> {
             of_name.count() == 1
         };
         for ((child, operation), bytes) in &self.crossed {
-            let complete = operation.kind == Kind::Gather && same_length(operation);
+            let complete = operation.kind == CollectiveKind::Gather && same_length(operation);
             let all = length(operation).unwrap_or_default() + 8;
             let all = all * self.scenario.world_size() as usize;
             if complete && *bytes > all {
@@ -241,10 +245,10 @@ impl<'a> Checker<'a> {
         let may_wait = self.absent().iter().any(|rank| !meets || !self.ended.contains_key(rank));
         let told = match step {
             Step::Barrier(name) | Step::Gather(name, _) => self.tidings.iter().any(|tidings| {
-                matches!(tidings, Tidings::Waiting { operation, .. } if *operation.name == **name)
+                matches!(tidings, NodeReport::Waiting { operation, .. } if *operation.name == **name)
             }),
             Step::Await(key) => self.tidings.iter().any(|tidings| {
-                matches!(tidings, Tidings::WaitingForKey { key: k, .. } if *k == script::key(*key))
+                matches!(tidings, NodeReport::WaitingForKey { key: k, .. } if *k == script::key(*key))
             }),
             _ => false,
         };
@@ -265,7 +269,7 @@ impl<'a> Checker<'a> {
     /// Who was named as missing long after the start was.
     fn told_the_truth(&self) -> Checked {
         for tidings in &self.tidings {
-            if let Tidings::Waiting { operation, missing, .. } = tidings {
+            if let NodeReport::Waiting { operation, missing, .. } = tidings {
                 // Slow nodes catch up; who hangs never does.
                 let hung = self.absent();
                 if missing.ranks.iter().all(|rank| !hung.contains(&rank)) && !self.open.is_empty() {

@@ -93,7 +93,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "broken operations are not told to children",
         "node/collective.rs",
-        "self.send_down(&Message::Broke(operation.clone(), why.clone()).into());",
+        "self.send_down(&Message::Failed(operation.clone(), why.clone()).into());",
         "",
     ),
     mutation(
@@ -123,7 +123,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "a table that every child has is not confirmed",
         "node/mod.rs",
-        "self.send(parent, Message::TableHere { ranks });",
+        "self.send(parent, Message::TableReceived { ranks });",
         "let _ = (parent, ranks);",
     ),
     mutation(

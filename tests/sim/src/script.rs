@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rendezvous::message::{Key, Kind};
+use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
 use rlaunch_bootstrap::rendezvous::node::Call;
 use std::time::Duration;
 
@@ -66,16 +66,16 @@ pub fn key(number: u32) -> Key {
 impl Step {
     /// The call that `rank` makes; `None` when it makes none here.
     pub fn call(&self, rank: Rank, turn: u64) -> Option<Call> {
-        let meet = |kind, name: &'static str, blob| Call::Meet {
+        let meet = |kind, name: &'static str, blob| Call::Collective {
             kind,
             name: name.into(),
             blob,
             timeout: None,
         };
         match *self {
-            Step::Barrier(name) => Some(meet(Kind::Barrier, name, vec![])),
+            Step::Barrier(name) => Some(meet(CollectiveKind::Barrier, name, vec![])),
             Step::Gather(name, length) => {
-                Some(meet(Kind::Gather, name, blob(rank, name, turn, length)))
+                Some(meet(CollectiveKind::Gather, name, blob(rank, name, turn, length)))
             }
             Step::Put(writer, number) if writer == rank => {
                 Some(Call::Put { key: key(number), value: value(number) })
@@ -88,10 +88,10 @@ impl Step {
     }
 
     /// The kind and name under which turns are counted, for steps at which all meet.
-    pub fn meeting(&self) -> Option<(Kind, &'static str)> {
+    pub fn meeting(&self) -> Option<(CollectiveKind, &'static str)> {
         match *self {
-            Step::Barrier(name) => Some((Kind::Barrier, name)),
-            Step::Gather(name, _) => Some((Kind::Gather, name)),
+            Step::Barrier(name) => Some((CollectiveKind::Barrier, name)),
+            Step::Gather(name, _) => Some((CollectiveKind::Gather, name)),
             _ => None,
         }
     }

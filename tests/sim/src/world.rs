@@ -7,11 +7,13 @@ use fastrand::Rng;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::rendezvous::Time;
-use rlaunch_bootstrap::rendezvous::link::{Frame, Head, Link};
-use rlaunch_bootstrap::rendezvous::message::Kind;
-use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, ClientId, Input, Node, Output, Tidings};
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head, ReliableLink};
+use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
+use rlaunch_bootstrap::rendezvous::node::{
+    Answer, CallId, ClientId, Node, NodeInput, NodeOutput, NodeReport,
+};
 use rlaunch_bootstrap::rendezvous::payload::Payload;
-use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
@@ -64,7 +66,7 @@ struct Way {
 
 struct SimNode {
     node: Node,
-    links: BTreeMap<NodeId, Link>,
+    links: BTreeMap<NodeId, ReliableLink>,
     /// What its clock shows more than the simulation's.
     ahead: u64,
     slow: Duration,
@@ -77,7 +79,7 @@ struct SimNode {
 #[derive(Default)]
 struct SimRank {
     step: usize,
-    turns: BTreeMap<(Kind, &'static str), u64>,
+    turns: BTreeMap<(CollectiveKind, &'static str), u64>,
     /// It exits, hangs or aborts before its next step.
     fate: Option<Fault>,
     gone: bool,
@@ -105,7 +107,7 @@ pub struct Figures {
 /// A run.
 pub struct World<'a> {
     scenario: &'a Scenario,
-    shape: Shape,
+    shape: TreeShape,
     rng: Rng,
     now: Duration,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -130,8 +132,8 @@ impl<'a> World<'a> {
     pub fn new(scenario: &'a Scenario) -> World<'a> {
         let mut rng = Rng::with_seed(scenario.seed ^ 0x5eed);
         let shape = match scenario.radix {
-            Some(radix) => Shape::new(scenario.nodes, radix),
-            None => Shape::for_nodes(scenario.nodes),
+            Some(radix) => TreeShape::new(scenario.nodes, radix),
+            None => TreeShape::for_nodes(scenario.nodes),
         };
         let node = |number: u32| {
             let id = NodeId(number);
@@ -140,7 +142,7 @@ impl<'a> World<'a> {
             let neighbours = shape.parent(id).into_iter().chain(shape.children(id));
             SimNode {
                 node: Node::new(id, shape, ranks),
-                links: neighbours.map(|id| (id, Link::default())).collect(),
+                links: neighbours.map(|id| (id, ReliableLink::default())).collect(),
                 ahead: rng.u64(..1 << 50),
                 slow: Duration::ZERO,
                 alive: true,
@@ -198,7 +200,7 @@ impl<'a> World<'a> {
             self.at(*at, Happening::Fault(index));
         }
         let table = Payload::from(vec![1; 1000]);
-        self.handle(NodeId(0), Input::Table(table))
+        self.handle(NodeId(0), NodeInput::Table(table))
     }
 
     fn at(&mut self, when: Duration, what: Happening) {
@@ -296,7 +298,8 @@ impl<'a> World<'a> {
         match link.receive(frame) {
             Ok(Some(packet)) => {
                 let now = self.clock(to);
-                let handled = self.nodes[to.index()].node.handle(now, Input::Packet(from, packet));
+                let handled =
+                    self.nodes[to.index()].node.handle(now, NodeInput::Packet(from, packet));
                 self.believe(&[from, to], handled, || format!("node {to}"))?;
             }
             Ok(None) => {}
@@ -365,7 +368,7 @@ impl<'a> World<'a> {
             Some(Fault::Abort(_)) => {
                 let call = rlaunch_bootstrap::rendezvous::node::Call::Abort("enough".into());
                 self.ranks[rank.index()].gone = true;
-                return self.handle(id, Input::Call(rank, call_id(rank, u64::MAX), call));
+                return self.handle(id, NodeInput::Call(rank, call_id(rank, u64::MAX), call));
             }
             _ => {}
         }
@@ -390,7 +393,7 @@ impl<'a> World<'a> {
             Some(call) => {
                 let id_of_call = call_id(rank, number as u64);
                 self.checker.called(id_of_call, Open { rank, step: number, turn });
-                self.handle(id, Input::Call(rank, id_of_call, call))
+                self.handle(id, NodeInput::Call(rank, id_of_call, call))
             }
             None => {
                 let pause = match step {
@@ -414,7 +417,7 @@ impl<'a> World<'a> {
             let news = self.now + self.scenario.latency;
             self.at(news, Happening::End);
         }
-        self.handle(id, Input::RankEnded(rank, status))
+        self.handle(id, NodeInput::RankEnded(rank, status))
     }
 
     fn fault(&mut self, index: usize) -> Result<(), String> {
@@ -459,7 +462,7 @@ impl<'a> World<'a> {
         node.node = Node::new(id, self.shape, ranks);
         (node.alive, node.amnesiac) = (true, true);
         for (&peer, link) in &mut node.links {
-            *link = Link::default();
+            *link = ReliableLink::default();
             link.carrier_up();
             if let Some(way) = self.ways.get_mut(&(id, peer)) {
                 (way.carrier, way.cut) = (Carrier::Tcp, None);
@@ -505,7 +508,7 @@ impl<'a> World<'a> {
         NodeId(rank.0 / self.scenario.ranks_per_node)
     }
 
-    fn handle(&mut self, id: NodeId, input: Input) -> Result<(), String> {
+    fn handle(&mut self, id: NodeId, input: NodeInput) -> Result<(), String> {
         let now = self.clock(id);
         let handled = self.nodes[id.index()].node.handle(now, input);
         self.believe(&[id], handled, || format!("node {id}"))?;
@@ -516,13 +519,13 @@ impl<'a> World<'a> {
     fn settle(&mut self, id: NodeId) -> Result<(), String> {
         while let Some(output) = self.nodes[id.index()].node.poll_output() {
             match output {
-                Output::Send(to, packet) if self.is_amnesiac(id) => {
+                NodeOutput::Send(to, packet) if self.is_amnesiac(id) => {
                     if let Some(link) = self.nodes[id.index()].links.get_mut(&to) {
                         link.send(packet);
                     }
                 }
                 _ if self.is_amnesiac(id) => {}
-                Output::Send(to, packet) => {
+                NodeOutput::Send(to, packet) => {
                     self.checker.sent(id, id.max(to), &packet)?;
                     let (messages, bytes) = &mut self.sent[id.index()];
                     *messages += 1;
@@ -531,12 +534,12 @@ impl<'a> World<'a> {
                         link.send(packet);
                     }
                 }
-                Output::Answer(call, answer) => self.answered(id, call, &answer)?,
-                Output::Table(_) => self.checker.table(id)?,
+                NodeOutput::Answer(call, answer) => self.answered(id, call, &answer)?,
+                NodeOutput::Table(_) => self.checker.table(id)?,
                 // Nothing is asked here but what ranks call.
-                Output::Asked(..) => {}
-                Output::Tell(tidings) => {
-                    if matches!(tidings, Tidings::Aborted { .. }) {
+                NodeOutput::RootRequest(..) => {}
+                NodeOutput::Report(tidings) => {
+                    if matches!(tidings, NodeReport::Aborted { .. }) {
                         self.aborted = true;
                         // Long enough for the news to go round the tree by itself.
                         self.at(self.now + NOTICED * 3, Happening::End);
@@ -567,7 +570,7 @@ impl<'a> World<'a> {
         }
         match answer {
             // Whose calls fail gives up, as a program would.
-            Answer::Aborted { .. } | Answer::Broke(_) => {
+            Answer::Aborted { .. } | Answer::Failed(_) => {
                 self.ranks[open.rank.index()].gone = true;
             }
             _ => self.at(self.now, Happening::Step(open.rank)),

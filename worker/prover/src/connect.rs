@@ -10,7 +10,9 @@ use crate::link::{Link, Remote};
 use crate::workers;
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::mesh::{self, EndAdvert, Fault, Path, PathAdvert, Round, Step};
+use rlaunch_bootstrap::protocol::mesh::{
+    self, EndAdvert, MeshPath, PathAdvert, PathFault, ProofStep, Round,
+};
 use rlaunch_verbs::{
     ConnectRequest, Connected, Endpoint, Listener, Mtu, Prepared, QueuePair, Route, Settings,
     VerbsError,
@@ -31,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) struct Job {
     /// Of the path, in its round.
     pub(crate) index: usize,
-    pub(crate) path: Path,
+    pub(crate) path: MeshPath,
     pub(crate) place: usize,
     pub(crate) pair: Option<QueuePair<Prepared>>,
     pub(crate) secret: u32,
@@ -41,12 +43,12 @@ pub(crate) struct Job {
 }
 
 /// How it went, by [`Job::index`].
-type Done = (usize, Result<Link, Fault>);
+type Done = (usize, Result<Link, PathFault>);
 
 /// How all of a round are connected.
 #[derive(Clone, Copy)]
 struct Manner {
-    settings: mesh::Settings,
+    settings: mesh::QpSettings,
     /// Each wait has one of its own, which begins anew where this process stood still.
     deadline: Deadline,
 }
@@ -108,7 +110,7 @@ fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
 
 /// Connects with one peer, path by path, as long as that does not keep this end waiting.
 fn dial_peer(jobs: Vec<Job>, mut manner: Manner) -> Vec<Done> {
-    let mut gone: Option<Fault> = None;
+    let mut gone: Option<PathFault> = None;
     let connect = |job: Job| {
         let index = job.index;
         if let Some(fault) = &gone {
@@ -127,10 +129,10 @@ fn dial_peer(jobs: Vec<Job>, mut manner: Manner) -> Vec<Done> {
     jobs.into_iter().map(connect).collect()
 }
 
-fn dial(mut job: Job, manner: &mut Manner) -> Result<Link, Fault> {
+fn dial(mut job: Job, manner: &mut Manner) -> Result<Link, PathFault> {
     if manner.deadline.is_over(Instant::now()) {
         let cause = format!("no time was left to connect within {}", manner.within());
-        return Err(Fault { step: Step::Connect, cause, hint: None, waited: false });
+        return Err(PathFault { step: ProofStep::Connect, cause, hint: None, waited: false });
     }
     let connected = match job.pair.take() {
         Some(pair) => out_of_band(&job, pair, *manner),
@@ -139,7 +141,7 @@ fn dial(mut job: Job, manner: &mut Manner) -> Result<Link, Fault> {
             unless_late(&mut manner.deadline, |due| by_manager(&job, &settings, due))
         }
     };
-    let (pair, mtu) = connected.map_err(|error| fault::of(Step::Connect, &error))?;
+    let (pair, mtu) = connected.map_err(|error| fault::of(ProofStep::Connect, &error))?;
     Ok(job.linked(pair, mtu))
 }
 
@@ -209,7 +211,7 @@ fn listen<'scope, 'env>(
             Ok(None) if manner.deadline.is_over(Instant::now()) => break,
             Ok(None) => continue,
             Err(error) => {
-                return refuse_all(expected, &fault::of(Step::Connect, &error), tell);
+                return refuse_all(expected, &fault::of(ProofStep::Connect, &error), tell);
             }
         };
         let Some(job) = whose(request.private_data(), &mut expected) else {
@@ -224,21 +226,21 @@ fn listen<'scope, 'env>(
         });
     }
     let cause = format!("the peer did not connect within {}", manner.within());
-    refuse_all(expected, &fault::waited(Step::Connect, cause), tell);
+    refuse_all(expected, &fault::waited(ProofStep::Connect, cause), tell);
 }
 
-fn refuse_all(jobs: HashMap<u32, Job>, fault: &Fault, tell: &Sender<Done>) {
+fn refuse_all(jobs: HashMap<u32, Job>, fault: &PathFault, tell: &Sender<Done>) {
     for job in jobs.into_values() {
         // The other side of the channel is open for longer than this thread lives.
         let _ = tell.send((job.index, Err(fault.clone())));
     }
 }
 
-fn accept(job: Job, request: ConnectRequest, manner: Manner) -> Result<Link, Fault> {
+fn accept(job: Job, request: ConnectRequest, manner: Manner) -> Result<Link, PathFault> {
     let settings = manner.settings(Mtu::B4096);
     let pair = request
         .accept(&job.end.resources, &[], &settings, manner.deadline.due())
-        .map_err(|error| fault::of(Step::Connect, &error))?;
+        .map_err(|error| fault::of(ProofStep::Connect, &error))?;
     Ok(job.linked(pair, None))
 }
 
@@ -270,7 +272,7 @@ impl Job {
 
 impl Manner {
     fn settings(self, mtu: Mtu) -> Settings {
-        let mesh::Settings { traffic_class, service_level, timeout, retries } = self.settings;
+        let mesh::QpSettings { traffic_class, service_level, timeout, retries } = self.settings;
         Settings { mtu, timeout, retries, service_level, traffic_class }
     }
 

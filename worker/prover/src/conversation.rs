@@ -1,6 +1,6 @@
 //! Frames from the agent and to it, over stdin and stdout.
 
-use rlaunch_bootstrap::protocol::control::{FrameReader, WireError, encode};
+use rlaunch_bootstrap::protocol::control::{FrameError, FrameReader, encode};
 use rlaunch_bootstrap::protocol::mesh::{FromProver, ToProver};
 use std::io::{self, Read, Write};
 use std::process;
@@ -16,7 +16,7 @@ const CHUNK: usize = 64 << 10;
 pub(crate) enum ConversationError {
     /// A frame that is none, or cannot be made.
     #[error(transparent)]
-    Frame(#[from] WireError),
+    Frame(#[from] FrameError),
     /// Its end cannot be read from or written to.
     #[error("the agent's pipe")]
     Pipe(#[from] io::Error),

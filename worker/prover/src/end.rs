@@ -2,7 +2,7 @@
 
 use crate::fault;
 use crate::path::Words;
-use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndAdvert, Fault, LocalEnd, Step};
+use rlaunch_bootstrap::protocol::mesh::{BLOCK, EndAdvert, LocalPort, PathFault, ProofStep};
 use rlaunch_verbs::{
     CompletionQueue, Context, Depth, Device, Listener, MemoryRegion, MrSlice, PortAttributes,
     ProtectionDomain, Resources, VerbsError,
@@ -34,7 +34,7 @@ pub(crate) struct End {
     pub(crate) port: PortAttributes,
     /// By which peers find it: the port's GID, or the address that the connection manager has.
     gid: Option<Ipv6Addr>,
-    pub(crate) local: LocalEnd,
+    pub(crate) local: LocalPort,
 }
 
 /// Where things are in an end's memory: for each path a line that its peer writes to, for each path
@@ -87,11 +87,11 @@ impl End {
     /// Opens the device and makes what `paths` queue pairs of it need. The connection manager
     /// listens for peers from then on.
     pub(crate) fn open(
-        local: &LocalEnd,
+        local: &LocalPort,
         paths: usize,
         on_device: usize,
-    ) -> Result<(End, Option<Listener>), Fault> {
-        let failed = |error: VerbsError| fault::of(Step::Prepare, &error);
+    ) -> Result<(End, Option<Listener>), PathFault> {
+        let failed = |error: VerbsError| fault::of(ProofStep::Prepare, &error);
         let (context, listener) =
             opened(local, paths).map_err(|error| fault::of_opening(&local.device, &error))?;
         fault::unless_enough(&context, on_device)?;
@@ -183,7 +183,7 @@ impl End {
 }
 
 /// The device, and what listens at it where the connection manager serves it.
-fn opened(local: &LocalEnd, paths: usize) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
+fn opened(local: &LocalPort, paths: usize) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
     let Some(address) = local.manager else {
         return Ok((Device::by_name(&local.device)?.open()?, None));
     };
@@ -193,7 +193,7 @@ fn opened(local: &LocalEnd, paths: usize) -> Result<(Arc<Context>, Option<Listen
     Ok((listener.context().clone(), Some(listener)))
 }
 
-fn gid_of(context: &Context, local: &LocalEnd) -> Result<Option<Ipv6Addr>, VerbsError> {
+fn gid_of(context: &Context, local: &LocalPort) -> Result<Option<Ipv6Addr>, VerbsError> {
     match (local.manager, local.gid_index) {
         (Some(IpAddr::V4(v4)), _) => Ok(Some(v4.to_ipv6_mapped())),
         (Some(IpAddr::V6(v6)), _) => Ok(Some(v6)),

@@ -1,6 +1,6 @@
 //! Why something does not work, for whoever reads the launcher's report.
 
-use rlaunch_bootstrap::protocol::mesh::{Fault, Step};
+use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep};
 use rlaunch_verbs::{Context, VerbsError};
 use std::error::Error;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const LIMITED_DRIVERS: [&str; 3] = ["irdma", "ice", "i40e"];
 
 /// What went wrong at a step, in the words of verbs and of the system.
-pub(crate) fn of(step: Step, error: &VerbsError) -> Fault {
+pub(crate) fn of(step: ProofStep, error: &VerbsError) -> PathFault {
     let mut cause = error.to_string();
     // Why a peer refuses is a number of InfiniBand's own, which the system has other words for.
     let refused = matches!(error, VerbsError::UnexpectedEvent { event_name, .. } if event_name.ends_with("REJECTED"));
@@ -21,18 +21,18 @@ pub(crate) fn of(step: Step, error: &VerbsError) -> Fault {
     {
         cause = format!("{cause}: {source}");
     }
-    Fault { step, cause, hint: error.hint().map(str::to_owned), waited: false }
+    PathFault { step, cause, hint: error.hint().map(str::to_owned), waited: false }
 }
 
 /// What this end could not do, because its peer did not do what it was to do.
-pub(crate) fn waited(step: Step, cause: String) -> Fault {
-    Fault { step, cause, hint: None, waited: true }
+pub(crate) fn waited(step: ProofStep, cause: String) -> PathFault {
+    PathFault { step, cause, hint: None, waited: true }
 }
 
 /// The same of a device that could not be opened. rdma-core tries several ways, and says why the
 /// last one failed.
-pub(crate) fn of_opening(device: &str, error: &VerbsError) -> Fault {
-    let mut fault = of(Step::Prepare, error);
+pub(crate) fn of_opening(device: &str, error: &VerbsError) -> PathFault {
+    let mut fault = of(ProofStep::Prepare, error);
     if let Some(file) = file_of(device)
         && let Err(error) = File::options().read(true).write(true).open(&file)
     {
@@ -58,8 +58,8 @@ fn file_of(device: &str) -> Option<PathBuf> {
 }
 
 /// The same of memory that had to be locked: how much, and how much may be.
-pub(crate) fn of_memory(error: &VerbsError, needed: usize) -> Fault {
-    let mut fault = of(Step::Prepare, error);
+pub(crate) fn of_memory(error: &VerbsError, needed: usize) -> PathFault {
+    let mut fault = of(ProofStep::Prepare, error);
     if let Some(limit) = locked_memory_limit() {
         let (limit, needed) = (limit >> 10, needed.div_ceil(1024));
         fault.cause += &format!(" ({needed} KiB are needed, the limit is {limit} KiB)");
@@ -68,8 +68,8 @@ pub(crate) fn of_memory(error: &VerbsError, needed: usize) -> Fault {
 }
 
 /// Whether a device has that many queue pairs.
-pub(crate) fn unless_enough(context: &Context, needed: usize) -> Result<(), Fault> {
-    let has = context.limits().map_err(|error| of(Step::Prepare, &error))?.queue_pairs;
+pub(crate) fn unless_enough(context: &Context, needed: usize) -> Result<(), PathFault> {
+    let has = context.limits().map_err(|error| of(ProofStep::Prepare, &error))?.queue_pairs;
     if needed <= has as usize {
         return Ok(());
     }
@@ -78,10 +78,10 @@ pub(crate) fn unless_enough(context: &Context, needed: usize) -> Result<(), Faul
     Err(too_few(name, needed, has, driver.ok().as_deref()))
 }
 
-fn too_few(name: &str, needed: usize, has: u32, driver: Option<&Path>) -> Fault {
+fn too_few(name: &str, needed: usize, has: u32, driver: Option<&Path>) -> PathFault {
     let is_limited = |path: &Path| LIMITED_DRIVERS.iter().any(|driver| path.ends_with(driver));
-    Fault {
-        step: Step::Prepare,
+    PathFault {
+        step: ProofStep::Prepare,
         cause: format!("{name}: {needed} queue pairs are needed, the device has {has}"),
         hint: driver
             .is_some_and(is_limited)
@@ -125,15 +125,15 @@ mod tests {
     #[test]
     fn the_systems_reason_is_part_of_the_cause() {
         let error = VerbsError::NoDevice { device: "mlx5_9".to_owned() };
-        assert_eq!(of(Step::Prepare, &error).cause, "no device mlx5_9");
+        assert_eq!(of(ProofStep::Prepare, &error).cause, "no device mlx5_9");
         let source = || std::io::Error::from_raw_os_error(28);
         let (device, verb) = ("siw0".to_owned(), Verb::CreateQp);
-        let full = of(Step::Prepare, &VerbsError::Failed { verb, device, source: source() });
+        let full = of(ProofStep::Prepare, &VerbsError::Failed { verb, device, source: source() });
         assert!(full.cause.contains("No space left"), "{}", full.cause);
         let (addresses, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
         let verb = Verb::Connect;
         let refused = VerbsError::UnexpectedEvent { verb, addresses, event_name, source: source() };
-        let cause = of(Step::Connect, &refused).cause;
+        let cause = of(ProofStep::Connect, &refused).cause;
         assert_eq!(cause, "a to b: rdma_connect: RDMA_CM_EVENT_REJECTED");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::end::{BEAT, End};
 use crate::path::Words;
-use rlaunch_bootstrap::protocol::mesh::{EndAdvert, Path, PathAdvert};
+use rlaunch_bootstrap::protocol::mesh::{EndAdvert, MeshPath, PathAdvert};
 use rlaunch_verbs::{Completion, Connected, QueuePair, RemoteAddr, VerbsError};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Link {
     pair: QueuePair<Connected>,
-    pub(crate) path: Path,
+    pub(crate) path: MeshPath,
     /// Which of its end's paths it is.
     pub(crate) place: usize,
     peer: Remote,
@@ -64,7 +64,7 @@ impl Request {
 impl Link {
     pub(crate) fn new(
         pair: QueuePair<Connected>,
-        (path, place): (Path, usize),
+        (path, place): (MeshPath, usize),
         end: Arc<End>,
         peer: Remote,
         mtu: Option<u32>,

@@ -19,8 +19,8 @@ mod workers;
 use conversation::{ConversationError, Heard, Inbox, say};
 use link::Link;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::WireError;
-use rlaunch_bootstrap::protocol::mesh::{Endpoints, FromProver, ToProver};
+use rlaunch_bootstrap::protocol::control::FrameError;
+use rlaunch_bootstrap::protocol::mesh::{FromProver, NodeEndpoints, ToProver};
 use round::{Connected, Prepared};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn live(node: NodeId) -> Result<(), ConversationError> {
                 let cost = connected.cost;
                 let (links, outcomes) = connected.prove(|| tell_of(&mut watch))?;
                 proven.extend(links);
-                say(&FromProver::Proved { outcomes, cost })?;
+                say(&FromProver::RoundDone { outcomes, cost })?;
                 Stage::Idle
             }
             (ToProver::Watch { ids, beat_ms }, Stage::Idle) => {
@@ -97,18 +97,18 @@ fn live(node: NodeId) -> Result<(), ConversationError> {
 
 /// Tells the agent what has become of watched paths.
 fn tell_of(watch: &mut Watch) -> Result<(), ConversationError> {
-    watch.look().into_iter().try_for_each(|news| say(&FromProver::Watching(news)))
+    watch.look().into_iter().try_for_each(|news| say(&FromProver::PathEvent(news)))
 }
 
-fn encoded(told: &[Endpoints]) -> Result<Vec<Vec<u8>>, ConversationError> {
-    let parts = told.iter().map(Endpoints::encode);
-    parts.collect::<Result<_, _>>().map_err(|error| WireError::Encode(error).into())
+fn encoded(told: &[NodeEndpoints]) -> Result<Vec<Vec<u8>>, ConversationError> {
+    let parts = told.iter().map(NodeEndpoints::encode);
+    parts.collect::<Result<_, _>>().map_err(|error| FrameError::Encode(error).into())
 }
 
-fn decoded(told: &[Vec<u8>]) -> Result<Vec<Endpoints>, ConversationError> {
+fn decoded(told: &[Vec<u8>]) -> Result<Vec<NodeEndpoints>, ConversationError> {
     let decode = |bytes: &Vec<u8>| {
-        let unreadable = |source| WireError::Unreadable { length: bytes.len(), source };
-        Endpoints::decode(bytes).map_err(unreadable)
+        let unreadable = |source| FrameError::Unreadable { length: bytes.len(), source };
+        NodeEndpoints::decode(bytes).map_err(unreadable)
     };
     Ok(told.iter().map(decode).collect::<Result<_, _>>()?)
 }

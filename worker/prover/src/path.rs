@@ -11,7 +11,7 @@
 //! The end that dials sends first: iWARP counts on it. Each end reads once its own token is back,
 //! and stays open afterwards, because the peer may still be reading.
 
-use rlaunch_bootstrap::protocol::mesh::{Fault, Limits, Step};
+use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep, RoundTimeouts};
 use std::time::{Duration, Instant};
 
 /// What ends write to each other; zero is nothing.
@@ -41,7 +41,7 @@ enum State {
     AwaitsEcho { since: Instant },
     AwaitsTurn { since: Instant },
     AwaitsBlock { since: Instant },
-    Ended(Result<Duration, Fault>),
+    Ended(Result<Duration, PathFault>),
 }
 
 /// The latest that the steps may end.
@@ -54,7 +54,7 @@ pub(crate) struct Deadlines {
 
 impl Deadlines {
     /// Counted from now.
-    pub(crate) fn of(limits: &Limits, now: Instant) -> Deadlines {
+    pub(crate) fn of(limits: &RoundTimeouts, now: Instant) -> Deadlines {
         let token = now + Duration::from_millis(limits.token_ms.into());
         let block = token + Duration::from_millis(limits.block_ms.into());
         Deadlines { begin: now, token, block }
@@ -124,14 +124,14 @@ impl Machine {
     }
 
     /// It ends as another path did, with the same ends.
-    pub(crate) fn fail_like(&mut self, other: &Fault) {
+    pub(crate) fn fail_like(&mut self, other: &PathFault) {
         self.end(other.cause.clone(), other.hint.clone(), other.waited);
     }
 
     /// Ends what has waited for too long.
     pub(crate) fn expire(&mut self, now: Instant) {
         let deadline = match self.step() {
-            Some(Step::Token) => self.deadlines.token,
+            Some(ProofStep::Token) => self.deadlines.token,
             Some(_) => self.deadlines.block,
             None => return,
         };
@@ -152,21 +152,21 @@ impl Machine {
     }
 
     /// How it ended: the token's round trip, or why it does not carry.
-    pub(crate) fn ended(&self) -> Option<&Result<Duration, Fault>> {
+    pub(crate) fn ended(&self) -> Option<&Result<Duration, PathFault>> {
         if let State::Ended(how) = &self.state { Some(how) } else { None }
     }
 
-    fn step(&self) -> Option<Step> {
+    fn step(&self) -> Option<ProofStep> {
         match self.state {
-            State::AwaitsToken | State::AwaitsEcho { .. } => Some(Step::Token),
-            State::AwaitsTurn { .. } | State::AwaitsBlock { .. } => Some(Step::Block),
+            State::AwaitsToken | State::AwaitsEcho { .. } => Some(ProofStep::Token),
+            State::AwaitsTurn { .. } | State::AwaitsBlock { .. } => Some(ProofStep::Block),
             State::Ended(_) => None,
         }
     }
 
     fn end(&mut self, cause: String, hint: Option<String>, waited: bool) {
         if let Some(step) = self.step() {
-            self.state = State::Ended(Err(Fault { step, cause, hint, waited }));
+            self.state = State::Ended(Err(PathFault { step, cause, hint, waited }));
         }
     }
 }
@@ -176,7 +176,8 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    const LIMITS: Limits = Limits { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
+    const LIMITS: RoundTimeouts =
+        RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
 
     /// What goes over the wire, and is done or fails in order.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -264,7 +265,7 @@ mod tests {
             }
         }
 
-        fn run(mut self) -> [Result<Duration, Fault>; 2] {
+        fn run(mut self) -> [Result<Duration, PathFault>; 2] {
             for _ in 0..2_000 {
                 self.step();
             }
@@ -287,15 +288,16 @@ mod tests {
     /// The end that dials posts two writes and a read, the other one a write and a read.
     #[test]
     fn a_loss_is_named_by_the_end_whose_request_it_was() {
-        let step = |end: &Result<Duration, Fault>| end.as_ref().err().map(|fault| fault.step);
-        let waited = |end: &Result<Duration, Fault>| end.as_ref().is_err_and(|fault| fault.waited);
+        let step = |end: &Result<Duration, PathFault>| end.as_ref().err().map(|fault| fault.step);
+        let waited =
+            |end: &Result<Duration, PathFault>| end.as_ref().is_err_and(|fault| fault.waited);
         for seed in 0..300 {
             for (carries, steps) in [
-                ([0, 9], [Some(Step::Token), Some(Step::Token)]),
-                ([1, 9], [Some(Step::Block), Some(Step::Token)]),
-                ([2, 9], [Some(Step::Block), None]),
-                ([9, 0], [Some(Step::Token), Some(Step::Token)]),
-                ([9, 1], [None, Some(Step::Block)]),
+                ([0, 9], [Some(ProofStep::Token), Some(ProofStep::Token)]),
+                ([1, 9], [Some(ProofStep::Block), Some(ProofStep::Token)]),
+                ([2, 9], [Some(ProofStep::Block), None]),
+                ([9, 0], [Some(ProofStep::Token), Some(ProofStep::Token)]),
+                ([9, 1], [None, Some(ProofStep::Block)]),
             ] {
                 let ends = World::new(seed, carries).run();
                 let dead = usize::from(carries[0] == 9);

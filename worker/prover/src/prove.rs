@@ -6,7 +6,9 @@ use crate::link::{Link, Request};
 use crate::path::{Deadlines, Machine, Words};
 use crate::turns::Turns;
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
-use rlaunch_bootstrap::protocol::mesh::{Fault, Limits, Outcome, Proved, Step};
+use rlaunch_bootstrap::protocol::mesh::{
+    PathFault, PathOutcome, PathProof, ProofStep, RoundTimeouts,
+};
 use rlaunch_verbs::{Completion, VerbsError};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -76,10 +78,10 @@ struct Proof<'a> {
 
 /// Proves what has connected, and calls `meanwhile` again and again.
 pub(crate) fn prove<E>(
-    paths: &[Result<Link, Fault>],
-    limits: &Limits,
+    paths: &[Result<Link, PathFault>],
+    limits: &RoundTimeouts,
     mut meanwhile: impl FnMut() -> Result<(), E>,
-) -> Result<Vec<Outcome>, E> {
+) -> Result<Vec<PathOutcome>, E> {
     let now = Instant::now();
     let mut ends = begin(paths.iter().flatten(), Deadlines::of(limits, now));
     let (mut clock, mut rest) = (Clock::start(now), Rest { news_at: now });
@@ -179,16 +181,16 @@ impl Proofs<'_> {
         left
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = Outcome> {
+    fn outcomes(&self) -> impl Iterator<Item = PathOutcome> {
         self.proofs.iter().flatten().map(|proof| {
             let mtu = proof.link.mtu;
-            let proved = |round_trip_ns| Proved { mtu, round_trip_ns };
+            let proved = |round_trip_ns| PathProof { mtu, round_trip_ns };
             let result = match proof.machine.ended() {
                 Some(Ok(took)) => Ok(proved(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX))),
                 Some(Err(fault)) => Err(fault.clone()),
-                None => Err(fault::waited(Step::Token, "it was not tried".to_owned())),
+                None => Err(fault::waited(ProofStep::Token, "it was not tried".to_owned())),
             };
-            Outcome { id: proof.link.path.id, result }
+            PathOutcome { id: proof.link.path.id, result }
         })
     }
 }
@@ -201,7 +203,7 @@ impl Proof<'_> {
     }
 
     fn refused(&mut self, error: &VerbsError) {
-        let Fault { cause, hint, .. } = fault::of(Step::Token, error);
+        let PathFault { cause, hint, .. } = fault::of(ProofStep::Token, error);
         self.machine.fail(cause, hint);
     }
 
@@ -238,7 +240,8 @@ impl Proof<'_> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
+    const LIMITS: RoundTimeouts =
+        RoundTimeouts { connect_ms: 1500, token_ms: 1000, block_ms: 1000 };
 
     #[test]
     fn a_standstill_of_this_process_is_not_its_peers_silence() {

@@ -8,7 +8,8 @@ use crate::prove;
 use crate::workers;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
-    Cost, EndAdvert, Endpoints, Fault, LocalEnd, Outcome, Path, PathAdvert, Round, Step,
+    EndAdvert, LocalPort, MeshPath, NodeEndpoints, PathAdvert, PathFault, PathOutcome, ProofStep,
+    Round, RoundCost,
 };
 use rlaunch_verbs::{Listener, Prepared as Receives, QueuePair};
 use std::collections::{BTreeMap, HashMap};
@@ -23,8 +24,8 @@ const PATHS_PER_PART: usize = 2048;
 pub(crate) struct Prepared {
     node: NodeId,
     round: Round,
-    ends: Vec<Result<Opened, Fault>>,
-    paths: Vec<Result<Ready, Fault>>,
+    ends: Vec<Result<Opened, PathFault>>,
+    paths: Vec<Result<Ready, PathFault>>,
     costs: Costs,
 }
 
@@ -48,8 +49,8 @@ struct Ready {
 pub(crate) struct Connected {
     round: Round,
     /// By path, in the round's order.
-    paths: Vec<Result<Link, Fault>>,
-    pub(crate) cost: Cost,
+    paths: Vec<Result<Link, PathFault>>,
+    pub(crate) cost: RoundCost,
 }
 
 /// What the round has cost so far.
@@ -69,7 +70,7 @@ impl Prepared {
         let ends = open_ends(&round);
         let random = RandomState::new();
         let jobs = round.paths.iter().zip(places).collect();
-        let paths = workers::each(jobs, workers::busy(), |(path, place): (&Path, usize)| {
+        let paths = workers::each(jobs, workers::busy(), |(path, place): (&MeshPath, usize)| {
             // Nobody guesses it who has not been told.
             let secret = random.hash_one(path.id) as u32;
             let opened = ends.get(path.end as usize).ok_or_else(|| no_end(path))?;
@@ -84,7 +85,7 @@ impl Prepared {
     }
 
     /// What the peers must know.
-    pub(crate) fn told(&self) -> Vec<Endpoints> {
+    pub(crate) fn told(&self) -> Vec<NodeEndpoints> {
         let paths = self.round.paths.iter().zip(&self.paths).filter_map(|(path, ready)| {
             let ready = ready.as_ref().ok()?;
             let end = self.ends.get(path.end as usize)?.as_ref().ok()?;
@@ -97,7 +98,7 @@ impl Prepared {
             Some(opened.end.told(index, listener))
         });
         let ends: Vec<EndAdvert> = ends.collect();
-        let part = |paths: &[PathAdvert]| Endpoints {
+        let part = |paths: &[PathAdvert]| NodeEndpoints {
             node: self.node,
             ends: ends.clone(),
             paths: paths.to_vec(),
@@ -106,7 +107,7 @@ impl Prepared {
     }
 
     /// Connects with peers who have told this.
-    pub(crate) fn connect(self, told: &[Endpoints]) -> Connected {
+    pub(crate) fn connect(self, told: &[NodeEndpoints]) -> Connected {
         let begin = Instant::now();
         let peers = by_path(told);
         let (mut paths, mut jobs) = (Vec::new(), Vec::new());
@@ -141,13 +142,13 @@ impl Costs {
         &self,
         connecting: Duration,
         ends: &[Arc<End>],
-        paths: &[Result<Link, Fault>],
-    ) -> Cost {
+        paths: &[Result<Link, PathFault>],
+    ) -> RoundCost {
         let by_manager = |link: &&Link| link.end.local.manager.is_some();
         let made = self.made + paths.iter().flatten().filter(by_manager).count();
         let grown = anonymous_memory().saturating_sub(self.memory_before);
         let spent = self.spent + connecting;
-        Cost {
+        RoundCost {
             queue_pairs: u32::try_from(made).unwrap_or(u32::MAX),
             connect_us: u32::try_from(spent.as_micros()).unwrap_or(u32::MAX),
             memory: grown.max(ends.iter().map(|end| end.memory()).sum()),
@@ -156,17 +157,17 @@ impl Costs {
 }
 
 impl Opened {
-    fn make_pair(&self) -> Result<Option<QueuePair<Receives>>, Fault> {
-        let LocalEnd { port, gid_index, manager, .. } = &self.end.local;
+    fn make_pair(&self) -> Result<Option<QueuePair<Receives>>, PathFault> {
+        let LocalPort { port, gid_index, manager, .. } = &self.end.local;
         if manager.is_some() {
             return Ok(None);
         }
         QueuePair::prepare(&self.end.resources, *port, *gid_index)
             .map(Some)
-            .map_err(|error| fault::of(Step::Prepare, &error))
+            .map_err(|error| fault::of(ProofStep::Prepare, &error))
     }
 
-    fn path_told(&self, path: &Path, ready: &Ready) -> PathAdvert {
+    fn path_told(&self, path: &MeshPath, ready: &Ready) -> PathAdvert {
         let endpoint = ready.pair.as_ref().map(QueuePair::endpoint);
         let control = self.end.layout().control(ready.place);
         PathAdvert {
@@ -184,11 +185,11 @@ impl Connected {
     pub(crate) fn prove<E>(
         self,
         meanwhile: impl FnMut() -> Result<(), E>,
-    ) -> Result<(Vec<Link>, Vec<Outcome>), E> {
+    ) -> Result<(Vec<Link>, Vec<PathOutcome>), E> {
         let mut outcomes = prove::prove(&self.paths, &self.round.limits, meanwhile)?;
         for (path, connected) in self.round.paths.iter().zip(&self.paths) {
             if let Err(fault) = connected {
-                outcomes.push(Outcome { id: path.id, result: Err(fault.clone()) });
+                outcomes.push(PathOutcome { id: path.id, result: Err(fault.clone()) });
             }
         }
         Ok((self.paths.into_iter().flatten().collect(), outcomes))
@@ -198,7 +199,7 @@ impl Connected {
 /// Of each path, which of its end's paths it is.
 fn places(round: &Round) -> Vec<usize> {
     let mut taken: HashMap<u32, usize> = HashMap::new();
-    let place = |path: &Path| {
+    let place = |path: &MeshPath| {
         let next = taken.entry(path.end).or_default();
         *next += 1;
         *next - 1
@@ -206,7 +207,7 @@ fn places(round: &Round) -> Vec<usize> {
     round.paths.iter().map(place).collect()
 }
 
-fn open_ends(round: &Round) -> Vec<Result<Opened, Fault>> {
+fn open_ends(round: &Round) -> Vec<Result<Opened, PathFault>> {
     let mut on_end: BTreeMap<u32, usize> = BTreeMap::new();
     let mut on_device: HashMap<&str, usize> = HashMap::new();
     for path in &round.paths {
@@ -215,7 +216,7 @@ fn open_ends(round: &Round) -> Vec<Result<Opened, Fault>> {
             *on_device.entry(&end.device).or_default() += 1;
         }
     }
-    let open = |(local, index): (&LocalEnd, u32)| {
+    let open = |(local, index): (&LocalPort, u32)| {
         let paths = on_end.get(&index).copied().unwrap_or(0);
         let on_device = on_device.get(local.device.as_str()).copied().unwrap_or(0);
         let (end, listener) = End::open(local, paths, on_device)?;
@@ -225,7 +226,7 @@ fn open_ends(round: &Round) -> Vec<Result<Opened, Fault>> {
 }
 
 /// What has been told of the other end, by its node and the path.
-fn by_path(told: &[Endpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdvert)> {
+fn by_path(told: &[NodeEndpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdvert)> {
     let mut found = HashMap::new();
     for endpoints in told {
         for path in &endpoints.paths {
@@ -237,13 +238,13 @@ fn by_path(told: &[Endpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathAdver
     found
 }
 
-fn no_end(path: &Path) -> Fault {
+fn no_end(path: &MeshPath) -> PathFault {
     let cause = format!("there is no port {} in this round", path.end);
-    Fault { step: Step::Prepare, cause, hint: None, waited: false }
+    PathFault { step: ProofStep::Prepare, cause, hint: None, waited: false }
 }
 
-fn unprepared() -> Fault {
-    fault::waited(Step::Exchange, "the peer has no queue pair".to_owned())
+fn unprepared() -> PathFault {
+    fault::waited(ProofStep::Exchange, "the peer has no queue pair".to_owned())
 }
 
 /// What of this process is in memory and of no file, in bytes: what devices share with it, and what

@@ -4,7 +4,7 @@
 //! for nothing, and keep paths to other peers waiting: they end as it did, without being tried.
 
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::mesh::Fault;
+use rlaunch_bootstrap::protocol::mesh::PathFault;
 use std::collections::HashMap;
 
 /// The places of one end.
@@ -19,7 +19,7 @@ enum Peer {
     /// One path reads, to find out.
     Tried,
     Answers,
-    Silent(Fault),
+    Silent(PathFault),
 }
 
 impl Turns {
@@ -28,7 +28,7 @@ impl Turns {
     }
 
     /// Why a path to this peer need not try: another one has found out.
-    pub(crate) fn hopeless(&self, peer: NodeId) -> Option<&Fault> {
+    pub(crate) fn hopeless(&self, peer: NodeId) -> Option<&PathFault> {
         match self.peers.get(&peer) {
             Some(Peer::Silent(fault)) => Some(fault),
             _ => None,
@@ -46,7 +46,7 @@ impl Turns {
     }
 
     /// A path to this peer has read into this place, or has failed to.
-    pub(crate) fn done(&mut self, peer: NodeId, place: usize, failed: Option<&Fault>) {
+    pub(crate) fn done(&mut self, peer: NodeId, place: usize, failed: Option<&PathFault>) {
         self.free.push(place);
         match (self.peers.get(&peer), failed) {
             (Some(Peer::Tried), Some(fault)) => {
@@ -63,13 +63,18 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::mesh::Step;
+    use rlaunch_bootstrap::protocol::mesh::ProofStep;
 
     const A: NodeId = NodeId(1);
     const B: NodeId = NodeId(2);
 
-    fn fault() -> Fault {
-        Fault { step: Step::Block, cause: "status 12".to_owned(), hint: None, waited: false }
+    fn fault() -> PathFault {
+        PathFault {
+            step: ProofStep::Block,
+            cause: "status 12".to_owned(),
+            hint: None,
+            waited: false,
+        }
     }
 
     #[test]

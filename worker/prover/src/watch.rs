@@ -5,7 +5,7 @@ use crate::end::End;
 use crate::fault;
 use crate::link::{Link, Request};
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
-use rlaunch_bootstrap::protocol::mesh::{Step, Watched};
+use rlaunch_bootstrap::protocol::mesh::{PathEvent, ProofStep};
 use rlaunch_verbs::{Completion, DeviceEvent, VerbsError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl Watch {
     }
 
     /// Beats where it is time to, and says what has become of the paths.
-    pub(crate) fn look(&mut self) -> Vec<Watched> {
+    pub(crate) fn look(&mut self) -> Vec<PathEvent> {
         let now = Instant::now();
         let soon = self.looked.is_some_and(|looked| now - looked < self.look_every());
         if soon || self.paths.is_empty() {
@@ -112,7 +112,7 @@ impl Watch {
         self.paths.iter_mut().filter(|path| Arc::ptr_eq(&path.link.end, end))
     }
 
-    fn take_completions(&mut self, end: &Arc<End>, news: &mut Vec<Watched>) {
+    fn take_completions(&mut self, end: &Arc<End>, news: &mut Vec<PathEvent>) {
         loop {
             let completions = match end.resources.completions.poll() {
                 Ok(completions) if completions.is_empty() => return,
@@ -133,7 +133,7 @@ impl Watch {
     }
 
     /// What the device says of its ports.
-    fn take_events(&mut self, end: &Arc<End>, news: &mut Vec<Watched>) {
+    fn take_events(&mut self, end: &Arc<End>, news: &mut Vec<PathEvent>) {
         let (name, own) = (end.context.name(), end.port.number);
         loop {
             match end.context.next_event(Duration::ZERO) {
@@ -143,7 +143,7 @@ impl Watch {
                 }
                 Ok(Some(DeviceEvent::PortActive(port))) if port == own => {
                     let up = self.of_end(end).map(|path| path.link.path.id);
-                    news.extend(up.map(|id| Watched::PortUp { id }));
+                    news.extend(up.map(|id| PathEvent::PortUp { id }));
                 }
                 Ok(Some(DeviceEvent::DeviceFatal)) => {
                     let how = format!("{name}: the device has failed");
@@ -159,13 +159,13 @@ impl Watch {
 
 impl WatchedPath {
     /// Said once.
-    fn down(&mut self, how: String, news: &mut Vec<Watched>) {
+    fn down(&mut self, how: String, news: &mut Vec<PathEvent>) {
         if !std::mem::replace(&mut self.is_down, true) {
-            news.push(Watched::Down { id: self.link.path.id, how });
+            news.push(PathEvent::Down { id: self.link.path.id, how });
         }
     }
 
-    fn completed(&mut self, request: Request, completion: &Completion, news: &mut Vec<Watched>) {
+    fn completed(&mut self, request: Request, completion: &Completion, news: &mut Vec<PathEvent>) {
         let status = completion.status;
         if status.is_retry_exceeded() {
             self.down(format!("no answer: {status}"), news);
@@ -217,7 +217,7 @@ impl Beats {
 }
 
 fn cause(error: &VerbsError) -> String {
-    fault::of(Step::Block, error).cause
+    fault::of(ProofStep::Block, error).cause
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
 use rlaunch_bootstrap::protocol::mesh::{
-    Cost, Endpoints, FromProver, Limits, LocalEnd, Outcome, Path, Round, Settings, Step, ToProver,
-    Watched,
+    FromProver, LocalPort, MeshPath, NodeEndpoints, PathEvent, PathOutcome, ProofStep, QpSettings,
+    Round, RoundCost, RoundTimeouts, ToProver,
 };
 use std::env;
 use std::io::{Read, Write};
@@ -81,7 +81,7 @@ impl Prover {
 }
 
 /// Plays both agents for one round.
-fn prove(provers: &mut [Prover; 2], rounds: [Round; 2]) -> [(Vec<Outcome>, Cost); 2] {
+fn prove(provers: &mut [Prover; 2], rounds: [Round; 2]) -> [(Vec<PathOutcome>, RoundCost); 2] {
     prove_telling(provers, rounds, |_| {})
 }
 
@@ -89,8 +89,8 @@ fn prove(provers: &mut [Prover; 2], rounds: [Round; 2]) -> [(Vec<Outcome>, Cost)
 fn prove_telling(
     provers: &mut [Prover; 2],
     rounds: [Round; 2],
-    change: impl Fn(&mut Endpoints),
-) -> [(Vec<Outcome>, Cost); 2] {
+    change: impl Fn(&mut NodeEndpoints),
+) -> [(Vec<PathOutcome>, RoundCost); 2] {
     let begin = Instant::now();
     let mut told = Vec::new();
     for (prover, round) in provers.iter_mut().zip(rounds) {
@@ -99,7 +99,7 @@ fn prove_telling(
     for prover in &*provers {
         let FromProver::Prepared(parts) = prover.hear() else { panic!("prepared") };
         for part in parts {
-            let mut endpoints = Endpoints::decode(&part).unwrap();
+            let mut endpoints = NodeEndpoints::decode(&part).unwrap();
             change(&mut endpoints);
             told.push(endpoints.encode().unwrap());
         }
@@ -118,8 +118,8 @@ fn prove_telling(
     let ended = provers.each_ref().map(|prover| {
         loop {
             match prover.hear() {
-                FromProver::Proved { outcomes, cost } => return (outcomes, cost),
-                FromProver::Watching(news) => println!("meanwhile: {news:?}"),
+                FromProver::RoundDone { outcomes, cost } => return (outcomes, cost),
+                FromProver::PathEvent(news) => println!("meanwhile: {news:?}"),
                 other => panic!("{other:?}"),
             }
         }
@@ -128,32 +128,32 @@ fn prove_telling(
     ended
 }
 
-fn rounds(ends: &[LocalEnd; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
+fn rounds(ends: &[LocalPort; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
     [(0, 1), (1, 0)].map(|(node, peer)| Round {
         number: 0,
         ends: vec![ends[node as usize].clone()],
         paths: ids
             .clone()
-            .map(|id| Path { id, end: 0, peer: NodeId(peer), dials: id % 2 == node, mtu: None })
+            .map(|id| MeshPath { id, end: 0, peer: NodeId(peer), dials: id % 2 == node, mtu: None })
             .collect(),
         // A guest has one processor, and that is emulated.
-        settings: Settings { retries: 4, ..Settings::default() },
-        limits: Limits::within(Duration::from_secs(20), Duration::from_secs(20)),
+        settings: QpSettings { retries: 4, ..QpSettings::default() },
+        limits: RoundTimeouts::within(Duration::from_secs(20), Duration::from_secs(20)),
         through_launcher: false,
     })
 }
 
-fn end(word: &str) -> LocalEnd {
+fn end(word: &str) -> LocalPort {
     if let Some((device, address)) = word.split_once('@') {
         let manager = Some(address.parse().unwrap());
-        return LocalEnd { device: device.to_owned(), port: 1, gid_index: None, manager };
+        return LocalPort { device: device.to_owned(), port: 1, gid_index: None, manager };
     }
     let (device, index) = word.split_once(':').unwrap();
     let gid_index = Some(index.parse().unwrap());
-    LocalEnd { device: device.to_owned(), port: 1, gid_index, manager: None }
+    LocalPort { device: device.to_owned(), port: 1, gid_index, manager: None }
 }
 
-fn ends_of_this_machine() -> [LocalEnd; 2] {
+fn ends_of_this_machine() -> [LocalPort; 2] {
     let words = env::var("RLAUNCH_PROVER_ENDS").expect("RLAUNCH_PROVER_ENDS=rxe0:1,rxe0:1");
     let (one, other) = words.split_once(',').unwrap();
     [end(one), end(other)]
@@ -163,7 +163,7 @@ fn paths() -> u32 {
     env::var("RLAUNCH_PROVER_PATHS").map_or(8, |count| count.parse().unwrap())
 }
 
-fn report(outcomes: &[Outcome], cost: &Cost) {
+fn report(outcomes: &[PathOutcome], cost: &RoundCost) {
     let mut trips: Vec<u32> = Vec::new();
     for outcome in outcomes {
         match &outcome.result {
@@ -190,7 +190,7 @@ fn without_a_device_every_path_says_so() {
         assert_eq!((outcomes.len(), cost.queue_pairs), (3, 0));
         for outcome in outcomes {
             let fault = outcome.result.unwrap_err();
-            assert_eq!((fault.step, fault.waited), (Step::Prepare, false), "{fault:?}");
+            assert_eq!((fault.step, fault.waited), (ProofStep::Prepare, false), "{fault:?}");
             assert!(!fault.cause.is_empty());
         }
     }
@@ -235,7 +235,7 @@ fn paths_are_proved_watched_and_proved_again() {
     assert_eq!(other.end(), Some(0));
     let mut gone = Vec::new();
     while gone.len() < 2 {
-        let FromProver::Watching(Watched::Down { id, how }) = one.hear() else { panic!("down") };
+        let FromProver::PathEvent(PathEvent::Down { id, how }) = one.hear() else { panic!("down") };
         println!("{:?} after its peer: path {id}: {how}", begin.elapsed());
         gone.push(id);
     }
@@ -252,7 +252,7 @@ fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
     let [(here, _), _] = prove(&mut provers, rounds(&[mine, end("none0:1")], 0..2));
     for outcome in here {
         let fault = outcome.result.unwrap_err();
-        assert_eq!((fault.step, fault.waited), (Step::Exchange, true), "{fault:?}");
+        assert_eq!((fault.step, fault.waited), (ProofStep::Exchange, true), "{fault:?}");
     }
 }
 
@@ -260,18 +260,18 @@ fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
 #[ignore = "needs RDMA devices of two hosts: guests run it in stage vm"]
 fn who_was_not_told_the_secret_is_not_let_in() {
     let mut provers = [Prover::start(0), Prover::start(1)];
-    let lie = |told: &mut Endpoints| told.paths.iter_mut().for_each(|path| path.psn ^= 1);
+    let lie = |told: &mut NodeEndpoints| told.paths.iter_mut().for_each(|path| path.psn ^= 1);
     for (outcomes, cost) in prove_telling(&mut provers, rounds(&ends_of_this_machine(), 0..2), lie)
     {
         report(&outcomes, &cost);
         for outcome in outcomes {
-            assert_eq!(outcome.result.unwrap_err().step, Step::Connect);
+            assert_eq!(outcome.result.unwrap_err().step, ProofStep::Connect);
         }
     }
 }
 
 #[test]
 fn what_is_told_is_read_by_others() {
-    let told = Endpoints { node: NodeId(1), ends: Vec::new(), paths: Vec::new() };
-    assert_eq!(Endpoints::decode(&told.encode().unwrap()).unwrap(), told);
+    let told = NodeEndpoints { node: NodeId(1), ends: Vec::new(), paths: Vec::new() };
+    assert_eq!(NodeEndpoints::decode(&told.encode().unwrap()).unwrap(), told);
 }

@@ -473,10 +473,10 @@ impl Agent {
                 Some(Input::Message(message)) if is_mesh_message(&message) => {
                     mesh_message(mesh, message);
                 }
-                Some(Input::Message(ToAgent::News(news))) => tree.tell_ranks(&news),
+                Some(Input::Message(ToAgent::JobEvent(news))) => tree.tell_ranks(&news),
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
-                        tree.tell_ranks(&client::events::News::Ending { why });
+                        tree.tell_ranks(&client::events::JobEvent::JobEnding { why });
                     }
                     self.handle_input(input, ranks);
                 }
@@ -517,8 +517,9 @@ impl Agent {
                 let silent = silence.as_secs();
                 errln!("rlaunch-worker: nothing from the launcher for {silent} s");
                 // The launcher may only have been suspended, and become reachable again.
-                outbox
-                    .send(&FromAgent::Unheard { for_s: u32::try_from(silent).unwrap_or(u32::MAX) });
+                outbox.send(&FromAgent::LauncherSilent {
+                    for_s: u32::try_from(silent).unwrap_or(u32::MAX),
+                });
                 outbox.discard_output();
                 ranks.end(false);
             }
@@ -548,12 +549,12 @@ fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
         ToAgent::Prover(file) => mesh.on_file(file),
         ToAgent::ProverPart(part) => mesh.on_part(&part),
         ToAgent::Prove(round) => mesh.prove(round),
-        ToAgent::Met(blobs) => mesh.on_peer_ready(blobs),
+        ToAgent::PeerEndpoints(blobs) => mesh.on_peer_ready(blobs),
         ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),
         _ => {}
     }
 }
 
 fn is_mesh_message(message: &ToAgent) -> bool {
-    matches!(message, ToAgent::Prove(_) | ToAgent::Met(_) | ToAgent::WatchPaths { .. })
+    matches!(message, ToAgent::Prove(_) | ToAgent::PeerEndpoints(_) | ToAgent::WatchPaths { .. })
 }

@@ -13,7 +13,7 @@ use crate::cleanup::{processes, shm, workspace};
 use crate::console::{errln, outln};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, Uid, getpgid, getpgrp};
-use rlaunch_bootstrap::cleanup_report::Reaped;
+use rlaunch_bootstrap::cleanup_report::CleanupReport;
 use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -59,8 +59,8 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     let reaped = end(job);
     outln!("{reaped}");
     match reaped {
-        Reaped::Clean { .. } => ExitCode::SUCCESS,
-        Reaped::Left(_) => ExitCode::FAILURE,
+        CleanupReport::Clean { .. } => ExitCode::SUCCESS,
+        CleanupReport::Remaining(_) => ExitCode::FAILURE,
     }
 }
 
@@ -158,15 +158,15 @@ fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bo
 }
 
 /// Ends what is found of a job, and removes what it has left.
-fn end(job: &str) -> Reaped {
+fn end(job: &str) -> CleanupReport {
     let ended = match end_processes(job) {
         Ok(ended) => ended,
-        Err(left) => return Reaped::Left(left),
+        Err(left) => return CleanupReport::Remaining(left),
     };
     let swept = shm::sweep(SystemTime::UNIX_EPOCH);
     workspace::sweep();
     let hidden = hidden().into_iter().map(processes::describe).collect::<Vec<_>>().join(", ");
-    Reaped::Clean { ended, segments: swept.removed + shm::sweep_job(job), hidden }
+    CleanupReport::Clean { ended, segments: swept.removed + shm::sweep_job(job), hidden }
 }
 
 /// Ends a job's processes; gives how many those were, or the names of what is left.

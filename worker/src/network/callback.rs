@@ -6,9 +6,10 @@ use crate::network::frames::ByteSource;
 use crate::network::outbox::ByteSink;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::PROTOCOL_VERSION;
-use rlaunch_bootstrap::rendezvous::oob::AttemptOutcome;
+use rlaunch_bootstrap::rendezvous::oob::EdgeFailure;
 use rlaunch_bootstrap::security::callback::{
-    Announcement, CallError, Caller, Conversation, HANDSHAKE, OwnKey, PublicKey, parse_address_word,
+    Announcement, CallbackDialer, CallbackError, HANDSHAKE, KeyPair, PublicKey, SharedStream,
+    parse_address_word,
 };
 use rlaunch_bootstrap::security::handshake::SecureError;
 use std::ffi::OsString;
@@ -58,8 +59,8 @@ impl CallbackTarget {
     /// Announces a key on stdout and connects to the launcher. A failure is announced on stdout as
     /// well.
     pub(crate) async fn connect(&self) -> io::Result<(SealedReader, SealedWriter)> {
-        let key = OwnKey::generate().map_err(io::Error::other)?;
-        announce(&Announcement::Calls { version: PROTOCOL_VERSION, key: key.public() })?;
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        announce(&Announcement::Dialing { version: PROTOCOL_VERSION, key: key.public() })?;
         match self.dial_all(Arc::new(key)).await {
             Ok((tcp, conversation)) => {
                 let (reading, writing) = tcp.into_split();
@@ -79,9 +80,9 @@ impl CallbackTarget {
 
     /// Returns the first connection whose peer proves to be the launcher, or the outcome at each
     /// address.
-    async fn dial_all(&self, own: Arc<OwnKey>) -> Result<(TcpStream, Conversation), String> {
+    async fn dial_all(&self, own: Arc<KeyPair>) -> Result<(TcpStream, SharedStream), String> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
-        let mut outcomes = vec![AttemptOutcome::NoAnswer; self.addresses.len()];
+        let mut outcomes = vec![EdgeFailure::NoAnswer; self.addresses.len()];
         let mut waiting = self.addresses.iter().copied().enumerate();
         let mut dialling = JoinSet::new();
         let mut next_at = Instant::now();
@@ -111,7 +112,7 @@ impl CallbackTarget {
     }
 
     /// Returns for example `10.0.0.1:21003 (no answer), 10.1.0.1:21003 (refused)`.
-    fn describe(&self, outcomes: &[AttemptOutcome]) -> String {
+    fn describe(&self, outcomes: &[EdgeFailure]) -> String {
         let tried = self.addresses.iter().zip(outcomes);
         let tried = tried.map(|(address, outcome)| format!("{address} ({outcome})"));
         tried.collect::<Vec<_>>().join(", ")
@@ -131,45 +132,45 @@ enum DialError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] CallbackError),
 }
 
 async fn dial(
     address: SocketAddr,
-    own: Arc<OwnKey>,
+    own: Arc<KeyPair>,
     launcher: PublicKey,
     node: NodeId,
     deadline: Instant,
-) -> Result<(TcpStream, Conversation), AttemptOutcome> {
+) -> Result<(TcpStream, SharedStream), EdgeFailure> {
     let dialling = async {
         let mut tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
-        let (caller, first) = Caller::start(&own, &launcher, node)?;
+        let (caller, first) = CallbackDialer::start(&own, &launcher, node)?;
         tcp.write_all(&first).await?;
         let mut answer = [0; HANDSHAKE];
         tcp.read_exact(&mut answer).await?;
-        Ok::<_, DialError>((tcp, Conversation::new(caller.finish(&answer)?)))
+        Ok::<_, DialError>((tcp, SharedStream::new(caller.finish(&answer)?)))
     };
     match timeout_at(deadline, dialling).await {
         Ok(dialled) => dialled.map_err(outcome_of),
-        Err(_) => Err(AttemptOutcome::NoAnswer),
+        Err(_) => Err(EdgeFailure::NoAnswer),
     }
 }
 
-fn outcome_of(error: DialError) -> AttemptOutcome {
+fn outcome_of(error: DialError) -> EdgeFailure {
     match error {
-        DialError::Call(CallError::Noise(error)) => AttemptOutcome::System(error.to_string()),
-        DialError::Call(error) => AttemptOutcome::Stranger(error.to_string()),
+        DialError::Call(CallbackError::Noise(error)) => EdgeFailure::System(error.to_string()),
+        DialError::Call(error) => EdgeFailure::WrongPeer(error.to_string()),
         DialError::Io(error) => match error.kind() {
-            io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
-            io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
+            io::ErrorKind::ConnectionRefused => EdgeFailure::Refused,
+            io::ErrorKind::TimedOut => EdgeFailure::NoAnswer,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-                AttemptOutcome::NoRoute
+                EdgeFailure::NoRoute
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                AttemptOutcome::Stranger("the connection ended".to_owned())
+                EdgeFailure::WrongPeer("the connection ended".to_owned())
             }
-            _ => AttemptOutcome::System(error.to_string()),
+            _ => EdgeFailure::System(error.to_string()),
         },
     }
 }
@@ -177,7 +178,7 @@ fn outcome_of(error: DialError) -> AttemptOutcome {
 /// Decrypting end of the connection: data from the launcher.
 pub(crate) struct SealedReader {
     tcp: OwnedReadHalf,
-    conversation: Conversation,
+    conversation: SharedStream,
     received: Vec<u8>,
 }
 
@@ -198,7 +199,7 @@ impl ByteSource for SealedReader {
 /// Encrypting end of the connection: data to the launcher.
 pub(crate) struct SealedWriter {
     tcp: OwnedWriteHalf,
-    conversation: Conversation,
+    conversation: SharedStream,
 }
 
 impl ByteSink for SealedWriter {
@@ -246,7 +247,7 @@ mod tests {
         let stranger = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let hangs_up = stranger.local_addr().unwrap();
         tokio::spawn(async move { while stranger.accept().await.is_ok() {} });
-        let (own, key) = (OwnKey::generate().unwrap(), OwnKey::generate().unwrap().public());
+        let (own, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap().public());
         let target = CallbackTarget { addresses: vec![closed, hangs_up], key, node: NodeId(0) };
         let why = target.dial_all(Arc::new(own)).await.map(drop).unwrap_err();
         let expected = format!("{closed} (refused), {hangs_up} (somebody else answered: ");

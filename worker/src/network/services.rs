@@ -9,7 +9,7 @@ use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::node::environment::Environment;
 use bytes::Bytes;
-use rlaunch_bootstrap::client::events::{MOST_NEWS, News};
+use rlaunch_bootstrap::client::events::{JobEvent, MAX_EVENTS};
 use rlaunch_bootstrap::client::messages::{
     CLIENT_VERSION, FromRank, HelloRefusal, MAX_CALL, Reply, ToRank, Token,
 };
@@ -19,7 +19,7 @@ use rlaunch_bootstrap::env::{
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, ClientId, Input};
+use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, ClientId, NodeInput};
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use std::collections::BTreeMap;
@@ -61,13 +61,13 @@ struct ExpectedHello {
 enum ClientEvent {
     /// The client has authenticated itself; answers and news are sent through this queue.
     Ready(ClientId, mpsc::Sender<ToClient>),
-    Input(Input),
+    NodeInput(NodeInput),
 }
 
 /// Message to the task of a connection.
 enum ToClient {
     Answer(u64, Reply, Payload),
-    News(News),
+    JobEvent(JobEvent),
     /// Ranks have left. The task sends all that have left by the time it handles this message.
     Left(Arc<AtomicBool>, DepartedRanks),
 }
@@ -103,7 +103,7 @@ pub(crate) struct Services {
     events: mpsc::Receiver<ClientEvent>,
     clients: BTreeMap<ClientId, Client>,
     /// News sent to all clients, kept for those that connect later.
-    news: Vec<News>,
+    news: Vec<JobEvent>,
     departed: DepartedRanks,
     accept_task: JoinHandle<()>,
 }
@@ -168,13 +168,13 @@ impl Services {
     }
 
     /// Waits for the next call, or the end of a client. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Input {
+    pub(crate) async fn next(&mut self) -> NodeInput {
         loop {
             match self.events.recv().await {
                 Some(ClientEvent::Ready(id, answers)) => {
                     // The queue is empty and has room: nothing was sent to this client yet.
                     for news in &self.news {
-                        let _ = answers.try_send(ToClient::News(news.clone()));
+                        let _ = answers.try_send(ToClient::JobEvent(news.clone()));
                     }
                     let client = Client::new(answers);
                     if !lock(&self.departed).is_empty() {
@@ -182,8 +182,8 @@ impl Services {
                     }
                     self.clients.insert(id, client);
                 }
-                Some(ClientEvent::Input(input)) => {
-                    if let Input::ClientGone(id) = &input {
+                Some(ClientEvent::NodeInput(input)) => {
+                    if let NodeInput::ClientGone(id) = &input {
                         self.clients.remove(id);
                     }
                     return input;
@@ -204,17 +204,17 @@ impl Services {
     }
 
     /// Sends news to all clients, connected and future. Repeated news are not sent again.
-    pub(crate) fn tell(&mut self, news: &News) {
-        if let News::RanksLeft { ranks } = news {
+    pub(crate) fn tell(&mut self, news: &JobEvent) {
+        if let JobEvent::RanksFinished { ranks } = news {
             lock(&self.departed).extend(ranks);
             self.clients.retain(|_, client| client.send_departures(&self.departed));
             return;
         }
-        if self.news.len() == MOST_NEWS || self.news.contains(news) {
+        if self.news.len() == MAX_EVENTS || self.news.contains(news) {
             return;
         }
         self.news.push(news.clone());
-        let told = |client: &mut Client| client.answers.try_send(ToClient::News(news.clone()));
+        let told = |client: &mut Client| client.answers.try_send(ToClient::JobEvent(news.clone()));
         self.clients.retain(|_, client| told(client).is_ok());
     }
 
@@ -295,7 +295,7 @@ async fn serve(
         () = write_answers(writing, queue) => {}
     }
     // The receiver is dropped when the agent leaves.
-    let _ = events.send(ClientEvent::Input(Input::ClientGone(id))).await;
+    let _ = events.send(ClientEvent::NodeInput(NodeInput::ClientGone(id))).await;
 }
 
 /// Whether the client runs as this user, which the ranks do, or as root.
@@ -315,7 +315,7 @@ impl ExpectedHello {
             {
                 Ok(*rank)
             }
-            _ => Err(HelloRefusal::NotOfThisJob),
+            _ => Err(HelloRefusal::WrongJob),
         }
     }
 }
@@ -348,7 +348,7 @@ impl ClientReader {
     ) {
         while let Some(FromRank::Call { request, call }) = self.next().await {
             let id = CallId { client, request };
-            if events.send(ClientEvent::Input(Input::Call(rank, id, call))).await.is_err() {
+            if events.send(ClientEvent::NodeInput(NodeInput::Call(rank, id, call))).await.is_err() {
                 return;
             }
         }
@@ -361,11 +361,11 @@ async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<To
             ToClient::Answer(request, reply, payload) => {
                 (ToRank::Reply { request, reply }, payload)
             }
-            ToClient::News(news) => (ToRank::News(news), Payload::empty()),
+            ToClient::JobEvent(news) => (ToRank::JobEvent(news), Payload::empty()),
             ToClient::Left(is_queued, departed) => {
                 is_queued.store(false, Ordering::Relaxed);
                 let ranks = lock(&departed).clone();
-                (ToRank::News(News::RanksLeft { ranks }), Payload::empty())
+                (ToRank::JobEvent(JobEvent::RanksFinished { ranks }), Payload::empty())
             }
         };
         let head = encode_head(&frame, payload.len());
@@ -389,8 +389,8 @@ mod tests {
     use rlaunch_bootstrap::client::{Client, ClientError, Credentials};
     use rlaunch_bootstrap::id::NodeId;
     use rlaunch_bootstrap::rendezvous::Time;
-    use rlaunch_bootstrap::rendezvous::node::{Node, Output};
-    use rlaunch_bootstrap::rendezvous::shape::Shape;
+    use rlaunch_bootstrap::rendezvous::node::{Node, NodeOutput};
+    use rlaunch_bootstrap::rendezvous::shape::TreeShape;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream as Blocking;
     use std::thread;
@@ -411,15 +411,15 @@ mod tests {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 runtime.unwrap().block_on(async {
                     let ranks: Vec<Rank> = (0..3).map(Rank).collect();
-                    let mut node = Node::new(NodeId(0), Shape::new(1, 1), ranks.clone());
+                    let mut node = Node::new(NodeId(0), TreeShape::new(1, 1), ranks.clone());
                     let mut services = Services::open(&path, (JobId(1), TOKEN), 3, ranks).unwrap();
-                    node.handle(Time(0), Input::Table(Payload::empty())).unwrap();
+                    node.handle(Time(0), NodeInput::Table(Payload::empty())).unwrap();
                     ready.send(()).unwrap();
                     loop {
                         let input = services.next().await;
                         node.handle(Time(0), input).unwrap();
                         while let Some(output) = node.poll_output() {
-                            if let Output::Answer(id, answer) = output {
+                            if let NodeOutput::Answer(id, answer) = output {
                                 services.answer(id, answer);
                             }
                         }
@@ -491,7 +491,7 @@ mod tests {
                 let mut left = RankSet::new();
                 while left.len() < LEFT {
                     match client.news(Some(Duration::from_secs(10))).unwrap() {
-                        Some(News::RanksLeft { ranks }) => left.extend(&ranks),
+                        Some(JobEvent::RanksFinished { ranks }) => left.extend(&ranks),
                         other => panic!("{other:?}"),
                     }
                 }
@@ -500,7 +500,8 @@ mod tests {
                 let _ = timeout(Duration::from_millis(1), services.next()).await;
             }
             for rank in 0..LEFT {
-                services.tell(&News::RanksLeft { ranks: [Rank(rank)].into_iter().collect() });
+                services
+                    .tell(&JobEvent::RanksFinished { ranks: [Rank(rank)].into_iter().collect() });
             }
             assert_eq!(services.clients.len(), 1);
             told.send(()).unwrap();
@@ -522,7 +523,7 @@ mod tests {
         ];
         for credentials in bad {
             let refused = Client::connect(credentials).unwrap_err();
-            assert!(matches!(refused, ClientError::NotWelcome(HelloRefusal::NotOfThisJob)));
+            assert!(matches!(refused, ClientError::NotWelcome(HelloRefusal::WrongJob)));
         }
         agent.assert_serves();
     }
@@ -554,8 +555,8 @@ mod tests {
             FromRank::Hello { version: CLIENT_VERSION, job: JobId(1), rank: Rank(0), token: TOKEN },
             FromRank::Call {
                 request: 0,
-                call: rlaunch_bootstrap::rendezvous::node::Call::Meet {
-                    kind: rlaunch_bootstrap::rendezvous::message::Kind::Barrier,
+                call: rlaunch_bootstrap::rendezvous::node::Call::Collective {
+                    kind: rlaunch_bootstrap::rendezvous::message::CollectiveKind::Barrier,
                     name: "b".into(),
                     blob: vec![],
                     timeout: None,

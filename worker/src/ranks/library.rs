@@ -7,7 +7,8 @@ use flate2::write::ZlibDecoder;
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PYTHONPATH, RLAUNCH_LIB};
 use rlaunch_bootstrap::job::library::{
-    Archive, ArchivedFile, LIBRARY_PREFIX, Library, LibraryName, LibraryPlace, MAX_ARCHIVE, PYTHON,
+    ArchivedFile, LIBRARY_PREFIX, LibraryArchive, LibraryName, LibrarySource, MAX_ARCHIVE,
+    NodeLibrary, PYTHON,
 };
 use rlaunch_bootstrap::job::{Application, Job};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -28,8 +29,8 @@ impl RankLibrary {
     pub(crate) fn locate(job: &Job) -> RankLibrary {
         match &job.library {
             None => RankLibrary::Absent,
-            Some(Library::At(path)) => RankLibrary::Ready(path.clone()),
-            Some(Library::Named(name)) => {
+            Some(LibrarySource::Directory(path)) => RankLibrary::Ready(path.clone()),
+            Some(LibrarySource::Cached(name)) => {
                 let Some(agent) = cache::agent() else { return RankLibrary::Absent };
                 let path = agent.with_file_name(name.directory());
                 match cache::check(&path).is_ok_and(|found| found.is_dir()) {
@@ -45,12 +46,12 @@ impl RankLibrary {
     }
 
     /// Returns what the launcher needs to know: the path, and whether the library has to be sent.
-    pub(crate) fn place(&self) -> Option<LibraryPlace> {
+    pub(crate) fn place(&self) -> Option<NodeLibrary> {
         match self {
             RankLibrary::Absent => None,
-            RankLibrary::Ready(path) => Some(LibraryPlace { path: path.clone(), is_here: true }),
+            RankLibrary::Ready(path) => Some(NodeLibrary { path: path.clone(), is_here: true }),
             RankLibrary::Downloading(download) => {
-                Some(LibraryPlace { path: download.path.clone(), is_here: false })
+                Some(NodeLibrary { path: download.path.clone(), is_here: false })
             }
         }
     }
@@ -121,7 +122,7 @@ impl LibraryDownload {
             return self.archive.write_all(part).map(|()| false).map_err(|e| damaged(&e));
         }
         self.archive.try_finish().map_err(|error| damaged(&error))?;
-        let archive = Archive::decode(&self.archive.get_ref().0).map_err(|e| damaged(&e))?;
+        let archive = LibraryArchive::decode(&self.archive.get_ref().0).map_err(|e| damaged(&e))?;
         if archive.name() != self.name || !archive.0.iter().all(ArchivedFile::is_inside) {
             return Err(damaged(&"its content is not what its name says"));
         }
@@ -146,7 +147,7 @@ impl Write for Bounded {
 }
 
 /// Stores the files in a temporary directory and moves that into place in one step.
-fn keep(archive: &Archive, path: &Path) -> Result<(), String> {
+fn keep(archive: &LibraryArchive, path: &Path) -> Result<(), String> {
     // Hosts may share the home directory, so the name includes the host.
     let host = gethostname().unwrap_or_default();
     let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
@@ -167,7 +168,7 @@ fn keep(archive: &Archive, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn write(archive: &Archive, directory: &Path) -> Result<(), String> {
+fn write(archive: &LibraryArchive, directory: &Path) -> Result<(), String> {
     for file in &archive.0 {
         let path = directory.join(&file.path);
         let parent = path.parent().unwrap_or(directory);
@@ -203,16 +204,16 @@ mod tests {
     use flate2::write::ZlibEncoder;
     use std::ffi::{OsStr, OsString};
 
-    fn archive(content: &[u8]) -> Archive {
+    fn archive(content: &[u8]) -> LibraryArchive {
         let files = [("librlaunch.so", content), ("python/rlaunch/__init__.py", b"x = 1\n")];
         let file = |(path, content): (&str, &[u8])| ArchivedFile {
             path: path.into(),
             content: content.into(),
         };
-        Archive(files.map(file).into())
+        LibraryArchive(files.map(file).into())
     }
 
-    fn packed(archive: &Archive) -> Vec<u8> {
+    fn packed(archive: &LibraryArchive) -> Vec<u8> {
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&archive.encode().unwrap()).unwrap();
         encoder.finish().unwrap()

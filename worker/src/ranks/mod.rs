@@ -36,8 +36,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::deadline::{Deadline, LOOK};
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::job::{AwaitedPort, ExitStatus, Job, RankSetup, RankSpec, Singleton};
-use rlaunch_bootstrap::protocol::control::{FromAgent, Receipt, Stream};
+use rlaunch_bootstrap::job::{AwaitedPort, ExitStatus, Job, RankSetup, RankSpec, SingletonPolicy};
+use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -99,7 +99,7 @@ pub(crate) struct Ranks {
     phase: Phase,
     /// Processes that TERM was sent to.
     sent_term: HashSet<Pid>,
-    receipt: Receipt,
+    receipt: CleanupReceipt,
     /// Whether running ranks are checked for MPI.
     checks_for_mpi: bool,
     /// Times of these checks, latest first.
@@ -154,7 +154,7 @@ impl Ranks {
     ) -> Ranks {
         // Freed as late as possible: the ranks bind these ports next.
         prepared.reserved_ports.clear();
-        let checks_for_mpi = job.world_size > 1 && job.singleton != Singleton::Ignore;
+        let checks_for_mpi = job.world_size > 1 && job.singleton != SingletonPolicy::Ignore;
         let mut ranks = Ranks {
             job: job.id,
             prepared,
@@ -177,7 +177,7 @@ impl Ranks {
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
             sent_term: HashSet::new(),
-            receipt: Receipt::default(),
+            receipt: CleanupReceipt::default(),
             checks_for_mpi,
             mpi_checks: mpi_checks(checks_for_mpi),
             changes: VecDeque::new(),
@@ -461,7 +461,7 @@ impl Ranks {
         }
         self.end_by(term);
         if term.times_anew() > before {
-            self.outbox.send(&FromAgent::GraceAnew);
+            self.outbox.send(&FromAgent::GraceRestarted);
         }
     }
 
@@ -474,7 +474,7 @@ impl Ranks {
         self.mpi_checks.pop();
         if let Some((pid, what)) = singleton::find_in_processes() {
             self.mpi_checks.clear();
-            self.outbox.send(&FromAgent::Unserved { pid: pid.as_raw().cast_unsigned(), what });
+            self.outbox.send(&FromAgent::UnservedMpi { pid: pid.as_raw().cast_unsigned(), what });
         }
     }
 
@@ -514,7 +514,7 @@ impl Ranks {
     }
 
     /// Cleans up and returns what was found.
-    pub(crate) async fn finish(mut self) -> Receipt {
+    pub(crate) async fn finish(mut self) -> CleanupReceipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
         self.files.remove();

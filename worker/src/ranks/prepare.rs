@@ -10,9 +10,9 @@ use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, Job, Notice, PreloadFile, Problem, ScriptCheck, Singleton, WorkingDir,
+    Application, Job, Notice, PreloadFile, Problem, ScriptCheck, SingletonPolicy, WorkingDir,
 };
-use rlaunch_bootstrap::protocol::control::Unserved;
+use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -175,7 +175,7 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
 
 fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf, Problem> {
     match wanted {
-        WorkingDir::Required(directory) | WorkingDir::Launchers(directory)
+        WorkingDir::Required(directory) | WorkingDir::SameAsLauncher(directory)
             if directory.is_dir() =>
         {
             Ok(directory.clone())
@@ -183,7 +183,7 @@ fn working_dir(wanted: &WorkingDir, notices: &mut Vec<Notice>) -> Result<PathBuf
         WorkingDir::Required(directory) => {
             Err(Problem::NoDirectory { directory: directory.clone() })
         }
-        WorkingDir::Launchers(_) => {
+        WorkingDir::SameAsLauncher(_) => {
             let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir());
             let home = home.unwrap_or_else(|| PathBuf::from("/"));
             notices.push(Notice::RunsInHome { home: home.clone() });
@@ -228,12 +228,12 @@ fn find_program(
 /// Refuses a program that is linked with MPI in a job of several ranks: without an MPI launcher
 /// each rank would run alone.
 fn refuse_unserved_mpi(job: &Job, program: PathBuf) -> Result<PathBuf, Problem> {
-    if job.singleton != Singleton::Error || job.world_size < 2 {
+    if job.singleton != SingletonPolicy::Error || job.world_size < 2 {
         return Ok(program);
     }
     match singleton::linked_mpi(&program) {
         None => Ok(program),
-        Some(Unserved { library, needs, .. }) => {
+        Some(UnservedMpi { library, needs, .. }) => {
             Err(Problem::Singleton { program, library, needs })
         }
     }

@@ -4,7 +4,7 @@
 use crate::cleanup::processes;
 use crate::node::elf;
 use nix::unistd::Pid;
-use rlaunch_bootstrap::protocol::control::Unserved;
+use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -14,22 +14,22 @@ pub(crate) const CHECK_AFTER: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
 /// Returns the MPI library that a program is linked with.
-pub(crate) fn linked_mpi(program: &Path) -> Option<Unserved> {
+pub(crate) fn linked_mpi(program: &Path) -> Option<UnservedMpi> {
     let library = elf::needed(program).into_iter().find(|name| is_mpi(name))?;
-    Some(Unserved { needs: needed_server(&library), library, linked: true })
+    Some(UnservedMpi { needs: needed_server(&library), library, linked: true })
 }
 
 /// Returns the first process of the job that has loaded an MPI library.
-pub(crate) fn find_in_processes() -> Option<(Pid, Unserved)> {
+pub(crate) fn find_in_processes() -> Option<(Pid, UnservedMpi)> {
     processes::descendants(None).into_iter().find_map(|pid| Some((pid, loaded_mpi(pid)?)))
 }
 
-fn loaded_mpi(pid: Pid) -> Option<Unserved> {
+fn loaded_mpi(pid: Pid) -> Option<UnservedMpi> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let mut names = maps.lines().filter_map(|line| line.rsplit_once('/').map(|(_, name)| name));
     let library = names.find(|name| is_mpi(name))?.to_owned();
     let linked = linked_mpi(Path::new(&format!("/proc/{pid}/exe"))).is_some();
-    Some(Unserved { needs: needed_server(&library), library, linked })
+    Some(UnservedMpi { needs: needed_server(&library), library, linked })
 }
 
 fn is_mpi(library: &str) -> bool {

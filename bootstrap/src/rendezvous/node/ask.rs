@@ -2,7 +2,7 @@
 //! know: the question goes up, the root's driver answers it, the answer comes down.
 
 use super::store::Origin;
-use super::{Answer, CallId, Node, Output, Violation};
+use super::{Answer, CallId, Node, NodeOutput, NodeViolation};
 use crate::id::NodeId;
 use crate::rendezvous::message::Message;
 use crate::rendezvous::payload::Payload;
@@ -22,8 +22,8 @@ impl Node {
         // If too much waits already, the refusal is that of a store without room.
         let Some(request) = self.pass_up(origin) else { return };
         match self.parent {
-            Some(parent) => self.send_with(parent, Message::Ask { request }, question),
-            None => self.outputs.push_back(Output::Asked(request, question)),
+            Some(parent) => self.send_with(parent, Message::RootRequest { request }, question),
+            None => self.outputs.push_back(NodeOutput::RootRequest(request, question)),
         }
     }
 
@@ -39,10 +39,10 @@ impl Node {
         from: NodeId,
         request: u64,
         answer: Payload,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         if self.aborted.is_none() {
             let origin = self.origin_of(request);
-            self.pass_down(origin.ok_or(Violation::Unknown { from, message: "told" })?, answer);
+            self.pass_down(origin.ok_or(NodeViolation::Unknown { from, message: "told" })?, answer);
         }
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Node {
         match origin {
             Origin::Call(id) => self.answer(id, Answer::Value(answer)),
             Origin::Child(child, request) => {
-                self.send_with(child, Message::Told { request }, answer);
+                self.send_with(child, Message::RootReply { request }, answer);
             }
         }
     }

@@ -1,6 +1,8 @@
 //! What a rank can ask of its node, and what it is answered.
 
-use super::super::message::{Broken, Key, Kind, MAX_BLOB, MAX_NAME, MAX_TEXT, Missing};
+use super::super::message::{
+    CollectiveFailure, CollectiveKind, Key, MAX_BLOB, MAX_NAME, MAX_TEXT, MissingRanks,
+};
 use super::super::payload::Payload;
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
@@ -24,9 +26,9 @@ pub struct CallId {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// Arrive at a barrier or give to a gather.
-    Meet {
+    Collective {
         /// Which.
-        kind: Kind,
+        kind: CollectiveKind,
         /// Its name.
         name: Arc<str>,
         /// What this rank gives; empty for a barrier.
@@ -79,9 +81,9 @@ pub enum Answer<Bytes = Payload> {
         error: u64,
     },
     /// The wait was longer than allowed; who was missing when it was last asked.
-    TimedOut(Missing),
+    TimedOut(MissingRanks),
     /// It can never end well.
-    Broke(Broken),
+    Failed(CollectiveFailure),
     /// The job is being aborted.
     Aborted {
         /// Who asked for it, unless rlaunch itself did.
@@ -104,7 +106,7 @@ impl Answer {
             Answer::NoValue => bare(Answer::NoValue),
             Answer::Clock { offset, error } => bare(Answer::Clock { offset, error }),
             Answer::TimedOut(missing) => bare(Answer::TimedOut(missing)),
-            Answer::Broke(why) => bare(Answer::Broke(why)),
+            Answer::Failed(why) => bare(Answer::Failed(why)),
             Answer::Aborted { by, text } => bare(Answer::Aborted { by, text }),
             Answer::Refused(refusal) => bare(Answer::Refused(refusal)),
         }
@@ -129,7 +131,7 @@ impl Call {
     pub(super) fn excess(&self) -> Option<Refusal> {
         let key_fits = |key: &Key| key.namespace.len() <= MAX_NAME && key.name.len() <= MAX_NAME;
         let fits = match self {
-            Call::Meet { name, blob, .. } => name.len() <= MAX_NAME && blob.len() <= MAX_BLOB,
+            Call::Collective { name, blob, .. } => name.len() <= MAX_NAME && blob.len() <= MAX_BLOB,
             Call::Put { key, value } => key_fits(key) && value.len() <= MAX_BLOB,
             Call::Get(key) | Call::Await { key, .. } => key_fits(key),
             Call::Abort(text) | Call::Event(text) => text.len() <= MAX_TEXT,

@@ -1,10 +1,10 @@
 //! Who is missing where others wait: asked by whoever has waited long, counted from the root down
 //! to where somebody has not arrived, and told to everybody.
 
-use super::{Node, Output, Tidings};
+use super::{Node, NodeOutput, NodeReport};
 use crate::id::NodeId;
 use crate::rendezvous::Time;
-use crate::rendezvous::message::{Message, Missing, Operation, Seen};
+use crate::rendezvous::message::{CollectiveId, Message, MissingRanks, RankState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ const COUNT_LEVEL: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 struct Count {
     awaited: Vec<NodeId>,
-    missing: Missing,
+    missing: MissingRanks,
     until: Time,
 }
 
 /// Questions on their way.
 #[derive(Debug, Default)]
 pub(super) struct Census {
-    asked: BTreeMap<Operation, (Time, Duration)>,
-    counts: BTreeMap<Operation, Count>,
+    asked: BTreeMap<CollectiveId, (Time, Duration)>,
+    counts: BTreeMap<CollectiveId, Count>,
 }
 
 impl Census {
@@ -40,7 +40,12 @@ impl Census {
 
 impl Node {
     /// Somebody here or below has waited this long.
-    pub(super) fn ask_who_is_missing(&mut self, now: Time, operation: Operation, waited: Duration) {
+    pub(super) fn ask_who_is_missing(
+        &mut self,
+        now: Time,
+        operation: CollectiveId,
+        waited: Duration,
+    ) {
         if self.aborted.is_some() {
             return;
         }
@@ -52,18 +57,18 @@ impl Node {
         match self.parent {
             Some(parent) => {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-                self.send(parent, Message::WhoIsMissing { operation, waited_ms });
+                self.send(parent, Message::QueryMissing { operation, waited_ms });
             }
             None => self.on_count(now, &operation),
         }
     }
 
     /// Counts the missing of this subtree.
-    pub(super) fn on_count(&mut self, now: Time, operation: &Operation) {
+    pub(super) fn on_count(&mut self, now: Time, operation: &CollectiveId) {
         if self.census.counts.contains_key(operation) || self.aborted.is_some() {
             return;
         }
-        let mut missing = Missing::default();
+        let mut missing = MissingRanks::default();
         let mut awaited = Vec::new();
         if let Some(arrived) = self.collectives.arrived(operation) {
             for (rank, local) in &self.locals {
@@ -76,7 +81,10 @@ impl Node {
             awaited = children.filter(absent).collect();
         }
         for &child in &awaited {
-            self.outputs.push_back(Output::Send(child, Message::Count(operation.clone()).into()));
+            self.outputs.push_back(NodeOutput::Send(
+                child,
+                Message::CountMissing(operation.clone()).into(),
+            ));
         }
         let until = now + COUNT_LEVEL * self.shape.height_of(self.id);
         self.census.counts.insert(operation.clone(), Count { awaited, missing, until });
@@ -84,7 +92,12 @@ impl Node {
     }
 
     /// A child has counted its subtree.
-    pub(super) fn on_counted(&mut self, from: NodeId, operation: &Operation, missing: Missing) {
+    pub(super) fn on_counted(
+        &mut self,
+        from: NodeId,
+        operation: &CollectiveId,
+        missing: MissingRanks,
+    ) {
         // Later than it may be, it counts no more.
         let Some(count) = self.census.counts.get_mut(operation) else { return };
         if count.awaited.contains(&from) {
@@ -95,8 +108,8 @@ impl Node {
     }
 
     pub(super) fn expire_counts(&mut self, now: Time) {
-        let over = |(_, count): &(&Operation, &Count)| count.until <= now;
-        let expired: Vec<Operation> = self
+        let over = |(_, count): &(&CollectiveId, &Count)| count.until <= now;
+        let expired: Vec<CollectiveId> = self
             .census
             .counts
             .iter()
@@ -108,13 +121,13 @@ impl Node {
             let silent = std::mem::take(&mut count.awaited);
             let children = self.children.iter().filter(|child| silent.contains(&child.id));
             for ranks in children.filter_map(|child| child.ranks.as_ref()) {
-                count.missing.add_all(ranks, Seen::NotHeard);
+                count.missing.add_all(ranks, RankState::AgentSilent);
             }
             self.conclude_if_counted(&operation);
         }
     }
 
-    fn conclude_if_counted(&mut self, operation: &Operation) {
+    fn conclude_if_counted(&mut self, operation: &CollectiveId) {
         if self.census.counts.get(operation).is_none_or(|count| !count.awaited.is_empty()) {
             return;
         }
@@ -123,14 +136,14 @@ impl Node {
         }
     }
 
-    fn conclude(&mut self, operation: &Operation, missing: Missing) {
+    fn conclude(&mut self, operation: &CollectiveId, missing: MissingRanks) {
         match self.parent {
-            Some(parent) => self.send(parent, Message::Counted(operation.clone(), missing)),
+            Some(parent) => self.send(parent, Message::MissingCounted(operation.clone(), missing)),
             None if missing.ranks.is_empty() => {}
             None => {
                 let waited = self.census.asked.get(operation).map(|(_, waited)| *waited);
                 self.on_are_missing(operation, &missing);
-                self.outputs.push_back(Output::Tell(Tidings::Waiting {
+                self.outputs.push_back(NodeOutput::Report(NodeReport::Waiting {
                     operation: operation.clone(),
                     waited: waited.unwrap_or_default(),
                     missing,
@@ -140,8 +153,8 @@ impl Node {
     }
 
     /// The root has found out.
-    pub(super) fn on_are_missing(&mut self, operation: &Operation, missing: &Missing) {
+    pub(super) fn on_are_missing(&mut self, operation: &CollectiveId, missing: &MissingRanks) {
         self.collectives.note_missing(operation, missing);
-        self.send_down(&Message::AreMissing(operation.clone(), missing.clone()).into());
+        self.send_down(&Message::Missing(operation.clone(), missing.clone()).into());
     }
 }

@@ -4,7 +4,7 @@
 //! somewhere between question and answer, so half the round trip is what it may be off (Cristian's
 //! algorithm). Offsets add up along the way to the root. Nobody asks before a rank wants to know.
 
-use super::{Answer, CallId, ClientId, Node, Violation};
+use super::{Answer, CallId, ClientId, Node, NodeViolation};
 use crate::id::NodeId;
 use crate::rendezvous::Time;
 use crate::rendezvous::message::Message;
@@ -113,9 +113,9 @@ impl Node {
         at: u64,
         offset: i64,
         error: u64,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         if self.clock.in_flight.take_if(|in_flight| *in_flight == sent).is_none() {
-            return Err(Violation::Unknown { from, message: "pong" });
+            return Err(NodeViolation::Unknown { from, message: "pong" });
         }
         if self.aborted.is_some() {
             return Ok(());

@@ -3,12 +3,14 @@
 //! What a subtree's ranks gave goes up once all of them have arrived. At the root everybody has;
 //! then each child gets what came from outside its own subtree and has the rest already.
 
-use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, Refusal, Violation};
+use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, NodeViolation, Refusal};
 use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
 use crate::rendezvous::Time;
-use crate::rendezvous::gathered::record;
-use crate::rendezvous::message::{Broken, Kind, Message, Missing, Operation, Turns};
+use crate::rendezvous::gathered::gather_record;
+use crate::rendezvous::message::{
+    CallCounts, CollectiveFailure, CollectiveId, CollectiveKind, Message, MissingRanks,
+};
 use crate::rendezvous::payload::Payload;
 use crate::rendezvous::rank_set::RankSet;
 use std::collections::BTreeMap;
@@ -20,7 +22,7 @@ const ASK_AFTER: Duration = Duration::from_secs(10);
 /// And again after this long.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-type Name = (Kind, Arc<str>);
+type Name = (CollectiveKind, Arc<str>);
 
 /// A rank that ended, and how far it had come.
 #[derive(Debug)]
@@ -30,18 +32,18 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    pub(super) fn new(status: ExitStatus, turns: &Turns) -> Dead {
+    pub(super) fn new(status: ExitStatus, turns: &CallCounts) -> Dead {
         let turns = turns.iter().map(|(kind, name, turn)| ((*kind, name.clone()), *turn));
         Dead { status, turns: turns.collect() }
     }
 
-    fn never_arrives(&self, operation: &Operation) -> bool {
+    fn never_arrives(&self, operation: &CollectiveId) -> bool {
         let taken = self.turns.get(&operation.of_name()).copied().unwrap_or(0);
         taken <= operation.turn
     }
 }
 
-impl Operation {
+impl CollectiveId {
     pub(super) fn of_name(&self) -> Name {
         (self.kind, self.name.clone())
     }
@@ -49,15 +51,15 @@ impl Operation {
 
 /// A call that waits for everybody.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiter {
+pub(super) struct CollectiveWaiter {
     id: CallId,
     since: Time,
     until: Option<Time>,
 }
 
-impl Waiter {
-    pub(super) fn new(id: CallId, now: Time, timeout: Option<Duration>) -> Waiter {
-        Waiter { id, since: now, until: timeout.map(|timeout| now + timeout) }
+impl CollectiveWaiter {
+    pub(super) fn new(id: CallId, now: Time, timeout: Option<Duration>) -> CollectiveWaiter {
+        CollectiveWaiter { id, since: now, until: timeout.map(|timeout| now + timeout) }
     }
 
     /// Early enough for an answer before the wait is over.
@@ -76,19 +78,19 @@ struct Open {
     children: BTreeMap<NodeId, Payload>,
     /// The parent has been told.
     sent: bool,
-    waiters: Vec<Waiter>,
+    waiters: Vec<CollectiveWaiter>,
     ask_at: Option<Time>,
-    missing: Missing,
+    missing: MissingRanks,
 }
 
 /// What every rank of the node takes part in.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
-    open: BTreeMap<Operation, Open>,
+    open: BTreeMap<CollectiveId, Open>,
     /// Turns before this one have ended.
     finished: BTreeMap<Name, u64>,
     /// From this turn on nothing of the name can end well.
-    broken: BTreeMap<Name, (u64, Broken)>,
+    broken: BTreeMap<Name, (u64, CollectiveFailure)>,
     waiting: usize,
 }
 
@@ -120,28 +122,28 @@ impl Collectives {
         self.waiting = self.open.values().map(|open| open.waiters.len()).sum();
     }
 
-    fn is_finished(&self, operation: &Operation) -> bool {
+    fn is_finished(&self, operation: &CollectiveId) -> bool {
         self.finished.get(&operation.of_name()).is_some_and(|&turn| operation.turn < turn)
     }
 
-    fn why_broken(&self, operation: &Operation) -> Option<&Broken> {
+    fn why_broken(&self, operation: &CollectiveId) -> Option<&CollectiveFailure> {
         let (turn, why) = self.broken.get(&operation.of_name())?;
         (operation.turn >= *turn).then_some(why)
     }
 
     /// Ranks of this node that have arrived; `None` when the operation has ended here.
-    pub(super) fn arrived(&self, operation: &Operation) -> Option<RankSet> {
+    pub(super) fn arrived(&self, operation: &CollectiveId) -> Option<RankSet> {
         if self.is_finished(operation) || self.why_broken(operation).is_some() {
             return None;
         }
         Some(self.open.get(operation).map(|open| open.arrived.clone()).unwrap_or_default())
     }
 
-    pub(super) fn child_has_arrived(&self, operation: &Operation, child: NodeId) -> bool {
+    pub(super) fn child_has_arrived(&self, operation: &CollectiveId, child: NodeId) -> bool {
         self.open.get(operation).is_some_and(|open| open.children.contains_key(&child))
     }
 
-    pub(super) fn note_missing(&mut self, operation: &Operation, missing: &Missing) {
+    pub(super) fn note_missing(&mut self, operation: &CollectiveId, missing: &MissingRanks) {
         if let Some(open) = self.open.get_mut(operation) {
             open.missing = missing.clone();
         }
@@ -150,7 +152,14 @@ impl Collectives {
 
 impl Node {
     /// A rank arrives and waits.
-    pub(super) fn meet(&mut self, now: Time, rank: Rank, name: Name, blob: &[u8], waiter: Waiter) {
+    pub(super) fn meet(
+        &mut self,
+        now: Time,
+        rank: Rank,
+        name: Name,
+        blob: &[u8],
+        waiter: CollectiveWaiter,
+    ) {
         let waiting = self.waiting();
         let Some(local) = self.locals.get_mut(&rank) else { return };
         let is_known = local.turns.contains_key(&name);
@@ -158,10 +167,10 @@ impl Node {
             return self.answer(waiter.id, Answer::Refused(Refusal::TooMany));
         }
         let count = local.turns.entry(name.clone()).or_default();
-        let operation = Operation { kind: name.0, name: name.1, turn: *count };
+        let operation = CollectiveId { kind: name.0, name: name.1, turn: *count };
         *count += 1;
         if let Some(why) = self.collectives.why_broken(&operation).cloned() {
-            return self.answer(waiter.id, Answer::Broke(why));
+            return self.answer(waiter.id, Answer::Failed(why));
         }
         self.collectives.waiting += 1;
         let open = self.collectives.open.entry(operation.clone()).or_default();
@@ -169,8 +178,8 @@ impl Node {
         open.ask_at = Some(ask_at.max(now));
         open.arrived.insert(rank);
         open.waiters.push(waiter);
-        if operation.kind == Kind::Gather {
-            open.given.push(record(rank, blob));
+        if operation.kind == CollectiveKind::Gather {
+            open.given.push(gather_record(rank, blob));
         }
         self.settle(&operation);
     }
@@ -179,9 +188,9 @@ impl Node {
     pub(super) fn on_arrived(
         &mut self,
         from: NodeId,
-        operation: &Operation,
+        operation: &CollectiveId,
         payload: Payload,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         let message = "arrived";
         if self.collectives.why_broken(operation).is_some() || self.aborted.is_some() {
             return Ok(()); // It was on its way when the news was.
@@ -189,10 +198,10 @@ impl Node {
         if self.collectives.is_finished(operation)
             || self.collectives.child_has_arrived(operation, from)
         {
-            return Err(Violation::Twice { from, message });
+            return Err(NodeViolation::Duplicate { from, message });
         }
         if self.collectives.open.len() >= MAX_WAITING {
-            return Err(Violation::TooMany { from, message });
+            return Err(NodeViolation::TooMany { from, message });
         }
         let open = self.collectives.open.entry(operation.clone()).or_default();
         open.children.insert(from, payload);
@@ -201,14 +210,14 @@ impl Node {
     }
 
     /// Goes on once everybody below has arrived, or gives up when somebody never will.
-    fn settle(&mut self, operation: &Operation) {
+    fn settle(&mut self, operation: &CollectiveId) {
         let Some(open) = self.collectives.open.get_mut(operation) else { return };
         let complete = open.arrived.len() as usize == self.locals.len()
             && open.children.len() == self.children.len();
         if !complete {
             let dead = self.dead.iter().find(|(_, dead)| dead.never_arrives(operation));
             if let Some((&rank, dead)) = dead {
-                let why = Broken::RankEnded { rank, status: dead.status };
+                let why = CollectiveFailure::RankEnded { rank, status: dead.status };
                 self.break_operation(operation, why);
             }
             return;
@@ -226,24 +235,24 @@ impl Node {
     pub(super) fn on_released(
         &mut self,
         from: NodeId,
-        operation: &Operation,
+        operation: &CollectiveId,
         payload: &Payload,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         if self.aborted.is_some() {
             return Ok(());
         }
         match self.collectives.open.get(operation) {
             Some(open) if open.sent => self.release(operation, payload),
-            _ => return Err(Violation::Unknown { from, message: "released" }),
+            _ => return Err(NodeViolation::Unknown { from, message: "released" }),
         }
         Ok(())
     }
 
-    fn release(&mut self, operation: &Operation, above: &Payload) {
+    fn release(&mut self, operation: &CollectiveId, above: &Payload) {
         let Some(open) = self.collectives.open.remove(operation) else { return };
         self.collectives.finished.insert(operation.of_name(), operation.turn + 1);
         self.collectives.waiting -= open.waiters.len();
-        let gathers = operation.kind == Kind::Gather;
+        let gathers = operation.kind == CollectiveKind::Gather;
         let ours = Payload::join(&open.given);
         for child in self.shape.children(self.id) {
             let payload = match gathers {
@@ -269,40 +278,41 @@ impl Node {
     }
 
     pub(super) fn break_all_waiting_for_the_dead(&mut self) {
-        let open: Vec<Operation> = self.collectives.open.keys().cloned().collect();
+        let open: Vec<CollectiveId> = self.collectives.open.keys().cloned().collect();
         for operation in open {
             self.settle(&operation);
         }
     }
 
     /// The operation can never end well: the root is told, and tells everybody.
-    pub(super) fn break_operation(&mut self, operation: &Operation, why: Broken) {
+    pub(super) fn break_operation(&mut self, operation: &CollectiveId, why: CollectiveFailure) {
         if self.collectives.why_broken(operation).is_some() || self.aborted.is_some() {
             return;
         }
         match self.parent {
             None => self.on_broke(operation, &why),
-            Some(parent) => self.send(parent, Message::Breaks(operation.clone(), why)),
+            Some(parent) => self.send(parent, Message::ReportFailure(operation.clone(), why)),
         }
     }
 
     /// Everybody is told that it never ends well.
-    pub(super) fn on_broke(&mut self, operation: &Operation, why: &Broken) {
+    pub(super) fn on_broke(&mut self, operation: &CollectiveId, why: &CollectiveFailure) {
         if self.collectives.why_broken(operation).is_some() {
             return;
         }
         self.collectives.broken.insert(operation.of_name(), (operation.turn, why.clone()));
-        self.send_down(&Message::Broke(operation.clone(), why.clone()).into());
+        self.send_down(&Message::Failed(operation.clone(), why.clone()).into());
         // What comes after a turn that never ends does not end either.
-        let of_name = |open: &&Operation| {
+        let of_name = |open: &&CollectiveId| {
             open.of_name() == operation.of_name() && open.turn >= operation.turn
         };
-        let over: Vec<Operation> = self.collectives.open.keys().filter(of_name).cloned().collect();
+        let over: Vec<CollectiveId> =
+            self.collectives.open.keys().filter(of_name).cloned().collect();
         for operation in over {
             let Some(open) = self.collectives.open.remove(&operation) else { continue };
             self.collectives.waiting -= open.waiters.len();
             for waiter in open.waiters {
-                self.answer(waiter.id, Answer::Broke(why.clone()));
+                self.answer(waiter.id, Answer::Failed(why.clone()));
             }
         }
     }

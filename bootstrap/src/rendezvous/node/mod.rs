@@ -18,11 +18,11 @@ mod store;
 pub use call::{Answer, Call, CallId, ClientId, Refusal};
 
 use super::Time;
-use super::message::{Key, Kind, Message, Missing};
-use super::message::{Operation, Packet, Seen, Turns};
+use super::message::{CallCounts, CollectiveId, Packet, RankState};
+use super::message::{CollectiveKind, Key, Message, MissingRanks};
 use super::payload::Payload;
 use super::rank_set::RankSet;
-use super::shape::Shape;
+use super::shape::TreeShape;
 use crate::exit_status::ExitStatus;
 use crate::id::{NodeId, Rank};
 use std::collections::{BTreeMap, VecDeque};
@@ -38,7 +38,7 @@ const ENDED_TOGETHER: Duration = Duration::from_millis(20);
 
 /// What happens to a node.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum NodeInput {
     /// A neighbour sent this.
     Packet(NodeId, Packet),
     /// The launcher sent the rank table; only to the root.
@@ -50,31 +50,31 @@ pub enum Input {
     /// A rank calls.
     Call(Rank, CallId, Call),
     /// This agent asks the root's agent; the answer is an [`Answer::Value`].
-    Ask(CallId, Payload),
-    /// The root's own agent has answered this [`Output::Asked`].
-    Told(u64, Payload),
+    AskRoot(CallId, Payload),
+    /// The root's own agent has answered this [`NodeOutput::RootRequest`].
+    RootReply(u64, Payload),
     /// A connection of a rank is gone; its calls need no answer.
     ClientGone(ClientId),
 }
 
 /// What a node wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum NodeOutput {
     /// Send this to a neighbour.
     Send(NodeId, Packet),
     /// Answer a call.
     Answer(CallId, Answer),
-    /// At the root: answer this question, with [`Input::Told`] and this number.
-    Asked(u64, Payload),
+    /// At the root: answer this question, with [`NodeInput::RootReply`] and this number.
+    RootRequest(u64, Payload),
     /// The rank table has come.
     Table(Payload),
     /// Tell the launcher.
-    Tell(Tidings),
+    Report(NodeReport),
 }
 
 /// What the launcher is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tidings {
+pub enum NodeReport {
     /// From the root: every node has the rank table.
     TableEverywhere,
     /// A rank wants the job to end.
@@ -87,11 +87,11 @@ pub enum Tidings {
     /// From the root: an operation is waited for.
     Waiting {
         /// Which.
-        operation: Operation,
+        operation: CollectiveId,
         /// Since then, on this node.
         waited: Duration,
         /// Who has not arrived.
-        missing: Missing,
+        missing: MissingRanks,
     },
     /// From the root: a key is waited for, and nobody has put it.
     WaitingForKey {
@@ -111,13 +111,13 @@ pub enum Tidings {
 
 /// A neighbour did what it must not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum NodeViolation {
     /// Who sent it shares no edge with this node.
     #[error("node {0} is no neighbour")]
-    Stranger(NodeId),
+    NotANeighbour(NodeId),
     /// The message goes the other way.
     #[error("{message:?} from {from}, in the wrong direction")]
-    Direction {
+    WrongDirection {
         /// The sender.
         from: NodeId,
         /// The message's name.
@@ -125,7 +125,7 @@ pub enum Violation {
     },
     /// A second time what comes once.
     #[error("{message:?} from {from} for the second time")]
-    Twice {
+    Duplicate {
         /// The sender.
         from: NodeId,
         /// The message's name.
@@ -147,7 +147,7 @@ pub enum Violation {
         /// The message's name.
         message: &'static str,
         /// The state.
-        phase: Phase,
+        phase: NodePhase,
     },
     /// More of them than any job needs.
     #[error("too many of {message:?} from {from}")]
@@ -159,23 +159,23 @@ pub enum Violation {
     },
 }
 
-impl Violation {
+impl NodeViolation {
     /// Who broke the rules.
     pub fn from(&self) -> NodeId {
         match self {
-            Violation::Stranger(from)
-            | Violation::Direction { from, .. }
-            | Violation::Twice { from, .. }
-            | Violation::Unknown { from, .. }
-            | Violation::OutOfPhase { from, .. }
-            | Violation::TooMany { from, .. } => *from,
+            NodeViolation::NotANeighbour(from)
+            | NodeViolation::WrongDirection { from, .. }
+            | NodeViolation::Duplicate { from, .. }
+            | NodeViolation::Unknown { from, .. }
+            | NodeViolation::OutOfPhase { from, .. }
+            | NodeViolation::TooMany { from, .. } => *from,
         }
     }
 }
 
 /// Where a node is, named for what it awaits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum NodePhase {
     /// The rank table is on its way.
     #[default]
     AwaitTable,
@@ -189,7 +189,7 @@ pub enum Phase {
 
 /// What moves a node on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PhaseEvent {
+pub enum NodePhaseEvent {
     /// The table came.
     Table,
     /// Every child has confirmed it.
@@ -199,7 +199,7 @@ pub enum PhaseEvent {
 }
 
 crate::transitions! {
-    Phase on PhaseEvent {
+    NodePhase on NodePhaseEvent {
         AwaitTable   + Table   => AwaitSubtree,
         AwaitSubtree + Subtree => Running,
         AwaitTable   + Abort   => Aborted,
@@ -214,16 +214,16 @@ struct Local {
     pid: Option<u32>,
     ended: Option<ExitStatus>,
     has_called: bool,
-    turns: BTreeMap<(Kind, Arc<str>), u64>,
+    turns: BTreeMap<(CollectiveKind, Arc<str>), u64>,
 }
 
 impl Local {
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> RankState {
         match (self.ended, self.pid) {
-            (Some(status), _) => Seen::Ended(status),
-            (None, None) => Seen::NotStarted,
-            (None, Some(pid)) if self.has_called => Seen::Elsewhere { pid },
-            (None, Some(pid)) => Seen::Silent { pid },
+            (Some(status), _) => RankState::Ended(status),
+            (None, None) => RankState::NotStarted,
+            (None, Some(pid)) if self.has_called => RankState::NotArrived { pid },
+            (None, Some(pid)) => RankState::NeverCalled { pid },
         }
     }
 }
@@ -239,11 +239,11 @@ struct Child {
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
-    shape: Shape,
+    shape: TreeShape,
     parent: Option<NodeId>,
     children: Vec<Child>,
     locals: BTreeMap<Rank, Local>,
-    phase: Phase,
+    phase: NodePhase,
     has_table: bool,
     aborted: Option<(Option<Rank>, String)>,
     collectives: collective::Collectives,
@@ -252,14 +252,14 @@ pub struct Node {
     clock: clock::Clock,
     /// Ranks of this subtree that ended: at once for this node, soon for the parent.
     dead: BTreeMap<Rank, collective::Dead>,
-    unreported: Vec<(Rank, ExitStatus, Turns)>,
+    unreported: Vec<(Rank, ExitStatus, CallCounts)>,
     report_at: Option<Time>,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<NodeOutput>,
 }
 
 impl Node {
     /// A node of the tree with these ranks.
-    pub fn new(id: NodeId, shape: Shape, ranks: impl IntoIterator<Item = Rank>) -> Node {
+    pub fn new(id: NodeId, shape: TreeShape, ranks: impl IntoIterator<Item = Rank>) -> Node {
         let local = |rank| {
             let turns = BTreeMap::new();
             (rank, Local { pid: None, ended: None, has_called: false, turns })
@@ -271,7 +271,7 @@ impl Node {
             parent: shape.parent(id),
             children,
             locals: ranks.into_iter().map(local).collect(),
-            phase: Phase::default(),
+            phase: NodePhase::default(),
             has_table: false,
             aborted: None,
             collectives: collective::Collectives::default(),
@@ -286,25 +286,25 @@ impl Node {
     }
 
     /// Where the node is.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> NodePhase {
         self.phase
     }
 
     /// Something happened. After a violation the node is as it was before.
-    pub fn handle(&mut self, now: Time, input: Input) -> Result<(), Violation> {
+    pub fn handle(&mut self, now: Time, input: NodeInput) -> Result<(), NodeViolation> {
         match input {
-            Input::Packet(from, packet) => self.on_packet(now, from, packet)?,
-            Input::Table(table) => self.on_table(table),
-            Input::RankStarted(rank, pid) => {
+            NodeInput::Packet(from, packet) => self.on_packet(now, from, packet)?,
+            NodeInput::Table(table) => self.on_table(table),
+            NodeInput::RankStarted(rank, pid) => {
                 if let Some(local) = self.locals.get_mut(&rank) {
                     local.pid = Some(pid);
                 }
             }
-            Input::RankEnded(rank, status) => self.on_rank_ended(now, rank, status),
-            Input::Call(rank, id, call) => self.on_call(now, rank, id, call),
-            Input::Ask(id, question) => self.on_ask(id, question),
-            Input::Told(request, answer) => self.on_own_answer(request, answer),
-            Input::ClientGone(client) => self.forget_client(client),
+            NodeInput::RankEnded(rank, status) => self.on_rank_ended(now, rank, status),
+            NodeInput::Call(rank, id, call) => self.on_call(now, rank, id, call),
+            NodeInput::AskRoot(id, question) => self.on_ask(id, question),
+            NodeInput::RootReply(request, answer) => self.on_own_answer(request, answer),
+            NodeInput::ClientGone(client) => self.forget_client(client),
         }
         Ok(())
     }
@@ -333,43 +333,45 @@ impl Node {
     }
 
     /// The next thing to do.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<NodeOutput> {
         self.outputs.pop_front()
     }
 
-    fn on_packet(&mut self, now: Time, from: NodeId, packet: Packet) -> Result<(), Violation> {
+    fn on_packet(&mut self, now: Time, from: NodeId, packet: Packet) -> Result<(), NodeViolation> {
         let Packet { message, payload } = packet;
         self.check_direction(from, &message)?;
         let name = message.name();
-        if self.phase == Phase::AwaitTable
+        if self.phase == NodePhase::AwaitTable
             && self.parent == Some(from)
             && !message.may_precede_table()
         {
-            return Err(Violation::OutOfPhase { from, message: name, phase: self.phase });
+            return Err(NodeViolation::OutOfPhase { from, message: name, phase: self.phase });
         }
         match message {
             Message::Table if !self.has_table => self.on_table(payload),
-            Message::Table => return Err(Violation::Twice { from, message: name }),
-            Message::TableHere { ranks } => self.on_table_here(from, ranks)?,
+            Message::Table => return Err(NodeViolation::Duplicate { from, message: name }),
+            Message::TableReceived { ranks } => self.on_table_here(from, ranks)?,
             Message::Arrived(operation) => self.on_arrived(from, &operation, payload)?,
             Message::Released(operation) => self.on_released(from, &operation, &payload)?,
-            Message::Breaks(operation, why) => self.break_operation(&operation, why),
-            Message::Broke(operation, why) => self.on_broke(&operation, &why),
+            Message::ReportFailure(operation, why) => self.break_operation(&operation, why),
+            Message::Failed(operation, why) => self.on_broke(&operation, &why),
             Message::Ended(ranks) => self.on_ended(now, ranks),
-            Message::WhoIsMissing { operation, waited_ms } => {
+            Message::QueryMissing { operation, waited_ms } => {
                 self.ask_who_is_missing(now, operation, Duration::from_millis(waited_ms));
             }
-            Message::Count(operation) => self.on_count(now, &operation),
-            Message::Counted(operation, missing) => self.on_counted(from, &operation, missing),
-            Message::AreMissing(operation, missing) => self.on_are_missing(&operation, &missing),
+            Message::CountMissing(operation) => self.on_count(now, &operation),
+            Message::MissingCounted(operation, missing) => {
+                self.on_counted(from, &operation, missing)
+            }
+            Message::Missing(operation, missing) => self.on_are_missing(&operation, &missing),
             Message::Put { request, key } => self.put(now, (from, request).into(), key, payload),
             Message::Get { request, key } => self.get((from, request).into(), key),
-            Message::Await(key) => self.await_key(now, store::Waiter::Child(from), key),
+            Message::Await(key) => self.await_key(now, store::KeyWaiter::Child(from), key),
             Message::Kept { request, kept } => self.on_kept(from, request, kept)?,
             Message::Got { request, found } => self.on_got(from, request, found, &payload)?,
             Message::Appeared(key) => self.on_appeared(from, &key, &payload)?,
-            Message::Ask { request } => self.ask((from, request).into(), payload),
-            Message::Told { request } => self.on_told(from, request, payload)?,
+            Message::RootRequest { request } => self.ask((from, request).into(), payload),
+            Message::RootReply { request } => self.on_told(from, request, payload)?,
             Message::Abort { by, text } => self.abort(by, &text, Some(from)),
             Message::Ping { sent } => self.on_ping(now, from, sent),
             Message::Pong { sent, at, offset, error } => {
@@ -379,29 +381,29 @@ impl Node {
         Ok(())
     }
 
-    fn check_direction(&self, from: NodeId, message: &Message) -> Result<(), Violation> {
+    fn check_direction(&self, from: NodeId, message: &Message) -> Result<(), NodeViolation> {
         let from_above = self.parent == Some(from);
         if !from_above && self.children.iter().all(|child| child.id != from) {
-            return Err(Violation::Stranger(from));
+            return Err(NodeViolation::NotANeighbour(from));
         }
         let goes_down = match message {
             Message::Abort { .. } => from_above,
             Message::Table
             | Message::Released(_)
-            | Message::Broke(..)
-            | Message::Count(_)
-            | Message::AreMissing(..)
+            | Message::Failed(..)
+            | Message::CountMissing(_)
+            | Message::Missing(..)
             | Message::Kept { .. }
             | Message::Got { .. }
             | Message::Appeared(_)
-            | Message::Told { .. }
+            | Message::RootReply { .. }
             | Message::Pong { .. } => true,
             _ => false,
         };
         if goes_down == from_above {
             Ok(())
         } else {
-            Err(Violation::Direction { from, message: message.name() })
+            Err(NodeViolation::WrongDirection { from, message: message.name() })
         }
     }
 
@@ -410,22 +412,22 @@ impl Node {
         if std::mem::replace(&mut self.has_table, true) {
             return;
         }
-        self.advance(PhaseEvent::Table);
+        self.advance(NodePhaseEvent::Table);
         let packet = Packet { message: Message::Table, payload: table.clone() };
         self.send_down(&packet);
-        self.outputs.push_back(Output::Table(table));
+        self.outputs.push_back(NodeOutput::Table(table));
         self.settle_subtree();
     }
 
-    fn on_table_here(&mut self, from: NodeId, ranks: RankSet) -> Result<(), Violation> {
+    fn on_table_here(&mut self, from: NodeId, ranks: RankSet) -> Result<(), NodeViolation> {
         let message = "table here";
-        if self.phase == Phase::AwaitTable {
-            return Err(Violation::OutOfPhase { from, message, phase: self.phase });
+        if self.phase == NodePhase::AwaitTable {
+            return Err(NodeViolation::OutOfPhase { from, message, phase: self.phase });
         }
         let child = self.children.iter_mut().find(|child| child.id == from);
-        let child = child.ok_or(Violation::Stranger(from))?;
+        let child = child.ok_or(NodeViolation::NotANeighbour(from))?;
         if child.ranks.is_some() {
-            return Err(Violation::Twice { from, message });
+            return Err(NodeViolation::Duplicate { from, message });
         }
         child.ranks = Some(ranks);
         self.settle_subtree();
@@ -437,7 +439,7 @@ impl Node {
         if self.children.iter().any(|child| child.ranks.is_none()) {
             return;
         }
-        if !self.advance(PhaseEvent::Subtree) {
+        if !self.advance(NodePhaseEvent::Subtree) {
             return;
         }
         match self.parent {
@@ -446,13 +448,13 @@ impl Node {
                 for child in &self.children {
                     ranks.extend(child.ranks.as_ref().unwrap_or(&RankSet::new()));
                 }
-                self.send(parent, Message::TableHere { ranks });
+                self.send(parent, Message::TableReceived { ranks });
             }
-            None => self.outputs.push_back(Output::Tell(Tidings::TableEverywhere)),
+            None => self.outputs.push_back(NodeOutput::Report(NodeReport::TableEverywhere)),
         }
     }
 
-    fn advance(&mut self, event: PhaseEvent) -> bool {
+    fn advance(&mut self, event: NodePhaseEvent) -> bool {
         let next = self.phase.after(event);
         self.phase = next.unwrap_or(self.phase);
         next.is_some()
@@ -473,20 +475,20 @@ impl Node {
             return self.answer(id, Answer::Aborted { by, text });
         }
         match call {
-            Call::Meet { kind, name, blob, timeout } => {
+            Call::Collective { kind, name, blob, timeout } => {
                 self.meet(
                     now,
                     rank,
                     (kind, name),
                     &blob,
-                    collective::Waiter::new(id, now, timeout),
+                    collective::CollectiveWaiter::new(id, now, timeout),
                 );
             }
             Call::Put { key, value } => self.put(now, store::Origin::Call(id), key, value.into()),
             Call::Get(key) => self.get(store::Origin::Call(id), key),
             Call::Await { key, timeout } => {
                 let until = timeout.map(|timeout| now + timeout);
-                self.await_key(now, store::Waiter::Call(id, until), key);
+                self.await_key(now, store::KeyWaiter::Call(id, until), key);
             }
             Call::Abort(text) => {
                 self.abort(Some(rank), &text, None);
@@ -494,7 +496,7 @@ impl Node {
             }
             Call::Clock => self.tell_clock(now, id),
             Call::Event(text) => {
-                self.outputs.push_back(Output::Tell(Tidings::Event { rank, text }));
+                self.outputs.push_back(NodeOutput::Report(NodeReport::Event { rank, text }));
                 self.answer(id, Answer::Done);
             }
         }
@@ -506,13 +508,13 @@ impl Node {
         };
         local.ended = Some(status);
         let turns = std::mem::take(&mut local.turns);
-        let turns: Turns =
+        let turns: CallCounts =
             turns.into_iter().map(|((kind, name), turn)| (kind, name, turn)).collect();
         self.on_ended(now, vec![(rank, status, turns)]);
     }
 
     /// Ranks of the subtree have ended: what still waits for one of them waits in vain.
-    fn on_ended(&mut self, now: Time, ranks: Vec<(Rank, ExitStatus, Turns)>) {
+    fn on_ended(&mut self, now: Time, ranks: Vec<(Rank, ExitStatus, CallCounts)>) {
         for (rank, status, turns) in &ranks {
             self.dead.insert(*rank, collective::Dead::new(*status, turns));
         }
@@ -533,7 +535,7 @@ impl Node {
 
     /// Ends every call, here and everywhere the news has not come from.
     fn abort(&mut self, by: Option<Rank>, text: &str, from: Option<NodeId>) {
-        if !self.advance(PhaseEvent::Abort) {
+        if !self.advance(NodePhaseEvent::Abort) {
             return;
         }
         self.aborted = Some((by, text.to_owned()));
@@ -543,13 +545,14 @@ impl Node {
             self.send(id, Message::Abort { by, text: text.to_owned() });
         }
         if from.is_none() {
-            self.outputs.push_back(Output::Tell(Tidings::Aborted { by, text: text.to_owned() }));
+            self.outputs
+                .push_back(NodeOutput::Report(NodeReport::Aborted { by, text: text.to_owned() }));
         }
         let waiting = self.collectives.abandon().into_iter();
         let waiting = waiting.chain(self.store.abandon()).chain(self.clock.abandon());
         for id in waiting {
             let answer = Answer::Aborted { by, text: text.to_owned() };
-            self.outputs.push_back(Output::Answer(id, answer));
+            self.outputs.push_back(NodeOutput::Answer(id, answer));
         }
         self.census.abandon();
     }
@@ -573,21 +576,21 @@ impl Node {
     }
 
     fn send(&mut self, to: NodeId, message: Message) {
-        self.outputs.push_back(Output::Send(to, message.into()));
+        self.outputs.push_back(NodeOutput::Send(to, message.into()));
     }
 
     fn send_with(&mut self, to: NodeId, message: Message, payload: Payload) {
-        self.outputs.push_back(Output::Send(to, Packet { message, payload }));
+        self.outputs.push_back(NodeOutput::Send(to, Packet { message, payload }));
     }
 
     fn send_down(&mut self, packet: &Packet) {
         for child in &self.children {
-            self.outputs.push_back(Output::Send(child.id, packet.clone()));
+            self.outputs.push_back(NodeOutput::Send(child.id, packet.clone()));
         }
     }
 
     fn answer(&mut self, id: CallId, answer: Answer) {
-        self.outputs.push_back(Output::Answer(id, answer));
+        self.outputs.push_back(NodeOutput::Answer(id, answer));
     }
 }
 

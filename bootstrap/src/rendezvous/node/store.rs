@@ -3,10 +3,12 @@
 //! A read sees every write that its rank knows of through rlaunch: its own, and those before a
 //! barrier. Edges keep their order, so an answer never overtakes the confirmation of a later write.
 
-use super::{Answer, CallId, ClientId, MAX_WAITING, Node, Output, Refusal, Tidings, Violation};
+use super::{
+    Answer, CallId, ClientId, MAX_WAITING, Node, NodeOutput, NodeReport, NodeViolation, Refusal,
+};
 use crate::id::NodeId;
 use crate::rendezvous::Time;
-use crate::rendezvous::message::{Key, Message, Missing};
+use crate::rendezvous::message::{Key, Message, MissingRanks};
 use crate::rendezvous::payload::Payload;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +37,7 @@ impl From<(NodeId, u64)> for Origin {
 
 /// Who waits for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiter {
+pub(super) enum KeyWaiter {
     /// A call, until then.
     Call(CallId, Option<Time>),
     /// Whoever waits below this child.
@@ -44,7 +46,7 @@ pub(super) enum Waiter {
 
 #[derive(Debug)]
 struct Awaited {
-    waiters: Vec<Waiter>,
+    waiters: Vec<KeyWaiter>,
     since: Time,
     tell_at: Time,
 }
@@ -68,8 +70,8 @@ impl Store {
     pub(super) fn due(&self) -> Option<Time> {
         let ends = self.awaited.values().flat_map(|awaited| &awaited.waiters);
         let ends = ends.filter_map(|waiter| match waiter {
-            Waiter::Call(_, until) => *until,
-            Waiter::Child(_) => None,
+            KeyWaiter::Call(_, until) => *until,
+            KeyWaiter::Child(_) => None,
         });
         let busy = self.awaited.values().filter(|awaited| !awaited.waiters.is_empty());
         ends.chain(busy.map(|awaited| awaited.tell_at)).min()
@@ -82,8 +84,8 @@ impl Store {
         });
         let waiters = std::mem::take(&mut self.awaited).into_values().flat_map(|a| a.waiters);
         let waiting = waiters.filter_map(|waiter| match waiter {
-            Waiter::Call(id, _) => Some(id),
-            Waiter::Child(_) => None,
+            KeyWaiter::Call(id, _) => Some(id),
+            KeyWaiter::Child(_) => None,
         });
         pending.chain(waiting).collect()
     }
@@ -92,7 +94,7 @@ impl Store {
         for awaited in self.awaited.values_mut() {
             awaited
                 .waiters
-                .retain(|waiter| !matches!(waiter, Waiter::Call(id, _) if id.client == client));
+                .retain(|waiter| !matches!(waiter, KeyWaiter::Call(id, _) if id.client == client));
         }
         // A pending request keeps its place until its answer comes; nobody is there to read it.
     }
@@ -150,7 +152,7 @@ impl Node {
         Some(request)
     }
 
-    pub(super) fn await_key(&mut self, now: Time, waiter: Waiter, key: Key) {
+    pub(super) fn await_key(&mut self, now: Time, waiter: KeyWaiter, key: Key) {
         if self.aborted.is_some() {
             return;
         }
@@ -158,7 +160,7 @@ impl Node {
             return self.hand_to(waiter, &key, &value);
         }
         if self.waiting() >= MAX_WAITING {
-            if let Waiter::Call(id, _) = waiter {
+            if let KeyWaiter::Call(id, _) = waiter {
                 self.answer(id, Answer::Refused(Refusal::TooMany));
             }
             return;
@@ -179,10 +181,10 @@ impl Node {
         from: NodeId,
         request: u64,
         kept: bool,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         if self.aborted.is_none() {
             let origin = self.store.pending.remove(&request);
-            let origin = origin.ok_or(Violation::Unknown { from, message: "kept" })?;
+            let origin = origin.ok_or(NodeViolation::Unknown { from, message: "kept" })?;
             self.confirm_put(origin, kept);
         }
         Ok(())
@@ -194,10 +196,10 @@ impl Node {
         request: u64,
         found: bool,
         value: &Payload,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         if self.aborted.is_none() {
             let origin = self.store.pending.remove(&request);
-            let origin = origin.ok_or(Violation::Unknown { from, message: "got" })?;
+            let origin = origin.ok_or(NodeViolation::Unknown { from, message: "got" })?;
             self.answer_get(origin, found.then(|| value.clone()));
         }
         Ok(())
@@ -208,10 +210,10 @@ impl Node {
         from: NodeId,
         key: &Key,
         value: &Payload,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NodeViolation> {
         if self.aborted.is_none() {
             if !self.store.awaited.contains_key(key) {
-                return Err(Violation::Unknown { from, message: "appeared" });
+                return Err(NodeViolation::Unknown { from, message: "appeared" });
             }
             self.hand_out(key, value);
         }
@@ -251,10 +253,10 @@ impl Node {
         }
     }
 
-    fn hand_to(&mut self, waiter: Waiter, key: &Key, value: &Payload) {
+    fn hand_to(&mut self, waiter: KeyWaiter, key: &Key, value: &Payload) {
         match waiter {
-            Waiter::Call(id, _) => self.answer(id, Answer::Value(value.clone())),
-            Waiter::Child(child) => {
+            KeyWaiter::Call(id, _) => self.answer(id, Answer::Value(value.clone())),
+            KeyWaiter::Child(child) => {
                 self.send_with(child, Message::Appeared(key.clone()), value.clone());
             }
         }
@@ -265,7 +267,7 @@ impl Node {
         let mut expired = Vec::new();
         for (key, awaited) in &mut self.store.awaited {
             awaited.waiters.retain(|waiter| match waiter {
-                Waiter::Call(id, Some(until)) if *until <= now => {
+                KeyWaiter::Call(id, Some(until)) if *until <= now => {
                     expired.push(*id);
                     false
                 }
@@ -275,13 +277,13 @@ impl Node {
                 awaited.tell_at = now + TELL_AGAIN;
                 if self.parent.is_none() && !awaited.waiters.is_empty() {
                     let waited = now.since(awaited.since);
-                    let tidings = Tidings::WaitingForKey { key: key.clone(), waited };
-                    self.outputs.push_back(Output::Tell(tidings));
+                    let tidings = NodeReport::WaitingForKey { key: key.clone(), waited };
+                    self.outputs.push_back(NodeOutput::Report(tidings));
                 }
             }
         }
         for id in expired {
-            self.answer(id, Answer::TimedOut(Missing::default()));
+            self.answer(id, Answer::TimedOut(MissingRanks::default()));
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::rendezvous::gathered::{Gathered, record};
+use crate::rendezvous::gathered::{Gathered, gather_record};
 
 const PARENT: NodeId = NodeId(0);
 const ME: NodeId = NodeId(1);
@@ -9,43 +9,43 @@ const NOW: Time = Time(0);
 
 /// A node in the middle of a tree, with rank 2; below it are ranks 4 and 5.
 fn new() -> Node {
-    Node::new(ME, Shape::new(7, 2), [Rank(2)])
+    Node::new(ME, TreeShape::new(7, 2), [Rank(2)])
 }
 
-fn packet(from: NodeId, message: Message) -> Input {
-    Input::Packet(from, message.into())
+fn packet(from: NodeId, message: Message) -> NodeInput {
+    NodeInput::Packet(from, message.into())
 }
 
 fn here(rank: u32) -> Message {
-    Message::TableHere { ranks: [Rank(rank)].into_iter().collect() }
+    Message::TableReceived { ranks: [Rank(rank)].into_iter().collect() }
 }
 
-fn operation(kind: Kind) -> Operation {
-    Operation { kind, name: "x".into(), turn: 0 }
+fn operation(kind: CollectiveKind) -> CollectiveId {
+    CollectiveId { kind, name: "x".into(), turn: 0 }
 }
 
-fn meet(kind: Kind) -> Input {
-    let call = Call::Meet { kind, name: "x".into(), blob: b"two".to_vec(), timeout: None };
-    Input::Call(Rank(2), id(), call)
+fn meet(kind: CollectiveKind) -> NodeInput {
+    let call = Call::Collective { kind, name: "x".into(), blob: b"two".to_vec(), timeout: None };
+    NodeInput::Call(Rank(2), id(), call)
 }
 
 fn id() -> CallId {
     CallId { client: ClientId(1), request: 9 }
 }
 
-fn outputs(node: &mut Node) -> Vec<Output> {
+fn outputs(node: &mut Node) -> Vec<NodeOutput> {
     std::iter::from_fn(|| node.poll_output()).collect()
 }
 
-fn sent(outputs: &[Output]) -> Vec<(NodeId, &'static str)> {
-    let sent = |output: &Output| match output {
-        Output::Send(to, packet) => Some((*to, packet.message.name())),
+fn sent(outputs: &[NodeOutput]) -> Vec<(NodeId, &'static str)> {
+    let sent = |output: &NodeOutput| match output {
+        NodeOutput::Send(to, packet) => Some((*to, packet.message.name())),
         _ => None,
     };
     outputs.iter().filter_map(sent).collect()
 }
 
-fn tell(node: &mut Node, inputs: impl IntoIterator<Item = Input>) -> Vec<Output> {
+fn tell(node: &mut Node, inputs: impl IntoIterator<Item = NodeInput>) -> Vec<NodeOutput> {
     inputs.into_iter().for_each(|input| node.handle(NOW, input).unwrap());
     outputs(node)
 }
@@ -55,7 +55,7 @@ fn running() -> Node {
     let mut node = new();
     let story = [packet(PARENT, Message::Table), packet(LEFT, here(4)), packet(RIGHT, here(5))];
     tell(&mut node, story);
-    assert_eq!(node.phase(), Phase::Running);
+    assert_eq!(node.phase(), NodePhase::Running);
     node
 }
 
@@ -65,41 +65,41 @@ fn the_table_goes_down_and_its_arrival_up() {
     let table = Payload::from(b"table".to_vec());
     let told = tell(
         &mut node,
-        [Input::Packet(PARENT, Packet { message: Message::Table, payload: table.clone() })],
+        [NodeInput::Packet(PARENT, Packet { message: Message::Table, payload: table.clone() })],
     );
     assert_eq!(sent(&told), [(LEFT, "table"), (RIGHT, "table")]);
-    assert_eq!(told.last(), Some(&Output::Table(table)));
+    assert_eq!(told.last(), Some(&NodeOutput::Table(table)));
     assert_eq!(sent(&tell(&mut node, [packet(LEFT, here(4))])), []);
     let told = tell(&mut node, [packet(RIGHT, here(5))]);
     let ranks = [Rank(2), Rank(4), Rank(5)].into_iter().collect();
-    assert_eq!(told, [Output::Send(PARENT, Message::TableHere { ranks }.into())]);
+    assert_eq!(told, [NodeOutput::Send(PARENT, Message::TableReceived { ranks }.into())]);
 }
 
 #[test]
 fn a_gather_goes_up_whole_and_comes_down_without_what_is_known_below() {
     let mut node = running();
-    let gather = operation(Kind::Gather);
+    let gather = operation(CollectiveKind::Gather);
     let arrived = |from, rank: u32, blob: &[u8]| {
         let message = Message::Arrived(gather.clone());
-        Input::Packet(from, Packet { message, payload: record(Rank(rank), blob) })
+        NodeInput::Packet(from, Packet { message, payload: gather_record(Rank(rank), blob) })
     };
-    let told = tell(&mut node, [meet(Kind::Gather), arrived(LEFT, 4, b"four")]);
+    let told = tell(&mut node, [meet(CollectiveKind::Gather), arrived(LEFT, 4, b"four")]);
     assert_eq!(told, []);
     let told = tell(&mut node, [arrived(RIGHT, 5, b"five")]);
     assert_eq!(sent(&told), [(PARENT, "arrived")]);
-    let others = [0, 1, 3, 6, 7].map(|rank| record(Rank(rank), b"-"));
+    let others = [0, 1, 3, 6, 7].map(|rank| gather_record(Rank(rank), b"-"));
     let payload = Payload::join(&others);
     let released = Packet { message: Message::Released(gather.clone()), payload };
-    let told = tell(&mut node, [Input::Packet(PARENT, released)]);
+    let told = tell(&mut node, [NodeInput::Packet(PARENT, released)]);
     assert_eq!(sent(&told), [(LEFT, "released"), (RIGHT, "released")]);
     for output in &told {
         match output {
-            Output::Send(to, packet) => {
+            NodeOutput::Send(to, packet) => {
                 let own = if *to == LEFT { "four" } else { "five" };
                 let bytes = packet.payload.to_vec();
                 assert!(!bytes.windows(4).any(|window| window == own.as_bytes()));
             }
-            Output::Answer(answered, Answer::Gathered(gathered)) => {
+            NodeOutput::Answer(answered, Answer::Gathered(gathered)) => {
                 assert_eq!(*answered, id());
                 let blobs = Gathered(gathered.clone()).by_rank(8).unwrap();
                 assert_eq!(
@@ -115,12 +115,12 @@ fn a_gather_goes_up_whole_and_comes_down_without_what_is_known_below() {
 #[test]
 fn an_abort_goes_everywhere_it_has_not_come_from() {
     let mut node = running();
-    tell(&mut node, [meet(Kind::Barrier)]);
+    tell(&mut node, [meet(CollectiveKind::Barrier)]);
     let abort = Message::Abort { by: Some(Rank(4)), text: "enough".into() };
     let told = tell(&mut node, [packet(LEFT, abort.clone())]);
     assert_eq!(sent(&told), [(PARENT, "abort"), (RIGHT, "abort")]);
     let aborted = Answer::Aborted { by: Some(Rank(4)), text: "enough".into() };
-    assert!(told.contains(&Output::Answer(id(), aborted)));
+    assert!(told.contains(&NodeOutput::Answer(id(), aborted)));
     assert_eq!(tell(&mut node, [packet(PARENT, abort)]), [], "it has been heard");
 }
 
@@ -130,41 +130,41 @@ fn a_table_that_an_abort_has_overtaken_is_handed_on() {
     tell(&mut node, [packet(PARENT, Message::Abort { by: None, text: "enough".into() })]);
     let told = tell(&mut node, [packet(PARENT, Message::Table)]);
     assert_eq!(sent(&told), [(LEFT, "table"), (RIGHT, "table")]);
-    assert_eq!(node.phase(), Phase::Aborted);
+    assert_eq!(node.phase(), NodePhase::Aborted);
 }
 
 #[test]
 fn a_wait_for_a_rank_that_has_ended_is_in_vain() {
     let mut node = running();
-    tell(&mut node, [meet(Kind::Barrier)]);
+    tell(&mut node, [meet(CollectiveKind::Barrier)]);
     let ended = Message::Ended(vec![(Rank(5), ExitStatus::Code(3), Vec::new())]);
     let told = tell(&mut node, [packet(RIGHT, ended)]);
-    let broken = |output: &Output| matches!(output, Output::Answer(_, Answer::Broke(_)));
+    let broken = |output: &NodeOutput| matches!(output, NodeOutput::Answer(_, Answer::Failed(_)));
     assert!(told.iter().any(broken) || sent(&told).contains(&(PARENT, "breaks")), "{told:?}");
 }
 
 #[test]
 fn every_violation_has_its_name_and_no_effect() {
     let (from, key) = (PARENT, Key { namespace: "a".into(), name: "b".into() });
-    let barrier = || operation(Kind::Barrier);
-    let unknown = |message| Violation::Unknown { from, message };
-    let direction = |from, message| Violation::Direction { from, message };
-    let phase = Phase::AwaitTable;
-    let early = |from, message| Violation::OutOfPhase { from, message, phase };
+    let barrier = || operation(CollectiveKind::Barrier);
+    let unknown = |message| NodeViolation::Unknown { from, message };
+    let direction = |from, message| NodeViolation::WrongDirection { from, message };
+    let phase = NodePhase::AwaitTable;
+    let early = |from, message| NodeViolation::OutOfPhase { from, message, phase };
     let pong = Message::Pong { sent: 1, at: 2, offset: 3, error: 4 };
     let mut met = running();
     tell(&mut met, [packet(LEFT, Message::Arrived(barrier()))]);
     let cases = [
-        (running(), NodeId(6), Message::Table, Violation::Stranger(NodeId(6))),
+        (running(), NodeId(6), Message::Table, NodeViolation::NotANeighbour(NodeId(6))),
         (running(), LEFT, Message::Table, direction(LEFT, "table")),
         (running(), from, Message::Arrived(barrier()), direction(from, "arrived")),
-        (running(), from, Message::Table, Violation::Twice { from, message: "table" }),
-        (running(), LEFT, here(4), Violation::Twice { from: LEFT, message: "table here" }),
+        (running(), from, Message::Table, NodeViolation::Duplicate { from, message: "table" }),
+        (running(), LEFT, here(4), NodeViolation::Duplicate { from: LEFT, message: "table here" }),
         (
             met,
             LEFT,
             Message::Arrived(barrier()),
-            Violation::Twice { from: LEFT, message: "arrived" },
+            NodeViolation::Duplicate { from: LEFT, message: "arrived" },
         ),
         (new(), LEFT, here(4), early(LEFT, "table here")),
         (new(), from, Message::Kept { request: 7, kept: true }, early(from, "kept")),
@@ -189,17 +189,17 @@ fn more_operations_than_any_job_needs_are_refused() {
     let mut node = running();
     let arrived = |turn| {
         let name = "x".into();
-        packet(LEFT, Message::Arrived(Operation { kind: Kind::Barrier, name, turn }))
+        packet(LEFT, Message::Arrived(CollectiveId { kind: CollectiveKind::Barrier, name, turn }))
     };
     let refused = (0..1 << 20).find_map(|turn| node.handle(NOW, arrived(turn)).err());
     let message = "arrived";
-    assert_eq!(refused, Some(Violation::TooMany { from: LEFT, message }));
+    assert_eq!(refused, Some(NodeViolation::TooMany { from: LEFT, message }));
 }
 
 #[test]
 fn the_states_of_a_node() {
     assert_eq!(
-        Phase::graph(),
+        NodePhase::graph(),
         "AwaitTable -- Table -> AwaitSubtree\n\
          AwaitSubtree -- Subtree -> Running\n\
          AwaitTable -- Abort -> Aborted\n\
@@ -209,39 +209,40 @@ fn the_states_of_a_node() {
 }
 
 fn question(request: u64, text: &str) -> Packet {
-    Packet { message: Message::Ask { request }, payload: text.as_bytes().to_vec().into() }
+    Packet { message: Message::RootRequest { request }, payload: text.as_bytes().to_vec().into() }
 }
 
 fn answered(request: u64, text: &str) -> Packet {
-    Packet { message: Message::Told { request }, payload: text.as_bytes().to_vec().into() }
+    Packet { message: Message::RootReply { request }, payload: text.as_bytes().to_vec().into() }
 }
 
 #[test]
 fn a_question_goes_up_and_its_answer_comes_back() {
     let mut node = running();
-    let ask = Input::Ask(id(), b"own".to_vec().into());
-    let asked = tell(&mut node, [Input::Packet(LEFT, question(5, "left")), ask]);
-    let up = [question(0, "left"), question(1, "own")].map(|packet| Output::Send(PARENT, packet));
+    let ask = NodeInput::AskRoot(id(), b"own".to_vec().into());
+    let asked = tell(&mut node, [NodeInput::Packet(LEFT, question(5, "left")), ask]);
+    let up =
+        [question(0, "left"), question(1, "own")].map(|packet| NodeOutput::Send(PARENT, packet));
     assert_eq!(asked, up);
     let answers = [answered(1, "one"), answered(0, "zero")];
-    let told = tell(&mut node, answers.map(|packet| Input::Packet(PARENT, packet)));
-    let own = Output::Answer(id(), Answer::Value(b"one".to_vec().into()));
-    assert_eq!(told, [own, Output::Send(LEFT, answered(5, "zero"))]);
-    let again = node.handle(NOW, Input::Packet(PARENT, answered(0, "zero")));
-    assert_eq!(again, Err(Violation::Unknown { from: PARENT, message: "told" }));
+    let told = tell(&mut node, answers.map(|packet| NodeInput::Packet(PARENT, packet)));
+    let own = NodeOutput::Answer(id(), Answer::Value(b"one".to_vec().into()));
+    assert_eq!(told, [own, NodeOutput::Send(LEFT, answered(5, "zero"))]);
+    let again = node.handle(NOW, NodeInput::Packet(PARENT, answered(0, "zero")));
+    assert_eq!(again, Err(NodeViolation::Unknown { from: PARENT, message: "told" }));
 }
 
 #[test]
 fn the_root_has_its_agent_answer() {
-    let mut root = Node::new(NodeId(0), Shape::new(7, 2), [Rank(0)]);
+    let mut root = Node::new(NodeId(0), TreeShape::new(7, 2), [Rank(0)]);
     let child = NodeId(1);
-    let asked = tell(&mut root, [Input::Packet(child, question(5, "child"))]);
-    assert_eq!(asked, [Output::Asked(0, b"child".to_vec().into())]);
-    let told = tell(&mut root, [Input::Told(0, b"yes".to_vec().into())]);
-    assert_eq!(told, [Output::Send(child, answered(5, "yes"))]);
+    let asked = tell(&mut root, [NodeInput::Packet(child, question(5, "child"))]);
+    assert_eq!(asked, [NodeOutput::RootRequest(0, b"child".to_vec().into())]);
+    let told = tell(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]);
+    assert_eq!(told, [NodeOutput::Send(child, answered(5, "yes"))]);
     // An answer counts once, and after an abort nothing is asked any more.
-    assert_eq!(tell(&mut root, [Input::Told(0, b"yes".to_vec().into())]), []);
+    assert_eq!(tell(&mut root, [NodeInput::RootReply(0, b"yes".to_vec().into())]), []);
     tell(&mut root, [packet(child, Message::Abort { by: None, text: "enough".into() })]);
-    let told = tell(&mut root, [Input::Ask(id(), Payload::empty())]);
-    assert!(matches!(told[..], [Output::Answer(_, Answer::Aborted { .. })]), "{told:?}");
+    let told = tell(&mut root, [NodeInput::AskRoot(id(), Payload::empty())]);
+    assert!(matches!(told[..], [NodeOutput::Answer(_, Answer::Aborted { .. })]), "{told:?}");
 }

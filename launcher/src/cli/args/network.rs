@@ -6,7 +6,7 @@ use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::{ConnectBy, HcaFilter};
 use crate::plan::setup::Transport;
 use clap::ArgAction;
-use rlaunch_bootstrap::protocol::mesh::Settings;
+use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ impl MeshArgs {
         MeshOptions {
             mode: self.mode,
             timeout: self.mesh_timeout,
-            settings: Settings {
+            settings: QpSettings {
                 traffic_class: self.traffic_class.unwrap_or(0),
                 service_level: self.service_level.unwrap_or(0),
                 timeout: self.rdma_timeout,

@@ -1,7 +1,7 @@
 //! What the program finds: its environment, its directory, its files.
 
 use clap::ArgAction;
-use rlaunch_bootstrap::job::Singleton;
+use rlaunch_bootstrap::job::SingletonPolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -77,12 +77,12 @@ pub(crate) enum SingletonArg {
     Ignore,
 }
 
-impl From<SingletonArg> for Singleton {
-    fn from(typed: SingletonArg) -> Singleton {
+impl From<SingletonArg> for SingletonPolicy {
+    fn from(typed: SingletonArg) -> SingletonPolicy {
         match typed {
-            SingletonArg::Error => Singleton::Error,
-            SingletonArg::Warn => Singleton::Warn,
-            SingletonArg::Ignore => Singleton::Ignore,
+            SingletonArg::Error => SingletonPolicy::Error,
+            SingletonArg::Warn => SingletonPolicy::Warn,
+            SingletonArg::Ignore => SingletonPolicy::Ignore,
         }
     }
 }

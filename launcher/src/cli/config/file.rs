@@ -155,7 +155,7 @@ impl Reading<'_> {
 
     fn host(&self, name: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<HostEntry, ConfigError> {
         let line = self.line(name.span().start);
-        let name_of = self.word(name, name.get_ref(), shell_safe::is_host)?;
+        let name_of = self.word(name, name.get_ref(), shell_safe::is_host_name)?;
         let mut host = HostEntry { name: name_of, line, ..HostEntry::default() };
         if host.name.contains(['@', ',', '[', ']']) {
             let reason = format!("`{}` is no host name: its user is the key `user`", host.name);
@@ -181,8 +181,11 @@ impl Reading<'_> {
     fn string(&self, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<String, ConfigError> {
         let text = value.get_ref().as_str();
         let text = text.ok_or_else(|| self.wrong(key, format!("`{}` is a string", key.get_ref())));
-        let is_name =
-            if &**key.get_ref() == "user" { shell_safe::is_user } else { shell_safe::is_host };
+        let is_name = if &**key.get_ref() == "user" {
+            shell_safe::is_user_name
+        } else {
+            shell_safe::is_host_name
+        };
         self.word(key, text?, is_name)
     }
 

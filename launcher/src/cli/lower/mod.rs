@@ -84,7 +84,7 @@ pub(crate) fn job(args: Args) -> Result<JobSpec, JobError> {
         hosts: None,
         ranks: named.ranks,
         script: script(&args.command.argv),
-        wdir: wdir.map_or(WorkingDir::Launchers(here.clone()), WorkingDir::Required),
+        wdir: wdir.map_or(WorkingDir::SameAsLauncher(here.clone()), WorkingDir::Required),
         argv: args.command.argv,
         env,
         explicit,
@@ -166,7 +166,10 @@ fn variables(
     }
     for var in &env {
         let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
-        tracing::debug!("forwards {name}={}", rlaunch_bootstrap::env::shown(&name, &value));
+        tracing::debug!(
+            "forwards {name}={}",
+            rlaunch_bootstrap::env::redacted_value(&name, &value)
+        );
     }
     Ok((env, explicit))
 }

@@ -1,6 +1,6 @@
 //! `--tree`: a drawing of NUMA nodes, bridges, GPUs and NICs.
 
-use rlaunch_bootstrap::inventory::pci::{Link, PciDevice, gigabits};
+use rlaunch_bootstrap::inventory::pci::{PciDevice, PciLink, gigabits};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory, NumaNode};
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ fn place_of<'a>(root: &'a mut Branch, pci: &PciDevice, nodes: &[NumaNode]) -> &'
 }
 
 /// `, 504.112 Gb/s (32.0 GT/s PCIe x16)`, and what it could be.
-fn link(link: Option<&Link>) -> String {
-    let Some(Link { current: Some(current), most, .. }) = link else { return String::new() };
+fn link(link: Option<&PciLink>) -> String {
+    let Some(PciLink { current: Some(current), most, .. }) = link else { return String::new() };
     let slower = most.filter(|most| most.megabits() > current.megabits());
     let most = slower.map(|most| format!(" of {}", gigabits(most.megabits()))).unwrap_or_default();
     format!(", {}{most} Gb/s ({current})", gigabits(current.megabits()))

@@ -10,7 +10,7 @@ use crate::connect::callback::Callbacks;
 use crate::connect::route::{self, Program, RemoteCommand, Route, RouteError};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::protocol::control::{PROTOCOL_VERSION, WireError};
+use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) enum DeliverError {
     #[error("the agent speaks another protocol: version {theirs}, this is {PROTOCOL_VERSION}")]
     Version { theirs: u16 },
     #[error("the agent's first words are not understood")]
-    Wire(#[from] WireError),
+    Wire(#[from] FrameError),
 }
 
 fn said(words: &str) -> String {

@@ -169,8 +169,8 @@ impl Calling<'_> {
         voice: &mut Voice,
     ) -> Result<Called, DeliverError> {
         let key = match announcement {
-            Announcement::Calls { version: PROTOCOL_VERSION, key } => key,
-            Announcement::Calls { version, .. } => {
+            Announcement::Dialing { version: PROTOCOL_VERSION, key } => key,
+            Announcement::Dialing { version, .. } => {
                 return Err(DeliverError::Version { theirs: version });
             }
             Announcement::Failed(tried) => return Err(self.no_callback(tried)),

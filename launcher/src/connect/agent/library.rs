@@ -11,7 +11,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use rlaunch_bootstrap::job::library::{
-    Archive, ArchivedFile, Digest, Library, LibraryName, PYTHON,
+    ArchivedFile, LibraryArchive, LibraryDigest, LibraryName, LibrarySource, PYTHON,
 };
 use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
 use rlaunch_console::report;
@@ -62,7 +62,7 @@ impl Libraries {
     }
 
     /// What a node of this architecture is told.
-    pub(crate) async fn of(&mut self, arch: &str) -> Option<Library> {
+    pub(crate) async fn of(&mut self, arch: &str) -> Option<LibrarySource> {
         if let Some(native) = self.native.take() {
             // It could only panic.
             let found = native.await.ok().flatten();
@@ -79,8 +79,8 @@ impl Libraries {
         }
         let (found, is_local) = (self.found.get(arch)?.as_ref()?, self.is_local);
         Some(match is_local {
-            true => Library::At(found.directory.clone()),
-            false => Library::Named(found.name),
+            true => LibrarySource::Directory(found.directory.clone()),
+            false => LibrarySource::Cached(found.name),
         })
     }
 
@@ -119,7 +119,7 @@ impl Found {
             let content = std::fs::read(self.directory.join(path))?;
             Ok(ArchivedFile { path: path.clone(), content })
         };
-        let archive = Archive(self.files.iter().map(file).collect::<io::Result<_>>()?);
+        let archive = LibraryArchive(self.files.iter().map(file).collect::<io::Result<_>>()?);
         let bytes = archive.encode().map_err(io::Error::other)?;
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(&bytes)?;
@@ -184,7 +184,7 @@ fn files_in(directory: &Path, arch: &str) -> Vec<String> {
 }
 
 fn name(directory: &Path, files: &[String]) -> io::Result<LibraryName> {
-    let mut digest = Digest::default();
+    let mut digest = LibraryDigest::default();
     let mut part = vec![0; 64 << 10];
     for path in files {
         let mut file = File::open(directory.join(path))?;
@@ -232,7 +232,7 @@ mod tests {
         let packed = found.pack().unwrap();
         let mut bytes = Vec::new();
         ZlibDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();
-        assert_eq!(Archive::decode(&bytes).unwrap().name(), found.name);
+        assert_eq!(LibraryArchive::decode(&bytes).unwrap().name(), found.name);
         let parts = frames(&packed).unwrap();
         assert_eq!(parts.len(), packed.len().div_ceil(MAX_FILE_CHUNK) + 1);
     }

@@ -6,9 +6,10 @@
 use super::turns::{Guest, Turns};
 use crate::connect::agent::store::AgentFile;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::security::admission::Crowd;
+use rlaunch_bootstrap::security::admission::AdmissionQueue;
 use rlaunch_bootstrap::security::callback::{
-    Call, CallError, Conversation, Fetch, MAX_OPENING, Opening, OwnKey, PublicKey,
+    CallbackError, CallbackHello, FetchRequest, FirstMessage, KeyPair, MAX_FIRST_MESSAGE,
+    PublicKey, SharedStream,
 };
 use rlaunch_console::deadline::Deadline;
 use std::collections::HashMap;
@@ -36,7 +37,7 @@ const NO_ROOM: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Called {
     pub(crate) tcp: TcpStream,
-    pub(crate) conversation: Conversation,
+    pub(crate) conversation: SharedStream,
     /// What it has said already.
     pub(crate) heard: Vec<u8>,
 }
@@ -49,7 +50,7 @@ pub(super) struct Door {
 }
 
 struct Shared {
-    own: OwnKey,
+    own: KeyPair,
     patience: Duration,
     expected: Mutex<HashMap<NodeId, Slot>>,
     /// Told of everyone who is expected.
@@ -66,11 +67,11 @@ struct Slot {
 
 impl Door {
     /// Needs a runtime.
-    pub(super) fn open(own: OwnKey, listeners: Vec<TcpListener>) -> Door {
+    pub(super) fn open(own: KeyPair, listeners: Vec<TcpListener>) -> Door {
         Door::patient(own, listeners, PATIENCE)
     }
 
-    pub(super) fn patient(own: OwnKey, listeners: Vec<TcpListener>, patience: Duration) -> Door {
+    pub(super) fn patient(own: KeyPair, listeners: Vec<TcpListener>, patience: Duration) -> Door {
         let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok());
         let addresses = addresses.collect();
         let shared = Arc::new(Shared {
@@ -143,7 +144,7 @@ impl Drop for Expected {
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
-    Call(#[from] CallError),
+    CallbackHello(#[from] CallbackError),
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
     #[error("it has hung up")]
@@ -158,7 +159,7 @@ enum Refusal {
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut strangers = JoinSet::new();
-    let mut crowd: Crowd<AbortHandle> = Crowd::new(MOST_STRANGERS);
+    let mut crowd: AdmissionQueue<AbortHandle> = AdmissionQueue::new(MOST_STRANGERS);
     loop {
         let (tcp, address) = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -190,8 +191,10 @@ impl Shared {
         let late = || Refusal::Io(io::ErrorKind::TimedOut.into());
         let opening = deadline.keep(opening(&mut tcp)).await.ok_or_else(late)??;
         match opening {
-            Opening::Call(call) => deadline.keep(self.let_in(tcp, &call)).await.ok_or_else(late)?,
-            Opening::Fetch(fetch) => {
+            FirstMessage::Callback(call) => {
+                deadline.keep(self.let_in(tcp, &call)).await.ok_or_else(late)?
+            }
+            FirstMessage::Fetch(fetch) => {
                 let file = self.lent(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
                 let guest = self.turns.enter(from).ok_or(Refusal::Crowded)?;
                 // It takes longer than a stranger may.
@@ -202,12 +205,12 @@ impl Shared {
     }
 
     /// Lets an agent in that proves who it is.
-    async fn let_in(&self, mut tcp: TcpStream, call: &Call) -> Result<(), Refusal> {
+    async fn let_in(&self, mut tcp: TcpStream, call: &CallbackHello) -> Result<(), Refusal> {
         tcp.set_nodelay(true)?;
         let key = self.key_of(call.node).await;
         let (answer, stream) = call.answer(&self.own, &key)?;
         tcp.write_all(&answer).await?;
-        let conversation = Conversation::new(stream);
+        let conversation = SharedStream::new(stream);
         let (mut heard, mut received) = (Vec::new(), Vec::with_capacity(4 << 10));
         // Who repeats what it has recorded comes as far as here: it cannot say anything.
         while heard.is_empty() {
@@ -215,7 +218,7 @@ impl Shared {
             if tcp.read_buf(&mut received).await? == 0 {
                 return Err(Refusal::HungUp);
             }
-            conversation.open(&received, &mut heard).map_err(CallError::from)?;
+            conversation.open(&received, &mut heard).map_err(CallbackError::from)?;
         }
         let slot = {
             let mut expected = self.expected();
@@ -252,7 +255,7 @@ impl Shared {
 }
 
 /// Sends a file when it is this guest's turn.
-async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &Fetch, guest: Guest) {
+async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &FetchRequest, guest: Guest) {
     let Ok(Some(_turn)) = timeout(SEND_TIMEOUT, guest.turn()).await else {
         return tracing::debug!("cannot send the agent: too many are sent it");
     };
@@ -277,14 +280,15 @@ async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &Fetch, guest: Guest)
 }
 
 /// What somebody wants.
-async fn opening(tcp: &mut TcpStream) -> Result<Opening, Refusal> {
-    let mut said = Vec::with_capacity(MAX_OPENING);
+async fn opening(tcp: &mut TcpStream) -> Result<FirstMessage, Refusal> {
+    let mut said = Vec::with_capacity(MAX_FIRST_MESSAGE);
     loop {
-        if let Some(opening) = Opening::read(&said)? {
+        if let Some(opening) = FirstMessage::read(&said)? {
             return Ok(opening);
         }
         // Never more than there is room for: what is longer has been refused.
-        let mut room = (&mut *tcp).take((MAX_OPENING - said.len().min(MAX_OPENING)) as u64);
+        let mut room =
+            (&mut *tcp).take((MAX_FIRST_MESSAGE - said.len().min(MAX_FIRST_MESSAGE)) as u64);
         if room.read_buf(&mut said).await? == 0 {
             return Err(Refusal::HungUp);
         }

@@ -1,7 +1,7 @@
 use super::door::Door;
 use super::*;
 use crate::connect::agent::store::Store;
-use rlaunch_bootstrap::security::callback::{Caller, HANDSHAKE, parse_address_word};
+use rlaunch_bootstrap::security::callback::{CallbackDialer, HANDSHAKE, parse_address_word};
 use rlaunch_bootstrap::security::handshake::SecureStream;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,7 +16,7 @@ const BOUND: Duration = Duration::from_secs(60);
 
 async fn door(patience: Duration) -> Door {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Door::patient(OwnKey::generate().unwrap(), vec![listener], patience)
+    Door::patient(KeyPair::generate().unwrap(), vec![listener], patience)
 }
 
 /// Says something, and gives everything that is said back until the door is shut.
@@ -30,8 +30,8 @@ async fn told(door: &Door, said: &[u8]) -> Vec<u8> {
 }
 
 /// An agent up to its first packet, which is sealed and not yet sent; and all that it has sent.
-async fn call(door: &Door, key: &OwnKey) -> (TcpStream, SecureStream, Vec<u8>) {
-    let (caller, first) = Caller::start(key, &door.key(), NODE).unwrap();
+async fn call(door: &Door, key: &KeyPair) -> (TcpStream, SecureStream, Vec<u8>) {
+    let (caller, first) = CallbackDialer::start(key, &door.key(), NODE).unwrap();
     let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
     tcp.write_all(&first).await.unwrap();
     let mut answer = [0; HANDSHAKE];
@@ -49,7 +49,7 @@ async fn say(tcp: &mut TcpStream, stream: &mut SecureStream, words: &[u8]) -> Ve
 #[tokio::test]
 async fn an_agent_that_announced_itself_comes_in() {
     let door = door(BOUND).await;
-    let key = OwnKey::generate().unwrap();
+    let key = KeyPair::generate().unwrap();
     let mut expected = door.expect(NODE, key.public());
     let (mut tcp, mut stream, _) = call(&door, &key).await;
     say(&mut tcp, &mut stream, b"hello").await;
@@ -68,7 +68,7 @@ async fn an_agent_that_announced_itself_comes_in() {
 #[tokio::test]
 async fn an_agent_may_be_quicker_than_its_announcement() {
     let door = door(BOUND).await;
-    let key = OwnKey::generate().unwrap();
+    let key = KeyPair::generate().unwrap();
     let announced = async {
         // By now the call waits: nobody answers it.
         let mut early = TcpStream::connect(door.addresses()[0]).await.unwrap();
@@ -83,13 +83,13 @@ async fn an_agent_may_be_quicker_than_its_announcement() {
 #[tokio::test]
 async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
     let door = door(PATIENCE).await;
-    let (key, thief) = (OwnKey::generate().unwrap(), OwnKey::generate().unwrap());
+    let (key, thief) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let mut expected = door.expect(NODE, key.public());
     // Whoever has the command line has everything but the key that was announced.
-    let (_, by_thief) = Caller::start(&thief, &door.key(), NODE).unwrap();
-    let (_, mut old) = Caller::start(&key, &door.key(), NODE).unwrap();
+    let (_, by_thief) = CallbackDialer::start(&thief, &door.key(), NODE).unwrap();
+    let (_, mut old) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
     old[12] = 9;
-    let (_, of_nobody) = Caller::start(&key, &door.key(), NodeId(9)).unwrap();
+    let (_, of_nobody) = CallbackDialer::start(&key, &door.key(), NodeId(9)).unwrap();
     let oversized = [b"GET /".as_slice(), &[b'a'; 4096]].concat();
     let cases: [(&str, &[u8]); 7] = [
         ("garbage", b"\x16\x03\x01\x02\x00\x01"),
@@ -112,8 +112,8 @@ async fn strangers_hear_nothing_and_the_agent_comes_in_all_the_same() {
 #[tokio::test]
 async fn slow_bytes_have_an_end() {
     let door = door(PATIENCE).await;
-    let key = OwnKey::generate().unwrap();
-    let (_, first) = Caller::start(&key, &door.key(), NODE).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let (_, first) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
     let mut slow = TcpStream::connect(door.addresses()[0]).await.unwrap();
     for byte in &first {
         if slow.write_all(&[*byte]).await.is_err() {
@@ -132,9 +132,9 @@ async fn slow_bytes_have_an_end() {
 async fn slow_bytes_hold_nobody_up() {
     // They have no end here that others could wait for.
     let door = door(10 * BOUND).await;
-    let key = OwnKey::generate().unwrap();
+    let key = KeyPair::generate().unwrap();
     let mut expected = door.expect(NODE, key.public());
-    let (_, first) = Caller::start(&key, &door.key(), NODE).unwrap();
+    let (_, first) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
     let mut slow = TcpStream::connect(door.addresses()[0]).await.unwrap();
     slow.write_all(&first[..first.len() / 2]).await.unwrap();
     let (mut tcp, mut stream, _) = call(&door, &key).await;
@@ -145,7 +145,7 @@ async fn slow_bytes_hold_nobody_up() {
 #[tokio::test]
 async fn a_replay_neither_comes_in_nor_keeps_the_agent_out() {
     let door = door(PATIENCE).await;
-    let key = OwnKey::generate().unwrap();
+    let key = KeyPair::generate().unwrap();
     let mut expected = door.expect(NODE, key.public());
     // Recorded of a connection that came to nothing.
     let (mut tcp, mut stream, first) = call(&door, &key).await;
@@ -207,8 +207,8 @@ async fn a_host_that_reads_nothing_keeps_no_other_waiting() {
 #[tokio::test]
 async fn a_flood_from_one_address_pushes_out_no_other() {
     let door = door(BOUND).await;
-    let key = OwnKey::generate().unwrap();
-    let (caller, first) = Caller::start(&key, &door.key(), NODE).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let (caller, first) = CallbackDialer::start(&key, &door.key(), NODE).unwrap();
     let mut tcp = TcpStream::connect(door.addresses()[0]).await.unwrap();
     tcp.write_all(&first).await.unwrap();
     let mut flood = Vec::new();

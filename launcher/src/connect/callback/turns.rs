@@ -1,7 +1,7 @@
 //! Turns at being sent a file: a few for each address and some in total, and a bounded number of
 //! connections that wait for theirs. A host that asks has proved nothing, and may read slowly.
 
-use rlaunch_bootstrap::security::admission::origin;
+use rlaunch_bootstrap::security::admission::source_network;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ impl Turns {
 
     /// `None` where too many connections wait already.
     pub(super) fn enter(&self, address: IpAddr) -> Option<Guest> {
-        let from = origin(address);
+        let from = source_network(address);
         let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = origins.values().map(|origin| origin.connections).sum();
         let own = origins.get(&from).map_or(0, |origin| origin.connections);

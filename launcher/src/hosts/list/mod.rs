@@ -166,8 +166,8 @@ pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, Hos
     if user.as_deref().is_some_and(is_no_word) || is_no_word(name) {
         return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
     }
-    let bad_user = user.as_deref().filter(|user| !shell_safe::is_user(user));
-    if let Some(bad) = bad_user.or((!shell_safe::is_host(name)).then_some(name)) {
+    let bad_user = user.as_deref().filter(|user| !shell_safe::is_user_name(user));
+    if let Some(bad) = bad_user.or((!shell_safe::is_host_name(name)).then_some(name)) {
         return Err(HostsError::Shell { entry: entry.to_owned(), name: bad.to_owned() });
     }
     let names = match is_address {

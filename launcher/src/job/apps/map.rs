@@ -107,7 +107,7 @@ mod tests {
             hosts: hosts.map(|list| crate::hosts::parse(&[list.into()]).unwrap()),
             ranks,
             argv: vec!["x".into()],
-            wdir: WorkingDir::Launchers("/".into()),
+            wdir: WorkingDir::SameAsLauncher("/".into()),
             env: vec![],
             explicit: vec![],
             script: None,

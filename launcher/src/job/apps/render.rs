@@ -214,7 +214,7 @@ fn check_files(
     for (&rank, of_rank) in filled {
         let Some(node) = map.node_of(rank) else { continue };
         let index = map.application_of(rank);
-        let (WorkingDir::Launchers(directory) | WorkingDir::Required(directory)) =
+        let (WorkingDir::SameAsLauncher(directory) | WorkingDir::Required(directory)) =
             &apps[index].wdir;
         for file in &of_rank.files {
             let path = directory.join(&file.path);

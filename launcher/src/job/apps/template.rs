@@ -4,7 +4,7 @@
 use super::{AppError, AppSpec, Title};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior};
-use rlaunch_bootstrap::env::shown;
+use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_console::redact::without_secrets;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -77,7 +77,7 @@ impl Text<'_> {
             }
             Target::Variable(name) => {
                 let name = name.to_string_lossy();
-                format!("`-x {name}={}`", cut(shown(&name, self.text)))
+                format!("`-x {name}={}`", cut(redacted_value(&name, self.text)))
             }
             Target::Dest(_) => format!("`{}` of --template", cut(self.text.to_owned())),
             Target::Content(index) => app.templates[index].source.display().to_string(),

@@ -3,7 +3,7 @@
 use super::paths::Proof;
 use super::show::Side;
 use super::verdict::Failure;
-use rlaunch_bootstrap::protocol::mesh::Step;
+use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{Nic, RankTable, Transport};
 
 /// The port that RoCE v2 packets go to, UDP.
@@ -17,18 +17,18 @@ pub(crate) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<
     let said = failure.fault.hint.clone();
     let said = said.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
     match failure.fault.step {
-        Step::Block => Some(of_size(proof, (one.host, from), (other.host, to))),
-        Step::Token if cause.contains("status 12") || failure.fault.waited => {
+        ProofStep::Block => Some(of_size(proof, (one.host, from), (other.host, to))),
+        ProofStep::Token if cause.contains("status 12") || failure.fault.waited => {
             Some(of_silence((one.host, from), (other.host, to)))
         }
-        Step::Connect if cause.contains("no answer in time") => {
+        ProofStep::Connect if cause.contains("no answer in time") => {
             Some(of_silence((one.host, from), (other.host, to)))
         }
-        Step::Connect if cause.contains("RTR") => {
+        ProofStep::Connect if cause.contains("RTR") => {
             said.or_else(|| Some(of_address((one.host, from), (other.host, to))))
         }
-        Step::Prepare if cause.contains("GLIBC") => Some(OLD_LIBRARIES.to_owned()),
-        Step::Prepare | Step::Exchange | Step::Connect | Step::Token => said,
+        ProofStep::Prepare if cause.contains("GLIBC") => Some(OLD_LIBRARIES.to_owned()),
+        ProofStep::Prepare | ProofStep::Exchange | ProofStep::Connect | ProofStep::Token => said,
     }
 }
 

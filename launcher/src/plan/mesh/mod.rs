@@ -18,8 +18,8 @@ use crate::plan::selection::Plan;
 use crate::plan::setup::{Options, Transport};
 use paths::Proof;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::protocol::mesh::{Cost, Settings};
-use rlaunch_bootstrap::rank_table::{Connect, End, RankTable};
+use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundCost};
+use rlaunch_bootstrap::rank_table::{NicId, PairTransport, RankTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use verdict::{Failure, Remedy, Verdict};
@@ -30,7 +30,7 @@ pub(crate) struct MeshOptions {
     pub(crate) mode: Mode,
     /// For all rounds together.
     pub(crate) timeout: Duration,
-    pub(crate) settings: Settings,
+    pub(crate) settings: QpSettings,
     /// Keep an eye on the paths while the job runs.
     pub(crate) watch: bool,
     /// End the job when one of them goes down.
@@ -39,7 +39,7 @@ pub(crate) struct MeshOptions {
 
 impl Default for MeshOptions {
     fn default() -> MeshOptions {
-        let (mode, settings) = (Mode::default(), Settings::default());
+        let (mode, settings) = (Mode::default(), QpSettings::default());
         let timeout = Duration::from_secs(5);
         MeshOptions { mode, timeout, settings, watch: true, abort_on_link_down: false }
     }
@@ -60,15 +60,15 @@ pub(crate) struct Mesh {
     /// In the order in which they were tried.
     pub(crate) tried: Vec<Tried>,
     /// Pairs of NICs for which packets had to be made smaller.
-    pub(crate) lowered: BTreeSet<(End, End)>,
+    pub(crate) lowered: BTreeSet<(NicId, NicId)>,
     /// Those that were given a second chance.
-    pub(crate) repeated: BTreeSet<(End, End)>,
+    pub(crate) repeated: BTreeSet<(NicId, NicId)>,
     /// All rounds together.
     pub(crate) took: Duration,
     /// Rounds that there were.
     pub(crate) rounds: u32,
     /// By node, of all rounds.
-    pub(crate) costs: BTreeMap<NodeId, Cost>,
+    pub(crate) costs: BTreeMap<NodeId, RoundCost>,
 }
 
 /// Whether a job has anything to prove, or to fall back from.
@@ -103,7 +103,7 @@ impl Mesh {
         u32::try_from(self.tried.len()).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn add_cost(&mut self, node: NodeId, cost: Cost) {
+    pub(crate) fn add_cost(&mut self, node: NodeId, cost: RoundCost) {
         let all = self.costs.entry(node).or_default();
         all.queue_pairs += cost.queue_pairs;
         all.connect_us += cost.connect_us;
@@ -125,8 +125,8 @@ impl Mesh {
             Verdict::Failed(failure) => Some((&tried.proof, failure)),
             Verdict::Up(_) => None,
         });
-        let carried = |(one, other): (End, End)| {
-            let of = |end: End| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
+        let carried = |(one, other): (NicId, NicId)| {
+            let of = |end: NicId| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
             of(one).into_iter().chain(of(other)).min()
         };
         let had = verdict::Had { lowered: &self.lowered, repeated: &self.repeated };
@@ -158,7 +158,7 @@ impl Mesh {
     }
 
     /// What is known of a pair of ranks: the path that it uses, by its own proof or that of its NICs.
-    pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (End, End)) -> Option<&Tried> {
+    pub(crate) fn of(&self, (a, b): (Rank, Rank), nics: (NicId, NicId)) -> Option<&Tried> {
         let between = || self.up().filter(|tried| tried.proof.nics() == nics);
         let own = between().find(|tried| (tried.proof.a, tried.proof.b) == (a, b));
         own.or_else(|| between().next())
@@ -178,6 +178,6 @@ impl Mesh {
 }
 
 /// Whether a pair goes by RDMA.
-fn is_rdma(connect: Connect) -> bool {
-    matches!(connect, Connect::Rdma | Connect::RdmaCm)
+fn is_rdma(connect: PairTransport) -> bool {
+    matches!(connect, PairTransport::Rdma | PairTransport::RdmaCm)
 }

@@ -1,7 +1,7 @@
 //! Which paths are proved: a pure function of the rank table.
 
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::rank_table::{Connect, End, Pair, RankTable};
+use rlaunch_bootstrap::rank_table::{NicId, Pair, PairTransport, RankTable};
 use std::collections::BTreeSet;
 
 /// Up to so many ranks `--mesh auto` proves each pair of them.
@@ -36,9 +36,9 @@ pub(crate) struct Proof {
     pub(crate) a: Rank,
     pub(crate) b: Rank,
     /// That of `a`, which dials.
-    pub(crate) from: End,
+    pub(crate) from: NicId,
     /// That of `b`.
-    pub(crate) to: End,
+    pub(crate) to: NicId,
     /// The largest packet, when less than the NICs would carry.
     pub(crate) mtu: Option<u32>,
     pub(crate) by_manager: bool,
@@ -51,7 +51,7 @@ impl Proof {
     }
 
     /// Its two NICs, that of the lower node first.
-    pub(crate) fn nics(&self) -> (End, End) {
+    pub(crate) fn nics(&self) -> (NicId, NicId) {
         (self.from.min(self.to), self.from.max(self.to))
     }
 }
@@ -73,14 +73,14 @@ pub(crate) fn wanted(table: &RankTable, mode: Mode) -> Vec<Proof> {
 pub(crate) fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
     let Pair { a, b, nic_a, nic_b, connect, mtu } = *pair;
     let by_manager = match connect {
-        Connect::Rdma => false,
-        Connect::RdmaCm => true,
-        Connect::SharedMemory | Connect::Tcp => return None,
+        PairTransport::Rdma => false,
+        PairTransport::RdmaCm => true,
+        PairTransport::SharedMemory | PairTransport::Tcp => return None,
     };
     let node = |rank: Rank| Some(table.ranks().get(rank.index())?.node);
-    let from = End { node: node(a)?, nic: nic_a? };
-    let to = End { node: node(b)?, nic: nic_b? };
-    let of = |end: End| table.nodes().get(end.node.index())?.nics.get(end.nic as usize)?.mtu;
+    let from = NicId { node: node(a)?, nic: nic_a? };
+    let to = NicId { node: node(b)?, nic: nic_b? };
+    let of = |end: NicId| table.nodes().get(end.node.index())?.nics.get(end.nic as usize)?.mtu;
     let carried = of(from).into_iter().chain(of(to)).min();
     Some(Proof { a, b, from, to, mtu: mtu.filter(|_| mtu != carried), by_manager })
 }

@@ -2,8 +2,8 @@
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::mesh::{Limits, LocalEnd, Path, Round, Settings};
-use rlaunch_bootstrap::rank_table::{End, RankTable};
+use rlaunch_bootstrap::protocol::mesh::{LocalPort, MeshPath, QpSettings, Round, RoundTimeouts};
+use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use std::collections::BTreeMap;
 
 /// By node: the ends of `proofs` that are its own, numbered from `first`. Nodes that have none take
@@ -12,15 +12,15 @@ pub(crate) fn of_nodes(
     table: &RankTable,
     proofs: &[Proof],
     (number, first): (u32, u32),
-    settings: Settings,
-    limits: Limits,
+    settings: QpSettings,
+    limits: RoundTimeouts,
 ) -> Vec<Round> {
     let mut nodes: Vec<Building> = table.nodes().iter().map(|_| Building::default()).collect();
     for (id, proof) in (first..).zip(proofs) {
         for (own, peer, dials) in [(proof.from, proof.to, true), (proof.to, proof.from, false)] {
             let Some(building) = nodes.get_mut(own.node.index()) else { continue };
             let end = building.end(table, own, proof.by_manager);
-            let path = Path { id, end, peer: peer.node, dials, mtu: proof.mtu };
+            let path = MeshPath { id, end, peer: peer.node, dials, mtu: proof.mtu };
             building.paths.push(path);
         }
     }
@@ -38,14 +38,14 @@ pub(crate) fn of_nodes(
 /// One node's part.
 #[derive(Default)]
 struct Building {
-    ends: Vec<LocalEnd>,
+    ends: Vec<LocalPort>,
     /// Where each of its NICs is among them.
     known: BTreeMap<(u32, bool), u32>,
-    paths: Vec<Path>,
+    paths: Vec<MeshPath>,
 }
 
 impl Building {
-    fn end(&mut self, table: &RankTable, own: End, by_manager: bool) -> u32 {
+    fn end(&mut self, table: &RankTable, own: NicId, by_manager: bool) -> u32 {
         let Building { ends, known, .. } = self;
         *known.entry((own.nic, by_manager)).or_insert_with(|| {
             ends.extend(local(table, own, by_manager));
@@ -54,9 +54,9 @@ impl Building {
     }
 }
 
-fn local(table: &RankTable, End { node, nic }: End, by_manager: bool) -> Option<LocalEnd> {
+fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Option<LocalPort> {
     let nic = table.nodes().get(node.index())?.nics.get(nic as usize)?;
-    Some(LocalEnd {
+    Some(LocalPort {
         device: nic.device.clone(),
         port: nic.port,
         gid_index: nic.gid_index,
@@ -69,8 +69,8 @@ pub(crate) fn again(
     table: &RankTable,
     proof: &Proof,
     (number, id): (u32, u32),
-    settings: Settings,
-    limits: Limits,
+    settings: QpSettings,
+    limits: RoundTimeouts,
 ) -> [(NodeId, Round); 2] {
     let rounds = of_nodes(table, &[*proof], (number, id), settings, limits);
     let of = |node: NodeId| Round { through_launcher: true, ..rounds[node.index()].clone() };

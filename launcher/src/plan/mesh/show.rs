@@ -3,8 +3,8 @@
 use super::verdict::{Failure, Verdict};
 use super::{Mesh, Tried, is_rdma};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::protocol::mesh::{Proved, Step};
-use rlaunch_bootstrap::rank_table::{Connect, End, Nic, Pair, RankTable, Transport};
+use rlaunch_bootstrap::protocol::mesh::{PathProof, ProofStep};
+use rlaunch_bootstrap::rank_table::{Nic, NicId, Pair, PairTransport, RankTable, Transport};
 use rlaunch_console::columns;
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub(crate) fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
     let ranks = table.world_size();
     let all = (0..ranks).flat_map(move |a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b))));
     let pairs = all.filter_map(|(a, b)| table.pair(a, b));
-    pairs.filter(|pair| pair.connect != Connect::SharedMemory)
+    pairs.filter(|pair| pair.connect != PairTransport::SharedMemory)
 }
 
 /// For people: a line for each pair.
@@ -53,7 +53,7 @@ fn round_trip(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Str
     }
 }
 
-fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<Proved> {
+fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<PathProof> {
     let nics = one.end?.min(other.end?);
     let tried = mesh.of((pair.a, pair.b), (nics, one.end?.max(other.end?)))?;
     match tried.verdict {
@@ -63,13 +63,13 @@ fn proof(mesh: &Mesh, pair: &Pair, one: &Side<'_>, other: &Side<'_>) -> Option<P
 }
 
 /// `RoCE v2 oob`, `iWARP rdma_cm (NCCL cannot use it)`, `TCP`.
-fn by(connect: Connect, nic: Option<&Nic>) -> String {
+fn by(connect: PairTransport, nic: Option<&Nic>) -> String {
     let speaks = nic.map_or("", |nic| speaks(nic.transport));
     match connect {
-        Connect::SharedMemory => "shared memory".to_owned(),
-        Connect::Tcp => "TCP".to_owned(),
-        Connect::Rdma => format!("{speaks} oob"),
-        Connect::RdmaCm => match nic {
+        PairTransport::SharedMemory => "shared memory".to_owned(),
+        PairTransport::Tcp => "TCP".to_owned(),
+        PairTransport::Rdma => format!("{speaks} oob"),
+        PairTransport::RdmaCm => match nic {
             // Only how rlaunch's own queue pairs are made; NCCL makes others.
             Some(nic) if nic.transport != Transport::Iwarp => format!("{speaks} rdma_cm"),
             _ => format!("{speaks} rdma_cm (NCCL cannot use it)"),
@@ -90,7 +90,7 @@ pub(crate) fn speaks(transport: Transport) -> &'static str {
 pub(crate) struct Side<'a> {
     pub(crate) host: &'a str,
     pub(crate) nic: Option<&'a Nic>,
-    end: Option<End>,
+    end: Option<NicId>,
     /// Of its node.
     address: std::net::IpAddr,
 }
@@ -99,13 +99,13 @@ impl<'a> Side<'a> {
     fn of(table: &'a RankTable, rank: Rank, nic: Option<u32>) -> Option<Side<'a>> {
         let node = table.ranks().get(rank.index())?.node;
         let row = table.nodes().get(node.index())?;
-        let end = nic.map(|nic| End { node, nic });
+        let end = nic.map(|nic| NicId { node, nic });
         let nic = nic.and_then(|nic| row.nics.get(nic as usize));
         Some(Side { host: &row.host, nic, end, address: row.address })
     }
 
     /// A NIC of the job.
-    pub(crate) fn of_end(table: &'a RankTable, end: End) -> Option<Side<'a>> {
+    pub(crate) fn of_end(table: &'a RankTable, end: NicId) -> Option<Side<'a>> {
         let row = table.nodes().get(end.node.index())?;
         let nic = Some(row.nics.get(end.nic as usize)?);
         Some(Side { host: &row.host, nic, end: Some(end), address: row.address })
@@ -147,7 +147,7 @@ struct FailureShown<'a> {
     mtu: Option<u32>,
     /// The end that says so.
     host: &'a str,
-    step: Step,
+    step: ProofStep,
     cause: &'a str,
 }
 

@@ -6,7 +6,7 @@ use crate::plan::selection::PortWishes;
 use crate::recorded::inventory;
 use crate::run::mesh::{LinkWatch, News};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::protocol::mesh::{Fault, Proved, Step, Watched};
+use rlaunch_bootstrap::protocol::mesh::{PathEvent, PathFault, PathProof, ProofStep};
 
 /// A job, and what is found to be wrong with paths.
 struct Job {
@@ -27,7 +27,7 @@ impl Job {
     }
 
     /// Round after round, each path being as `fault` says; returns the table that comes of it.
-    fn prove(&mut self, mode: Mode, fault: impl Fn(&Proof) -> Option<Step>) -> RankTable {
+    fn prove(&mut self, mode: Mode, fault: impl Fn(&Proof) -> Option<ProofStep>) -> RankTable {
         loop {
             let table = self.table();
             let todo = self.mesh.unproved(paths::wanted(&table, mode));
@@ -45,12 +45,12 @@ impl Job {
     }
 }
 
-fn verdict_of(proof: &Proof, step: Option<Step>) -> Verdict {
+fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> Verdict {
     let Some(step) = step else {
-        return Verdict::Up(Proved { mtu: proof.mtu, round_trip_ns: 41_000 });
+        return Verdict::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
     };
     let cause = "transport retry counter exceeded (status 12)".to_owned();
-    let fault = Fault { step, cause, hint: None, waited: false };
+    let fault = PathFault { step, cause, hint: None, waited: false };
     Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
 }
 
@@ -73,8 +73,8 @@ fn a_mesh_that_works_is_one_line() {
 #[test]
 fn a_pair_that_nothing_connects_goes_by_tcp() {
     let mut job = Job::on(triangle().to_vec(), 1);
-    let table = job.prove(Mode::Auto, |proof| is_first_cable(proof).then_some(Step::Token));
-    assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().connect, Connect::Tcp);
+    let table = job.prove(Mode::Auto, |proof| is_first_cable(proof).then_some(ProofStep::Token));
+    assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().connect, PairTransport::Tcp);
     assert!(is_rdma(table.pair(Rank(0), Rank(2)).unwrap().connect));
     assert_eq!(job.mesh.rounds, 2, "once more, then never again");
     let summary = job.mesh.summary(&table, Mode::Auto);
@@ -96,7 +96,7 @@ fn a_pair_that_nothing_connects_goes_by_tcp() {
 fn what_worked_between_nics_that_are_left_is_not_counted() {
     let mut job = Job::on(triangle().to_vec(), 2);
     let table = job.prove(Mode::Auto, |proof| {
-        ((proof.a, proof.b) == (Rank(0), Rank(2))).then_some(Step::Connect)
+        ((proof.a, proof.b) == (Rank(0), Rank(2))).then_some(ProofStep::Connect)
     });
     let summary = job.mesh.summary(&table, Mode::Auto);
     assert!(summary.starts_with("mesh: 16/24 paths up"), "{summary}");
@@ -108,7 +108,7 @@ fn a_moment_of_silence_is_forgiven() {
     let mut job = Job::on(triangle().to_vec(), 1);
     let once = std::cell::Cell::new(true);
     let table = job.prove(Mode::Auto, |proof| {
-        (is_first_cable(proof) && once.replace(false)).then_some(Step::Token)
+        (is_first_cable(proof) && once.replace(false)).then_some(ProofStep::Token)
     });
     assert!(is_rdma(table.pair(Rank(0), Rank(1)).unwrap().connect));
     assert_eq!(job.mesh.failures().len(), 0);
@@ -119,7 +119,7 @@ fn a_moment_of_silence_is_forgiven() {
 fn packets_are_made_smaller_where_only_large_ones_get_lost() {
     let mut job = Job::on(triangle().to_vec(), 1);
     let table = job.prove(Mode::Auto, |proof| {
-        (is_first_cable(proof) && proof.mtu.is_none()).then_some(Step::Block)
+        (is_first_cable(proof) && proof.mtu.is_none()).then_some(ProofStep::Block)
     });
     assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().mtu, Some(1024));
     assert_eq!(table.pair(Rank(0), Rank(2)).unwrap().mtu, Some(4096));
@@ -136,7 +136,8 @@ fn other_ports_are_tried_before_tcp() {
     let mut job = Job::on(vec![inventory("dgx"), inventory("dgx")], 1);
     let first = job.table().pair(Rank(0), Rank(1)).unwrap();
     let nic = first.nic_a.unwrap();
-    let table = job.prove(Mode::Auto, |proof| (proof.from.nic == nic).then_some(Step::Connect));
+    let table =
+        job.prove(Mode::Auto, |proof| (proof.from.nic == nic).then_some(ProofStep::Connect));
     let pair = table.pair(Rank(0), Rank(1)).unwrap();
     assert!(is_rdma(pair.connect) && pair.nic_a != Some(nic), "{pair:?}");
     let (tried, failure) = job.mesh.failures()[0];
@@ -149,7 +150,7 @@ fn large_jobs_prove_each_pair_of_ports_once() {
     let job = Job::on(vec![inventory("dgx"), inventory("dgx")], 40);
     let table = job.table();
     let full = paths::wanted(&table, Mode::Full);
-    let each: BTreeSet<(End, End)> = full.iter().map(Proof::nics).collect();
+    let each: BTreeSet<(NicId, NicId)> = full.iter().map(Proof::nics).collect();
     let auto = paths::wanted(&table, Mode::Auto);
     assert_eq!((full.len(), auto.len()), (40 * 40, each.len()));
     assert_eq!(paths::wanted(&table, Mode::Off), []);
@@ -161,7 +162,7 @@ fn a_link_that_goes_down_is_named_once_with_who_uses_it() {
     let table = job.prove(Mode::Auto, |_| None);
     assert_eq!(job.mesh.watched(&table).len(), 3, "one queue pair for each two nodes");
     let mut links = LinkWatch::over(&job.mesh, &table, &MeshOptions::default());
-    let down = || Watched::Down { id: 0, how: "no beat for 5.0 s".to_owned() };
+    let down = || PathEvent::Down { id: 0, how: "no beat for 5.0 s".to_owned() };
     assert_eq!(
         links.on_watched(down()),
         Some(News::Down(

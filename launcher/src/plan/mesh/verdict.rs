@@ -2,8 +2,8 @@
 
 use super::paths::Proof;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::mesh::{Fault, Outcome, Proved, Step};
-use rlaunch_bootstrap::rank_table::End;
+use rlaunch_bootstrap::protocol::mesh::{PathFault, PathOutcome, PathProof, ProofStep};
+use rlaunch_bootstrap::rank_table::NicId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const ETHERNET: u32 = 1024;
 /// How a proof came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    Up(Proved),
+    Up(PathProof),
     Failed(Failure),
 }
 
@@ -22,9 +22,9 @@ pub(crate) enum Verdict {
 pub(crate) struct Failure {
     /// The end that knows best.
     pub(crate) node: NodeId,
-    pub(crate) fault: Fault,
+    pub(crate) fault: PathFault,
     /// What the other end says, when it says something.
-    pub(crate) other: Option<Fault>,
+    pub(crate) other: Option<PathFault>,
 }
 
 /// By path id: what both its ends have said.
@@ -32,11 +32,11 @@ pub(crate) struct Failure {
 pub(crate) struct Said(BTreeMap<u32, Vec<OfEnd>>);
 
 /// What the end on this node says.
-type OfEnd = (NodeId, Result<Proved, Fault>);
+type OfEnd = (NodeId, Result<PathProof, PathFault>);
 
 impl Said {
-    pub(crate) fn by(&mut self, node: NodeId, outcomes: Vec<Outcome>) {
-        for Outcome { id, result } in outcomes {
+    pub(crate) fn by(&mut self, node: NodeId, outcomes: Vec<PathOutcome>) {
+        for PathOutcome { id, result } in outcomes {
             self.0.entry(id).or_default().push((node, result));
         }
     }
@@ -50,7 +50,7 @@ impl Said {
             found.unwrap_or_else(|| Err(silence(silent)))
         };
         match (of(proof.from.node), of(proof.to.node)) {
-            (Ok(one), Ok(other)) => Verdict::Up(Proved {
+            (Ok(one), Ok(other)) => Verdict::Up(PathProof {
                 mtu: one.mtu.into_iter().chain(other.mtu).min(),
                 round_trip_ns: one.round_trip_ns,
             }),
@@ -65,8 +65,8 @@ impl Said {
     }
 }
 
-fn worse(proof: &Proof, one: Fault, other: Fault) -> Failure {
-    let weight = |fault: &Fault| (fault.waited, fault.step);
+fn worse(proof: &Proof, one: PathFault, other: PathFault) -> Failure {
+    let weight = |fault: &PathFault| (fault.waited, fault.step);
     if weight(&one) <= weight(&other) {
         Failure { node: proof.from.node, fault: one, other: Some(other) }
     } else {
@@ -74,8 +74,8 @@ fn worse(proof: &Proof, one: Fault, other: Fault) -> Failure {
     }
 }
 
-fn silence(cause: &str) -> Fault {
-    Fault { step: Step::Prepare, cause: cause.to_owned(), hint: None, waited: true }
+fn silence(cause: &str) -> PathFault {
+    PathFault { step: ProofStep::Prepare, cause: cause.to_owned(), hint: None, waited: true }
 }
 
 /// Nobody came to prove this one.
@@ -87,7 +87,7 @@ pub(crate) fn out_of_time(proof: &Proof, timeout: Duration) -> Verdict {
 impl Failure {
     /// Small packets arrive and large ones do not.
     pub(crate) fn is_of_size(&self) -> bool {
-        let by_size = |fault: &Fault| fault.step == Step::Block;
+        let by_size = |fault: &PathFault| fault.step == ProofStep::Block;
         by_size(&self.fault) && self.other.as_ref().is_none_or(by_size)
     }
 }
@@ -107,25 +107,25 @@ pub(crate) enum Remedy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Had<'a> {
     /// Smaller packets.
-    pub(crate) lowered: &'a BTreeSet<(End, End)>,
+    pub(crate) lowered: &'a BTreeSet<(NicId, NicId)>,
     /// The same once more.
-    pub(crate) repeated: &'a BTreeSet<(End, End)>,
+    pub(crate) repeated: &'a BTreeSet<(NicId, NicId)>,
 }
 
 /// Of each pair of NICs with a failed path, what is tried next. `carried` is what the two carry by
 /// themselves, in bytes.
 pub(crate) fn remedies<'a>(
     failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
-    carried: impl Fn((End, End)) -> Option<u32>,
+    carried: impl Fn((NicId, NicId)) -> Option<u32>,
     had: Had<'_>,
-) -> BTreeMap<(End, End), Remedy> {
+) -> BTreeMap<(NicId, NicId), Remedy> {
     let mut remedies = BTreeMap::new();
     for (proof, failure) in failed {
         let nics = proof.nics();
         let remedy = if failure.is_of_size() {
             let can = !proof.by_manager && !had.lowered.contains(&nics);
             carried(nics).filter(|_| can).and_then(smaller).map_or(Remedy::Cut, Remedy::Smaller)
-        } else if failure.fault.step == Step::Token && !had.repeated.contains(&nics) {
+        } else if failure.fault.step == ProofStep::Token && !had.repeated.contains(&nics) {
             Remedy::Again
         } else {
             Remedy::Cut
@@ -151,22 +151,22 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::id::Rank;
 
-    const END: [End; 2] = [End { node: NodeId(0), nic: 0 }, End { node: NodeId(1), nic: 2 }];
+    const END: [NicId; 2] = [NicId { node: NodeId(0), nic: 0 }, NicId { node: NodeId(1), nic: 2 }];
 
     fn proof() -> Proof {
         let [from, to] = END;
         Proof { a: Rank(0), b: Rank(1), from, to, mtu: None, by_manager: false }
     }
 
-    fn fault(step: Step, waited: bool) -> Fault {
-        Fault { step, cause: "because".into(), hint: None, waited }
+    fn fault(step: ProofStep, waited: bool) -> PathFault {
+        PathFault { step, cause: "because".into(), hint: None, waited }
     }
 
-    fn verdict(one: Result<u32, Fault>, other: Result<u32, Fault>) -> Verdict {
+    fn verdict(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> Verdict {
         let mut said = Said::default();
         for (end, result) in END.iter().zip([one, other]) {
-            let result = result.map(|mtu| Proved { mtu: Some(mtu), round_trip_ns: mtu });
-            said.by(end.node, vec![Outcome { id: 7, result }]);
+            let result = result.map(|mtu| PathProof { mtu: Some(mtu), round_trip_ns: mtu });
+            said.by(end.node, vec![PathOutcome { id: 7, result }]);
         }
         said.verdict(7, &proof(), "silence")
     }
@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn both_ends_have_to_say_that_it_is_up() {
-        let up = Verdict::Up(Proved { mtu: Some(1024), round_trip_ns: 4096 });
+        let up = Verdict::Up(PathProof { mtu: Some(1024), round_trip_ns: 4096 });
         assert_eq!(verdict(Ok(4096), Ok(1024)), up);
-        let late = fault(Step::Token, true);
+        let late = fault(ProofStep::Token, true);
         assert_eq!(failure(verdict(Ok(1), Err(late))).node, NodeId(1));
         let silent = Said::default().verdict(7, &proof(), "no answer from b");
         assert_eq!(failure(silent).fault.cause, "no answer from b");
@@ -190,26 +190,27 @@ mod tests {
 
     #[test]
     fn the_end_that_did_not_merely_wait_knows_best() {
-        let waited = fault(Step::Connect, true);
-        let failed = fault(Step::Token, false);
+        let waited = fault(ProofStep::Connect, true);
+        let failed = fault(ProofStep::Token, false);
         let found = failure(verdict(Err(waited.clone()), Err(failed.clone())));
         assert_eq!((found.node, found.fault, found.other), (NodeId(1), failed, Some(waited)));
     }
 
     #[test]
     fn smaller_packets_are_tried_once_where_small_ones_arrive() {
-        let block = failure(verdict(Err(fault(Step::Block, false)), Ok(4096)));
-        let token = failure(verdict(Err(fault(Step::Token, false)), Ok(4096)));
+        let block = failure(verdict(Err(fault(ProofStep::Block, false)), Ok(4096)));
+        let token = failure(verdict(Err(fault(ProofStep::Token, false)), Ok(4096)));
         let nics = proof().nics();
         let none = BTreeSet::new();
-        let all = |failures: &[&Failure], mtu, lowered: &[(End, End)]| {
+        let all = |failures: &[&Failure], mtu, lowered: &[(NicId, NicId)]| {
             let proof = proof();
             let lowered = lowered.iter().copied().collect();
             let had = Had { lowered: &lowered, repeated: &none };
             let failed = failures.iter().map(|failure| (&proof, *failure));
             remedies(failed, |_| Some(mtu), had)[&nics]
         };
-        let remedy = |failure: &Failure, mtu, lowered: &[(End, End)]| all(&[failure], mtu, lowered);
+        let remedy =
+            |failure: &Failure, mtu, lowered: &[(NicId, NicId)]| all(&[failure], mtu, lowered);
         assert_eq!(remedy(&block, 4096, &[]), Remedy::Smaller(1024));
         assert_eq!(remedy(&block, 1024, &[]), Remedy::Smaller(512));
         assert_eq!(remedy(&block, 256, &[]), Remedy::Cut);

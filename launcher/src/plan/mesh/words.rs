@@ -8,7 +8,7 @@ use super::verdict::Failure;
 use super::{Mesh, Tried, is_rdma};
 use crate::plan::setup::Transport;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::{End, RankTable};
+use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::report::{self, Failed};
 use std::collections::BTreeSet;
@@ -70,7 +70,7 @@ impl Mesh {
         failure: &Failure,
     ) -> (String, Option<String>) {
         let Proof { from, to, mtu, .. } = tried.proof;
-        let name = |end: End| {
+        let name = |end: NicId| {
             Side::of_end(table, end)
                 .map_or_else(String::new, |side| format!("{} {}", side.host, side.text()))
         };

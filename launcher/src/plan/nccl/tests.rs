@@ -2,9 +2,9 @@ use super::*;
 use crate::goldens::triangle;
 use crate::recorded::inventory;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::inventory::Library;
+use rlaunch_bootstrap::inventory::InstalledLibrary;
 use rlaunch_bootstrap::inventory::rdma::Gid;
-use rlaunch_bootstrap::rank_table::End;
+use rlaunch_bootstrap::rank_table::NicId;
 use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
@@ -77,7 +77,7 @@ fn hosts_whose_every_path_was_cut_are_told_so() {
     let mut plan = Plan::of(&nodes, &options.ports);
     let ends = |plan: &Plan, node: u32| {
         let nics = 0..plan.ports[node as usize].len() as u32;
-        nics.map(|nic| End { node: NodeId(node), nic }).collect::<Vec<_>>()
+        nics.map(|nic| NicId { node: NodeId(node), nic }).collect::<Vec<_>>()
     };
     for one in ends(&plan, 0) {
         for other in ends(&plan, 1) {
@@ -91,7 +91,8 @@ fn hosts_whose_every_path_was_cut_are_told_so() {
 #[test]
 fn an_old_nccl_on_a_mesh_of_cables_is_mentioned() {
     let with = |version: &str| {
-        let library = Library { version: version.into(), path: "/venv/nccl.dist-info".into() };
+        let library =
+            InstalledLibrary { version: version.into(), path: "/venv/nccl.dist-info".into() };
         triangle().map(|mut node| {
             node.system.nccl = Some(library.clone());
             node

@@ -3,7 +3,7 @@
 use super::{Leads, PortWishes, Reachable, usable};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::rank_table::{End, Exception, Transport};
+use rlaunch_bootstrap::rank_table::{NicId, PairException, Transport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The ports of all nodes.
@@ -12,7 +12,7 @@ pub(crate) struct Plan {
     /// By node, in the order of the rank table.
     pub(crate) ports: Vec<Vec<Reachable>>,
     /// Ports that reach each other without having a network in common.
-    pub(crate) exceptions: Vec<Exception>,
+    pub(crate) exceptions: Vec<PairException>,
 }
 
 impl Plan {
@@ -31,7 +31,7 @@ impl Plan {
     }
 
     /// Two ports do not reach each other, whatever their networks say: that of the lower node first.
-    pub(crate) fn cut(&mut self, (one, other): (End, End)) {
+    pub(crate) fn cut(&mut self, (one, other): (NicId, NicId)) {
         let identities = [one, other].map(|end| self.port(end).identity());
         let [of_one, of_other] = identities;
         let meets = self.port(one).nic.meets(&self.port(other).nic);
@@ -41,22 +41,22 @@ impl Plan {
     }
 
     /// Packets between two ports are of at most `mtu` bytes: that of the lower node first.
-    pub(crate) fn limit(&mut self, nics: (End, End), mtu: u32) {
+    pub(crate) fn limit(&mut self, nics: (NicId, NicId), mtu: u32) {
         self.except(nics, Some((true, Some(mtu))));
     }
 
     /// Replaces the exception of two ports by this one, or by none.
-    fn except(&mut self, (a, b): (End, End), reach: Option<(bool, Option<u32>)>) {
+    fn except(&mut self, (a, b): (NicId, NicId), reach: Option<(bool, Option<u32>)>) {
         self.exceptions.retain(|known| (known.a, known.b) != (a, b));
-        self.exceptions.extend(reach.map(|(reach, mtu)| Exception { a, b, reach, mtu }));
+        self.exceptions.extend(reach.map(|(reach, mtu)| PairException { a, b, reach, mtu }));
         self.exceptions.sort_unstable_by_key(|exception| (exception.a, exception.b));
     }
 
-    fn port(&self, end: End) -> &Reachable {
+    fn port(&self, end: NicId) -> &Reachable {
         &self.ports[end.node.index()][end.nic as usize]
     }
 
-    fn port_mut(&mut self, end: End) -> &mut Reachable {
+    fn port_mut(&mut self, end: NicId) -> &mut Reachable {
         &mut self.ports[end.node.index()][end.nic as usize]
     }
 
@@ -111,12 +111,12 @@ fn share(one: &Kind<'_>, other: &Kind<'_>) -> bool {
 
 /// Ports of different nodes that reach each other though they share no network: routes there and
 /// back, or prefixes that differ. What shares a network always reaches each other.
-fn exceptions(ports: &[Vec<Reachable>]) -> Vec<Exception> {
+fn exceptions(ports: &[Vec<Reachable>]) -> Vec<PairException> {
     // Ports that lead to the same differ in their addresses alone.
-    let mut alike: BTreeMap<(Kind<'_>, Alike<'_>), Vec<(End, &Reachable)>> = BTreeMap::new();
+    let mut alike: BTreeMap<(Kind<'_>, Alike<'_>), Vec<(NicId, &Reachable)>> = BTreeMap::new();
     for (node, ports) in (0..).map(NodeId).zip(ports) {
         for (nic, port) in (0..).zip(ports) {
-            let end = End { node, nic };
+            let end = NicId { node, nic };
             alike.entry((kind(port), Alike::of(&port.leads))).or_default().push((end, port));
         }
     }
@@ -140,7 +140,7 @@ fn exceptions(ports: &[Vec<Reachable>]) -> Vec<Exception> {
             }
         }
     }
-    found.into_iter().map(|(a, b)| Exception { a, b, reach: true, mtu: None }).collect()
+    found.into_iter().map(|(a, b)| PairException { a, b, reach: true, mtu: None }).collect()
 }
 
 /// Where ports lead, without their own addresses.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::net::{NetdevKind, Route};
 use rlaunch_bootstrap::inventory::rdma::GidKind;
-use rlaunch_bootstrap::rank_table::{Connect, RankTable};
+use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn nics(name: &str) -> Vec<Nic> {
@@ -121,7 +121,7 @@ fn rails_meet_rails() {
     for rank in 0..8 {
         for other in 8..16 {
             let pair = table.pair(Rank(rank), Rank(other)).unwrap();
-            assert_eq!(pair.connect, Connect::Rdma);
+            assert_eq!(pair.connect, PairTransport::Rdma);
             assert_eq!(pair.nic_a, pair.nic_b, "each rail is a network of its own");
         }
         let own = table.pair(Rank(rank), Rank(rank + 8)).unwrap();
@@ -147,9 +147,9 @@ fn modes_of_erdma_do_not_mix() {
         let table = table_of(&pair.map(Clone::clone), 1);
         table.pair(Rank(0), Rank(1)).unwrap().connect
     };
-    assert_eq!(connect([&compat, &compat]), Connect::Rdma);
-    assert_eq!(connect([&standard, &standard]), Connect::RdmaCm);
-    assert_eq!(connect([&compat, &standard]), Connect::Tcp);
+    assert_eq!(connect([&compat, &compat]), PairTransport::Rdma);
+    assert_eq!(connect([&standard, &standard]), PairTransport::RdmaCm);
+    assert_eq!(connect([&compat, &standard]), PairTransport::Tcp);
     assert_eq!(Plan::of(&[compat, standard], &PortWishes::default()).apart(), [(0, 1)]);
 }
 
@@ -311,7 +311,7 @@ proptest! {
             for (x, y) in (0..ranks).flat_map(|x| (0..ranks).map(move |y| (a * ranks + x, b * ranks + y))) {
                 let pair = table.pair(Rank(x as u32), Rank(y as u32)).unwrap();
                 let (Some(nic_a), Some(nic_b)) = (pair.nic_a, pair.nic_b) else {
-                    prop_assert_eq!(pair.connect, Connect::Tcp);
+                    prop_assert_eq!(pair.connect, PairTransport::Tcp);
                     prop_assert!(reaching.is_empty(), "{:?}", reaching);
                     continue;
                 };
@@ -324,7 +324,7 @@ proptest! {
                 let (.., one, other) = found.unwrap();
                 let least = reaching.iter().map(|(.., a, b)| a.software || b.software).min();
                 prop_assert_eq!(Some(one.software || other.software), least);
-                let wanted = if one.speaks == Transport::Iwarp { Connect::RdmaCm } else { Connect::Rdma };
+                let wanted = if one.speaks == Transport::Iwarp { PairTransport::RdmaCm } else { PairTransport::Rdma };
                 prop_assert_eq!(pair.connect, wanted);
             }
         }

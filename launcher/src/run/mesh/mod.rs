@@ -14,7 +14,7 @@ use crate::plan::selection::Plan;
 use crate::run::crew::Crew;
 use crate::run::rendezvous::{Decided, Gathering};
 use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_bootstrap::protocol::mesh::{Limits, Settings};
+use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
@@ -49,7 +49,7 @@ pub(crate) async fn prove(
         if left < LEAST {
             mesh.give_up(&todo, options.timeout);
         } else {
-            let limits = Limits::within(options.timeout, left);
+            let limits = RoundTimeouts::within(options.timeout, left);
             let how = (options.settings, limits);
             if mesh.round(crew, gathering, &decided.table, &todo, how).await? {
                 budget.renew();
@@ -72,7 +72,7 @@ impl Mesh {
         gathering: &mut Gathering,
         table: &RankTable,
         todo: &[Proof],
-        (settings, limits): (Settings, Limits),
+        (settings, limits): (QpSettings, RoundTimeouts),
     ) -> Result<bool, Failed> {
         let first = self.next_id();
         let number = self.rounds;

@@ -87,7 +87,7 @@ impl Offer {
 }
 
 /// What names the file, then its parts.
-fn frames(content: &[u8]) -> Result<Vec<Bytes>, control::WireError> {
+fn frames(content: &[u8]) -> Result<Vec<Bytes>, control::FrameError> {
     let sha256 = Sha256::digest(content).into();
     let named = ToAgent::Prover(ProverFile { sha256, size: content.len() as u64 });
     let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));

@@ -9,7 +9,7 @@ use crate::plan::mesh::{Mesh, MeshOptions, round};
 use crate::run::crew::Crew;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_bootstrap::protocol::mesh::{Limits, Outcome, Settings, Watched};
+use rlaunch_bootstrap::protocol::mesh::{PathEvent, PathOutcome, QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub(crate) struct LinkWatch {
     /// By what its nodes call it.
     paths: BTreeMap<u32, Proof>,
     down: BTreeMap<u32, Down>,
-    settings: Settings,
+    settings: QpSettings,
     started: Instant,
     next_id: u32,
     next_round: u32,
@@ -82,9 +82,9 @@ impl LinkWatch {
     }
 
     /// An end of a path has noticed something.
-    pub(crate) fn on_watched(&mut self, watched: Watched) -> Option<News> {
+    pub(crate) fn on_watched(&mut self, watched: PathEvent) -> Option<News> {
         match watched {
-            Watched::Down { id, how } => {
+            PathEvent::Down { id, how } => {
                 let proof = *self.paths.get(&id)?;
                 let now = Instant::now();
                 // Both ends notice.
@@ -99,7 +99,7 @@ impl LinkWatch {
                 self.down.insert(id, down);
                 Some(News::Down(line))
             }
-            Watched::PortUp { id } => {
+            PathEvent::PortUp { id } => {
                 if let Some(down) = self.down.get_mut(&id).filter(|down| down.attempt.is_none()) {
                     down.next_try = Instant::now();
                 }
@@ -131,7 +131,7 @@ impl LinkWatch {
             let (number, id) = (self.next_round, self.next_id);
             self.next_round += 1;
             self.next_id += 1;
-            let limits = Limits::within(LIMIT, LIMIT);
+            let limits = RoundTimeouts::within(LIMIT, LIMIT);
             let rounds = round::again(&self.table, proof, (number, id), self.settings, limits);
             for (node, round) in rounds {
                 crew.nodes[node.index()].commands.tell(&ToAgent::Prove(round));
@@ -153,7 +153,7 @@ impl LinkWatch {
         for (of, blobs) in &given {
             let others = given.keys().filter(|other| *other != of);
             for other in others {
-                crew.nodes[other.index()].commands.tell(&ToAgent::Met(blobs.clone()));
+                crew.nodes[other.index()].commands.tell(&ToAgent::PeerEndpoints(blobs.clone()));
             }
         }
     }
@@ -164,7 +164,7 @@ impl LinkWatch {
         crew: &Crew,
         node: NodeId,
         number: u32,
-        outcomes: Vec<Outcome>,
+        outcomes: Vec<PathOutcome>,
     ) -> Option<News> {
         let is_it = |down: &Down| down.attempt.as_ref().is_some_and(|a| a.round == number);
         let path = *self.down.iter().find(|(_, down)| is_it(down))?.0;

@@ -138,7 +138,8 @@ fn parse_hop(text: &str) -> Result<JumpHop, String> {
     if host.is_empty() || user.as_ref().is_some_and(String::is_empty) {
         return Err(format!("`{text}` is no host; user@host:port is expected"));
     }
-    if !shell_safe::is_host(host) || user.as_deref().is_some_and(|user| !shell_safe::is_user(user))
+    if !shell_safe::is_host_name(host)
+        || user.as_deref().is_some_and(|user| !shell_safe::is_user_name(user))
     {
         return Err(format!("`{text}` has a character that means something to a shell"));
     }

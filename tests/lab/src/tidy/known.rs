@@ -65,27 +65,6 @@ pub(super) const KNOWN: &[Known] = &[
     ),
     Known::to_mend(
         Rule::TypeTwice,
-        "bootstrap",
-        &[
-            ("Call", 2),
-            ("Conversation", 2),
-            ("Client", 2),
-            ("Phase", 3),
-            ("PhaseEvent", 3),
-            ("Violation", 3),
-            ("Limits", 2),
-            ("Library", 2),
-            ("Link", 2),
-            ("Step", 2),
-            ("Cost", 2),
-            ("Waiter", 2),
-            ("Input", 2),
-            ("Output", 2),
-        ],
-        "names to be told apart",
-    ),
-    Known::to_mend(
-        Rule::TypeTwice,
         "launcher",
         &[
             ("Answers", 2),

@@ -3,7 +3,7 @@
 use crate::act::Act;
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::{Connect, RankTable};
+use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use rlaunch_comm::{ElementType, Op};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -68,9 +68,9 @@ impl Subject {
         let ranks = || (0..table.world_size()).map(Rank);
         let pairs = ranks().flat_map(|a| ranks().filter(move |b| a < *b).map(move |b| (a, b)));
         let ways = pairs.filter_map(|(a, b)| table.pair(a, b)).map(|pair| match pair.connect {
-            Connect::SharedMemory => "shared memory",
-            Connect::Tcp => "TCP",
-            Connect::Rdma | Connect::RdmaCm => "RDMA",
+            PairTransport::SharedMemory => "shared memory",
+            PairTransport::Tcp => "TCP",
+            PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
         });
         self.over = ways.collect::<BTreeSet<_>>().into_iter().collect();
     }

@@ -12,7 +12,7 @@ use crate::types::error::LinkError;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
-use rlaunch_bootstrap::rank_table::{NodeRow, RankRow, RankTable, Rules};
+use rlaunch_bootstrap::rank_table::{Connectivity, NodeRow, RankRow, RankTable};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -53,7 +53,7 @@ fn table(ranks: u32) -> RankTable {
     };
     let nodes = (0..2).map(node).collect();
     let rows = (0..ranks).map(rank).collect();
-    RankTable::new(JobId(7), ranks, nodes, rows, Rules::default()).unwrap()
+    RankTable::new(JobId(7), ranks, nodes, rows, Connectivity::default()).unwrap()
 }
 
 /// The doors of so many ranks, and what all know of them.

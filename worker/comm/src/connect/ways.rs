@@ -6,7 +6,7 @@ use crate::transport::Link;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::client::Client;
 use rlaunch_bootstrap::id::{JobId, Rank};
-use rlaunch_bootstrap::rank_table::{Connect, RankTable};
+use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) fn meet(
 /// Whether two ranks speak RDMA: the rank table says so, and both have been built for it.
 fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bool {
     let has = contacts.get(peer.index()).is_some_and(|contact| !contact.verbs.is_empty());
-    let by_rdma = |connect| matches!(connect, Connect::Rdma | Connect::RdmaCm);
+    let by_rdma = |connect| matches!(connect, PairTransport::Rdma | PairTransport::RdmaCm);
     has && table.pair(me, peer).is_some_and(|pair| by_rdma(pair.connect))
 }
 

@@ -1,10 +1,10 @@
 //! This rank's agent: asked for things, and listened to while the rank waits for others.
 //!
 //! A peer that dies may take a connection with it, or may only fall silent; who failed first, and
-//! how, the launcher knows. Agents tell it unasked ([`News`]).
+//! how, the launcher knows. Agents tell it unasked ([`JobEvent`]).
 
 use rlaunch_bootstrap::client::Client;
-use rlaunch_bootstrap::client::events::News;
+use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::NodeId;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
@@ -17,7 +17,7 @@ const EXPLANATION: Duration = Duration::from_secs(2);
 /// What the agent has said.
 #[derive(Debug)]
 pub(crate) enum AgentEvent {
-    Job(News),
+    Job(JobEvent),
     /// It is not there any more.
     Gone,
 }

@@ -24,10 +24,11 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_bootstrap::protocol::mesh::{
-    Cost, Endpoints, Fault, FromProver, Outcome, ProverFile, Round, Step, ToProver,
+    FromProver, NodeEndpoints, PathFault, PathOutcome, ProofStep, ProverFile, Round, RoundCost,
+    ToProver,
 };
 use rlaunch_bootstrap::rendezvous::gathered::Gathered;
-use rlaunch_bootstrap::rendezvous::message::Kind;
+use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
 use rlaunch_bootstrap::rendezvous::node::Answer;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -44,7 +45,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Collective operation to be run by all agents over the tree.
 #[derive(Debug)]
 pub(crate) struct AgentCollective {
-    pub(crate) kind: Kind,
+    pub(crate) kind: CollectiveKind,
     pub(crate) name: String,
     /// Contribution of each rank of this node, by local rank.
     pub(crate) blobs: Vec<Vec<u8>>,
@@ -104,7 +105,7 @@ impl Mesh {
             Ok(Located::Cached(path)) => self.start(&path),
             Ok(Located::Missing(download)) => {
                 self.prover = ProverState::Downloading(download);
-                self.outbox.send(&FromAgent::WantsProver);
+                self.outbox.send(&FromAgent::NeedsProver);
             }
             Err(cause) => self.prover = ProverState::Failed(cause),
         }
@@ -186,19 +187,19 @@ impl Mesh {
             }
             (RoundPhase::Waiting, Answer::Done) => self.go(),
             (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
-                self.fail(Step::Exchange, &format!("the agents did not meet: {other:?}"));
+                self.fail(ProofStep::Exchange, &format!("the agents did not meet: {other:?}"));
             }
             _ => {}
         }
     }
 
-    fn start_collective(&mut self, phase: RoundPhase, kind: Kind, blobs: Vec<Vec<u8>>) {
+    fn start_collective(&mut self, phase: RoundPhase, kind: CollectiveKind, blobs: Vec<Vec<u8>>) {
         let Some(round) = &self.round else { return };
         let (number, two_alone) = (round.number, round.through_launcher);
         self.phase = phase;
         self.deadline = None;
         if two_alone {
-            self.outbox.send(&FromAgent::Meets { round: number, given: blobs });
+            self.outbox.send(&FromAgent::PathEndpoints { round: number, given: blobs });
             return;
         }
         self.collectives.push_back(AgentCollective {
@@ -209,11 +210,11 @@ impl Mesh {
     }
 
     fn gather(&mut self, blobs: Vec<Vec<u8>>) {
-        self.start_collective(RoundPhase::Gathering, Kind::Gather, blobs);
+        self.start_collective(RoundPhase::Gathering, CollectiveKind::Gather, blobs);
     }
 
     fn wait(&mut self) {
-        self.start_collective(RoundPhase::Waiting, Kind::Barrier, Vec::new());
+        self.start_collective(RoundPhase::Waiting, CollectiveKind::Barrier, Vec::new());
     }
 
     /// Continues a round of two nodes, which synchronise through the launcher: the peer has reached
@@ -231,7 +232,7 @@ impl Mesh {
         let Some(round) = &self.round else { return };
         let peers: BTreeSet<NodeId> = round.paths.iter().map(|path| path.peer).collect();
         told.retain(|blob| {
-            Endpoints::decode(blob).is_ok_and(|endpoints| peers.contains(&endpoints.node))
+            NodeEndpoints::decode(blob).is_ok_and(|endpoints| peers.contains(&endpoints.node))
         });
         self.deadline = Some(within(round.limits.connect_ms));
         self.phase = RoundPhase::Connecting;
@@ -247,7 +248,7 @@ impl Mesh {
         self.phase = RoundPhase::Proving;
         if round.paths.is_empty() || !self.send(&ToProver::Go) {
             let cause = self.cause();
-            self.fail(Step::Prepare, &cause);
+            self.fail(ProofStep::Prepare, &cause);
         }
     }
 
@@ -263,21 +264,21 @@ impl Mesh {
     }
 
     /// Reports the round with every path failed.
-    fn fail(&mut self, step: Step, cause: &str) {
+    fn fail(&mut self, step: ProofStep, cause: &str) {
         let paths = self.round.as_ref().map(|round| round.paths.clone()).unwrap_or_default();
-        let fault = Fault { step, cause: cause.to_owned(), hint: None, waited: false };
-        let outcome = |path: &rlaunch_bootstrap::protocol::mesh::Path| Outcome {
+        let fault = PathFault { step, cause: cause.to_owned(), hint: None, waited: false };
+        let outcome = |path: &rlaunch_bootstrap::protocol::mesh::MeshPath| PathOutcome {
             id: path.id,
             result: Err(fault.clone()),
         };
-        self.report(paths.iter().map(outcome).collect(), Cost::default());
+        self.report(paths.iter().map(outcome).collect(), RoundCost::default());
     }
 
-    fn report(&mut self, outcomes: Vec<Outcome>, cost: Cost) {
+    fn report(&mut self, outcomes: Vec<PathOutcome>, cost: RoundCost) {
         self.phase = RoundPhase::Idle;
         self.deadline = None;
         if let Some(round) = self.round.take() {
-            self.outbox.send(&FromAgent::Proved { round: round.number, outcomes, cost });
+            self.outbox.send(&FromAgent::RoundDone { round: round.number, outcomes, cost });
         }
     }
 
@@ -313,11 +314,14 @@ impl Mesh {
                 self.gather(parts);
             }
             (FrameEvent::Message(FromProver::Connected), RoundPhase::Connecting) => self.wait(),
-            (FrameEvent::Message(FromProver::Proved { outcomes, cost }), RoundPhase::Proving) => {
+            (
+                FrameEvent::Message(FromProver::RoundDone { outcomes, cost }),
+                RoundPhase::Proving,
+            ) => {
                 self.report(outcomes, cost);
             }
-            (FrameEvent::Message(FromProver::Watching(watched)), _) => {
-                self.outbox.send(&FromAgent::PathWatched(watched));
+            (FrameEvent::Message(FromProver::PathEvent(watched)), _) => {
+                self.outbox.send(&FromAgent::PathEvent(watched));
             }
             (FrameEvent::Message(_), _) => self.on_prover_gone("it spoke out of turn"),
             (FrameEvent::Closed(how), _) => self.on_prover_gone(&how),
@@ -336,7 +340,7 @@ impl Mesh {
             RoundPhase::Connecting => self.wait(),
             RoundPhase::Proving => {
                 let cause = self.cause();
-                self.fail(Step::Token, &cause);
+                self.fail(ProofStep::Token, &cause);
             }
             RoundPhase::Idle | RoundPhase::Gathering | RoundPhase::Waiting => {}
         }

@@ -11,8 +11,8 @@ use super::negotiation::{Negotiation, NegotiationError, Nonce, RETURN_MAGIC, Set
 use super::ports;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::rendezvous::oob::EDGE_TIMEOUT;
-use rlaunch_bootstrap::security::admission::Crowd;
-use rlaunch_bootstrap::security::handshake::{Listener, Step};
+use rlaunch_bootstrap::security::admission::AdmissionQueue;
+use rlaunch_bootstrap::security::handshake::{HandshakeStep, Listener};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,12 +62,12 @@ struct AuthenticatedChild {
 /// Connections whose peers have not authenticated themselves.
 struct Unauthenticated {
     tasks: JoinSet<Option<AuthenticatedChild>>,
-    crowd: Crowd<AbortHandle>,
+    crowd: AdmissionQueue<AbortHandle>,
 }
 
 impl Unauthenticated {
     fn new(most: usize) -> Unauthenticated {
-        Unauthenticated { tasks: JoinSet::new(), crowd: Crowd::new(most) }
+        Unauthenticated { tasks: JoinSet::new(), crowd: AdmissionQueue::new(most) }
     }
 
     fn admit(&mut self, tcp: TcpStream, from: IpAddr, children: &[NodeId], context: &EdgeContext) {
@@ -176,8 +176,8 @@ async fn authenticate(
     buffer[..length].copy_from_slice(begin);
     let done = loop {
         listener = match listener.receive(&buffer[..length])? {
-            Step::More(listener) => listener,
-            Step::Done(done) => break done,
+            HandshakeStep::More(listener) => listener,
+            HandshakeStep::Done(done) => break done,
         };
         length = tcp.read(&mut buffer).await?;
         if length == 0 {

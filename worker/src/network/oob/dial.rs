@@ -7,8 +7,8 @@ use super::negotiation::{Negotiation, NegotiationError, Nonce, SetupMessage};
 use super::ports;
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
-use rlaunch_bootstrap::rendezvous::oob::{Attempt, AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
-use rlaunch_bootstrap::security::handshake::{Dialler, Parties, Secret, SecureError, Step};
+use rlaunch_bootstrap::rendezvous::oob::{EDGE_TIMEOUT, EdgeAttempt, EdgeFailure, ParentPeer};
+use rlaunch_bootstrap::security::handshake::{Dialer, HandshakeStep, Parties, Secret, SecureError};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -40,7 +40,7 @@ pub(crate) struct EdgeContext {
 /// Outcome of connecting to the parent, with the attempts that failed.
 pub(crate) struct DialOutcome {
     pub(crate) edge: Option<ProvedConnection>,
-    pub(crate) failed: Vec<Attempt>,
+    pub(crate) failed: Vec<EdgeAttempt>,
 }
 
 impl EdgeContext {
@@ -59,7 +59,7 @@ impl EdgeContext {
 
     async fn try_all(&self, parent: &ParentPeer, deadline: Instant) -> DialOutcome {
         let mut outcomes: Vec<AttemptProgress> = Vec::new();
-        let mut running: JoinSet<(usize, Result<Negotiation, AttemptOutcome>)> = JoinSet::new();
+        let mut running: JoinSet<(usize, Result<Negotiation, EdgeFailure>)> = JoinSet::new();
         let mut next_at = Instant::now();
         loop {
             if running.is_empty() || Instant::now() >= next_at {
@@ -101,16 +101,16 @@ impl EdgeContext {
         (local, remote): (IpAddr, SocketAddr),
         deadline: Instant,
         progress: &AttemptProgress,
-    ) -> Result<Negotiation, AttemptOutcome> {
+    ) -> Result<Negotiation, EdgeFailure> {
         let mut negotiation = match timeout_at(deadline, self.connect(parent, local, remote)).await
         {
             Ok(Ok(negotiation)) => negotiation,
             Ok(Err(error)) => return Err(outcome_of(&error)),
-            Err(_) => return Err(AttemptOutcome::NoAnswer),
+            Err(_) => return Err(EdgeFailure::NoAnswer),
         };
         let listener = self.listeners.iter().copied().find(|listener| listener.ip() == local);
         let Some(listener) = listener else {
-            return Err(AttemptOutcome::System(format!("nothing listens on {local}")));
+            return Err(EdgeFailure::System(format!("nothing listens on {local}")));
         };
         let nonce: Nonce = uuid::Uuid::new_v4().into_bytes();
         let arrived = self.returns.expect(nonce);
@@ -125,7 +125,7 @@ impl EdgeContext {
         match timeout_at(deadline, proof).await {
             Ok(Ok(true)) => Ok(negotiation),
             Ok(Err(error)) => Err(outcome_of(&error)),
-            Ok(Ok(false)) | Err(_) => Err(AttemptOutcome::NoWayBack(listener)),
+            Ok(Ok(false)) | Err(_) => Err(EdgeFailure::NoReturnPath(listener)),
         }
     }
 
@@ -138,7 +138,7 @@ impl EdgeContext {
         let mut tcp = ports::outgoing_socket(local)?.connect(remote).await?;
         tune(&tcp, self.silence)?;
         let parties = Parties { job: self.job, from: self.me, to: parent };
-        let (mut dialler, first) = Dialler::start(&self.secret, parties)?;
+        let (mut dialler, first) = Dialer::start(&self.secret, parties)?;
         tcp.write_all(&first).await?;
         let mut buffer = [0; 4096];
         loop {
@@ -147,8 +147,8 @@ impl EdgeContext {
                 return Err(NegotiationError::Ended);
             }
             dialler = match dialler.receive(&buffer[..length])? {
-                Step::More(dialler) => dialler,
-                Step::Done(done) => return Negotiation::begin(tcp, done).await,
+                HandshakeStep::More(dialler) => dialler,
+                HandshakeStep::Done(done) => return Negotiation::begin(tcp, done).await,
             };
         }
     }
@@ -157,9 +157,9 @@ impl EdgeContext {
 /// Accepts this connection as the edge. Called for one attempt only, however many succeed at once:
 /// the parent uses the first connection that is accepted.
 async fn accept_edge(
-    tried: Result<Negotiation, AttemptOutcome>,
+    tried: Result<Negotiation, EdgeFailure>,
     deadline: Instant,
-) -> Result<ProvedConnection, AttemptOutcome> {
+) -> Result<ProvedConnection, EdgeFailure> {
     let mut negotiation = tried?;
     let taken = async {
         negotiation.send(&SetupMessage::Accept).await?;
@@ -167,7 +167,7 @@ async fn accept_edge(
     };
     match timeout_at(deadline, taken).await {
         Ok(taken) => taken.map_err(|error| outcome_of(&error)),
-        Err(_) => Err(AttemptOutcome::NoAnswer),
+        Err(_) => Err(EdgeFailure::NoAnswer),
     }
 }
 
@@ -176,15 +176,15 @@ async fn accept_edge(
 struct AttemptProgress {
     /// Listener to which the parent, which was reached, is to make a return connection.
     offered: Arc<OnceLock<SocketAddr>>,
-    ended: Arc<OnceLock<AttemptOutcome>>,
+    ended: Arc<OnceLock<EdgeFailure>>,
 }
 
 impl AttemptProgress {
     /// Returns the outcome, which for an attempt in progress is that no answer has come.
-    fn outcome(&self) -> AttemptOutcome {
+    fn outcome(&self) -> EdgeFailure {
         let waiting = || match self.offered.get() {
-            Some(listener) => AttemptOutcome::NoWayBack(*listener),
-            None => AttemptOutcome::NoAnswer,
+            Some(listener) => EdgeFailure::NoReturnPath(*listener),
+            None => EdgeFailure::NoAnswer,
         };
         self.ended.get().cloned().unwrap_or_else(waiting)
     }
@@ -197,7 +197,7 @@ fn outcome(
     tried: &[AttemptProgress],
 ) -> DialOutcome {
     let attempts = parent.pairs.iter().zip(tried);
-    let failed = attempts.map(|(&(local, remote), progress)| Attempt {
+    let failed = attempts.map(|(&(local, remote), progress)| EdgeAttempt {
         local,
         remote,
         outcome: progress.outcome(),
@@ -205,25 +205,23 @@ fn outcome(
     DialOutcome { edge, failed: failed.collect() }
 }
 
-fn outcome_of(error: &NegotiationError) -> AttemptOutcome {
+fn outcome_of(error: &NegotiationError) -> EdgeFailure {
     match error {
-        NegotiationError::Secure(SecureError::Noise(_)) => {
-            AttemptOutcome::System(error.to_string())
-        }
-        NegotiationError::Secure(error) => AttemptOutcome::Stranger(error.to_string()),
-        NegotiationError::Ended => AttemptOutcome::Stranger("the connection ended".to_owned()),
-        NegotiationError::Wire(error) => AttemptOutcome::Stranger(error.to_string()),
+        NegotiationError::Secure(SecureError::Noise(_)) => EdgeFailure::System(error.to_string()),
+        NegotiationError::Secure(error) => EdgeFailure::WrongPeer(error.to_string()),
+        NegotiationError::Ended => EdgeFailure::WrongPeer("the connection ended".to_owned()),
+        NegotiationError::Wire(error) => EdgeFailure::WrongPeer(error.to_string()),
         NegotiationError::Io(error) => match error.kind() {
-            io::ErrorKind::ConnectionRefused => AttemptOutcome::Refused,
-            io::ErrorKind::TimedOut => AttemptOutcome::NoAnswer,
+            io::ErrorKind::ConnectionRefused => EdgeFailure::Refused,
+            io::ErrorKind::TimedOut => EdgeFailure::NoAnswer,
             // An agent disconnects an unauthenticated peer with a reset.
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                AttemptOutcome::Stranger("the connection was reset".to_owned())
+                EdgeFailure::WrongPeer("the connection was reset".to_owned())
             }
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-                AttemptOutcome::NoRoute
+                EdgeFailure::NoRoute
             }
-            _ => AttemptOutcome::System(error.to_string()),
+            _ => EdgeFailure::System(error.to_string()),
         },
     }
 }

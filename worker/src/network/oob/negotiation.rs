@@ -6,7 +6,7 @@
 //!    fails, parent → child: `NoReturnPath`;
 //! 3. child → parent: `Accept`, on one of its connections.
 
-use rlaunch_bootstrap::protocol::control::{self, FrameReader, WireError};
+use rlaunch_bootstrap::protocol::control::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::security::handshake::{Established, Parties, SecureError, SecureStream};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -39,7 +39,7 @@ pub(super) enum NegotiationError {
     #[error(transparent)]
     Secure(#[from] SecureError),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Wire(#[from] FrameError),
     #[error("it broke off")]
     Ended,
 }

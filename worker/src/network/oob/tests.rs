@@ -9,8 +9,8 @@ use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::rendezvous::link::Head;
-use rlaunch_bootstrap::rendezvous::oob::{AttemptOutcome, EDGE_TIMEOUT, ParentPeer};
-use rlaunch_bootstrap::security::handshake::{Dialler, Listener, Parties, Secret, Step};
+use rlaunch_bootstrap::rendezvous::oob::{EDGE_TIMEOUT, EdgeFailure, ParentPeer};
+use rlaunch_bootstrap::security::handshake::{Dialer, HandshakeStep, Listener, Parties, Secret};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -93,7 +93,7 @@ impl Member {
     }
 }
 
-fn outcomes(outcome: &DialOutcome) -> Vec<AttemptOutcome> {
+fn outcomes(outcome: &DialOutcome) -> Vec<EdgeFailure> {
     outcome.failed.iter().map(|attempt| attempt.outcome.clone()).collect()
 }
 
@@ -159,7 +159,7 @@ async fn a_pair_that_is_refused_is_left_for_the_next_at_once() {
     let pairs = [(2, closed().await), (2, root.at(0))];
     // Waiting for the stagger would look like a suspension, after which the attempts start again.
     let outcome = timeout(LONG, child.join(&pairs)).await.unwrap();
-    assert_eq!(outcomes(&outcome), [AttemptOutcome::Refused]);
+    assert_eq!(outcomes(&outcome), [EdgeFailure::Refused]);
     assert_eq!(outcome.edge.unwrap().remote, root.at(0));
     assert_eq!(root.child().await.peer, CHILD);
 }
@@ -172,13 +172,13 @@ async fn a_pair_without_a_way_back_is_not_used() {
     let gone = TcpListener::bind((here(2), 0)).await.unwrap().local_addr().unwrap();
     child.context.listeners[0] = gone;
     let outcome = child.join(&[(2, root.at(0)), (3, root.at(0))]).await;
-    assert_eq!(outcomes(&outcome), [AttemptOutcome::NoWayBack(gone)]);
+    assert_eq!(outcomes(&outcome), [EdgeFailure::NoReturnPath(gone)]);
     assert_eq!(outcome.edge.unwrap().local.ip(), here(3));
     assert_eq!(root.child().await.remote.ip(), here(3));
 
     let alone = child.join(&[(2, root.at(0))]).await;
     assert!(alone.edge.is_none());
-    assert_eq!(outcomes(&alone), [AttemptOutcome::NoWayBack(gone)]);
+    assert_eq!(outcomes(&alone), [EdgeFailure::NoReturnPath(gone)]);
 }
 
 /// Time is paused and advances only when every task waits.
@@ -188,7 +188,7 @@ async fn a_parent_that_is_silent_is_given_up_in_time() {
     let child = Member::new(CHILD, &[2], &[]);
     let (pairs, began) = ([(2, silent.local_addr().unwrap())], Instant::now());
     let outcome = child.join(&pairs).await;
-    assert_eq!(outcomes(&outcome), [AttemptOutcome::NoAnswer]);
+    assert_eq!(outcomes(&outcome), [EdgeFailure::NoAnswer]);
     assert!(outcome.edge.is_none());
     let took = began.elapsed();
     assert!(took >= EDGE_TIMEOUT && took < EDGE_TIMEOUT + Duration::from_secs(1), "{took:?}");
@@ -213,7 +213,7 @@ async fn whoever_has_another_secret_gets_no_edge() {
     child.context.secret = Secret::from_bytes([6; 32]);
     let outcome = child.join(&[(2, root.at(0))]).await;
     assert!(outcome.edge.is_none());
-    assert!(matches!(&outcomes(&outcome)[..], [AttemptOutcome::Stranger(_)]));
+    assert!(matches!(&outcomes(&outcome)[..], [EdgeFailure::WrongPeer(_)]));
     assert!(root.proved.try_recv().is_err());
 }
 
@@ -230,8 +230,8 @@ async fn a_node_that_is_no_child_gets_no_edge() {
 /// places.
 fn strangers_words() -> Vec<Vec<u8>> {
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };
-    let (_, known) = Dialler::start(&secret(), parties).unwrap();
-    let (_, unknown) = Dialler::start(&Secret::from_bytes([9; 32]), parties).unwrap();
+    let (_, known) = Dialer::start(&secret(), parties).unwrap();
+    let (_, unknown) = Dialer::start(&Secret::from_bytes([9; 32]), parties).unwrap();
     let mut back = RETURN_MAGIC.to_vec();
     back.extend_from_slice(&Nonce::default());
     vec![
@@ -286,7 +286,7 @@ async fn strangers_leave_nothing_behind_at_a_port() {
 async fn a_replayed_handshake_is_let_go() {
     let mut root = Member::patient(ROOT, &[1], &[CHILD], 2 * LONG);
     let parties = Parties { job: JOB, from: CHILD, to: ROOT };
-    let (_, recorded) = Dialler::start(&secret(), parties).unwrap();
+    let (_, recorded) = Dialer::start(&secret(), parties).unwrap();
     let mut tcp = TcpStream::connect(root.at(0)).await.unwrap();
     tcp.write_all(&recorded).await.unwrap();
     tcp.write_all(&[40, 0]).await.unwrap();
@@ -318,8 +318,8 @@ async fn hear_offer(listener: &TcpListener) -> (Negotiation, SocketAddr, Nonce) 
         let length = tcp.read(&mut buffer).await.unwrap();
         assert_ne!(length, 0);
         match waiting.receive(&buffer[..length]).unwrap() {
-            Step::More(more) => waiting = more,
-            Step::Done(done) => break done,
+            HandshakeStep::More(more) => waiting = more,
+            HandshakeStep::Done(done) => break done,
         }
     };
     let mut negotiation = Negotiation::begin(tcp, done).await.unwrap();

@@ -17,14 +17,14 @@ use rlaunch_bootstrap::protocol::control::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::gathered::RECORD_HEADER;
-use rlaunch_bootstrap::rendezvous::link::{Frame, Head, Link};
-use rlaunch_bootstrap::rendezvous::message::{Kind, MAX_BLOB};
+use rlaunch_bootstrap::rendezvous::link::{Frame, Head, ReliableLink};
+use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, MAX_BLOB};
 use rlaunch_bootstrap::rendezvous::node::{
-    Answer, Call, CallId, ClientId, Input, Node, Output, Tidings,
+    Answer, Call, CallId, ClientId, Node, NodeInput, NodeOutput, NodeReport,
 };
 use rlaunch_bootstrap::rendezvous::oob::{EdgeReport, ParentPeer};
 use rlaunch_bootstrap::rendezvous::payload::Payload;
-use rlaunch_bootstrap::rendezvous::shape::Shape;
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ enum Carrier {
 }
 
 struct Neighbour {
-    link: Link,
+    link: ReliableLink,
     carrier: Carrier,
 }
 
@@ -99,7 +99,7 @@ impl Tree {
         services: Services,
         outbox: &Outbox,
     ) -> Tree {
-        let shape = Shape::new(job.oob.nodes, job.oob.radix);
+        let shape = TreeShape::new(job.oob.nodes, job.oob.radix);
         let node = Node::new(job.node, shape, job.ranks.iter().map(|spec| spec.rank));
         let (to_self, from_edges) = mpsc::unbounded_channel();
         let (proved, children) = mpsc::unbounded_channel();
@@ -120,7 +120,7 @@ impl Tree {
             accepting.spawn(accept::accept_all(listener, expected, context.clone(), proved));
         }
         let neighbours = shape.parent(job.node).into_iter().chain(expected);
-        let fresh = || Neighbour { link: Link::default(), carrier: Carrier::Awaited };
+        let fresh = || Neighbour { link: ReliableLink::default(), carrier: Carrier::Awaited };
         let mut tree = Tree {
             node,
             me: job.node,
@@ -165,7 +165,7 @@ impl Tree {
             Some(Ok(outcome)) = self.dialling.join_next() => self.on_dialled(outcome),
             input = self.services.next() => self.handle_input(input),
             (request, question) = self.horovod.next() => {
-                self.handle_input(Input::Ask(CallId { client: HOROVOD_CLIENT, request }, question));
+                self.handle_input(NodeInput::AskRoot(CallId { client: HOROVOD_CLIENT, request }, question));
             }
             _ = self.beat.tick() => {
                 for neighbour in self.neighbours.values_mut() {
@@ -189,37 +189,41 @@ impl Tree {
 
     /// Distributes the rank table, which the launcher sends to the root.
     pub(crate) fn table(&mut self, table: Vec<u8>) {
-        self.handle_input(Input::Table(table.into()));
+        self.handle_input(NodeInput::Table(table.into()));
         self.flush_outputs();
     }
 
     /// Takes part in a collective of all agents, on behalf of this node's ranks. `given` holds the
     /// contribution of each rank, by local rank; missing ones are empty. [`TreeEvent::Met`] follows
     /// when it has ended.
-    pub(crate) fn meet(&mut self, kind: Kind, name: &str, given: &[Vec<u8>]) {
+    pub(crate) fn meet(&mut self, kind: CollectiveKind, name: &str, given: &[Vec<u8>]) {
         let name: Arc<str> = name.into();
         let ranks = self.ranks.clone();
         for (request, rank) in (0..).zip(ranks) {
             let blob = given.get(request as usize).cloned().unwrap_or_default();
-            let call = Call::Meet { kind, name: name.clone(), blob, timeout: None };
-            self.handle_input(Input::Call(rank, CallId { client: AGENT_CLIENT, request }, call));
+            let call = Call::Collective { kind, name: name.clone(), blob, timeout: None };
+            self.handle_input(NodeInput::Call(
+                rank,
+                CallId { client: AGENT_CLIENT, request },
+                call,
+            ));
         }
         self.flush_outputs();
     }
 
     /// Sends news to this node's ranks.
-    pub(crate) fn tell_ranks(&mut self, news: &events::News) {
+    pub(crate) fn tell_ranks(&mut self, news: &events::JobEvent) {
         self.services.tell(news);
     }
 
     /// Tells the state machine that a rank was started.
     pub(crate) fn rank_started(&mut self, rank: Rank, pid: u32) {
-        self.handle_input(Input::RankStarted(rank, pid));
+        self.handle_input(NodeInput::RankStarted(rank, pid));
     }
 
     /// Tells the state machine that a rank has ended.
     pub(crate) fn rank_ended(&mut self, rank: Rank, status: ExitStatus) {
-        self.handle_input(Input::RankEnded(rank, status));
+        self.handle_input(NodeInput::RankEnded(rank, status));
         self.flush_outputs();
     }
 
@@ -281,9 +285,9 @@ impl Tree {
         self.services.close().await;
     }
 
-    fn handle_input(&mut self, input: Input) {
+    fn handle_input(&mut self, input: NodeInput) {
         let from = match &input {
-            Input::Packet(from, _) => Some(*from),
+            NodeInput::Packet(from, _) => Some(*from),
             _ => None,
         };
         if let (Err(violation), Some(from)) = (self.node.handle(now(), input), from) {
@@ -298,7 +302,7 @@ impl Tree {
             return;
         }
         match neighbour.link.receive(frame) {
-            Ok(Some(packet)) => self.handle_input(Input::Packet(from, packet)),
+            Ok(Some(packet)) => self.handle_input(NodeInput::Packet(from, packet)),
             Ok(None) => {}
             Err(violation) => self.fail(from, &violation.to_string()),
         }
@@ -370,25 +374,25 @@ impl Tree {
     fn flush_outputs(&mut self) {
         while let Some(output) = self.node.poll_output() {
             match output {
-                Output::Send(to, packet) => {
+                NodeOutput::Send(to, packet) => {
                     if let Some(neighbour) = self.neighbours.get_mut(&to) {
                         neighbour.link.send(packet);
                     }
                 }
                 // Each rank's call has an answer, and all are equal; one is passed on.
-                Output::Answer(CallId { client: AGENT_CLIENT, request }, answer) => {
+                NodeOutput::Answer(CallId { client: AGENT_CLIENT, request }, answer) => {
                     self.events.extend((request == 0).then_some(TreeEvent::Met(answer)));
                 }
-                Output::Answer(CallId { client: HOROVOD_CLIENT, request }, answer) => {
+                NodeOutput::Answer(CallId { client: HOROVOD_CLIENT, request }, answer) => {
                     self.horovod.answer(request, answer);
                 }
-                Output::Answer(id, answer) => self.services.answer(id, answer),
-                Output::Asked(request, question) => {
+                NodeOutput::Answer(id, answer) => self.services.answer(id, answer),
+                NodeOutput::RootRequest(request, question) => {
                     let answer = self.store.answer(&question);
-                    self.handle_input(Input::Told(request, answer));
+                    self.handle_input(NodeInput::RootReply(request, answer));
                 }
-                Output::Table(table) => self.events.push_back(TreeEvent::Table(table)),
-                Output::Tell(tidings) => self.outbox.send(&frame_for(tidings)),
+                NodeOutput::Table(table) => self.events.push_back(TreeEvent::Table(table)),
+                NodeOutput::Report(tidings) => self.outbox.send(&frame_for(tidings)),
             }
         }
         for (&peer, neighbour) in &mut self.neighbours {
@@ -415,17 +419,17 @@ fn send_relayed(outbox: &Outbox, to: NodeId, frame: &Frame) {
     }
 }
 
-fn frame_for(tidings: Tidings) -> FromAgent {
+fn frame_for(tidings: NodeReport) -> FromAgent {
     match tidings {
-        Tidings::TableEverywhere => FromAgent::TableEverywhere,
-        Tidings::Aborted { by, text } => FromAgent::Aborted { by, text },
-        Tidings::Waiting { operation, waited, missing } => {
+        NodeReport::TableEverywhere => FromAgent::TableEverywhere,
+        NodeReport::Aborted { by, text } => FromAgent::Aborted { by, text },
+        NodeReport::Waiting { operation, waited, missing } => {
             FromAgent::Waiting { what: operation.to_string(), waited_ms: millis(waited), missing }
         }
-        Tidings::WaitingForKey { key, waited } => {
+        NodeReport::WaitingForKey { key, waited } => {
             FromAgent::WaitingForKey { key: key.to_string(), waited_ms: millis(waited) }
         }
-        Tidings::Event { rank, text } => FromAgent::RankEvent { rank, text },
+        NodeReport::Event { rank, text } => FromAgent::RankEvent { rank, text },
     }
 }
 

@@ -18,7 +18,7 @@ mod tests;
 pub(crate) use root::Root;
 
 use crate::console::errln;
-use rlaunch_bootstrap::inventory::{Cpus, Inventory, Limits, System};
+use rlaunch_bootstrap::inventory::{Cpus, Inventory, ResourceLimits, System};
 use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -67,7 +67,7 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     // They matter to RDMA, and are what containers are short of.
     let limits = match container.is_some() || has_rdma {
         true => system::limits(root),
-        false => Limits::default(),
+        false => ResourceLimits::default(),
     };
     let cpus = cpu::read(root);
     let cores = with_cores.then(|| cpu::cores(root, &cpus.online)).flatten().unwrap_or_default();

@@ -3,7 +3,7 @@
 //! A Python program loads the one that came with its packages: the wheel's `dist-info` says which.
 //! Anything else loads what the dynamic loader finds, whose file names or texts say it.
 
-use rlaunch_bootstrap::inventory::Library;
+use rlaunch_bootstrap::inventory::InstalledLibrary;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
@@ -41,7 +41,7 @@ pub(crate) struct Loading<'a> {
 }
 
 /// Looks where the program's loader would look first.
-pub(crate) fn find(loading: &Loading<'_>) -> Option<Library> {
+pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     let packages = match is_python(loading.program) {
         true => python_directories(loading),
         false => Vec::new(),
@@ -87,12 +87,12 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-fn of_wheel(directory: &Path) -> Option<Library> {
+fn of_wheel(directory: &Path) -> Option<InstalledLibrary> {
     names(directory).into_iter().find_map(|name| {
         let version = name.strip_prefix(WHEEL)?.strip_suffix(".dist-info")?;
         let (_cuda, version) = version.split_once('-')?;
         let path = directory.join(&name).display().to_string();
-        Some(Library { version: version.to_owned(), path })
+        Some(InstalledLibrary { version: version.to_owned(), path })
     })
 }
 
@@ -105,7 +105,7 @@ fn configured() -> Vec<PathBuf> {
 }
 
 /// By the name that the library's link leads to, `libnccl.so.2.27.5`, or else by what is in it.
-fn of_library(path: &Path) -> Option<Library> {
+fn of_library(path: &Path) -> Option<InstalledLibrary> {
     let real = path.canonicalize().ok()?;
     let version = || {
         let name = real.file_name()?.to_str()?.strip_prefix("libnccl.so.")?;
@@ -113,7 +113,7 @@ fn of_library(path: &Path) -> Option<Library> {
     };
     let version =
         version().or_else(|| version_in_file(&mut File::open(&real).ok()?.take(SEARCHED)))?;
-    Some(Library { version, path: path.display().to_string() })
+    Some(InstalledLibrary { version, path: path.display().to_string() })
 }
 
 /// The version that a library says in its texts: `NCCL version 2.27.5+cuda12.9`.
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn looked_up(root: &Path, program: &Path, library_path: &Path) -> Option<Library> {
+    fn looked_up(root: &Path, program: &Path, library_path: &Path) -> Option<InstalledLibrary> {
         find(&Loading {
             program,
             library_path: library_path.as_os_str(),

@@ -1,7 +1,7 @@
 //! PCI devices and the bridges above them.
 
 use super::Root;
-use rlaunch_bootstrap::inventory::pci::{Link, LinkRate, PciDevice};
+use rlaunch_bootstrap::inventory::pci::{LinkRate, PciDevice, PciLink};
 
 /// The device whose directory in sysfs, or a link to it, is `path`; `None` when it is no PCI
 /// device.
@@ -33,14 +33,14 @@ pub(super) fn numa_node(root: &Root, path: &str) -> Option<u32> {
     root.value::<i64>(path).and_then(|node| u32::try_from(node).ok())
 }
 
-fn link(root: &Root, address: &str, directory: &str) -> Link {
+fn link(root: &Root, address: &str, directory: &str) -> PciLink {
     let rate = |which: &str| {
         let speed = root.text(&format!("{directory}/{which}_link_speed"))?;
         let width = root.text(&format!("{directory}/{which}_link_width"))?;
         LinkRate::parse(&speed, &width)
     };
     let (current, most) = (rate("current"), rate("max"));
-    Link { address: address.to_owned(), current, most, acs: None }
+    PciLink { address: address.to_owned(), current, most, acs: None }
 }
 
 /// Extended capabilities that decide which way data takes between two devices: ACS of bridges, ATS

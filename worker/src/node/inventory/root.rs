@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
-use rlaunch_bootstrap::inventory::recording::{Entry, Recording};
+use rlaunch_bootstrap::inventory::recording::{RecordedEntry, Recording};
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,7 @@ pub(crate) struct Root {
 /// Paths as they were asked for.
 #[derive(Debug, Default)]
 struct Recorder {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, RecordedEntry>,
     listed: BTreeSet<String>,
     #[cfg(test)]
     reads: usize,
@@ -67,7 +67,7 @@ impl Root {
     }
 
     /// Keeps what was read; of one path, what says more.
-    fn record(&self, path: &str, entry: impl FnOnce() -> Entry) {
+    fn record(&self, path: &str, entry: impl FnOnce() -> RecordedEntry) {
         let Some(recorder) = &self.recorder else { return };
         let (mut recorder, entry) = (recorder.borrow_mut(), entry());
         #[cfg(test)]
@@ -76,9 +76,9 @@ impl Root {
         }
         let says_more = match recorder.entries.get(path) {
             None => true,
-            Some(Entry::Directory) => matches!(entry, Entry::Link(_)),
-            Some(Entry::File(bytes)) => bytes.is_empty(),
-            Some(Entry::Link(_)) => false,
+            Some(RecordedEntry::Directory) => matches!(entry, RecordedEntry::Link(_)),
+            Some(RecordedEntry::File(bytes)) => bytes.is_empty(),
+            Some(RecordedEntry::Link(_)) => false,
         };
         if says_more {
             recorder.entries.insert(path.to_owned(), entry);
@@ -89,8 +89,9 @@ impl Root {
     fn record_part(&self, path: &str, offset: usize, part: &[u8]) {
         let Some(recorder) = &self.recorder else { return };
         let mut recorder = recorder.borrow_mut();
-        let entry = recorder.entries.entry(path.to_owned()).or_insert(Entry::File(Vec::new()));
-        if let Entry::File(bytes) = entry {
+        let entry =
+            recorder.entries.entry(path.to_owned()).or_insert(RecordedEntry::File(Vec::new()));
+        if let RecordedEntry::File(bytes) = entry {
             bytes.resize(bytes.len().max(offset + part.len()), 0);
             bytes[offset..offset + part.len()].copy_from_slice(part);
         }
@@ -112,7 +113,7 @@ impl Root {
     /// that are empty often cannot.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
-        self.record(path, || Entry::File(bytes.clone()));
+        self.record(path, || RecordedEntry::File(bytes.clone()));
         let text = String::from_utf8_lossy(bytes.get(..MAX_FILE).unwrap_or(&bytes)).into_owned();
         Some(text.trim_end().to_owned())
     }
@@ -139,7 +140,7 @@ impl Root {
     /// The names in a directory, in order; numbers in theirs.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
-        self.record(path, || Entry::Directory);
+        self.record(path, || RecordedEntry::Directory);
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_by_cached_key(|name| (name.parse::<u64>().ok(), name.clone()));
@@ -152,8 +153,11 @@ impl Root {
     pub(super) fn exists(&self, path: &str) -> bool {
         let metadata = fs::metadata(self.path(path));
         if let Ok(metadata) = &metadata {
-            let empty = || Entry::File(Vec::new());
-            self.record(path, || if metadata.is_dir() { Entry::Directory } else { empty() });
+            let empty = || RecordedEntry::File(Vec::new());
+            self.record(
+                path,
+                || if metadata.is_dir() { RecordedEntry::Directory } else { empty() },
+            );
         }
         metadata.is_ok()
     }
@@ -169,7 +173,7 @@ impl Root {
             false => fs::read(self.path(path)).ok()? != DENIED,
         };
         let words = if may { b"may be opened" as &[u8] } else { DENIED };
-        self.record(path, || Entry::File(words.to_vec()));
+        self.record(path, || RecordedEntry::File(words.to_vec()));
         Some(may)
     }
 
@@ -179,9 +183,9 @@ impl Root {
         let inside = real.strip_prefix(&self.prefix).ok()?;
         let real = format!("/{}", inside.to_str()?);
         if real != path {
-            self.record(path, || Entry::Link(real.clone()));
+            self.record(path, || RecordedEntry::Link(real.clone()));
         }
-        self.record(&real, || Entry::Directory);
+        self.record(&real, || RecordedEntry::Directory);
         Some(real)
     }
 
@@ -191,7 +195,7 @@ impl Root {
         match target.components().next_back()? {
             Component::Normal(name) => {
                 let name = name.to_str()?.to_owned();
-                self.record(path, || Entry::Link(format!("/links/{name}")));
+                self.record(path, || RecordedEntry::Link(format!("/links/{name}")));
                 Some(name)
             }
             _ => None,
@@ -210,7 +214,9 @@ impl Root {
         }
         let lines = ask();
         self.record(path, || {
-            Entry::File(lines.iter().flat_map(|line| [line, "\n"]).collect::<String>().into_bytes())
+            RecordedEntry::File(
+                lines.iter().flat_map(|line| [line, "\n"]).collect::<String>().into_bytes(),
+            )
         });
         lines
     }

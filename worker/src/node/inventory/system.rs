@@ -2,7 +2,7 @@
 
 use super::Root;
 use nix::sys::statvfs::statvfs;
-use rlaunch_bootstrap::inventory::{ContainerKind, Limits, System};
+use rlaunch_bootstrap::inventory::{ContainerKind, ResourceLimits, System};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Bytes of `/dev/shm`.
@@ -86,7 +86,7 @@ pub(super) fn container(root: &Root) -> Option<ContainerKind> {
     SIGNS.iter().find(|(path, _)| root.exists(path)).map(|(_, kind)| *kind)
 }
 
-pub(super) fn limits(root: &Root) -> Limits {
+pub(super) fn limits(root: &Root) -> ResourceLimits {
     let text = root.text("/proc/self/limits").unwrap_or_default();
     let memory = |controller, name: &'static str| {
         control_group(root, controller, |directory| {
@@ -95,7 +95,7 @@ pub(super) fn limits(root: &Root) -> Limits {
     };
     let groups =
         memory("", "memory.max").into_iter().chain(memory("memory", "memory.limit_in_bytes"));
-    Limits {
+    ResourceLimits {
         locked_memory: limit(&text, "Max locked memory"),
         open_files: limit(&text, "Max open files"),
         // Version 1 says the largest number of pages when there is no limit.

@@ -11,7 +11,7 @@ fn app(name: &str, words: &[&str]) -> AppSpec {
         hosts: None,
         ranks: None,
         argv: ["x"].iter().chain(words).map(OsString::from).collect(),
-        wdir: WorkingDir::Launchers("/w".into()),
+        wdir: WorkingDir::SameAsLauncher("/w".into()),
         env: vec![],
         explicit: vec![],
         script: None,

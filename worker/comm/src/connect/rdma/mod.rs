@@ -20,7 +20,7 @@ use crate::transport::verbs::{CqPoller, FirstSender, LinkConfig, VerbsLink};
 use crate::types::error::PeerName;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::{Connect, Marks, Nic, Pair, RankTable};
+use rlaunch_bootstrap::rank_table::{Nic, PacketMarks, Pair, PairTransport, RankTable};
 use rlaunch_verbs::{
     BounceBuffers, ConnectRequest, Context, Depth, Device, Endpoint, Listener, Mtu, Prepared,
     QueuePair, Settings, VerbsError,
@@ -281,7 +281,7 @@ impl Fabric {
 
 fn settings(table: &RankTable, mtu: Mtu) -> Settings {
     let (timeout, retries) = (TIMEOUT, RETRIES);
-    let Marks { traffic_class, service_level } = table.marks();
+    let PacketMarks { traffic_class, service_level } = table.marks();
     Settings { mtu, timeout, retries, traffic_class, service_level }
 }
 
@@ -291,9 +291,9 @@ fn pairs(table: &RankTable, me: Rank) -> impl Iterator<Item = (PortKey, Pair)> {
     peers.filter_map(move |peer| {
         let pair = table.pair(me, peer)?;
         match pair.connect {
-            Connect::Rdma => Some(((pair.nic_a?, false), pair)),
-            Connect::RdmaCm => Some(((pair.nic_a?, true), pair)),
-            Connect::SharedMemory | Connect::Tcp => None,
+            PairTransport::Rdma => Some(((pair.nic_a?, false), pair)),
+            PairTransport::RdmaCm => Some(((pair.nic_a?, true), pair)),
+            PairTransport::SharedMemory | PairTransport::Tcp => None,
         }
     })
 }

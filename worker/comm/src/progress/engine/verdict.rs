@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::progress::agent::AgentEvent;
 use crate::types::error::{Cause, LinkError};
-use rlaunch_bootstrap::client::events::News;
+use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {
@@ -22,10 +22,10 @@ impl Engine {
             AgentEvent::Gone => {
                 self.judge(&Cause::Aborted("the agent is gone: the job is over".into()))
             }
-            AgentEvent::Job(News::Ending { why }) => {
+            AgentEvent::Job(JobEvent::JobEnding { why }) => {
                 self.judge(&Cause::Aborted(format!("the job ends: {why}").into()));
             }
-            AgentEvent::Job(News::RankFailed { rank, status, ends }) => {
+            AgentEvent::Job(JobEvent::RankFailed { rank, status, ends }) => {
                 let at = rank.index();
                 // One that has left in order is missed by nobody, unless the job ends.
                 let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
@@ -33,17 +33,17 @@ impl Engine {
                     self.blame(&[at], LinkError::Exited(status));
                 }
             }
-            AgentEvent::Job(News::RanksLeft { ranks }) => {
+            AgentEvent::Job(JobEvent::RanksFinished { ranks }) => {
                 let left = (0..self.peers.len()).filter(|at| ranks.contains(Rank(*at as u32)));
                 for at in left.filter(|at| *at != self.me).collect::<Vec<_>>() {
                     self.peers[at].link.peer_has_left();
                 }
             }
-            AgentEvent::Job(News::NodeLost { node, how }) => {
+            AgentEvent::Job(JobEvent::NodeLost { node, how }) => {
                 let lost: Vec<usize> = on(node).filter(|at| *at != self.me).collect();
                 self.blame(&lost, LinkError::NodeLost(how));
             }
-            AgentEvent::Job(News::LinkDown { nodes: ends, what }) => {
+            AgentEvent::Job(JobEvent::LinkDown { nodes: ends, what }) => {
                 let own = nodes.get(self.me).copied();
                 let other = ends.iter().find(|node| Some(**node) != own);
                 let (true, Some(other)) = (ends.iter().any(|node| Some(*node) == own), other)
@@ -116,7 +116,7 @@ mod tests {
     const NODES: [NodeId; 4] = [NodeId(0), NodeId(0), NodeId(1), NodeId(2)];
 
     /// Rank 0 of four on three nodes; rank 2 is reached by RDMA. What its pending call says then.
-    fn said(news: &[News]) -> Option<String> {
+    fn said(news: &[JobEvent]) -> Option<String> {
         let names = ["a", "a", "b", "c"].into_iter().zip(0..);
         let names: Vec<PeerName> =
             names.map(|(host, rank)| PeerName { rank, host: host.into() }).collect();
@@ -134,19 +134,19 @@ mod tests {
         Some(ended)
     }
 
-    fn failed(rank: u32, ends: bool) -> News {
-        News::RankFailed { rank: Rank(rank), status: ExitStatus::Signal(9), ends }
+    fn failed(rank: u32, ends: bool) -> JobEvent {
+        JobEvent::RankFailed { rank: Rank(rank), status: ExitStatus::Signal(9), ends }
     }
 
-    fn down(one: u32, other: u32) -> News {
+    fn down(one: u32, other: u32) -> JobEvent {
         let nodes = [NodeId(one), NodeId(other)];
-        News::LinkDown { nodes, what: "link down: a x ↔ b x".into() }
+        JobEvent::LinkDown { nodes, what: "link down: a x ↔ b x".into() }
     }
 
     #[test]
     fn what_the_launcher_knows_ends_every_wait_with_its_words() {
-        let lost = News::NodeLost { node: NodeId(2), how: "nothing heard for 6 s".into() };
-        let ending = News::Ending { why: "ended by SIGINT".into() };
+        let lost = JobEvent::NodeLost { node: NodeId(2), how: "nothing heard for 6 s".into() };
+        let ending = JobEvent::JobEnding { why: "ended by SIGINT".into() };
         for (news, words) in [
             (failed(3, true), "rank 3 on c is lost: it was killed by signal 9"),
             (failed(1, false), "rank 1 on a is lost: it was killed by signal 9"),
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn nonsense_is_passed_over() {
         assert_eq!(said(&[failed(9, true), failed(0, true), down(7, 8)]), None);
-        let nowhere = News::NodeLost { node: NodeId(7), how: "x".into() };
+        let nowhere = JobEvent::NodeLost { node: NodeId(7), how: "x".into() };
         assert_eq!(said(&[nowhere]), None);
     }
 }

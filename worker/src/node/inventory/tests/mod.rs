@@ -7,7 +7,7 @@ mod tree;
 use super::*;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::pci::PciDevice;
-use rlaunch_bootstrap::inventory::recording::{Entry, Recording, relative};
+use rlaunch_bootstrap::inventory::recording::{RecordedEntry, Recording, relative};
 use std::fs;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
@@ -174,9 +174,9 @@ fn lay_out_recording(recording: &Recording) -> TempDir {
         let place = root.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         match entry {
-            Entry::Directory => fs::create_dir_all(place).unwrap(),
-            Entry::File(bytes) => fs::write(place, bytes).unwrap(),
-            Entry::Link(target) => symlink(relative(path, target), place).unwrap(),
+            RecordedEntry::Directory => fs::create_dir_all(place).unwrap(),
+            RecordedEntry::File(bytes) => fs::write(place, bytes).unwrap(),
+            RecordedEntry::Link(target) => symlink(relative(path, target), place).unwrap(),
         }
     }
     root
