@@ -3,7 +3,7 @@
 
 use crate::support::{Field, PATIENT};
 use rlaunch_lab::command;
-use rlaunch_lab::vm::pair::{Act, Pair, Program};
+use rlaunch_lab::vm::pair::{Benchmark, Pair, Program};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -17,7 +17,7 @@ const SUITE: &str = "/share/comm-suite";
 #[test]
 fn messages_cost_what_they_cost_perftest() {
     let field = Field::new();
-    let mut pair = Pair::of(&field.lab).unwrap();
+    let mut pair = Pair::new(&field.lab).unwrap();
     install_counter(&field);
     pair.copy(COUNTER).unwrap();
     let environment = format!("COUNTS={COUNTED} LD_PRELOAD={COUNTER}");
@@ -29,20 +29,20 @@ fn messages_cost_what_they_cost_perftest() {
     let echo =
         "posts 300 calls 300 doorbells 300 signalled 300 completions 300 copies 0 writes 300";
     let nothing = "posts 0 calls 0 doorbells 0 signalled 0 completions 0 copies 0 writes 0";
-    for (act, size, iterations, client, server) in [
-        (Act::WriteBandwidth, 64 << 10, 100, large, nothing),
-        (Act::WriteBandwidth, 1 << 20, 20, huge, nothing),
-        (Act::WriteBandwidth, 4 << 10, 1000, small, nothing),
-        (Act::WriteLatency, 2, 300, echo, echo),
+    for (benchmark, size, iterations, client, server) in [
+        (Benchmark::WriteBandwidth, 64 << 10, 100, large, nothing),
+        (Benchmark::WriteBandwidth, 1 << 20, 20, huge, nothing),
+        (Benchmark::WriteBandwidth, 4 << 10, 1000, small, nothing),
+        (Benchmark::WriteLatency, 2, 300, echo, echo),
     ] {
         for program in [Program::Perftest, Program::Rlaunch] {
-            pair.run(program, act, (size, iterations), &environment).unwrap();
+            pair.run(program, benchmark, (size, iterations), &environment).unwrap();
             let read = format!("cat {COUNTED}");
             let counted = (pair.on_client(&read).unwrap(), pair.on_server(&read).unwrap());
             let first = |counted: &str| counted.lines().next().unwrap_or_default().to_owned();
             let counted = (first(&counted.0), first(&counted.1));
             let counted = (counted.0.as_str(), counted.1.as_str());
-            assert_eq!(counted, (client, server), "{program:?}, {act:?} of {size} bytes");
+            assert_eq!(counted, (client, server), "{program:?}, {benchmark:?} of {size} bytes");
         }
     }
 }
@@ -75,7 +75,7 @@ const SLOTS: usize = 1;
 #[test]
 fn a_long_message_is_one_write_one_registration_and_no_copy() {
     let field = Field::new();
-    let pair = Pair::of(&field.lab).unwrap();
+    let pair = Pair::new(&field.lab).unwrap();
     install_counter(&field);
     pair.copy(COUNTER).unwrap();
     let [posts, copies, writes, registrations] = streamed(&field, "10", 0);
@@ -88,7 +88,7 @@ fn a_long_message_is_one_write_one_registration_and_no_copy() {
 #[test]
 fn messages_of_registered_memory_cost_no_registration() {
     let field = Field::new();
-    let pair = Pair::of(&field.lab).unwrap();
+    let pair = Pair::new(&field.lab).unwrap();
     install_counter(&field);
     pair.copy(COUNTER).unwrap();
     for (rank, wanted) in [(0, 10), (1, 0)] {

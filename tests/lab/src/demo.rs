@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::{display, show, spinner};
 use crate::dist;
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
 const NAME: &str = "demo";
@@ -22,7 +22,7 @@ const JOBS: [&[&str]; 2] = [
 /// second job needs is built once the first has run.
 pub fn run(keep: bool) -> Result<(), LabError> {
     let mut times = Vec::new();
-    step(&mut times, "1/6", "checking what this machine has", || setup::install(Extent::Lab))?;
+    step(&mut times, "1/6", "checking what this machine has", || setup::install(PackageSet::Lab))?;
     let rlaunch = step(&mut times, "2/6", "building rlaunch and its agent", dist::build_job)?;
     let options = Options { net: NET, ..Options::new(NAME, 3) };
     let lab = step(&mut times, "3/6", "starting hosts a, b and c", || {

@@ -96,7 +96,7 @@ pub enum LabError {
     },
     /// A measured or shown program did not do what it should.
     #[error("{0}")]
-    Wrong(String),
+    Unexpected(String),
 }
 
 impl LabError {

@@ -8,12 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::interval;
-use super::launchers::Field;
+use super::launchers::Testbed;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
-pub use earlier::Earlier;
-pub(super) use row::{Row, print};
+pub use earlier::EarlierBuild;
+pub(super) use row::{ComparisonRow, print};
 
 const NAME: &str = "bench";
 const NET: [u8; 2] = [10, 97];
@@ -46,12 +46,12 @@ pub(super) struct Builds {
 
 impl Builds {
     /// Says how much `rounds` rounds can tell, and builds what the earlier build is compared with.
-    pub(super) fn make(earlier: &Earlier, rounds: usize) -> Result<Builds, LabError> {
+    pub(super) fn make(earlier: &EarlierBuild, rounds: usize) -> Result<Builds, LabError> {
         if let Some(warning) = warning(rounds) {
             eprintln!("warning: {warning}");
         }
         // Peers are not needed; without what builds verbs, this build would lack what the earlier has.
-        setup::install(Extent::Verbs)?;
+        setup::install(PackageSet::Verbs)?;
         let builds =
             Builds { this: dist::build(Profile::Release)?, earlier: earlier.rlaunch().into() };
         println!("this build beside {}", builds.earlier.display());
@@ -96,16 +96,16 @@ fn warning(rounds: usize) -> Option<String> {
 }
 
 /// Hosts of a lab, on which both builds run.
-pub(super) struct Ground {
-    this: Field,
-    earlier: Field,
+pub(super) struct Testbeds {
+    this: Testbed,
+    earlier: Testbed,
 }
 
 /// Run of one build in one round.
 pub(super) struct Turn<'a> {
     pub(super) round: usize,
     pub(super) build: Build,
-    pub(super) field: &'a Field,
+    pub(super) testbed: &'a Testbed,
 }
 
 impl Turn<'_> {
@@ -122,8 +122,8 @@ impl std::fmt::Display for Turn<'_> {
     }
 }
 
-impl Ground {
-    pub(super) fn field(&self, build: Build) -> &Field {
+impl Testbeds {
+    pub(super) fn testbed(&self, build: Build) -> &Testbed {
         match build {
             Build::This => &self.this,
             Build::Earlier => &self.earlier,
@@ -131,14 +131,14 @@ impl Ground {
     }
 
     /// Has each build take a turn in each round, after a round to warm up.
-    pub(super) fn in_turn(
+    pub(super) fn for_each_turn(
         &self,
         rounds: usize,
         mut act: impl FnMut(&Turn<'_>) -> Result<(), LabError>,
     ) -> Result<(), LabError> {
         for round in 0..=rounds {
             for build in order(round) {
-                act(&Turn { round, build, field: self.field(build) })?;
+                act(&Turn { round, build, testbed: self.testbed(build) })?;
             }
         }
         Ok(())
@@ -156,34 +156,34 @@ fn order(round: usize) -> [Build; 2] {
 pub(super) fn on_hosts<T>(
     hosts: usize,
     builds: Builds,
-    measure: impl FnOnce(&Ground) -> Result<T, LabError>,
+    measure: impl FnOnce(&Testbeds) -> Result<T, LabError>,
 ) -> Result<T, LabError> {
     println!("starting {hosts} hosts");
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
-    let measured = ground(lab, builds).and_then(|ground| measure(&ground));
+    let measured = testbeds(lab, builds).and_then(|testbeds| measure(&testbeds));
     Lab::down(NAME)?;
     measured
 }
 
-fn ground(lab: Lab, builds: Builds) -> Result<Ground, LabError> {
+fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
     if lab.cpu_usage().is_none() {
-        return Err(LabError::Wrong(
+        return Err(LabError::Unexpected(
             "this machine has no cgroup v2, without which nothing says what CPU time a build takes"
                 .into(),
         ));
     }
     let again = Lab::attach(NAME)?;
-    Ok(Ground {
-        this: Field { hosts: lab.hosts(), lab, rlaunch: builds.this },
-        earlier: Field { hosts: again.hosts(), lab: again, rlaunch: builds.earlier },
+    Ok(Testbeds {
+        this: Testbed { hosts: lab.hosts(), lab, rlaunch: builds.this },
+        earlier: Testbed { hosts: again.hosts(), lab: again, rlaunch: builds.earlier },
     })
 }
 
-/// Gives the CPU time of a run, which every run on [`Ground`] has.
+/// Gives the CPU time of a run, which every run on [`Testbeds`] has.
 pub(super) fn required(cpu: Option<f64>) -> Result<f64, LabError> {
-    cpu.ok_or_else(|| LabError::Wrong("the lab's cgroup no longer says its CPU time".into()))
+    cpu.ok_or_else(|| LabError::Unexpected("the lab's cgroup no longer says its CPU time".into()))
 }
 
 #[cfg(test)]

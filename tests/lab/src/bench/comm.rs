@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::launchers::{Field, Launcher};
+use super::launchers::{Launcher, Testbed};
 use super::rounds::Rounds;
 use crate::command::run as run_command;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
 pub use against::run_against;
-use row::{Measured, Row};
-pub use setting::Link;
+use row::{CommRow, RowTime};
+pub use setting::Transport;
 use setting::{Contender, Setting};
 
 const NAME: &str = "bench";
@@ -42,50 +42,53 @@ const BATCHES: &str = "3";
 
 /// Starts a rank so that whatever else runs on this machine gets out of its way: priorities are
 /// first those of sessions.
-const FIRST: [&str; 4] =
+const HIGH_PRIORITY: [&str; 4] =
     ["sh", "-c", r#"echo -20 2>/dev/null >/proc/self/autogroup; exec nice -n -20 "$@""#, "sh"];
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct CommOptions {
     /// How often each program is started, after once to warm up.
     pub rounds: usize,
     /// Only rows whose names contain this.
     pub row: Option<String>,
     /// Only over this.
-    pub only: Option<Link>,
+    pub only: Option<Transport>,
     /// Peers also in ways that few people start them in.
     pub variants: bool,
 }
 
-impl Plan {
+impl CommOptions {
     /// Whether it is measured how long ranks take to be ready.
     fn wants_init(&self) -> bool {
         self.row.as_ref().map_or(self.only.is_none(), |row| init::NAME.contains(row.as_str()))
     }
 }
 
-/// Selects what a plan measures: rows, and where.
-fn selected(plan: &Plan) -> Result<(Vec<Row>, Vec<Setting>), LabError> {
-    let rows = Row::with_name(plan.row.as_deref().unwrap_or(""));
-    if rows.is_empty() && !plan.wants_init() {
-        let all = Row::ALL.map(|row| row.to_string()).join(" ");
+/// Selects what a options measures: rows, and where.
+fn selected(options: &CommOptions) -> Result<(Vec<CommRow>, Vec<Setting>), LabError> {
+    let rows = CommRow::with_name(options.row.as_deref().unwrap_or(""));
+    if rows.is_empty() && !options.wants_init() {
+        let all = CommRow::ALL.map(|row| row.to_string()).join(" ");
         return Err(LabError::Usage(format!("no such row; there are {all} {}", init::NAME)));
     }
     let settings = Setting::ALL.into_iter().filter(|_| !rows.is_empty());
-    let settings = settings.filter(|one| plan.only.is_none_or(|link| link == one.link)).collect();
+    let settings = settings
+        .filter(|one| options.only.is_none_or(|transport| transport == one.transport))
+        .collect();
     Ok((rows, settings))
 }
 
 /// Measures and prints; true if every row with a bar holds.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    let (rows, settings) = selected(plan)?;
-    setup::install(Extent::Headers)?;
+pub fn run(options: &CommOptions) -> Result<bool, LabError> {
+    let (rows, settings) = selected(options)?;
+    setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
     let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
     let made = fs::create_dir(&scratch).map_err(LabError::io("make a directory for programs"));
     let programs = made.and_then(|()| compile(&scratch));
-    let held = programs.and_then(|programs| with_lab(plan, &settings, &rows, rlaunch, &programs));
+    let held =
+        programs.and_then(|programs| with_lab(options, &settings, &rows, rlaunch, &programs));
     let _ = fs::remove_dir_all(&scratch);
     let held = held?;
     let count = held.iter().filter(|held| **held).count();
@@ -127,9 +130,9 @@ fn program(launcher: Launcher) -> String {
 
 /// Of each row with a bar, whether it holds.
 fn with_lab(
-    plan: &Plan,
+    options: &CommOptions,
     settings: &[Setting],
-    rows: &[Row],
+    rows: &[CommRow],
     rlaunch: PathBuf,
     programs: &[PathBuf],
 ) -> Result<Vec<bool>, LabError> {
@@ -138,19 +141,19 @@ fn with_lab(
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, hosts) })?;
-    let field = Field { hosts: lab.hosts(), lab, rlaunch };
-    let placed = programs.iter().try_for_each(|program| place(&field, program));
+    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
+    let placed = programs.iter().try_for_each(|program| place(&testbed, program));
     let measure = |setting: &Setting| {
         println!("\n{}", setting.describe());
-        let contenders = setting.contenders(plan.variants);
-        let rounds = measure(&field, setting, &contenders, rows, setting.rounds(plan.rounds))?;
+        let contenders = setting.contenders(options.variants);
+        let rounds = measure(&testbed, setting, &contenders, rows, setting.rounds(options.rounds))?;
         Ok(print(setting, &contenders, rows, &rounds))
     };
     let held: Result<Vec<Vec<bool>>, _> =
         placed.and_then(|()| settings.iter().map(measure).collect());
     let held = held.map(|held| held.concat()).and_then(|mut held| {
-        if plan.wants_init() {
-            held.push(init::run(&field, plan.rounds)?);
+        if options.wants_init() {
+            held.push(init::run(&testbed, options.rounds)?);
         }
         Ok(held)
     });
@@ -158,14 +161,14 @@ fn with_lab(
     held
 }
 
-fn place(field: &Field, program: &Path) -> Result<(), LabError> {
-    place_as(field, program, &program.file_name().unwrap_or_default().to_string_lossy())
+fn place(testbed: &Testbed, program: &Path) -> Result<(), LabError> {
+    place_as(testbed, program, &program.file_name().unwrap_or_default().to_string_lossy())
 }
 
-fn place_as(field: &Field, program: &Path, name: &str) -> Result<(), LabError> {
+fn place_as(testbed: &Testbed, program: &Path, name: &str) -> Result<(), LabError> {
     let bytes = fs::read(program).map_err(LabError::io(format!("read {}", program.display())))?;
     let to = PathBuf::from(on_host(name));
-    field.hosts.iter().try_for_each(|host| field.lab.write_file(host, &to, &bytes, 0o755))
+    testbed.hosts.iter().try_for_each(|host| testbed.lab.write_file(host, &to, &bytes, 0o755))
 }
 
 /// Gives the path of a program on hosts.
@@ -175,10 +178,10 @@ fn on_host(name: &str) -> String {
 
 /// A round to warm up, in which the programs find how many acts a batch needs, then the timed ones.
 fn measure(
-    field: &Field,
+    testbed: &Testbed,
     setting: &Setting,
     contenders: &[Contender],
-    rows: &[Row],
+    rows: &[CommRow],
     rounds: usize,
 ) -> Result<Vec<Rounds>, LabError> {
     let mut results = vec![Rounds::new(contenders.len()); rows.len()];
@@ -188,13 +191,18 @@ fn measure(
             let index = (round + turn) % contenders.len();
             let contender = &contenders[index];
             let program = on_host(&program(contender.launcher));
-            let asked = Asked { program: &program, rows, counts: &counts[index], seconds: SECONDS };
-            let measured = match measure_one(field, setting, contender, &asked) {
+            let asked = MeasureRequest {
+                program: &program,
+                rows,
+                counts: &counts[index],
+                seconds: SECONDS,
+            };
+            let measured = match measure_one(testbed, setting, contender, &asked) {
                 Ok(measured) => measured,
                 Err(error) if setting.has_bar => return Err(error),
                 Err(error) => {
                     println!("round {round}: {:<11} {error}", contender.name);
-                    field.lab.clear()?;
+                    testbed.lab.clear()?;
                     continue;
                 }
             };
@@ -212,10 +220,10 @@ fn measure(
 }
 
 /// Measurements that a program is asked for.
-struct Asked<'a> {
+struct MeasureRequest<'a> {
     /// Its path on hosts.
     program: &'a str,
-    rows: &'a [Row],
+    rows: &'a [CommRow],
     /// How many acts a batch of each row has at least.
     counts: &'a [u64],
     /// How long it takes at least.
@@ -224,30 +232,30 @@ struct Asked<'a> {
 
 /// Starts a program once.
 fn measure_one(
-    field: &Field,
+    testbed: &Testbed,
     setting: &Setting,
     contender: &Contender,
-    asked: &Asked<'_>,
-) -> Result<Vec<Measured>, LabError> {
+    asked: &MeasureRequest<'_>,
+) -> Result<Vec<RowTime>, LabError> {
     let launcher = contender.launcher;
     let rows = asked.rows.iter().zip(asked.counts);
     let rows: Vec<String> = rows.map(|(row, count)| format!("{row}/{count}")).collect();
-    let mut words = [FIRST.as_slice(), &[asked.program, asked.seconds, BATCHES]].concat();
+    let mut words = [HIGH_PRIORITY.as_slice(), &[asked.program, asked.seconds, BATCHES]].concat();
     words.extend(rows.iter().map(String::as_str));
-    let hosts = &field.hosts[..setting.hosts];
+    let hosts = &testbed.hosts[..setting.hosts];
     let limit = ["--timeout", setting.limit()];
     let limit = if launcher == Launcher::Hydra { [].as_slice() } else { &limit };
     let options: Vec<&str> = limit.iter().copied().chain(contender.options()).collect();
-    let mut command = launcher.command_on(hosts, &options, field, setting.per_host, &words);
+    let mut command = launcher.command_on(hosts, &options, testbed, setting.per_host, &words);
     command.env("MPIEXEC_TIMEOUT", setting.limit());
     let operation = format!("measure the communicator of {}", contender.name);
     let output = run_command(&operation, &mut command)?;
-    field.lab.wait_until_idle(IDLE)?;
+    testbed.lab.wait_until_idle(IDLE)?;
     row::read(&String::from_utf8_lossy(&output.stdout), asked.rows)
 }
 
-fn in_words(rows: &[Row], measured: &[Measured]) -> String {
-    let word = |(row, of): (&Row, &Measured)| format!("{row} {:.3}", row.shown(of.seconds));
+fn in_words(rows: &[CommRow], measured: &[RowTime]) -> String {
+    let word = |(row, of): (&CommRow, &RowTime)| format!("{row} {:.3}", row.shown(of.seconds));
     rows.iter().zip(measured).map(word).collect::<Vec<_>>().join("  ")
 }
 
@@ -255,7 +263,7 @@ fn in_words(rows: &[Row], measured: &[Measured]) -> String {
 fn print(
     setting: &Setting,
     contenders: &[Contender],
-    rows: &[Row],
+    rows: &[CommRow],
     rounds: &[Rounds],
 ) -> Vec<bool> {
     let names: Vec<&str> = contenders.iter().map(|one| one.name).collect();
@@ -267,6 +275,6 @@ fn print(
         let name = (&*row.to_string(), row.unit());
         of_row.print(name, |seconds| row.shown(seconds), &names, setting.has_bar);
     }
-    let held = rounds.iter().map(|of_row| of_row.verdict().is_some_and(|of| of.holds()));
+    let held = rounds.iter().map(|of_row| of_row.comparison().is_some_and(|of| of.holds()));
     if setting.has_bar { held.collect() } else { Vec::new() }
 }

@@ -8,12 +8,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::launchers::{Field, Launcher};
+use super::launchers::{Launcher, Testbed};
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
-use table::Row;
-use trial::Trial;
+use table::FailureRow;
+use trial::FailingJob;
 
 const NAME: &str = "failure";
 const NET: [u8; 2] = [10, 94];
@@ -29,14 +29,14 @@ const LONG: Duration = Duration::from_secs(15);
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct FailureOptions {
     /// How often.
     pub rounds: usize,
 }
 
 /// What fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Case {
+enum Failure {
     /// One rank exits with 3.
     Rank,
     /// The launcher is killed.
@@ -47,19 +47,19 @@ enum Case {
     Host,
 }
 
-impl Case {
-    const ALL: [Case; 4] = [Case::Rank, Case::Launcher, Case::Agent, Case::Host];
+impl Failure {
+    const ALL: [Failure; 4] = [Failure::Rank, Failure::Launcher, Failure::Agent, Failure::Host];
 
     /// What is measured, and the most seconds it may take rlaunch.
     fn rows(self) -> &'static [(&'static str, f64)] {
         match self {
-            Case::Rank => &[("one rank of 8 exits with 3: launcher returned", 0.15)],
-            Case::Launcher => &[("launcher killed: all ranks gone", 0.1)],
-            Case::Agent => &[
+            Failure::Rank => &[("one rank of 8 exits with 3: launcher returned", 0.15)],
+            Failure::Launcher => &[("launcher killed: all ranks gone", 0.1)],
+            Failure::Agent => &[
                 ("agent of a host killed: launcher returned", 0.3),
                 ("    and the host's ranks gone", 0.3),
             ],
-            Case::Host => &[
+            Failure::Host => &[
                 ("host silent: named, launcher returned", 10.0),
                 ("    and the host's ranks gone", 10.0),
             ],
@@ -67,52 +67,56 @@ impl Case {
     }
 
     fn limit(self) -> Duration {
-        if self == Case::Host { LONG } else { SHORT }
+        if self == Failure::Host { LONG } else { SHORT }
     }
 
     /// Peers wait in vain for a silent host: once is enough to see it.
     fn rounds(self, launcher: Launcher, rounds: usize) -> usize {
         match (self, launcher) {
-            (Case::Host, Launcher::Hydra | Launcher::OpenMpi) => 1,
+            (Failure::Host, Launcher::Hydra | Launcher::OpenMpi) => 1,
             _ => rounds,
         }
     }
 }
 
 /// Measures and prints; true if every bar is met.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    setup::install(Extent::Peers)?;
+pub fn run(options: &FailureOptions) -> Result<bool, LabError> {
+    setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
-    let field = Field { hosts: lab.hosts(), lab, rlaunch };
-    let rows = Scratch::make().and_then(|scratch| measure(&field, &scratch, plan.rounds));
+    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
+    let rows = Scratch::make().and_then(|scratch| measure(&testbed, &scratch, options.rounds));
     Lab::down(NAME)?;
     let rows = rows?;
     println!(
         "\n{} ranks on {HOSTS} hosts, seconds from the failure: median (min–max) of {} rounds",
         HOSTS * PER_HOST,
-        plan.rounds
+        options.rounds
     );
     Ok(table::print(&LAUNCHERS.map(Launcher::name), &rows))
 }
 
 /// A warm-up, then every case, the launchers in turn.
-fn measure(field: &Field, scratch: &Scratch, rounds: usize) -> Result<Vec<Row>, LabError> {
+fn measure(
+    testbed: &Testbed,
+    scratch: &Scratch,
+    rounds: usize,
+) -> Result<Vec<FailureRow>, LabError> {
     for launcher in LAUNCHERS {
-        Trial::start(field, scratch, launcher)?.end()?;
+        FailingJob::start(testbed, scratch, launcher)?.end()?;
     }
     let mut rows = Vec::new();
-    for case in Case::ALL {
-        let new = |&(what, bar)| Row::new(what, bar, case.limit(), LAUNCHERS.len());
-        let mut of_case: Vec<Row> = case.rows().iter().map(new).collect();
+    for case in Failure::ALL {
+        let new = |&(what, bar)| FailureRow::new(what, bar, case.limit(), LAUNCHERS.len());
+        let mut of_case: Vec<FailureRow> = case.rows().iter().map(new).collect();
         for round in 1..=rounds {
             for (column, launcher) in LAUNCHERS.into_iter().enumerate() {
                 if round > case.rounds(launcher, rounds) {
                     continue;
                 }
-                let mut trial = Trial::start(field, scratch, launcher)?;
+                let mut trial = FailingJob::start(testbed, scratch, launcher)?;
                 let seen = trial.fail(case)?;
                 trial.end()?;
                 println!("round {round}: {case:?}, {}: {seen}", launcher.name());

@@ -17,7 +17,7 @@ pub(super) struct Interval {
 
 impl Interval {
     /// Picks the ends; none with too few values for them.
-    pub(super) fn of(series: &Series) -> Option<Interval> {
+    pub(super) fn from_series(series: &Series) -> Option<Interval> {
         let mut sorted = series.0.clone();
         sorted.sort_by(f64::total_cmp);
         let beyond = values_beyond(sorted.len())?;
@@ -50,7 +50,8 @@ mod tests {
     use super::*;
 
     fn interval(values: &[f64]) -> Option<(f64, f64)> {
-        Interval::of(&Series(values.to_vec())).map(|interval| (interval.lower, interval.upper))
+        Interval::from_series(&Series(values.to_vec()))
+            .map(|interval| (interval.lower, interval.upper))
     }
 
     #[test]

@@ -20,13 +20,13 @@ const BAR: f64 = 30.0;
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct InventoryOptions {
     /// How many readings.
     pub rounds: usize,
 }
 
 /// Measures and prints; true if the bar is met.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
+pub fn run(options: &InventoryOptions) -> Result<bool, LabError> {
     dist::build(Profile::Release)?;
     let agent = dist::directory(Profile::Release)?.join("lib/rlaunch");
     let agent = agent.join(dist::host_triple()?).join("rlaunch-worker");
@@ -34,7 +34,7 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
     fs::create_dir(&root).map_err(LabError::io("make a directory for a recorded machine"))?;
     let measured = tree::lay_out_below(&root, MACHINE)
         .map_err(LabError::io("lay out a recorded machine"))
-        .and_then(|()| measure(plan, &agent, &root));
+        .and_then(|()| measure(options, &agent, &root));
     // What is left behind is small, and in memory.
     let _ = fs::remove_dir_all(&root);
     let (reading, nothing) = measured?;
@@ -48,9 +48,13 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
 }
 
 /// Milliseconds of a reading, and of a start that reads nothing.
-fn measure(plan: &Plan, agent: &Path, root: &Path) -> Result<(Series, Series), LabError> {
+fn measure(
+    options: &InventoryOptions,
+    agent: &Path,
+    root: &Path,
+) -> Result<(Series, Series), LabError> {
     let (mut reading, mut nothing) = (Series::default(), Series::default());
-    for round in 0..=plan.rounds {
+    for round in 0..=options.rounds {
         let mut inventory = Command::new(agent);
         // Without a search path there is no other program to ask.
         inventory.arg("inventory").arg(root).env_clear();

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Series;
-use super::against::{self, Build, Builds, Earlier, Ground, Row};
-use super::launchers::{Field, Launcher};
+use super::against::{self, Build, Builds, ComparisonRow, EarlierBuild, Testbeds};
+use super::launchers::{Launcher, Testbed};
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
 
 const NAME: &str = "bench";
@@ -46,7 +46,7 @@ pub fn launcher_names() -> Vec<&'static str> {
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LaunchOptions {
     /// On how many hosts.
     pub hosts: usize,
     /// How often.
@@ -56,7 +56,7 @@ pub struct Plan {
 }
 
 /// What was measured of one launcher.
-struct Results {
+struct LauncherResults {
     launcher: Launcher,
     wall: Series,
     cpu: Series,
@@ -65,67 +65,78 @@ struct Results {
 }
 
 /// Measures and prints; true if every bar is met.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    setup::install(Extent::Peers)?;
-    let wanted = |launcher: &Launcher| !plan.skip.iter().any(|name| name == launcher.name());
+pub fn run(options: &LaunchOptions) -> Result<bool, LabError> {
+    setup::install(PackageSet::Peers)?;
+    let wanted = |launcher: &Launcher| !options.skip.iter().any(|name| name == launcher.name());
     let launchers: Vec<Launcher> = Launcher::ALL.into_iter().filter(wanted).collect();
     let rlaunch = match launchers.contains(&Launcher::Rlaunch) {
         true => dist::build(Profile::Release)?,
         false => PathBuf::new(),
     };
-    println!("starting {} hosts", plan.hosts);
+    println!("starting {} hosts", options.hosts);
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
-    let field = Field { hosts: lab.hosts(), lab, rlaunch };
-    let results = measure(&field, &launchers, plan.rounds);
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
+    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
+    let results = measure(&testbed, &launchers, options.rounds);
     Lab::down(NAME)?;
     let results = results?;
-    println!("\n{PROGRAM} on {} hosts, median (min–max) of {} rounds", plan.hosts, plan.rounds);
+    println!(
+        "\n{PROGRAM} on {} hosts, median (min–max) of {} rounds",
+        options.hosts, options.rounds
+    );
     print_table(&results);
     Ok(print_ratios(&results))
 }
 
 /// Measures this build beside an earlier one and prints; true if it is slower by no row.
-pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
-    let builds = Builds::make(earlier, plan.rounds)?;
-    let rows = against::on_hosts(plan.hosts, builds, |ground| compare(ground, plan.rounds))?;
-    println!("\n{PROGRAM} on {} hosts, median (min–max) of {} rounds", plan.hosts, plan.rounds);
+pub fn run_against(options: &LaunchOptions, earlier: &EarlierBuild) -> Result<bool, LabError> {
+    let builds = Builds::make(earlier, options.rounds)?;
+    let rows =
+        against::on_hosts(options.hosts, builds, |testbeds| compare(testbeds, options.rounds))?;
+    println!(
+        "\n{PROGRAM} on {} hosts, median (min–max) of {} rounds",
+        options.hosts, options.rounds
+    );
     Ok(against::print(&rows))
 }
 
 /// The timed rounds, then a few for memory.
-fn compare(ground: &Ground, rounds: usize) -> Result<Vec<Row>, LabError> {
-    let (mut wall, mut cpu) = (Row::new("wall", "s"), Row::new("CPU", "s"));
-    ground.in_turn(rounds, |turn| {
-        let (seconds, used) = time(turn.field, Launcher::Rlaunch)?;
+fn compare(testbeds: &Testbeds, rounds: usize) -> Result<Vec<ComparisonRow>, LabError> {
+    let (mut wall, mut cpu) = (ComparisonRow::new("wall", "s"), ComparisonRow::new("CPU", "s"));
+    testbeds.for_each_turn(rounds, |turn| {
+        let (seconds, used) = time(turn.testbed, Launcher::Rlaunch)?;
         let used = against::required(used)?;
         println!("{turn} {seconds:.2} s, {used:.2} s of CPU");
         wall.note(turn, seconds);
         cpu.note(turn, used);
         Ok(())
     })?;
-    let mut peak = Row::without_bar("memory", "MiB");
+    let mut peak = ComparisonRow::without_bar("memory", "MiB");
     for _ in 0..rounds.min(MEMORY_ROUNDS) {
         for build in Build::ALL {
-            peak.push(build, memory(ground.field(build), Launcher::Rlaunch)?);
+            peak.push(build, memory(testbeds.testbed(build), Launcher::Rlaunch)?);
         }
     }
     Ok(vec![wall, cpu, peak])
 }
 
 /// A warm-up, the timed rounds in turn, and one more round for memory.
-fn measure(field: &Field, launchers: &[Launcher], rounds: usize) -> Result<Vec<Results>, LabError> {
-    let new = |&launcher: &Launcher| Results {
+fn measure(
+    testbed: &Testbed,
+    launchers: &[Launcher],
+    rounds: usize,
+) -> Result<Vec<LauncherResults>, LabError> {
+    let new = |&launcher: &Launcher| LauncherResults {
         launcher,
         wall: Series::default(),
         cpu: Series::default(),
         memory: Series::default(),
     };
-    let mut results: Vec<Results> = launchers.iter().map(new).collect();
+    let mut results: Vec<LauncherResults> = launchers.iter().map(new).collect();
     for round in 0..=rounds {
         for result in &mut results {
-            let (wall, cpu) = time(field, result.launcher)?;
+            let (wall, cpu) = time(testbed, result.launcher)?;
             println!("round {round}: {:<8} {wall:.2} s", result.launcher.name());
             if round > 0 {
                 result.wall.push(wall);
@@ -134,70 +145,70 @@ fn measure(field: &Field, launchers: &[Launcher], rounds: usize) -> Result<Vec<R
         }
     }
     for result in &mut results {
-        result.memory.push(memory(field, result.launcher)?);
+        result.memory.push(memory(testbed, result.launcher)?);
     }
     Ok(results)
 }
 
 /// Wall time of one run in seconds, and the CPU time it took on all nodes together, with what the
 /// hosts still did after it had returned.
-fn time(field: &Field, launcher: Launcher) -> Result<(f64, Option<f64>), LabError> {
-    field.with_cpu(|| {
+fn time(testbed: &Testbed, launcher: Launcher) -> Result<(f64, Option<f64>), LabError> {
+    testbed.with_cpu(|| {
         let start = Instant::now();
-        let output = complete(field, launcher);
+        let output = complete(testbed, launcher);
         let wall = start.elapsed().as_secs_f64();
-        check(field, launcher, &output?)?;
+        check(testbed, launcher, &output?)?;
         Ok(wall)
     })
 }
 
 /// Peak memory of the launcher's processes on the launch node in MiB. Sampling costs time, so
 /// this run is not timed.
-fn memory(field: &Field, launcher: Launcher) -> Result<f64, LabError> {
+fn memory(testbed: &Testbed, launcher: Launcher) -> Result<f64, LabError> {
     let (output, peak) = thread::scope(|scope| {
-        let run = scope.spawn(|| complete(field, launcher));
+        let run = scope.spawn(|| complete(testbed, launcher));
         let mut peak = 0;
         while !run.is_finished() {
-            peak = peak.max(field.lab.launch_memory().unwrap_or(0));
+            peak = peak.max(testbed.lab.launch_memory().unwrap_or(0));
             thread::sleep(Duration::from_millis(5));
         }
         (run.join(), peak)
     });
     // The thread has nothing to panic over; a lost run would be caught by the check.
-    let lost = |_| Err(LabError::Wrong(format!("lost sight of {}", launcher.name())));
-    check(field, launcher, &output.unwrap_or_else(lost)?)?;
-    field.lab.wait_until_idle(IDLE)?;
+    let lost = |_| Err(LabError::Unexpected(format!("lost sight of {}", launcher.name())));
+    check(testbed, launcher, &output.unwrap_or_else(lost)?)?;
+    testbed.lab.wait_until_idle(IDLE)?;
     // Exact: no launcher takes 2^53 bytes.
     Ok(peak as f64 / f64::from(1 << 20))
 }
 
-fn complete(field: &Field, launcher: Launcher) -> Result<Output, LabError> {
-    let mut command = launcher.command(field, 1, &[PROGRAM]);
+fn complete(testbed: &Testbed, launcher: Launcher) -> Result<Output, LabError> {
+    let mut command = launcher.command(testbed, 1, &[PROGRAM]);
     command.stdin(Stdio::null()).output().map_err(LabError::io(format!("run {}", launcher.name())))
 }
 
 /// Every host must have been heard once.
-fn check(field: &Field, launcher: Launcher, output: &Output) -> Result<(), LabError> {
+fn check(testbed: &Testbed, launcher: Launcher, output: &Output) -> Result<(), LabError> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut heard: Vec<&str> = stdout.lines().collect();
     heard.sort_unstable();
-    let mut wanted: Vec<&str> = field.hosts.iter().map(String::as_str).collect();
+    let mut wanted: Vec<&str> = testbed.hosts.iter().map(String::as_str).collect();
     wanted.sort_unstable();
     if output.status.success() && heard == wanted {
         return Ok(());
     }
     let stderr = last_lines(&String::from_utf8_lossy(&output.stderr), 10);
     let (name, status, lines) = (launcher.name(), output.status, heard.len());
-    Err(LabError::Wrong(format!(
+    Err(LabError::Unexpected(format!(
         "{name} ended with {status} and printed {lines} lines where {} hosts should print their \
          names once each\n{stderr}",
         wanted.len()
     )))
 }
 
-fn print_table(results: &[Results]) {
+fn print_table(results: &[LauncherResults]) {
     println!("{:<10}{:>22}{:>22}{:>14}", "", "wall s", "CPU s", "memory MiB");
-    for Results { launcher, wall, cpu, memory } in results {
+    for LauncherResults { launcher, wall, cpu, memory } in results {
         let memory = memory.median().map_or("–".into(), |value| format!("{value:.1}"));
         let (wall, cpu) = (wall.summary(), cpu.summary());
         println!("{:<10}{wall:>22}{cpu:>22}{memory:>14}", launcher.name());
@@ -205,7 +216,7 @@ fn print_table(results: &[Results]) {
 }
 
 /// Prints rlaunch's part of each peer beside the bar; true if every bar is met.
-fn print_ratios(results: &[Results]) -> bool {
+fn print_ratios(results: &[LauncherResults]) -> bool {
     let (own, peers): (Vec<_>, Vec<_>) =
         results.iter().partition(|result| result.launcher == Launcher::Rlaunch);
     let Some(own) = own.first() else { return true };

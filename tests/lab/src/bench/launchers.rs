@@ -37,19 +37,19 @@ impl Launcher {
 
     /// The command for `per_host` ranks of `program` on every host. It is run from `/`: Hydra and
     /// Open MPI need the present directory on every host. Its process is the launcher's own.
-    pub(super) fn command(self, field: &Field, per_host: usize, program: &[&str]) -> Command {
-        self.command_with(&[], field, per_host, program)
+    pub(super) fn command(self, testbed: &Testbed, per_host: usize, program: &[&str]) -> Command {
+        self.command_with(&[], testbed, per_host, program)
     }
 
     /// The same with options of this launcher; plain ssh takes none.
     pub(super) fn command_with(
         self,
         options: &[&str],
-        field: &Field,
+        testbed: &Testbed,
         per_host: usize,
         program: &[&str],
     ) -> Command {
-        self.command_on(&field.hosts, options, field, per_host, program)
+        self.command_on(&testbed.hosts, options, testbed, per_host, program)
     }
 
     /// The same on these hosts only.
@@ -57,17 +57,17 @@ impl Launcher {
         self,
         hosts: &[String],
         options: &[&str],
-        field: &Field,
+        testbed: &Testbed,
         per_host: usize,
         program: &[&str],
     ) -> Command {
-        let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
+        let mut command = testbed.lab.exec_in(Account::Root, Path::new("/"));
         let slots = |host: &String| format!("{host}:{per_host}");
         let slots = hosts.iter().map(slots).collect::<Vec<_>>().join(",");
         let count = (hosts.len() * per_host).to_string();
         match self {
             Launcher::Rlaunch => command
-                .arg(&field.rlaunch)
+                .arg(&testbed.rlaunch)
                 .args(["-H", &slots, "-np", &count])
                 .args(options)
                 .args(program),
@@ -89,13 +89,13 @@ impl Launcher {
 }
 
 /// Where the launchers run.
-pub(super) struct Field {
+pub(super) struct Testbed {
     pub(super) lab: Lab,
     pub(super) hosts: Vec<String>,
     pub(super) rlaunch: PathBuf,
 }
 
-impl Field {
+impl Testbed {
     /// Does `act`, and gives beside what it gave the seconds of CPU that it took on all nodes
     /// together, with what hosts still did after it had returned; none on a machine without cgroup v2.
     pub(super) fn with_cpu<T>(

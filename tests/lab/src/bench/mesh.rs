@@ -4,7 +4,7 @@
 use super::Series;
 use crate::LabError;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ const MANY: &str = "-H n1:8,n2:8,n3:8 -np 24 --transport rdma --mesh-timeout 20 
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct MeshOptions {
     /// How often each way, in turn, after a round to warm up.
     pub rounds: usize,
 }
 
 /// Three guests cabled to each other, with rlaunch built in this way.
 fn guests(profile: Profile) -> Result<VmLab, LabError> {
-    setup::install(Extent::Verbs)?;
+    setup::install(PackageSet::Verbs)?;
     dist::build(profile)?;
     dist::build_prover(profile)?;
     vm::build()?;
@@ -46,12 +46,13 @@ pub fn soak(launches: usize) -> Result<bool, LabError> {
         let started = Instant::now();
         let said = job(&lab, "-H n1,n2,n3 --hca rxe --mesh-timeout 20 --transport rdma true")?;
         let summary = said.lines().find(|line| line.contains("6/6 paths up"));
-        let summary = summary.ok_or_else(|| LabError::Wrong(format!("not all are up:\n{said}")))?;
+        let summary =
+            summary.ok_or_else(|| LabError::Unexpected(format!("not all are up:\n{said}")))?;
         for guest in ["n1", "n2", "n3"] {
             let left = lab.run(guest, &["rdma", "resource", "show", "qp"])?;
             let left = String::from_utf8_lossy(&left.stdout).into_owned();
             if left.contains("rlaunch") {
-                return Err(LabError::Wrong(format!("left on {guest}:\n{left}")));
+                return Err(LabError::Unexpected(format!("left on {guest}:\n{left}")));
             }
         }
         println!("{launch}: {summary} ({:.1} s)", started.elapsed().as_secs_f64());
@@ -64,13 +65,13 @@ pub fn soak(launches: usize) -> Result<bool, LabError> {
 }
 
 /// Measures and prints. There is no bar but the mesh's own budget, which fails the job.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
+pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
     let lab = guests(Profile::Release)?;
-    let measured = measure(&lab, plan.rounds).and_then(|ways| Ok((ways, many(&lab)?)));
+    let measured = measure(&lab, options.rounds).and_then(|ways| Ok((ways, many(&lab)?)));
     VmLab::down(LAB)?;
     let ([with, without], many) = measured?;
     let added = with.minus(&without);
-    println!("\n{} rounds of `hostname` on 3 guests, seconds, median (min–max)", plan.rounds);
+    println!("\n{} rounds of `hostname` on 3 guests, seconds, median (min–max)", options.rounds);
     println!("    with the mesh    {}", with.summary());
     println!("    --transport tcp  {}", without.summary());
     println!("    added            {}", added.summary());
@@ -111,6 +112,6 @@ fn job(lab: &VmLab, words: &str) -> Result<String, LabError> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.success() {
         true => Ok(said),
-        false => Err(LabError::Wrong(format!("rlaunch {words}: {}:\n{said}", output.status))),
+        false => Err(LabError::Unexpected(format!("rlaunch {words}: {}:\n{said}", output.status))),
     }
 }

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Series;
-use super::launchers::{Field, Launcher};
+use super::launchers::{Launcher, Testbed};
 use crate::command::{last_lines, wait_until};
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
 
 mod against;
@@ -50,7 +50,7 @@ const LOOK: u8 = 2;
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct OutputOptions {
     /// On how many hosts, with one rank each.
     pub hosts: usize,
     /// MiB of lines of each.
@@ -59,46 +59,46 @@ pub struct Plan {
     pub rounds: usize,
 }
 
-/// One way to bring output home.
+/// One tagging to bring output home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Tagging {
     Plain,
     Tagged,
 }
 
-impl Way {
-    const ALL: [Way; 2] = [Way::Plain, Way::Tagged];
+impl Tagging {
+    const ALL: [Tagging; 2] = [Tagging::Plain, Tagging::Tagged];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Plain => "untagged",
-            Way::Tagged => "tagged",
+            Tagging::Plain => "untagged",
+            Tagging::Tagged => "tagged",
         }
     }
 
     fn options(self, launcher: Launcher) -> &'static [&'static str] {
         match (self, launcher) {
-            (Way::Plain, _) | (_, Launcher::PlainSsh) => &[],
-            (Way::Tagged, Launcher::Hydra) => &["-prepend-rank"],
-            (Way::Tagged, Launcher::Rlaunch | Launcher::OpenMpi) => &["--tag-output"],
+            (Tagging::Plain, _) | (_, Launcher::PlainSsh) => &[],
+            (Tagging::Tagged, Launcher::Hydra) => &["-prepend-rank"],
+            (Tagging::Tagged, Launcher::Rlaunch | Launcher::OpenMpi) => &["--tag-output"],
         }
     }
 
     /// What stands in front of a line of rank `rank` on `host`.
     fn tag(self, launcher: Launcher, rank: usize, host: &str) -> String {
         match (self, launcher) {
-            (Way::Plain, _) | (_, Launcher::PlainSsh) => String::new(),
-            (Way::Tagged, Launcher::Rlaunch) => format!("[{rank},{host}] "),
-            (Way::Tagged, Launcher::Hydra) => format!("[{rank}] "),
-            (Way::Tagged, Launcher::OpenMpi) => format!("[1,{rank}]<stdout>:"),
+            (Tagging::Plain, _) | (_, Launcher::PlainSsh) => String::new(),
+            (Tagging::Tagged, Launcher::Rlaunch) => format!("[{rank},{host}] "),
+            (Tagging::Tagged, Launcher::Hydra) => format!("[{rank}] "),
+            (Tagging::Tagged, Launcher::OpenMpi) => format!("[1,{rank}]<stdout>:"),
         }
     }
 }
 
-/// What was measured of one launcher and one way.
-struct Row {
+/// What was measured of one launcher and one tagging.
+struct OutputRow {
     launcher: Launcher,
-    way: Way,
+    tagging: Tagging,
     /// In MB of lines per second, tags not counted.
     speed: Series,
     damage: Damage,
@@ -106,31 +106,37 @@ struct Row {
     memory: f64,
 }
 
-impl Row {
-    fn new(launcher: Launcher, way: Way) -> Row {
-        Row { launcher, way, speed: Series::default(), damage: Damage::default(), memory: 0.0 }
+impl OutputRow {
+    fn new(launcher: Launcher, tagging: Tagging) -> OutputRow {
+        OutputRow {
+            launcher,
+            tagging,
+            speed: Series::default(),
+            damage: Damage::default(),
+            memory: 0.0,
+        }
     }
 }
 
 /// A run that is over.
-struct Ran {
+struct JobRun {
     seconds: f64,
     /// The most memory of the launcher's own process in MiB.
     memory: f64,
 }
 
 /// Result of a run.
-struct Trial {
-    ran: Ran,
+struct MeasuredJob {
+    ran: JobRun,
     /// Seconds on all nodes together.
     cpu: Option<f64>,
     damage: Damage,
 }
 
 /// Output that a launcher is to bring home.
-struct Task<'a> {
+struct OutputTask<'a> {
     launcher: Launcher,
-    way: Way,
+    tagging: Tagging,
     /// What every rank runs.
     program: &'a [&'a str],
     /// How many lines that prints.
@@ -140,78 +146,81 @@ struct Task<'a> {
 }
 
 /// Measures and prints; true if every bar is met.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    setup::install(Extent::Peers)?;
+pub fn run(options: &OutputOptions) -> Result<bool, LabError> {
+    setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    println!("starting {} hosts", plan.hosts);
+    println!("starting {} hosts", options.hosts);
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
-    let field = Field { hosts: lab.hosts(), lab, rlaunch };
-    let measured = with_lines(&field, plan);
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
+    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
+    let measured = with_lines(&testbed, options);
     Lab::down(NAME)?;
     let (rows, slow) = measured?;
     println!(
         "\n{} MiB of lines of {LINE} bytes from each of {} hosts, {} rounds",
-        plan.mebibytes, plan.hosts, plan.rounds
+        options.mebibytes, options.hosts, options.rounds
     );
     print_table(&rows);
     Ok(print_bars(&rows, &slow))
 }
 
-fn with_lines(field: &Field, plan: &Plan) -> Result<(Vec<Row>, Row), LabError> {
-    let lines = place_lines(field, plan)?;
-    let mut arrived = room(plan, lines);
+fn with_lines(
+    testbed: &Testbed,
+    options: &OutputOptions,
+) -> Result<(Vec<OutputRow>, OutputRow), LabError> {
+    let lines = place_lines(testbed, options)?;
+    let mut arrived = room(options, lines);
     let mut rows = Vec::new();
-    for way in Way::ALL {
-        rows.extend(LAUNCHERS.map(|launcher| Row::new(launcher, way)));
+    for tagging in Tagging::ALL {
+        rows.extend(LAUNCHERS.map(|launcher| OutputRow::new(launcher, tagging)));
     }
-    for round in 0..=plan.rounds {
+    for round in 0..=options.rounds {
         for row in &mut rows {
-            measure(field, row, lines, (&["cat", ON_HOST], None), &mut arrived)?;
+            measure(testbed, row, lines, (&["cat", ON_HOST], None), &mut arrived)?;
             if round == 0 {
                 // Hosts were sent their agents meanwhile.
                 (row.speed, row.memory) = (Series::default(), 0.0);
             }
         }
     }
-    let mut slow = Row::new(Launcher::Rlaunch, Way::Plain);
+    let mut slow = OutputRow::new(Launcher::Rlaunch, Tagging::Plain);
     let few = SLOW_LINES.min(lines);
     let length = (few * LINE).to_string();
     let program = ["head", "-c", &length, ON_HOST];
     println!("a reader of {:.0} MB/s", SLOW / 1e6);
-    measure(field, &mut slow, few, (&program, Some(SLOW)), &mut arrived)?;
+    measure(testbed, &mut slow, few, (&program, Some(SLOW)), &mut arrived)?;
     Ok((rows, slow))
 }
 
 /// Gives every host its lines, and says how many they are.
-fn place_lines(field: &Field, plan: &Plan) -> Result<usize, LabError> {
-    let lines = (plan.mebibytes << 20) / LINE;
-    for (rank, host) in field.hosts.iter().enumerate() {
-        field.lab.write_file(host, Path::new(ON_HOST), &lines_of(rank, lines), 0o644)?;
+fn place_lines(testbed: &Testbed, options: &OutputOptions) -> Result<usize, LabError> {
+    let lines = (options.mebibytes << 20) / LINE;
+    for (rank, host) in testbed.hosts.iter().enumerate() {
+        testbed.lab.write_file(host, Path::new(ON_HOST), &lines_of(rank, lines), 0o644)?;
     }
     Ok(lines)
 }
 
 /// Makes room for what arrives. It is used again, so that its pages are there before a launcher is
 /// waited for.
-fn room(plan: &Plan, lines: usize) -> Vec<u8> {
-    Vec::with_capacity((lines * plan.hosts) * (LINE + 32))
+fn room(options: &OutputOptions, lines: usize) -> Vec<u8> {
+    Vec::with_capacity((lines * options.hosts) * (LINE + 32))
 }
 
 /// One job; what it was worth is added to `row`.
 fn measure(
-    field: &Field,
-    row: &mut Row,
+    testbed: &Testbed,
+    row: &mut OutputRow,
     lines: usize,
     (program, pace): (&[&str], Option<f64>),
     arrived: &mut Vec<u8>,
 ) -> Result<(), LabError> {
-    let task = Task { launcher: row.launcher, way: row.way, program, lines, pace };
-    let Trial { ran, damage, .. } = attempt(field, &task, arrived)?;
-    let bytes = (lines * LINE * field.hosts.len()) as f64;
+    let task = OutputTask { launcher: row.launcher, tagging: row.tagging, program, lines, pace };
+    let MeasuredJob { ran, damage, .. } = attempt(testbed, &task, arrived)?;
+    let bytes = (lines * LINE * testbed.hosts.len()) as f64;
     let speed = bytes / 1e6 / ran.seconds;
-    let (name, what) = (row.launcher.name(), row.way.name());
+    let (name, what) = (row.launcher.name(), row.tagging.name());
     println!("{name:<8} {what:<9} {speed:>7.1} MB/s, {:.1} MiB, {damage}", ran.memory);
     row.speed.push(speed);
     row.memory = row.memory.max(ran.memory);
@@ -220,31 +229,36 @@ fn measure(
 }
 
 /// Runs one job, and looks at what arrived.
-fn attempt(field: &Field, task: &Task<'_>, arrived: &mut Vec<u8>) -> Result<Trial, LabError> {
+fn attempt(
+    testbed: &Testbed,
+    task: &OutputTask<'_>,
+    arrived: &mut Vec<u8>,
+) -> Result<MeasuredJob, LabError> {
     let errors = env::temp_dir().join(format!("rlaunch-bench-{}-stderr", std::process::id()));
     let with_stderr = |error| {
         let said = fs::read_to_string(&errors).unwrap_or_default();
-        LabError::Wrong(format!("{error}\n{}", last_lines(&said, 10)))
+        LabError::Unexpected(format!("{error}\n{}", last_lines(&said, 10)))
     };
-    let ran = field.with_cpu(|| complete(field, task, &errors, arrived).map_err(with_stderr));
+    let ran = testbed.with_cpu(|| complete(testbed, task, &errors, arrived).map_err(with_stderr));
     let _ = fs::remove_file(&errors);
     let (ran, cpu) = ran?;
-    let hosts = field.hosts.iter().enumerate();
-    let tag = |(rank, host): (usize, &String)| task.way.tag(task.launcher, rank, host);
+    let hosts = testbed.hosts.iter().enumerate();
+    let tag = |(rank, host): (usize, &String)| task.tagging.tag(task.launcher, rank, host);
     let tags: Vec<String> = hosts.map(tag).collect();
-    Ok(Trial { ran, cpu, damage: check::check(arrived, &tags, task.lines) })
+    Ok(MeasuredJob { ran, cpu, damage: check::check(arrived, &tags, task.lines) })
 }
 
 fn complete(
-    field: &Field,
-    task: &Task<'_>,
+    testbed: &Testbed,
+    task: &OutputTask<'_>,
     errors: &Path,
     arrived: &mut Vec<u8>,
-) -> Result<Ran, LabError> {
+) -> Result<JobRun, LabError> {
     let launcher = task.launcher;
     let failed = || format!("run {}", launcher.name());
     let stderr = fs::File::create(errors).map_err(LabError::io(failed()))?;
-    let mut command = launcher.command_with(task.way.options(launcher), field, 1, task.program);
+    let mut command =
+        launcher.command_with(task.tagging.options(launcher), testbed, 1, task.program);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let started = Instant::now();
     let mut child = command.spawn().map_err(LabError::io(failed()))?;
@@ -259,8 +273,8 @@ fn complete(
         Ok(status.is_some())
     })?;
     match status.filter(std::process::ExitStatus::success) {
-        Some(_) => Ok(Ran { seconds, memory: memory? }),
-        None => Err(LabError::Wrong(format!("{} failed", launcher.name()))),
+        Some(_) => Ok(JobRun { seconds, memory: memory? }),
+        None => Err(LabError::Unexpected(format!("{} failed", launcher.name()))),
     }
 }
 
@@ -304,31 +318,33 @@ fn peak_memory(pid: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-fn print_table(rows: &[Row]) {
+fn print_table(rows: &[OutputRow]) {
     println!("{:<20}{:>26}{:>12}  torn, lost, order", "", "MB/s", "memory MiB");
     for row in rows {
         let (speed, memory) = (row.speed.summary_to(1), row.memory);
-        let name = format!("{} {}", row.launcher.name(), row.way.name());
+        let name = format!("{} {}", row.launcher.name(), row.tagging.name());
         println!("{name:<20}{speed:>26}{memory:>12.1}  {}", row.damage);
     }
 }
 
 /// Prints what rlaunch must meet; true if it does.
-fn print_bars(rows: &[Row], slow: &Row) -> bool {
-    let row = |launcher, way| rows.iter().find(|row| (row.launcher, row.way) == (launcher, way));
+fn print_bars(rows: &[OutputRow], slow: &OutputRow) -> bool {
+    let row = |launcher, tagging| {
+        rows.iter().find(|row| (row.launcher, row.tagging) == (launcher, tagging))
+    };
     let mut all_met = true;
     let mut bar = |what: &str, value: String, wanted: String, met: bool| {
         let verdict = if met { "met" } else { "MISSED" };
         println!("{what:<32} {value:>10}  (bar {wanted}: {verdict})");
         all_met &= met;
     };
-    for (way, least) in [(Way::Plain, PLAIN_BAR), (Way::Tagged, TAGGED_BAR)] {
-        let Some(own) = row(Launcher::Rlaunch, way) else { continue };
-        let peer = row(Launcher::Hydra, way).and_then(|peer| own.speed.ratio_to(&peer.speed));
+    for (tagging, least) in [(Tagging::Plain, PLAIN_BAR), (Tagging::Tagged, TAGGED_BAR)] {
+        let Some(own) = row(Launcher::Rlaunch, tagging) else { continue };
+        let peer = row(Launcher::Hydra, tagging).and_then(|peer| own.speed.ratio_to(&peer.speed));
         let ratio = peer.unwrap_or(0.0);
-        let what = format!("rlaunch/hydra {}", way.name());
+        let what = format!("rlaunch/hydra {}", tagging.name());
         bar(&what, format!("{ratio:.2}"), format!("{least:.2} or more"), ratio >= least);
-        let what = format!("rlaunch {} is whole", way.name());
+        let what = format!("rlaunch {} is whole", tagging.name());
         bar(&what, own.damage.to_string(), "nothing".to_owned(), own.damage.is_none());
     }
     let fast = rows.iter().filter(|row| row.launcher == Launcher::Rlaunch);

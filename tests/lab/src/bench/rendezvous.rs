@@ -16,10 +16,10 @@ use std::{fs, io};
 use serde::Deserialize;
 
 use super::Series;
-use super::launchers::{Field, Launcher};
+use super::launchers::{Launcher, Testbed};
 use crate::command::{run as run_command, show};
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Lab, LabError, Options};
 
 const NAME: &str = "bench";
@@ -41,7 +41,7 @@ const MEET: (&str, &str) = ("meet.h", include_str!("rendezvous/meet.h"));
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct RendezvousOptions {
     /// On how many hosts, with two ranks each.
     pub hosts: usize,
     /// How many jobs of each launcher.
@@ -49,34 +49,38 @@ pub struct Plan {
 }
 
 /// Measured seconds by row, then by launcher.
-type Results = BTreeMap<&'static str, [Series; 3]>;
+type RowTimes = BTreeMap<&'static str, [Series; 3]>;
 
 /// Measures and prints; true if the bar is met.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    setup::install(Extent::Headers)?;
+pub fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
+    setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
     let scratch = env::temp_dir().join(format!("rlaunch-bench-{}", std::process::id()));
     let made = fs::create_dir(&scratch).map_err(LabError::io("make a directory for programs"));
-    let results = made.and_then(|()| with_programs(plan, rlaunch, &scratch));
+    let results = made.and_then(|()| with_programs(options, rlaunch, &scratch));
     let _ = fs::remove_dir_all(&scratch);
     let results = results?;
     println!(
         "\nmilliseconds, median (min–max) of {} jobs with {} ranks on {} hosts",
-        plan.rounds,
-        plan.hosts * PER_HOST,
-        plan.hosts
+        options.rounds,
+        options.hosts * PER_HOST,
+        options.hosts
     );
     Ok(print(&results))
 }
 
-fn with_programs(plan: &Plan, rlaunch: PathBuf, scratch: &Path) -> Result<Results, LabError> {
+fn with_programs(
+    options: &RendezvousOptions,
+    rlaunch: PathBuf,
+    scratch: &Path,
+) -> Result<RowTimes, LabError> {
     let programs = compile(scratch)?;
-    println!("starting {} hosts", plan.hosts);
+    println!("starting {} hosts", options.hosts);
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
-    let field = Field { hosts: lab.hosts(), lab, rlaunch };
-    let results = place(&field, &programs).and_then(|()| measure(&field, plan.rounds));
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
+    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
+    let results = place(&testbed, &programs).and_then(|()| measure(&testbed, options.rounds));
     Lab::down(NAME)?;
     results
 }
@@ -110,24 +114,24 @@ fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
     Ok(programs)
 }
 
-fn place(field: &Field, programs: &[PathBuf]) -> Result<(), LabError> {
+fn place(testbed: &Testbed, programs: &[PathBuf]) -> Result<(), LabError> {
     for program in programs {
         let failed = || LabError::io(format!("read {}", program.display()));
         let bytes = fs::read(program).map_err(failed())?;
         let name = program.file_name().ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))?;
-        for host in &field.hosts {
-            field.lab.write_file(host, &Path::new(ON_HOST).join(name), &bytes, 0o755)?;
+        for host in &testbed.hosts {
+            testbed.lab.write_file(host, &Path::new(ON_HOST).join(name), &bytes, 0o755)?;
         }
     }
     Ok(())
 }
 
 /// A round to warm up, then the timed rounds in turn.
-fn measure(field: &Field, rounds: usize) -> Result<Results, LabError> {
-    let mut results = Results::new();
+fn measure(testbed: &Testbed, rounds: usize) -> Result<RowTimes, LabError> {
+    let mut results = RowTimes::new();
     for round in 0..=rounds {
         for (index, launcher) in LAUNCHERS.into_iter().enumerate() {
-            let measured = measure_one(field, launcher)?;
+            let measured = measure_one(testbed, launcher)?;
             let words: Vec<_> = ROWS.iter().zip(&measured).collect();
             let words: Vec<_> =
                 words.iter().map(|(row, time)| format!("{row} {:.2}", *time * 1e3)).collect();
@@ -143,18 +147,18 @@ fn measure(field: &Field, rounds: usize) -> Result<Results, LabError> {
 }
 
 /// Seconds, in the order of [`ROWS`].
-fn measure_one(field: &Field, launcher: Launcher) -> Result<Vec<f64>, LabError> {
+fn measure_one(testbed: &Testbed, launcher: Launcher) -> Result<Vec<f64>, LabError> {
     let program = |name: &str| format!("{ON_HOST}/{name}");
     let (mut measured, meet, options) = match launcher {
         Launcher::Rlaunch => (Vec::new(), "services", ["--events", "/dev/stderr"].as_slice()),
         _ => {
             let init = program(&format!("init-{}", launcher.name()));
-            let output = complete(field, launcher, &[], &[&init])?;
+            let output = complete(testbed, launcher, &[], &[&init])?;
             let meet = if launcher == Launcher::Hydra { "pmi1" } else { "pmix" };
             (times(&output.stdout, &ROWS[..1])?, meet, [].as_slice())
         }
     };
-    let output = complete(field, launcher, options, &[&program(meet), REPEATED])?;
+    let output = complete(testbed, launcher, options, &[&program(meet), REPEATED])?;
     if launcher == Launcher::Rlaunch {
         measured.push(phases(&output.stderr));
     }
@@ -163,15 +167,15 @@ fn measure_one(field: &Field, launcher: Launcher) -> Result<Vec<f64>, LabError> 
 }
 
 fn complete(
-    field: &Field,
+    testbed: &Testbed,
     launcher: Launcher,
     options: &[&str],
     program: &[&str],
 ) -> Result<Output, LabError> {
-    let mut command = launcher.command_with(options, field, PER_HOST, program);
+    let mut command = launcher.command_with(options, testbed, PER_HOST, program);
     let operation = format!("run {} under {}", program.join(" "), launcher.name());
     let output = run_command(&operation, &mut command)?;
-    field.lab.wait_until_idle(IDLE)?;
+    testbed.lab.wait_until_idle(IDLE)?;
     Ok(output)
 }
 
@@ -187,7 +191,7 @@ fn times(stdout: &[u8], rows: &[&str]) -> Result<Vec<f64>, LabError> {
     let time = |row: &&str| {
         let times = stdout.lines().filter_map(|line| value(line, row));
         let missing =
-            || LabError::Wrong(format!("no time of {row} in what was printed:\n{stdout}"));
+            || LabError::Unexpected(format!("no time of {row} in what was printed:\n{stdout}"));
         times.reduce(f64::max).ok_or_else(missing)
     };
     rows.iter().map(time).collect()
@@ -206,7 +210,7 @@ fn phases(events: &[u8]) -> f64 {
 }
 
 /// Prints the table; true if rlaunch meets its bar.
-fn print(results: &Results) -> bool {
+fn print(results: &RowTimes) -> bool {
     let names = LAUNCHERS.map(Launcher::name);
     println!("{:<12}{:>26}{:>26}{:>26}", "", names[0], names[1], names[2]);
     for row in ROWS {

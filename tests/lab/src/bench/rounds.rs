@@ -15,7 +15,7 @@ pub(super) struct Rounds(pub(super) Vec<Series>);
 
 /// rlaunch beside the better of its peers.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct PeerComparison {
     /// The place of the better peer among the contenders.
     pub(super) better: usize,
     /// The median of the ratios of the rounds.
@@ -24,7 +24,7 @@ pub(super) struct Verdict {
     pub(super) lower: Option<f64>,
 }
 
-impl Verdict {
+impl PeerComparison {
     pub(super) fn holds(&self) -> bool {
         self.median <= MEDIAN_BAR && self.lower.is_some_and(|lower| lower <= LOWER_BAR)
     }
@@ -37,18 +37,18 @@ impl Rounds {
 
     /// None without rounds. The better peer is the one whose median of all rounds is less: the
     /// better one of each round would be the luckier one.
-    pub(super) fn verdict(&self) -> Option<Verdict> {
+    pub(super) fn comparison(&self) -> Option<PeerComparison> {
         let (own, peers) = self.0.split_first()?;
         let peers = peers.iter().enumerate();
         let medians = peers.filter_map(|(at, peer)| Some((at + 1, peer, peer.median()?)));
         let (better, peer, least) = medians.min_by(|a, b| a.2.total_cmp(&b.2))?;
         if peer.count() != own.count() {
             // A round in which one of them failed: what is left are no pairs.
-            return Some(Verdict { better, median: own.median()? / least, lower: None });
+            return Some(PeerComparison { better, median: own.median()? / least, lower: None });
         }
         let ratios = own.ratios_to(peer);
-        let lower = Interval::of(&ratios).map(|interval| interval.lower);
-        Some(Verdict { better, median: ratios.median()?, lower })
+        let lower = Interval::from_series(&ratios).map(|interval| interval.lower);
+        Some(PeerComparison { better, median: ratios.median()?, lower })
     }
 
     /// Prints the row under its name, with seconds as `shown` has them in `unit`.
@@ -64,16 +64,16 @@ impl Rounds {
         };
         print!("{name:<20}{unit:<5}");
         self.0.iter().map(shown).for_each(|one| print!("{one:>28}"));
-        let Some(verdict) = self.verdict() else { return println!() };
-        let lower = verdict.lower.map_or("–".into(), |lower| format!("{lower:.3}"));
-        let word = match (has_bar, verdict.lower) {
+        let Some(comparison) = self.comparison() else { return println!() };
+        let lower = comparison.lower.map_or("–".into(), |lower| format!("{lower:.3}"));
+        let word = match (has_bar, comparison.lower) {
             (false, _) => "",
             (true, None) => "too few rounds",
-            (true, Some(_)) if verdict.holds() => "holds",
+            (true, Some(_)) if comparison.holds() => "holds",
             (true, Some(_)) => "MISSED",
         };
-        let better = names.get(verdict.better).copied().unwrap_or_default();
-        println!("{:>8.3} from {lower:<6} of {better:<11}{word}", verdict.median);
+        let better = names.get(comparison.better).copied().unwrap_or_default();
+        println!("{:>8.3} from {lower:<6} of {better:<11}{word}", comparison.median);
     }
 }
 
@@ -89,38 +89,38 @@ mod tests {
     fn the_better_peer_is_the_one_with_the_lesser_median() {
         // One lucky round does not make a peer the better.
         let rounds = [&[1.0, 1.0, 1.0], &[4.0, 4.0, 0.1], &[2.0, 2.0, 2.0], &[3.0, 3.0, 3.0]];
-        let verdict = Rounds(rounds.map(|one| series(one)).to_vec()).verdict().unwrap();
-        assert_eq!((verdict.better, verdict.median, verdict.lower), (2, 0.5, None));
-        assert_eq!(Rounds::new(3).verdict(), None);
+        let comparison = Rounds(rounds.map(|one| series(one)).to_vec()).comparison().unwrap();
+        assert_eq!((comparison.better, comparison.median, comparison.lower), (2, 0.5, None));
+        assert_eq!(Rounds::new(3).comparison(), None);
     }
 
     #[test]
     fn a_peer_that_failed_sometimes_is_compared_by_medians() {
         let rounds = Rounds(vec![series(&[3.0; 6]), Series::default(), series(&[2.0; 5])]);
-        let verdict = rounds.verdict().unwrap();
-        assert_eq!((verdict.better, verdict.median, verdict.lower), (2, 1.5, None));
+        let comparison = rounds.comparison().unwrap();
+        assert_eq!((comparison.better, comparison.median, comparison.lower), (2, 1.5, None));
     }
 
     #[test]
     fn a_row_holds_by_both_of_its_bars() {
-        let verdict = |own: &[f64]| {
+        let comparison = |own: &[f64]| {
             let peer = series(&vec![1.0; own.len()]);
             let slow = series(&vec![9.0; own.len()]);
-            Rounds(vec![series(own), peer, slow]).verdict().unwrap()
+            Rounds(vec![series(own), peer, slow]).comparison().unwrap()
         };
-        assert!(verdict(&[0.9; 15]).holds());
-        assert!(verdict(&[1.0; 15]).holds());
+        assert!(comparison(&[0.9; 15]).holds());
+        assert!(comparison(&[1.0; 15]).holds());
         // Certainly slower, if by little.
-        assert!(!verdict(&[1.05; 15]).holds());
+        assert!(!comparison(&[1.05; 15]).holds());
         // Perhaps no slower, but too slow in most rounds.
         let mut own = [1.2; 15];
         own[..4].fill(0.9);
-        assert!(!verdict(&own).holds());
+        assert!(!comparison(&own).holds());
         own[4..].fill(1.09);
-        assert!(verdict(&own).holds());
+        assert!(comparison(&own).holds());
         own[3] = 1.01;
-        assert!(!verdict(&own).holds());
+        assert!(!comparison(&own).holds());
         // Too few rounds to say.
-        assert!(!verdict(&[0.5; 4]).holds());
+        assert!(!comparison(&[0.5; 4]).holds());
     }
 }

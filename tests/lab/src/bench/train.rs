@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::launchers::{Field, Launcher};
+use super::launchers::{Launcher, Testbed};
 use super::rounds::Rounds;
 use crate::command::run as run_command;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent, python};
+use crate::setup::{self, PackageSet, python};
 use crate::{Lab, LabError, Options};
 
 const NAME: &str = "benchtrain";
@@ -41,7 +41,7 @@ const RATE: &str = "total images/sec:";
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct TrainOptions {
     /// How often each backend is measured, after once to warm up.
     pub rounds: usize,
     /// Steps of a training of the smallest model.
@@ -49,20 +49,20 @@ pub struct Plan {
 }
 
 /// Measures and prints; true if every network holds.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    setup::install(Extent::Peers)?;
+pub fn run(options: &TrainOptions) -> Result<bool, LabError> {
+    setup::install(PackageSet::Peers)?;
     python::build()?;
     let rlaunch = dist::build(Profile::Release)?;
     println!("starting {HOSTS} hosts");
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
     let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, HOSTS) })?;
-    let field = Field { hosts: lab.hosts(), lab, rlaunch };
-    let placed = FILES.iter().try_for_each(|file| place(&field, file));
+    let testbed = Testbed { hosts: lab.hosts(), lab, rlaunch };
+    let placed = FILES.iter().try_for_each(|file| place(&testbed, file));
     let measured = placed.and_then(|()| {
         let one = |(model, fewer): &(&[&str], u64)| {
-            let steps = (plan.steps / fewer).max(2);
-            Ok((model.join(" "), measure(&field, model, (plan.rounds, steps))?))
+            let steps = (options.steps / fewer).max(2);
+            Ok((model.join(" "), measure(&testbed, model, (options.rounds, steps))?))
         };
         MODELS.iter().map(one).collect::<Result<Vec<_>, LabError>>()
     });
@@ -72,20 +72,20 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
     for (name, rounds) in &measured {
         rounds.print((name, ""), |seconds| 1.0 / seconds, &BACKENDS, true);
     }
-    let holds = |rounds: &Rounds| rounds.verdict().is_some_and(|verdict| verdict.holds());
+    let holds = |rounds: &Rounds| rounds.comparison().is_some_and(|comparison| comparison.holds());
     Ok(measured.iter().all(|(_, rounds)| holds(rounds)))
 }
 
-fn place(field: &Field, file: &str) -> Result<(), LabError> {
+fn place(testbed: &Testbed, file: &str) -> Result<(), LabError> {
     let from = dist::workspace().join("examples").join(file);
     let bytes = fs::read(&from).map_err(LabError::io(format!("read {}", from.display())))?;
     let to = Path::new(ON_HOST).join(from.file_name().unwrap_or_default());
-    field.hosts.iter().try_for_each(|host| field.lab.write_file(host, &to, &bytes, 0o644))
+    testbed.hosts.iter().try_for_each(|host| testbed.lab.write_file(host, &to, &bytes, 0o644))
 }
 
 /// A round to warm up, then the timed ones; who begins changes from round to round.
 fn measure(
-    field: &Field,
+    testbed: &Testbed,
     model: &[&str],
     (count, steps): (usize, u64),
 ) -> Result<Rounds, LabError> {
@@ -93,7 +93,7 @@ fn measure(
     for round in 0..=count {
         for turn in 0..BACKENDS.len() {
             let index = (round + turn) % BACKENDS.len();
-            let rate = train_in_the_end(field, model, BACKENDS[index], steps)?;
+            let rate = train_in_the_end(testbed, model, BACKENDS[index], steps)?;
             println!("round {round}: {:<8} {rate:.1} images/sec", BACKENDS[index]);
             if round > 0 {
                 rounds.0[index].push(1.0 / rate);
@@ -105,35 +105,35 @@ fn measure(
 
 /// [`train`], again where gloo aborted.
 fn train_in_the_end(
-    field: &Field,
+    testbed: &Testbed,
     model: &[&str],
     backend: &str,
     steps: u64,
 ) -> Result<f64, LabError> {
     for _ in 1..ABORTS {
-        match train(field, model, backend, steps) {
+        match train(testbed, model, backend, steps) {
             Err(error) if backend == "gloo" && error.to_string().contains(ABORTED) => {
                 println!("gloo aborted while it ended; once more");
             }
             trained => return trained,
         }
     }
-    train(field, model, backend, steps)
+    train(testbed, model, backend, steps)
 }
 
 /// Trains once; images per second on all hosts.
-fn train(field: &Field, model: &[&str], backend: &str, steps: u64) -> Result<f64, LabError> {
+fn train(testbed: &Testbed, model: &[&str], backend: &str, steps: u64) -> Result<f64, LabError> {
     let (script, steps) = (format!("{ON_HOST}/train.py"), steps.to_string());
     let words = [python::PROGRAM, &script, "--backend", backend, "--steps", &steps];
     let words = [words.as_slice(), model].concat();
     let options = ["--timeout", LIMIT];
-    let mut command = Launcher::Rlaunch.command_with(&options, field, 1, &words);
+    let mut command = Launcher::Rlaunch.command_with(&options, testbed, 1, &words);
     let output = run_command(&format!("train over {backend}"), &mut command)?;
-    field.lab.wait_until_idle(IDLE)?;
+    testbed.lab.wait_until_idle(IDLE)?;
     let printed = String::from_utf8_lossy(&output.stdout);
     let rate = rate(&printed);
     rate.ok_or_else(|| {
-        LabError::Wrong(format!("no `{RATE}` in what {backend} printed:\n{printed}"))
+        LabError::Unexpected(format!("no `{RATE}` in what {backend} printed:\n{printed}"))
     })
 }
 

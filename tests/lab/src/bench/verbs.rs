@@ -8,8 +8,8 @@
 use super::Series;
 use crate::LabError;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
-use crate::vm::pair::{Act, Pair, Program};
+use crate::setup::{self, PackageSet};
+use crate::vm::pair::{Benchmark, Pair, Program};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 
 const LAB: &str = "verbs";
@@ -21,7 +21,7 @@ const LEAST_BAR: f64 = 1.10;
 
 /// How to measure.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct VerbsOptions {
     /// How often perftest, rlaunch, perftest, after a round to warm up.
     pub rounds: usize,
     /// Only rows whose names contain this.
@@ -30,10 +30,10 @@ pub struct Plan {
 
 /// A row of the report.
 #[derive(Debug, Clone, Copy)]
-struct Case {
+struct VerbsCase {
     name: &'static str,
     unit: &'static str,
-    act: Act,
+    benchmark: Benchmark,
     /// Beside perftest.
     program: Program,
     /// Of a message, in bytes.
@@ -41,49 +41,49 @@ struct Case {
     iterations: usize,
 }
 
-impl Case {
+impl VerbsCase {
     fn order(&self) -> [Program; 3] {
         [Program::Perftest, self.program, Program::Perftest]
     }
 }
 
-const CASES: [Case; 5] = [
-    Case {
+const CASES: [VerbsCase; 5] = [
+    VerbsCase {
         name: "write bandwidth, 64 KiB",
         unit: "MiB/s",
-        act: Act::WriteBandwidth,
+        benchmark: Benchmark::WriteBandwidth,
         program: Program::Rlaunch,
         size: 64 << 10,
         iterations: 500,
     },
-    Case {
+    VerbsCase {
         name: "write bandwidth, 1 MiB",
         unit: "MiB/s",
-        act: Act::WriteBandwidth,
+        benchmark: Benchmark::WriteBandwidth,
         program: Program::Rlaunch,
         size: 1 << 20,
         iterations: 50,
     },
-    Case {
+    VerbsCase {
         name: "write latency, 2 bytes",
         unit: "us",
-        act: Act::WriteLatency,
+        benchmark: Benchmark::WriteLatency,
         program: Program::Rlaunch,
         size: 2,
         iterations: 1000,
     },
-    Case {
+    VerbsCase {
         name: "messages, 1 MiB",
         unit: "MiB/s",
-        act: Act::WriteBandwidth,
+        benchmark: Benchmark::WriteBandwidth,
         program: Program::Ranks,
         size: 1 << 20,
         iterations: 48,
     },
-    Case {
+    VerbsCase {
         name: "message latency, 8 bytes",
         unit: "us",
-        act: Act::SendLatency,
+        benchmark: Benchmark::SendLatency,
         program: Program::Ranks,
         size: 8,
         iterations: 1000,
@@ -92,7 +92,7 @@ const CASES: [Case; 5] = [
 
 /// What one run says.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Measured {
+struct VerbsMeasurement {
     /// Mean bandwidth or median latency.
     typical: f64,
     /// The least latency.
@@ -101,20 +101,20 @@ struct Measured {
 
 /// Of a case, by place in a round.
 #[derive(Debug, Default)]
-struct Results {
+struct CaseResults {
     typical: [Series; 3],
     least: [Series; 3],
 }
 
 /// Measures and prints; true if the bars are met.
-pub fn run(plan: &Plan) -> Result<bool, LabError> {
-    let wanted = |case: &&Case| plan.row.as_ref().is_none_or(|row| case.name.contains(row));
-    let cases: Vec<Case> = CASES.iter().filter(wanted).copied().collect();
+pub fn run(options: &VerbsOptions) -> Result<bool, LabError> {
+    let wanted = |case: &&VerbsCase| options.row.as_ref().is_none_or(|row| case.name.contains(row));
+    let cases: Vec<VerbsCase> = CASES.iter().filter(wanted).copied().collect();
     if cases.is_empty() {
         let names = CASES.map(|case| format!("`{}`", case.name)).join(", ");
         return Err(LabError::Usage(format!("no row has this name; there are {names}")));
     }
-    setup::install(Extent::Verbs)?;
+    setup::install(PackageSet::Verbs)?;
     dist::build(Profile::Release)?;
     dist::build_examples()?;
     dist::build_measure(Profile::Release)?;
@@ -124,23 +124,23 @@ pub fn run(plan: &Plan) -> Result<bool, LabError> {
     VmLab::down(LAB)?;
     let share = Some(dist::directory(Profile::Release)?);
     let lab = VmLab::up(&VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) })?;
-    let results = measure(&lab, &cases, plan.rounds);
+    let results = measure(&lab, &cases, options.rounds);
     VmLab::down(LAB)?;
     let results = results?;
-    println!("\n{} rounds of perftest, rlaunch, perftest, median (min–max)", plan.rounds);
+    println!("\n{} rounds of perftest, rlaunch, perftest, median (min–max)", options.rounds);
     let met: Vec<bool> = cases.iter().zip(&results).map(|(case, of)| print(case, of)).collect();
     Ok(met.iter().all(|met| *met))
 }
 
-fn measure(lab: &VmLab, cases: &[Case], rounds: usize) -> Result<Vec<Results>, LabError> {
-    let mut pair = Pair::of(lab)?;
-    let mut results: Vec<Results> = cases.iter().map(|_| Results::default()).collect();
+fn measure(lab: &VmLab, cases: &[VerbsCase], rounds: usize) -> Result<Vec<CaseResults>, LabError> {
+    let mut pair = Pair::new(lab)?;
+    let mut results: Vec<CaseResults> = cases.iter().map(|_| CaseResults::default()).collect();
     for round in 0..=rounds {
         for (case, of) in cases.iter().zip(&mut results) {
             let mut words = Vec::new();
             for (place, program) in case.order().into_iter().enumerate() {
                 let amount = (case.size, case.iterations);
-                let printed = pair.run(program, case.act, amount, "")?;
+                let printed = pair.run(program, case.benchmark, amount, "")?;
                 let measured = read(program, case, &printed)?;
                 words.push(format!("{:.2}", measured.typical));
                 if round > 0 {
@@ -157,9 +157,9 @@ fn measure(lab: &VmLab, cases: &[Case], rounds: usize) -> Result<Vec<Results>, L
 /// The line of the table that begins with the size. perftest's columns are size, iterations, and
 /// either peak and mean bandwidth or least, largest and median latency; ours are without a peak. Of
 /// ranks name, seconds, repetitions and least seconds.
-fn read(program: Program, case: &Case, printed: &str) -> Result<Measured, LabError> {
-    let name = match (program, case.act) {
-        (Program::Ranks, Act::WriteBandwidth) => format!("bandwidth/{}", case.size),
+fn read(program: Program, case: &VerbsCase, printed: &str) -> Result<VerbsMeasurement, LabError> {
+    let name = match (program, case.benchmark) {
+        (Program::Ranks, Benchmark::WriteBandwidth) => format!("bandwidth/{}", case.size),
         (Program::Ranks, _) => format!("latency/{}", case.size),
         _ => case.size.to_string(),
     };
@@ -171,20 +171,20 @@ fn read(program: Program, case: &Case, printed: &str) -> Result<Measured, LabErr
     // Ranks print seconds.
     let rate = |seconds: f64| case.size as f64 / seconds / f64::from(1 << 20);
     let micros = |seconds: f64| seconds * 1e6;
-    let measured = match (case.act, program) {
-        (Act::WriteBandwidth, Program::Perftest) => number(3).zip(Some(None)),
-        (Act::WriteBandwidth, Program::Rlaunch) => number(2).zip(Some(None)),
-        (Act::WriteBandwidth, Program::Ranks) => number(1).map(rate).zip(Some(None)),
+    let measured = match (case.benchmark, program) {
+        (Benchmark::WriteBandwidth, Program::Perftest) => number(3).zip(Some(None)),
+        (Benchmark::WriteBandwidth, Program::Rlaunch) => number(2).zip(Some(None)),
+        (Benchmark::WriteBandwidth, Program::Ranks) => number(1).map(rate).zip(Some(None)),
         (_, Program::Ranks) => number(1).map(micros).zip(Some(number(3).map(micros))),
-        (Act::WriteLatency | Act::SendLatency, _) => number(4).zip(Some(number(2))),
+        (Benchmark::WriteLatency | Benchmark::SendLatency, _) => number(4).zip(Some(number(2))),
     };
-    let wrong = || LabError::Wrong(format!("{} printed no result:\n{printed}", case.name));
+    let wrong = || LabError::Unexpected(format!("{} printed no result:\n{printed}", case.name));
     let (typical, least) = measured.ok_or_else(wrong)?;
-    Ok(Measured { typical, least })
+    Ok(VerbsMeasurement { typical, least })
 }
 
 /// Prints a case; true if its bars are met.
-fn print(case: &Case, of: &Results) -> bool {
+fn print(case: &VerbsCase, of: &CaseResults) -> bool {
     let [first, own, second] = &of.typical;
     println!("{}, {}", case.name, case.unit);
     println!("    perftest {}", first.summary());
@@ -195,7 +195,8 @@ fn print(case: &Case, of: &Results) -> bool {
     let (Some(median), Some((low, high))) = (ours.median(), band) else { return false };
     let is_inside = (low..=high).contains(&median);
     // Less time, or more data, is no failure.
-    let is_better = if case.act == Act::WriteBandwidth { median > high } else { median < low };
+    let is_better =
+        if case.benchmark == Benchmark::WriteBandwidth { median > high } else { median < low };
     let verdict = match (is_inside, is_better) {
         (true, _) => "met",
         (false, true) => "met: better",
@@ -208,7 +209,7 @@ fn print(case: &Case, of: &Results) -> bool {
 }
 
 /// The least latencies of all rounds.
-fn print_least(of: &Results) -> bool {
+fn print_least(of: &CaseResults) -> bool {
     let [first, own, _] = &of.least;
     let (Some(own), Some(first)) = (own.quantile(0.0), first.quantile(0.0)) else { return true };
     let ratio = own / first;
@@ -227,17 +228,17 @@ mod tests {
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
  65536      1000             101.50             99.25              0.001588
 ---------------------------------------------------------------------------------------\n";
-        let read = |program, case: &Case, text| read(program, case, text).unwrap();
-        let measured = Measured { typical: 99.25, least: None };
+        let read = |program, case: &VerbsCase, text| read(program, case, text).unwrap();
+        let measured = VerbsMeasurement { typical: 99.25, least: None };
         assert_eq!(read(Program::Perftest, &CASES[0], table), measured);
         assert_eq!(read(Program::Rlaunch, &CASES[0], "65536 1000 99.25\n"), measured);
         let table = " 2       1000          60.10          900.50      71.20    80.00   9.1  1 2\n";
-        let measured = Measured { typical: 71.2, least: Some(60.1) };
+        let measured = VerbsMeasurement { typical: 71.2, least: Some(60.1) };
         assert_eq!(read(Program::Perftest, &CASES[2], table), measured);
         assert_eq!(read(Program::Rlaunch, &CASES[2], "2 1000 60.10 900.50 71.20 80.00"), measured);
-        let measured = Measured { typical: 512.0, least: None };
+        let measured = VerbsMeasurement { typical: 512.0, least: None };
         assert_eq!(read(Program::Ranks, &CASES[3], "bandwidth/1048576 1.953125e-3 6"), measured);
-        let measured = Measured { typical: 250.0, least: Some(125.0) };
+        let measured = VerbsMeasurement { typical: 250.0, least: Some(125.0) };
         assert_eq!(read(Program::Ranks, &CASES[4], "latency/8 2.5e-4 1 1.25e-4"), measured);
         assert!(super::read(Program::Perftest, &CASES[1], "Unable to connect").is_err());
     }

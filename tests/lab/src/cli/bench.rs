@@ -7,7 +7,7 @@ use clap::builder::{ArgPredicate, PossibleValuesParser};
 use clap::{Args, Subcommand};
 
 use rlaunch_lab::LabError;
-use rlaunch_lab::bench::against::Earlier;
+use rlaunch_lab::bench::against::EarlierBuild;
 use rlaunch_lab::bench::{
     comm, failure, inventory, launch, mesh, output, rendezvous, train, verbs,
 };
@@ -56,7 +56,7 @@ pub(crate) enum Bench {
         row: Option<String>,
         /// Measure only over shared memory, or only over TCP.
         #[arg(long, value_enum)]
-        only: Option<comm::Link>,
+        only: Option<comm::Transport>,
         /// Measure peers in less usual configurations as well: Open MPI over UCX, and with copies
         /// through shared memory instead of the kernel.
         #[arg(long, conflicts_with = AGAINST)]
@@ -152,7 +152,7 @@ const AGAINST: &str = "against";
 /// Default number of rounds with `--against`.
 const AGAINST_ROUNDS: &str = "15";
 
-/// Earlier build to compare with.
+/// EarlierBuild build to compare with.
 #[derive(Debug, Args)]
 pub(crate) struct Against {
     /// Measure beside an earlier build of rlaunch instead of other launchers.
@@ -162,8 +162,8 @@ pub(crate) struct Against {
 
 impl Against {
     /// Finds the earlier build, if one was given. Fails if it cannot run here.
-    fn find(&self) -> Result<Option<Earlier>, LabError> {
-        self.directory.as_deref().map(Earlier::find).transpose()
+    fn find(&self) -> Result<Option<EarlierBuild>, LabError> {
+        self.directory.as_deref().map(EarlierBuild::find).transpose()
     }
 }
 
@@ -171,38 +171,42 @@ impl Against {
 pub(super) fn run(verb: &Bench) -> Result<bool, LabError> {
     match verb {
         Bench::Launch { hosts, rounds, skip, against } => {
-            let plan = launch::Plan { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
+            let options =
+                launch::LaunchOptions { hosts: *hosts, rounds: *rounds, skip: skip.clone() };
             match against.find()? {
-                Some(earlier) => launch::run_against(&plan, &earlier),
-                None => launch::run(&plan),
+                Some(earlier) => launch::run_against(&options, &earlier),
+                None => launch::run(&options),
             }
         }
         Bench::Rendezvous { hosts, rounds } => {
-            rendezvous::run(&rendezvous::Plan { hosts: *hosts, rounds: *rounds })
+            rendezvous::run(&rendezvous::RendezvousOptions { hosts: *hosts, rounds: *rounds })
         }
         Bench::Comm { rounds, row, only, variants, against } => {
             let (row, only) = (row.clone(), *only);
-            let plan = comm::Plan { rounds: *rounds, row, only, variants: *variants };
+            let options = comm::CommOptions { rounds: *rounds, row, only, variants: *variants };
             match against.find()? {
-                Some(earlier) => comm::run_against(&plan, &earlier),
-                None => comm::run(&plan),
+                Some(earlier) => comm::run_against(&options, &earlier),
+                None => comm::run(&options),
             }
         }
         Bench::Train { rounds, steps } => {
-            train::run(&train::Plan { rounds: *rounds, steps: *steps })
+            train::run(&train::TrainOptions { rounds: *rounds, steps: *steps })
         }
-        Bench::Inventory { rounds } => inventory::run(&inventory::Plan { rounds: *rounds }),
+        Bench::Inventory { rounds } => {
+            inventory::run(&inventory::InventoryOptions { rounds: *rounds })
+        }
         Bench::Verbs { rounds, row } => {
-            verbs::run(&verbs::Plan { rounds: *rounds, row: row.clone() })
+            verbs::run(&verbs::VerbsOptions { rounds: *rounds, row: row.clone() })
         }
-        Bench::Mesh { rounds } => mesh::run(&mesh::Plan { rounds: *rounds }),
+        Bench::Mesh { rounds } => mesh::run(&mesh::MeshOptions { rounds: *rounds }),
         Bench::Output { hosts, mebibytes, rounds, against } => {
-            let plan = output::Plan { hosts: *hosts, mebibytes: *mebibytes, rounds: *rounds };
+            let options =
+                output::OutputOptions { hosts: *hosts, mebibytes: *mebibytes, rounds: *rounds };
             match against.find()? {
-                Some(earlier) => output::run_against(&plan, &earlier),
-                None => output::run(&plan),
+                Some(earlier) => output::run_against(&options, &earlier),
+                None => output::run(&options),
             }
         }
-        Bench::Failure { rounds } => failure::run(&failure::Plan { rounds: *rounds }),
+        Bench::Failure { rounds } => failure::run(&failure::FailureOptions { rounds: *rounds }),
     }
 }

@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use rlaunch_lab::dist::{self, Profile};
-use rlaunch_lab::setup::{self, Extent};
+use rlaunch_lab::setup::{self, PackageSet};
 use rlaunch_lab::stages::{fuzz, sim};
 use rlaunch_lab::{LabError, demo, stages, tidy};
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
         }
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);
-            let plan = fuzz::Plan { targets, seconds: *seconds, searched: None };
+            let plan = fuzz::FuzzOptions { targets, seconds: *seconds, searched: None };
             fuzz::run(&plan)?.failed == 0
         }
     };
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
 }
 
 fn set_up() -> Result<bool, LabError> {
-    setup::install(Extent::Peers)?;
+    setup::install(PackageSet::Peers)?;
     dist::aarch64::prepare()?;
     println!("everything the lab and its benches need is installed");
     Ok(true)
@@ -64,9 +64,9 @@ fn set_up() -> Result<bool, LabError> {
 
 fn build(profile: Profile) -> Result<bool, LabError> {
     // Named here, minutes before a compiler would miss them.
-    setup::require(Extent::Verbs)?;
-    for lacking in dist::aarch64::lacking()? {
-        println!("not built: {lacking}");
+    setup::require(PackageSet::Verbs)?;
+    for missing in dist::aarch64::missing()? {
+        println!("not built: {missing}");
     }
     let launcher = dist::build(profile)?;
     dist::build_bench(profile)?;
@@ -79,7 +79,7 @@ fn build(profile: Profile) -> Result<bool, LabError> {
 fn test(args: &TestArgs) -> Result<bool, LabError> {
     // Without root, stages that need it are reported as skipped.
     let _ = setup::become_root();
-    let mut plan = stages::Plan::new(args.stage.clone(), args.filter.clone());
+    let mut plan = stages::TestPlan::new(args.stage.clone(), args.filter.clone());
     if let Some(revision) = &args.changed {
         plan = plan.changed_since(revision.as_deref())?;
     }

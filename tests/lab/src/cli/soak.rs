@@ -67,8 +67,8 @@ impl Soak {
 pub(super) fn run(verb: &Soak) -> Result<bool, LabError> {
     match verb {
         Soak::Launch { launches, hosts, load } => {
-            let plan = soak::Plan { launches: *launches, hosts: *hosts, load: *load };
-            soak::launch(&plan, &dist::build(Profile::Lab)?)
+            let options = soak::SoakOptions { launches: *launches, hosts: *hosts, load: *load };
+            soak::launch(&options, &dist::build(Profile::Lab)?)
         }
         Soak::Mesh { launches } => mesh::soak(*launches),
         Soak::Comm { seconds } => soak::comm(*seconds),

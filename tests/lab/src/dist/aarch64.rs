@@ -2,8 +2,8 @@
 //! library, so that of that architecture nothing has to be installed. What ranks load is linked by
 //! the compiler that Debian has for them.
 
-use super::lab::{self, Selection};
-use super::machine::Machine;
+use super::machine::TargetMachine;
+use super::workspace_build::{self, BuildSet};
 use super::{AGENT, Profile, build_library, build_prover_for};
 use super::{as_caller, cargo, place, target_directory, workspace};
 use crate::command::{run, show, spinner};
@@ -25,8 +25,8 @@ const UNPACK: &str = include_str!("aarch64/python.sh");
 /// What is in it, by Debian's names.
 const PYTHON: [&str; 2] = ["python3", "libgcc-s1"];
 
-fn machine() -> Machine {
-    Machine::other(TARGET, TOOLS)
+fn machine() -> TargetMachine {
+    TargetMachine::other(TARGET, TOOLS)
 }
 
 /// Adds Rust's targets where they are missing and rustup is there.
@@ -48,7 +48,7 @@ pub fn prepare() -> Result<(), LabError> {
 }
 
 /// Lists what cannot be built here, and why.
-pub fn lacking() -> Result<Vec<String>, LabError> {
+pub fn missing() -> Result<Vec<String>, LabError> {
     if cfg!(target_arch = "aarch64") {
         return Ok(vec!["aarch64 from elsewhere: this machine is of aarch64 itself".into()]);
     }
@@ -61,9 +61,9 @@ pub fn lacking() -> Result<Vec<String>, LabError> {
 
 /// Builds it and puts it where launchers look; says what cannot be built here, and why.
 pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
-    let lacking = lacking()?;
+    let missing = missing()?;
     if cfg!(target_arch = "aarch64") {
-        return Ok(lacking);
+        return Ok(missing);
     }
     if obstacle(STATIC, COMPILER)?.is_none() {
         build_agent(profile)?;
@@ -71,7 +71,7 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
     if obstacle(TARGET, &machine().compiler())?.is_none() {
         build_the_rest(profile)?;
     }
-    Ok(lacking)
+    Ok(missing)
 }
 
 fn build_agent(profile: Profile) -> Result<(), LabError> {
@@ -97,7 +97,7 @@ fn build_agent(profile: Profile) -> Result<(), LabError> {
 fn build_the_rest(profile: Profile) -> Result<(), LabError> {
     let (machine, target) = (machine(), target_directory()?);
     if profile == Profile::Lab {
-        return lab::build(&machine, &target, Selection::Sent).map(drop);
+        return workspace_build::build(&machine, &target, BuildSet::Sent).map(drop);
     }
     build_library(&target, &machine)?;
     if setup::builds_verbs() { build_prover_for(&machine) } else { Ok(()) }

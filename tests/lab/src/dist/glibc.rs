@@ -2,7 +2,7 @@
 //! against stand-ins for the C library and its mathematics, in which every symbol has a version that
 //! those have.
 
-use super::machine::Machine;
+use super::machine::TargetMachine;
 use crate::LabError;
 use crate::command::run;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ type Version = (u32, u32, u32);
 
 /// Of a symbol's versions, the newest that is not newer than this: what came later did so for what
 /// Rust does not use, and the oldest of all have other layouts.
-const TAKEN: Version = (2, 17, 0);
+const NEWEST_TAKEN: Version = (2, 17, 0);
 /// What the oldest hosts have.
 const OLDEST_HOST: Version = (2, 28, 0);
 
@@ -24,7 +24,7 @@ const OLDEST_HOST: Version = (2, 28, 0);
 const LIBRARIES: [&str; 2] = ["libc.so.6", "libm.so.6"];
 
 /// Functions that were inline before 2.33.
-const INLINE: &str = "
+const STAT_FUNCTIONS: &str = "
 struct stat64;
 int __xstat64(int version, const char *path, struct stat64 *into);
 int __lxstat64(int version, const char *path, struct stat64 *into);
@@ -56,7 +56,7 @@ HIDDEN int fstatat64(int at, const char *path, struct stat64 *into, int flags)
 
 /// Before 2.34 it was the program that ran its own constructors, by a function that it handed to
 /// the C library; newer ones still call such a function in place of their own.
-const START: &str = "
+const STARTUP: &str = "
 #include <stddef.h>
 #define HIDDEN __attribute__((visibility(\"hidden\")))
 typedef void constructor(int count, char **words, char **environment);
@@ -80,7 +80,7 @@ HIDDEN int __wrap___libc_start_main(int (*main)(int, char **, char **), int coun
 
 /// What is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BinaryKind {
     /// What other programs load.
     Library,
     /// What is executed.
@@ -89,18 +89,21 @@ pub(super) enum Kind {
 
 /// The stand-ins, as rustc is told of them.
 #[derive(Debug, Default)]
-pub(super) struct StandIns {
+pub(super) struct StubLibraries {
     /// For all.
     words: Vec<String>,
     /// For programs beside those.
     start: Vec<String>,
 }
 
-impl StandIns {
+impl StubLibraries {
     /// Makes them in `directory`, for what `machine` has.
-    pub(super) fn make(machine: &Machine, directory: &Path) -> Result<StandIns, LabError> {
+    pub(super) fn make(
+        machine: &TargetMachine,
+        directory: &Path,
+    ) -> Result<StubLibraries, LabError> {
         for library in LIBRARIES {
-            stand_in(machine, directory, library)?;
+            make_stub(machine, directory, library)?;
         }
         // Their own script names the loader, which has a few symbols.
         let own = find(machine, "libc.so")?;
@@ -113,24 +116,24 @@ impl StandIns {
         write(directory, "libm.so", &format!("GROUP ( {} )\n", mathematics.display()))?;
         // There these are libraries of their own; here they are empty.
         let apart = "-Wl,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--as-needed";
-        let inline = compile(machine, directory, "inline", INLINE)?;
+        let inline = compile(machine, directory, "inline", STAT_FUNCTIONS)?;
         let words = [format!("-L{}", directory.display()), inline, apart.into()];
         // This machine's libgcc_s wants more of the C library; the host's own will not.
         let options = "-Wl,--wrap=__libc_start_main,--allow-shlib-undefined";
-        let start = [compile(machine, directory, "start", START)?, options.into()];
-        Ok(StandIns { words: words.into(), start: start.into() })
+        let start = [compile(machine, directory, "start", STARTUP)?, options.into()];
+        Ok(StubLibraries { words: words.into(), start: start.into() })
     }
 
     /// What rustc is told to link with them.
-    pub(super) fn words(&self, kind: Kind) -> Vec<String> {
-        let start = self.start.iter().filter(|_| kind == Kind::Program);
+    pub(super) fn words(&self, kind: BinaryKind) -> Vec<String> {
+        let start = self.start.iter().filter(|_| kind == BinaryKind::Program);
         let words = self.words.iter().chain(start);
         words.flat_map(|word| ["-C".into(), format!("link-arg={word}")]).collect()
     }
 }
 
 /// Makes one of them.
-fn stand_in(machine: &Machine, directory: &Path, library: &str) -> Result<(), LabError> {
+fn make_stub(machine: &TargetMachine, directory: &Path, library: &str) -> Result<(), LabError> {
     let exported = |section: &str| !["*UND*", "*ABS*"].contains(&section);
     let exported = symbols(machine, &find(machine, library)?, exported)?;
     let symbols = chosen(&exported);
@@ -145,7 +148,7 @@ fn stand_in(machine: &Machine, directory: &Path, library: &str) -> Result<(), La
 
 /// Compiles a source of this name; gives the object.
 fn compile(
-    machine: &Machine,
+    machine: &TargetMachine,
     directory: &Path,
     name: &str,
     text: &str,
@@ -168,20 +171,22 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> 
 }
 
 /// Fails where a library or program needs more than the oldest hosts have.
-pub(super) fn check(machine: &Machine, built: &Path) -> Result<(), LabError> {
+pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabError> {
     let needed = symbols(machine, built, |section| section == "*UND*")?;
     let needed = needed.into_iter().max_by_key(|(_, version, _)| *version);
     match needed.filter(|(_, version, _)| *version > OLDEST_HOST) {
         None => Ok(()),
         Some((name, version, _)) => {
             let (built, version, oldest) = (built.display(), shown(version), shown(OLDEST_HOST));
-            Err(LabError::Wrong(format!("{built} needs {name} of {version}, hosts have {oldest}")))
+            Err(LabError::Unexpected(format!(
+                "{built} needs {name} of {version}, hosts have {oldest}"
+            )))
         }
     }
 }
 
 /// Where the compiler has a library.
-fn find(machine: &Machine, name: &str) -> Result<PathBuf, LabError> {
+fn find(machine: &TargetMachine, name: &str) -> Result<PathBuf, LabError> {
     let mut cc = Command::new(machine.compiler());
     let found = run("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
     Ok(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
@@ -192,7 +197,7 @@ type Symbol = (String, Version, bool);
 
 /// The versioned symbols of a library that are in such sections, as objdump lists them.
 fn symbols(
-    machine: &Machine,
+    machine: &TargetMachine,
     library: &Path,
     wanted: fn(&str) -> bool,
 ) -> Result<Vec<Symbol>, LabError> {
@@ -229,7 +234,8 @@ fn chosen(symbols: &[Symbol]) -> BTreeMap<&str, (Version, bool)> {
     for (name, version, is_object) in symbols.iter().filter(|(_, v, _)| *v <= OLDEST_HOST) {
         let best = chosen.entry(name).or_insert((*version, *is_object));
         let (had, new) = (best.0, *version);
-        let is_better = if had > TAKEN { new < had } else { new > had && new <= TAKEN };
+        let is_better =
+            if had > NEWEST_TAKEN { new < had } else { new > had && new <= NEWEST_TAKEN };
         if is_better {
             *best = (new, *is_object);
         }

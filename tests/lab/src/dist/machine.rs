@@ -3,28 +3,28 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::glibc::{self, StandIns};
+use super::glibc::{self, StubLibraries};
 use super::{Profile, cargo, dist_in, host_triple, place};
 use crate::LabError;
 
 /// Machines of one architecture and C library, and who compiles for them.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct TargetMachine {
     /// Rust's name of them, under which launchers look for what they are sent.
     pub(super) triple: String,
     /// What the names of their compiler and its tools begin with, where it is not this machine's own.
     prefix: Option<&'static str>,
 }
 
-impl Machine {
+impl TargetMachine {
     /// Such as this one.
-    pub(super) fn own() -> Result<Machine, LabError> {
-        Ok(Machine { triple: host_triple()?, prefix: None })
+    pub(super) fn own() -> Result<TargetMachine, LabError> {
+        Ok(TargetMachine { triple: host_triple()?, prefix: None })
     }
 
     /// Others, for whom the tools called `prefix` and a name compile.
-    pub(super) fn other(triple: &str, prefix: &'static str) -> Machine {
-        Machine { triple: triple.to_owned(), prefix: Some(prefix) }
+    pub(super) fn other(triple: &str, prefix: &'static str) -> TargetMachine {
+        TargetMachine { triple: triple.to_owned(), prefix: Some(prefix) }
     }
 
     /// What compiles C for them, and links.
@@ -64,14 +64,14 @@ impl Machine {
 
     /// What links programs and libraries so that those with older C libraries load them. Without
     /// glibc they are for such as this one alone.
-    pub(super) fn linking(&self, target: &Path) -> Result<StandIns, LabError> {
+    pub(super) fn linking(&self, target: &Path) -> Result<StubLibraries, LabError> {
         let directory = match self.prefix {
             Some(_) => target.join("glibc").join(&self.triple),
             None => target.join("glibc"),
         };
         match self.has_glibc() {
-            true => StandIns::make(self, &directory),
-            false => Ok(StandIns::default()),
+            true => StubLibraries::make(self, &directory),
+            false => Ok(StubLibraries::default()),
         }
     }
 

@@ -5,8 +5,8 @@
 
 pub mod aarch64;
 mod glibc;
-pub(crate) mod lab;
 mod machine;
+pub(crate) mod workspace_build;
 
 use std::env;
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ use serde::de::DeserializeOwned;
 
 use crate::command::{run, show};
 use crate::{LabError, setup};
-use glibc::Kind;
-pub(crate) use lab::{Artifact, Built, TEST_FEATURES};
-use lab::{Compiler, Selection};
-use machine::Machine;
+use glibc::BinaryKind;
+use machine::TargetMachine;
+pub(crate) use workspace_build::{Artifact, Built, TEST_FEATURES};
+use workspace_build::{BuildSet, Compiler};
 
 /// How to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,9 +62,9 @@ const COMPILED: &str = "__pycache__";
 /// In the profile of tests it comes with the prover and the bench, as far as verbs can be built.
 pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
     match profile {
-        Profile::Lab => build_lab(Selection::Shipped).map(drop)?,
+        Profile::Lab => build_lab(BuildSet::Shipped).map(drop)?,
         Profile::Release => {
-            let (target, machine) = (target_directory()?, Machine::own()?);
+            let (target, machine) = (target_directory()?, TargetMachine::own()?);
             build_launcher(&target, &machine)?;
             build_agent(&target, &machine)?;
             build_library(&target, &machine)?;
@@ -75,13 +75,14 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
 
 /// Builds, by the profile of tests, everything that tests run and the tests themselves.
 pub(crate) fn build_everything() -> Result<Built, LabError> {
-    build_lab(Selection::Everything)
+    build_lab(BuildSet::Everything)
 }
 
 /// Makes a cargo link what it builds by the profile of tests as [`build_everything`] does, so that it
 /// finds that built.
 pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
-    let wrapper = lab::wrapper(&Machine::own()?, &target_directory()?, Compiler::Clippy)?;
+    let wrapper =
+        workspace_build::wrapper(&TargetMachine::own()?, &target_directory()?, Compiler::Clippy)?;
     cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     Ok(())
 }
@@ -89,17 +90,17 @@ pub(crate) fn link_as_tests_are(cargo: &mut Command) -> Result<(), LabError> {
 /// Builds launcher and agent by the profile of tests, without what ranks load; gives the path of the
 /// launcher.
 pub(crate) fn build_job() -> Result<PathBuf, LabError> {
-    build_lab(Selection::Job)?;
+    build_lab(BuildSet::Job)?;
     launcher(Profile::Lab)
 }
 
 /// Puts what ranks load beside what [`build_job`] laid out.
 pub(crate) fn build_for_ranks() -> Result<(), LabError> {
-    build_lab(Selection::Ranks).map(drop)
+    build_lab(BuildSet::Ranks).map(drop)
 }
 
-fn build_lab(selection: Selection) -> Result<Built, LabError> {
-    lab::build(&Machine::own()?, &target_directory()?, selection)
+fn build_lab(selection: BuildSet) -> Result<Built, LabError> {
+    workspace_build::build(&TargetMachine::own()?, &target_directory()?, selection)
 }
 
 /// The launcher as [`build_everything`] and [`build`] lay it out.
@@ -107,8 +108,8 @@ pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(directory(profile)?.join("rlaunch"))
 }
 
-fn build_launcher(target: &Path, machine: &Machine) -> Result<(), LabError> {
-    let linking = machine.linking(target)?.words(Kind::Program);
+fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
+    let linking = machine.linking(target)?.words(BinaryKind::Program);
     let mut launcher = cargo();
     launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--release", "--"]);
     show("build the launcher", launcher.args(linking))?;
@@ -116,7 +117,7 @@ fn build_launcher(target: &Path, machine: &Machine) -> Result<(), LabError> {
     machine.place_checked(&target.join("release/rlaunch"), &place)
 }
 
-fn build_agent(target: &Path, machine: &Machine) -> Result<(), LabError> {
+fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     show("build the agent", cargo().arg("agent"))?;
     let place_of_agent = machine.place(target, Profile::Release).join(AGENT);
     place(&target.join("agent").join(AGENT), &place_of_agent)
@@ -124,9 +125,9 @@ fn build_agent(target: &Path, machine: &Machine) -> Result<(), LabError> {
 
 /// Builds what ranks link and import, optimised as a whole, and puts it beside the agent. Where verbs
 /// cannot be built, ranks use TCP between hosts.
-fn build_library(target: &Path, machine: &Machine) -> Result<(), LabError> {
+fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     let built = machine.built(target, "library");
-    let linking = machine.linking(target)?.words(Kind::Library);
+    let linking = machine.linking(target)?.words(BinaryKind::Library);
     for alias in ["librlaunch", "pymodule"] {
         let mut library = machine.cargo(&[alias]);
         if !setup::builds_verbs() {
@@ -156,14 +157,14 @@ fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
 pub fn build_prover(profile: Profile) -> Result<(), LabError> {
     match profile {
         Profile::Lab => build(profile).map(drop),
-        Profile::Release => build_prover_for(&Machine::own()?),
+        Profile::Release => build_prover_for(&TargetMachine::own()?),
     }
 }
 
 /// Builds the prover as it is shipped. It is dynamic: it loads rdma-core when it needs it.
-fn build_prover_for(machine: &Machine) -> Result<(), LabError> {
+fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let (target, program) = (target_directory()?, "rlaunch-prover");
-    let linking = machine.linking(&target)?.words(Kind::Program);
+    let linking = machine.linking(&target)?.words(BinaryKind::Program);
     show("build the prover", machine.cargo(&["prover"]).arg("--").args(linking))?;
     let built = machine.built(&target, "agent").join(program);
     machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
@@ -184,10 +185,10 @@ pub fn build_bench(profile: Profile) -> Result<(), LabError> {
         return build(profile).map(drop);
     }
     let program = "rlaunch-bench";
-    let (target, machine) = (target_directory()?, Machine::own()?);
+    let (target, machine) = (target_directory()?, TargetMachine::own()?);
     let mut bench = cargo();
     bench.args(["rustc", "-p", program, "--bin", program, "--release", "--"]);
-    let linking = machine.linking(&target)?.words(Kind::Program);
+    let linking = machine.linking(&target)?.words(BinaryKind::Program);
     show("build the bench", bench.args(linking))?;
     let place = machine.place(&target, profile).join(program);
     machine.place_checked(&target.join("release").join(program), &place)?;
@@ -299,7 +300,7 @@ pub fn host_triple() -> Result<String, LabError> {
     let output = run("ask rustc for its host", Command::new("rustc").arg("-vV"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| LabError::Wrong("rustc -vV names no host".into()))
+    host.map(str::to_owned).ok_or_else(|| LabError::Unexpected("rustc -vV names no host".into()))
 }
 
 /// Copies a file in one step: the old one may be running.

@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::unistd::{Gid, Uid, User, chown};
 
 use super::names::{host_address, host_name, launch_address};
-use super::state::{Paths, Record};
+use super::state::{LabPaths, LabRecord};
 use crate::LabError;
 use crate::command::run;
 
@@ -57,7 +57,7 @@ impl Account {
 }
 
 /// Writes the common files: accounts and name service. `hosts` comes with [`write_names`].
-pub(super) fn write_common(paths: &Paths) -> Result<(), LabError> {
+pub(super) fn write_common(paths: &LabPaths) -> Result<(), LabError> {
     let etc = paths.etc();
     make_dir(&etc, 0o755)?;
     let home = USER_HOME;
@@ -74,7 +74,7 @@ pub(super) fn write_common(paths: &Paths) -> Result<(), LabError> {
 }
 
 /// Writes `/etc/hosts` in place: it is mounted on every node.
-pub(super) fn write_names(paths: &Paths, net: [u8; 2], hosts: usize) -> Result<(), LabError> {
+pub(super) fn write_names(paths: &LabPaths, net: [u8; 2], hosts: usize) -> Result<(), LabError> {
     let mut text = format!("127.0.0.1 localhost\n{} launch\n", launch_address(net));
     for number in 1..=hosts {
         text += &format!("{} {}\n", host_address(net, number), host_name(number));
@@ -83,7 +83,7 @@ pub(super) fn write_names(paths: &Paths, net: [u8; 2], hosts: usize) -> Result<(
 }
 
 /// Makes the key that opens every host, and the launch node's two `.ssh` directories.
-pub(super) fn create_launch(paths: &Paths) -> Result<(), LabError> {
+pub(super) fn create_launch(paths: &LabPaths) -> Result<(), LabError> {
     make_key(&paths.key(), "lab")?;
     make_dir(&paths.launch(), 0o755)?;
     for account in Account::ALL {
@@ -103,7 +103,11 @@ pub(super) fn create_launch(paths: &Paths) -> Result<(), LabError> {
 }
 
 /// Makes the directories of one host: homes, and what its sshd reads.
-pub(super) fn create_host(paths: &Paths, record: &Record, host: &str) -> Result<(), LabError> {
+pub(super) fn create_host(
+    paths: &LabPaths,
+    record: &LabRecord,
+    host: &str,
+) -> Result<(), LabError> {
     let dir = paths.host(host);
     make_dir(&dir, 0o755)?;
     make_dir(&dir.join("sshd"), 0o755)?;
@@ -115,13 +119,13 @@ pub(super) fn create_host(paths: &Paths, record: &Record, host: &str) -> Result<
 }
 
 /// The directory that holds a host's `root` and `home`.
-pub(super) fn home_root(paths: &Paths, record: &Record, host: &str) -> PathBuf {
+pub(super) fn home_root(paths: &LabPaths, record: &LabRecord, host: &str) -> PathBuf {
     if record.shared_home { paths.shared() } else { paths.host(host) }
 }
 
 /// The line of known_hosts for a host's present key.
 pub(super) fn known_hosts_line(
-    paths: &Paths,
+    paths: &LabPaths,
     net: [u8; 2],
     number: usize,
 ) -> Result<String, LabError> {
@@ -132,7 +136,7 @@ pub(super) fn known_hosts_line(
 }
 
 /// The launch node's known_hosts of `account`, seen from outside.
-pub(super) fn known_hosts(paths: &Paths, account: Account) -> PathBuf {
+pub(super) fn known_hosts(paths: &LabPaths, account: Account) -> PathBuf {
     paths.launch().join(account.name()).join(".ssh/known_hosts")
 }
 

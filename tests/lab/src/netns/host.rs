@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::names::LAUNCH;
 use super::processes::{self, KEEPER};
-use super::state::{Paths, ProcessId, Record};
+use super::state::{LabPaths, LabRecord, ProcessId};
 use super::{Account, accounts, cgroup, network, sshd};
 use crate::LabError;
 use crate::command::{last_lines, wait_until};
@@ -27,7 +27,7 @@ const ENTER_AND_NOTE: &str = r#"[ -z "$1" ] || echo $$ >"$1"; echo $$ >"$2"; shi
 const START: Duration = Duration::from_secs(60);
 
 /// Starts `host`; [`wait_for_host`] tells when it is up.
-pub(super) fn start_host(paths: &Paths, record: &Record, host: &str) -> Result<(), LabError> {
+pub(super) fn start_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Result<(), LabError> {
     sshd_files(paths, host)?;
     let mut words: Vec<PathBuf> = vec!["-c".into(), HOST_INIT.into(), "host-init".into()];
     words.push(host.into());
@@ -44,7 +44,7 @@ pub(super) fn start_host(paths: &Paths, record: &Record, host: &str) -> Result<(
 }
 
 /// Waits until the sshd of `host` listens and remembers the host's pid 1.
-pub(super) fn wait_for_host(paths: &Paths, host: &str) -> Result<(), LabError> {
+pub(super) fn wait_for_host(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     let dir = paths.host(host);
     let what = format!("host {host} to start");
     let mut init = None;
@@ -55,13 +55,13 @@ pub(super) fn wait_for_host(paths: &Paths, host: &str) -> Result<(), LabError> {
         Ok(init.is_some_and(|init| sshd::listens(init, 22)))
     })
     .map_err(|error| with_log(error, &dir))?;
-    let init = init.and_then(ProcessId::of);
+    let init = init.and_then(ProcessId::running);
     let init = init.ok_or_else(|| LabError::HostDown { host: host.into() })?;
     init.store(&dir.join("init"))
 }
 
 /// Starts the launch node and waits for it.
-pub(super) fn start_launch(paths: &Paths, record: &Record) -> Result<(), LabError> {
+pub(super) fn start_launch(paths: &LabPaths, record: &LabRecord) -> Result<(), LabError> {
     let dir = paths.launch();
     let mut words: Vec<PathBuf> = vec!["-c".into(), LAUNCH_INIT.into(), "launch-init".into()];
     words.extend([LAUNCH.into(), dir.clone(), paths.etc(), Account::Root.home()]);
@@ -73,13 +73,13 @@ pub(super) fn start_launch(paths: &Paths, record: &Record) -> Result<(), LabErro
         Ok(launch.is_some_and(|pid| processes::arguments(pid) == ["sleep", "infinity"]))
     })
     .map_err(|error| with_log(error, &dir))?;
-    let launch = launch.and_then(ProcessId::of);
+    let launch = launch.and_then(ProcessId::running);
     let launch = launch.ok_or_else(|| LabError::NotUp { name: paths.name.clone() })?;
     launch.store(&dir.join("init"))
 }
 
 /// Ends every process of `host` at once, as a power loss does.
-pub(super) fn kill_host(paths: &Paths, record: &Record, host: &str) -> Result<(), LabError> {
+pub(super) fn kill_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Result<(), LabError> {
     let init = ProcessId::load(&paths.host(host).join("init"));
     if let Some(init) = init.filter(|init| init.is_alive()) {
         // Its pid namespace goes with it.
@@ -98,8 +98,8 @@ pub(super) fn kill_host(paths: &Paths, record: &Record, host: &str) -> Result<()
 
 /// Runs `sh WORDS...` in new namespaces of the node, detached from us.
 fn spawn(
-    paths: &Paths,
-    record: &Record,
+    paths: &LabPaths,
+    record: &LabRecord,
     node: &str,
     flags: &[&str],
     words: &[PathBuf],
@@ -147,7 +147,7 @@ fn noted(dir: &Path) -> Result<Option<i32>, LabError> {
         return Ok(Some(pid));
     }
     let node = dir.file_name().unwrap_or_default().to_string_lossy();
-    Err(LabError::Wrong(format!("node {node} died while starting:\n{}", log_of(dir))))
+    Err(LabError::Unexpected(format!("node {node} died while starting:\n{}", log_of(dir))))
 }
 
 fn with_log(error: LabError, dir: &Path) -> LabError {
@@ -160,11 +160,11 @@ fn log_of(dir: &Path) -> String {
 }
 
 /// A host starts with the lab's own settings, whatever its sshd was last restarted with.
-fn sshd_files(paths: &Paths, host: &str) -> Result<(), LabError> {
+fn sshd_files(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     let path = paths.host(host).join("sshd/sshd_config");
     accounts::write(&path, &sshd::config(&[]), 0o644)
 }
 
-fn cgroup_argument(record: &Record) -> PathBuf {
+fn cgroup_argument(record: &LabRecord) -> PathBuf {
     record.cgroup.clone().unwrap_or_default()
 }

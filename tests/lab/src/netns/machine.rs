@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::state::{Paths, lock, read_json, write_json};
+use super::state::{LabPaths, lock, read_json, write_json};
 use crate::LabError;
 
 /// Size of the machine's neighbour table. One table serves all namespaces: with the usual 1024
@@ -16,7 +16,7 @@ const NEIGHBOURS: [(&str, u32); 3] =
 
 /// What was changed, and for whom.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Machine {
+struct MachineChanges {
     labs: BTreeSet<String>,
     /// Files below /proc/sys and what they said before.
     sysctls: BTreeMap<PathBuf, String>,
@@ -25,17 +25,17 @@ struct Machine {
 }
 
 fn record() -> PathBuf {
-    Paths::root().join("machine.json")
+    LabPaths::root().join("machine.json")
 }
 
 fn lock_machine() -> Result<nix::fcntl::Flock<fs::File>, LabError> {
-    lock(&Paths::root().join("machine.lock"))
+    lock(&LabPaths::root().join("machine.lock"))
 }
 
 /// Makes the machine ready for `lab`; `mount_points` are made where missing.
 pub(super) fn prepare(lab: &str, mount_points: &[PathBuf]) -> Result<(), LabError> {
     let _lock = lock_machine()?;
-    let mut machine: Machine = read_json(&record())?.unwrap_or_default();
+    let mut machine: MachineChanges = read_json(&record())?.unwrap_or_default();
     machine.labs.insert(lab.into());
     for (name, wanted) in NEIGHBOURS {
         let path = Path::new("/proc/sys/net/ipv4/neigh/default").join(name);
@@ -69,10 +69,10 @@ pub(super) fn prepare(lab: &str, mount_points: &[PathBuf]) -> Result<(), LabErro
 /// `lab` no longer needs the machine; the last one restores it.
 pub(super) fn release(lab: &str) -> Result<(), LabError> {
     let _lock = lock_machine()?;
-    let mut machine: Machine = read_json(&record())?.unwrap_or_default();
+    let mut machine: MachineChanges = read_json(&record())?.unwrap_or_default();
     machine.labs.remove(lab);
     // A lab that crashed with its files may still be in the record.
-    machine.labs.retain(|name| Paths::new(name).dir.exists());
+    machine.labs.retain(|name| LabPaths::new(name).dir.exists());
     if !machine.labs.is_empty() {
         return write_json(&record(), &machine);
     }
@@ -84,6 +84,6 @@ pub(super) fn release(lab: &str) -> Result<(), LabError> {
         let _ = fs::remove_dir(directory);
     }
     let _ = fs::remove_file(record());
-    let _ = fs::remove_file(Paths::root().join("machine.lock"));
+    let _ = fs::remove_file(LabPaths::root().join("machine.lock"));
     Ok(())
 }

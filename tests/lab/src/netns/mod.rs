@@ -30,7 +30,7 @@ pub use sshd::Sshd;
 use crate::command::wait_until;
 use crate::setup::{self, python};
 use crate::{LabError, dist};
-use state::{Paths, ProcessId, Record};
+use state::{LabPaths, LabRecord, ProcessId};
 
 /// The first two octets of a lab's addresses when nobody says otherwise.
 pub const DEFAULT_NET: [u8; 2] = [10, 91];
@@ -58,8 +58,8 @@ impl Options {
 /// A lab that is up.
 #[derive(Debug)]
 pub struct Lab {
-    paths: Paths,
-    record: Record,
+    paths: LabPaths,
+    record: LabRecord,
     launch: ProcessId,
 }
 
@@ -94,7 +94,7 @@ pub struct Status {
 impl Status {
     /// The status of a lab that is not up.
     pub fn down(name: &str) -> Status {
-        let paths = Paths::new(name);
+        let paths = LabPaths::new(name);
         let (lab, state) = (paths.name, paths.dir);
         Status { lab, up: false, hosts: Vec::new(), shared_home: false, state, cgroup: None }
     }
@@ -105,7 +105,7 @@ impl Lab {
     pub fn up(options: &Options) -> Result<Lab, LabError> {
         setup::require_root()?;
         check(options)?;
-        let paths = Paths::new(&options.name);
+        let paths = LabPaths::new(&options.name);
         let _lock = paths.lock()?;
         let record = match Lab::attach(&options.name) {
             Ok(lab) if options.shared_home && !lab.record.shared_home => {
@@ -128,9 +128,9 @@ impl Lab {
 
     /// The lab called `name`, if it is up.
     pub fn attach(name: &str) -> Result<Lab, LabError> {
-        let paths = Paths::new(name);
+        let paths = LabPaths::new(name);
         let launch = ProcessId::load(&paths.launch().join("init")).filter(|init| init.is_alive());
-        match (Record::load(&paths)?, launch) {
+        match (LabRecord::load(&paths)?, launch) {
             (Some(record), Some(launch)) => Ok(Lab { paths, record, launch }),
             _ => Err(LabError::NotUp { name: name.into() }),
         }
@@ -140,12 +140,12 @@ impl Lab {
     /// false if there was nothing to remove.
     pub fn down(name: &str) -> Result<bool, LabError> {
         setup::require_root()?;
-        let paths = Paths::new(name);
+        let paths = LabPaths::new(name);
         let lock = paths.lock()?;
         let found = teardown::remove(&paths)?;
-        let _ = fs::remove_file(Paths::root().join(format!("{name}.lock")));
+        let _ = fs::remove_file(LabPaths::root().join(format!("{name}.lock")));
         drop(lock);
-        let _ = fs::remove_dir(Paths::root());
+        let _ = fs::remove_dir(LabPaths::root());
         Ok(found)
     }
 
@@ -328,11 +328,11 @@ fn check(options: &Options) -> Result<(), LabError> {
 }
 
 /// Makes a lab without hosts.
-fn create(paths: &Paths, options: &Options) -> Result<Record, LabError> {
+fn create(paths: &LabPaths, options: &Options) -> Result<LabRecord, LabError> {
     accounts::make_dir(&paths.dir, 0o755)?;
     let mount_points = [Account::Root.home().join(".ssh"), Account::User.home()];
     machine::prepare(&paths.name, &mount_points)?;
-    let record = Record {
+    let record = LabRecord {
         net: options.net,
         hosts: 0,
         shared_home: options.shared_home,
@@ -350,7 +350,7 @@ fn create(paths: &Paths, options: &Options) -> Result<Record, LabError> {
 }
 
 /// Adds the hosts that are missing.
-fn grow(paths: &Paths, mut record: Record, options: &Options) -> Result<Record, LabError> {
+fn grow(paths: &LabPaths, mut record: LabRecord, options: &Options) -> Result<LabRecord, LabError> {
     if options.hosts <= record.hosts {
         return Ok(record);
     }
@@ -379,7 +379,7 @@ fn grow(paths: &Paths, mut record: Record, options: &Options) -> Result<Record, 
 }
 
 /// Removes what an interrupted `up` left of the hosts that are to be made.
-fn clear(paths: &Paths, record: &Record, new: &[(usize, String)]) -> Result<(), LabError> {
+fn clear(paths: &LabPaths, record: &LabRecord, new: &[(usize, String)]) -> Result<(), LabError> {
     let existing = network::namespaces(paths);
     let left: Vec<&str> = new.iter().map(|(_, host)| host.as_str()).collect();
     for host in left.into_iter().filter(|host| existing.contains(&paths.netns(host))) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::names::{LAUNCH, host_address, launch_address};
-use super::state::Paths;
+use super::state::LabPaths;
 use crate::LabError;
 use crate::command::{feed, run};
 
@@ -22,7 +22,7 @@ pub enum Cut {
 }
 
 /// Makes the launch node's namespace and the bridge.
-pub(super) fn create_launch(paths: &Paths, net: [u8; 2]) -> Result<(), LabError> {
+pub(super) fn create_launch(paths: &LabPaths, net: [u8; 2]) -> Result<(), LabError> {
     let netns = paths.netns(LAUNCH);
     batch(None, "make the launch node's network", &format!("netns add {netns}\n"))?;
     let address = launch_address(net);
@@ -34,7 +34,7 @@ pub(super) fn create_launch(paths: &Paths, net: [u8; 2]) -> Result<(), LabError>
 
 /// Makes namespaces and links for the hosts, given as (number, name).
 pub(super) fn create_hosts(
-    paths: &Paths,
+    paths: &LabPaths,
     net: [u8; 2],
     hosts: &[(usize, String)],
 ) -> Result<(), LabError> {
@@ -60,7 +60,7 @@ pub(super) fn create_hosts(
 }
 
 /// Deletes the namespace and the link of one host.
-pub(super) fn delete_host(paths: &Paths, host: &str) -> Result<(), LabError> {
+pub(super) fn delete_host(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     // The link by name, as the kernel deletes what is in a namespace only some time later; there
     // may be none yet.
     let mut ip = Command::new("ip");
@@ -70,7 +70,7 @@ pub(super) fn delete_host(paths: &Paths, host: &str) -> Result<(), LabError> {
 }
 
 /// Cuts the link of `host`.
-pub(super) fn cut(paths: &Paths, host: &str, kind: Cut) -> Result<(), LabError> {
+pub(super) fn cut(paths: &LabPaths, host: &str, kind: Cut) -> Result<(), LabError> {
     match kind {
         Cut::Carrier => set_link(paths, host, "down"),
         Cut::Silent => set_port(paths, host, "disabled"),
@@ -78,7 +78,7 @@ pub(super) fn cut(paths: &Paths, host: &str, kind: Cut) -> Result<(), LabError> 
 }
 
 /// Undoes either kind of cut.
-pub(super) fn heal(paths: &Paths, host: &str) -> Result<(), LabError> {
+pub(super) fn heal(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     set_link(paths, host, "up")?;
     set_port(paths, host, "forwarding")
 }
@@ -102,7 +102,7 @@ pub(super) fn is_operational(end: &Path) -> bool {
 /// Makes every node look for `host` afresh. Whoever tried to reach it during the cut would
 /// otherwise go on believing for some seconds that nobody has its address.
 pub(super) fn forget_neighbours(
-    paths: &Paths,
+    paths: &LabPaths,
     host: &str,
     address: Ipv4Addr,
 ) -> Result<(), LabError> {
@@ -117,7 +117,7 @@ pub(super) fn forget_neighbours(
 }
 
 /// The lab's network namespaces, found by name so that a lost record does not hide them.
-pub(super) fn namespaces(paths: &Paths) -> Vec<String> {
+pub(super) fn namespaces(paths: &LabPaths) -> Vec<String> {
     let prefix = paths.netns_prefix();
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     entries
@@ -144,7 +144,7 @@ pub(crate) fn delete(namespaces: &[String]) -> Result<(), LabError> {
 }
 
 /// The namespace file of a node, for `nsenter`.
-pub(super) fn namespace_file(paths: &Paths, node: &str) -> String {
+pub(super) fn namespace_file(paths: &LabPaths, node: &str) -> String {
     Path::new("/run/netns").join(paths.netns(node)).display().to_string()
 }
 
@@ -153,13 +153,13 @@ fn link(host: &str) -> String {
     format!("to-{host}")
 }
 
-fn set_link(paths: &Paths, host: &str, state: &str) -> Result<(), LabError> {
+fn set_link(paths: &LabPaths, host: &str, state: &str) -> Result<(), LabError> {
     let mut ip = Command::new("ip");
     ip.args(["-n", &paths.netns(LAUNCH), "link", "set", &link(host), state]);
     run(&format!("set the link of host {host} {state}"), &mut ip).map(drop)
 }
 
-fn set_port(paths: &Paths, host: &str, state: &str) -> Result<(), LabError> {
+fn set_port(paths: &LabPaths, host: &str, state: &str) -> Result<(), LabError> {
     let mut bridge = Command::new("ip");
     bridge.args(["netns", "exec", &paths.netns(LAUNCH), "bridge", "link", "set", "dev"]);
     bridge.args([&link(host), "state", state]);

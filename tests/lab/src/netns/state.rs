@@ -14,14 +14,14 @@ const ROOT: &str = "/run/rlaunch-lab";
 
 /// The paths of one lab.
 #[derive(Debug, Clone)]
-pub(crate) struct Paths {
+pub(crate) struct LabPaths {
     pub(crate) name: String,
     pub(crate) dir: PathBuf,
 }
 
-impl Paths {
-    pub(crate) fn new(name: &str) -> Paths {
-        Paths { name: name.into(), dir: Path::new(ROOT).join(name) }
+impl LabPaths {
+    pub(crate) fn new(name: &str) -> LabPaths {
+        LabPaths { name: name.into(), dir: Path::new(ROOT).join(name) }
     }
 
     /// The directory above all labs.
@@ -90,7 +90,7 @@ pub(crate) fn lock(path: &Path) -> Result<Flock<File>, LabError> {
 
 /// What `up` decided and everybody else needs to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct LabRecord {
     pub(crate) net: [u8; 2],
     pub(crate) hosts: usize,
     pub(crate) shared_home: bool,
@@ -102,12 +102,12 @@ pub(crate) struct Record {
     pub(crate) python: Option<PathBuf>,
 }
 
-impl Record {
-    pub(crate) fn load(paths: &Paths) -> Result<Option<Record>, LabError> {
+impl LabRecord {
+    pub(crate) fn load(paths: &LabPaths) -> Result<Option<LabRecord>, LabError> {
         read_json(&paths.record())
     }
 
-    pub(crate) fn store(&self, paths: &Paths) -> Result<(), LabError> {
+    pub(crate) fn store(&self, paths: &LabPaths) -> Result<(), LabError> {
         write_json(&paths.record(), self)
     }
 }
@@ -144,7 +144,7 @@ pub(crate) struct ProcessId {
 }
 
 impl ProcessId {
-    pub(crate) fn of(pid: i32) -> Option<ProcessId> {
+    pub(crate) fn running(pid: i32) -> Option<ProcessId> {
         Some(ProcessId { pid, start: super::processes::start_time(pid)? })
     }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::state::{Paths, ProcessId};
+use super::state::{LabPaths, ProcessId};
 use super::{cgroup, machine, network};
 use crate::LabError;
 use crate::command::wait_until;
 
 /// Removes the lab; true if there was anything to remove. The caller holds the lab's lock.
-pub(super) fn remove(paths: &Paths) -> Result<bool, LabError> {
+pub(super) fn remove(paths: &LabPaths) -> Result<bool, LabError> {
     let namespaces = network::namespaces(paths);
     let lab_cgroup = cgroup::path(&paths.name).filter(|path| path.exists());
     let found = paths.dir.exists() || !namespaces.is_empty() || lab_cgroup.is_some();
@@ -35,7 +35,7 @@ pub(super) fn remove(paths: &Paths) -> Result<bool, LabError> {
 }
 
 /// The inits of all nodes; each host's processes die with its init.
-fn kill_nodes(paths: &Paths) {
+fn kill_nodes(paths: &LabPaths) {
     let hosts = fs::read_dir(paths.dir.join("hosts")).into_iter().flatten().flatten();
     let dirs = hosts.map(|entry| entry.path()).chain([paths.launch()]);
     let inits = dirs.filter_map(|dir| ProcessId::load(&dir.join("init")));

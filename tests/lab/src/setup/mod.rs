@@ -13,48 +13,48 @@ use crate::LabError;
 use crate::command::{run, spinner};
 
 /// A program, or the path of a file, and the package of Debian and Ubuntu that brings it.
-struct Need {
+struct Requirement {
     program: &'static str,
     package: &'static str,
 }
 
-const LAB: &[Need] = &[
+const LAB: &[Requirement] = &[
     // Interpreter of the wrapper around rustc: other shells drop variables whose names they cannot use.
-    Need { program: "bash", package: "bash" },
-    Need { program: "sshd", package: "openssh-server" },
-    Need { program: "ssh", package: "openssh-client" },
-    Need { program: "ssh-keygen", package: "openssh-client" },
-    Need { program: "ip", package: "iproute2" },
-    Need { program: "bridge", package: "iproute2" },
-    Need { program: "nsenter", package: "util-linux" },
-    Need { program: "unshare", package: "util-linux" },
-    Need { program: "setpriv", package: "util-linux" },
-    Need { program: "ps", package: "procps" },
-    Need { program: "python3", package: "python3" },
-    Need { program: "nft", package: "nftables" },
+    Requirement { program: "bash", package: "bash" },
+    Requirement { program: "sshd", package: "openssh-server" },
+    Requirement { program: "ssh", package: "openssh-client" },
+    Requirement { program: "ssh-keygen", package: "openssh-client" },
+    Requirement { program: "ip", package: "iproute2" },
+    Requirement { program: "bridge", package: "iproute2" },
+    Requirement { program: "nsenter", package: "util-linux" },
+    Requirement { program: "unshare", package: "util-linux" },
+    Requirement { program: "setpriv", package: "util-linux" },
+    Requirement { program: "ps", package: "procps" },
+    Requirement { program: "python3", package: "python3" },
+    Requirement { program: "nft", package: "nftables" },
 ];
 
-const PEERS: &[Need] = &[
-    Need { program: "mpiexec.hydra", package: "mpich" },
-    Need { program: "mpirun.openmpi", package: "openmpi-bin" },
+const PEERS: &[Requirement] = &[
+    Requirement { program: "mpiexec.hydra", package: "mpich" },
+    Requirement { program: "mpirun.openmpi", package: "openmpi-bin" },
     // What Python programs of ranks hand to the communicator, and what compiles those in C.
-    Need { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
-    Need { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" },
-    Need { program: "cc", package: "gcc" },
+    Requirement { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
+    Requirement { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" },
+    Requirement { program: "cc", package: "gcc" },
     // Login shells that people have.
-    Need { program: "fish", package: "fish" },
-    Need { program: "zsh", package: "zsh" },
-    Need { program: "csh", package: "tcsh" },
+    Requirement { program: "fish", package: "fish" },
+    Requirement { program: "zsh", package: "zsh" },
+    Requirement { program: "csh", package: "tcsh" },
     // What runs programs of aarch64, and fetches those of others.
-    Need { program: "qemu-aarch64", package: "qemu-user" },
-    Need { program: "mmdebstrap", package: "mmdebstrap" },
+    Requirement { program: "qemu-aarch64", package: "qemu-user" },
+    Requirement { program: "mmdebstrap", package: "mmdebstrap" },
 ];
 
 /// What builds programs of aarch64, which Debian has for such machines.
-const AARCH64: &[Need] = if cfg!(target_arch = "x86_64") {
+const AARCH64: &[Requirement] = if cfg!(target_arch = "x86_64") {
     &[
-        Need { program: "aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
-        Need {
+        Requirement { program: "aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
+        Requirement {
             program: "/usr/share/doc/libc6-dev-arm64-cross/copyright",
             package: "libc6-dev-arm64-cross",
         },
@@ -64,38 +64,38 @@ const AARCH64: &[Need] = if cfg!(target_arch = "x86_64") {
 };
 
 /// What compiles programs against the peers' libraries.
-const HEADERS: &[Need] = &[
-    Need { program: "cc", package: "gcc" },
+const HEADERS: &[Requirement] = &[
+    Requirement { program: "cc", package: "gcc" },
     // Their compilers come with the launchers, and find nothing without these.
-    Need { program: "/usr/share/doc/libmpich-dev/copyright", package: "libmpich-dev" },
-    Need { program: "/usr/share/doc/libopenmpi-dev/copyright", package: "libopenmpi-dev" },
-    Need { program: "pkg-config", package: "pkg-config" },
-    Need { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
+    Requirement { program: "/usr/share/doc/libmpich-dev/copyright", package: "libmpich-dev" },
+    Requirement { program: "/usr/share/doc/libopenmpi-dev/copyright", package: "libopenmpi-dev" },
+    Requirement { program: "pkg-config", package: "pkg-config" },
+    Requirement { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
 ];
 
 /// What builds the verbs: they are described by C headers.
-const VERBS: &[Need] = &[
-    Need { program: "cc", package: "gcc" },
-    Need { program: "cmake", package: "cmake" },
-    Need { program: "clang", package: "clang" },
-    Need { program: "/usr/share/doc/libclang-dev/copyright", package: "libclang-dev" },
+const VERBS: &[Requirement] = &[
+    Requirement { program: "cc", package: "gcc" },
+    Requirement { program: "cmake", package: "cmake" },
+    Requirement { program: "clang", package: "clang" },
+    Requirement { program: "/usr/share/doc/libclang-dev/copyright", package: "libclang-dev" },
 ];
 
-const FUZZER: &[Need] = &[Need { program: "c++", package: "g++" }];
+const FUZZER: &[Requirement] = &[Requirement { program: "c++", package: "g++" }];
 
 /// What builds the guests' image and runs guests.
-const GUESTS: &[Need] = &[
-    Need { program: "qemu-system-x86_64", package: "qemu-system-x86" },
-    Need { program: "mmdebstrap", package: "mmdebstrap" },
-    Need { program: "cpio", package: "cpio" },
-    Need { program: "xz", package: "xz-utils" },
-    Need { program: "make", package: "make" },
-    Need { program: "gcc", package: "gcc" },
+const GUESTS: &[Requirement] = &[
+    Requirement { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Requirement { program: "mmdebstrap", package: "mmdebstrap" },
+    Requirement { program: "cpio", package: "cpio" },
+    Requirement { program: "xz", package: "xz-utils" },
+    Requirement { program: "make", package: "make" },
+    Requirement { program: "gcc", package: "gcc" },
 ];
 
 /// What is to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum PackageSet {
     /// What hosts need.
     Lab,
     /// And what builds everything of rlaunch.
@@ -112,7 +112,7 @@ pub enum Extent {
 }
 
 /// Installs what is missing; quick when nothing is. Prints what it does.
-pub fn install(extent: Extent) -> Result<(), LabError> {
+pub fn install(extent: PackageSet) -> Result<(), LabError> {
     let packages = missing(extent);
     if packages.is_empty() {
         return Ok(());
@@ -135,7 +135,7 @@ pub fn install(extent: Extent) -> Result<(), LabError> {
 }
 
 /// Fails with the names of missing packages; installs nothing.
-pub fn require(extent: Extent) -> Result<(), LabError> {
+pub fn require(extent: PackageSet) -> Result<(), LabError> {
     match missing(extent).as_slice() {
         [] => Ok(()),
         packages => Err(LabError::Missing(packages.join(", "))),
@@ -143,14 +143,14 @@ pub fn require(extent: Extent) -> Result<(), LabError> {
 }
 
 /// Packages of which a program is missing, each once.
-pub(crate) fn missing(extent: Extent) -> Vec<&'static str> {
-    let beyond: &[&[Need]] = match extent {
-        Extent::Lab => &[],
-        Extent::Verbs => &[VERBS],
-        Extent::Guests => &[GUESTS],
-        Extent::Peers => &[PEERS, VERBS, AARCH64],
-        Extent::Headers => &[PEERS, VERBS, HEADERS],
-        Extent::Fuzzer => &[FUZZER],
+pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
+    let beyond: &[&[Requirement]] = match extent {
+        PackageSet::Lab => &[],
+        PackageSet::Verbs => &[VERBS],
+        PackageSet::Guests => &[GUESTS],
+        PackageSet::Peers => &[PEERS, VERBS, AARCH64],
+        PackageSet::Headers => &[PEERS, VERBS, HEADERS],
+        PackageSet::Fuzzer => &[FUZZER],
     };
     let mut packages: Vec<_> = LAB
         .iter()

@@ -73,7 +73,7 @@ fn has_room(cache: &Path) -> Result<(), LabError> {
     if free >= ROOM {
         return Ok(());
     }
-    Err(LabError::Wrong(format!(
+    Err(LabError::Unexpected(format!(
         "a Python with torch wants {ROOM} GiB in {}, where {free} GiB are free",
         cache.display()
     )))

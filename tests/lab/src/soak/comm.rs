@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::command::show;
 use crate::dist::{self, Profile};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
 /// Beside the other soaks, which may run meanwhile.
@@ -18,20 +18,20 @@ const NET: [u8; 2] = [10, 92];
 const RANKS: &str = "a:4,b:4";
 /// What a round of messages never takes, however busy the machine: who waits so long waits for a
 /// message that was lost.
-const LOST: &str = "120";
+const MESSAGE_TIMEOUT: &str = "120";
 /// What may be left to do after the last second.
-const AFTER: u64 = 180;
+const EXTRA_SECONDS: u64 = 180;
 /// Ranks give way to everybody else: an hour is long. Priorities are first those of sessions, and that
 /// of the ranks is the agent's, which has to be heard in time.
-const LAST: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/autogroup
+const LOW_PRIORITY: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/proc/self/autogroup
     exec nice -n 19 "$RLAUNCH_PRELOAD_DIR"/comm-suite "$@"' sh "$@""#;
 /// Decides what is given up, and when.
 const SEED: u64 = 1;
 
 /// Sends messages for so many seconds; true, as all else is an error.
 pub fn run(seconds: u64) -> Result<bool, LabError> {
-    setup::install(Extent::Verbs)?;
-    setup::install(Extent::Fuzzer)?;
+    setup::install(PackageSet::Verbs)?;
+    setup::install(PackageSet::Fuzzer)?;
     dist::build_everything()?;
     let rlaunch = dist::launcher(Profile::Lab)?;
     // An interrupted run leaves its lab behind, in whatever state.
@@ -66,10 +66,10 @@ fn ranks(
     words: &[String],
 ) -> Result<(), LabError> {
     let mut command = lab.exec_in(Account::Root, Path::new("/"));
-    let limit = (seconds + AFTER).to_string();
+    let limit = (seconds + EXTRA_SECONDS).to_string();
     command.arg(dist.join("rlaunch")).args(["-H", RANKS, "--timeout", &limit]);
     command.arg("--preload").arg(dist.join("comm-suite"));
-    command.args(["sh", "-c", LAST, "sh"]).args(words);
-    command.env("RLAUNCH_COMM_TIMEOUT", LOST);
+    command.args(["sh", "-c", LOW_PRIORITY, "sh"]).args(words);
+    command.env("RLAUNCH_COMM_TIMEOUT", MESSAGE_TIMEOUT);
     show(what, &mut command)
 }

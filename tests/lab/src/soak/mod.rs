@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::last_lines;
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
 pub use comm::run as comm;
@@ -33,11 +33,11 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Every rank says where it is.
 const PROGRAM: &str = "echo $RANK $(hostname)";
 /// After this many failures there is nothing more to learn.
-const ENOUGH: usize = 5;
+const MAX_FAILURES: usize = 5;
 
 /// How often, where and under what load.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub struct SoakOptions {
     /// How many jobs, one after the other.
     pub launches: usize,
     /// On how many hosts each.
@@ -48,16 +48,16 @@ pub struct Plan {
 
 /// Launches jobs of `rlaunch` on hosts of their own and prints how that went; true if none hung,
 /// failed or left anything behind.
-pub fn launch(plan: &Plan, rlaunch: &Path) -> Result<bool, LabError> {
-    setup::install(Extent::Lab)?;
+pub fn launch(options: &SoakOptions, rlaunch: &Path) -> Result<bool, LabError> {
+    setup::install(PackageSet::Lab)?;
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, plan.hosts) })?;
-    let soaked = soak(plan, &lab, rlaunch);
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, options.hosts) })?;
+    let soaked = soak(options, &lab, rlaunch);
     Lab::down(NAME)?;
-    let Soaked { times, failed } = soaked?;
-    let load = if plan.load { "busy" } else { "quiet" };
-    let (hosts, launches) = (plan.hosts, times.count() + failed);
+    let SoakResult { times, failed } = soaked?;
+    let load = if options.load { "busy" } else { "quiet" };
+    let (hosts, launches) = (options.hosts, times.count() + failed);
     println!(
         "{launches} launches of {hosts} hosts × {PER_HOST} ranks on a {load} machine: \
          {failed} failed; seconds, median (min–max): {}",
@@ -66,18 +66,18 @@ pub fn launch(plan: &Plan, rlaunch: &Path) -> Result<bool, LabError> {
     Ok(failed == 0)
 }
 
-struct Soaked {
+struct SoakResult {
     /// Of those that went well.
     times: Series,
     failed: usize,
 }
 
-fn soak(plan: &Plan, lab: &Lab, rlaunch: &Path) -> Result<Soaked, LabError> {
+fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<SoakResult, LabError> {
     let rlaunch = lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch");
-    let _load = plan.load.then(Load::start);
-    let mut soaked = Soaked { times: Series::default(), failed: 0 };
+    let _load = options.load.then(Load::start);
+    let mut soaked = SoakResult { times: Series::default(), failed: 0 };
     // One more, to send the agent.
-    for number in 0..=plan.launches {
+    for number in 0..=options.launches {
         match once(lab, &rlaunch) {
             Ok(time) if number > 0 => soaked.times.push(time.as_secs_f64()),
             Ok(_) => {}
@@ -87,8 +87,8 @@ fn soak(plan: &Plan, lab: &Lab, rlaunch: &Path) -> Result<Soaked, LabError> {
                 lab.clear()?;
             }
         }
-        if soaked.failed == ENOUGH {
-            println!("giving up after {ENOUGH} failures");
+        if soaked.failed == MAX_FAILURES {
+            println!("giving up after {MAX_FAILURES} failures");
             break;
         }
     }
@@ -108,11 +108,13 @@ fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
     let said = last_lines(&job.stderr(), 10);
     let Some(status) = status else {
         let left: Vec<String> = lab.all_processes().iter().map(|p| p.host.clone()).collect();
-        return Err(LabError::Wrong(format!("hangs, with processes on {left:?}\n{said}")));
+        return Err(LabError::Unexpected(format!("hangs, with processes on {left:?}\n{said}")));
     };
     let left = left_by_a_job(lab);
     if !left.is_empty() {
-        return Err(LabError::Wrong(format!("ended with {status} and left {left:#?}\n{said}")));
+        return Err(LabError::Unexpected(format!(
+            "ended with {status} and left {left:#?}\n{said}"
+        )));
     }
     let stdout = job.stdout();
     let mut lines: Vec<&str> = stdout.lines().collect();
@@ -122,7 +124,7 @@ fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
     let mut wanted: Vec<String> = ranks.map(|rank| format!("{rank} {}", host_of(rank))).collect();
     wanted.sort_unstable();
     if !status.success() || lines != wanted {
-        return Err(LabError::Wrong(format!("ended with {status}\n{stdout}\n{said}")));
+        return Err(LabError::Unexpected(format!("ended with {status}\n{stdout}\n{said}")));
     }
     lab.wait_until_idle(IDLE)?;
     Ok(time)

@@ -15,25 +15,25 @@ use super::{hostile, hostile_lives};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{last_lines, wait_until};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options, Process};
 
 const NAME: &str = "soakend";
 const NET: [u8; 2] = [10, 88];
 /// Jobs at once, each on a host of its own.
-const AT_ONCE: usize = 4;
+const CONCURRENT: usize = 4;
 const PROGRAM: &str = "/tmp/hostile";
 const GRACE: &str = "0.3";
 /// A job that takes longer than this hangs.
 const BOUND: Duration = Duration::from_secs(30);
 /// How long a host may take to end a job that nobody waits for, beyond the grace.
-const ALONE: Duration = Duration::from_secs(5);
+const UNATTENDED: Duration = Duration::from_secs(5);
 /// How long an sshd may take to leave after its client has.
 const IDLE: Duration = Duration::from_secs(10);
 /// After this many failures there is nothing more to learn.
-const ENOUGH: usize = 5;
+const MAX_FAILURES: usize = 5;
 /// Between two lines that say how it goes.
-const LINE: usize = 100;
+const PROGRESS_EVERY: usize = 100;
 
 /// Kinds of helpers (hostile.c), some of several kinds; the dear ones stand here once.
 const HELPERS: [&str; 16] = [
@@ -42,7 +42,7 @@ const HELPERS: [&str; 16] = [
 
 /// How a job ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+enum JobEnd {
     RankExits,
     RankFails,
     LauncherGets(Signal),
@@ -50,34 +50,34 @@ enum End {
     ChannelIsCut,
 }
 
-const ENDS: [End; 7] = [
-    End::RankExits,
-    End::RankFails,
-    End::LauncherGets(Signal::SIGINT),
-    End::LauncherGets(Signal::SIGTERM),
-    End::LauncherGets(Signal::SIGKILL),
-    End::AgentIsKilled,
-    End::ChannelIsCut,
+const ENDS: [JobEnd; 7] = [
+    JobEnd::RankExits,
+    JobEnd::RankFails,
+    JobEnd::LauncherGets(Signal::SIGINT),
+    JobEnd::LauncherGets(Signal::SIGTERM),
+    JobEnd::LauncherGets(Signal::SIGKILL),
+    JobEnd::AgentIsKilled,
+    JobEnd::ChannelIsCut,
 ];
 
-impl fmt::Display for End {
+impl fmt::Display for JobEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::RankExits => write!(f, "the rank exits"),
-            End::RankFails => write!(f, "the rank fails"),
-            End::LauncherGets(signal) => write!(f, "rlaunch gets {signal}"),
-            End::AgentIsKilled => write!(f, "the agent is killed"),
-            End::ChannelIsCut => write!(f, "the channel is cut"),
+            JobEnd::RankExits => write!(f, "the rank exits"),
+            JobEnd::RankFails => write!(f, "the rank fails"),
+            JobEnd::LauncherGets(signal) => write!(f, "rlaunch gets {signal}"),
+            JobEnd::AgentIsKilled => write!(f, "the agent is killed"),
+            JobEnd::ChannelIsCut => write!(f, "the channel is cut"),
         }
     }
 }
 
-impl End {
+impl JobEnd {
     /// The rank's own deed.
-    fn then(self) -> &'static str {
+    fn rank_action(self) -> &'static str {
         match self {
-            End::RankExits => "exit",
-            End::RankFails => "fail",
+            JobEnd::RankExits => "exit",
+            JobEnd::RankFails => "fail",
             _ => "stay",
         }
     }
@@ -85,27 +85,27 @@ impl End {
     /// The launcher's exit code; `None` where a signal kills it.
     fn code(self) -> Option<i32> {
         match self {
-            End::RankExits => Some(0),
-            End::RankFails => Some(3),
-            End::LauncherGets(Signal::SIGKILL) => None,
-            End::LauncherGets(signal) => Some(128 + signal as i32),
-            End::AgentIsKilled | End::ChannelIsCut => Some(206),
+            JobEnd::RankExits => Some(0),
+            JobEnd::RankFails => Some(3),
+            JobEnd::LauncherGets(Signal::SIGKILL) => None,
+            JobEnd::LauncherGets(signal) => Some(128 + signal as i32),
+            JobEnd::AgentIsKilled | JobEnd::ChannelIsCut => Some(206),
         }
     }
 
     /// Whether the launcher returns only when all is gone.
     fn is_waited_for(self) -> bool {
-        !matches!(self, End::LauncherGets(Signal::SIGKILL) | End::ChannelIsCut)
+        !matches!(self, JobEnd::LauncherGets(Signal::SIGKILL) | JobEnd::ChannelIsCut)
     }
 }
 
 /// Runs that many jobs of `rlaunch` on hosts of their own, and prints how that went; true if none hung
 /// or left anything behind.
 pub fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
-    setup::install(Extent::Lab)?;
+    setup::install(PackageSet::Lab)?;
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(NAME)?;
-    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, AT_ONCE) })?;
+    let lab = Lab::up(&Options { net: NET, ..Options::new(NAME, CONCURRENT) })?;
     let soaked = soak(&lab, rlaunch, jobs);
     Lab::down(NAME)?;
     soaked
@@ -117,15 +117,15 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
     let program = hostile(&dist)?;
     let program = std::fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
     let (next, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
-    let on_host = |host: &str| -> Result<Vec<(End, f64)>, LabError> {
+    let on_host = |host: &str| -> Result<Vec<(JobEnd, f64)>, LabError> {
         lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
         let mut times = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= jobs || failed.load(Ordering::Relaxed) >= ENOUGH {
+            if number >= jobs || failed.load(Ordering::Relaxed) >= MAX_FAILURES {
                 return Ok(times);
             }
-            let job = Job::of(number, host);
+            let job = Job::numbered(number, host);
             match job.run(lab, &rlaunch) {
                 Ok(took) => times.push((job.end, took.as_secs_f64())),
                 Err(error) => {
@@ -134,7 +134,7 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
                     clear(lab, host)?;
                 }
             }
-            if (number + 1).is_multiple_of(LINE) {
+            if (number + 1).is_multiple_of(PROGRESS_EVERY) {
                 let failed = failed.load(Ordering::Relaxed);
                 println!(
                     "{} of {jobs}: {failed} failed, {} s",
@@ -144,7 +144,7 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
             }
         }
     };
-    let mut times: BTreeMap<End, Series> = BTreeMap::new();
+    let mut times: BTreeMap<JobEnd, Series> = BTreeMap::new();
     let of_hosts = thread::scope(|scope| {
         let hosts = lab.hosts().into_iter();
         let on_host = &on_host;
@@ -152,18 +152,18 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
         running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
     });
     for of_host in of_hosts {
-        let of_host = of_host.map_err(|_| LabError::Wrong("a thread panicked".into()))?;
+        let of_host = of_host.map_err(|_| LabError::Unexpected("a thread panicked".into()))?;
         for (end, took) in of_host? {
             times.entry(end).or_default().push(took);
         }
     }
     let failed = failed.into_inner();
-    if failed >= ENOUGH {
-        println!("giving up after {ENOUGH} failures");
+    if failed >= MAX_FAILURES {
+        println!("giving up after {MAX_FAILURES} failures");
     }
     let ran: usize = times.values().map(Series::count).sum::<usize>() + failed;
     println!(
-        "{ran} jobs with hostile helpers, {AT_ONCE} at once, in {} s: {failed} failed; seconds from \
+        "{ran} jobs with hostile helpers, {CONCURRENT} at once, in {} s: {failed} failed; seconds from \
          the cause to the last trace, median (min–max):",
         began.elapsed().as_secs()
     );
@@ -178,7 +178,7 @@ struct Job<'a> {
     host: &'a str,
     account: Account,
     helpers: &'static str,
-    end: End,
+    end: JobEnd,
 }
 
 impl fmt::Display for Job<'_> {
@@ -196,7 +196,7 @@ impl fmt::Display for Job<'_> {
 
 impl Job<'_> {
     /// That of a number: every pair of helpers and end comes, as each account.
-    fn of(number: usize, host: &str) -> Job<'_> {
+    fn numbered(number: usize, host: &str) -> Job<'_> {
         let (pair, account) = (number / 2, Account::ALL[number % 2]);
         let (helpers, end) = (HELPERS[pair % HELPERS.len()], ENDS[pair % ENDS.len()]);
         Job { host, account, helpers, end }
@@ -206,36 +206,40 @@ impl Job<'_> {
     fn run(&self, lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
         let mut command = lab.exec_in(self.account, Path::new("/"));
         command.arg(rlaunch).args(["--kill-after", GRACE, "-H", self.host]);
-        command.args([PROGRAM, self.helpers, self.end.then()]);
+        command.args([PROGRAM, self.helpers, self.end.rank_action()]);
         let mut launcher = Background::start(command)?;
         wait_until(BOUND, "the rank to be up", || Ok(launcher.stdout().contains("up\n")))?;
         let cause = Instant::now();
         match self.end {
-            End::RankExits | End::RankFails => {}
-            End::LauncherGets(signal) => launcher.signal(signal)?,
-            End::AgentIsKilled => {
+            JobEnd::RankExits | JobEnd::RankFails => {}
+            JobEnd::LauncherGets(signal) => launcher.signal(signal)?,
+            JobEnd::AgentIsKilled => {
                 let agent = self.agent(lab)?;
                 kill(agent, Signal::SIGKILL).map_err(LabError::errno("kill an agent"))?;
             }
-            End::ChannelIsCut => lab.sshd(self.host)?.kill_sessions()?,
+            JobEnd::ChannelIsCut => lab.sshd(self.host)?.kill_sessions()?,
         }
         let status = launcher.wait(BOUND)?;
         let mut left = left_on(lab, self.host)?;
         let said = last_lines(&launcher.stderr(), 10);
         let Some(status) = status else {
-            return Err(LabError::Wrong(format!("hangs, with {left:#?}\n{said}")));
+            return Err(LabError::Unexpected(format!("hangs, with {left:#?}\n{said}")));
         };
         let claims = said.contains("nothing left") || said.contains("nothing more found");
         if !left.is_empty() && (claims || self.end.is_waited_for()) {
-            return Err(LabError::Wrong(format!("ended with {status} and left {left:#?}\n{said}")));
+            return Err(LabError::Unexpected(format!(
+                "ended with {status} and left {left:#?}\n{said}"
+            )));
         }
-        let gone = wait_until(ALONE, "the host to end it", || {
+        let gone = wait_until(UNATTENDED, "the host to end it", || {
             left = left_on(lab, self.host)?;
             Ok(left.is_empty())
         });
         let took = cause.elapsed();
         if gone.is_err() || status.code() != self.end.code() {
-            return Err(LabError::Wrong(format!("ended with {status}; left: {left:#?}\n{said}")));
+            return Err(LabError::Unexpected(format!(
+                "ended with {status}; left: {left:#?}\n{said}"
+            )));
         }
         let idle = || Ok(lab.processes(self.host)?.is_empty());
         wait_until(IDLE, "the sshd to leave", idle)?;
@@ -248,7 +252,7 @@ impl Job<'_> {
         found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
         let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);
         let agent = found.iter().find(is_child).map(|process| Pid::from_raw(process.pid));
-        agent.ok_or_else(|| LabError::Wrong("there is no agent".into()))
+        agent.ok_or_else(|| LabError::Unexpected("there is no agent".into()))
     }
 }
 

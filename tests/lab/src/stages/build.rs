@@ -1,11 +1,11 @@
 //! The stages before anything runs on hosts: set-up, lints, the build, tests of crates by themselves.
 
 use super::ledger::{Ledger, Tally};
-use super::run::{self, Program, Shown};
-use super::{Plan, advisories, deny};
+use super::run::{self, Echo, TestProgram};
+use super::{TestPlan, advisories, deny};
 use super::{fuzz, sim};
 use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{LabError, tidy};
 
 pub(super) const UNIT: &str = "unit";
@@ -22,9 +22,9 @@ const FRESH_SEEDS: &str = "50";
 /// For how long each decoder is fuzzed whose sources have changed.
 const FUZZ_SECONDS: u64 = 10;
 
-pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
-    setup::install(Extent::Peers)?;
-    setup::install(Extent::Fuzzer)?;
+pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
+    setup::install(PackageSet::Peers)?;
+    setup::install(PackageSet::Fuzzer)?;
     if let Err(error) = aarch64::prepare() {
         // What needs it is listed as skipped.
         run::report("adding Rust's targets for aarch64", &error);
@@ -35,7 +35,7 @@ pub(super) fn set_up(_: &Plan, _: &Ledger) -> Result<Tally, LabError> {
 
 /// Checks formatting, dependencies and the order of folders, then lints and builds all that the other stages run, in one
 /// pass. Nothing is left out when something fails, so that one run shows all there is to mend.
-pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
     tally.add(check_dependencies(false));
@@ -55,8 +55,8 @@ pub(super) fn build(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
     }
     if plan.wants_aarch64() {
         tally.add(match aarch64::build(Profile::Lab) {
-            Ok(lacking) if lacking.is_empty() => Tally::check(true),
-            Ok(lacking) => Tally::skip(lacking.join("; ")),
+            Ok(missing) if missing.is_empty() => Tally::check(true),
+            Ok(missing) => Tally::skip(missing.join("; ")),
             Err(error) => run::failed("the build for aarch64", &error),
         });
     }
@@ -78,7 +78,7 @@ pub fn check_dependencies(online: bool) -> Tally {
 }
 
 /// Tests that need neither root nor hosts, one program after the other, then examples in comments.
-pub(super) fn unit(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
     }
@@ -91,17 +91,17 @@ pub(super) fn unit(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
     doc.args(["--features", TEST_FEATURES]);
     dist::link_as_tests_are(&mut doc)?;
-    tally.add(run::tests(doc.args(&plan.filter), "unit-doc", Shown::Yes)?.tally);
+    tally.add(run::tests(doc.args(&plan.filter), "unit-doc", Echo::Yes)?.tally);
     Ok(tally)
 }
 
 /// The test programs of crates, by name.
-pub(super) fn programs(built: &Built, plan: &Plan) -> Vec<(String, Program)> {
+pub(super) fn programs(built: &Built, plan: &TestPlan) -> Vec<(String, TestProgram)> {
     let is_wanted = |package: &str| plan.packages().is_none_or(|names| names.contains(package));
     let tests = built.tests().filter(|test| !OF_OTHER_STAGES.contains(&test.name()));
     let tests = tests.filter(|test| is_wanted(test.package()));
     let program = |test: &dist::Artifact| {
-        let mut program = Program::new(test.program()?, plan.filter.as_ref());
+        let mut program = TestProgram::new(test.program()?, plan.filter.as_ref());
         program.directory = test.directory();
         program.is_of_caller = true;
         program.environment.push(("CARGO_MANIFEST_DIR", test.directory()));
@@ -111,7 +111,7 @@ pub(super) fn programs(built: &Built, plan: &Plan) -> Vec<(String, Program)> {
 }
 
 /// Simulates with fixed seeds, and with some drawn from the commit.
-pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn simulate(_: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
     }
@@ -126,12 +126,12 @@ pub(super) fn simulate(_: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
 }
 
 /// Replays known inputs in all targets, and searches in those whose sources have changed.
-pub(super) fn fuzz(plan: &Plan, _: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn fuzz(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     let searched = plan.searched_targets()?;
     match searched.as_deref() {
         None => println!("all targets look for more"),
         Some([]) => println!("no target's sources have changed"),
         Some(names) => println!("targets whose sources have changed: {}", names.join(" ")),
     }
-    fuzz::run(&fuzz::Plan { targets: None, seconds: FUZZ_SECONDS, searched })
+    fuzz::run(&fuzz::FuzzOptions { targets: None, seconds: FUZZ_SECONDS, searched })
 }

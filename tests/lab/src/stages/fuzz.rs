@@ -13,8 +13,8 @@ use std::thread;
 
 use super::ledger::Tally;
 use crate::command::run as run_command;
-use crate::dist::lab::{TEST_FEATURES, program_of, write_wrapper};
-use crate::setup::{self, Extent};
+use crate::dist::workspace_build::{TEST_FEATURES, program_of, write_wrapper};
+use crate::setup::{self, PackageSet};
 use crate::{LabError, dist};
 
 /// Starts rustc, with instrumentation for what is fuzzed.
@@ -43,7 +43,7 @@ const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
 
 /// For how long targets are fuzzed after what is known was replayed.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct FuzzOptions {
     /// Only these targets; none for all.
     pub targets: Option<Vec<String>>,
     /// Seconds for each target.
@@ -52,7 +52,7 @@ pub struct Plan {
     pub searched: Option<Vec<String>>,
 }
 
-impl Plan {
+impl FuzzOptions {
     fn seconds(&self, target: &str) -> u64 {
         let searched = self.searched.as_ref();
         let is_searched = searched.is_none_or(|some| some.iter().any(|name| name == target));
@@ -61,10 +61,10 @@ impl Plan {
 }
 
 /// Fuzzes; each target counts as a check.
-pub fn run(plan: &Plan) -> Result<Tally, LabError> {
+pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
     let fuzzer = Fuzzer::build()?;
     let all = fuzzer.targets()?;
-    let wanted = plan.targets.clone().unwrap_or_else(|| all.clone());
+    let wanted = options.targets.clone().unwrap_or_else(|| all.clone());
     if let Some(unknown) = wanted.iter().find(|target| !all.contains(target)) {
         let known = all.join(", ");
         return Err(LabError::Usage(format!("nothing is called {unknown}; there are {known}")));
@@ -74,7 +74,7 @@ pub fn run(plan: &Plan) -> Result<Tally, LabError> {
     let work = || -> Result<Tally, LabError> {
         let mut tally = Tally::default();
         while let Some(target) = next() {
-            tally.add(Tally::check(fuzzer.run(target, plan.seconds(target))?));
+            tally.add(Tally::check(fuzzer.run(target, options.seconds(target))?));
         }
         Ok(tally)
     };
@@ -84,7 +84,7 @@ pub fn run(plan: &Plan) -> Result<Tally, LabError> {
     });
     let mut total = Tally::default();
     for tally in tallies {
-        let lost = |_| Err(LabError::Wrong("lost sight of a fuzzer".into()));
+        let lost = |_| Err(LabError::Unexpected("lost sight of a fuzzer".into()));
         total.add(tally.unwrap_or_else(lost)?);
     }
     Ok(total)
@@ -102,7 +102,7 @@ impl Fuzzer {
     /// Builds it with the features of everything else that tests run, so that crates from elsewhere
     /// are not compiled again.
     fn build() -> Result<Fuzzer, LabError> {
-        setup::install(Extent::Fuzzer)?;
+        setup::install(PackageSet::Fuzzer)?;
         let target = dist::target_directory()?;
         let mut build = dist::cargo();
         build.args(["build", "--profile", "lab", "--workspace", "--example", PROGRAM]);

@@ -9,7 +9,7 @@ const BUDGET: Duration = Duration::from_secs(30 * 60);
 /// A run that takes longer than this has failed. Between the two, the machine may have stood still.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// So many tests that pass at the second attempt only are a failure of the run: one may be bad luck.
-pub(crate) const UNLUCKY: usize = 3;
+pub(crate) const FLAKY_LIMIT: usize = 3;
 
 /// Counts of one stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Tally {
     /// What could not run here, with the reason, and how many tests that is.
     pub skipped: Vec<(usize, String)>,
     /// Tests that passed at the second attempt, and the output of the first.
-    pub second: Vec<(String, PathBuf)>,
+    pub flaky: Vec<(String, PathBuf)>,
 }
 
 impl Tally {
@@ -40,14 +40,14 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
-        self.second.extend(other.second);
+        self.flaky.extend(other.flaky);
     }
 
     /// Counts a test that failed as one that passed, with the output of its first attempt.
-    pub fn passed_after_all(&mut self, test: String, first: PathBuf) {
+    pub fn passed_on_retry(&mut self, test: String, first: PathBuf) {
         self.failed -= 1;
         self.passed += 1;
-        self.second.push((test, first));
+        self.flaky.push((test, first));
     }
 
     /// Adds what a line of a test program's output counts, if it counts anything.
@@ -99,7 +99,7 @@ impl Ledger {
             total.add(entry.tally.clone());
         }
         total.failed += usize::from(self.took() > LIMIT);
-        total.failed += usize::from(total.second.len() >= UNLUCKY);
+        total.failed += usize::from(total.flaky.len() >= FLAKY_LIMIT);
         total
     }
 
@@ -136,7 +136,7 @@ impl fmt::Display for Ledger {
         }
         self.write_slow(f)?;
         let total = self.total();
-        write_second(f, &total)?;
+        write_flaky(f, &total)?;
         write!(f, "{} passed, {} failed", total.passed, total.failed)?;
         let skipped: usize = total.skipped.iter().map(|(count, _)| count).sum();
         if skipped > 0 { write!(f, ", {skipped} skipped") } else { Ok(()) }
@@ -158,16 +158,16 @@ impl Ledger {
     }
 }
 
-fn write_second(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
-    if total.second.is_empty() {
+fn write_flaky(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
+    if total.flaky.is_empty() {
         return Ok(());
     }
     writeln!(f, "passed at the second attempt:")?;
-    for (test, first) in &total.second {
+    for (test, first) in &total.flaky {
         writeln!(f, "  {test} (first: {})", first.display())?;
     }
-    if total.second.len() >= UNLUCKY {
-        writeln!(f, "failed: {} tests needed a second attempt", total.second.len())?;
+    if total.flaky.len() >= FLAKY_LIMIT {
+        writeln!(f, "failed: {} tests needed a second attempt", total.flaky.len())?;
     }
     Ok(())
 }
@@ -224,7 +224,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let unlucky = |tests: &[&str]| {
             let mut tally = Tally { passed: 5, failed: tests.len(), ..Tally::default() };
-            tests.iter().for_each(|test| tally.passed_after_all((*test).into(), "/one.log".into()));
+            tests.iter().for_each(|test| tally.passed_on_retry((*test).into(), "/one.log".into()));
             tally
         };
         ledger.record("netns", MINUTE, MINUTE, unlucky(&["a::b", "c::d"]));

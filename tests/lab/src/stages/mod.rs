@@ -2,7 +2,6 @@
 //! two cores.
 
 mod advisories;
-mod again;
 mod build;
 mod deny;
 pub mod fuzz;
@@ -10,6 +9,7 @@ pub mod ledger;
 mod netns;
 mod reach;
 mod repeat;
+mod retry;
 mod run;
 pub mod sim;
 mod vm;
@@ -37,7 +37,7 @@ const LAUNCHER_VARIABLE: &str = "RLAUNCH_LAB_LAUNCHER";
 struct Stage {
     name: &'static str,
     seconds: u64,
-    run: fn(&Plan, &Ledger) -> Result<Tally, LabError>,
+    run: fn(&TestPlan, &Ledger) -> Result<Tally, LabError>,
 }
 
 const BUILD: &str = "build";
@@ -55,7 +55,7 @@ const STAGES: &[Stage] = &[
 
 /// What to run.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct TestPlan {
     /// Only this stage.
     pub stage: Option<String>,
     /// Only tests whose names contain this.
@@ -64,18 +64,18 @@ pub struct Plan {
     reach: Option<Reach>,
 }
 
-impl Plan {
+impl TestPlan {
     /// All that the two leave.
-    pub fn new(stage: Option<String>, filter: Option<String>) -> Plan {
-        Plan { stage, filter, reach: None }
+    pub fn new(stage: Option<String>, filter: Option<String>) -> TestPlan {
+        TestPlan { stage, filter, reach: None }
     }
 
     /// Leaves out what the changes since `revision` cannot reach, and prints what that is. None
     /// stands for the branch that the change is for, or what passed here last.
-    pub fn changed_since(mut self, revision: Option<&str>) -> Result<Plan, LabError> {
+    pub fn changed_since(mut self, revision: Option<&str>) -> Result<TestPlan, LabError> {
         let (base, files) = changed_files(revision, &last_passed()?)?;
         println!("changed since {base}: {} files", files.len());
-        let reach = Reach::of(&files)?;
+        let reach = Reach::from_files(&files)?;
         println!("{}", reach.describe());
         self.reach = Some(reach);
         Ok(self)
@@ -102,12 +102,12 @@ impl Plan {
 
     /// Whether a test of stage netns runs, as far as the filter leaves it.
     fn wants_netns(&self, name: &str) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.netns.takes(name))
+        self.reach.as_ref().is_none_or(|reach| reach.netns.includes(name))
     }
 
     /// Whether a test of stage vm runs, likewise.
     fn wants_vm(&self, name: &str) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.vm.takes(name))
+        self.reach.as_ref().is_none_or(|reach| reach.vm.includes(name))
     }
 
     /// Targets of the fuzzer that look for more than is known; none if all do. A whole run asks what
@@ -155,7 +155,7 @@ impl Plan {
     }
 
     fn takes_netns(&self, module: &str) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.netns.takes_of(module))
+        self.reach.as_ref().is_none_or(|reach| reach.netns.includes_module(module))
     }
 }
 
@@ -217,7 +217,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// Runs the stages and prints the ledger; true if nothing failed.
-pub fn test(plan: &Plan) -> bool {
+pub fn test(plan: &TestPlan) -> bool {
     let (mut ledger, begun) = (Ledger::default(), reach::head());
     let wanted = |stage: &&Stage| {
         plan.stage.as_ref().is_none_or(|name| name == stage.name) && plan.wants(stage.name)

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::again::second_looks;
 use super::ledger::{Ledger, Tally};
-use super::run::{self, Outcome, Program, Tests};
-use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
+use super::retry::retry_failures;
+use super::run::{self, Outcome, TestProgram, Tests};
+use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, TestPlan};
 use crate::dist::{self, Profile, aarch64};
 use crate::setup::{self, python};
 use crate::{Lab, LabError, Options, soak};
@@ -45,7 +45,7 @@ const SOAK: &str = "soak";
 const SOAK_LAUNCHES: usize = 40;
 const SOAK_HOSTS: usize = 16;
 
-pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
     }
@@ -55,16 +55,16 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
     let built = dist::build_everything()?;
     let mut tally = Tally::default();
     if plan.wants_lab() {
-        let own = own_tests(&Program::new(&built.test("lab")?, plan.filter.as_ref()));
+        let own = own_tests(&TestProgram::new(&built.test("lab")?, plan.filter.as_ref()));
         tally.add(own.unwrap_or_else(|error| run::failed("the lab's own tests", &error)));
     }
-    let (program, lacking) = runnable(plan, &built.test(NAME)?)?;
+    let (program, skipped) = runnable(plan, &built.test(NAME)?)?;
     let mut names = program.names()?;
     names.retain(|name| plan.wants_netns(name));
     if !names.is_empty() {
         tally.add(in_labs(&program, &names)?);
     }
-    for (tests, why) in lacking {
+    for (tests, why) in skipped {
         tally.add(Tally::skip(format!("{tests}…: {why}")));
     }
     if plan.wants_lab() && plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
@@ -75,25 +75,28 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
 
 /// Gives the program with the tests that this machine can run, and for those it cannot what their names
 /// have in common, with the reason.
-pub(super) fn runnable(plan: &Plan, path: &Path) -> Result<(Program, Lacking), LabError> {
-    let mut program = Program::new(path, plan.filter.as_ref());
-    let lacking = lacking(plan, &program.names()?);
-    let left_out = lacking.iter().map(|(tests, _)| (*tests).to_owned()).collect();
+pub(super) fn runnable(
+    plan: &TestPlan,
+    path: &Path,
+) -> Result<(TestProgram, SkippedTests), LabError> {
+    let mut program = TestProgram::new(path, plan.filter.as_ref());
+    let skipped = skipped(plan, &program.names()?);
+    let left_out = skipped.iter().map(|(tests, _)| (*tests).to_owned()).collect();
     program.tests = Tests::Matching(plan.filter.clone(), left_out);
-    Ok((program, lacking))
+    Ok((program, skipped))
 }
 
 /// The tests of the lab itself, which make labs of their own.
-fn own_tests(program: &Program) -> Result<Tally, LabError> {
+fn own_tests(program: &TestProgram) -> Result<Tally, LabError> {
     let first = program.run("netns-lab")?;
-    second_looks(vec![first], |test| program.only(&[test.to_owned()]).run("netns-lab-again"))
+    retry_failures(vec![first], |test| program.only(&[test.to_owned()]).run("netns-lab-again"))
 }
 
 /// The quick form of `cargo lab soak launch`, on a quiet machine and on a busy one.
 fn soak(launcher: &Path) -> Tally {
     let mut tally = Tally::default();
     for load in [false, true] {
-        let plan = soak::Plan { launches: SOAK_LAUNCHES, hosts: SOAK_HOSTS, load };
+        let plan = soak::SoakOptions { launches: SOAK_LAUNCHES, hosts: SOAK_HOSTS, load };
         tally.add(match soak::launch(&plan, launcher) {
             Ok(passed) => Tally::check(passed),
             Err(error) => run::failed("the soak", &error),
@@ -104,7 +107,7 @@ fn soak(launcher: &Path) -> Tally {
 
 /// Runs tests of these names, those of each file one after the other; a second look has the first lab
 /// for itself.
-fn in_labs(program: &Program, names: &[String]) -> Result<Tally, LabError> {
+fn in_labs(program: &TestProgram, names: &[String]) -> Result<Tally, LabError> {
     let queue = Queue::new(names);
     let count = if queue.has_both() { LABS.len() } else { 1 };
     let run = |lab: usize| run_lane(program, lab, &queue);
@@ -114,17 +117,17 @@ fn in_labs(program: &Program, names: &[String]) -> Result<Tally, LabError> {
     });
     let mut outcomes = Vec::new();
     for lane in lanes {
-        let lost = |_| Err(LabError::Wrong("a lab's tests ended by a panic".into()));
+        let lost = |_| Err(LabError::Unexpected("a lab's tests ended by a panic".into()));
         outcomes.extend(lane.unwrap_or_else(lost)?);
     }
-    second_looks(outcomes, |test| {
+    retry_failures(outcomes, |test| {
         let (_up, program) = hosts(program, 0)?;
         program.only(&[test.to_owned()]).run(&format!("again-{test}"))
     })
 }
 
 /// Runs what the queue has for a lab.
-fn run_lane(program: &Program, lab: usize, queue: &Queue) -> Result<Vec<Outcome>, LabError> {
+fn run_lane(program: &TestProgram, lab: usize, queue: &Queue) -> Result<Vec<Outcome>, LabError> {
     let (_up, program) = hosts(program, lab)?;
     let mut outcomes = Vec::new();
     while let Some((file, names)) = queue.next(lab) {
@@ -135,17 +138,17 @@ fn run_lane(program: &Program, lab: usize, queue: &Queue) -> Result<Vec<Outcome>
 
 /// Has a program of this stage run on fresh hosts.
 pub(super) fn on_hosts(
-    program: &Program,
-    run: impl FnOnce(&Program) -> Result<(), LabError>,
+    program: &TestProgram,
+    run: impl FnOnce(&TestProgram) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
     let (_up, program) = hosts(program, 0)?;
     run(&program)
 }
 
 /// A lab that goes down with its handle.
-struct Up(&'static str);
+struct LabGuard(&'static str);
 
-impl Drop for Up {
+impl Drop for LabGuard {
     fn drop(&mut self) {
         if let Err(error) = Lab::down(self.0) {
             run::report("taking the hosts down", &error);
@@ -154,15 +157,15 @@ impl Drop for Up {
 }
 
 /// Makes fresh hosts in a lab, and tells the program of them.
-fn hosts(program: &Program, lab: usize) -> Result<(Up, Program), LabError> {
+fn hosts(program: &TestProgram, lab: usize) -> Result<(LabGuard, TestProgram), LabError> {
     let (name, net) = LABS[lab];
     // An interrupted run leaves its lab behind, in whatever state.
     Lab::down(name)?;
     let lab = Lab::up(&Options { net, ..Options::new(name, HOSTS) })?;
-    let up = Up(name);
+    let up = LabGuard(name);
     let launcher = lab.install(&dist::directory(Profile::Lab)?)?.join("rlaunch");
     let environment = vec![(LAB_VARIABLE, PathBuf::from(name)), (LAUNCHER_VARIABLE, launcher)];
-    Ok((up, Program { environment, ..program.clone() }))
+    Ok((up, TestProgram { environment, ..program.clone() }))
 }
 
 /// Tests by file, in the order of the program; each file is taken once.
@@ -205,36 +208,36 @@ fn is_waiting(file: &str) -> bool {
 }
 
 /// Tests that this machine cannot run: what their names have in common, and the reason.
-pub(super) type Lacking = Vec<(&'static str, String)>;
+pub(super) type SkippedTests = Vec<(&'static str, String)>;
 
 /// Finds what this machine lacks for some tests of those called `names`.
-fn lacking(plan: &Plan, names: &[String]) -> Lacking {
+fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
     let is_wanted =
         |part: &str| names.iter().any(|name| name.contains(part) && plan.wants_netns(name));
-    let mut lacking = Vec::new();
+    let mut skipped = Vec::new();
     if is_wanted(AARCH64) {
-        let lacked = aarch64::build(Profile::Lab).unwrap_or_else(|error| vec![error.to_string()]);
-        let lacked = lacked.into_iter().chain(aarch64::cannot_run()).map(|why| (AARCH64, why));
-        lacking.extend(lacked);
-        lacking.extend(aarch64::python().err().map(|why| (AARCH64_PYTHON, why.to_string())));
+        let missing = aarch64::build(Profile::Lab).unwrap_or_else(|error| vec![error.to_string()]);
+        let missing = missing.into_iter().chain(aarch64::cannot_run()).map(|why| (AARCH64, why));
+        skipped.extend(missing);
+        skipped.extend(aarch64::python().err().map(|why| (AARCH64_PYTHON, why.to_string())));
     }
     if is_wanted(NUMPY) && !has_numpy() {
-        lacking.push((NUMPY, format!("{} has no numpy", python::BASE)));
+        skipped.push((NUMPY, format!("{} has no numpy", python::BASE)));
     }
     // Hosts see it from their start.
     if is_wanted(TORCH)
         && let Err(error) = python::build()
     {
-        lacking.push((TORCH, format!("no Python with torch: {error}")));
+        skipped.push((TORCH, format!("no Python with torch: {error}")));
     }
     if is_wanted(GPU) && !has_gpu() {
-        lacking.push((GPU, "this machine has no GPU of NVIDIA's".to_owned()));
+        skipped.push((GPU, "this machine has no GPU of NVIDIA's".to_owned()));
     }
     let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
     if is_wanted(SHELLS) && !shells.is_empty() {
-        lacking.push((SHELLS, format!("not installed: {}", shells.join(", "))));
+        skipped.push((SHELLS, format!("not installed: {}", shells.join(", "))));
     }
-    lacking
+    skipped
 }
 
 /// Parts of the names of tests that need numpy, torch, a GPU and mostly torch, hosts of another

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::run::{Outcome, Program};
-use super::{Plan, build, netns, vm};
+use super::run::{Outcome, TestProgram};
+use super::{TestPlan, build, netns, vm};
 use crate::{LabError, dist, setup};
 
 /// How often each test failed.
@@ -50,7 +50,7 @@ impl Counts {
 
 /// Runs the tests of a plan so many times, those that need hosts on the same ones; true if none
 /// failed. Tests that this machine cannot run are named instead.
-pub fn repeat(plan: &Plan, times: usize) -> Result<bool, LabError> {
+pub fn repeat(plan: &TestPlan, times: usize) -> Result<bool, LabError> {
     const STAGES: [&str; 3] = [build::UNIT, netns::NAME, vm::NAME];
     let is_wanted = |stage: &str| plan.stage.as_ref().is_none_or(|name| name == stage);
     if !STAGES.into_iter().any(is_wanted) {
@@ -58,44 +58,44 @@ pub fn repeat(plan: &Plan, times: usize) -> Result<bool, LabError> {
         return Err(LabError::Usage(format!("only tests of stages {stages} can be repeated")));
     }
     let built = dist::build_everything()?;
-    let mut repeated = Repeated { plan, times, counts: Counts::default(), lacking: Vec::new() };
+    let mut repeated = Repetition { plan, times, counts: Counts::default(), skipped: Vec::new() };
     if is_wanted(build::UNIT) {
         for (name, program) in build::programs(&built, plan) {
             repeated.run(&program, &name)?;
         }
     }
     if is_wanted(netns::NAME) {
-        let (program, lacking) = netns::runnable(plan, &built.test(netns::NAME)?)?;
-        repeated.lacking = lacking;
+        let (program, skipped) = netns::runnable(plan, &built.test(netns::NAME)?)?;
+        repeated.skipped = skipped;
         if !program.names()?.is_empty() {
             setup::require_root()?;
             netns::on_hosts(&program, |program| repeated.run(program, netns::NAME))?;
         }
     }
     if is_wanted(vm::NAME) {
-        let program = Program::new(&built.test(vm::NAME)?, plan.filter.as_ref());
+        let program = TestProgram::new(&built.test(vm::NAME)?, plan.filter.as_ref());
         if !program.names()?.is_empty() {
             setup::require_root()?;
             vm::on_guests(&program, |program| repeated.run(program, vm::NAME))?;
         }
     }
     repeated.print();
-    match repeated.counts.0.is_empty() && repeated.lacking.is_empty() {
+    match repeated.counts.0.is_empty() && repeated.skipped.is_empty() {
         true => Err(LabError::Usage("no test has such a name".into())),
         false => Ok(repeated.counts.failures() == 0),
     }
 }
 
 /// Tests that are being repeated.
-struct Repeated<'a> {
-    plan: &'a Plan,
+struct Repetition<'a> {
+    plan: &'a TestPlan,
     times: usize,
     counts: Counts,
-    lacking: netns::Lacking,
+    skipped: netns::SkippedTests,
 }
 
-impl Repeated<'_> {
-    fn run(&mut self, program: &Program, what: &str) -> Result<(), LabError> {
+impl Repetition<'_> {
+    fn run(&mut self, program: &TestProgram, what: &str) -> Result<(), LabError> {
         let (names, times) = (program.names()?, self.times);
         if names.is_empty() {
             return Ok(());
@@ -117,7 +117,7 @@ impl Repeated<'_> {
     fn print(&self) {
         println!();
         self.counts.print();
-        for (tests, why) in &self.lacking {
+        for (tests, why) in &self.skipped {
             println!("skipped: {tests}…: {why}");
         }
     }

@@ -40,14 +40,14 @@ const ONE_AT_A_TIME: [&str; 2] = ["--test-threads", "1"];
 
 /// Whether the output of a program is shown as it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum Echo {
     Yes,
     No,
 }
 
 /// A test program, and how it is called.
 #[derive(Debug, Clone)]
-pub(super) struct Program {
+pub(super) struct TestProgram {
     pub(super) path: PathBuf,
     /// Where it is started.
     pub(super) directory: PathBuf,
@@ -66,18 +66,18 @@ pub(super) enum Tests {
     Named(Vec<String>),
 }
 
-impl Program {
+impl TestProgram {
     /// All tests of a program, or those whose names contain `filter`.
-    pub(super) fn new(path: &Path, filter: Option<&String>) -> Program {
+    pub(super) fn new(path: &Path, filter: Option<&String>) -> TestProgram {
         let tests = Tests::Matching(filter.cloned(), Vec::new());
         let directory = dist::workspace();
         let (path, environment) = (path.into(), Vec::new());
-        Program { path, directory, environment, is_of_caller: false, tests }
+        TestProgram { path, directory, environment, is_of_caller: false, tests }
     }
 
     /// Restricts the program to tests of these names.
-    pub(super) fn only(&self, tests: &[String]) -> Program {
-        Program { tests: Tests::Named(tests.to_vec()), ..self.clone() }
+    pub(super) fn only(&self, tests: &[String]) -> TestProgram {
+        TestProgram { tests: Tests::Named(tests.to_vec()), ..self.clone() }
     }
 
     /// The program as a command.
@@ -99,17 +99,17 @@ impl Program {
 
     /// Runs its tests one at a time, and keeps its output in a file called `log`.
     pub(super) fn run(&self, log: &str) -> Result<Outcome, LabError> {
-        tests(self.command().args(ONE_AT_A_TIME), log, Shown::Yes)
+        tests(self.command().args(ONE_AT_A_TIME), log, Echo::Yes)
     }
 
     /// Runs it likewise, and shows nothing.
     pub(super) fn run_quietly(&self, log: &str) -> Result<Outcome, LabError> {
-        tests(self.command().args(ONE_AT_A_TIME), log, Shown::No)
+        tests(self.command().args(ONE_AT_A_TIME), log, Echo::No)
     }
 
     /// Runs its tests at once, likewise.
     pub(super) fn run_at_once(&self, log: &str) -> Result<Outcome, LabError> {
-        tests(&mut self.command(), log, Shown::Yes)
+        tests(&mut self.command(), log, Echo::Yes)
     }
 
     /// The names of the tests that it would run.
@@ -133,7 +133,7 @@ pub(super) struct Outcome {
 
 /// Runs test programs, keeps what they print and counts their tests. A program that ends badly
 /// without a failed test (it did not build, or crashed) counts as one.
-pub(super) fn tests(command: &mut Command, log: &str, shown: Shown) -> Result<Outcome, LabError> {
+pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Outcome, LabError> {
     let log = log_file(log)?;
     let mut kept = File::create(&log).map_err(LabError::io(format!("make {}", log.display())))?;
     let operation = || LabError::io(format!("run {}", display(command)));
@@ -145,7 +145,7 @@ pub(super) fn tests(command: &mut Command, log: &str, shown: Shown) -> Result<Ou
         let mut line = Vec::new();
         // Tests may print anything, so lines are bytes.
         while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            if shown == Shown::Yes {
+            if shown == Echo::Yes {
                 let _ = std::io::stdout().write_all(&line);
             }
             // That the disk is full fails tests soon enough.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::again::second_looks;
 use super::ledger::{Ledger, Tally};
-use super::run::{Outcome, Program, report};
-use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, Plan};
+use super::retry::retry_failures;
+use super::run::{Outcome, TestProgram, report};
+use super::{BUILD, LAB_VARIABLE, LAUNCHER_VARIABLE, TestPlan};
 use crate::command::background::Background;
 use crate::dist::{self, Profile};
 use crate::vm::{self, Topology, VmLab, VmOptions};
@@ -18,17 +18,17 @@ pub(super) const NAME: &str = "vm";
 
 /// A lab of these tests, and how its guests are cabled.
 #[derive(Debug)]
-struct Cabled {
+struct TestLab {
     name: &'static str,
     topology: Topology,
 }
 
 /// Tests whose names begin with `star::` have a switch for all, the others a cable for each two. There
 /// are two labs of the latter: emulated computers wait for each other for a third of their time.
-const STAR_LAB: Cabled = Cabled { name: "teststar", topology: Topology::Star };
-const TRIANGLES: [Cabled; 2] = [
-    Cabled { name: "test", topology: Topology::Triangle },
-    Cabled { name: "test2", topology: Topology::Triangle },
+const STAR_LAB: TestLab = TestLab { name: "teststar", topology: Topology::Star };
+const TRIANGLES: [TestLab; 2] = [
+    TestLab { name: "test", topology: Topology::Triangle },
+    TestLab { name: "test2", topology: Topology::Triangle },
 ];
 const GUESTS: usize = 3;
 /// What tests on a star are called.
@@ -51,14 +51,14 @@ fn obstacle() -> Option<String> {
 }
 
 /// Builds what is missing, starts the guests and runs the tests among them.
-pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if let Some(reason) = obstacle() {
         return Ok(Tally::skip(reason));
     }
     if ledger.has_failed(BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
     }
-    let program = Program::new(&dist::build_everything()?.test(NAME)?, plan.filter.as_ref());
+    let program = TestProgram::new(&dist::build_everything()?.test(NAME)?, plan.filter.as_ref());
     let mut names = program.names()?;
     names.retain(|name| plan.wants_vm(name));
     let (stars, others): (Vec<String>, Vec<String>) =
@@ -78,14 +78,14 @@ pub(super) fn test(plan: &Plan, ledger: &Ledger) -> Result<Tally, LabError> {
         let beside = scope.spawn(second);
         (from_queue(&program, &TRIANGLES[0], || lock(&queue).pop_front()), beside.join())
     });
-    let lost = |_| Err(LabError::Wrong("a lab's tests ended by a panic".into()));
+    let lost = |_| Err(LabError::Unexpected("a lab's tests ended by a panic".into()));
     let mut outcomes = first?;
     outcomes.extend(second.unwrap_or_else(lost)?);
-    second_looks(outcomes, |test| again(&program, test))
+    retry_failures(outcomes, |test| again(&program, test))
 }
 
 /// Runs one test, alone on fresh guests.
-fn again(program: &Program, test: &str) -> Result<Outcome, LabError> {
+fn again(program: &TestProgram, test: &str) -> Result<Outcome, LabError> {
     let lab = if test.starts_with(STAR) { &STAR_LAB } else { &TRIANGLES[0] };
     let (_up, program) = guests(program, lab)?;
     program.only(&[test.to_owned()]).run(&format!("{NAME}-again-{test}"))
@@ -93,8 +93,8 @@ fn again(program: &Program, test: &str) -> Result<Outcome, LabError> {
 
 /// Runs tests among guests of their own, if there are any.
 fn among(
-    program: &Program,
-    lab: &'static Cabled,
+    program: &TestProgram,
+    lab: &'static TestLab,
     names: &[String],
 ) -> Result<Vec<Outcome>, LabError> {
     let mut all = Some(("star".to_owned(), names.to_vec())).filter(|_| !names.is_empty());
@@ -103,8 +103,8 @@ fn among(
 
 /// Starts guests and runs among them what there is, file by file.
 fn from_queue(
-    program: &Program,
-    lab: &'static Cabled,
+    program: &TestProgram,
+    lab: &'static TestLab,
     mut next: impl FnMut() -> Option<File>,
 ) -> Result<Vec<Outcome>, LabError> {
     let Some(mut file) = next() else { return Ok(Vec::new()) };
@@ -140,8 +140,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Has a program of this stage run on fresh guests, in each lab that has tests of it.
 pub(super) fn on_guests(
-    program: &Program,
-    mut run: impl FnMut(&Program) -> Result<(), LabError>,
+    program: &TestProgram,
+    mut run: impl FnMut(&TestProgram) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
     let (stars, others): (Vec<String>, Vec<String>) =
         program.names()?.into_iter().partition(|name| name.starts_with(STAR));
@@ -155,9 +155,9 @@ pub(super) fn on_guests(
 }
 
 /// Guests that go down with their handle.
-struct Up(&'static str);
+struct GuestsGuard(&'static str);
 
-impl Drop for Up {
+impl Drop for GuestsGuard {
     fn drop(&mut self) {
         if let Err(error) = VmLab::down(self.0) {
             report("taking the guests down", &error);
@@ -166,7 +166,10 @@ impl Drop for Up {
 }
 
 /// Starts fresh guests in a lab, and tells the program of them.
-fn guests(program: &Program, lab: &'static Cabled) -> Result<(Up, Program), LabError> {
+fn guests(
+    program: &TestProgram,
+    lab: &'static TestLab,
+) -> Result<(GuestsGuard, TestProgram), LabError> {
     vm::build()?;
     // An interrupted run leaves its guests behind.
     VmLab::down(lab.name)?;
@@ -175,5 +178,5 @@ fn guests(program: &Program, lab: &'static Cabled) -> Result<(Up, Program), LabE
     VmLab::up(&VmOptions { share, is_share_fixed: true, ..new })?;
     let environment =
         vec![(LAB_VARIABLE, PathBuf::from(lab.name)), (LAUNCHER_VARIABLE, PathBuf::from(LAUNCHER))];
-    Ok((Up(lab.name), Program { environment, ..program.clone() }))
+    Ok((GuestsGuard(lab.name), TestProgram { environment, ..program.clone() }))
 }

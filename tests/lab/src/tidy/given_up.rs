@@ -89,6 +89,23 @@ const C_AND_PYTHON: &[GivenUp] = &[
 const LAB: &[GivenUp] = &[
     // One entry on a line.
     word("Look", "TidyOptions"),
+    word("Extent", "PackageSet"),
+    word("Need", "Requirement"),
+    word("Ground", "Testbeds"),
+    word("Act", "Benchmark"),
+    word("Case", "Failure, VerbsCase"),
+    word("Trial", "FailingJob, MeasuredJob"),
+    word("Seen", "Observed"),
+    word("Asked", "MeasureRequest"),
+    word("Way", "Tagging"),
+    word("StandIns", "StubLibraries"),
+    word("Piece", "DistFile"),
+    word("Cabled", "TestLab"),
+    word("Shown", "Echo"),
+    word("Soaked", "SoakResult"),
+    word("Draft", "ReachBuilder"),
+    word("lacking", "skipped, missing"),
+    word("second_look", "retry"),
     word("may_it_be", "plain English").in_prose(),
 ];
 

@@ -141,7 +141,7 @@ fn read(workspace: &Path, file: &Path) -> Result<Source, LabError> {
     let text = fs::read_to_string(workspace.join(file))
         .map_err(LabError::io(format!("read {}", file.display())))?;
     let failed = |line: usize, error: &dyn std::fmt::Display| {
-        LabError::Wrong(format!("{}:{line}: is not Rust: {error}", file.display()))
+        LabError::Unexpected(format!("{}:{line}: is not Rust: {error}", file.display()))
     };
     let tokens: TokenStream =
         text.parse().map_err(|error: proc_macro2::LexError| failed(line(error.span()), &error))?;

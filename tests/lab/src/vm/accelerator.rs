@@ -30,7 +30,7 @@ pub(super) enum Accelerator {
 
 impl Accelerator {
     /// What this machine can do: as it was found before, or as a probe finds it.
-    pub(super) fn of_this_machine(image: &Image) -> Accelerator {
+    pub(super) fn detect(image: &Image) -> Accelerator {
         let opens = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
         if !opens {
             return Accelerator::Tcg;
@@ -90,7 +90,7 @@ fn boots_by_kvm(image: &Image) -> bool {
     let booted = || -> Result<(), LabError> {
         let mut guest = Background::start(qemu)?;
         wait_until(LIMIT, "a guest to boot by KVM", || match guest.ended()? {
-            Some(status) => Err(LabError::Wrong(format!("QEMU ended with {status}"))),
+            Some(status) => Err(LabError::Unexpected(format!("QEMU ended with {status}"))),
             None => Ok(guest.stdout().contains(BOOTED)),
         })
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::accelerator::Accelerator;
 use super::image::Image;
-use super::state::{self, Paths, Record};
+use super::state::{self, VmPaths, VmRecord};
 use super::topology::{FABRIC_MTU, guest_name, hardware_address, management_address, tap};
 use super::{VmLab, network};
 use crate::LabError;
@@ -27,7 +27,7 @@ const CONSOLE_LINES: usize = 20;
 #[derive(Debug)]
 pub(super) struct Guest<'a> {
     pub(super) number: usize,
-    pub(super) record: &'a Record,
+    pub(super) record: &'a VmRecord,
     pub(super) accelerator: Accelerator,
     /// Its files.
     pub(super) dir: PathBuf,
@@ -118,7 +118,7 @@ impl Guest<'_> {
     }
 
     /// Starts it; [`wait`] tells when it is up.
-    pub(super) fn start(&self, paths: &Paths) -> Result<(), LabError> {
+    pub(super) fn start(&self, paths: &VmPaths) -> Result<(), LabError> {
         let name = self.name();
         fs::create_dir_all(&self.dir)
             .map_err(LabError::io(format!("make {}", self.dir.display())))?;
@@ -130,7 +130,7 @@ impl Guest<'_> {
         let text =
             fs::read_to_string(&file).map_err(LabError::io(format!("read {}", file.display())))?;
         let pid = text.trim().parse().map_err(|_| {
-            LabError::Wrong(format!("guest {name}: `{}` is no process number", text.trim()))
+            LabError::Unexpected(format!("guest {name}: `{}` is no process number", text.trim()))
         })?;
         state::store_process(&self.dir, pid)
     }
@@ -146,7 +146,7 @@ pub(super) fn wait(lab: &VmLab, guest: &str) -> Result<(), LabError> {
     wait_until(START, &what, || {
         if state::process(&dir).is_none() {
             let end = console_end(&console());
-            return Err(LabError::Wrong(format!("guest {guest} died while starting:\n{end}")));
+            return Err(LabError::Unexpected(format!("guest {guest} died while starting:\n{end}")));
         }
         Ok(console().contains(&ready))
     })
@@ -219,7 +219,7 @@ mod tests {
 
     fn arguments(number: usize, mixed: bool) -> String {
         let image = Image::at("/cache/vm-0");
-        let mut record = Record::new(3, Topology::Triangle, &image);
+        let mut record = VmRecord::new(3, Topology::Triangle, &image);
         record.share = Some("/a,b/dist".into());
         record.mixed = mixed;
         let guest = Guest {

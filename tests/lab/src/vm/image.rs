@@ -11,7 +11,7 @@ use crate::LabError;
 use crate::command::background::Background;
 use crate::command::{run, spinner};
 use crate::netns::state::lock;
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 
 /// How long one step may take; the slowest needs a minute.
 const STEP: Duration = Duration::from_secs(900);
@@ -53,7 +53,7 @@ impl Image {
             println!("the guests' image was built meanwhile (waited {waited:.0} s)");
             return Ok(image);
         }
-        setup::install(Extent::Guests)?;
+        setup::install(PackageSet::Guests)?;
         let recipe = Recipe::new(&suite()?);
         let dir = cache.join(recipe.image_name());
         println!("building the guests' image {} (once, about a minute)", dir.display());
@@ -109,7 +109,7 @@ pub(crate) fn obstacle() -> Option<String> {
     if let Err(error) = suite() {
         return Some(error.to_string());
     }
-    let missing = setup::missing(Extent::Guests);
+    let missing = setup::missing(PackageSet::Guests);
     if !missing.is_empty() && !setup::has("apt-get") {
         return Some(LabError::Missing(missing.join(" ")).to_string());
     }
@@ -130,7 +130,7 @@ fn suite() -> Result<String, LabError> {
         fs::read_to_string("/etc/os-release").map_err(LabError::io("read which system this is"))?;
     match (os_release(&text), std::env::consts::ARCH) {
         (Some(suite), "x86_64") => Ok(suite),
-        _ => Err(LabError::Wrong(
+        _ => Err(LabError::Unexpected(
             "guests need a Debian on x86_64: their image is made of its own packages".into(),
         )),
     }
@@ -159,7 +159,7 @@ fn make(recipe: &Recipe, dir: &Path) -> Result<(), LabError> {
         (root.join(), kernel)
     });
     kernel?;
-    root.unwrap_or_else(|_| Err(LabError::Wrong("the root directory was not made".into())))?;
+    root.unwrap_or_else(|_| Err(LabError::Unexpected("the root directory was not made".into())))?;
     let inits = [recipe::GUEST_INIT.text, recipe::RAMDISK_INIT.text];
     script(recipe::FINISH, dir, "keys and initial ramdisk", &inits)
 }

@@ -28,12 +28,12 @@ use serde::Serialize;
 use crate::command::background::Background;
 use crate::command::wait_until;
 use crate::netns::{names, network as namespaces, teardown};
-use crate::setup::{self, Extent};
+use crate::setup::{self, PackageSet};
 use crate::{LabError, netns};
 use accelerator::Accelerator;
 use guest::Guest;
 use image::Image;
-use state::{Paths, Record};
+use state::{VmPaths, VmRecord};
 use topology::{guest_name, guest_number, management_address};
 
 pub(crate) use image::{build_beside, obstacle};
@@ -85,8 +85,8 @@ impl VmOptions {
 /// A lab of guests that is up.
 #[derive(Debug)]
 pub struct VmLab {
-    paths: Paths,
-    record: Record,
+    paths: VmPaths,
+    record: VmRecord,
 }
 
 /// A guest in a few words.
@@ -104,8 +104,8 @@ pub struct GuestStatus {
 /// guests here; gives the image's directory.
 pub fn build() -> Result<PathBuf, LabError> {
     let image = Image::build()?;
-    setup::install(Extent::Guests)?;
-    Accelerator::of_this_machine(&image);
+    setup::install(PackageSet::Guests)?;
+    Accelerator::detect(&image);
     Ok(image.dir().to_path_buf())
 }
 
@@ -117,8 +117,8 @@ impl VmLab {
         names::check_lab_name(&options.name).map_err(LabError::Usage)?;
         options.topology.check(options.guests).map_err(LabError::Usage)?;
         let image = Image::build()?;
-        setup::install(Extent::Guests)?;
-        let paths = Paths::new(&options.name);
+        setup::install(PackageSet::Guests)?;
+        let paths = VmPaths::new(&options.name);
         let _lock = paths.lock()?;
         if VmLab::find(&options.name).is_ok() {
             return Err(LabError::Usage(format!(
@@ -127,7 +127,7 @@ impl VmLab {
             )));
         }
         remove(&paths)?;
-        let mut record = Record::new(options.guests, options.topology, &image);
+        let mut record = VmRecord::new(options.guests, options.topology, &image);
         record.cpus = options.cpus.clamp(1, MAX_CPUS);
         record.mixed = options.mixed;
         record.share = options.share.as_deref().map(absolute).transpose()?;
@@ -147,7 +147,7 @@ impl VmLab {
         self.record.store(&self.paths)?;
         self.write_ssh_config()?;
         network::create(&self.paths, &self.record)?;
-        let accelerator = Accelerator::of_this_machine(&self.record.image());
+        let accelerator = Accelerator::detect(&self.record.image());
         for number in 1..=self.record.guests {
             let dir = self.paths.guest(&guest_name(number));
             Guest { number, record: &self.record, accelerator, dir }.start(&self.paths)?;
@@ -157,8 +157,8 @@ impl VmLab {
 
     /// The lab called `name`, if it is up.
     pub fn find(name: &str) -> Result<VmLab, LabError> {
-        let paths = Paths::new(name);
-        match Record::load(&paths)? {
+        let paths = VmPaths::new(name);
+        match VmRecord::load(&paths)? {
             Some(record) if paths.netns_file().exists() => Ok(VmLab { paths, record }),
             _ => Err(LabError::NoGuests { lab: name.into() }),
         }
@@ -168,12 +168,12 @@ impl VmLab {
     /// state it is in; false if there was nothing to remove.
     pub fn down(name: &str) -> Result<bool, LabError> {
         setup::require_root()?;
-        let paths = Paths::new(name);
+        let paths = VmPaths::new(name);
         let lock = paths.lock()?;
         let found = remove(&paths)?;
         let _ = fs::remove_file(paths.lock_file());
         drop(lock);
-        let _ = fs::remove_dir(netns::state::Paths::root());
+        let _ = fs::remove_dir(netns::state::LabPaths::root());
         Ok(found)
     }
 
@@ -305,7 +305,7 @@ fn write(path: &Path, text: &str) -> Result<(), LabError> {
 
 /// Ends and removes everything by that name; true if there was anything. The caller holds the
 /// lab's lock.
-fn remove(paths: &Paths) -> Result<bool, LabError> {
+fn remove(paths: &VmPaths) -> Result<bool, LabError> {
     let found = paths.dir.exists() || paths.netns_file().exists();
     let dirs = fs::read_dir(&paths.dir).into_iter().flatten().flatten();
     let guests: Vec<_> = dirs.filter_map(|entry| state::process(&entry.path())).collect();

@@ -34,7 +34,7 @@ pub(super) fn set_link(monitor: &Path, interface: usize, up: bool) -> Result<(),
                 break answer;
             }
         };
-        answer.map_err(|why| LabError::Wrong(format!("could not {operation}: {why}")))?;
+        answer.map_err(|why| LabError::Unexpected(format!("could not {operation}: {why}")))?;
     }
     Ok(())
 }

@@ -3,14 +3,14 @@
 
 use std::process::Command;
 
-use super::state::{Paths, Record};
+use super::state::{VmPaths, VmRecord};
 use super::topology::{FABRIC_MTU, MANAGEMENT, head_address, tap};
 use crate::LabError;
 use crate::command::run;
 use crate::netns::network::batch;
 
 /// Makes the namespace, the bridges and the taps of all guests.
-pub(super) fn create(paths: &Paths, record: &Record) -> Result<(), LabError> {
+pub(super) fn create(paths: &VmPaths, record: &VmRecord) -> Result<(), LabError> {
     let netns = paths.netns();
     batch(None, "make the head's network", &format!("netns add {netns}\n"))?;
     let head = head_address();
@@ -35,7 +35,7 @@ pub(super) fn create(paths: &Paths, record: &Record) -> Result<(), LabError> {
 }
 
 /// A command in the head's namespace; append the program and its arguments.
-pub(super) fn enter(paths: &Paths) -> Command {
+pub(super) fn enter(paths: &VmPaths) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", paths.netns_file().display())).arg("--");
     command
@@ -43,7 +43,7 @@ pub(super) fn enter(paths: &Paths) -> Command {
 
 /// Sets the head's end of a cable up or down.
 pub(super) fn set_tap(
-    paths: &Paths,
+    paths: &VmPaths,
     guest: usize,
     interface: usize,
     state: &str,

@@ -32,7 +32,7 @@ pub enum Program {
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum Benchmark {
     /// Writes one way, as many at once as fit.
     WriteBandwidth,
     /// Writes in turn.
@@ -50,29 +50,29 @@ pub struct Pair<'a> {
     port: u16,
 }
 
-impl Act {
+impl Benchmark {
     fn name(self) -> &'static str {
         match self {
-            Act::WriteBandwidth => "write_bw",
-            Act::WriteLatency => "write_lat",
-            Act::SendLatency => "send_lat",
+            Benchmark::WriteBandwidth => "write_bw",
+            Benchmark::WriteLatency => "write_lat",
+            Benchmark::SendLatency => "send_lat",
         }
     }
 }
 
 impl Program {
     /// The command line of a server on the first fabric interface.
-    fn line(self, act: Act, size: usize, iterations: usize, port: u16) -> String {
-        let act = act.name();
+    fn line(self, benchmark: Benchmark, size: usize, iterations: usize, port: u16) -> String {
+        let benchmark = benchmark.name();
         match self {
             Program::Ranks => String::new(),
             Program::Perftest => {
-                format!("ib_{act} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
+                format!("ib_{benchmark} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
             }
             // perftest has requests carry nothing themselves on devices that it does not know, and
             // soft RoCE is none that it knows.
             Program::Rlaunch => format!(
-                "{PERF} {act} --size {size} --iterations {iterations} --inline 0 --port {port} \
+                "{PERF} {benchmark} --size {size} --iterations {iterations} --inline 0 --port {port} \
                  rxe0 1"
             ),
         }
@@ -80,21 +80,23 @@ impl Program {
 }
 
 /// What two ranks measure: as many messages in turn, each timed by itself, or in a stream.
-fn ranks(act: Act, size: usize, iterations: usize) -> String {
-    match act {
-        Act::WriteBandwidth => {
+fn ranks(benchmark: Benchmark, size: usize, iterations: usize) -> String {
+    match benchmark {
+        Benchmark::WriteBandwidth => {
             format!("{RANKS} 0 1 bandwidth/{size}/{}", iterations.div_ceil(STREAM))
         }
-        Act::WriteLatency | Act::SendLatency => format!("{RANKS} 0 {iterations} latency/{size}/1"),
+        Benchmark::WriteLatency | Benchmark::SendLatency => {
+            format!("{RANKS} 0 {iterations} latency/{size}/1")
+        }
     }
 }
 
 impl Pair<'_> {
     /// The first two guests of a lab whose share has `perf`.
-    pub fn of(lab: &VmLab) -> Result<Pair<'_>, LabError> {
+    pub fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
         let server = lab.status().into_iter().find(|guest| guest.name == SERVER);
         let address = server.and_then(|guest| guest.addresses.get(1).cloned());
-        let missing = || LabError::Wrong(format!("{SERVER} has no fabric interface"));
+        let missing = || LabError::Unexpected(format!("{SERVER} has no fabric interface"));
         let pair = Pair { lab, address: address.ok_or_else(missing)?, port: FIRST_PORT };
         pair.shell(SERVER, &format!("cp /share/perf {PERF}"))?;
         pair.copy(PERF)?;
@@ -107,20 +109,20 @@ impl Pair<'_> {
         self.shell(SERVER, &line).map(drop)
     }
 
-    /// Runs both ends of an act, whose environments begin with `environment`; gives what the client
+    /// Runs both ends of an benchmark, whose environments begin with `environment`; gives what the client
     /// printed.
     pub fn run(
         &mut self,
         program: Program,
-        act: Act,
+        benchmark: Benchmark,
         (size, iterations): (usize, usize),
         environment: &str,
     ) -> Result<String, LabError> {
         if program == Program::Ranks {
-            return self.shell(SERVER, &ranks(act, size, iterations));
+            return self.shell(SERVER, &ranks(benchmark, size, iterations));
         }
         self.port += 1;
-        let line = program.line(act, size, iterations, self.port);
+        let line = program.line(benchmark, size, iterations, self.port);
         // Listening, in the kernel's words, on any address of either family.
         let port = self.port;
         let listens = format!("grep -qE ':{port:04X} 0+:0000 0A' /proc/net/tcp /proc/net/tcp6");

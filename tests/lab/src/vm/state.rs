@@ -14,15 +14,15 @@ use crate::netns::state::{self, ProcessId, read_json, write_json};
 
 /// The paths of one lab.
 #[derive(Debug, Clone)]
-pub(super) struct Paths {
+pub(super) struct VmPaths {
     pub(super) name: String,
     /// Beside the labs of namespaces, whose names have no hyphen.
     pub(super) dir: PathBuf,
 }
 
-impl Paths {
-    pub(super) fn new(name: &str) -> Paths {
-        Paths { name: name.into(), dir: state::Paths::root().join(format!("vm-{name}")) }
+impl VmPaths {
+    pub(super) fn new(name: &str) -> VmPaths {
+        VmPaths { name: name.into(), dir: state::LabPaths::root().join(format!("vm-{name}")) }
     }
 
     fn record(&self) -> PathBuf {
@@ -51,7 +51,7 @@ impl Paths {
 
     /// Keeps other runs of the lab tool out until the lock is dropped.
     pub(super) fn lock(&self) -> Result<Flock<File>, LabError> {
-        let root = state::Paths::root();
+        let root = state::LabPaths::root();
         fs::create_dir_all(root).map_err(LabError::io(format!("make {}", root.display())))?;
         state::lock(&self.lock_file())
     }
@@ -63,7 +63,7 @@ impl Paths {
 
 /// What `up` decided and everybody else needs to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct VmRecord {
     pub(super) guests: usize,
     pub(super) topology: Topology,
     /// Processors of each guest.
@@ -78,10 +78,10 @@ pub(super) struct Record {
     pub(super) is_share_fixed: bool,
 }
 
-impl Record {
-    pub(super) fn new(guests: usize, topology: Topology, image: &Image) -> Record {
+impl VmRecord {
+    pub(super) fn new(guests: usize, topology: Topology, image: &Image) -> VmRecord {
         let image = image.dir().to_path_buf();
-        Record {
+        VmRecord {
             guests,
             topology,
             cpus: 1,
@@ -96,11 +96,11 @@ impl Record {
         Image::at(&self.image)
     }
 
-    pub(super) fn load(paths: &Paths) -> Result<Option<Record>, LabError> {
+    pub(super) fn load(paths: &VmPaths) -> Result<Option<VmRecord>, LabError> {
         read_json(&paths.record())
     }
 
-    pub(super) fn store(&self, paths: &Paths) -> Result<(), LabError> {
+    pub(super) fn store(&self, paths: &VmPaths) -> Result<(), LabError> {
         write_json(&paths.record(), self)
     }
 }
@@ -108,7 +108,7 @@ impl Record {
 /// Remembers the process that is a guest, known by its number and start time.
 pub(super) fn store_process(dir: &Path, pid: i32) -> Result<(), LabError> {
     // One that has ended since is found out by whoever waits for the guest.
-    ProcessId::of(pid).map_or(Ok(()), |process| process.store(&dir.join("process")))
+    ProcessId::running(pid).map_or(Ok(()), |process| process.store(&dir.join("process")))
 }
 
 /// The process that is a guest, if it still runs.

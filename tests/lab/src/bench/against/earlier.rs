@@ -11,21 +11,21 @@ use crate::dist::{self, Profile};
 /// The launcher's name in its distribution.
 const LAUNCHER: &str = "rlaunch";
 
-/// Earlier build that can run.
+/// EarlierBuild build that can run.
 #[derive(Debug, Clone)]
-pub struct Earlier {
+pub struct EarlierBuild {
     rlaunch: PathBuf,
 }
 
-impl Earlier {
+impl EarlierBuild {
     /// Finds the build at `path`: the directory of its `rlaunch`, or that program itself.
-    pub fn find(path: &Path) -> Result<Earlier, LabError> {
+    pub fn find(path: &Path) -> Result<EarlierBuild, LabError> {
         let own = dist::directory(Profile::Release)?;
-        Earlier::find_beside(&own, path)
+        EarlierBuild::find_beside(&own, path)
     }
 
     /// Finds it, unless it is where this build goes.
-    fn find_beside(own: &Path, path: &Path) -> Result<Earlier, LabError> {
+    fn find_beside(own: &Path, path: &Path) -> Result<EarlierBuild, LabError> {
         let refused =
             |why: String| Err(LabError::Usage(format!("--against {}: {why}", path.display())));
         // Launchers are run from `/`, and a link may come to point elsewhere.
@@ -47,7 +47,7 @@ impl Earlier {
                 "no {agent} beside {LAUNCHER}; copy all that `cargo lab build --profile release` made"
             ));
         }
-        Ok(Earlier { rlaunch })
+        Ok(EarlierBuild { rlaunch })
     }
 
     /// Gives its launcher, by a path that holds anywhere.
@@ -120,7 +120,7 @@ mod tests {
         }
 
         fn refusal(&self, path: &Path) -> String {
-            Earlier::find_beside(Path::new("/nonexistent"), path).unwrap_err().to_string()
+            EarlierBuild::find_beside(Path::new("/nonexistent"), path).unwrap_err().to_string()
         }
     }
 
@@ -131,15 +131,15 @@ mod tests {
         scratch.program(dist::agent_beside().unwrap().to_str().unwrap(), "");
         let rlaunch = scratch.path().join("rlaunch");
         for path in [&scratch.path(), &rlaunch] {
-            let earlier = Earlier::find_beside(Path::new("/nonexistent"), path).unwrap();
+            let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), path).unwrap();
             assert_eq!(earlier.rlaunch(), rlaunch);
             let error = earlier.program("measure").unwrap_err().to_string();
             assert!(error.contains("cargo lab build --profile release"), "{error}");
         }
         scratch.program("measure", "");
-        let earlier = Earlier::find_beside(Path::new("/nonexistent"), &rlaunch).unwrap();
+        let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), &rlaunch).unwrap();
         assert_eq!(earlier.program("measure").unwrap(), scratch.path().join("measure"));
-        let error = Earlier::find_beside(&scratch.path(), &rlaunch).unwrap_err().to_string();
+        let error = EarlierBuild::find_beside(&scratch.path(), &rlaunch).unwrap_err().to_string();
         assert!(error.contains("would take the place"), "{error}");
     }
 

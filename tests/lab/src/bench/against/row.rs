@@ -13,7 +13,7 @@ const MEDIAN_BAR: f64 = 1.05;
 
 /// Measurements of one kind of both builds, by round.
 #[derive(Debug)]
-pub(in crate::bench) struct Row {
+pub(in crate::bench) struct ComparisonRow {
     name: String,
     unit: &'static str,
     this: Series,
@@ -22,16 +22,19 @@ pub(in crate::bench) struct Row {
     has_bar: bool,
 }
 
-impl Row {
+impl ComparisonRow {
     /// Begins a row by which this build must be no slower.
-    pub(in crate::bench) fn new(name: impl Into<String>, unit: &'static str) -> Row {
+    pub(in crate::bench) fn new(name: impl Into<String>, unit: &'static str) -> ComparisonRow {
         let (this, earlier) = (Series::default(), Series::default());
-        Row { name: name.into(), unit, this, earlier, has_bar: true }
+        ComparisonRow { name: name.into(), unit, this, earlier, has_bar: true }
     }
 
     /// Begins a row that is only printed.
-    pub(in crate::bench) fn without_bar(name: impl Into<String>, unit: &'static str) -> Row {
-        Row { has_bar: false, ..Row::new(name, unit) }
+    pub(in crate::bench) fn without_bar(
+        name: impl Into<String>,
+        unit: &'static str,
+    ) -> ComparisonRow {
+        ComparisonRow { has_bar: false, ..ComparisonRow::new(name, unit) }
     }
 
     /// Adds what a turn brought, unless it only warmed up.
@@ -49,7 +52,7 @@ impl Row {
     }
 
     fn comparison(&self) -> Option<Comparison> {
-        Comparison::of(&self.this.ratios_to(&self.earlier))
+        Comparison::from_ratios(&self.this.ratios_to(&self.earlier))
     }
 
     /// Says whether a run with this row is a success.
@@ -61,7 +64,7 @@ impl Row {
 }
 
 /// `name unit this earlier ratio interval verdict`, in columns.
-impl fmt::Display for Row {
+impl fmt::Display for ComparisonRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (this, earlier) = (self.this.summary_by_size(), self.earlier.summary_by_size());
         write!(f, "{:<30}{:<5}{this:>26}{earlier:>26}", self.name, self.unit)?;
@@ -74,7 +77,7 @@ impl fmt::Display for Row {
 }
 
 /// Prints a table of rows; true if each that has a bar shows that this build is no slower.
-pub(in crate::bench) fn print(rows: &[Row]) -> bool {
+pub(in crate::bench) fn print(rows: &[ComparisonRow]) -> bool {
     println!("{:<35}{:>26}{:>26}{:>9}  90 % interval", "", "this build", "earlier", "ratio");
     rows.iter().for_each(|row| println!("{}", format!("{row}").trim_end()));
     let slower = rows.iter().filter(|row| !row.holds()).count();
@@ -113,8 +116,8 @@ impl Verdict {
 
 impl Comparison {
     /// Sums up ratios of rounds; none without rounds.
-    fn of(ratios: &Series) -> Option<Comparison> {
-        Some(Comparison { median: ratios.median()?, interval: Interval::of(ratios) })
+    fn from_ratios(ratios: &Series) -> Option<Comparison> {
+        Some(Comparison { median: ratios.median()?, interval: Interval::from_series(ratios) })
     }
 
     /// Judges; a ratio that is not a number is slower.
@@ -134,15 +137,15 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    fn row(this: &[f64], earlier: &[f64]) -> Row {
-        let mut row = Row::new("wall", "s");
+    fn row(this: &[f64], earlier: &[f64]) -> ComparisonRow {
+        let mut row = ComparisonRow::new("wall", "s");
         this.iter().for_each(|value| row.push(Build::This, *value));
         earlier.iter().for_each(|value| row.push(Build::Earlier, *value));
         row
     }
 
     fn verdict(ratios: &[f64]) -> Verdict {
-        Comparison::of(&Series(ratios.to_vec())).unwrap().verdict()
+        Comparison::from_ratios(&Series(ratios.to_vec())).unwrap().verdict()
     }
 
     #[test]
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_row_without_a_bar_is_only_shown() {
-        let mut row = Row::without_bar("memory", "MiB");
+        let mut row = ComparisonRow::without_bar("memory", "MiB");
         row.push(Build::This, 9.0);
         row.push(Build::Earlier, 3.0);
         assert!(row.holds());

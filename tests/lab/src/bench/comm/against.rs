@@ -4,11 +4,13 @@
 //! them. Where more ranks than processors take turns nothing is measured: what the kernel makes of
 //! that differs by more from run to run than builds do.
 
-use super::row::{Measured, Row};
+use super::row::{CommRow, RowTime};
 use super::setting::{RLAUNCH, Setting};
-use super::{Asked, Plan, SECONDS, in_words, init, measure_one, on_host, place_as, selected};
+use super::{
+    CommOptions, MeasureRequest, SECONDS, in_words, init, measure_one, on_host, place_as, selected,
+};
 use crate::LabError;
-use crate::bench::against::{self, Builds, Earlier, Ground, Row as Compared, Turn};
+use crate::bench::against::{self, Builds, ComparisonRow, EarlierBuild, Testbeds, Turn};
 use crate::dist::{self, Profile};
 
 /// What measures acts, in a distribution.
@@ -17,34 +19,34 @@ const MEASURE: &str = "measure";
 const NO_SECONDS: &str = "0.000001";
 
 /// Measures this build beside an earlier one and prints; true if it is slower by no row.
-pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
-    let (rows, mut settings) = selected(plan)?;
+pub fn run_against(options: &CommOptions, earlier: &EarlierBuild) -> Result<bool, LabError> {
+    let (rows, mut settings) = selected(options)?;
     settings.retain(|setting| setting.has_bar);
     let mut programs = Vec::new();
     if !settings.is_empty() {
         programs.push(MEASURE);
     }
-    if plan.wants_init() {
+    if options.wants_init() {
         programs.push(init::NAME);
     }
     for program in &programs {
         earlier.program(program)?;
     }
-    let builds = Builds::make(earlier, plan.rounds)?;
+    let builds = Builds::make(earlier, options.rounds)?;
     dist::build_measure(Profile::Release)?;
     let hosts = settings.iter().map(|setting| setting.hosts);
-    let hosts = hosts.chain(plan.wants_init().then_some(init::HOSTS)).max().unwrap_or(1);
-    let compared = against::on_hosts(hosts, builds, |ground| {
+    let hosts = hosts.chain(options.wants_init().then_some(init::HOSTS)).max().unwrap_or(1);
+    let compared = against::on_hosts(hosts, builds, |testbeds| {
         let mut compared = Vec::new();
         for setting in &settings {
-            compared.extend(compare(ground, setting, &rows, plan.rounds)?);
+            compared.extend(compare(testbeds, setting, &rows, options.rounds)?);
         }
-        if plan.wants_init() {
-            compared.extend(compare_init(ground, plan.rounds)?);
+        if options.wants_init() {
+            compared.extend(compare_init(testbeds, options.rounds)?);
         }
         Ok(compared)
     })?;
-    println!("\nmedian (min–max) of {} rounds; CPU is that of a whole run", plan.rounds);
+    println!("\nmedian (min–max) of {} rounds; CPU is that of a whole run", options.rounds);
     Ok(against::print(&compared))
 }
 
@@ -52,7 +54,7 @@ pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
 /// builds and written anew each time: where the pages of a program lie makes acts quicker or slower by
 /// some percent, which must not stay with one build for all rounds.
 fn place_program(turn: &Turn<'_>, name: &str) -> Result<String, LabError> {
-    place_as(turn.field, &turn.field.rlaunch.with_file_name(name), name)?;
+    place_as(turn.testbed, &turn.testbed.rlaunch.with_file_name(name), name)?;
     Ok(on_host(name))
 }
 
@@ -60,18 +62,18 @@ fn place_program(turn: &Turn<'_>, name: &str) -> Result<String, LabError> {
 /// how many acts a batch of their own needs; from then on both do as many as the quicker one needs, so
 /// that a run of either is as much work and takes CPU time that can be compared.
 fn compare(
-    ground: &Ground,
+    testbeds: &Testbeds,
     setting: &Setting,
-    rows: &[Row],
+    rows: &[CommRow],
     rounds: usize,
-) -> Result<Vec<Compared>, LabError> {
+) -> Result<Vec<ComparisonRow>, LabError> {
     println!("\n{}", setting.describe());
-    let link = setting.link.name();
-    let new = |row: &Row| Compared::new(format!("{link} {row} wall"), "µs");
-    let mut walls: Vec<Compared> = rows.iter().map(new).collect();
-    let mut cpu = Compared::new(format!("{link} CPU"), "s");
+    let transport = setting.transport.name();
+    let new = |row: &CommRow| ComparisonRow::new(format!("{transport} {row} wall"), "µs");
+    let mut walls: Vec<ComparisonRow> = rows.iter().map(new).collect();
+    let mut cpu = ComparisonRow::new(format!("{transport} CPU"), "s");
     let mut counts = vec![0; rows.len()];
-    ground.in_turn(rounds, |turn| {
+    testbeds.for_each_turn(rounds, |turn| {
         let seconds = if turn.counts() { NO_SECONDS } else { SECONDS };
         let (measured, used) = measure_turn(turn, setting, rows, (&counts, seconds))?;
         if !turn.counts() {
@@ -91,28 +93,28 @@ fn compare(
 fn measure_turn(
     turn: &Turn<'_>,
     setting: &Setting,
-    rows: &[Row],
+    rows: &[CommRow],
     (counts, seconds): (&[u64], &str),
-) -> Result<(Vec<Measured>, f64), LabError> {
+) -> Result<(Vec<RowTime>, f64), LabError> {
     let program = place_program(turn, MEASURE)?;
-    let asked = Asked { program: &program, rows, counts, seconds };
-    let act = || measure_one(turn.field, setting, &RLAUNCH, &asked);
-    let (measured, cpu) = turn.field.with_cpu(act)?;
+    let asked = MeasureRequest { program: &program, rows, counts, seconds };
+    let act = || measure_one(turn.testbed, setting, &RLAUNCH, &asked);
+    let (measured, cpu) = turn.testbed.with_cpu(act)?;
     let cpu = against::required(cpu)?;
     println!("{turn} {}  {cpu:.2} s of CPU", in_words(rows, &measured));
     Ok((measured, cpu))
 }
 
 /// Measures how long ranks take until they can speak.
-fn compare_init(ground: &Ground, rounds: usize) -> Result<Vec<Compared>, LabError> {
+fn compare_init(testbeds: &Testbeds, rounds: usize) -> Result<Vec<ComparisonRow>, LabError> {
     println!("\n{}", init::describe());
     let named = |what| format!("{} {what}", init::NAME);
     let (mut wall, mut cpu) =
-        (Compared::new(named("wall"), "ms"), Compared::new(named("CPU"), "s"));
-    ground.in_turn(rounds, |turn| {
+        (ComparisonRow::new(named("wall"), "ms"), ComparisonRow::new(named("CPU"), "s"));
+    testbeds.for_each_turn(rounds, |turn| {
         let program = place_program(turn, init::NAME)?;
-        let act = || init::once(turn.field, &RLAUNCH, &program);
-        let (milliseconds, used) = turn.field.with_cpu(act)?;
+        let act = || init::once(turn.testbed, &RLAUNCH, &program);
+        let (milliseconds, used) = turn.testbed.with_cpu(act)?;
         let used = against::required(used)?;
         println!("{turn} {milliseconds:.2} ms, {used:.2} s of CPU");
         wall.note(turn, milliseconds);

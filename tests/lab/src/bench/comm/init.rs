@@ -3,11 +3,11 @@
 //! All ranks begin at one moment, when all of them run: how long it takes until they do is the
 //! launcher's affair, and measured by `cargo lab bench launch`.
 
-use super::setting::{Contender, Link, Setting};
+use super::setting::{Contender, Setting, Transport};
 use super::{IDLE, on_host};
 use crate::LabError;
 use crate::bench::Series;
-use crate::bench::launchers::{Field, Launcher};
+use crate::bench::launchers::{Launcher, Testbed};
 use crate::command::run as run_command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,8 @@ const BAR: f64 = 10.0;
 /// So long after a launcher is started ranks begin: any of them has started them by then.
 const LEAD: Duration = Duration::from_secs(3);
 
-const SETTING: Setting = Setting { link: Link::Tcp, hosts: 2, per_host: 4, has_bar: false };
+const SETTING: Setting =
+    Setting { transport: Transport::Tcp, hosts: 2, per_host: 4, has_bar: false };
 
 /// Hosts that it takes.
 pub(super) const HOSTS: usize = SETTING.hosts;
@@ -32,7 +33,7 @@ pub(super) fn program(launcher: Launcher) -> String {
 }
 
 /// Measures in turn, after a round to warm up; whether the bar is met.
-pub(super) fn run(field: &Field, rounds: usize) -> Result<bool, LabError> {
+pub(super) fn run(testbed: &Testbed, rounds: usize) -> Result<bool, LabError> {
     let contenders = SETTING.contenders(false);
     let mut times = vec![Series::default(); contenders.len()];
     for round in 0..=rounds {
@@ -40,7 +41,7 @@ pub(super) fn run(field: &Field, rounds: usize) -> Result<bool, LabError> {
         for turn in 0..contenders.len() {
             let index = (round + turn) % contenders.len();
             let program = on_host(&program(contenders[index].launcher));
-            let time = once(field, &contenders[index], &program)?;
+            let time = once(testbed, &contenders[index], &program)?;
             words.push(format!("{} {time:.2} ms", contenders[index].name));
             if round > 0 {
                 times[index].push(time);
@@ -64,8 +65,12 @@ pub(super) fn describe() -> String {
 }
 
 /// Milliseconds of the slowest rank.
-pub(super) fn once(field: &Field, contender: &Contender, program: &str) -> Result<f64, LabError> {
-    let hosts = &field.hosts[..HOSTS];
+pub(super) fn once(
+    testbed: &Testbed,
+    contender: &Contender,
+    program: &str,
+) -> Result<f64, LabError> {
+    let hosts = &testbed.hosts[..HOSTS];
     let limit = ["--timeout", SETTING.limit()];
     let limit = if contender.launcher == Launcher::Hydra { [].as_slice() } else { &limit };
     let options: Vec<&str> = limit.iter().copied().chain(contender.options()).collect();
@@ -73,16 +78,16 @@ pub(super) fn once(field: &Field, contender: &Contender, program: &str) -> Resul
     let moment = moment.as_secs_f64().to_string();
     let words = [program, &moment];
     let mut command =
-        contender.launcher.command_on(hosts, &options, field, SETTING.per_host, &words);
+        contender.launcher.command_on(hosts, &options, testbed, SETTING.per_host, &words);
     command.env("MPIEXEC_TIMEOUT", SETTING.limit());
     let operation = format!("start ranks under {}", contender.name);
     let output = run_command(&operation, &mut command)?;
-    field.lab.wait_until_idle(IDLE)?;
+    testbed.lab.wait_until_idle(IDLE)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let times = text.lines().filter_map(|line| line.strip_prefix("ready ")?.parse::<f64>().ok());
     let times: Vec<f64> = times.collect();
     if times.len() != HOSTS * SETTING.per_host {
-        return Err(LabError::Wrong(format!("{operation}: {} times in\n{text}", times.len())));
+        return Err(LabError::Unexpected(format!("{operation}: {} times in\n{text}", times.len())));
     }
     Ok(times.into_iter().fold(0.0, f64::max) / 1e3)
 }

@@ -6,7 +6,7 @@ use crate::LabError;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Operation {
     /// A message to a partner and one back.
     Latency,
     /// Messages to a partner, several on their way at a time.
@@ -18,49 +18,49 @@ pub(super) enum Kind {
 
 /// What is measured, with so many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) kind: Kind,
+pub(super) struct CommRow {
+    pub(super) kind: Operation,
     pub(super) bytes: usize,
 }
 
-impl Row {
-    pub(super) const ALL: [Row; 6] = [
-        Row { kind: Kind::Latency, bytes: 8 },
-        Row { kind: Kind::Bandwidth, bytes: 1 << 20 },
-        Row { kind: Kind::Barrier, bytes: 0 },
-        Row { kind: Kind::AllReduce, bytes: 8 },
-        Row { kind: Kind::AllReduce, bytes: 64 << 10 },
-        Row { kind: Kind::AllReduce, bytes: 16 << 20 },
+impl CommRow {
+    pub(super) const ALL: [CommRow; 6] = [
+        CommRow { kind: Operation::Latency, bytes: 8 },
+        CommRow { kind: Operation::Bandwidth, bytes: 1 << 20 },
+        CommRow { kind: Operation::Barrier, bytes: 0 },
+        CommRow { kind: Operation::AllReduce, bytes: 8 },
+        CommRow { kind: Operation::AllReduce, bytes: 64 << 10 },
+        CommRow { kind: Operation::AllReduce, bytes: 16 << 20 },
     ];
 
     /// Those whose names contain `part`.
-    pub(super) fn with_name(part: &str) -> Vec<Row> {
-        Row::ALL.into_iter().filter(|row| row.to_string().contains(part)).collect()
+    pub(super) fn with_name(part: &str) -> Vec<CommRow> {
+        CommRow::ALL.into_iter().filter(|row| row.to_string().contains(part)).collect()
     }
 
     /// What seconds of this row are shown as.
     pub(super) fn unit(self) -> &'static str {
-        if self.kind == Kind::Bandwidth { "GB/s" } else { "µs" }
+        if self.kind == Operation::Bandwidth { "GB/s" } else { "µs" }
     }
 
     /// Seconds in that unit.
     pub(super) fn shown(self, seconds: f64) -> f64 {
         match self.kind {
             // Exact: no message has 2^53 bytes.
-            Kind::Bandwidth => self.bytes as f64 / seconds / 1e9,
+            Operation::Bandwidth => self.bytes as f64 / seconds / 1e9,
             _ => seconds * 1e6,
         }
     }
 }
 
 /// As programs are asked for it, and as they name it.
-impl fmt::Display for Row {
+impl fmt::Display for CommRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            Kind::Latency => "latency",
-            Kind::Bandwidth => "bandwidth",
-            Kind::Barrier => "barrier",
-            Kind::AllReduce => "allreduce",
+            Operation::Latency => "latency",
+            Operation::Bandwidth => "bandwidth",
+            Operation::Barrier => "barrier",
+            Operation::AllReduce => "allreduce",
         };
         write!(f, "{kind}/{}", self.bytes)
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Row {
 
 /// What a program says of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measured {
+pub(super) struct RowTime {
     /// Of one act.
     pub(super) seconds: f64,
     /// How many acts it timed together.
@@ -76,21 +76,21 @@ pub(super) struct Measured {
 }
 
 /// What `printed` says of `rows`, in their order: a line of name, seconds and count each.
-pub(super) fn read(printed: &str, rows: &[Row]) -> Result<Vec<Measured>, LabError> {
-    let of_row = |row: &Row| {
+pub(super) fn read(printed: &str, rows: &[CommRow]) -> Result<Vec<RowTime>, LabError> {
+    let of_row = |row: &CommRow| {
         let line = printed.lines().find_map(|line| parse(line, *row));
-        line.ok_or_else(|| LabError::Wrong(format!("no result of {row} in:\n{printed}")))
+        line.ok_or_else(|| LabError::Unexpected(format!("no result of {row} in:\n{printed}")))
     };
     rows.iter().map(of_row).collect()
 }
 
-fn parse(line: &str, row: Row) -> Option<Measured> {
+fn parse(line: &str, row: CommRow) -> Option<RowTime> {
     let mut words = line.split_whitespace();
     words.next().filter(|name| *name == row.to_string())?;
     let seconds: f64 = words.next()?.parse().ok()?;
     let count = words.next()?.parse().ok()?;
     // Anything else would make a ratio of nothing.
-    (seconds.is_finite() && seconds > 0.0 && count > 0).then_some(Measured { seconds, count })
+    (seconds.is_finite() && seconds > 0.0 && count > 0).then_some(RowTime { seconds, count })
 }
 
 #[cfg(test)]
@@ -100,17 +100,17 @@ mod tests {
     #[test]
     fn results_are_read_in_the_order_of_rows() {
         let printed = "welcome\nbarrier/0 1.5e-06 20000\nlatency/8 2.5000e-07 90000\n";
-        let rows = [Row::ALL[0], Row::ALL[2]];
+        let rows = [CommRow::ALL[0], CommRow::ALL[2]];
         let measured = read(printed, &rows).unwrap();
-        assert_eq!(measured[0], Measured { seconds: 2.5e-7, count: 90_000 });
-        assert_eq!(measured[1], Measured { seconds: 1.5e-6, count: 20_000 });
+        assert_eq!(measured[0], RowTime { seconds: 2.5e-7, count: 90_000 });
+        assert_eq!(measured[1], RowTime { seconds: 1.5e-6, count: 20_000 });
     }
 
     #[test]
     fn a_row_is_not_taken_for_a_longer_name() {
         let printed = "allreduce/65536 1e-5 10\n";
-        assert!(read(printed, &[Row { kind: Kind::AllReduce, bytes: 6 }]).is_err());
-        assert!(read(printed, &[Row { kind: Kind::AllReduce, bytes: 65536 }]).is_ok());
+        assert!(read(printed, &[CommRow { kind: Operation::AllReduce, bytes: 6 }]).is_err());
+        assert!(read(printed, &[CommRow { kind: Operation::AllReduce, bytes: 65536 }]).is_ok());
     }
 
     #[test]
@@ -126,21 +126,21 @@ mod tests {
             "barrier/0 1e-6 0",
             "",
         ] {
-            assert!(read(line, &[Row::ALL[2]]).is_err(), "{line}");
+            assert!(read(line, &[CommRow::ALL[2]]).is_err(), "{line}");
         }
     }
 
     #[test]
     fn rows_are_found_by_part_of_their_names() {
-        assert_eq!(Row::with_name("allreduce").len(), 3);
-        assert_eq!(Row::with_name("latency/8"), [Row::ALL[0]]);
-        assert!(Row::with_name("broadcast").is_empty());
+        assert_eq!(CommRow::with_name("allreduce").len(), 3);
+        assert_eq!(CommRow::with_name("latency/8"), [CommRow::ALL[0]]);
+        assert!(CommRow::with_name("broadcast").is_empty());
     }
 
     #[test]
     fn a_bandwidth_is_shown_in_bytes_and_the_rest_as_time() {
-        let row = Row { kind: Kind::Bandwidth, bytes: 1_000_000 };
+        let row = CommRow { kind: Operation::Bandwidth, bytes: 1_000_000 };
         assert!((row.shown(1e-3) - 1.0).abs() < 1e-9);
-        assert!((Row::ALL[2].shown(2e-6) - 2.0).abs() < 1e-9);
+        assert!((CommRow::ALL[2].shown(2e-6) - 2.0).abs() < 1e-9);
     }
 }

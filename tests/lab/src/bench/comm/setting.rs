@@ -6,19 +6,19 @@ use crate::bench::launchers::Launcher;
 
 /// What ranks talk over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Link {
+pub enum Transport {
     /// Shared memory of one host.
     Shm,
     /// TCP between hosts.
     Tcp,
 }
 
-impl Link {
-    /// Gives the link's name in rows.
+impl Transport {
+    /// Gives the transport's name in rows.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Link::Shm => "shm",
-            Link::Tcp => "tcp",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
         }
     }
 }
@@ -26,7 +26,7 @@ impl Link {
 /// Where ranks are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
-    pub(super) link: Link,
+    pub(super) transport: Transport,
     pub(super) hosts: usize,
     pub(super) per_host: usize,
     /// Whether rlaunch has to keep up here; elsewhere more ranks than processors take turns, and
@@ -36,29 +36,29 @@ pub(super) struct Setting {
 
 impl Setting {
     pub(super) const ALL: [Setting; 4] = [
-        Setting { link: Link::Shm, hosts: 1, per_host: 2, has_bar: true },
-        Setting { link: Link::Tcp, hosts: 2, per_host: 1, has_bar: true },
-        Setting { link: Link::Shm, hosts: 1, per_host: 4, has_bar: false },
-        Setting { link: Link::Tcp, hosts: 4, per_host: 1, has_bar: false },
+        Setting { transport: Transport::Shm, hosts: 1, per_host: 2, has_bar: true },
+        Setting { transport: Transport::Tcp, hosts: 2, per_host: 1, has_bar: true },
+        Setting { transport: Transport::Shm, hosts: 1, per_host: 4, has_bar: false },
+        Setting { transport: Transport::Tcp, hosts: 4, per_host: 1, has_bar: false },
     ];
 
     /// In words.
     pub(super) fn describe(&self) -> String {
         let ranks = self.hosts * self.per_host;
-        match self.link {
-            Link::Shm => format!("shared memory, {ranks} ranks on one host"),
-            Link::Tcp => format!("TCP, {ranks} hosts with one rank each"),
+        match self.transport {
+            Transport::Shm => format!("shared memory, {ranks} ranks on one host"),
+            Transport::Tcp => format!("TCP, {ranks} hosts with one rank each"),
         }
     }
 
     /// Who is measured here, rlaunch first; with `variants`, peers also in ways that few people
     /// start them in.
     pub(super) fn contenders(&self, variants: bool) -> Vec<Contender> {
-        let all = match (self.link, self.has_bar) {
-            (Link::Shm, true) => SHM,
-            (Link::Tcp, true) => TCP,
-            (Link::Shm, false) => SHM_CROWDED,
-            (Link::Tcp, false) => TCP_CROWDED,
+        let all = match (self.transport, self.has_bar) {
+            (Transport::Shm, true) => SHM,
+            (Transport::Tcp, true) => TCP,
+            (Transport::Shm, false) => SHM_CROWDED,
+            (Transport::Tcp, false) => TCP_CROWDED,
         };
         let wanted = |one: &&Contender| variants || !one.is_variant;
         [RLAUNCH].iter().chain(all).filter(wanted).copied().collect()

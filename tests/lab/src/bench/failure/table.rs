@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::bench::Series;
 
 /// One thing that was measured of every launcher.
-pub(super) struct Row {
+pub(super) struct FailureRow {
     what: &'static str,
     /// The most seconds that the first launcher's median may be.
     bar: f64,
@@ -13,10 +13,15 @@ pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
 }
 
-impl Row {
-    pub(super) fn new(what: &'static str, bar: f64, limit: Duration, launchers: usize) -> Row {
+impl FailureRow {
+    pub(super) fn new(
+        what: &'static str,
+        bar: f64,
+        limit: Duration,
+        launchers: usize,
+    ) -> FailureRow {
         let cell = || Cell { times: Series::default(), late: 0, left: 0, limit };
-        Row { what, bar, cells: (0..launchers).map(|_| cell()).collect() }
+        FailureRow { what, bar, cells: (0..launchers).map(|_| cell()).collect() }
     }
 
     fn is_met(&self) -> bool {
@@ -66,7 +71,7 @@ impl Cell {
 }
 
 /// Prints the table; true if every bar is met.
-pub(super) fn print(launchers: &[&str], rows: &[Row]) -> bool {
+pub(super) fn print(launchers: &[&str], rows: &[FailureRow]) -> bool {
     print!("{:<46}", "");
     launchers.iter().for_each(|name| print!("{name:>24}"));
     println!("   bar for {}", launchers.first().unwrap_or(&""));
@@ -76,15 +81,15 @@ pub(super) fn print(launchers: &[&str], rows: &[Row]) -> bool {
         let verdict = if row.is_met() { "met" } else { "MISSED" };
         println!("   ≤ {} {verdict}", row.bar);
     }
-    rows.iter().all(Row::is_met)
+    rows.iter().all(FailureRow::is_met)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(times: &[Option<f64>]) -> Row {
-        let mut row = Row::new("it ends", 0.15, Duration::from_secs(5), 1);
+    fn row(times: &[Option<f64>]) -> FailureRow {
+        let mut row = FailureRow::new("it ends", 0.15, Duration::from_secs(5), 1);
         for time in times {
             row.cells[0].push(time.map(Duration::from_secs_f64), 2);
         }

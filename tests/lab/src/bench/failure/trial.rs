@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Case, HOSTS, PER_HOST, Scratch};
-use crate::bench::launchers::{Field, Launcher};
+use super::{Failure, HOSTS, PER_HOST, Scratch};
+use crate::bench::launchers::{Launcher, Testbed};
 use crate::command::background::Background;
 use crate::command::{last_lines, run, wait_until};
 use crate::{Account, Cut, LabError, Process};
@@ -29,8 +29,8 @@ const PROGRAM: &str = "rank=${RANK:-${PMI_RANK:-$OMPI_COMM_WORLD_RANK}}; echo re
 const MARK: &str = "31536000";
 
 /// A running job.
-pub(super) struct Trial<'a> {
-    field: &'a Field,
+pub(super) struct FailingJob<'a> {
+    testbed: &'a Testbed,
     launcher: Launcher,
     job: Background,
     ranks: Vec<Process>,
@@ -40,12 +40,12 @@ pub(super) struct Trial<'a> {
 
 /// What was seen after a failure: when each thing that was waited for had come true, if it had,
 /// and how many ranks were left in the end.
-pub(super) struct Seen {
+pub(super) struct Observed {
     pub(super) times: Vec<Option<Duration>>,
     pub(super) left: usize,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for time in &self.times {
             match time {
@@ -57,49 +57,49 @@ impl fmt::Display for Seen {
     }
 }
 
-impl<'a> Trial<'a> {
+impl<'a> FailingJob<'a> {
     /// Starts eight ranks and waits until all are up and one of them at its pipe.
     pub(super) fn start(
-        field: &'a Field,
+        testbed: &'a Testbed,
         scratch: &Scratch,
         launcher: Launcher,
-    ) -> Result<Trial<'a>, LabError> {
-        let mut mkfifo = field.lab.on(HOST, Account::Root)?;
+    ) -> Result<FailingJob<'a>, LabError> {
+        let mut mkfifo = testbed.lab.on(HOST, Account::Root)?;
         run("make a pipe", mkfifo.args(["mkfifo", PIPE]))?;
-        let mut command = launcher.command(field, PER_HOST, &["sh", "-c", PROGRAM]);
+        let mut command = launcher.command(testbed, PER_HOST, &["sh", "-c", PROGRAM]);
         command.env("TMPDIR", &scratch.0);
         let job = Background::start(command)?;
         let ready = || job.stdout().matches("ready").count() == HOSTS * PER_HOST;
         let mut ranks = Vec::new();
         let started = wait_until(START, "the ranks to start", || {
-            ranks = all_ranks(field);
+            ranks = all_ranks(testbed);
             Ok(ready() && ranks.len() == HOSTS * PER_HOST)
         });
         if let Err(error) = started {
             let stderr = last_lines(&job.stderr(), 10);
-            return Err(LabError::Wrong(format!("{}: {error}\n{stderr}", launcher.name())));
+            return Err(LabError::Unexpected(format!("{}: {error}\n{stderr}", launcher.name())));
         }
         // Waits for the reader.
-        let pipe = OpenOptions::new().write(true).open(outside(field, PIPE)?);
+        let pipe = OpenOptions::new().write(true).open(outside(testbed, PIPE)?);
         let pipe = pipe.map_err(LabError::io(format!("open {PIPE}")))?;
-        Ok(Trial { field, launcher, job, ranks, pipe })
+        Ok(FailingJob { testbed, launcher, job, ranks, pipe })
     }
 
     /// Makes something fail and sees what becomes of the job.
-    pub(super) fn fail(&mut self, case: Case) -> Result<Seen, LabError> {
+    pub(super) fn fail(&mut self, case: Failure) -> Result<Observed, LabError> {
         let agent = self.agent()?;
         let began = Instant::now();
         match case {
-            Case::Rank => writeln!(self.pipe).map_err(LabError::io("write to a pipe"))?,
-            Case::Launcher => self.job.kill()?,
-            Case::Agent => {
+            Failure::Rank => writeln!(self.pipe).map_err(LabError::io("write to a pipe"))?,
+            Failure::Launcher => self.job.kill()?,
+            Failure::Agent => {
                 kill(agent, Signal::SIGKILL).map_err(LabError::errno("kill an agent"))?;
             }
-            Case::Host => self.field.lab.cut(HOST, Cut::Silent)?,
+            Failure::Host => self.testbed.lab.cut(HOST, Cut::Silent)?,
         }
         let seen = self.watch(case, began);
-        if case == Case::Host {
-            self.field.lab.heal(HOST)?;
+        if case == Failure::Host {
+            self.testbed.lab.heal(HOST)?;
         }
         let seen = seen?;
         self.check(case, &seen)?;
@@ -107,7 +107,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Waits for what the case measures, up to its limit.
-    fn watch(&mut self, case: Case, began: Instant) -> Result<Seen, LabError> {
+    fn watch(&mut self, case: Failure, began: Instant) -> Result<Observed, LabError> {
         let mut returned = None;
         let mut gone = None;
         while began.elapsed() < case.limit() {
@@ -118,9 +118,9 @@ impl<'a> Trial<'a> {
                 gone = Some(began.elapsed());
             }
             let done = match case {
-                Case::Rank => returned.is_some(),
-                Case::Launcher => gone.is_some(),
-                Case::Agent | Case::Host => returned.is_some() && gone.is_some(),
+                Failure::Rank => returned.is_some(),
+                Failure::Launcher => gone.is_some(),
+                Failure::Agent | Failure::Host => returned.is_some() && gone.is_some(),
             };
             if done {
                 break;
@@ -128,25 +128,25 @@ impl<'a> Trial<'a> {
             thread::sleep(Duration::from_millis(1));
         }
         let times = match case {
-            Case::Rank => vec![returned],
-            Case::Launcher => vec![gone],
-            Case::Agent | Case::Host => vec![returned, gone],
+            Failure::Rank => vec![returned],
+            Failure::Launcher => vec![gone],
+            Failure::Agent | Failure::Host => vec![returned, gone],
         };
-        Ok(Seen { times, left: self.ranks_in(case).filter(|rank| lives(rank)).count() })
+        Ok(Observed { times, left: self.ranks_in(case).filter(|rank| lives(rank)).count() })
     }
 
     /// The ranks that a case is about: those of one host, or all.
-    fn ranks_in(&self, case: Case) -> impl Iterator<Item = &Process> {
-        let one_host = matches!(case, Case::Agent | Case::Host);
+    fn ranks_in(&self, case: Failure) -> impl Iterator<Item = &Process> {
+        let one_host = matches!(case, Failure::Agent | Failure::Host);
         self.ranks.iter().filter(move |rank| !one_host || rank.host == HOST)
     }
 
     /// rlaunch's word is part of what is measured.
-    fn check(&mut self, case: Case, seen: &Seen) -> Result<(), LabError> {
+    fn check(&mut self, case: Failure, seen: &Observed) -> Result<(), LabError> {
         let wanted = match case {
-            Case::Rank => (3, "error: rank 5 on c "),
-            Case::Agent | Case::Host => (206, "error: node c is lost: "),
-            Case::Launcher => return Ok(()),
+            Failure::Rank => (3, "error: rank 5 on c "),
+            Failure::Agent | Failure::Host => (206, "error: node c is lost: "),
+            Failure::Launcher => return Ok(()),
         };
         if self.launcher != Launcher::Rlaunch || seen.times[0].is_none() {
             return Ok(());
@@ -156,7 +156,9 @@ impl<'a> Trial<'a> {
         if code == Some(wanted.0) && stderr.contains(wanted.1) {
             return Ok(());
         }
-        Err(LabError::Wrong(format!("{case:?}: rlaunch ended with {code:?} and said\n{stderr}")))
+        Err(LabError::Unexpected(format!(
+            "{case:?}: rlaunch ended with {code:?} and said\n{stderr}"
+        )))
     }
 
     /// The process that watches over the ranks of [`HOST`].
@@ -166,7 +168,7 @@ impl<'a> Trial<'a> {
             Launcher::Hydra => "hydra_pmi_proxy",
             Launcher::OpenMpi | Launcher::PlainSsh => "orted",
         };
-        let processes = self.field.lab.processes(HOST)?;
+        let processes = self.testbed.lab.processes(HOST)?;
         let is_parent = |process: &Process| {
             let is_child = |rank: &&Process| rank.host == HOST && rank.parent == process.pid;
             self.ranks.iter().any(|rank| is_child(&rank))
@@ -174,29 +176,29 @@ impl<'a> Trial<'a> {
         let agent = processes.iter().find(|&process| {
             process.args.first().is_some_and(|word| word.ends_with(name)) && is_parent(process)
         });
-        let missing = || LabError::Wrong(format!("no {name} is on {HOST}: {processes:#?}"));
+        let missing = || LabError::Unexpected(format!("no {name} is on {HOST}: {processes:#?}"));
         agent.map(|agent| Pid::from_raw(agent.pid)).ok_or_else(missing)
     }
 
     /// Ends whatever is left, anywhere.
     pub(super) fn end(self) -> Result<(), LabError> {
-        let Trial { field, job, pipe, .. } = self;
+        let FailingJob { testbed, job, pipe, .. } = self;
         drop((job, pipe));
-        field.lab.clear()?;
-        for host in &field.hosts {
-            empty(&field.lab.path(host, Path::new("/tmp"))?)?;
+        testbed.lab.clear()?;
+        for host in &testbed.hosts {
+            empty(&testbed.lab.path(host, Path::new("/tmp"))?)?;
         }
         Ok(())
     }
 }
 
 /// What is seen as `path` on [`HOST`], from outside.
-fn outside(field: &Field, path: &str) -> Result<PathBuf, LabError> {
-    field.lab.path(HOST, Path::new(path))
+fn outside(testbed: &Testbed, path: &str) -> Result<PathBuf, LabError> {
+    testbed.lab.path(HOST, Path::new(path))
 }
 
-fn all_ranks(field: &Field) -> Vec<Process> {
-    let mut processes = field.lab.all_processes();
+fn all_ranks(testbed: &Testbed) -> Vec<Process> {
+    let mut processes = testbed.lab.all_processes();
     processes.retain(|process| {
         let program = process.args.first().map_or("", String::as_str);
         ["sh", "sleep"].contains(&program) && process.args.iter().any(|arg| arg.contains(MARK))

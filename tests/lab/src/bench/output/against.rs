@@ -1,55 +1,59 @@
 //! Output beside that of an earlier build.
 
-use super::{LINE, ON_HOST, Plan, Task, Trial, Way, attempt, place_lines, room};
+use super::{
+    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputTask, Tagging, attempt, place_lines, room,
+};
 use crate::LabError;
-use crate::bench::against::{self, Build, Builds, Earlier, Ground, Row};
+use crate::bench::against::{self, Build, Builds, ComparisonRow, EarlierBuild, Testbeds};
 use crate::bench::launchers::Launcher;
 
 /// Measures this build beside an earlier one and prints; true if it is slower by no row.
-pub fn run_against(plan: &Plan, earlier: &Earlier) -> Result<bool, LabError> {
-    let builds = Builds::make(earlier, plan.rounds)?;
-    let rows = against::on_hosts(plan.hosts, builds, |ground| compare(ground, plan))?;
+pub fn run_against(options: &OutputOptions, earlier: &EarlierBuild) -> Result<bool, LabError> {
+    let builds = Builds::make(earlier, options.rounds)?;
+    let rows = against::on_hosts(options.hosts, builds, |testbeds| compare(testbeds, options))?;
     println!(
         "\n{} MiB of lines of {LINE} bytes from each of {} hosts, median (min–max) of {} rounds",
-        plan.mebibytes, plan.hosts, plan.rounds
+        options.mebibytes, options.hosts, options.rounds
     );
     Ok(against::print(&rows))
 }
 
-/// Rows of one way.
+/// Rows of one tagging.
 struct Rows {
-    wall: Row,
-    cpu: Row,
-    memory: Row,
+    wall: ComparisonRow,
+    cpu: ComparisonRow,
+    memory: ComparisonRow,
 }
 
 impl Rows {
-    fn new(way: Way) -> Rows {
-        let name = |what| format!("{} {what}", way.name());
+    fn new(tagging: Tagging) -> Rows {
+        let name = |what| format!("{} {what}", tagging.name());
         Rows {
-            wall: Row::new(name("wall"), "s"),
-            cpu: Row::new(name("CPU"), "s"),
-            memory: Row::without_bar(name("memory"), "MiB"),
+            wall: ComparisonRow::new(name("wall"), "s"),
+            cpu: ComparisonRow::new(name("CPU"), "s"),
+            memory: ComparisonRow::without_bar(name("memory"), "MiB"),
         }
     }
 }
 
-fn compare(ground: &Ground, plan: &Plan) -> Result<Vec<Row>, LabError> {
-    let lines = place_lines(ground.field(Build::This), plan)?;
-    let mut arrived = room(plan, lines);
-    let mut ways = Way::ALL.map(|way| (way, Rows::new(way)));
-    ground.in_turn(plan.rounds, |turn| {
-        for (way, rows) in &mut ways {
+fn compare(testbeds: &Testbeds, options: &OutputOptions) -> Result<Vec<ComparisonRow>, LabError> {
+    let lines = place_lines(testbeds.testbed(Build::This), options)?;
+    let mut arrived = room(options, lines);
+    let mut taggings = Tagging::ALL.map(|tagging| (tagging, Rows::new(tagging)));
+    testbeds.for_each_turn(options.rounds, |turn| {
+        for (tagging, rows) in &mut taggings {
             let program = ["cat", ON_HOST];
-            let (launcher, way) = (Launcher::Rlaunch, *way);
-            let task = Task { launcher, way, program: &program, lines, pace: None };
-            let Trial { ran, cpu, damage } = attempt(turn.field, &task, &mut arrived)?;
-            let (cpu, way) = (against::required(cpu)?, way.name());
-            println!("{turn} {way:<9} {:.2} s, {cpu:.2} s of CPU, {damage}", ran.seconds);
+            let (launcher, tagging) = (Launcher::Rlaunch, *tagging);
+            let task = OutputTask { launcher, tagging, program: &program, lines, pace: None };
+            let MeasuredJob { ran, cpu, damage } = attempt(turn.testbed, &task, &mut arrived)?;
+            let (cpu, tagging) = (against::required(cpu)?, tagging.name());
+            println!("{turn} {tagging:<9} {:.2} s, {cpu:.2} s of CPU, {damage}", ran.seconds);
             if !damage.is_none() {
                 // What is lost costs no time.
                 let build = turn.build.name();
-                return Err(LabError::Wrong(format!("output of {build}, {way}: {damage}")));
+                return Err(LabError::Unexpected(format!(
+                    "output of {build}, {tagging}: {damage}"
+                )));
             }
             rows.wall.note(turn, ran.seconds);
             rows.cpu.note(turn, cpu);
@@ -57,5 +61,5 @@ fn compare(ground: &Ground, plan: &Plan) -> Result<Vec<Row>, LabError> {
         }
         Ok(())
     })?;
-    Ok(ways.into_iter().flat_map(|(_, rows)| [rows.wall, rows.cpu, rows.memory]).collect())
+    Ok(taggings.into_iter().flat_map(|(_, rows)| [rows.wall, rows.cpu, rows.memory]).collect())
 }

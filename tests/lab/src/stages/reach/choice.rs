@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::crates::{self, Crates};
-use super::selection::{NETNS, Selection, VM};
+use super::selection::{NETNS, TestSelection, VM};
 use super::{fuzz, paths, readers, table};
 use crate::{LabError, dist};
 
@@ -61,9 +61,9 @@ pub(crate) struct Reach {
     /// `None` where nothing that is fuzzed has changed.
     pub(crate) fuzz: Option<Vec<String>>,
     /// The tests on hosts.
-    pub(crate) netns: Selection,
+    pub(crate) netns: TestSelection,
     /// The tests on guests.
-    pub(crate) vm: Selection,
+    pub(crate) vm: TestSelection,
     /// Hints for the user: files that reach everything, files that no row names.
     pub(crate) notes: Vec<String>,
     described: Vec<String>,
@@ -86,7 +86,7 @@ impl Workspace {
             fs::read_to_string(&file).map_err(LabError::io(operation))
         };
         Ok(Workspace {
-            crates: Crates::ask()?,
+            crates: Crates::from_cargo()?,
             netns: NETNS.modules(&list(NETNS.folder)?),
             vm: VM.modules(&list(VM.folder)?),
         })
@@ -95,18 +95,18 @@ impl Workspace {
 
 impl Reach {
     /// Decides what these files of the workspace can reach.
-    pub(crate) fn of(files: &[PathBuf]) -> Result<Reach, LabError> {
-        Ok(Reach::within(&Workspace::read()?, files))
+    pub(crate) fn from_files(files: &[PathBuf]) -> Result<Reach, LabError> {
+        Ok(Reach::from_workspace(&Workspace::read()?, files))
     }
 
     /// Decides it by what is known of the workspace.
-    pub(super) fn within(workspace: &Workspace, files: &[PathBuf]) -> Reach {
-        let mut draft = Draft::new(workspace);
-        files.iter().filter(|file| !is_plain(file)).for_each(|file| draft.add(file));
+    pub(super) fn from_workspace(workspace: &Workspace, files: &[PathBuf]) -> Reach {
+        let mut builder = ReachBuilder::new(workspace);
+        files.iter().filter(|file| !is_plain(file)).for_each(|file| builder.add(file));
         let test_files = || files.iter().map(PathBuf::as_path);
-        draft.netns.join(&NETNS.changed(test_files()));
-        draft.vm.join(&VM.changed(test_files()));
-        draft.finish(files)
+        builder.netns.join(&NETNS.changed(test_files()));
+        builder.vm.join(&VM.changed(test_files()));
+        builder.finish(files)
     }
 
     /// Says line by line what is chosen, what is left out, and why.
@@ -118,7 +118,7 @@ impl Reach {
 }
 
 /// A choice that is being made, file by file.
-struct Draft<'a> {
+struct ReachBuilder<'a> {
     workspace: &'a Workspace,
     /// Crates of which others are built.
     changed: BTreeSet<String>,
@@ -126,23 +126,23 @@ struct Draft<'a> {
     own: BTreeSet<String>,
     everything: bool,
     sim: bool,
-    netns: Selection,
-    vm: Selection,
+    netns: TestSelection,
+    vm: TestSelection,
     /// Sources that have changed, as the table names them.
     from: BTreeSet<String>,
     notes: Vec<String>,
 }
 
-impl<'a> Draft<'a> {
-    fn new(workspace: &'a Workspace) -> Draft<'a> {
-        Draft {
+impl<'a> ReachBuilder<'a> {
+    fn new(workspace: &'a Workspace) -> ReachBuilder<'a> {
+        ReachBuilder {
             workspace,
             changed: BTreeSet::new(),
             own: BTreeSet::new(),
             everything: false,
             sim: false,
-            netns: Selection::default(),
-            vm: Selection::default(),
+            netns: TestSelection::default(),
+            vm: TestSelection::default(),
             from: BTreeSet::new(),
             notes: Vec::new(),
         }
@@ -161,7 +161,7 @@ impl<'a> Draft<'a> {
             return;
         }
         self.sim |= paths::any_names(SIM, file);
-        self.own.extend(readers::of(file));
+        self.own.extend(readers::crates_that_read(file));
         let owner = self.workspace.crates.owner(file);
         let owner = owner.map(|(name, inside)| (name.to_owned(), crates::is_built_from(inside)));
         match &owner {
@@ -184,7 +184,7 @@ impl<'a> Draft<'a> {
             _ if [NETNS, VM].iter().any(|stage| file.starts_with(stage.folder)) => {}
             Some((name, _)) if name == ON_HOSTS => {
                 self.notes.push(format!("{}: all tests on hosts share it", file.display()));
-                (self.netns, self.vm) = (Selection::All, Selection::All);
+                (self.netns, self.vm) = (TestSelection::All, TestSelection::All);
             }
             Some((_, false)) => {}
             Some(_) if file.starts_with(TESTS) => {}
@@ -197,7 +197,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn add_row(&mut self, row: &table::Row) {
+    fn add_row(&mut self, row: &table::Coverage) {
         self.netns.add(row.netns.iter().copied());
         self.vm.add(row.vm.iter().copied());
     }
@@ -210,7 +210,7 @@ impl<'a> Draft<'a> {
         let mut targets = fuzz::fuzz_targets_changed(files);
         if self.everything {
             packages = all.clone();
-            (netns, vm, sim) = (Selection::All, Selection::All, true);
+            (netns, vm, sim) = (TestSelection::All, TestSelection::All, true);
             targets = fuzz::all().collect();
         }
         let is_fuzzed = packages.contains(FUZZ);

@@ -38,7 +38,7 @@ impl Dependency {
 
 impl Crates {
     /// Asks cargo.
-    pub(super) fn ask() -> Result<Crates, LabError> {
+    pub(super) fn from_cargo() -> Result<Crates, LabError> {
         dist::metadata("ask cargo for the workspace's crates")
     }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn cargo_is_understood() {
-        let crates = Crates::ask().unwrap();
+        let crates = Crates::from_cargo().unwrap();
         let changed = BTreeSet::from(["rlaunch-lab".to_owned()]);
         let expected = ["rlaunch-lab", "rlaunch-tests"].map(str::to_owned);
         assert_eq!(crates.reached(&changed), expected.into());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::paths;
 
 /// Targets that feed the same code.
-struct Row {
+struct TargetGroup {
     targets: &'static [&'static str],
     /// The file that defines the targets, and the code they run.
     sources: &'static [&'static str],
@@ -23,8 +23,8 @@ const SHARED: &[&str] = &[
 /// Folders of inputs that once found something, each named as its target.
 const CORPUS: &str = "tests/fuzz/corpus";
 
-const ROWS: &[Row] = &[
-    Row {
+const GROUPS: &[TargetGroup] = &[
+    TargetGroup {
         targets: &["to-agent", "from-agent", "hello"],
         sources: &[
             "tests/fuzz/src/frames.rs",
@@ -41,7 +41,7 @@ const ROWS: &[Row] = &[
             "bootstrap/src/rendezvous/payload.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["to-prover", "endpoints"],
         // Frames are read as the agent's are.
         sources: &[
@@ -52,7 +52,7 @@ const ROWS: &[Row] = &[
             "bootstrap/src/protocol/control.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["ssh-config"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
@@ -61,7 +61,7 @@ const ROWS: &[Row] = &[
             "launcher/console/src/glob.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["known-hosts"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
@@ -69,8 +69,11 @@ const ROWS: &[Row] = &[
             "launcher/console/src/glob.rs",
         ],
     },
-    Row { targets: &["key-file"], sources: &["tests/fuzz/src/ssh.rs", "launcher/ssh/src/keys.rs"] },
-    Row {
+    TargetGroup {
+        targets: &["key-file"],
+        sources: &["tests/fuzz/src/ssh.rs", "launcher/ssh/src/keys.rs"],
+    },
+    TargetGroup {
         targets: &["certificate"],
         sources: &[
             "tests/fuzz/src/ssh.rs",
@@ -78,7 +81,7 @@ const ROWS: &[Row] = &[
             "launcher/console/src/glob.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["hostfile", "host-list"],
         sources: &[
             "tests/fuzz/src/launcher.rs",
@@ -86,7 +89,7 @@ const ROWS: &[Row] = &[
             "launcher/src/hosts/list/",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["edge", "node", "server", "gathered"],
         sources: &[
             "tests/fuzz/src/tree.rs",
@@ -96,7 +99,7 @@ const ROWS: &[Row] = &[
             "bootstrap/src/job/",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["from-rank", "to-rank"],
         sources: &[
             "tests/fuzz/src/client.rs",
@@ -109,11 +112,11 @@ const ROWS: &[Row] = &[
             "bootstrap/src/job/",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["library"],
         sources: &["tests/fuzz/src/library.rs", "bootstrap/src/job/library.rs"],
     },
-    Row {
+    TargetGroup {
         targets: &["handshake", "sealed"],
         sources: &[
             "tests/fuzz/src/secure.rs",
@@ -121,7 +124,7 @@ const ROWS: &[Row] = &[
             "bootstrap/src/id.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["callback", "announcement"],
         sources: &[
             "tests/fuzz/src/callback.rs",
@@ -130,7 +133,7 @@ const ROWS: &[Row] = &[
             "bootstrap/src/id.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["packets"],
         sources: &[
             "tests/fuzz/src/comm.rs",
@@ -141,7 +144,7 @@ const ROWS: &[Row] = &[
             "worker/lock/",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["wire-up"],
         sources: &[
             "tests/fuzz/src/comm.rs",
@@ -149,8 +152,11 @@ const ROWS: &[Row] = &[
             "worker/comm/src/connect/",
         ],
     },
-    Row { targets: &["horovod"], sources: &["tests/fuzz/src/horovod.rs", "worker/horovod/"] },
-    Row {
+    TargetGroup {
+        targets: &["horovod"],
+        sources: &["tests/fuzz/src/horovod.rs", "worker/horovod/"],
+    },
+    TargetGroup {
         targets: &["cluster"],
         sources: &[
             "tests/fuzz/src/launcher.rs",
@@ -160,7 +166,7 @@ const ROWS: &[Row] = &[
             "launcher/src/hosts/host_table.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["variables"],
         sources: &[
             "tests/fuzz/src/launcher.rs",
@@ -168,7 +174,7 @@ const ROWS: &[Row] = &[
             "launcher/src/plan/rank_env/env_file.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["tag-pattern"],
         sources: &[
             "tests/fuzz/src/launcher.rs",
@@ -176,7 +182,7 @@ const ROWS: &[Row] = &[
             "launcher/src/job/tag_pattern.rs",
         ],
     },
-    Row {
+    TargetGroup {
         targets: &["table"],
         sources: &[
             "tests/fuzz/src/table.rs",
@@ -196,11 +202,11 @@ pub(crate) fn fuzz_targets_changed(files: &[PathBuf]) -> Vec<&'static str> {
 
 /// Gives the names of all targets.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().flat_map(|row| row.targets).copied()
+    GROUPS.iter().flat_map(|row| row.targets).copied()
 }
 
 fn feeds(target: &str, file: &Path) -> bool {
-    let mut of_target = ROWS.iter().filter(|row| row.targets.contains(&target));
+    let mut of_target = GROUPS.iter().filter(|row| row.targets.contains(&target));
     of_target.any(|row| paths::any_names(row.sources, file))
         || paths::any_names(SHARED, file)
         || file.starts_with(Path::new(CORPUS).join(target))
@@ -228,7 +234,7 @@ mod tests {
 
     #[test]
     fn every_source_is_there() {
-        for source in ROWS.iter().flat_map(|row| row.sources).chain(SHARED) {
+        for source in GROUPS.iter().flat_map(|row| row.sources).chain(SHARED) {
             let path = dist::workspace().join(source);
             assert!(if source.ends_with('/') { path.is_dir() } else { path.is_file() }, "{source}");
         }
@@ -243,7 +249,7 @@ mod tests {
             if SHARED.contains(&&*file) {
                 continue;
             }
-            let rows = || ROWS.iter().filter(|row| row.sources.contains(&&*file));
+            let rows = || GROUPS.iter().filter(|row| row.sources.contains(&&*file));
             assert!(rows().count() > 0, "{file} has no row");
             for part in read(&file).split("rlaunch_bootstrap::").skip(1) {
                 let module = part.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();

@@ -20,7 +20,7 @@ const READERS: &[(&str, &[&str])] = &[
 ];
 
 /// Finds the crates that read a file which is not theirs.
-pub(super) fn of(file: &Path) -> BTreeSet<String> {
+pub(super) fn crates_that_read(file: &Path) -> BTreeSet<String> {
     let rows = READERS.iter().filter(|(named, _)| paths::names(named, file));
     rows.flat_map(|(_, crates)| crates.iter().map(|name| (*name).to_owned())).collect()
 }

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::choice::Workspace;
 use super::selection::{HostStage, NETNS, VM, module_of};
-use super::table::{LONG, OF_THEMSELVES, SMOKE, row_of, rows};
+use super::table::{LONG, SMOKE, UNREACHED, row_of, rows};
 use super::{paths, readers};
 use crate::dist;
 
@@ -56,12 +56,12 @@ fn tests_of(stage: &HostStage) -> BTreeSet<String> {
 
 #[test]
 fn every_source_that_a_row_names_is_there() {
-    for name in rows().flat_map(|row| row.from) {
+    for name in rows().flat_map(|row| row.sources) {
         let path = dist::workspace().join(name);
         assert!(if name.ends_with('/') { path.is_dir() } else { path.is_file() }, "{name}");
         assert!(!OPEN.contains(name), "{name} would hide new files");
     }
-    let all: Vec<&&str> = rows().flat_map(|row| row.from).collect();
+    let all: Vec<&&str> = rows().flat_map(|row| row.sources).collect();
     assert_eq!(all.len(), all.iter().collect::<BTreeSet<_>>().len(), "a source has two rows");
 }
 
@@ -97,7 +97,7 @@ fn every_test_is_led_to() {
     for (modules, led) in [(workspace.netns, netns), (workspace.vm, vm)] {
         let left: Vec<_> = modules
             .iter()
-            .filter(|module| !led.contains(*module) && !OF_THEMSELVES.contains(&module.as_str()))
+            .filter(|module| !led.contains(*module) && !UNREACHED.contains(&module.as_str()))
             .collect();
         assert!(left.is_empty(), "no row leads to {left:?}");
     }
@@ -168,7 +168,7 @@ fn every_file_that_is_read_from_elsewhere_has_its_readers() {
                 let of_folder = readers::all().iter().any(|(name, crates)| {
                     Path::new(name).starts_with(&path) && crates.contains(&reader)
                 });
-                of_folder || readers::of(&path.join("any")).contains(reader)
+                of_folder || readers::crates_that_read(&path.join("any")).contains(reader)
             };
             let is_built = || {
                 // The manifest says of these.
@@ -176,7 +176,7 @@ fn every_file_that_is_read_from_elsewhere_has_its_readers() {
                     crates.owner(&path).map(|(owner, _)| BTreeSet::from([owner.to_owned()]));
                 owner.is_some_and(|owner| crates.reached(&owner).contains(reader))
             };
-            let exact = readers::of(&path).contains(reader);
+            let exact = readers::crates_that_read(&path).contains(reader);
             assert!(
                 exact || is_known() || is_built() || leads(&path, &file) || is_guide(&path, &file),
                 "{} reads {}, to which nothing leads: see readers.rs and table.rs",

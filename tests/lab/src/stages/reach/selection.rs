@@ -47,18 +47,18 @@ impl HostStage {
     }
 
     /// Chooses what is run for changed files, of which any may be the stage's.
-    pub(super) fn changed<'a>(&self, files: impl Iterator<Item = &'a Path>) -> Selection {
+    pub(super) fn changed<'a>(&self, files: impl Iterator<Item = &'a Path>) -> TestSelection {
         let inside = files.filter_map(|file| file.strip_prefix(self.folder).ok());
         let (list, own): (Vec<&Path>, Vec<&Path>) =
             inside.partition(|file| *file == Path::new(LIST));
-        let mut selection = Selection::Nothing;
+        let mut selection = TestSelection::Nothing;
         // A line of the list comes or goes with a file; changed alone, it may be about all of them.
         if own.is_empty() && !list.is_empty() {
-            return Selection::All;
+            return TestSelection::All;
         }
         for file in own {
             match self.tests_in(file) {
-                None => return Selection::All,
+                None => return TestSelection::All,
                 Some(tests) => {
                     let long = LONG.iter().filter(|long| long.starts_with(&tests));
                     selection.add(long.copied().chain([&*tests]));
@@ -71,7 +71,7 @@ impl HostStage {
 
 /// A choice of a stage's tests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Selection {
+pub(crate) enum TestSelection {
     /// None of them, so that no host has to be there.
     #[default]
     Nothing,
@@ -81,30 +81,30 @@ pub(crate) enum Selection {
     Some(BTreeSet<String>),
 }
 
-impl Selection {
+impl TestSelection {
     /// Tells whether a test, by the name that `--list` prints, is chosen. libtest's own filters take
     /// `teardown::lost::…` for `lost::`.
-    pub(crate) fn takes(&self, test: &str) -> bool {
+    pub(crate) fn includes(&self, test: &str) -> bool {
         match self {
-            Selection::Nothing => false,
-            Selection::All => true,
-            Selection::Some(names) if LONG.contains(&test) => names.contains(test),
-            Selection::Some(names) => names.iter().any(|name| test.starts_with(name.as_str())),
+            TestSelection::Nothing => false,
+            TestSelection::All => true,
+            TestSelection::Some(names) if LONG.contains(&test) => names.contains(test),
+            TestSelection::Some(names) => names.iter().any(|name| test.starts_with(name.as_str())),
         }
     }
 
     /// Tells whether anything of a module may be chosen.
-    pub(crate) fn takes_of(&self, module: &str) -> bool {
+    pub(crate) fn includes_module(&self, module: &str) -> bool {
         match self {
-            Selection::Nothing => false,
-            Selection::All => true,
-            Selection::Some(names) => names.iter().any(|name| module_of(name) == module),
+            TestSelection::Nothing => false,
+            TestSelection::All => true,
+            TestSelection::Some(names) => names.iter().any(|name| module_of(name) == module),
         }
     }
 
     /// Tells whether no test is chosen.
     pub(crate) fn is_nothing(&self) -> bool {
-        *self == Selection::Nothing
+        *self == TestSelection::Nothing
     }
 
     /// Adds modules, and beginnings of names in modules.
@@ -114,18 +114,18 @@ impl Selection {
             return;
         }
         match self {
-            Selection::All => {}
-            Selection::Some(all) => all.extend(names),
-            Selection::Nothing => *self = Selection::Some(names.collect()),
+            TestSelection::All => {}
+            TestSelection::Some(all) => all.extend(names),
+            TestSelection::Nothing => *self = TestSelection::Some(names.collect()),
         }
     }
 
     /// Adds another choice.
-    pub(super) fn join(&mut self, other: &Selection) {
+    pub(super) fn join(&mut self, other: &TestSelection) {
         match other {
-            Selection::Nothing => {}
-            Selection::All => *self = Selection::All,
-            Selection::Some(names) => self.add(names.iter().map(String::as_str)),
+            TestSelection::Nothing => {}
+            TestSelection::All => *self = TestSelection::All,
+            TestSelection::Some(names) => self.add(names.iter().map(String::as_str)),
         }
     }
 
@@ -134,12 +134,12 @@ impl Selection {
     pub(super) fn describe(&self, stage: &HostStage, modules: &[String], from: &str) -> String {
         let (name, all) = (stage.name, modules.len());
         match self {
-            Selection::Nothing => {
+            TestSelection::Nothing => {
                 format!("{name}: nothing: no row of the table leads there from {from}")
             }
-            Selection::All => format!("{name}: all {all} files"),
-            Selection::Some(names) => {
-                let taken = modules.iter().filter(|module| self.takes_of(module)).count();
+            TestSelection::All => format!("{name}: all {all} files"),
+            TestSelection::Some(names) => {
+                let taken = modules.iter().filter(|module| self.includes_module(module)).count();
                 // The names of a module that is chosen as a whole say nothing more.
                 let is_more = |test: &&String| {
                     let module = whole(module_of(test));
@@ -185,8 +185,8 @@ fn shown(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn selection(names: &[&str]) -> Selection {
-        let mut selection = Selection::default();
+    fn selection(names: &[&str]) -> TestSelection {
+        let mut selection = TestSelection::default();
         selection.add(names.iter().copied());
         selection
     }
@@ -202,32 +202,32 @@ mod tests {
             ("mesh::six", true),
             ("mesh_watch::six", false),
         ] {
-            assert_eq!(some.takes(test), expected, "{test}");
+            assert_eq!(some.includes(test), expected, "{test}");
         }
-        assert!(some.takes_of("rsh") && !some.takes_of("teardown"));
-        assert!(Selection::All.takes("a::b") && !Selection::Nothing.takes("a::b"));
-        assert_eq!(selection(&[]), Selection::Nothing);
+        assert!(some.includes_module("rsh") && !some.includes_module("teardown"));
+        assert!(TestSelection::All.includes("a::b") && !TestSelection::Nothing.includes("a::b"));
+        assert_eq!(selection(&[]), TestSelection::Nothing);
     }
 
     #[test]
     fn what_takes_long_is_for_the_whole_run_or_a_change_of_its_file() {
         let long = "hello::a_hundred_launches_in_a_row_all_work";
-        assert!(!selection(&["hello"]).takes(long));
-        assert!(Selection::All.takes(long));
+        assert!(!selection(&["hello"]).includes(long));
+        assert!(TestSelection::All.includes(long));
         let changed = NETNS.changed([Path::new("tests/netns/hello.rs")].into_iter());
-        assert!(changed.takes(long) && changed.takes("hello::every_host_answers_once"));
+        assert!(changed.includes(long) && changed.includes("hello::every_host_answers_once"));
     }
 
     #[test]
     fn a_changed_file_of_tests_is_run_and_a_shared_one_runs_all() {
         let changed = |files: &[&str]| NETNS.changed(files.iter().copied().map(Path::new));
-        assert_eq!(changed(&["tests/vm/mesh.rs", "tests/guide.rs"]), Selection::Nothing);
+        assert_eq!(changed(&["tests/vm/mesh.rs", "tests/guide.rs"]), TestSelection::Nothing);
         assert_eq!(changed(&["tests/netns/output.rs"]), selection(&["output"]));
         let inner = changed(&["tests/netns/teardown/lost.rs"]);
         assert_eq!(inner, selection(&["teardown::lost::"]));
-        assert_eq!(changed(&["tests/netns/support.rs", "tests/netns/a.rs"]), Selection::All);
+        assert_eq!(changed(&["tests/netns/support.rs", "tests/netns/a.rs"]), TestSelection::All);
         // The list of modules changes with each new file.
-        assert_eq!(changed(&["tests/netns/main.rs"]), Selection::All);
+        assert_eq!(changed(&["tests/netns/main.rs"]), TestSelection::All);
         assert_eq!(changed(&["tests/netns/main.rs", "tests/netns/a.rs"]), selection(&["a"]));
         let data = VM.changed([Path::new("tests/vm/counts.c")].into_iter());
         assert_eq!(data, selection(&["counts"]));
@@ -243,7 +243,7 @@ mod tests {
              row of the table names for x/, and hello::a_hundred_launches_in_a_row_all_work, which \
              takes long"
         );
-        let nothing = Selection::Nothing.describe(&VM, &modules, "x/");
+        let nothing = TestSelection::Nothing.describe(&VM, &modules, "x/");
         assert_eq!(nothing, "vm: nothing: no row of the table leads there from x/");
     }
 }

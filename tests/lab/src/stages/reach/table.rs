@@ -12,17 +12,17 @@ use super::paths;
 /// A test is named by its module, or by the beginning of its name after `module::`. Of several rows
 /// that name a file, that with the longest name counts.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct Coverage {
     /// Files, and folders with a slash at their end.
-    pub(super) from: &'static [&'static str],
+    pub(super) sources: &'static [&'static str],
     pub(super) netns: &'static [&'static str],
     pub(super) vm: &'static [&'static str],
 }
 
 /// A job from its start to each of its ends: the tests for sources that every job runs, or that no
 /// row names.
-pub(super) const SMOKE: Row = Row {
-    from: &[],
+pub(super) const SMOKE: Coverage = Coverage {
+    sources: &[],
     netns: &["hello", "failing", "ending", "lost", "teardown", "output", "stdin", "local"],
     vm: &["launching"],
 };
@@ -36,27 +36,27 @@ pub(super) const LONG: &[&str] = &[
 
 /// Test modules that no source leads to: their subject is not rlaunch.
 #[cfg(test)]
-pub(super) const OF_THEMSELVES: &[&str] = &[
+pub(super) const UNREACHED: &[&str] = &[
     // Other launchers, whose manners tests/README.md reports.
     "peers", // The guests, which are the lab's.
     "guests",
 ];
 
 /// Gives all rows.
-pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
+pub(super) fn rows() -> impl Iterator<Item = &'static Coverage> {
     ROWS.iter()
 }
 
 /// Finds the row of a file, and the name by which it has it.
-pub(super) fn row_of(file: &Path) -> Option<(&'static str, &'static Row)> {
-    let all = rows().flat_map(|row| row.from.iter().map(move |name| (*name, row)));
+pub(super) fn row_of(file: &Path) -> Option<(&'static str, &'static Coverage)> {
+    let all = rows().flat_map(|row| row.sources.iter().map(move |name| (*name, row)));
     all.filter(|(name, _)| paths::names(name, file)).max_by_key(|(name, _)| name.len())
 }
 
-const ROWS: &[Row] = &[
+const ROWS: &[Coverage] = &[
     // A job from its start to each of its ends.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/Cargo.toml",
             "launcher/console/Cargo.toml",
             "launcher/src/main.rs",
@@ -96,8 +96,8 @@ const ROWS: &[Row] = &[
         ..SMOKE
     },
     // The end of a job: which rank failed first, what is said of it, and that nothing is left.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/run/watch.rs",
             "launcher/src/run/first_failure.rs",
             "launcher/src/run/conclusion.rs",
@@ -119,13 +119,13 @@ const ROWS: &[Row] = &[
         netns: &["failing", "ending", "lost", "teardown", "abuse::ending"],
         vm: &[],
     },
-    Row {
-        from: &["launcher/src/run/events.rs"],
+    Coverage {
+        sources: &["launcher/src/run/events.rs"],
         netns: &["teardown::events::", "services::clocks", "restarts::a_"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/run/preflight_report.rs",
             "launcher/console/src/report.rs",
             "launcher/console/src/printable.rs",
@@ -134,14 +134,14 @@ const ROWS: &[Row] = &[
         netns: &["failing", "missing", "unreachable", "abuse::ssh::words_of_a_host"],
         vm: &[],
     },
-    Row {
-        from: &["worker/src/ranks/prepare.rs", "worker/src/node/facts.rs"],
+    Coverage {
+        sources: &["worker/src/ranks/prepare.rs", "worker/src/node/facts.rs"],
         netns: &["missing", "delivery", "environment"],
         vm: &[],
     },
-    Row { from: &["launcher/src/run/restart.rs"], netns: &["restarts"], vm: &[] },
-    Row {
-        from: &[
+    Coverage { sources: &["launcher/src/run/restart.rs"], netns: &["restarts"], vm: &[] },
+    Coverage {
+        sources: &[
             "launcher/src/cli/args.rs",
             "launcher/src/cli/args/",
             "launcher/src/cli/help.rs",
@@ -156,8 +156,8 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // The environment of ranks, whatever has put it together; `-v` shows it, but for secrets.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/cli/config.rs",
             "launcher/src/cli/config/",
             "launcher/src/commands/trust.rs",
@@ -174,8 +174,8 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // An MPIJob is an allocation, and the command that leads to its pods.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/cli/listing.rs",
             "launcher/src/hosts/host_table.rs",
             "launcher/src/hosts/list/",
@@ -185,8 +185,8 @@ const ROWS: &[Row] = &[
         netns: &["hosts", "rsh::an_mpijob", "rsh::pods", "abuse::ssh::names"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/plan/map.rs",
             "launcher/src/plan/map/",
             "launcher/src/plan/placement.rs",
@@ -197,8 +197,8 @@ const ROWS: &[Row] = &[
         netns: &["placement", "hosts", "hello", "network::processors"],
         vm: &["launching"],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/job/apps/",
             "worker/src/ranks/awaited_ports.rs",
             "worker/src/ranks/rank_files.rs",
@@ -207,8 +207,8 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // Variables by which libraries and frameworks find each other and their network.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/plan/setup.rs",
             "launcher/src/plan/setup/",
             "launcher/src/plan/held_ports.rs",
@@ -220,8 +220,8 @@ const ROWS: &[Row] = &[
         netns: &["environment", "placement", "network", "gpu"],
         vm: &["launching", "selection::nccl"],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/plan/horovod.rs",
             "worker/src/network/horovod.rs",
             "worker/src/network/horovod/",
@@ -234,8 +234,8 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // The tree of agents comes about, carries what its ranks want, and is torn.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/hosts/addresses.rs",
             "launcher/src/hosts/addresses/",
             "launcher/src/run/rendezvous.rs",
@@ -247,13 +247,13 @@ const ROWS: &[Row] = &[
         netns: &["oob", "services", "lost", "hello"],
         vm: &["launching"],
     },
-    Row {
-        from: &["worker/src/network/services.rs", "bootstrap/src/client/"],
+    Coverage {
+        sources: &["worker/src/network/services.rs", "bootstrap/src/client/"],
         netns: &["services", "communicator::an_"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/plan/table.rs",
             "launcher/src/run/show.rs",
             "launcher/console/src/columns.rs",
@@ -271,8 +271,8 @@ const ROWS: &[Row] = &[
         ],
         vm: &["launching", "selection"],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/plan/selection.rs",
             "launcher/src/plan/selection/",
             "launcher/src/plan/rdma_check.rs",
@@ -280,8 +280,8 @@ const ROWS: &[Row] = &[
         netns: &["network", "guides"],
         vm: &["selection", "guides", "star"],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/run/mesh/",
             "launcher/src/plan/mesh/",
             "worker/src/agent/mesh/",
@@ -291,8 +291,8 @@ const ROWS: &[Row] = &[
         vm: &["mesh", "mesh_killed", "selection::people"],
     },
     // Paths that do not work: what follows, and what is said of them.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/plan/mesh/advice.rs",
             "launcher/src/plan/mesh/verdict.rs",
             "launcher/src/plan/mesh/words.rs",
@@ -301,18 +301,18 @@ const ROWS: &[Row] = &[
         netns: &[],
         vm: &["mesh_faults", "selection", "mesh::six", "guides"],
     },
-    Row {
-        from: &["launcher/src/run/mesh/watch.rs", "worker/prover/src/watch.rs"],
+    Coverage {
+        sources: &["launcher/src/run/mesh/watch.rs", "worker/prover/src/watch.rs"],
         netns: &[],
         vm: &["mesh_watch", "prover"],
     },
-    Row {
-        from: &["worker/prover/"],
+    Coverage {
+        sources: &["worker/prover/"],
         netns: &[],
         vm: &["prover", "mesh", "mesh_killed", "mesh_faults::a_dead", "mesh_faults::large"],
     },
-    Row {
-        from: &["worker/verbs/"],
+    Coverage {
+        sources: &["worker/verbs/"],
         netns: &[],
         vm: &[
             "verbs",
@@ -324,8 +324,8 @@ const ROWS: &[Row] = &[
             "communicator::ranks_fork",
         ],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/commands/topo.rs",
             "launcher/src/commands/topo/",
             "launcher/src/commands/capture.rs",
@@ -336,13 +336,13 @@ const ROWS: &[Row] = &[
         netns: &["topo", "placement", "guides"],
         vm: &["topo", "launching", "guides"],
     },
-    Row {
-        from: &["launcher/ssh/"],
+    Coverage {
+        sources: &["launcher/ssh/"],
         netns: &["jump", "keys", "unreachable", "rekey", "shells", "abuse::ssh::"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/commands/ssh_config.rs",
             "launcher/ssh/src/config.rs",
             "launcher/ssh/src/config/",
@@ -351,8 +351,8 @@ const ROWS: &[Row] = &[
         netns: &["jump", "keys::what_ssh_config", "unreachable", "abuse::ssh::a_configuration"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/commands/ssh_setup.rs",
             "launcher/src/commands/ssh_setup/",
             "launcher/ssh/src/password.rs",
@@ -361,18 +361,18 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // Limits of what is waited for, and what is said meanwhile.
-    Row {
-        from: &["launcher/console/src/deadline.rs", "launcher/console/src/waiting.rs"],
+    Coverage {
+        sources: &["launcher/console/src/deadline.rs", "launcher/console/src/waiting.rs"],
         netns: &["jump", "unreachable", "lost::who_stands_still", "standstill"],
         vm: &[],
     },
-    Row {
-        from: &["launcher/src/connect/route/", "launcher/src/run/container_check.rs"],
+    Coverage {
+        sources: &["launcher/src/connect/route/", "launcher/src/run/container_check.rs"],
         netns: &["rsh"],
         vm: &["containers"],
     },
-    Row {
-        from: &["launcher/src/connect/agent/", "launcher/src/connect/route/command.rs"],
+    Coverage {
+        sources: &["launcher/src/connect/agent/", "launcher/src/connect/route/command.rs"],
         netns: &[
             "abuse::cache",
             "delivery",
@@ -385,8 +385,8 @@ const ROWS: &[Row] = &[
         vm: &["containers"],
     },
     // The agent's place in the cache and what lies there, and limits of open files.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/console/src/open_files.rs",
             "worker/src/node/cache.rs",
             "worker/src/node/open_files.rs",
@@ -396,8 +396,8 @@ const ROWS: &[Row] = &[
         netns: &["abuse::cache", "delivery", "environment"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/connect/callback.rs",
             "launcher/src/connect/callback/",
             "worker/src/network/callback.rs",
@@ -409,8 +409,8 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // A reader that pauses or leaves is the output's as much as the end's.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/run/output.rs",
             "launcher/src/run/output/",
             "launcher/src/job/tag_pattern.rs",
@@ -421,8 +421,8 @@ const ROWS: &[Row] = &[
         netns: &["output", "printing", "teardown::reader::"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/run/stdin.rs",
             "launcher/src/job/stdin.rs",
             "worker/src/ranks/stdin.rs",
@@ -430,8 +430,8 @@ const ROWS: &[Row] = &[
         netns: &["stdin"],
         vm: &[],
     },
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/run/record.rs",
             "launcher/console/src/redact.rs",
             "launcher/src/run/record/",
@@ -444,19 +444,19 @@ const ROWS: &[Row] = &[
         netns: &["report", "network::what_nccl"],
         vm: &[],
     },
-    Row {
-        from: &["launcher/src/commands/bench.rs", "worker/comm/bench/"],
+    Coverage {
+        sources: &["launcher/src/commands/bench.rs", "worker/comm/bench/"],
         netns: &["bench"],
         vm: &[],
     },
-    Row {
-        from: &["worker/src/ranks/singleton.rs", "worker/src/node/elf.rs"],
+    Coverage {
+        sources: &["worker/src/ranks/singleton.rs", "worker/src/node/elf.rs"],
         netns: &["singleton", "missing::a_program"],
         vm: &[],
     },
     // The library that ranks link and import.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/connect/agent/library.rs",
             "worker/src/ranks/library.rs",
             "bootstrap/src/job/library.rs",
@@ -467,14 +467,14 @@ const ROWS: &[Row] = &[
         vm: &[],
     },
     // Shared memory, lent buffers, and probes of silent sockets: the communicator uses them.
-    Row {
-        from: &["worker/sys/", "worker/lock/"],
+    Coverage {
+        sources: &["worker/sys/", "worker/lock/"],
         netns: &["hello", "communicator"],
         vm: &["verbs", "counts", "communicator::cases_hold_over", "communicator::ranks_fork"],
     },
     // The suite and ranks that get lost, one program of each language, one measurement.
-    Row {
-        from: &["worker/comm/", "tests/comm/"],
+    Coverage {
+        sources: &["worker/comm/", "tests/comm/"],
         netns: &[
             "communicator",
             "abuse::ranks",
@@ -484,14 +484,14 @@ const ROWS: &[Row] = &[
         ],
         vm: &["communicator::cases_hold_over"],
     },
-    Row {
-        from: &["worker/comm/src/transport/verbs/", "worker/comm/src/connect/rdma/"],
+    Coverage {
+        sources: &["worker/comm/src/transport/verbs/", "worker/comm/src/connect/rdma/"],
         netns: &[],
         vm: &["communicator", "counts"],
     },
     // Every frame and every number of a job: all that is not about something above.
-    Row {
-        from: &["bootstrap/"],
+    Coverage {
+        sources: &["bootstrap/"],
         netns: &[
             "hello",
             "failing",
@@ -513,8 +513,8 @@ const ROWS: &[Row] = &[
         vm: &["launching", "mesh::six", "mesh_watch", "selection"],
     },
     // Sources that unit tests and fuzzers run, and nothing on hosts.
-    Row {
-        from: &[
+    Coverage {
+        sources: &[
             "launcher/src/fuzz.rs",
             "launcher/src/goldens.rs",
             "launcher/src/recorded.rs",
@@ -532,31 +532,43 @@ const ROWS: &[Row] = &[
         netns: &[],
         vm: &[],
     },
-    Row {
-        from: &["examples/hello/", "examples/all_reduce/"],
+    Coverage {
+        sources: &["examples/hello/", "examples/all_reduce/"],
         netns: &["library::the_examples"],
         vm: &[],
     },
     // The page holds an example with its output, which a test compares.
-    Row {
-        from: &["examples/notebook/", "worker/comm/README.md"],
+    Coverage {
+        sources: &["examples/notebook/", "worker/comm/README.md"],
         netns: &["library::numpy_arrays"],
         vm: &[],
     },
     // A unit test bounds its length.
-    Row { from: &["README.md"], netns: &[], vm: &[] },
-    Row { from: &["examples/train/"], netns: &["example", "restarts::a_rank_killed"], vm: &[] },
-    Row { from: &["examples/resnet/", "examples/torch_ddp/"], netns: &["training"], vm: &[] },
+    Coverage { sources: &["README.md"], netns: &[], vm: &[] },
+    Coverage {
+        sources: &["examples/train/"],
+        netns: &["example", "restarts::a_rank_killed"],
+        vm: &[],
+    },
+    Coverage {
+        sources: &["examples/resnet/", "examples/torch_ddp/"],
+        netns: &["training"],
+        vm: &[],
+    },
     // Recorded machines, which a guide is followed on.
-    Row { from: &["worker/fixtures/"], netns: &["guides"], vm: &[] },
+    Coverage { sources: &["worker/fixtures/"], netns: &["guides"], vm: &[] },
     // Each guide is followed where its machines are; one test reads them all.
-    Row {
-        from: &["examples/guides/connectx3/", "examples/guides/docker/", "examples/guides/mpijob/"],
+    Coverage {
+        sources: &[
+            "examples/guides/connectx3/",
+            "examples/guides/docker/",
+            "examples/guides/mpijob/",
+        ],
         netns: &["guides", "ssh_setup::the_guide", "rsh::the_guide"],
         vm: &[],
     },
-    Row {
-        from: &["examples/guides/", "tests/guide.rs"],
+    Coverage {
+        sources: &["examples/guides/", "tests/guide.rs"],
         netns: &["guides", "ssh_setup::the_guide", "rsh::the_guide"],
         vm: &["guides"],
     },

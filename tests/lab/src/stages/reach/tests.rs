@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use super::choice::Workspace;
-use super::selection::Selection;
+use super::selection::TestSelection;
 use super::{Reach, fuzz};
 
 static WORKSPACE: LazyLock<Workspace> = LazyLock::new(|| Workspace::read().unwrap());
 
 fn reach(files: &[&str]) -> Reach {
     let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
-    Reach::within(&WORKSPACE, &files)
+    Reach::from_workspace(&WORKSPACE, &files)
 }
 
 fn packages(reach: &Reach) -> String {
@@ -20,9 +20,11 @@ fn packages(reach: &Reach) -> String {
 }
 
 /// Gives the beginnings of names that are chosen.
-fn names(selection: &Selection) -> String {
+fn names(selection: &TestSelection) -> String {
     match selection {
-        Selection::Some(names) => names.iter().map(String::as_str).collect::<Vec<_>>().join(" "),
+        TestSelection::Some(names) => {
+            names.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
+        }
         other => format!("{other:?}"),
     }
 }
@@ -32,7 +34,7 @@ fn a_line_of_the_launchers_output() {
     let reach = reach(&["launcher/src/run/output/pen.rs"]);
     assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     assert_eq!(names(&reach.netns), "output:: printing:: teardown::reader::");
-    assert_eq!(reach.vm, Selection::Nothing);
+    assert_eq!(reach.vm, TestSelection::Nothing);
     assert_eq!(
         (reach.sim, reach.doc_only, reach.fuzz.as_deref()),
         (false, false, Some([].as_slice()))
@@ -65,9 +67,9 @@ fn a_line_of_the_verbs() {
     let built = "rlaunch-bench rlaunch-capi rlaunch-comm rlaunch-comm-suite rlaunch-fuzz \
                  rlaunch-prover rlaunch-python rlaunch-verbs";
     assert_eq!(packages(&reach), built);
-    assert_eq!(reach.netns, Selection::Nothing);
+    assert_eq!(reach.netns, TestSelection::Nothing);
     for module in ["verbs", "counts", "prover", "mesh", "communicator"] {
-        assert!(reach.vm.takes_of(module), "{module}");
+        assert!(reach.vm.includes_module(module), "{module}");
     }
     // Known inputs are replayed, as the communicator's decoders are built with it.
     assert_eq!((reach.sim, reach.fuzz.as_deref()), (false, Some([].as_slice())));
@@ -83,7 +85,7 @@ fn a_readme_is_what_a_test_compares_with() {
         (packages(&reach), names(&reach.netns)),
         ("rlaunch-comm".to_owned(), "library::numpy_arrays".to_owned())
     );
-    assert_eq!(reach.vm, Selection::Nothing);
+    assert_eq!(reach.vm, TestSelection::Nothing);
     assert!(!reach.doc_only && !reach.sim && reach.fuzz.is_none());
     let said = reach.describe();
     assert!(said.contains("fuzz: nothing: no target is built from what changed\n"), "{said}");
@@ -103,7 +105,7 @@ fn a_lock_file_reaches_everything_and_says_so() {
         let reach = reach(&["README.md", file]);
         assert_eq!(reach.packages, WORKSPACE.crates.names());
         assert!(reach.everything && reach.sim && !reach.doc_only);
-        assert_eq!((&reach.netns, &reach.vm), (&Selection::All, &Selection::All));
+        assert_eq!((&reach.netns, &reach.vm), (&TestSelection::All, &TestSelection::All));
         assert_eq!(reach.fuzz.as_ref().map(Vec::len), Some(fuzz::all().count()));
         assert!(reach.describe().contains(&format!("{file} reaches everything: ")));
     }
@@ -114,8 +116,8 @@ fn a_source_that_no_row_names_is_reported_and_tried_by_the_smallest_jobs() {
     let reach = reach(&["launcher/src/unheard_of.rs"]);
     assert_eq!(packages(&reach), "rlaunch rlaunch-fuzz");
     let chosen = ["hello", "ending", "lost", "teardown", "output"];
-    assert!(chosen.into_iter().all(|module| reach.netns.takes_of(module)));
-    assert!(reach.vm.takes_of("launching") && !reach.vm.takes_of("mesh"));
+    assert!(chosen.into_iter().all(|module| reach.netns.includes_module(module)));
+    assert!(reach.vm.includes_module("launching") && !reach.vm.includes_module("mesh"));
     let note = "launcher/src/unheard_of.rs: no row of the table names it, so: hello, ";
     assert!(reach.describe().starts_with(note), "{}", reach.describe());
 }
@@ -130,7 +132,7 @@ fn a_fixture_is_for_the_unit_tests_that_read_it() {
     assert!(output.netns.is_nothing() && output.vm.is_nothing() && !output.doc_only);
     let table = reach(&["bootstrap/rank-table.schema.json"]);
     assert_eq!(packages(&table), "rlaunch-bootstrap");
-    assert!(table.netns.takes("rank_table::people_get_columns") && !table.sim);
+    assert!(table.netns.includes("rank_table::people_get_columns") && !table.sim);
 }
 
 #[test]
@@ -152,14 +154,14 @@ fn what_launcher_and_agents_agree_on_reaches_all_that_is_built_from_it() {
 fn tests_are_what_their_own_change_reaches() {
     let reach = reach(&["tests/netns/output.rs", "tests/netns/main.rs", "tests/vm/tools.rs"]);
     assert_eq!(packages(&reach), "rlaunch-tests");
-    assert_eq!((&*names(&reach.netns), &reach.vm), ("output::", &Selection::All));
+    assert_eq!((&*names(&reach.netns), &reach.vm), ("output::", &TestSelection::All));
     let crates = ["tests/sim/src/world.rs", "tests/fuzz/src/table.rs", "worker/tests/any.rs"];
     let reach = self::reach(&crates);
     assert_eq!(packages(&reach), "rlaunch-fuzz rlaunch-sim rlaunch-worker");
     assert!(reach.sim && reach.netns.is_nothing() && reach.vm.is_nothing());
     assert!(reach.notes.is_empty(), "{:?}", reach.notes);
     let shared = self::reach(&["tests/Cargo.toml"]);
-    assert_eq!((&shared.netns, &shared.vm), (&Selection::All, &Selection::All));
+    assert_eq!((&shared.netns, &shared.vm), (&TestSelection::All, &TestSelection::All));
 }
 
 #[test]

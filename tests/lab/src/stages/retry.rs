@@ -1,7 +1,7 @@
 //! A second look at tests that failed: on a machine that stands still for a moment, one of a thousand
 //! is unlucky. What is wrong fails again.
 
-use super::ledger::{Tally, UNLUCKY};
+use super::ledger::{FLAKY_LIMIT, Tally};
 use crate::LabError;
 
 use super::run::Outcome;
@@ -9,7 +9,7 @@ use super::run::Outcome;
 /// Runs each test that failed once more, by `again`, which gives each fresh hosts and nothing beside it.
 /// More failures in all programs than luck may explain are left as they are, since the run has failed
 /// either way.
-pub(super) fn second_looks(
+pub(super) fn retry_failures(
     outcomes: Vec<Outcome>,
     mut again: impl FnMut(&str) -> Result<Outcome, LabError>,
 ) -> Result<Tally, LabError> {
@@ -18,18 +18,18 @@ pub(super) fn second_looks(
     for outcome in outcomes {
         tally.add(match all {
             0 => outcome.tally,
-            1..UNLUCKY => second_look(outcome, &mut again)?,
+            1..FLAKY_LIMIT => retry_program(outcome, &mut again)?,
             _ => outcome.tally,
         });
     }
-    if all >= UNLUCKY {
+    if all >= FLAKY_LIMIT {
         println!("no second attempt: {all} tests failed");
     }
     Ok(tally)
 }
 
 /// Does so for one program. One that crashed is not run again: which test it was is not known.
-fn second_look(
+fn retry_program(
     outcome: Outcome,
     mut again: impl FnMut(&str) -> Result<Outcome, LabError>,
 ) -> Result<Tally, LabError> {
@@ -41,7 +41,7 @@ fn second_look(
         println!("\nsecond attempt, alone on fresh hosts: {test}");
         let second = again(&test)?.tally;
         if (second.passed, second.failed) == (1, 0) {
-            tally.passed_after_all(test, log.clone());
+            tally.passed_on_retry(test, log.clone());
         }
     }
     Ok(tally)
@@ -60,7 +60,7 @@ mod tests {
     /// A second look at tests that failed, of which those that begin with `u` were unlucky.
     fn looked_at(first: Outcome) -> (Tally, Vec<String>) {
         let mut asked = Vec::new();
-        let tally = second_looks(vec![first], |test| {
+        let tally = retry_failures(vec![first], |test| {
             asked.push(test.to_owned());
             let tally = Tally::check(test.starts_with('u'));
             Ok(Outcome { tally, ..Outcome::default() })
@@ -73,7 +73,7 @@ mod tests {
         let (tally, asked) = looked_at(outcome(&["unlucky", "wrong"]));
         assert_eq!(asked, ["unlucky", "wrong"]);
         assert_eq!((tally.passed, tally.failed), (5, 1));
-        assert_eq!(tally.second, [("unlucky".to_owned(), "/first.log".into())]);
+        assert_eq!(tally.flaky, [("unlucky".to_owned(), "/first.log".into())]);
     }
 
     #[test]

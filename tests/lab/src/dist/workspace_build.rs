@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use super::glibc::Kind;
-use super::machine::Machine;
+use super::glibc::BinaryKind;
+use super::machine::TargetMachine;
 use super::{AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, place, place_sources, workspace};
 use crate::command::{display, quote};
 use crate::{LabError, setup};
@@ -30,10 +30,10 @@ pub(crate) const TEST_FEATURES: &str =
 
 /// Packages and targets that one call of cargo builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Selection {
+pub(crate) enum BuildSet {
     /// Launcher and agent: what a job needs whose ranks speak to nothing.
     Job,
-    /// Libraries that ranks link and import, beside those two.
+    /// Libraries that ranks linkage and import, beside those two.
     Ranks,
     /// What [`super::build`] lays out, without RDMA where verbs cannot be built.
     Shipped,
@@ -44,23 +44,24 @@ pub(crate) enum Selection {
 }
 
 /// Packages of a job, the same for both of its builds, so that both see the same features.
-const OF_JOB: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
-const OF_SHIPPED: &[&str] = &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const OF_SENT: &[&str] = &["rlaunch-capi", "rlaunch-python"];
+const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
+const SHIPPED_PACKAGES: &[&str] =
+    &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &["rlaunch-capi", "rlaunch-python"];
 
-impl Selection {
+impl BuildSet {
     fn words(self) -> Vec<&'static str> {
         let (packages, targets): (_, &[&str]) = match self {
-            Selection::Everything => {
+            BuildSet::Everything => {
                 let targets = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
                 return targets.into_iter().chain(["--features", TEST_FEATURES]).collect();
             }
-            Selection::Job => (OF_JOB, &["--bins"]),
-            Selection::Ranks => (OF_JOB, &["--lib"]),
-            Selection::Shipped => (OF_SHIPPED, &["--bins", "--lib"]),
-            Selection::Sent => (OF_SENT, &["--bins", "--lib"]),
+            BuildSet::Job => (JOB_PACKAGES, &["--bins"]),
+            BuildSet::Ranks => (JOB_PACKAGES, &["--lib"]),
+            BuildSet::Shipped => (SHIPPED_PACKAGES, &["--bins", "--lib"]),
+            BuildSet::Sent => (SENT_PACKAGES, &["--bins", "--lib"]),
         };
-        let prover = matches!(self, Selection::Shipped | Selection::Sent);
+        let prover = matches!(self, BuildSet::Shipped | BuildSet::Sent);
         let prover = ["-p", "rlaunch-prover"].into_iter().filter(|_| prover);
         let words = packages.iter().flat_map(|package| ["-p", *package]);
         let words = words.chain(targets.iter().copied());
@@ -72,33 +73,33 @@ impl Selection {
 
     fn operation(self) -> &'static str {
         match self {
-            Selection::Everything => "build the workspace and its tests",
-            Selection::Job => "build launcher and agent",
-            Selection::Shipped => "build launcher, agent and what ranks load",
-            Selection::Ranks | Selection::Sent => "build what ranks load",
+            BuildSet::Everything => "build the workspace and its tests",
+            BuildSet::Job => "build launcher and agent",
+            BuildSet::Shipped => "build launcher, agent and what ranks load",
+            BuildSet::Ranks | BuildSet::Sent => "build what ranks load",
         }
     }
 }
 
 /// Something that is laid out, by cargo's name and kind of its target.
-struct Piece {
+struct DistFile {
     target: &'static str,
     kind: &'static str,
-    place: Place,
-    link: Link,
+    place: DistPath,
+    linkage: Linkage,
 }
 
 /// A path in the distribution.
-enum Place {
+enum DistPath {
     /// In its top directory, under the target's name.
     Top,
     /// Among what hosts are sent.
     Sent(&'static str),
 }
 
-/// How a piece is linked.
+/// How a entry is linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Link {
+enum Linkage {
     /// Linked with no argument but cargo's.
     Plain,
     /// Without symbols: it travels to emulated computers, where they cost minutes.
@@ -116,39 +117,39 @@ const CDYLIB: &str = "cdylib";
 const EXAMPLE: &str = "example";
 const TEST: &str = "test";
 
-const PIECES: &[Piece] = &[
-    Piece { target: "rlaunch", kind: BIN, place: Place::Top, link: Link::Portable },
-    Piece { target: AGENT, kind: BIN, place: Place::Sent(AGENT), link: Link::Static },
-    Piece {
+const DIST_FILES: &[DistFile] = &[
+    DistFile { target: "rlaunch", kind: BIN, place: DistPath::Top, linkage: Linkage::Portable },
+    DistFile { target: AGENT, kind: BIN, place: DistPath::Sent(AGENT), linkage: Linkage::Static },
+    DistFile {
         target: "rlaunch-bench",
         kind: BIN,
-        place: Place::Sent("rlaunch-bench"),
-        link: Link::Portable,
+        place: DistPath::Sent("rlaunch-bench"),
+        linkage: Linkage::Portable,
     },
-    Piece {
+    DistFile {
         target: "rlaunch-prover",
         kind: BIN,
-        place: Place::Sent("rlaunch-prover"),
-        link: Link::PortableStripped,
+        place: DistPath::Sent("rlaunch-prover"),
+        linkage: Linkage::PortableStripped,
     },
-    Piece {
+    DistFile {
         target: "rlaunch",
         kind: CDYLIB,
-        place: Place::Sent(SHARED),
-        link: Link::PortableStripped,
+        place: DistPath::Sent(SHARED),
+        linkage: Linkage::PortableStripped,
     },
-    Piece {
+    DistFile {
         target: "_rlaunch",
         kind: CDYLIB,
-        place: Place::Sent(MODULE_PATH),
-        link: Link::PortableStripped,
+        place: DistPath::Sent(MODULE_PATH),
+        linkage: Linkage::PortableStripped,
     },
-    Piece { target: "comm-suite", kind: BIN, place: Place::Top, link: Link::Stripped },
+    DistFile { target: "comm-suite", kind: BIN, place: DistPath::Top, linkage: Linkage::Stripped },
     // Examples of rlaunch-verbs, for guests.
-    Piece { target: "loopback", kind: EXAMPLE, place: Place::Top, link: Link::Plain },
-    Piece { target: "perf", kind: EXAMPLE, place: Place::Top, link: Link::Plain },
+    DistFile { target: "loopback", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
+    DistFile { target: "perf", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
     // A test of rlaunch-prover, run on guests since it needs devices.
-    Piece { target: "two_provers", kind: TEST, place: Place::Top, link: Link::Plain },
+    DistFile { target: "two_provers", kind: TEST, place: DistPath::Top, linkage: Linkage::Plain },
 ];
 
 /// Artifacts and warnings of one call of cargo.
@@ -170,7 +171,9 @@ impl Built {
         let mut tests = self.tests();
         let found = tests.find(|artifact| artifact.target.name == name && artifact.is(TEST));
         let found = found.and_then(|artifact| artifact.executable.clone());
-        found.ok_or_else(|| LabError::Wrong(format!("cargo built no test program called {name}")))
+        found.ok_or_else(|| {
+            LabError::Unexpected(format!("cargo built no test program called {name}"))
+        })
     }
 
     /// Finds the program called `name` that is not a test.
@@ -178,7 +181,7 @@ impl Built {
         let mut programs = self.artifacts.iter().filter(|artifact| !artifact.profile.test);
         let found = programs.find(|artifact| artifact.target.name == name && artifact.is(BIN));
         let found = found.and_then(|artifact| artifact.executable.clone());
-        found.ok_or_else(|| LabError::Wrong(format!("cargo built no program called {name}")))
+        found.ok_or_else(|| LabError::Unexpected(format!("cargo built no program called {name}")))
     }
 
     /// All test programs, those inside of crates among them.
@@ -187,13 +190,13 @@ impl Built {
     }
 
     /// Finds the file to lay out: the target's own, not its unit tests'.
-    fn file(&self, piece: &Piece) -> Option<&Path> {
+    fn file(&self, entry: &DistFile) -> Option<&Path> {
         let mut artifacts = self.artifacts.iter();
         let found = artifacts.find(|artifact| {
             let is_test = artifact.profile.test;
-            artifact.target.name == piece.target
-                && artifact.is(piece.kind)
-                && is_test == (piece.kind == TEST)
+            artifact.target.name == entry.target
+                && artifact.is(entry.kind)
+                && is_test == (entry.kind == TEST)
         })?;
         let is_library = |file: &&PathBuf| file.extension().is_some_and(|end| end == "so");
         match &found.executable {
@@ -209,7 +212,7 @@ impl Built {
 enum Message {
     Artifact(Artifact),
     /// A warning or an error.
-    Said {
+    Diagnostic {
         message: Diagnostic,
     },
 }
@@ -225,7 +228,7 @@ pub(crate) struct Artifact {
     package_id: String,
     manifest_path: PathBuf,
     target: Target,
-    profile: BuiltWith,
+    profile: ArtifactProfile,
     executable: Option<PathBuf>,
     filenames: Vec<PathBuf>,
 }
@@ -268,21 +271,21 @@ struct Target {
 }
 
 #[derive(Debug, Deserialize)]
-struct BuiltWith {
+struct ArtifactProfile {
     test: bool,
 }
 
 /// Builds a selection for `machine` and lays out the pieces in it below `target`, cargo's own
 /// directory.
 pub(super) fn build(
-    machine: &Machine,
+    machine: &TargetMachine,
     target: &Path,
-    selection: Selection,
+    selection: BuildSet,
 ) -> Result<Built, LabError> {
     let mut cargo = machine.cargo(&["build", "--profile", PROFILE.name()]);
     cargo.args(selection.words());
     let compiler = match selection {
-        Selection::Everything => Compiler::Clippy,
+        BuildSet::Everything => Compiler::Clippy,
         _ => Compiler::Rustc,
     };
     cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper(machine, target, compiler)?);
@@ -301,7 +304,7 @@ fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
     for line in lines.lines() {
         match serde_json::from_str(line) {
             Ok(Message::Artifact(artifact)) => built.artifacts.push(artifact),
-            Ok(Message::Said { message }) => {
+            Ok(Message::Diagnostic { message }) => {
                 built.warnings += 1;
                 eprint!("{}", message.rendered.unwrap_or_default());
             }
@@ -329,7 +332,7 @@ pub(crate) fn program_of(
     let built = artifacts(operation, cargo)?;
     let found = built.artifacts.into_iter().find(|artifact| artifact.target.name == name);
     let found = found.and_then(|artifact| artifact.executable);
-    found.ok_or_else(|| LabError::Wrong(format!("cargo built no program called {name}")))
+    found.ok_or_else(|| LabError::Unexpected(format!("cargo built no program called {name}")))
 }
 
 /// Compiler of this workspace's crates.
@@ -342,21 +345,21 @@ pub(super) enum Compiler {
 }
 
 /// Copies what was built to where launchers and guests find it.
-fn lay_out(machine: &Machine, target: &Path, built: &Built) -> Result<(), LabError> {
+fn lay_out(machine: &TargetMachine, target: &Path, built: &Built) -> Result<(), LabError> {
     let sent = machine.place(target, PROFILE);
-    for piece in PIECES {
-        let Some(file) = built.file(piece) else { continue };
-        let to = match piece.place {
-            Place::Top => super::dist_in(target, PROFILE).join(piece.target),
-            Place::Sent(name) => sent.join(name),
+    for entry in DIST_FILES {
+        let Some(file) = built.file(entry) else { continue };
+        let to = match entry.place {
+            DistPath::Top => super::dist_in(target, PROFILE).join(entry.target),
+            DistPath::Sent(name) => sent.join(name),
         };
-        match piece.link {
-            Link::Portable | Link::PortableStripped => machine.place_checked(file, &to)?,
+        match entry.linkage {
+            Linkage::Portable | Linkage::PortableStripped => machine.place_checked(file, &to)?,
             _ => place(file, &to)?,
         }
     }
-    let is_module = |piece: &&Piece| piece.target == "_rlaunch";
-    match PIECES.iter().find(is_module).and_then(|module| built.file(module)) {
+    let is_module = |entry: &&DistFile| entry.target == "_rlaunch";
+    match DIST_FILES.iter().find(is_module).and_then(|module| built.file(module)) {
         Some(_) => place_sources(&workspace().join(PACKAGE), &sent.join("python")),
         None => Ok(()),
     }
@@ -365,7 +368,7 @@ fn lay_out(machine: &Machine, target: &Path, built: &Built) -> Result<(), LabErr
 /// Writes the wrapper around rustc that links pieces as they are to be, and says where it is. Cargo
 /// knows it by its path, so that is named by a digest of the content: a changed one builds anew.
 pub(super) fn wrapper(
-    machine: &Machine,
+    machine: &TargetMachine,
     target: &Path,
     compiler: Compiler,
 ) -> Result<PathBuf, LabError> {
@@ -391,25 +394,25 @@ pub(crate) fn write_wrapper(target: &Path, text: &str) -> Result<PathBuf, LabErr
 }
 
 /// Crates and what rustc is told beyond cargo's words, as `name/kind` and arguments.
-fn rules(machine: &Machine, target: &Path) -> Result<Vec<(String, Vec<String>)>, LabError> {
-    let stand_ins = machine.linking(target)?;
+fn rules(machine: &TargetMachine, target: &Path) -> Result<Vec<(String, Vec<String>)>, LabError> {
+    let stubs = machine.linking(target)?;
     let strip = || ["-C".into(), "strip=symbols".into()];
-    let rule = |piece: &Piece| {
-        let kind = if piece.kind == CDYLIB { Kind::Library } else { Kind::Program };
-        let mut words = match piece.link {
-            Link::Portable | Link::PortableStripped => stand_ins.words(kind),
-            Link::Static => ["target-feature=+crt-static", "relocation-model=static"]
+    let rule = |entry: &DistFile| {
+        let kind = if entry.kind == CDYLIB { BinaryKind::Library } else { BinaryKind::Program };
+        let mut words = match entry.linkage {
+            Linkage::Portable | Linkage::PortableStripped => stubs.words(kind),
+            Linkage::Static => ["target-feature=+crt-static", "relocation-model=static"]
                 .iter()
                 .flat_map(|word| ["-C".to_owned(), (*word).to_owned()])
                 .collect(),
-            Link::Plain | Link::Stripped => Vec::new(),
+            Linkage::Plain | Linkage::Stripped => Vec::new(),
         };
-        if !matches!(piece.link, Link::Plain | Link::Portable) {
+        if !matches!(entry.linkage, Linkage::Plain | Linkage::Portable) {
             words.extend(strip());
         }
-        (format!("{}/{}", piece.target.replace('-', "_"), piece.kind), words)
+        (format!("{}/{}", entry.target.replace('-', "_"), entry.kind), words)
     };
-    Ok(PIECES.iter().map(rule).filter(|(_, words)| !words.is_empty()).collect())
+    Ok(DIST_FILES.iter().map(rule).filter(|(_, words)| !words.is_empty()).collect())
 }
 
 /// A script that rustc and its arguments are handed to. A crate's tests are linked as usual. It is one
@@ -448,7 +451,7 @@ mod tests {
     /// What the wrapper adds to these words, of rules for two crates.
     fn added(words: &[&str]) -> String {
         let rules = [
-            ("rlaunch/bin".to_owned(), vec!["-C".to_owned(), "link-arg=-L/a b".to_owned()]),
+            ("rlaunch/bin".to_owned(), vec!["-C".to_owned(), "linkage-arg=-L/a b".to_owned()]),
             ("rlaunch/cdylib".to_owned(), vec!["-C".to_owned(), "strip=symbols".to_owned()]),
         ];
         let text = script(&rules, Compiler::Rustc);
@@ -463,7 +466,7 @@ mod tests {
     fn the_wrapper_adds_words_for_a_crate_of_a_kind() {
         let name = ["--crate-name", "rlaunch"];
         let with = |more: &[&'static str]| added(&[&name, more].concat());
-        assert_eq!(with(&["--crate-type", "bin"]), "<-C><link-arg=-L/a b>");
+        assert_eq!(with(&["--crate-type", "bin"]), "<-C><linkage-arg=-L/a b>");
         assert_eq!(
             with(&["--crate-type", "cdylib", "--crate-type", "rlib"]),
             "<-C><strip=symbols>"
@@ -475,9 +478,9 @@ mod tests {
 
     #[test]
     fn pieces_are_told_apart() {
-        let mut names: Vec<_> = PIECES.iter().map(|piece| (piece.target, piece.kind)).collect();
+        let mut names: Vec<_> = DIST_FILES.iter().map(|entry| (entry.target, entry.kind)).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), PIECES.len());
+        assert_eq!(names.len(), DIST_FILES.len());
     }
 }
