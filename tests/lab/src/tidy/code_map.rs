@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::finding::{Finding, Rule};
 use super::order::Order;
+use super::workspace::Crate;
 
 /// Heading of the table.
 const HEADING: &str = "## Code map";
@@ -17,7 +18,7 @@ const MOST_ROWS: usize = 30;
 pub(super) struct CodeMap {
     /// The file, from the workspace.
     pub(super) file: &'static str,
-    /// Crates each of whose rooms has a row, and whose rooms come in the order of their layers.
+    /// Crates each of whose rooms that is a folder has a row, in the order of the crate's layers.
     pub(super) crates: &'static [&'static str],
 }
 
@@ -29,7 +30,12 @@ struct MappedPath {
 
 impl CodeMap {
     /// Holds the map against the folders of the workspace and the declared orders.
-    pub(super) fn check(&self, workspace: &Path, orders: &[Order]) -> Vec<Finding> {
+    pub(super) fn check(
+        &self,
+        workspace: &Path,
+        crates: &[Crate],
+        orders: &[Order],
+    ) -> Vec<Finding> {
         let Ok(page) = fs::read_to_string(workspace.join(self.file)) else { return Vec::new() };
         let rows = rows(&page);
         let first = rows.first().map_or(1, |(line, _)| *line);
@@ -46,6 +52,12 @@ impl CodeMap {
                 found.push(self.finding(*line, path, what, "correct the row".into()));
             }
         }
+        let is_mapped = |krate: &Crate| {
+            let mut paths = places.iter().map(|place| Path::new(&place.path));
+            paths.any(|path| path.starts_with(&krate.folder) || krate.folder.starts_with(path))
+        };
+        let unmapped = crates.iter().filter(|krate| !is_mapped(krate));
+        found.extend(unmapped.map(|krate| self.missing(first, krate.key())));
         let orders = orders.iter().filter(|order| self.crates.contains(&order.krate));
         orders.for_each(|order| found.extend(self.check_order(workspace, order, &places, first)));
         found
@@ -68,12 +80,10 @@ impl CodeMap {
             places.iter().filter_map(|place| Some((place.line, room_of(place)?))).collect();
         let named: BTreeSet<&str> = mapped.iter().map(|(_, room)| room.as_str()).collect();
         let mut found = Vec::new();
-        for room in order.rooms().filter(|room| !named.contains(room)) {
-            let folder = format!("{source}{room}/");
-            let is_folder = workspace.join(&folder).is_dir();
-            let path = if is_folder { folder } else { format!("{source}{room}.rs") };
-            let what = format!("the code map has no row for `{path}`");
-            found.push(self.finding(first, &path, what, "add a row".into()));
+        let folders =
+            order.rooms().filter(|room| workspace.join(format!("{source}{room}")).is_dir());
+        for room in folders.filter(|room| !named.contains(room)) {
+            found.push(self.missing(first, &format!("{source}{room}/")));
         }
         for pair in mapped.windows(2) {
             let [(_, before), (line, room)] = pair else { continue };
@@ -84,6 +94,11 @@ impl CodeMap {
             }
         }
         found
+    }
+
+    fn missing(&self, line: usize, path: &str) -> Finding {
+        let what = format!("the code map has no row for `{path}`");
+        self.finding(line, path, what, "add a row".into())
     }
 
     fn finding(&self, line: usize, subject: &str, what: String, remedy: String) -> Finding {

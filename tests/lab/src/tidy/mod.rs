@@ -25,6 +25,7 @@ mod tests;
 mod workspace;
 
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::path::Path;
 
 use crate::{LabError, dist};
@@ -78,9 +79,9 @@ pub fn run(options: &TidyOptions<'_>) -> Result<bool, LabError> {
     let sources = read_sources(&workspace)?;
     for krate in crates.iter().filter(|krate| is_wanted(krate, only)) {
         let plan = floor_plan(krate, &sources);
-        print!("{}", describe(krate, &plan));
+        emit(&describe(krate, &plan));
         if options.edges {
-            plan.edges.iter().for_each(|edge| println!("{edge}"));
+            plan.edges.iter().for_each(|edge| emit(&format!("{edge}\n")));
         }
     }
     let rules = if options.known { Rules { known: &[], ceilings: &[], ..RULES } } else { RULES };
@@ -120,13 +121,18 @@ fn describe(krate: &Crate, plan: &FloorPlan) -> String {
     }
 }
 
+/// Prints text; a reader that closed the pipe early, such as `head`, is not an error.
+fn emit(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
 fn print_report(report: &TidyReport) -> bool {
     for finding in &report.findings {
-        println!("{finding}");
+        emit(&format!("{finding}\n"));
     }
     let TidyReport { findings, to_mend, kept } = report;
     let count = findings.len();
-    println!("tidy: {count} findings; {to_mend} known and to be mended, {kept} that stay");
+    emit(&format!("tidy: {count} findings; {to_mend} known and to be mended, {kept} that stay\n"));
     findings.is_empty()
 }
 
@@ -158,7 +164,7 @@ impl Rules<'_> {
             looked_at.insert("");
             findings.extend(self.pages.iter().filter_map(|page| page.check(workspace)));
             let maps = self.code_maps.iter();
-            findings.extend(maps.flat_map(|map| map.check(workspace, self.orders)));
+            findings.extend(maps.flat_map(|map| map.check(workspace, crates, self.orders)));
         }
         for (file, source) in sources {
             let krate = owner(crates, file).map_or("", Crate::key);

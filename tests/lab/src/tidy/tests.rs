@@ -400,9 +400,14 @@ fn the_code_map_has_a_row_for_each_room_in_their_order() {
             "box/src/map.md:4: the code map has `left` after `upper_left`, which is above it",
         ]
     );
-    let short = "## Code map\n| `box/src/{base,left,right}.rs` | |\n| `box/src/top.rs` | |\n";
+    let short = "## Code map\n| `box/src/{base,left,right}.rs` | |\n";
     let expected = "box/src/map.md:2: the code map has no row for `box/src/upper_left/`";
     assert_eq!(found(short), [expected]);
+    let expected = "box/src/map.md:1: the code map has no row for `box`";
+    assert_eq!(
+        plant(&[("map.md", "## Code map\n")]).findings(&Rules { code_maps: MAPS, ..NOTHING }),
+        [expected]
+    );
 }
 
 #[test]
