@@ -2,7 +2,7 @@
 //! write. A target takes any bytes and panics only if the reader under test is wrong.
 
 use crate::cli::config::file;
-use crate::hosts::ranges::MOST_HOSTS;
+use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, hostfile};
 use crate::job::tag_pattern::{Pattern, Who};
 use crate::plan::rank_env::env_file;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Whoever is named can be looked up, and is no option of a command.
 fn check_hosts(hosts: &[Host]) {
-    assert!(hosts.len() <= MOST_HOSTS);
+    assert!(hosts.len() <= MAX_HOSTS);
     for host in hosts {
         assert!(host.slots > 0 && !host.name.is_empty() && !host.name.starts_with('-'));
         assert!(!host.name.contains(char::is_whitespace) && host.user.as_deref() != Some(""));

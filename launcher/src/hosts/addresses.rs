@@ -1,5 +1,6 @@
-//! Addresses of the out-of-band network: which of a node's are worth a try, and in which order a
-//! child dials its parent's. What is chosen here is tried both ways before it is used.
+//! Addresses of the out-of-band network: which addresses of a node are worth trying, and in which order
+//! a child in the tree of agents dials its parent. Agents test a chosen pair in both directions before
+//! they use it.
 
 mod preference;
 
@@ -10,10 +11,10 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::report::{self, Failed};
 use std::net::{IpAddr, SocketAddr};
 
-/// Addresses of a node that are listened on, at most.
-const MOST_ADDRESSES: usize = 8;
-/// Pairs of addresses that are tried for an edge, at most.
-const MOST_PAIRS: usize = 12;
+/// Upper limit of addresses on which a node listens.
+const MAX_ADDRESSES: usize = 8;
+/// Upper limit of address pairs that are tried for an edge of the tree.
+const MAX_PAIRS: usize = 12;
 
 /// A network as `10.1.0.0/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,24 +49,24 @@ impl Network {
     }
 }
 
-/// What the user wants the out-of-band network to be. Empty lists allow everything.
+/// The user's constraints on the out-of-band network. An empty list allows everything.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) interfaces: Vec<String>,
     pub(crate) networks: Vec<Network>,
-    /// Addresses that are tried before others.
+    /// Addresses to try before all others.
     pub(crate) preferred: Vec<IpAddr>,
-    /// What nodes use that have it.
+    /// Interfaces and networks to use on nodes that have them.
     pub(crate) preferences: Vec<Preference>,
 }
 
 impl Choice {
-    /// Whether this address is what the user would rather have.
+    /// Tells whether an address meets every preference.
     fn prefers(&self, address: &InterfaceAddress) -> bool {
         self.preferences.iter().all(|preference| preference.suits(address))
     }
 
-    /// Whether this address is among what the user wants.
+    /// Tells whether an address is on an allowed interface and in an allowed network.
     pub(crate) fn allows(&self, address: &InterfaceAddress) -> bool {
         let interface = self.interfaces.is_empty() || self.interfaces.contains(&address.interface);
         let network = self.networks.is_empty()
@@ -73,7 +74,7 @@ impl Choice {
         interface && network
     }
 
-    /// The options that were given.
+    /// Writes the options as the user gave them.
     fn describe(&self) -> String {
         let networks: Vec<String> = self.networks.iter().map(Network::to_string).collect();
         let mut options = Vec::new();
@@ -87,7 +88,11 @@ impl Choice {
     }
 }
 
-/// By node: the addresses worth a try, best first.
+/// Lists the addresses of each node that are worth trying, best first.
+///
+/// # Errors
+///
+/// A node of several has no address that the constraints allow.
 pub(crate) fn candidates(
     nodes: &[(&str, &NodeFacts)],
     choice: &Choice,
@@ -99,11 +104,11 @@ pub(crate) fn candidates(
     for (host, facts) in nodes {
         let mut addresses: Vec<InterfaceAddress> =
             facts.addresses.iter().filter(|a| choice.allows(a)).cloned().collect();
-        // A node without what is preferred is reached by another way, which the others then keep.
+        // A node without a preferred address is reached by another one, so the others keep theirs.
         addresses.retain(|address| !all_have || choice.prefers(address));
         let own = |address: &InterfaceAddress| !is_shared(address.address, facts, nodes);
-        // An address that other nodes have as well (a bridge made by a container engine) is no
-        // way to this node.
+        // An address that other nodes have too, such as a container engine's bridge, does not lead
+        // to this node.
         if addresses.iter().any(own) {
             addresses.retain(own);
         }
@@ -113,7 +118,7 @@ pub(crate) fn candidates(
             let is_ssh = Some(address.address) == facts.ssh_address;
             (!is_preferred, !choice.prefers(address), std::cmp::Reverse(elsewhere), !is_ssh)
         });
-        addresses.truncate(MOST_ADDRESSES);
+        addresses.truncate(MAX_ADDRESSES);
         if addresses.is_empty() && nodes.len() > 1 {
             return Err(no_address(host, facts, choice));
         }
@@ -122,7 +127,7 @@ pub(crate) fn candidates(
     Ok(found)
 }
 
-/// What to tell the user of nodes that lack what is preferred; nothing of one that is alone.
+/// Writes a warning for each preference that some nodes cannot meet; none for a single node.
 pub(crate) fn lacking(nodes: &[(&str, &NodeFacts)], choice: &Choice) -> Vec<String> {
     let preferences = choice.preferences.iter().filter(|_| nodes.len() > 1);
     let lacks = |preference: &Preference, facts: &NodeFacts| {
@@ -162,8 +167,8 @@ fn no_address(host: &str, facts: &NodeFacts, choice: &Choice) -> Failed {
     Failed::new(Exit::RENDEZVOUS, message)
 }
 
-/// The pairs by which `child` dials a parent that listens on `listeners`, best first: addresses of
-/// one network before those between which there must be a router.
+/// Lists the local and remote addresses with which a child dials a parent that listens on
+/// `listeners`, best first: addresses in one subnet precede those that need a router.
 pub(crate) fn pairs(
     child: &[InterfaceAddress],
     parent: &[InterfaceAddress],
@@ -181,7 +186,7 @@ pub(crate) fn pairs(
         }
     }
     pairs.sort_by_key(|(order, _)| *order);
-    pairs.truncate(MOST_PAIRS);
+    pairs.truncate(MAX_PAIRS);
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
@@ -277,7 +282,7 @@ mod tests {
         }
         let not = preferring(&["btl_tcp_if_exclude lo,eth0"]);
         assert_eq!(of(&of_two, &not).unwrap(), [["10.2.0.1"], ["10.2.0.2"]]);
-        // One host lacks it: the others keep what leads there, behind what they would rather use.
+        // One host lacks the preferred network: the others keep an address that reaches it, in second place.
         let of_three = of(&[a.clone(), b, c.clone()], &preferring(&["prte_if_include bond0"]));
         let expected =
             [vec!["10.2.0.1", "10.1.0.1"], vec!["10.2.0.2", "10.1.0.2"], vec!["10.1.0.3"]];

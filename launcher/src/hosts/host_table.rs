@@ -1,23 +1,24 @@
-//! What the file says of hosts: what is dialled, as whom, how many ranks they take.
+//! `[hosts.NAME]` of a configuration file: the address, user and port of a host, its slots and its
+//! addresses on the fabric.
 
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Settings of a host in a file.
+/// Settings of one host in a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostEntry {
-    /// Name as -H has it.
+    /// Name of the host as in `-H`.
     pub(crate) name: String,
     /// Line in the file, from 1.
     pub(crate) line: usize,
-    /// Name or address that is dialled in its place.
+    /// Name or address to dial in place of `name`.
     pub(crate) ssh: Option<String>,
     pub(crate) user: Option<String>,
     pub(crate) port: Option<u16>,
     pub(crate) slots: Option<u32>,
-    /// Its addresses on the fabric, each with its line.
+    /// Addresses of the host on the fabric, each with its line in the file.
     pub(crate) mesh: Vec<(IpAddr, usize)>,
 }
 
@@ -28,7 +29,7 @@ impl HostEntry {
     }
 }
 
-/// `[hosts.NAME]` of a file.
+/// All `[hosts.NAME]` tables of a configuration file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostTable {
     pub(crate) path: PathBuf,
@@ -40,9 +41,9 @@ impl HostTable {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// What leads to a host: the host as it is dialled, and its port where the file gives one. A user
-    /// that was typed counts before the file's.
-    pub(crate) fn way_to(&self, host: &Host) -> (Host, Option<u16>) {
+    /// Returns the host to dial for `host`, and the port if the file gives one. A user in `-H` takes
+    /// precedence over the file's.
+    pub(crate) fn target_of(&self, host: &Host) -> (Host, Option<u16>) {
         let mut dialled = host.clone();
         let Some(entry) = self.get(&host.name) else { return (dialled, None) };
         dialled.name = entry.ssh.clone().unwrap_or(dialled.name);
@@ -64,12 +65,12 @@ impl HostTable {
         lists.iter().map(of_list).collect()
     }
 
-    /// Addresses of the fabric, which agents and ranks use before others.
+    /// Lists the fabric addresses of all hosts, which agents and ranks prefer.
     pub(crate) fn mesh(&self) -> Vec<IpAddr> {
         self.entries.iter().flat_map(|entry| &entry.mesh).map(|(address, _)| *address).collect()
     }
 
-    /// What to say of addresses that a host should have on the fabric and that are not among its own.
+    /// Writes a warning for each fabric address in the file that the host does not have.
     pub(crate) fn absent(&self, name: &str, own: &[InterfaceAddress]) -> Vec<String> {
         let mesh = self.get(name).map_or(&[][..], |entry| &entry.mesh);
         let absent = mesh.iter().filter(|(address, _)| !own.iter().any(|o| o.address == *address));
@@ -98,7 +99,7 @@ mod tests {
         let book = book("[hosts.t]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\n[hosts.s]\n");
         let way = |entry: &str| {
             let hosts = crate::hosts::parse(&[entry.to_owned()]).unwrap();
-            let (host, port) = book.way_to(&hosts[0]);
+            let (host, port) = book.target_of(&hosts[0]);
             (host.to_string(), port)
         };
         assert_eq!(way("t"), ("me@10.0.0.170".to_owned(), Some(2222)));

@@ -1,4 +1,10 @@
-//! Hosts: how people name them, and the addresses by which they reach each other.
+//! Hosts: how users name them, and the addresses by which they reach each other.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `list` | `-H` and hostfiles, with ranges as in `n[01-16]` |
+//! | `host_table` | `[hosts.NAME]` of a configuration file |
+//! | `addresses` | addresses of the out-of-band network, in the order in which they are tried |
 
 pub(crate) mod addresses;
 pub(crate) mod host_table;

@@ -1,7 +1,7 @@
 //! Hosts that Slurm has allocated, as `salloc` and `sbatch` write them into the environment.
 
 use super::{Allocation, text};
-use crate::hosts::ranges::MOST_HOSTS;
+use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, HostsError, SlotsBy};
 use std::ffi::OsString;
 
@@ -72,7 +72,7 @@ fn counts(text: &str) -> Option<Vec<u32>> {
             None => (part.trim(), 1),
         };
         let count: u32 = count.parse().ok().filter(|&count| count > 0)?;
-        if times > MOST_HOSTS - counts.len() {
+        if times > MAX_HOSTS - counts.len() {
             return None;
         }
         counts.extend(std::iter::repeat_n(count, times));

@@ -114,7 +114,7 @@ impl Routes {
     /// started when it has something to run.
     pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
         let tell = |stage| roster.set(&host.to_string(), stage);
-        let (dialled, port) = self.book.way_to(host);
+        let (dialled, port) = self.book.target_of(host);
         let to = match &self.by {
             By::Ssh(ssh) => To::Ssh(ssh.connect(destination(&dialled, port), &tell).await?),
             By::Rsh(rsh) => To::Rsh(rsh.clone(), dialled),

@@ -1,22 +1,22 @@
-//! Networks that agents use where a node has them, as mpirun is told by `oob_tcp_if_include` and its
-//! like: a node that lacks them is warned of, while `--oob-if` would make that an error.
+//! Preferred networks, as mpirun's `oob_tcp_if_include` and related parameters name them. A node that
+//! lacks them causes a warning, where `--oob-if` would cause an error.
 
 use super::Network;
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::fmt;
 use std::str::FromStr;
 
-/// Interfaces and networks to use, or to use no others than.
+/// Interfaces and networks to use, or to avoid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Preference {
-    /// mpirun's parameter; its name says whether it excludes.
+    /// Name of mpirun's parameter; an `_exclude` at its end makes the list one to avoid.
     parameter: String,
     list: String,
-    entries: Vec<Entry>,
+    entries: Vec<InterfaceOrNetwork>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Entry {
+enum InterfaceOrNetwork {
     Interface(String),
     Network(Network),
 }
@@ -24,15 +24,15 @@ enum Entry {
 impl FromStr for Preference {
     type Err = String;
 
-    /// From a parameter's name and its value: `oob_tcp_if_include eth0,10.1.0.0/16`.
+    /// Parses a parameter's name and value: `oob_tcp_if_include eth0,10.1.0.0/16`.
     fn from_str(text: &str) -> Result<Preference, String> {
         let wanted =
             || "interfaces or networks with commas between, as eth0,10.1.0.0/16".to_owned();
         let (parameter, list) = text.split_once(' ').ok_or_else(wanted)?;
         let entry = |text: &str| match text.trim() {
             "" => Err(wanted()),
-            network if network.contains('/') => network.parse().map(Entry::Network),
-            interface => Ok(Entry::Interface(interface.to_owned())),
+            network if network.contains('/') => network.parse().map(InterfaceOrNetwork::Network),
+            interface => Ok(InterfaceOrNetwork::Interface(interface.to_owned())),
         };
         let entries = list.split(',').map(entry).collect::<Result<_, _>>()?;
         Ok(Preference { parameter: parameter.to_owned(), list: list.to_owned(), entries })
@@ -50,16 +50,16 @@ impl Preference {
         self.parameter.ends_with("_exclude")
     }
 
-    /// Whether this address is one to use.
+    /// Tells whether an address may be used.
     pub(super) fn suits(&self, address: &InterfaceAddress) -> bool {
         let is_named = self.entries.iter().any(|entry| match entry {
-            Entry::Interface(name) => *name == address.interface,
-            Entry::Network(network) => network.contains(address.address),
+            InterfaceOrNetwork::Interface(name) => *name == address.interface,
+            InterfaceOrNetwork::Network(network) => network.contains(address.address),
         });
         is_named != self.excludes()
     }
 
-    /// That these hosts, so many, have no address that suits.
+    /// Writes the warning for `count` hosts without a suitable address; `hosts` is their list.
     pub(super) fn lacking(&self, hosts: &str, count: usize) -> String {
         let (have, agents, use_) = match count {
             1 => ("has", "its agent", "uses"),

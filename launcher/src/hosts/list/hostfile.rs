@@ -1,18 +1,18 @@
-//! A hostfile, as mpirun and mpiexec read it: a host on each line, with how many ranks it takes.
+//! Hostfiles in the syntax of mpirun and mpiexec: one host a line, with its slots.
 //!
-//! `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4`, `n[01-16] slots=8`; what follows
-//! `#` is a comment. Repeats add up, as with `-H`; a host that is named once without a number has
-//! [`SlotsBy::Open`] slots.
+//! `name slots=4 max_slots=8`, `name:4`, `user@name`, `[fd00::2]:4`, `n[01-16] slots=8`; `#` begins a
+//! comment. Slots of repeated hosts add up, as with `-H`; a host that is named once without slots has
+//! [`SlotsBy::Open`].
 
 use super::{Host, HostSet, SlotsBy};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest file, in bytes: more than that is no list of hosts.
-const LONGEST: u64 = 4 << 20;
-/// Words before `=` that say how many ranks a host takes.
+/// Upper limit of a hostfile, in bytes.
+const MAX_BYTES: u64 = 4 << 20;
+/// Keys for the slots of a host.
 const SLOTS: &[&str] = &["slots", "count", "cpu", "cpus"];
-/// Words before `=` whose values change nothing here.
+/// Keys of other launchers that are accepted and ignored.
 const IGNORED: &[&str] = &["max_slots", "max-slots", "ifname", "binding"];
 
 /// A hostfile that cannot be used.
@@ -26,21 +26,25 @@ pub(crate) enum HostfileError {
     Empty { path: PathBuf },
 }
 
-/// The hosts of a file, in the order of their first mention; at least one.
+/// Reads a file's hosts in the order of their first mention.
+///
+/// # Errors
+///
+/// The file cannot be read, is larger than 4 MiB, has a line that cannot be parsed, or names no host.
 pub(crate) fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > LONGEST {
-        return Err(failed(io::Error::other(format!("more than {} MiB", LONGEST >> 20))));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(failed(io::Error::other(format!("more than {} MiB", MAX_BYTES >> 20))));
     }
     let hosts = parse(&String::from_utf8_lossy(&bytes))
         .map_err(|(line, what)| HostfileError::Line { path: path.to_owned(), line, what })?;
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }
 
-/// The hosts in a text, or the number of a line and what is wrong with it.
+/// Parses a hostfile. The error is a line's number, from 1, and what is wrong with the line.
 pub(crate) fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
     let mut hosts = HostSet::default();
     for (number, line) in (1..).zip(text.lines()) {
@@ -52,9 +56,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
     Ok(hosts.into_hosts())
 }
 
-/// The hosts of a line, none where it is empty.
+/// Parses a line; an empty one has no hosts.
 fn parse_line(line: &str) -> Result<Vec<Host>, String> {
-    // `slots = 4` is `slots=4`.
+    // `slots = 4` means `slots=4`.
     let spaced = line.replace('=', " = ");
     let mut words = spaced.split_whitespace();
     let Some(entry) = words.next() else { return Ok(Vec::new()) };
@@ -79,7 +83,7 @@ fn parse_line(line: &str) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-/// Hosts as a text that is read back as the same.
+/// Writes hosts as a hostfile that parses to the same hosts.
 pub(crate) fn write(hosts: &[Host]) -> String {
     let line = |host: &Host| match host.slots_by {
         SlotsBy::Open => format!("{host}\n"),
@@ -126,7 +130,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_their_lines() {
         let error = |text: &str| listed(text).unwrap_err();
-        assert_eq!(error("a\nb slots=many"), (2, "`b`: `many` is no number of slots".into()));
+        assert_eq!(error("a\nb slots=many"), (2, "`b`: `many` is not a number of slots".into()));
         assert_eq!(error("a\n\nb slots"), (3, "`slots` is not understood".into()));
         assert_eq!(error("a slots=0").0, 1);
         assert_eq!(error("a port=22"), (1, "`port=` is not known".into()));

@@ -1,54 +1,55 @@
-//! Hosts as people name them, with `-H` or in a hostfile: which, as which user, with how many slots.
+//! Hosts as `-H` and hostfiles name them: name, user and slots.
 
 pub(crate) mod hostfile;
 pub(crate) mod ranges;
 
-use ranges::{MOST_HOSTS, RangeError};
+use ranges::{MAX_HOSTS, RangeError};
 use rlaunch_bootstrap::shell_safe;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The longest name of a host, in bytes: one with ranges is written many times.
-const LONGEST_NAME: usize = 1024;
-/// How often hosts may be named in all: once for each rank, in some files.
-const MOST_MENTIONS: usize = 1 << 18;
+/// Upper limit of a host name, in bytes; a name with ranges expands to many copies.
+const MAX_NAME_BYTES: usize = 1024;
+/// Upper limit of mentions of hosts; some hostfiles mention a host once per rank.
+const MAX_MENTIONS: usize = 1 << 18;
 
-/// A host as the user gave it.
+/// A host as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// What is looked up: a name, an `~/.ssh/config` alias, or an address.
+    /// DNS name, alias in `~/.ssh/config`, or address.
     pub(crate) name: String,
-    /// The user before the `@`.
+    /// User before the `@`.
     pub(crate) user: Option<String>,
-    /// How many ranks it takes; 1 for now where that is [`SlotsBy::Open`].
+    /// Ranks that the host takes; 1 as a placeholder while [`SlotsBy::Open`].
     pub(crate) slots: u32,
-    /// Who has said so.
+    /// Origin of `slots`.
     pub(crate) slots_by: SlotsBy,
 }
 
-/// Who has said how many ranks a host takes.
+/// Origin of a host's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotsBy {
-    /// The user, or whoever made the allocation.
+    /// Given by the user or by the allocation.
     Given,
-    /// Nobody: a host of `-H` takes one.
+    /// Not given: a host in `-H` takes one rank.
     One,
-    /// Nobody: a host of a hostfile takes as many as its node has GPUs, which is not known yet.
+    /// Not given: a host in a hostfile takes as many ranks as it has GPUs, a number that its agent has
+    /// yet to report.
     Open,
-    /// Its node's GPUs.
+    /// Number of GPUs that the agent reported.
     Gpus,
-    /// Its node, which has no GPU: one.
+    /// One, because the agent reported no GPU.
     NoGpu,
 }
 
 impl Host {
-    /// Where this runs.
+    /// Returns the entry for the machine on which rlaunch runs.
     pub(crate) fn this_machine() -> Host {
         Host { name: "localhost".into(), user: None, slots: 1, slots_by: SlotsBy::One }
     }
 
-    /// The same with slots for a node of so many GPUs, where nobody has given any.
+    /// Returns the host with its open slots, if any, set to the number of GPUs, at least 1.
     pub(crate) fn settled(&self, gpus: u32) -> Host {
         let (slots, slots_by) = match (self.slots_by, gpus) {
             (SlotsBy::Open, 0) => (1, SlotsBy::NoGpu),
@@ -68,29 +69,30 @@ impl fmt::Display for Host {
     }
 }
 
-/// An entry that names no host.
+/// An entry that cannot be parsed as a host.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostsError {
     #[error("an empty host in `{0}`")]
     Empty(String),
-    #[error("`{entry}`: `{slots}` is no number of slots")]
+    #[error("`{entry}`: `{slots}` is not a number of slots")]
     Slots { entry: String, slots: String },
-    #[error("`{entry}`: `{name}` is no host name")]
+    #[error("`{entry}`: `{name}` is not a host name")]
     Name { entry: String, name: String },
     #[error("`{entry}`: `{name}` has a character that means something to a shell")]
     Shell { entry: String, name: String },
     #[error("`{entry}`: {what}")]
     Range { entry: String, what: RangeError },
-    #[error("more than {MOST_HOSTS} hosts")]
+    #[error("more than {MAX_HOSTS} hosts")]
     TooMany,
-    #[error("hosts are named more than {MOST_MENTIONS} times")]
+    #[error("hosts are named more than {MAX_MENTIONS} times")]
     TooOften,
-    /// A list of more than this one entry.
+    /// An error in one entry of a longer list.
     #[error("in -H {list}: {what}")]
     Listed { list: String, what: Box<HostsError> },
 }
 
-/// Hosts in the order of their first mention. `a:2` gives a two slots, `a` one; repeats add up.
+/// Parses lists as `-H` has them into hosts in the order of their first mention. `a:2` has two slots,
+/// `a` one; slots of repeated hosts add up.
 pub(crate) fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
     let mut hosts = HostSet::default();
     for list in lists {
@@ -112,7 +114,7 @@ fn parse_list(list: &str, hosts: &mut HostSet) -> Result<(), HostsError> {
     Ok(())
 }
 
-/// Hosts in the order of their first mention.
+/// Distinct hosts in the order of their first mention.
 #[derive(Default)]
 pub(crate) struct HostSet {
     hosts: Vec<Host>,
@@ -121,10 +123,10 @@ pub(crate) struct HostSet {
 }
 
 impl HostSet {
-    /// One more mention of a host: repeats add up.
+    /// Adds a mention of a host; slots of repeated hosts add up.
     pub(crate) fn add(&mut self, host: Host) -> Result<(), HostsError> {
         self.mentions += 1;
-        if self.mentions > MOST_MENTIONS {
+        if self.mentions > MAX_MENTIONS {
             return Err(HostsError::TooOften);
         }
         let key = (host.name.clone(), host.user.clone());
@@ -134,7 +136,7 @@ impl HostSet {
             known.slots_by = SlotsBy::Given;
             return Ok(());
         }
-        if self.hosts.len() == MOST_HOSTS {
+        if self.hosts.len() == MAX_HOSTS {
             return Err(HostsError::TooMany);
         }
         self.at.insert(key, self.hosts.len());
@@ -147,23 +149,23 @@ impl HostSet {
     }
 }
 
-/// `name`, `name:2`, `user@name`, `[fd00::2]:2`, `n[01-16]:8`; those without slots have one, by
-/// `unsaid`.
-pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, HostsError> {
+/// Parses `name`, `name:2`, `user@name`, `[fd00::2]:2` or `n[01-16]:8`. Hosts without slots have one,
+/// whose origin is `default_slots`.
+pub(crate) fn parse_entry(entry: &str, default_slots: SlotsBy) -> Result<Vec<Host>, HostsError> {
     let (user, rest) = match entry.rsplit_once('@') {
         Some((user, rest)) => (Some(user.to_owned()), rest),
         None => (None, entry),
     };
-    let Place { name, slots, is_address } = Place::parse(rest);
+    let NameAndSlots { name, slots, is_address } = NameAndSlots::parse(rest);
     let (slots, slots_by) = match slots {
-        None => (1, unsaid),
+        None => (1, default_slots),
         Some(slots) => (parse_slots(entry, slots)?, SlotsBy::Given),
     };
     if name.is_empty() || user.as_deref() == Some("") {
         return Err(HostsError::Empty(entry.to_owned()));
     }
-    // Either may become a word of a command line, or of a hostfile.
-    if user.as_deref().is_some_and(is_no_word) || is_no_word(name) {
+    // User and name may become arguments of a command, or words of a hostfile.
+    if user.as_deref().is_some_and(is_unsafe_word) || is_unsafe_word(name) {
         return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
     }
     let bad_user = user.as_deref().filter(|user| !shell_safe::is_user_name(user));
@@ -179,57 +181,57 @@ pub(crate) fn parse_entry(entry: &str, unsaid: SlotsBy) -> Result<Vec<Host>, Hos
     Ok(names.into_iter().map(host).collect())
 }
 
-fn is_no_word(name: &str) -> bool {
+fn is_unsafe_word(name: &str) -> bool {
     let is_odd = |letter: char| letter.is_whitespace() || shell_safe::is_invisible(letter);
-    name.len() > LONGEST_NAME
+    name.len() > MAX_NAME_BYTES
         || name.starts_with('-')
         || name.contains(is_odd)
         || name.contains(['/', '#', '='])
 }
 
-/// How many ranks the host of `entry` takes: one or more.
+/// Parses the slots of the host in `entry`, at least 1.
 pub(crate) fn parse_slots(entry: &str, slots: &str) -> Result<u32, HostsError> {
     let number = slots.parse().ok().filter(|&n| n > 0);
     let none = || HostsError::Slots { entry: entry.to_owned(), slots: slots.to_owned() };
     number.ok_or_else(none)
 }
 
-/// What stands behind the user.
-struct Place<'a> {
+/// Name and slots of an entry, as text.
+struct NameAndSlots<'a> {
     name: &'a str,
     slots: Option<&'a str>,
-    /// It stood in brackets, which are no range then.
+    /// `name` is an address that was in brackets, which are not a range then.
     is_address: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> NameAndSlots<'a> {
     /// `a:2`, `[fd00::2]:2`; more than one colon without brackets is an IPv6 address.
-    fn parse(text: &'a str) -> Place<'a> {
+    fn parse(text: &'a str) -> NameAndSlots<'a> {
         if let Some((address, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']'))
             && is_address(address)
         {
-            // What follows without a colon is no number either.
+            // Text that follows without a colon becomes slots that cannot be parsed.
             let slots = rest.strip_prefix(':').or((!rest.is_empty()).then_some(text));
-            return Place { name: address, slots, is_address: true };
+            return NameAndSlots { name: address, slots, is_address: true };
         }
         match text.split_once(':') {
             Some((name, slots)) if !slots.contains(':') => {
-                Place { name, slots: Some(slots), is_address: false }
+                NameAndSlots { name, slots: Some(slots), is_address: false }
             }
-            _ => Place { name: text, slots: None, is_address: false },
+            _ => NameAndSlots { name: text, slots: None, is_address: false },
         }
     }
 }
 
-/// `fd00::2`, `fe80::1%eth0`, `10.0.0.1`.
+/// Tells whether a text is an address: `fd00::2`, `fe80::1%eth0`, `10.0.0.1`.
 fn is_address(text: &str) -> bool {
     let (address, zone) = text.split_once('%').unwrap_or((text, ""));
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     address.parse::<IpAddr>().is_ok() && zone.chars().all(is_plain)
 }
 
-/// Whether these hosts mean this machine, without SSH: no host at all, or one of three names that
-/// can mean nothing else, alone.
+/// Tells whether the job runs on this machine alone and without SSH: no host was given, or only
+/// `localhost`, `127.0.0.1` or `::1`.
 pub(crate) fn are_local(hosts: &[Host]) -> bool {
     match hosts {
         [] => true,
@@ -293,9 +295,9 @@ mod tests {
         assert_eq!(parsed(r"DOMAIN\me@a"), Ok(vec![(r"DOMAIN\me@a".to_owned(), 1)]));
         assert!(matches!(parsed("n[1-2"), Err(HostsError::Range { .. })));
         let said = |list: &str| parsed(list).unwrap_err().to_string();
-        assert_eq!(said("a,b:two"), "in -H a,b:two: `b:two`: `two` is no number of slots");
+        assert_eq!(said("a,b:two"), "in -H a,b:two: `b:two`: `two` is not a number of slots");
         assert_eq!(said("n[3-1]"), "`n[3-1]`: `3-1` runs backwards");
         assert_eq!(said("n[1-65536],m"), "in -H n[1-65536],m: more than 65536 hosts");
-        assert!(said(&"n".repeat(2000)).ends_with("is no host name"));
+        assert!(said(&"n".repeat(2000)).ends_with("is not a host name"));
     }
 }

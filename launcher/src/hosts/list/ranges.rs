@@ -1,26 +1,26 @@
-//! Names with ranges, as Slurm and others write them: `n[01-16,20]`, `rack[1-2]n[1-4]`.
+//! Host names with ranges in Slurm's syntax: `n[01-16,20]`, `rack[1-2]n[1-4]`.
 
-/// The most hosts that lists and files of one job may name.
-pub(crate) const MOST_HOSTS: usize = 65_536;
-/// Digits of a number in a range, so that it fits 64 bits.
-const MOST_DIGITS: usize = 18;
+/// Upper limit of hosts that the lists and files of one job may name.
+pub(crate) const MAX_HOSTS: usize = 65_536;
+/// Upper limit of digits in a range's number, so that it fits 64 bits.
+const MAX_DIGITS: usize = 18;
 
-/// A name whose ranges cannot be read.
+/// An error in the ranges of a name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RangeError {
     #[error("a bracket is not closed")]
     NotClosed,
     #[error("a bracket is closed that was never opened")]
     NotOpened,
-    #[error("`{0}` is no number and no range like 01-16")]
+    #[error("`{0}` is neither a number nor a range like 01-16")]
     NoRange(String),
     #[error("`{0}` runs backwards")]
     Backwards(String),
-    #[error("more than {MOST_HOSTS} hosts")]
+    #[error("more than {MAX_HOSTS} hosts")]
     TooMany,
 }
 
-/// Numbers from the first to the last, with at least so many digits.
+/// Numbers from `first` to `last`, padded with zeros to `digits`.
 struct Range {
     first: u64,
     last: u64,
@@ -32,7 +32,7 @@ impl Range {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |digits: &str| {
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            let fits = is_number && digits.len() <= MOST_DIGITS;
+            let fits = is_number && digits.len() <= MAX_DIGITS;
             digits.parse().ok().filter(|_: &u64| fits)
         };
         let (Some(low), Some(high)) = (number(first), number(last)) else {
@@ -55,7 +55,7 @@ impl Range {
     }
 }
 
-/// The entries of a list: commas in brackets separate none.
+/// Splits a list at the commas that are not in brackets.
 pub(crate) fn entries(list: &str) -> impl Iterator<Item = &str> {
     let mut is_inside = false;
     let is_separator = move |letter: char| {
@@ -65,7 +65,7 @@ pub(crate) fn entries(list: &str) -> impl Iterator<Item = &str> {
     list.split(is_separator).map(str::trim)
 }
 
-/// Every name that is meant, in order; several brackets multiply, the last one counts fastest.
+/// Expands the ranges of a name. Several ranges multiply; the last one varies fastest.
 pub(crate) fn expand(name: &str) -> Result<Vec<String>, RangeError> {
     let mut parts: Vec<(&str, Vec<Range>)> = Vec::new();
     let mut rest = name;
@@ -81,7 +81,7 @@ pub(crate) fn expand(name: &str) -> Result<Vec<String>, RangeError> {
     let counts = parts.iter().map(|(_, ranges)| {
         ranges.iter().fold(0u64, |count, range| count.saturating_add(range.count()))
     });
-    if counts.fold(1u64, u64::saturating_mul) > MOST_HOSTS as u64 {
+    if counts.fold(1u64, u64::saturating_mul) > MAX_HOSTS as u64 {
         return Err(RangeError::TooMany);
     }
     let mut names = vec![String::new()];
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(expand("r[1-2]n[0,7]").unwrap(), ["r1n0", "r1n7", "r2n0", "r2n7"]);
         assert_eq!(expand("n[098-101]").unwrap(), ["n098", "n099", "n100", "n101"]);
         assert_eq!(expand("n[0]").unwrap(), ["n0"]);
-        assert_eq!(expand("n[00001-65536]").unwrap().len(), MOST_HOSTS);
+        assert_eq!(expand("n[00001-65536]").unwrap().len(), MAX_HOSTS);
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
         #[test]
         fn a_range_has_the_names_that_counting_gives(first in 0..2000u64, more in 0..50u64, digits in 1..6usize) {
             let text = format!("n[{first:0digits$}-{}]x", first + more);
-            // Without a zero in front the numbers are as wide as they are.
+            // Numbers are padded only where the first begins with a zero.
             let wide = if format!("{first:0digits$}").starts_with('0') { digits } else { 0 };
             let expected: Vec<String> =
                 (first..=first + more).map(|n| format!("n{n:0wide$}x")).collect();
@@ -151,7 +151,7 @@ mod tests {
         #[test]
         fn anything_is_names_or_an_error(text in "[a0-9,\\[\\]-]{0,24}|.{0,20}") {
             if let Ok(names) = expand(&text) {
-                prop_assert!(!names.is_empty() && names.len() <= MOST_HOSTS);
+                prop_assert!(!names.is_empty() && names.len() <= MAX_HOSTS);
                 prop_assert!(names.iter().all(|name| !name.contains(['[', ']'])));
             }
         }
