@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 pub const SUSPENSION_THRESHOLD: Duration = Duration::from_millis(500);
 
 /// How often a limit begins anew at most. A machine that is late all the time would wait for ever.
-const MOST_ANEW: u32 = 3;
+const MAX_RESTARTS: u32 = 3;
 
 /// Between two looks at a limit that a standstill in its middle must not use up.
-pub const LOOK: Duration = Duration::from_millis(250);
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A limit that begins anew where its process is found to have stood still: what is waited for may
 /// have come without being read yet, or have stood still as well.
@@ -18,24 +18,24 @@ pub const LOOK: Duration = Duration::from_millis(250);
 pub struct Deadline {
     limit: Duration,
     /// Between two looks.
-    every: Duration,
+    interval: Duration,
     due: Instant,
-    look: Instant,
-    anew: u32,
+    next_check: Instant,
+    restarts: u32,
 }
 
 impl Deadline {
     /// A limit that is looked at when it is due, and not before.
     pub fn after(limit: Duration, now: Instant) -> Deadline {
         let due = now + limit;
-        Deadline { limit, every: limit, due, look: due, anew: 0 }
+        Deadline { limit, interval: limit, due, next_check: due, restarts: 0 }
     }
 
     /// The same, looked at in between as well: a standstill that ends before it is due shortens it
     /// by `every` and [`SUSPENSION_THRESHOLD`] at most.
-    pub fn often(self, every: Duration) -> Deadline {
+    pub fn checked_every(self, interval: Duration) -> Deadline {
         let begin = self.due - self.limit;
-        Deadline { every, look: self.due.min(begin + every), ..self }
+        Deadline { interval, next_check: self.due.min(begin + interval), ..self }
     }
 
     /// The time for all that is waited for.
@@ -49,37 +49,37 @@ impl Deadline {
     }
 
     /// When [`Deadline::is_over`] is to be asked: a process that asks later stood still.
-    pub fn look(&self) -> Instant {
-        self.look
+    pub fn next_check(&self) -> Instant {
+        self.next_check
     }
 
     /// How often it has begun anew because its process stood still, since it was last renewed.
-    pub fn times_anew(&self) -> u32 {
-        self.anew
+    pub fn restarts(&self) -> u32 {
+        self.restarts
     }
 
     /// Does not count the time that has passed until `now` since `since`.
-    pub fn leave_out(&mut self, since: Instant, now: Instant) {
+    pub fn exclude(&mut self, since: Instant, now: Instant) {
         let passed = now.saturating_duration_since(since);
         self.due += passed;
-        self.look += passed;
+        self.next_check += passed;
     }
 
     /// Begins anew, as if it never had.
-    pub fn renew(&mut self, now: Instant) {
-        *self = Deadline::after(self.limit, now).often(self.every);
+    pub fn restart(&mut self, now: Instant) {
+        *self = Deadline::after(self.limit, now).checked_every(self.interval);
     }
 
     /// Whether it is over at `now`. Where this is asked late, it begins anew.
-    pub fn is_over(&mut self, now: Instant) -> bool {
-        if now > self.look + SUSPENSION_THRESHOLD && self.anew < MOST_ANEW {
-            let anew = self.anew + 1;
-            self.renew(now);
-            self.anew = anew;
+    pub fn has_expired(&mut self, now: Instant) -> bool {
+        if now > self.next_check + SUSPENSION_THRESHOLD && self.restarts < MAX_RESTARTS {
+            let restarts = self.restarts + 1;
+            self.restart(now);
+            self.restarts = restarts;
             return false;
         }
-        if now >= self.look {
-            self.look = self.due.min(now + self.every);
+        if now >= self.next_check {
+            self.next_check = self.due.min(now + self.interval);
         }
         now >= self.due
     }
@@ -96,14 +96,14 @@ mod tests {
     fn a_process_that_runs_waits_as_long_as_it_is_told() {
         let begin = Instant::now();
         let mut deadline = Deadline::after(LIMIT, begin);
-        assert_eq!((deadline.look(), deadline.due()), (begin + LIMIT, begin + LIMIT));
-        assert!(!deadline.is_over(begin + LIMIT - Duration::from_millis(1)));
-        assert!(deadline.is_over(begin + LIMIT));
+        assert_eq!((deadline.next_check(), deadline.due()), (begin + LIMIT, begin + LIMIT));
+        assert!(!deadline.has_expired(begin + LIMIT - Duration::from_millis(1)));
+        assert!(deadline.has_expired(begin + LIMIT));
         assert!(
-            deadline.is_over(begin + LIMIT + SUSPENSION_THRESHOLD),
+            deadline.has_expired(begin + LIMIT + SUSPENSION_THRESHOLD),
             "a timer may be a little late"
         );
-        assert_eq!(deadline.times_anew(), 0);
+        assert_eq!(deadline.restarts(), 0);
     }
 
     #[test]
@@ -111,54 +111,54 @@ mod tests {
         let begin = Instant::now();
         let mut deadline = Deadline::after(LIMIT, begin);
         let awake = begin + LIMIT + 2 * SUSPENSION_THRESHOLD;
-        assert!(!deadline.is_over(awake));
-        assert_eq!((deadline.due(), deadline.times_anew()), (awake + LIMIT, 1));
-        assert!(!deadline.is_over(awake + LIMIT / 2));
-        assert!(deadline.is_over(awake + LIMIT));
+        assert!(!deadline.has_expired(awake));
+        assert_eq!((deadline.due(), deadline.restarts()), (awake + LIMIT, 1));
+        assert!(!deadline.has_expired(awake + LIMIT / 2));
+        assert!(deadline.has_expired(awake + LIMIT));
     }
 
     #[test]
     fn a_standstill_that_ends_in_time_is_seen_between_looks() {
         let begin = Instant::now();
-        let mut deadline = Deadline::after(LIMIT, begin).often(EVERY);
+        let mut deadline = Deadline::after(LIMIT, begin).checked_every(EVERY);
         let mut now = begin;
         while now < begin + LIMIT / 2 {
-            now = deadline.look();
-            assert!(!deadline.is_over(now));
+            now = deadline.next_check();
+            assert!(!deadline.has_expired(now));
         }
-        assert_eq!((deadline.due(), deadline.times_anew()), (begin + LIMIT, 0));
+        assert_eq!((deadline.due(), deadline.restarts()), (begin + LIMIT, 0));
         // Its last moment is all that would be left.
         let awake = begin + LIMIT;
-        assert!(!deadline.is_over(awake));
-        assert_eq!((deadline.due(), deadline.look()), (awake + LIMIT, awake + EVERY));
+        assert!(!deadline.has_expired(awake));
+        assert_eq!((deadline.due(), deadline.next_check()), (awake + LIMIT, awake + EVERY));
     }
 
     #[test]
     fn looks_go_on_until_it_is_over() {
         let begin = Instant::now();
-        let mut deadline = Deadline::after(LIMIT, begin).often(EVERY);
+        let mut deadline = Deadline::after(LIMIT, begin).checked_every(EVERY);
         let mut looks = 0;
-        while !deadline.is_over(deadline.look()) {
+        while !deadline.has_expired(deadline.next_check()) {
             looks += 1;
         }
-        assert_eq!((looks, deadline.look()), (24, begin + LIMIT));
+        assert_eq!((looks, deadline.next_check()), (24, begin + LIMIT));
     }
 
     #[test]
     fn a_machine_that_is_always_late_does_not_wait_for_ever() {
-        let mut deadline = Deadline::after(LIMIT, Instant::now()).often(EVERY);
-        let late = |deadline: &Deadline| deadline.look() + 2 * SUSPENSION_THRESHOLD;
-        let over = (0..100).find(|_| deadline.is_over(late(&deadline)));
+        let mut deadline = Deadline::after(LIMIT, Instant::now()).checked_every(EVERY);
+        let late = |deadline: &Deadline| deadline.next_check() + 2 * SUSPENSION_THRESHOLD;
+        let over = (0..100).find(|_| deadline.has_expired(late(&deadline)));
         assert!(over.is_some(), "{deadline:?}");
     }
 
     #[test]
     fn time_of_others_does_not_count() {
         let (begin, others) = (Instant::now(), LIMIT * 2);
-        let mut deadline = Deadline::after(LIMIT, begin).often(EVERY);
-        deadline.leave_out(begin, begin + others);
+        let mut deadline = Deadline::after(LIMIT, begin).checked_every(EVERY);
+        deadline.exclude(begin, begin + others);
         assert_eq!(deadline.due(), begin + others + LIMIT);
-        assert!(!deadline.is_over(begin + others + EVERY));
-        assert_eq!(deadline.times_anew(), 0);
+        assert!(!deadline.has_expired(begin + others + EVERY));
+        assert_eq!(deadline.restarts(), 0);
     }
 }

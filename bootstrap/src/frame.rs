@@ -85,7 +85,7 @@ impl FrameReader {
 
 impl FrameReader {
     /// Returns bytes that were read and not taken: they belong to the next reader.
-    pub fn into_rest(mut self) -> Vec<u8> {
+    pub fn into_unread(mut self) -> Vec<u8> {
         self.buffer.split_off(self.taken)
     }
 }

@@ -29,7 +29,7 @@ pub const IFACE: &str = "HOROVOD_GLOO_IFACE";
 pub const TIMEOUT: &str = "HOROVOD_GLOO_TIMEOUT_SECONDS";
 
 /// Those that mean something in one launch only.
-pub const OF_LAUNCH: &[&str] = &[
+pub const PER_LAUNCH: &[&str] = &[
     RANK,
     SIZE,
     LOCAL_RANK,

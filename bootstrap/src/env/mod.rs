@@ -159,7 +159,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "TORCHELASTIC_",
     ];
     EXACT.contains(&name)
-        || horovod::OF_LAUNCH.contains(&name)
+        || horovod::PER_LAUNCH.contains(&name)
         || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 

@@ -21,7 +21,10 @@ pub struct Recording(BTreeMap<String, RecordedEntry>);
 impl Recording {
     /// Of paths as they were asked for, which may have led through links that were seen as well, and
     /// of the paths that were `listed`, whether or not anything was read there.
-    pub fn of(seen: &BTreeMap<String, RecordedEntry>, listed: &BTreeSet<String>) -> Recording {
+    pub fn from_entries(
+        seen: &BTreeMap<String, RecordedEntry>,
+        listed: &BTreeSet<String>,
+    ) -> Recording {
         let resolved = seen.iter().map(|(path, entry)| (resolve(path, seen), entry.clone()));
         let mut entries: BTreeMap<String, RecordedEntry> = resolved.collect();
         for path in listed.iter().map(|path| resolve(path, seen)) {
@@ -78,7 +81,7 @@ mod tests {
         ];
         let seen = seen.map(|(path, entry)| (path.to_owned(), entry)).into_iter().collect();
         let listed = ["/sys/class/net/eth0", "/sys/class/net/eth0/lower_x"].map(str::to_owned);
-        let recording = Recording::of(&seen, &listed.into_iter().collect());
+        let recording = Recording::from_entries(&seen, &listed.into_iter().collect());
         let paths: Vec<&str> = recording.entries().map(|(path, _)| path).collect();
         let wanted = [
             "/sys/class/net",

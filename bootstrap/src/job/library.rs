@@ -44,7 +44,7 @@ pub struct NodeLibrary {
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
     /// Otherwise it has to be sent.
-    pub is_here: bool,
+    pub is_present: bool,
 }
 
 /// The files of a library, in the order in which they are counted by [`LibraryDigest`].

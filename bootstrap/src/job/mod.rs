@@ -246,7 +246,7 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// Whether the two were read on one host. Machines that were copied while they ran have one boot,
     /// but not one name and the same addresses.
-    pub fn are_of_one_host(&self, other: &NodeFacts) -> bool {
+    pub fn is_same_host(&self, other: &NodeFacts) -> bool {
         let has = |a: &NodeFacts, b: &NodeFacts| {
             a.addresses.iter().all(|own| b.addresses.iter().any(|other| other == own))
         };

@@ -57,7 +57,7 @@ pub struct LocalPort {
     pub gid_index: Option<u16>,
     /// The address by which the connection manager finds it; `None` where peers are told of queue
     /// pairs out of band.
-    pub manager: Option<IpAddr>,
+    pub cm_address: Option<IpAddr>,
 }
 
 /// A path as one of its ends sees it. Both directions are proved over one queue pair.
@@ -153,7 +153,7 @@ pub struct PathFault {
     /// What the end that says so can tell to do about it.
     pub hint: Option<String>,
     /// It waited for its peer, which knows more.
-    pub waited: bool,
+    pub awaited_peer: bool,
 }
 
 /// What is done to prove a path, in this order.

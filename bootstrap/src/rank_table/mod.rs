@@ -315,7 +315,7 @@ impl UncheckedTable {
             let excepts = match (self.nic(a), self.nic(b)) {
                 (Some(one), Some(other)) => {
                     let of_mtu = reach && mtu.is_some();
-                    one.transport == other.transport && (of_mtu || one.meets(other) != reach)
+                    one.transport == other.transport && (of_mtu || one.can_reach(other) != reach)
                 }
                 _ => false,
             };

@@ -43,7 +43,7 @@ type PairCost = (bool, Distance, Distance, Reverse<u32>, bool, usize, usize);
 impl Nic {
     /// Whether the rule lets them reach each other: they speak the same and have a network in
     /// common.
-    pub fn meets(&self, other: &Nic) -> bool {
+    pub fn can_reach(&self, other: &Nic) -> bool {
         let common = || self.networks.iter().any(|network| other.networks.contains(network));
         self.transport == other.transport && common()
     }
@@ -77,12 +77,12 @@ impl RankTable {
     }
 
     /// Whether two NICs of different nodes reach each other.
-    pub fn reach(&self, one: NicId, other: NicId) -> bool {
+    pub fn can_reach(&self, one: NicId, other: NicId) -> bool {
         let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
         match self.exception(low, high) {
             Some(exception) => exception.reach,
             None => match (self.rows.nic(low), self.rows.nic(high)) {
-                (Some(one), Some(other)) => one.meets(other),
+                (Some(one), Some(other)) => one.can_reach(other),
                 _ => false,
             },
         }
@@ -106,7 +106,7 @@ impl RankTable {
             for (at_high, theirs) in high.nics.iter().enumerate() {
                 let ends = [(low.node, own.nic), (high.node, theirs.nic)];
                 let [one, other] = ends.map(|(node, nic)| NicId { node, nic });
-                if !self.reach(one, other) {
+                if !self.can_reach(one, other) {
                     continue;
                 }
                 let cost = self.cost((low, own, at_low), (high, theirs, at_high))?;

@@ -268,13 +268,13 @@ fn some_rows(
     const DEVICES: [&str; 3] = ["mlx5_0", "mlx5_1", "rxe0"];
     let rows: Vec<NodeRow> =
         (0..).zip(nodes).map(|(n, &(_, nics))| node(n, &DEVICES[..nics])).collect();
-    let meets = |a: NicId, b: NicId| {
+    let reaches = |a: NicId, b: NicId| {
         let nic = |end: NicId| &rows[end.node.index()].nics[end.nic as usize];
-        nic(a).meets(nic(b))
+        nic(a).can_reach(nic(b))
     };
     let exceptions = pairs
         .iter()
-        .map(|&(a, b)| PairException { a, b, reach: !meets(a, b), mtu: None })
+        .map(|&(a, b)| PairException { a, b, reach: !reaches(a, b), mtu: None })
         .collect();
     let ranks = (0..).zip(places.iter().zip(own)).map(|(r, (&(n, local), (best, far)))| {
         let nics = nodes[n as usize].1;
@@ -315,7 +315,7 @@ proptest! {
                 let ends = [NicId { node: row_a.node, nic: a }, NicId { node: row_b.node, nic: b }];
                 let excepted = rows.exceptions.iter().find(|e| ends.contains(&e.a) && ends.contains(&e.b));
                 let nic = |end: NicId| &rows.nodes[end.node.index()].nics[end.nic as usize];
-                excepted.map_or(nic(ends[0]).meets(nic(ends[1])), |e| e.reach)
+                excepted.map_or(nic(ends[0]).can_reach(nic(ends[1])), |e| e.reach)
             };
             let mut some = row_a.nics.iter().flat_map(|a| row_b.nics.iter().map(|b| (a.nic, b.nic)));
             let rdma = rows.rule == PairRule::SharedMemoryThenRdmaThenTcp

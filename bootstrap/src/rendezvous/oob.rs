@@ -24,7 +24,7 @@ impl PortRange {
 
     /// How many ports from the first on a job begins to look for free ones: it differs from job to
     /// job.
-    pub fn place(self, job: JobId) -> u32 {
+    pub fn start_offset(self, job: JobId) -> u32 {
         (job.0 % u128::from(self.count())) as u32
     }
 }

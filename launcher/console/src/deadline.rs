@@ -23,7 +23,7 @@ impl Deadline {
 
     /// The same, looked at in between as well: a standstill that ends before it is due is noticed.
     pub fn often(self) -> Deadline {
-        Deadline(self.0.often(deadline::LOOK))
+        Deadline(self.0.checked_every(deadline::CHECK_INTERVAL))
     }
 
     /// The time for all steps.
@@ -38,17 +38,17 @@ impl Deadline {
 
     /// Whether it has begun anew because this process stood still.
     pub fn has_begun_anew(&self) -> bool {
-        self.0.times_anew() > 0
+        self.0.restarts() > 0
     }
 
     /// Does not count the time since `since`, in which somebody else was waited for.
-    pub fn leave_out(&mut self, since: Instant) {
-        self.0.leave_out(since.into_std(), now());
+    pub fn exclude(&mut self, since: Instant) {
+        self.0.exclude(since.into_std(), now());
     }
 
     /// Begins anew.
-    pub fn renew(&mut self) {
-        self.0.renew(now());
+    pub fn restart(&mut self) {
+        self.0.restart(now());
     }
 
     /// Returns when it is over. Can be asked again.
@@ -61,9 +61,9 @@ impl Deadline {
     pub async fn keep<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         loop {
-            let kept = timeout_at(self.0.look().into(), &mut future).await;
+            let kept = timeout_at(self.0.next_check().into(), &mut future).await;
             // An output that comes as a standstill ends leaves the next step its time as well.
-            let is_over = self.0.is_over(now());
+            let is_over = self.0.has_expired(now());
             match kept {
                 Ok(output) => return Some(output),
                 Err(_) if is_over => return None,
@@ -120,7 +120,7 @@ mod tests {
     fn time_of_others_does_not_count() {
         let (limit, others) = (Duration::from_secs(60), Duration::from_secs(30));
         let mut deadline = Deadline::after(limit);
-        deadline.leave_out(Instant::now() - others);
+        deadline.exclude(Instant::now() - others);
         assert!(deadline.left() > limit, "{:?}", deadline.left());
     }
 }

@@ -111,7 +111,7 @@ mod tests {
             ("/sys/class/net/eth0/mtu", RecordedEntry::File(b"1500\n".to_vec())),
         ];
         let entries = entries.map(|(path, entry)| (path.to_owned(), entry)).into_iter().collect();
-        let recording = Recording::of(&entries, &Default::default());
+        let recording = Recording::from_entries(&entries, &Default::default());
         let scratch = tempfile::tempdir().unwrap();
         let archive = scratch.path().join("x.tar");
         write(&archive, &[("b".into(), recording.clone()), ("user@a".into(), recording)]).unwrap();

@@ -19,7 +19,7 @@ pub(crate) fn is_left_to_us(env: &[EnvVar]) -> bool {
     let chosen = env.iter().find(|var| {
         let name = var.name.to_string_lossy();
         let by_us = [names::CONTROLLER, names::CPU_OPERATIONS].contains(&&*name);
-        names::OF_LAUNCH.contains(&&*name) || (by_us && var.value != "gloo")
+        names::PER_LAUNCH.contains(&&*name) || (by_us && var.value != "gloo")
     });
     if let Some(EnvVar { name, .. }) = chosen {
         tracing::info!("{} is set: Horovod's ranks are not told where they meet", name.display());

@@ -424,7 +424,7 @@ impl Crew {
     /// Sends the library for ranks to those that lack it.
     pub(crate) fn send_libraries(&self, prepared: &Prepared) {
         let is_lacking =
-            |place: &Option<NodeLibrary>| place.as_ref().is_some_and(|place| !place.is_here);
+            |place: &Option<NodeLibrary>| place.as_ref().is_some_and(|place| !place.is_present);
         let nodes = self.nodes.iter().zip(&prepared.libraries);
         let lacking = nodes
             .filter(|(_, place)| is_lacking(place))

@@ -73,7 +73,7 @@ fn again(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
 /// range allows it: whoever still knows the former MASTER_PORT finds nobody there.
 fn another_id(former: JobId, range: PortRange) -> JobId {
     let count = range.count();
-    let steps = |id: JobId| (range.place(id) + count - range.place(former)) % count;
+    let steps = |id: JobId| (range.start_offset(id) + count - range.start_offset(former)) % count;
     let is_far = |id: &JobId| (count / 4..=count - count / 4).contains(&steps(*id));
     let new = || JobId(uuid::Uuid::now_v7().as_u128());
     let mut ids = std::iter::repeat_with(new).take(MOST_IDS);
@@ -107,7 +107,7 @@ mod tests {
             let range = PortRange { first, last };
             let former = JobId(uuid::Uuid::now_v7().as_u128());
             let id = another_id(former, range);
-            assert_ne!(range.place(id), range.place(former), "{first}-{last}");
+            assert_ne!(range.start_offset(id), range.start_offset(former), "{first}-{last}");
         }
         // Where there is one port only, it is that one.
         let one = PortRange { first: 21000, last: 21000 };

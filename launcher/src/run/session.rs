@@ -148,7 +148,7 @@ impl Session {
             match incoming {
                 Some(None) => return "the connection ended".to_owned(),
                 Some(Some(Incoming::Data(bytes))) => {
-                    self.silence.renew();
+                    self.silence.restart();
                     self.frames.push(&bytes);
                 }
                 Some(Some(Incoming::Diagnostics(words))) => self.diagnose(&words),
@@ -199,7 +199,7 @@ impl Session {
             return Some(room);
         }
         let room = self.room.clone().acquire_many_owned(cost).await;
-        self.silence.renew();
+        self.silence.restart();
         room.ok()
     }
 

@@ -177,7 +177,7 @@ impl<'a> Watch<'a> {
                 events.emit(&Record::NodeClean { host: &host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
             }
-            FromAgent::GraceRestarted => self.patience.iter_mut().for_each(Deadline::renew),
+            FromAgent::GraceRestarted => self.patience.iter_mut().for_each(Deadline::restart),
             FromAgent::UnservedMpi { pid, what } => self.on_unserved(&host, pid, &what),
             FromAgent::EdgeBroke { peer, how } => self.on_broken_edge(node, peer, &how),
             FromAgent::Waiting { what, waited_ms, missing } => {

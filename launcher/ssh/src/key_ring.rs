@@ -68,7 +68,7 @@ impl KeyRing {
             }
             tokio::select! {
                 done = &mut login => return Some(done),
-                _free = self.unlocked.lock() => deadline.renew(),
+                _free = self.unlocked.lock() => deadline.restart(),
             }
         }
     }

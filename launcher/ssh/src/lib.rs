@@ -225,7 +225,7 @@ impl Ssh {
         let (mut connection, _turn) = loop {
             let queued = Instant::now();
             let turn = self.turn(via.as_deref()).await;
-            deadline.leave_out(queued);
+            deadline.exclude(queued);
             let attempt = self.attempt(hop, via.clone(), &mut deadline);
             let error = match attempt.await {
                 Ok(connection) => break (connection, turn),
@@ -272,7 +272,7 @@ impl Ssh {
         match self.attempt_unasked(hop, via.clone(), deadline).await {
             Err(SshError::HostKeyToAsk(new)) => {
                 self.host_keys.new_hosts().ask(&new).await?;
-                deadline.renew();
+                deadline.restart();
                 self.attempt_unasked(hop, via, deadline).await
             }
             done => done,

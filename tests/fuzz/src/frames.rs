@@ -114,7 +114,7 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
         ports: vec![21_000],
         listeners: vec![([127, 0, 0, 1], 21_001).into()],
         inventory: Box::default(),
-        library: Some(NodeLibrary { path: "/x/library-0".into(), is_here: false }),
+        library: Some(NodeLibrary { path: "/x/library-0".into(), is_present: false }),
     };
     let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into() };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };

@@ -40,7 +40,7 @@ pub(crate) fn to_prover_seeds() -> Vec<Vec<u8>> {
         device: "mlx5_0".into(),
         port: 1,
         gid_index: Some(3),
-        manager: "10.0.0.1".parse().ok(),
+        cm_address: "10.0.0.1".parse().ok(),
     };
     let path = MeshPath { id: 3, end: 0, peer: NodeId(1), dials: true, mtu: Some(1024) };
     let five = Duration::from_secs(5);

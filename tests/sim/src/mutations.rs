@@ -116,7 +116,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "those who have come are counted as missing",
-        "node/census.rs",
+        "node/stragglers.rs",
         "if !arrived.contains(*rank) {",
         "if arrived.contains(*rank) {",
     ),
@@ -129,8 +129,8 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "the table is not passed on to the last child",
         "node/mod.rs",
-        "for child in &self.children {\n            self.outputs.push_back(Output::Send(child.id, packet.clone()));",
-        "for child in self.children.iter().skip(1) {\n            self.outputs.push_back(Output::Send(child.id, packet.clone()));",
+        "for child in &self.children {\n            self.outputs.push_back(NodeOutput::Send(child.id, packet.clone()));",
+        "for child in self.children.iter().skip(1) {\n            self.outputs.push_back(NodeOutput::Send(child.id, packet.clone()));",
     ),
     mutation(
         "a value is kept and nobody who waits for it hears",

@@ -62,7 +62,7 @@ pub(crate) fn all(
     let within = Duration::from_millis(round.limits.connect_ms.into());
     let deadline = Deadline::after(within, Instant::now());
     let manner = Manner { settings: round.settings, deadline };
-    let waits = |job: &Job| job.end.local.manager.is_some() && !job.path.dials;
+    let waits = |job: &Job| job.end.local.cm_address.is_some() && !job.path.dials;
     let (waiting, dialling): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(waits);
     let mut waiting = by_end(waiting);
     let (tell, told) = channel();
@@ -116,11 +116,11 @@ fn dial_peer(jobs: Vec<Job>, mut manner: Manner) -> Vec<Done> {
         if let Some(fault) = &gone {
             return (index, Err(fault.clone()));
         }
-        let (begin, standstills) = (Instant::now(), manner.deadline.times_anew());
+        let (begin, standstills) = (Instant::now(), manner.deadline.restarts());
         let connected = dial(job, &mut manner);
         if let Err(fault) = &connected
             && begin.elapsed() > PATIENCE
-            && manner.deadline.times_anew() == standstills
+            && manner.deadline.restarts() == standstills
         {
             gone = Some(fault.clone());
         }
@@ -130,9 +130,9 @@ fn dial_peer(jobs: Vec<Job>, mut manner: Manner) -> Vec<Done> {
 }
 
 fn dial(mut job: Job, manner: &mut Manner) -> Result<Link, PathFault> {
-    if manner.deadline.is_over(Instant::now()) {
+    if manner.deadline.has_expired(Instant::now()) {
         let cause = format!("no time was left to connect within {}", manner.within());
-        return Err(PathFault { step: ProofStep::Connect, cause, hint: None, waited: false });
+        return Err(PathFault { step: ProofStep::Connect, cause, hint: None, awaited_peer: false });
     }
     let connected = match job.pair.take() {
         Some(pair) => out_of_band(&job, pair, *manner),
@@ -154,7 +154,7 @@ fn unless_late<T, E>(
         let due = deadline.due();
         let tried = tries(due);
         let now = Instant::now();
-        if tried.is_ok() || now < due || deadline.is_over(now) {
+        if tried.is_ok() || now < due || deadline.has_expired(now) {
             return tried;
         }
     }
@@ -186,7 +186,7 @@ fn by_manager(
     settings: &Settings,
     due: Instant,
 ) -> Result<(QueuePair<Connected>, Option<u32>), VerbsError> {
-    let from = job.end.local.manager.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let from = job.end.local.cm_address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
     let address = job.end_told.gid.map_or(from, |address| match address.to_ipv4_mapped() {
         Some(v4) => v4.into(),
         None => address.into(),
@@ -208,7 +208,7 @@ fn listen<'scope, 'env>(
     while !expected.is_empty() {
         let request = match listener.request(manner.deadline.due()) {
             Ok(Some(request)) => request,
-            Ok(None) if manner.deadline.is_over(Instant::now()) => break,
+            Ok(None) if manner.deadline.has_expired(Instant::now()) => break,
             Ok(None) => continue,
             Err(error) => {
                 return refuse_all(expected, &fault::of(ProofStep::Connect, &error), tell);

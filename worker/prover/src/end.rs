@@ -184,7 +184,7 @@ impl End {
 
 /// The device, and what listens at it where the connection manager serves it.
 fn opened(local: &LocalPort, paths: usize) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
-    let Some(address) = local.manager else {
+    let Some(address) = local.cm_address else {
         return Ok((Device::by_name(&local.device)?.open()?, None));
     };
     // iWARP resets those who knock beyond that.
@@ -194,7 +194,7 @@ fn opened(local: &LocalPort, paths: usize) -> Result<(Arc<Context>, Option<Liste
 }
 
 fn gid_of(context: &Context, local: &LocalPort) -> Result<Option<Ipv6Addr>, VerbsError> {
-    match (local.manager, local.gid_index) {
+    match (local.cm_address, local.gid_index) {
         (Some(IpAddr::V4(v4)), _) => Ok(Some(v4.to_ipv6_mapped())),
         (Some(IpAddr::V6(v6)), _) => Ok(Some(v6)),
         (None, Some(index)) => Ok(context.gid(local.port, index)?.map(|entry| entry.value)),

@@ -21,12 +21,12 @@ pub(crate) fn of(step: ProofStep, error: &VerbsError) -> PathFault {
     {
         cause = format!("{cause}: {source}");
     }
-    PathFault { step, cause, hint: error.hint().map(str::to_owned), waited: false }
+    PathFault { step, cause, hint: error.hint().map(str::to_owned), awaited_peer: false }
 }
 
 /// What this end could not do, because its peer did not do what it was to do.
 pub(crate) fn waited(step: ProofStep, cause: String) -> PathFault {
-    PathFault { step, cause, hint: None, waited: true }
+    PathFault { step, cause, hint: None, awaited_peer: true }
 }
 
 /// The same of a device that could not be opened. rdma-core tries several ways, and says why the
@@ -86,7 +86,7 @@ fn too_few(name: &str, needed: usize, has: u32, driver: Option<&Path>) -> PathFa
         hint: driver
             .is_some_and(is_limited)
             .then(|| "load irdma with a larger limits_sel".to_owned()),
-        waited: false,
+        awaited_peer: false,
     }
 }
 

@@ -125,7 +125,7 @@ impl Machine {
 
     /// It ends as another path did, with the same ends.
     pub(crate) fn fail_like(&mut self, other: &PathFault) {
-        self.end(other.cause.clone(), other.hint.clone(), other.waited);
+        self.end(other.cause.clone(), other.hint.clone(), other.awaited_peer);
     }
 
     /// Ends what has waited for too long.
@@ -166,7 +166,7 @@ impl Machine {
 
     fn end(&mut self, cause: String, hint: Option<String>, waited: bool) {
         if let Some(step) = self.step() {
-            self.state = State::Ended(Err(PathFault { step, cause, hint, waited }));
+            self.state = State::Ended(Err(PathFault { step, cause, hint, awaited_peer: waited }));
         }
     }
 }
@@ -290,7 +290,7 @@ mod tests {
     fn a_loss_is_named_by_the_end_whose_request_it_was() {
         let step = |end: &Result<Duration, PathFault>| end.as_ref().err().map(|fault| fault.step);
         let waited =
-            |end: &Result<Duration, PathFault>| end.as_ref().is_err_and(|fault| fault.waited);
+            |end: &Result<Duration, PathFault>| end.as_ref().is_err_and(|fault| fault.awaited_peer);
         for seed in 0..300 {
             for (carries, steps) in [
                 ([0, 9], [Some(ProofStep::Token), Some(ProofStep::Token)]),

@@ -144,7 +144,7 @@ impl Costs {
         ends: &[Arc<End>],
         paths: &[Result<Link, PathFault>],
     ) -> RoundCost {
-        let by_manager = |link: &&Link| link.end.local.manager.is_some();
+        let by_manager = |link: &&Link| link.end.local.cm_address.is_some();
         let made = self.made + paths.iter().flatten().filter(by_manager).count();
         let grown = anonymous_memory().saturating_sub(self.memory_before);
         let spent = self.spent + connecting;
@@ -158,8 +158,8 @@ impl Costs {
 
 impl Opened {
     fn make_pair(&self) -> Result<Option<QueuePair<Receives>>, PathFault> {
-        let LocalPort { port, gid_index, manager, .. } = &self.end.local;
-        if manager.is_some() {
+        let LocalPort { port, gid_index, cm_address, .. } = &self.end.local;
+        if cm_address.is_some() {
             return Ok(None);
         }
         QueuePair::prepare(&self.end.resources, *port, *gid_index)
@@ -240,7 +240,7 @@ fn by_path(told: &[NodeEndpoints]) -> HashMap<(NodeId, u32), (&EndAdvert, &PathA
 
 fn no_end(path: &MeshPath) -> PathFault {
     let cause = format!("there is no port {} in this round", path.end);
-    PathFault { step: ProofStep::Prepare, cause, hint: None, waited: false }
+    PathFault { step: ProofStep::Prepare, cause, hint: None, awaited_peer: false }
 }
 
 fn unprepared() -> PathFault {

@@ -73,7 +73,7 @@ mod tests {
             step: ProofStep::Block,
             cause: "status 12".to_owned(),
             hint: None,
-            waited: false,
+            awaited_peer: false,
         }
     }
 

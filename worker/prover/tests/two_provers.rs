@@ -146,11 +146,11 @@ fn rounds(ends: &[LocalPort; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
 fn end(word: &str) -> LocalPort {
     if let Some((device, address)) = word.split_once('@') {
         let manager = Some(address.parse().unwrap());
-        return LocalPort { device: device.to_owned(), port: 1, gid_index: None, manager };
+        return LocalPort { device: device.to_owned(), port: 1, gid_index: None, cm_address: manager };
     }
     let (device, index) = word.split_once(':').unwrap();
     let gid_index = Some(index.parse().unwrap());
-    LocalPort { device: device.to_owned(), port: 1, gid_index, manager: None }
+    LocalPort { device: device.to_owned(), port: 1, gid_index, cm_address: None }
 }
 
 fn ends_of_this_machine() -> [LocalPort; 2] {
@@ -190,7 +190,7 @@ fn without_a_device_every_path_says_so() {
         assert_eq!((outcomes.len(), cost.queue_pairs), (3, 0));
         for outcome in outcomes {
             let fault = outcome.result.unwrap_err();
-            assert_eq!((fault.step, fault.waited), (ProofStep::Prepare, false), "{fault:?}");
+            assert_eq!((fault.step, fault.awaited_peer), (ProofStep::Prepare, false), "{fault:?}");
             assert!(!fault.cause.is_empty());
         }
     }
@@ -252,7 +252,7 @@ fn what_a_peer_cannot_prepare_is_waited_for_by_the_other_end() {
     let [(here, _), _] = prove(&mut provers, rounds(&[mine, end("none0:1")], 0..2));
     for outcome in here {
         let fault = outcome.result.unwrap_err();
-        assert_eq!((fault.step, fault.waited), (ProofStep::Exchange, true), "{fault:?}");
+        assert_eq!((fault.step, fault.awaited_peer), (ProofStep::Exchange, true), "{fault:?}");
     }
 }
 

@@ -16,7 +16,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
-use rlaunch_bootstrap::deadline::{Deadline, LOOK};
+use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_sys::Fork;
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -100,14 +100,14 @@ fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet)
             limit
         }
     };
-    let mut deadline = Deadline::after(limit, Instant::now()).often(LOOK);
+    let mut deadline = Deadline::after(limit, Instant::now()).checked_every(CHECK_INTERVAL);
     loop {
         collect();
         let now = Instant::now();
-        if is_over(cgroup) || deadline.is_over(now) {
+        if is_over(cgroup) || deadline.has_expired(now) {
             return;
         }
-        let pause = PollTimeout::try_from(deadline.look() - now).unwrap_or(PollTimeout::ZERO);
+        let pause = PollTimeout::try_from(deadline.next_check() - now).unwrap_or(PollTimeout::ZERO);
         let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], pause);
         while let Ok(Some(signal)) = signals.read_signal() {
             if signal.ssi_signo == Signal::SIGTERM as u32 {
@@ -152,7 +152,7 @@ fn clear_up(cgroup: Option<&Cgroup>) {
     let mut deadline = Deadline::after(KILL_TIMEOUT, Instant::now());
     while !is_over(cgroup) {
         // What cannot be killed, or hangs in the kernel, never ends, so waiting has a limit.
-        if deadline.is_over(Instant::now()) {
+        if deadline.has_expired(Instant::now()) {
             let left = processes::left(None).join(", ");
             return errln!("rlaunch-worker: could not end {left}");
         }

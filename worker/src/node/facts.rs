@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn an_agent_knows_the_machine_again() {
         let (one, two) = (read(), read());
-        assert!(one.are_of_one_host(&two), "{one:?} {two:?}");
+        assert!(one.is_same_host(&two), "{one:?} {two:?}");
         let elsewhere = NodeFacts { hostname: "elsewhere".into(), ..two.clone() };
-        assert!(!one.are_of_one_host(&elsewhere));
+        assert!(!one.is_same_host(&elsewhere));
         let silent = NodeFacts { machine: String::new(), ..two };
-        assert!(!silent.are_of_one_host(&silent));
+        assert!(!silent.is_same_host(&silent));
     }
 
     #[test]

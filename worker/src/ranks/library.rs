@@ -49,9 +49,9 @@ impl RankLibrary {
     pub(crate) fn place(&self) -> Option<NodeLibrary> {
         match self {
             RankLibrary::Absent => None,
-            RankLibrary::Ready(path) => Some(NodeLibrary { path: path.clone(), is_here: true }),
+            RankLibrary::Ready(path) => Some(NodeLibrary { path: path.clone(), is_present: true }),
             RankLibrary::Downloading(download) => {
-                Some(NodeLibrary { path: download.path.clone(), is_here: false })
+                Some(NodeLibrary { path: download.path.clone(), is_present: false })
             }
         }
     }

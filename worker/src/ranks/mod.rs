@@ -34,7 +34,7 @@ use crate::ranks::stdin::Stdin;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_bootstrap::deadline::{Deadline, LOOK};
+use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{AwaitedPort, ExitStatus, Job, RankSetup, RankSpec, SingletonPolicy};
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
@@ -383,7 +383,7 @@ impl Ranks {
         self.sent_term = processes::signal_all(TERM, self.context.prover);
         // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);
-        self.end_by(Deadline::after(grace, Instant::now()).often(LOOK));
+        self.end_by(Deadline::after(grace, Instant::now()).checked_every(CHECK_INTERVAL));
     }
 
     fn end_by(&mut self, term: Deadline) {
@@ -395,7 +395,7 @@ impl Ranks {
         let now = Instant::now();
         let (vanish, is_first) = match self.phase {
             Phase::Killing { vanish, .. } => (vanish, false),
-            _ => (Deadline::after(KILL_TIMEOUT, now).often(LOOK), true),
+            _ => (Deadline::after(KILL_TIMEOUT, now).checked_every(CHECK_INTERVAL), true),
         };
         self.context.grace.kill_at(now);
         self.phase = Phase::Killing { vanish, again: now + KILL_RETRY };
@@ -424,7 +424,7 @@ impl Ranks {
     /// Returns the time at which [`Ranks::on_deadline`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let of_phase = match self.phase {
-            Phase::Ending(term) => Some(term.look()),
+            Phase::Ending(term) => Some(term.next_check()),
             Phase::Killing { again, .. } => Some(again),
             Phase::Running => self.mpi_checks.last().copied(),
             Phase::Draining | Phase::Over => None,
@@ -440,9 +440,9 @@ impl Ranks {
         }
         match self.phase {
             Phase::Running => self.check_for_mpi(now),
-            Phase::Ending(term) if now >= term.look() => self.check_grace(term, now),
+            Phase::Ending(term) if now >= term.next_check() => self.check_grace(term, now),
             Phase::Killing { mut vanish, again } if now >= again => {
-                let is_over = vanish.is_over(now);
+                let is_over = vanish.has_expired(now);
                 self.phase = Phase::Killing { vanish, again };
                 self.reap();
                 if is_over { self.give_up() } else { self.kill_more() }
@@ -455,12 +455,12 @@ impl Ranks {
     /// Kills when the grace period is over. The period starts again if the host was suspended,
     /// since no process could act on TERM then.
     fn check_grace(&mut self, mut term: Deadline, now: Instant) {
-        let before = term.times_anew();
-        if term.is_over(now) {
+        let before = term.restarts();
+        if term.has_expired(now) {
             return self.kill_all();
         }
         self.end_by(term);
-        if term.times_anew() > before {
+        if term.restarts() > before {
             self.outbox.send(&FromAgent::GraceRestarted);
         }
     }

@@ -5,15 +5,15 @@
 //! ```
 //!
 //! Ranks may call as soon as they run; before that, agents meet in their ranks' names. Calls of ranks and packets of neighbours go through
-//! [`Node::handle`]; the parts are in [`collective`] (barriers and gathers), [`census`] (who is
-//! missing), [`store`] (keys), [`ask`] (questions to the root's agent) and [`clock`].
+//! [`Node::handle`]; the parts are in [`collective`] (barriers and gathers), [`stragglers`] (who is
+//! missing), [`store`] (keys), [`root_requests`] (questions to the root's agent) and [`clock`].
 
-mod ask;
 mod call;
-mod census;
 mod clock;
 mod collective;
+mod root_requests;
 mod store;
+mod stragglers;
 
 pub use call::{Answer, Call, CallId, ClientId, Refusal};
 
@@ -247,7 +247,7 @@ pub struct Node {
     has_table: bool,
     aborted: Option<(Option<Rank>, String)>,
     collectives: collective::Collectives,
-    census: census::Census,
+    stragglers: stragglers::StragglerQueries,
     store: store::Store,
     clock: clock::Clock,
     /// Ranks of this subtree that ended: at once for this node, soon for the parent.
@@ -275,7 +275,7 @@ impl Node {
             has_table: false,
             aborted: None,
             collectives: collective::Collectives::default(),
-            census: census::Census::default(),
+            stragglers: stragglers::StragglerQueries::default(),
             store: store::Store::default(),
             clock: clock::Clock::new(shape.parent(id).is_none()),
             dead: BTreeMap::new(),
@@ -326,7 +326,7 @@ impl Node {
             self.report_at,
             self.collectives.due(),
             self.store.due(),
-            self.census.due(),
+            self.stragglers.due(),
             self.clock.due(),
         ];
         due.into_iter().flatten().min()
@@ -554,7 +554,7 @@ impl Node {
             let answer = Answer::Aborted { by, text: text.to_owned() };
             self.outputs.push_back(NodeOutput::Answer(id, answer));
         }
-        self.census.abandon();
+        self.stragglers.abandon();
     }
 
     /// Ends every call because this node leaves; its parent is told what it must know of the ranks.

@@ -18,7 +18,7 @@ pub(crate) fn of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<
     let said = said.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
     match failure.fault.step {
         ProofStep::Block => Some(of_size(proof, (one.host, from), (other.host, to))),
-        ProofStep::Token if cause.contains("status 12") || failure.fault.waited => {
+        ProofStep::Token if cause.contains("status 12") || failure.fault.awaited_peer => {
             Some(of_silence((one.host, from), (other.host, to)))
         }
         ProofStep::Connect if cause.contains("no answer in time") => {

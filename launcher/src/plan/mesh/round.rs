@@ -60,7 +60,7 @@ fn local(table: &RankTable, NicId { node, nic }: NicId, by_manager: bool) -> Opt
         device: nic.device.clone(),
         port: nic.port,
         gid_index: nic.gid_index,
-        manager: nic.address.filter(|_| by_manager),
+        cm_address: nic.address.filter(|_| by_manager),
     })
 }
 

@@ -50,7 +50,7 @@ fn verdict_of(proof: &Proof, step: Option<ProofStep>) -> Verdict {
         return Verdict::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000 });
     };
     let cause = "transport retry counter exceeded (status 12)".to_owned();
-    let fault = PathFault { step, cause, hint: None, waited: false };
+    let fault = PathFault { step, cause, hint: None, awaited_peer: false };
     Verdict::Failed(Failure { node: proof.to.node, fault, other: None })
 }
 

@@ -66,7 +66,7 @@ impl Said {
 }
 
 fn worse(proof: &Proof, one: PathFault, other: PathFault) -> Failure {
-    let weight = |fault: &PathFault| (fault.waited, fault.step);
+    let weight = |fault: &PathFault| (fault.awaited_peer, fault.step);
     if weight(&one) <= weight(&other) {
         Failure { node: proof.from.node, fault: one, other: Some(other) }
     } else {
@@ -75,7 +75,7 @@ fn worse(proof: &Proof, one: PathFault, other: PathFault) -> Failure {
 }
 
 fn silence(cause: &str) -> PathFault {
-    PathFault { step: ProofStep::Prepare, cause: cause.to_owned(), hint: None, waited: true }
+    PathFault { step: ProofStep::Prepare, cause: cause.to_owned(), hint: None, awaited_peer: true }
 }
 
 /// Nobody came to prove this one.
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn fault(step: ProofStep, waited: bool) -> PathFault {
-        PathFault { step, cause: "because".into(), hint: None, waited }
+        PathFault { step, cause: "because".into(), hint: None, awaited_peer: waited }
     }
 
     fn verdict(one: Result<u32, PathFault>, other: Result<u32, PathFault>) -> Verdict {

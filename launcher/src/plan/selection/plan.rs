@@ -34,7 +34,7 @@ impl Plan {
     pub(crate) fn cut(&mut self, (one, other): (NicId, NicId)) {
         let identities = [one, other].map(|end| self.port(end).identity());
         let [of_one, of_other] = identities;
-        let meets = self.port(one).nic.meets(&self.port(other).nic);
+        let meets = self.port(one).nic.can_reach(&self.port(other).nic);
         self.port_mut(one).cut_off.push(of_other);
         self.port_mut(other).cut_off.push(of_one);
         self.except((one, other), meets.then_some((false, None)));

@@ -47,7 +47,7 @@ impl Crew {
         let mut seen: HashMap<&str, Vec<&Node>> = HashMap::new();
         let twins = self.nodes.iter().find_map(|node| {
             let earlier = seen.entry(&node.facts.machine).or_default();
-            let twin = earlier.iter().find(|twin| twin.facts.are_of_one_host(&node.facts)).copied();
+            let twin = earlier.iter().find(|twin| twin.facts.is_same_host(&node.facts)).copied();
             earlier.push(node);
             Some((twin?, node))
         });

@@ -52,7 +52,7 @@ pub(crate) async fn prove(
             let limits = RoundTimeouts::within(options.timeout, left);
             let how = (options.settings, limits);
             if mesh.round(crew, gathering, &decided.table, &todo, how).await? {
-                budget.renew();
+                budget.restart();
             }
         }
         if mesh.take_out(plan, &decided.table, from) {

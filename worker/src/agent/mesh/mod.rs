@@ -266,7 +266,7 @@ impl Mesh {
     /// Reports the round with every path failed.
     fn fail(&mut self, step: ProofStep, cause: &str) {
         let paths = self.round.as_ref().map(|round| round.paths.clone()).unwrap_or_default();
-        let fault = PathFault { step, cause: cause.to_owned(), hint: None, waited: false };
+        let fault = PathFault { step, cause: cause.to_owned(), hint: None, awaited_peer: false };
         let outcome = |path: &rlaunch_bootstrap::protocol::mesh::MeshPath| PathOutcome {
             id: path.id,
             result: Err(fault.clone()),
@@ -289,8 +289,8 @@ impl Mesh {
         let late = async {
             let Some(deadline) = deadline else { return std::future::pending().await };
             loop {
-                tokio::time::sleep_until(deadline.look().into()).await;
-                if deadline.is_over(tokio::time::Instant::now().into_std()) {
+                tokio::time::sleep_until(deadline.next_check().into()).await;
+                if deadline.has_expired(tokio::time::Instant::now().into_std()) {
                     return;
                 }
             }
@@ -364,5 +364,5 @@ impl Mesh {
 
 fn within(limit_ms: u32) -> Deadline {
     let limit = Duration::from_millis(limit_ms.into()) + STEP_SLACK;
-    Deadline::after(limit, Instant::now()).often(CHECK_INTERVAL)
+    Deadline::after(limit, Instant::now()).checked_every(CHECK_INTERVAL)
 }

@@ -151,9 +151,9 @@ impl EdgeReader {
     async fn read(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         let mut silence = Deadline::after(self.silence, Instant::now().into_std());
         loop {
-            match timeout_at(silence.look().into(), self.reading.read(buffer)).await {
+            match timeout_at(silence.next_check().into(), self.reading.read(buffer)).await {
                 Ok(read) => return Some(read),
-                Err(_) if silence.is_over(Instant::now().into_std()) => return None,
+                Err(_) if silence.has_expired(Instant::now().into_std()) => return None,
                 Err(_) => {}
             }
         }

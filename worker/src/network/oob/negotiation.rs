@@ -98,6 +98,6 @@ impl Negotiation {
 
     /// Ends the negotiation. Bytes that were read beyond it belong to the edge.
     pub(super) fn into_parts(self) -> (TcpStream, SecureStream, Vec<u8>) {
-        (self.tcp, self.stream, self.frames.into_rest())
+        (self.tcp, self.stream, self.frames.into_unread())
     }
 }

@@ -14,7 +14,7 @@ const BACKLOG: u32 = 1024;
 /// jobs and nodes which start together on one host rarely collide.
 fn candidates(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
     let count = range.count();
-    let start = range.place(job) + salt % count;
+    let start = range.start_offset(job) + salt % count;
     (0..count).map(move |step| range.first + ((start + step) % count) as u16)
 }
 

@@ -100,7 +100,7 @@ impl Root {
     /// Everything that was read, as a tree that [`Root::recorded`] reads the same from.
     pub(crate) fn recording(self) -> Recording {
         let recorder = self.recorder.map(RefCell::into_inner).unwrap_or_default();
-        Recording::of(&recorder.entries, &recorder.listed)
+        Recording::from_entries(&recorder.entries, &recorder.listed)
     }
 
     /// How often something was read that is there.

@@ -227,7 +227,7 @@ const ROWS: &[Coverage] = &[
             "worker/src/network/horovod/",
             "worker/src/network/socket_owner.rs",
             "worker/horovod/",
-            "bootstrap/src/rendezvous/node/ask.rs",
+            "bootstrap/src/rendezvous/node/root_requests.rs",
             "bootstrap/src/env/",
         ],
         netns: &["horovod", "abuse::services"],

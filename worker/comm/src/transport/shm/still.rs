@@ -51,12 +51,12 @@ impl StallGuard {
         }
         let Some(limit) = self.limit else { return };
         if let Some((_, rest)) = &mut self.woken {
-            if !self.is_ended && rest.is_over(Instant::now()) {
+            if !self.is_ended && rest.has_expired(Instant::now()) {
                 self.is_ended = true;
                 let _ = kill(self.pid, Signal::SIGKILL);
             }
         } else if lasted > limit {
-            let rest = Deadline::after(REST, Instant::now()).often(LOOK);
+            let rest = Deadline::after(REST, Instant::now()).checked_every(LOOK);
             self.woken = Some((is_stopped(self.pid), rest));
             let _ = kill(self.pid, Signal::SIGCONT);
         }

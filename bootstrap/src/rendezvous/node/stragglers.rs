@@ -22,12 +22,12 @@ struct Count {
 
 /// Questions on their way.
 #[derive(Debug, Default)]
-pub(super) struct Census {
+pub(super) struct StragglerQueries {
     asked: BTreeMap<CollectiveId, (Time, Duration)>,
     counts: BTreeMap<CollectiveId, Count>,
 }
 
-impl Census {
+impl StragglerQueries {
     pub(super) fn due(&self) -> Option<Time> {
         self.counts.values().map(|count| count.until).min()
     }
@@ -49,11 +49,11 @@ impl Node {
         if self.aborted.is_some() {
             return;
         }
-        self.census.asked.retain(|_, (asked, _)| now.since(*asked) < ASKED_TOGETHER);
-        if self.census.asked.contains_key(&operation) {
+        self.stragglers.asked.retain(|_, (asked, _)| now.since(*asked) < ASKED_TOGETHER);
+        if self.stragglers.asked.contains_key(&operation) {
             return;
         }
-        self.census.asked.insert(operation.clone(), (now, waited));
+        self.stragglers.asked.insert(operation.clone(), (now, waited));
         match self.parent {
             Some(parent) => {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -65,7 +65,7 @@ impl Node {
 
     /// Counts the missing of this subtree.
     pub(super) fn on_count(&mut self, now: Time, operation: &CollectiveId) {
-        if self.census.counts.contains_key(operation) || self.aborted.is_some() {
+        if self.stragglers.counts.contains_key(operation) || self.aborted.is_some() {
             return;
         }
         let mut missing = MissingRanks::default();
@@ -87,7 +87,7 @@ impl Node {
             ));
         }
         let until = now + COUNT_LEVEL * self.shape.height_of(self.id);
-        self.census.counts.insert(operation.clone(), Count { awaited, missing, until });
+        self.stragglers.counts.insert(operation.clone(), Count { awaited, missing, until });
         self.conclude_if_counted(operation);
     }
 
@@ -99,7 +99,7 @@ impl Node {
         missing: MissingRanks,
     ) {
         // Later than it may be, it counts no more.
-        let Some(count) = self.census.counts.get_mut(operation) else { return };
+        let Some(count) = self.stragglers.counts.get_mut(operation) else { return };
         if count.awaited.contains(&from) {
             count.awaited.retain(|&id| id != from);
             count.missing.extend(missing);
@@ -110,14 +110,14 @@ impl Node {
     pub(super) fn expire_counts(&mut self, now: Time) {
         let over = |(_, count): &(&CollectiveId, &Count)| count.until <= now;
         let expired: Vec<CollectiveId> = self
-            .census
+            .stragglers
             .counts
             .iter()
             .filter(over)
             .map(|(operation, _)| operation.clone())
             .collect();
         for operation in expired {
-            let Some(count) = self.census.counts.get_mut(&operation) else { continue };
+            let Some(count) = self.stragglers.counts.get_mut(&operation) else { continue };
             let silent = std::mem::take(&mut count.awaited);
             let children = self.children.iter().filter(|child| silent.contains(&child.id));
             for ranks in children.filter_map(|child| child.ranks.as_ref()) {
@@ -128,10 +128,10 @@ impl Node {
     }
 
     fn conclude_if_counted(&mut self, operation: &CollectiveId) {
-        if self.census.counts.get(operation).is_none_or(|count| !count.awaited.is_empty()) {
+        if self.stragglers.counts.get(operation).is_none_or(|count| !count.awaited.is_empty()) {
             return;
         }
-        if let Some(count) = self.census.counts.remove(operation) {
+        if let Some(count) = self.stragglers.counts.remove(operation) {
             self.conclude(operation, count.missing);
         }
     }
@@ -141,7 +141,7 @@ impl Node {
             Some(parent) => self.send(parent, Message::MissingCounted(operation.clone(), missing)),
             None if missing.ranks.is_empty() => {}
             None => {
-                let waited = self.census.asked.get(operation).map(|(_, waited)| *waited);
+                let waited = self.stragglers.asked.get(operation).map(|(_, waited)| *waited);
                 self.on_are_missing(operation, &missing);
                 self.outputs.push_back(NodeOutput::Report(NodeReport::Waiting {
                     operation: operation.clone(),
