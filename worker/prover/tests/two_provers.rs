@@ -146,7 +146,12 @@ fn rounds(ends: &[LocalPort; 2], ids: std::ops::Range<u32>) -> [Round; 2] {
 fn end(word: &str) -> LocalPort {
     if let Some((device, address)) = word.split_once('@') {
         let manager = Some(address.parse().unwrap());
-        return LocalPort { device: device.to_owned(), port: 1, gid_index: None, cm_address: manager };
+        return LocalPort {
+            device: device.to_owned(),
+            port: 1,
+            gid_index: None,
+            cm_address: manager,
+        };
     }
     let (device, index) = word.split_once(':').unwrap();
     let gid_index = Some(index.parse().unwrap());
