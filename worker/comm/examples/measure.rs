@@ -20,11 +20,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for row in &rows {
         let mut parts = row.split('/');
         let mut part = || parts.next().ok_or_else(|| format!("{row}: not ACT/BYTES/COUNT"));
-        let (act, bytes, count) = (part()?.parse()?, part()?.parse()?, part()?.parse()?);
-        let measured = measure(&comm, &Plan { act, bytes, at_least, batches, count })?;
+        let (benchmark, bytes, count) = (part()?.parse()?, part()?.parse()?, part()?.parse()?);
+        let measured = measure(&comm, &Plan { benchmark, bytes, at_least, batches, count })?;
         if comm.rank() == 0 {
             let Measured { seconds, least, count } = measured;
-            println!("{act}/{bytes} {seconds:.4e} {count} {least:.4e}");
+            println!("{benchmark}/{bytes} {seconds:.4e} {count} {least:.4e}");
         }
     }
     Ok(())

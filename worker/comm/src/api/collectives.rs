@@ -8,7 +8,7 @@ use crate::collectives::choice::{
 use crate::collectives::kind::CollectiveKind;
 use crate::collectives::schedule::Schedule;
 use crate::progress::engine::collective::CollectiveArgs;
-use crate::progress::engine::stretch::LocalSlice;
+use crate::progress::engine::target::LocalSlice;
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::types::element::{Element, ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
@@ -76,16 +76,16 @@ impl ScheduleCache {
         ScheduleCache { topology, made: Mutex::default() }
     }
 
-    fn get(&self, asked: ScheduleKey) -> Arc<Schedule> {
+    fn get(&self, key: ScheduleKey) -> Arc<Schedule> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, schedule)) = made.iter().rev().find(|(known, _)| *known == asked) {
+        if let Some((_, schedule)) = made.iter().rev().find(|(known, _)| *known == key) {
             return schedule.clone();
         }
         if made.len() == ScheduleCache::KEPT {
             made.remove(0);
         }
-        let schedule = Arc::new(asked.schedule(&self.topology));
-        made.push((asked, schedule.clone()));
+        let schedule = Arc::new(key.schedule(&self.topology));
+        made.push((key, schedule.clone()));
         schedule
     }
 }
@@ -141,13 +141,13 @@ impl CollectiveBuffers<'_, u8> {
 impl Communicator {
     /// What a collective on these buffers is; fails where they do not fit together.
     #[inline]
-    pub(crate) fn asked(
+    pub(crate) fn schedule_key(
         &self,
         kind: CollectiveKind,
         element: ElementType,
         given: &CollectiveBuffers<'_, u8>,
     ) -> Result<ScheduleKey, Cause> {
-        self.own()?;
+        self.check_not_forked()?;
         let size = self.size();
         if let Some(root) = kind.root().filter(|root| *root >= size) {
             return Err(Cause::NoSuchRank { rank: root, size });
@@ -206,17 +206,17 @@ impl Communicator {
         Ok(ScheduleKey { kind, count, element, in_place })
     }
 
-    pub(crate) fn prepare(&self, asked: ScheduleKey, op: Op) -> PreparedCollective {
+    pub(crate) fn prepare(&self, key: ScheduleKey, op: Op) -> PreparedCollective {
         PreparedCollective {
-            operation: Operation::Collective(asked.kind.name()),
-            schedule: self.schedules.get(asked),
+            operation: Operation::Collective(key.kind.name()),
+            schedule: self.schedules.get(key),
             number: self.next_collective(),
-            element: asked.element,
+            element: key.element,
             op,
         }
     }
 
-    pub(crate) fn plan(
+    pub(crate) fn collective_args(
         &self,
         collective: PreparedCollective,
         input: LocalSlice,
@@ -234,46 +234,47 @@ impl Communicator {
         op: Op,
         given: CollectiveBuffers<'_, T>,
     ) -> Result<(), CommError> {
-        self.collective_of(kind, (T::TYPE, op), given.bytes())
+        self.collective_bytes(kind, (T::TYPE, op), given.bytes())
     }
 
     /// The same for elements that are named at run time.
-    pub(crate) fn collective_of(
+    pub(crate) fn collective_bytes(
         &self,
         kind: CollectiveKind,
         (element, op): (ElementType, Op),
         given: CollectiveBuffers<'_, u8>,
     ) -> Result<(), CommError> {
         let operation = Operation::Collective(kind.name());
-        let asked =
-            self.asked(kind, element, &given).map_err(|cause| CommError { operation, cause })?;
+        let key = self
+            .schedule_key(kind, element, &given)
+            .map_err(|cause| CommError { operation, cause })?;
         // One buffer of a rank that is no root is what it gives and gets.
         let is_one = matches!(given, CollectiveBuffers::InPlace(_));
         let (input, output): (&[u8], &mut [u8]) = match given {
             CollectiveBuffers::Separate(input, output) => (input, output),
             CollectiveBuffers::InPlace(data) => (&[], data),
         };
-        let collective = self.prepare(asked, op);
-        let scratch = collective.schedule.scratch * asked.element.size();
+        let collective = self.prepare(key, op);
+        let scratch = collective.schedule.scratch * key.element.size();
         let lengths = (input.len(), output.len());
-        if lengths.0.max(lengths.1).max(scratch) <= self.station.inline {
+        if lengths.0.max(lengths.1).max(scratch) <= self.progress.short {
             let input = (!is_one).then_some(input);
-            let ran = self.run_inline(&collective, (input, output));
+            let ran = self.run_short(&collective, (input, output));
             return ran.map_err(|cause| {
-                self.give_up(&collective, &cause);
-                self.station.failed(operation, cause)
+                self.cancel_collective(&collective, &cause);
+                self.progress.explain(operation, cause)
             });
         }
         let memory = [Memory::Shared(input), Memory::Exclusive(output)];
-        let ran = self.station.engine.lend(memory, |guard, [input, output]| {
+        let ran = self.progress.engine.lend(memory, |guard, [input, output]| {
             let output = LocalSlice::all(output, lengths.1);
             let input = if is_one { output } else { LocalSlice::all(input, lengths.0) };
-            let plan = self.plan(collective, input, output);
+            let args = self.collective_args(collective, input, output);
             let (engine, buffers) = guard.parts();
-            let key = engine.start(operation, plan, buffers);
-            self.station.wait(guard, key)
+            let key = engine.start(operation, args, buffers);
+            self.progress.wait(guard, key)
         });
-        ran.map(drop).map_err(|cause| self.station.failed(operation, cause))
+        ran.map(drop).map_err(|cause| self.progress.explain(operation, cause))
     }
 }
 
@@ -287,8 +288,8 @@ impl<'env> Scope<'_, 'env> {
     ) -> Result<Request, CommError> {
         let operation = Operation::Collective(kind.name());
         let given = given.bytes();
-        let asked = self.comm.asked(kind, T::TYPE, &given);
-        let asked = asked.map_err(|cause| CommError { operation, cause })?;
+        let key = self.comm.schedule_key(kind, T::TYPE, &given);
+        let key = key.map_err(|cause| CommError { operation, cause })?;
         let (input, output) = match given {
             CollectiveBuffers::Separate(input, output) => {
                 (self.lend_shared(input), self.lend_exclusive(output))
@@ -298,8 +299,8 @@ impl<'env> Scope<'_, 'env> {
                 (data, data)
             }
         };
-        let plan = self.comm.plan(self.comm.prepare(asked, op), input, output);
-        Ok(self.begin::<T>(operation, |engine, buffers| engine.start(operation, plan, buffers)))
+        let args = self.comm.collective_args(self.comm.prepare(key, op), input, output);
+        Ok(self.begin::<T>(operation, |engine, buffers| engine.start(operation, args, buffers)))
     }
 }
 
@@ -308,15 +309,15 @@ impl Engine {
     pub(crate) fn start(
         &mut self,
         operation: Operation,
-        plan: CollectiveArgs,
+        args: CollectiveArgs,
         buffers: &BufferTable,
     ) -> SlabKey {
         let request = self.request(operation);
-        if let Some(cause) = self.core.out_of_step(plan.context, plan.tag) {
-            self.core.ended(Owner::Request(request), Err(cause));
-        } else if self.core.fault.is_none() {
-            let collective = self.begin(operation, plan, request, buffers);
-            self.core.belongs(request, collective);
+        if let Some(cause) = self.matching.out_of_step(args.context, args.tag) {
+            self.matching.complete(Owner::Request(request), Err(cause));
+        } else if self.matching.fault.is_none() {
+            let collective = self.begin(operation, args, request, buffers);
+            self.matching.set_collective(request, collective);
         }
         request
     }

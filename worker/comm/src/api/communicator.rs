@@ -4,9 +4,9 @@ use crate::api::collectives::{PreparedCollective, ScheduleCache};
 use crate::api::group::Group;
 use crate::progress::engine::direct::{ReceiveOutcome, SendOutcome};
 use crate::progress::engine::out_of_step::CancelledCollective;
-use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::target::{LocalSlice, Target};
 use crate::progress::engine::{Engine, Envelope, Owner, Status};
-use crate::progress::station::{Progress, WaitState};
+use crate::progress::wait::{Progress, WaitState};
 use crate::transport::packet::CONTEXT;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
@@ -30,7 +30,7 @@ const MOST_CONTEXTS: u32 = 1 << (CONTEXT - 1);
 /// must come in the same order in every rank.
 #[derive(Debug)]
 pub struct Communicator {
-    pub(crate) station: Arc<Progress>,
+    pub(crate) progress: Arc<Progress>,
     pub(crate) group: Group,
     /// Its number; the same in every rank.
     pub(crate) context: u32,
@@ -55,7 +55,7 @@ struct ContextIds {
 impl ContextIds {
     /// A number that no communicator of the job has; [`MOST_CONTEXTS`] where there is none left. The
     /// world is 0.
-    fn give(&self) -> u32 {
+    fn allocate(&self) -> u32 {
         let given = self.given.fetch_add(1, Ordering::Relaxed) as usize;
         let number = given.saturating_mul(self.ranks).saturating_add(self.me + 1);
         if number < MOST_CONTEXTS as usize {
@@ -67,11 +67,11 @@ impl ContextIds {
 }
 
 impl Communicator {
-    pub(crate) fn new(station: Arc<Progress>, group: Group) -> Communicator {
+    pub(crate) fn new(progress: Arc<Progress>, group: Group) -> Communicator {
         let schedules = ScheduleCache::new(group.topology());
         let contexts = ContextIds { given: AtomicU32::new(0), me: group.me, ranks: group.size() };
         Communicator {
-            station,
+            progress,
             group,
             context: 0,
             contexts: Arc::new(contexts),
@@ -107,16 +107,16 @@ impl Communicator {
     /// peer along. The first to be given is asked, for all communicators of this process.
     pub fn set_interrupt_check(&self, interrupted: fn() -> bool) {
         // Who comes second has the same wish.
-        let _ = self.station.interrupted.set(interrupted);
+        let _ = self.progress.interrupted.set(interrupted);
     }
 
     /// Ends the job, and says why: rlaunch ends all ranks, this one included. What is returned is
     /// for the caller to return as well, since the end takes a moment. Alone, it is the only effect.
     pub fn abort(&self, why: &str) -> CommError {
-        if let Err(cause) = self.own() {
+        if let Err(cause) = self.check_not_forked() {
             return CommError { operation: Operation::Abort, cause };
         }
-        let told = self.station.tell_agent(|agent| agent.abort(why));
+        let told = self.progress.with_agent(|agent| agent.abort(why));
         let cause = match told {
             Some(Err(error)) => format!("{why} (and the agent was not told: {error})"),
             Some(Ok(())) | None => why.to_owned(),
@@ -131,23 +131,23 @@ impl Communicator {
         let operation = Operation::Send { to, tag };
         let bytes = bytemuck::cast_slice(data);
         let sent =
-            self.message(to, tag).and_then(|message| self.send_bytes(message, bytes, operation));
-        sent.map_err(|cause| self.station.failed(operation, cause))
+            self.envelope(to, tag).and_then(|message| self.send_bytes(message, bytes, operation));
+        sent.map_err(|cause| self.progress.explain(operation, cause))
     }
 
     #[inline]
     fn send_bytes(&self, to: Envelope, bytes: &[u8], operation: Operation) -> Result<(), Cause> {
-        let mut guard = self.station.engine.lock();
-        match guard.parts().0.send_now(&to, bytes) {
+        let mut guard = self.progress.engine.lock();
+        match guard.parts().0.send_short(&to, bytes) {
             SendOutcome::Sent => return Ok(()),
             SendOutcome::QueuedPacket => return self.flush(&mut guard, to.peer, operation),
-            SendOutcome::Failed => return Err(guard.parts().0.obstacle(to.peer)),
+            SendOutcome::Failed => return Err(guard.parts().0.failure(to.peer)),
             SendOutcome::TooLong => {}
         }
         drop(guard);
-        self.station.engine.lend([Memory::Shared(bytes)], |guard, [buffer]| {
+        self.progress.engine.lend([Memory::Shared(bytes)], |guard, [buffer]| {
             let from = LocalSlice::all(buffer, bytes.len());
-            let sent = self.call(guard, operation, |engine, owner, buffers| {
+            let sent = self.run_request(guard, operation, |engine, owner, buffers| {
                 engine.send(to, from, owner, buffers);
             });
             sent.map(drop)
@@ -172,7 +172,7 @@ impl Communicator {
                 pause.end();
             } else {
                 let missing = |engine: &mut Engine| (Some(operation), engine.name(peer));
-                self.station.pause(&mut pause, guard, missing)?;
+                self.progress.pause(&mut pause, guard, missing)?;
             }
         }
     }
@@ -215,7 +215,7 @@ impl Communicator {
         bytes: &mut [u8],
         operation: Operation,
     ) -> Result<Status, Cause> {
-        let mut guard = self.station.engine.lock();
+        let mut guard = self.progress.engine.lock();
         let mut length = 0;
         let got = self.await_message(&mut guard, &from, operation, |message| {
             length = message.len();
@@ -229,7 +229,7 @@ impl Communicator {
         }
         if length > bytes.len() {
             let (engine, _) = guard.parts();
-            return Err(engine.core.too_long(from.peer, length as u64, bytes.len()));
+            return Err(engine.matching.truncated(from.peer, length as u64, bytes.len()));
         }
         Ok(Status { from: from.peer, length })
     }
@@ -246,27 +246,27 @@ impl Communicator {
         let mut pause = WaitState::default();
         loop {
             let (engine, buffers) = guard.parts();
-            match engine.receive_now(from, buffers, &mut take) {
+            match engine.receive_short_message(from, buffers, &mut take) {
                 ReceiveOutcome::Message => return Ok(true),
                 ReceiveOutcome::Rts => return Ok(false),
                 ReceiveOutcome::Progress => {
                     pause.end();
                     continue;
                 }
-                ReceiveOutcome::Failed => return Err(engine.obstacle(from.peer)),
+                ReceiveOutcome::Failed => return Err(engine.failure(from.peer)),
                 ReceiveOutcome::Nothing => {}
             }
-            if let Some(cause) = engine.core.out_of_step(from.context, from.tag) {
+            if let Some(cause) = engine.matching.out_of_step(from.context, from.tag) {
                 return Err(cause);
             }
             // Now the others have their turn. What comes of that may be the message: who slept on it
             // would not hear of it again.
-            if self.station.is_about_to_rest(&pause) && engine.progress(buffers) {
+            if self.progress.is_about_to_yield(&pause) && engine.progress(buffers) {
                 pause.end();
                 continue;
             }
             let missing = |engine: &mut Engine| (Some(operation), engine.name(from.peer));
-            self.station.pause(&mut pause, guard, missing)?;
+            self.progress.pause(&mut pause, guard, missing)?;
         }
     }
 
@@ -277,15 +277,15 @@ impl Communicator {
         operation: Operation,
     ) -> Result<Status, Cause> {
         let length = bytes.len();
-        self.station.engine.lend([Memory::Exclusive(bytes)], |guard, [buffer]| {
+        self.progress.engine.lend([Memory::Exclusive(bytes)], |guard, [buffer]| {
             let target = Target { into: LocalSlice::all(buffer, length), fold: None };
-            self.call(guard, operation, |engine, owner, buffers| {
-                self.post(engine, (source, tag), (target, owner), buffers);
+            self.run_request(guard, operation, |engine, owner, buffers| {
+                self.post_receive(engine, (source, tag), (target, owner), buffers);
             })
         })
     }
 
-    pub(crate) fn post(
+    pub(crate) fn post_receive(
         &self,
         engine: &mut Engine,
         (source, tag): (Option<Envelope>, u32),
@@ -308,12 +308,12 @@ impl Communicator {
         operation: Operation,
         size: usize,
     ) -> Result<Received, CommError> {
-        let came = came.map_err(|cause| self.station.failed(operation, cause))?;
+        let came = came.map_err(|cause| self.progress.explain(operation, cause))?;
         if !came.length.is_multiple_of(size) {
             let cause = Cause::PartialElement { length: came.length, size };
             return Err(CommError { operation, cause });
         }
-        let from = self.group.place(came.from).unwrap_or(came.from);
+        let from = self.group.rank_of(came.from).unwrap_or(came.from);
         Ok(Received { from, length: came.length / size })
     }
 
@@ -338,7 +338,7 @@ impl Communicator {
     /// Makes a communicator of those ranks that give the same `colour`, ordered by `key` and then
     /// by their rank here. Every rank has to call it.
     pub fn split(&self, colour: u32, key: i64) -> Result<Communicator, CommError> {
-        let context = if self.rank() == 0 { self.contexts.give() } else { 0 };
+        let context = if self.rank() == 0 { self.contexts.allocate() } else { 0 };
         let own = [u64::from(colour), key as u64, u64::from(context)];
         let mut all = vec![0; own.len() * self.size()];
         self.all_gather(&own, &mut all)?;
@@ -352,7 +352,7 @@ impl Communicator {
             rows.iter().map(|row| (row[0] as u32, row[1] as i64)).collect();
         let group = self.group.split(&colours);
         Ok(Communicator {
-            station: self.station.clone(),
+            progress: self.progress.clone(),
             schedules: ScheduleCache::new(group.topology()),
             group,
             context,
@@ -363,19 +363,19 @@ impl Communicator {
 
     /// Fails in a process that was forked: connections and device memory are its parent's.
     #[inline]
-    pub(crate) fn own(&self) -> Result<(), Cause> {
-        if self.station.engine.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
+    pub(crate) fn check_not_forked(&self) -> Result<(), Cause> {
+        if self.progress.engine.is_inherited() { Err(Cause::Forked) } else { Ok(()) }
     }
 
     /// A message from a rank, or `None` for one from any.
     pub(crate) fn source(&self, from: Option<usize>, tag: u32) -> Result<Option<Envelope>, Cause> {
-        self.own()?;
-        from.map(|from| self.message(from, tag)).transpose()
+        self.check_not_forked()?;
+        from.map(|from| self.envelope(from, tag)).transpose()
     }
 
     /// A message to or from a rank.
-    pub(crate) fn message(&self, rank: usize, tag: u32) -> Result<Envelope, Cause> {
-        self.own()?;
+    pub(crate) fn envelope(&self, rank: usize, tag: u32) -> Result<Envelope, Cause> {
+        self.check_not_forked()?;
         let size = self.size();
         let peer = *self.group.ranks.get(rank).ok_or(Cause::NoSuchRank { rank, size })?;
         Ok(Envelope { peer, context: self.context << 1, tag })
@@ -388,17 +388,20 @@ impl Communicator {
 
     /// Gives up a collective that this thread runs itself.
     #[cold]
-    pub(crate) fn give_up(&self, collective: &PreparedCollective, cause: &Cause) {
+    pub(crate) fn cancel_collective(&self, collective: &PreparedCollective, cause: &Cause) {
         let PreparedCollective { number: (context, number), operation, .. } = *collective;
         let ranks = &self.group.ranks;
-        let mut guard = self.station.engine.lock();
+        let mut guard = self.progress.engine.lock();
         let (engine, buffers) = guard.parts();
-        engine.give_up(CancelledCollective { context, number, operation, ranks, cause }, buffers);
+        engine.cancel_collective(
+            CancelledCollective { context, number, operation, ranks, cause },
+            buffers,
+        );
     }
 
     /// Begins something and waits for its end.
     #[inline]
-    pub(crate) fn call(
+    pub(crate) fn run_request(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
         operation: Operation,
@@ -407,7 +410,7 @@ impl Communicator {
         let (engine, buffers) = guard.parts();
         let key = engine.request(operation);
         begin(engine, Owner::Request(key), buffers);
-        self.station.wait(guard, key)
+        self.progress.wait(guard, key)
     }
 }
 

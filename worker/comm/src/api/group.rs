@@ -38,7 +38,7 @@ impl Group {
     }
 
     /// The place of a rank of the job.
-    pub(crate) fn place(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn rank_of(&self, rank: usize) -> Option<usize> {
         // Worlds are in order, and most groups are worlds.
         if self.ranks.get(rank) == Some(&rank) {
             return Some(rank);
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(world.local(), (0, 2));
         let odd = Group { me: 3, ..world.clone() }.split(&[(0, 0), (1, 5), (0, 0), (1, 4)]);
         assert_eq!((&*odd.ranks, odd.me, odd.local()), (&[3, 1][..], 0, (0, 1)));
-        assert_eq!((odd.place(1), odd.place(0)), (Some(1), None));
+        assert_eq!((odd.rank_of(1), odd.rank_of(0)), (Some(1), None));
         let even = world.split(&[(0, 7), (1, 0), (0, 7), (1, 0)]);
         assert_eq!((&*even.ranks, even.me), (&[0, 2][..], 1));
     }

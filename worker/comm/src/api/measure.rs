@@ -41,8 +41,10 @@ impl Benchmark {
 
 impl fmt::Display for Benchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name =
-            Benchmark::NAMES.iter().find(|(act, _)| act == self).map_or("", |(_, name)| name);
+        let name = Benchmark::NAMES
+            .iter()
+            .find(|(benchmark, _)| benchmark == self)
+            .map_or("", |(_, name)| name);
         f.pad(name)
     }
 }
@@ -52,7 +54,7 @@ impl FromStr for Benchmark {
 
     fn from_str(text: &str) -> Result<Benchmark, MeasureError> {
         let found = Benchmark::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(act, _)| *act).ok_or(MeasureError::UnknownBenchmark)
+        found.map(|(benchmark, _)| *benchmark).ok_or(MeasureError::UnknownBenchmark)
     }
 }
 
@@ -60,7 +62,7 @@ impl FromStr for Benchmark {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// What.
-    pub act: Benchmark,
+    pub benchmark: Benchmark,
     /// Of each message or vector; a barrier has none.
     pub bytes: usize,
     /// The least time of a batch. Short acts say nothing alone. Where it is zero, batches follow each
@@ -129,9 +131,9 @@ pub fn measure(comm: &Communicator, plan: &Plan) -> Result<Measured, MeasureErro
     }
     bench.check()?;
     // Exact: nothing is repeated 2^53 times.
-    let acts = count as f64 * bench.acts_per_repetition();
-    let seconds = median(&mut times[1..]) / acts;
-    let least = times[1..].iter().copied().fold(f64::INFINITY, f64::min) / acts;
+    let operations = count as f64 * bench.operations_per_repetition();
+    let seconds = median(&mut times[1..]) / operations;
+    let least = times[1..].iter().copied().fold(f64::INFINITY, f64::min) / operations;
     Ok(Measured { seconds, least, count })
 }
 
@@ -154,7 +156,7 @@ fn median(times: &mut [f64]) -> f64 {
 /// An act with its memory.
 struct Bench<'a> {
     comm: &'a Communicator,
-    act: Benchmark,
+    benchmark: Benchmark,
     bytes: usize,
     partner: Option<usize>,
     /// Messages, or empty.
@@ -167,20 +169,20 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(comm: &'a Communicator, plan: &Plan) -> Result<Bench<'a>, MeasureError> {
-        let (act, bytes, rank) = (plan.act, plan.bytes, comm.rank());
-        let (messages, elements) = match act {
+        let (benchmark, bytes, rank) = (plan.benchmark, plan.bytes, comm.rank());
+        let (messages, elements) = match benchmark {
             Benchmark::Latency => (bytes, 0),
             Benchmark::Bandwidth => (bytes * WINDOW, 0),
             Benchmark::Barrier => (0, 0),
             Benchmark::AllReduce => (0, bytes / size_of::<f32>()),
         };
         if messages > 0 && comm.size() < 2 {
-            return Err(MeasureError::Alone(act));
+            return Err(MeasureError::Alone(benchmark));
         }
         // Zeroed memory comes from the system and is touched here, so that no batch has to.
         let mut bench = Bench {
             comm,
-            act,
+            benchmark,
             bytes,
             partner: Some(rank ^ 1).filter(|partner| *partner < comm.size()),
             outgoing: vec![0; messages],
@@ -197,8 +199,8 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    fn acts_per_repetition(&self) -> f64 {
-        match self.act {
+    fn operations_per_repetition(&self) -> f64 {
+        match self.benchmark {
             Benchmark::Latency => 2.0,
             Benchmark::Bandwidth => WINDOW as f64,
             Benchmark::Barrier | Benchmark::AllReduce => 1.0,
@@ -207,7 +209,7 @@ impl<'a> Bench<'a> {
 
     fn time(&mut self, count: u64) -> Result<Duration, CommError> {
         let start = Instant::now();
-        match (self.act, self.partner) {
+        match (self.benchmark, self.partner) {
             (Benchmark::Latency, Some(partner)) => self.ping_pong(partner, count)?,
             (Benchmark::Bandwidth, Some(partner)) => self.stream(partner, count)?,
             (Benchmark::Latency | Benchmark::Bandwidth, None) => {}
@@ -277,7 +279,7 @@ impl<'a> Bench<'a> {
     fn check(&self) -> Result<(), MeasureError> {
         let size = self.comm.size();
         let sum = |i: usize| (size * (size - 1) / 2 + size * (i % 7)) as f32;
-        let receives = match (self.act, self.partner) {
+        let receives = match (self.benchmark, self.partner) {
             (Benchmark::Latency, Some(_)) => true,
             (Benchmark::Bandwidth, Some(partner)) => !self.is_first(partner),
             _ => false,
@@ -288,7 +290,7 @@ impl<'a> Bench<'a> {
         if are_bytes_right && are_sums_right {
             Ok(())
         } else {
-            Err(MeasureError::WrongData(self.act, self.bytes))
+            Err(MeasureError::WrongData(self.benchmark, self.bytes))
         }
     }
 }
@@ -322,9 +324,9 @@ mod tests {
 
     #[test]
     fn acts_have_names_that_are_understood() {
-        for (act, name) in Benchmark::NAMES {
-            assert_eq!(act.to_string(), name);
-            assert_eq!(name.parse::<Benchmark>().unwrap(), act);
+        for (benchmark, name) in Benchmark::NAMES {
+            assert_eq!(benchmark.to_string(), name);
+            assert_eq!(name.parse::<Benchmark>().unwrap(), benchmark);
         }
         assert!("broadcast".parse::<Benchmark>().is_err());
     }

@@ -3,9 +3,9 @@
 pub(crate) mod collectives;
 pub(crate) mod communicator;
 pub(crate) mod group;
-pub(crate) mod inline;
 pub mod measure;
 pub mod raw;
 pub(crate) mod registered;
 pub(crate) mod scope;
+pub(crate) mod short;
 pub(crate) mod start;

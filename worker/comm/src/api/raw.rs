@@ -2,7 +2,7 @@
 //! by a value instead of a scope. Memory is bytes; lengths are whole elements.
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::target::{LocalSlice, Target};
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
@@ -22,7 +22,7 @@ pub fn receive(
         Some(from) => comm.recv(bytes, from, tag),
         None => comm.recv_any(bytes, tag),
     }?;
-    whole(received, element, Operation::Receive { from, tag })
+    in_elements(received, element, Operation::Receive { from, tag })
 }
 
 /// [`Communicator::sendrecv`]; a rank and a tag each.
@@ -34,7 +34,7 @@ pub fn exchange(
     (from, tag): (usize, u32),
 ) -> Result<Received, CommError> {
     let received = comm.sendrecv(data, to, into, (from, tag))?;
-    whole(received, element, Operation::Receive { from: Some(from), tag })
+    in_elements(received, element, Operation::Receive { from: Some(from), tag })
 }
 
 /// Any of the collectives.
@@ -44,11 +44,11 @@ pub fn collective(
     what: (ElementType, Op),
     given: CollectiveBuffers<'_, u8>,
 ) -> Result<(), CommError> {
-    comm.collective_of(kind, what, given)
+    comm.collective_bytes(kind, what, given)
 }
 
 /// From bytes to elements.
-fn whole(
+fn in_elements(
     received: Received,
     element: ElementType,
     operation: Operation,
@@ -86,7 +86,7 @@ pub unsafe fn isend(
     (to, tag): (usize, u32),
 ) -> Result<Pending, CommError> {
     let operation = Operation::Send { to, tag };
-    let message = comm.message(to, tag).map_err(|cause| CommError { operation, cause })?;
+    let message = comm.envelope(to, tag).map_err(|cause| CommError { operation, cause })?;
     // SAFETY: `data` stays until the request is dropped, which takes it back.
     let buffer = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
     let from = LocalSlice::all(buffer, data.len());
@@ -120,7 +120,7 @@ pub unsafe fn ireceive(
         [Some(buffer), None],
         |engine, buffers| {
             let key = engine.request(operation);
-            comm.post(engine, (source, tag), (target, Owner::Request(key)), buffers);
+            comm.post_receive(engine, (source, tag), (target, Owner::Request(key)), buffers);
             key
         },
     ))
@@ -140,8 +140,8 @@ pub unsafe fn icollective(
     given: CollectiveBuffers<'_, u8>,
 ) -> Result<Pending, CommError> {
     let operation = Operation::Collective(kind.name());
-    let asked = comm.asked(kind, element, &given);
-    let asked = asked.map_err(|cause| CommError { operation, cause })?;
+    let key = comm.schedule_key(kind, element, &given);
+    let key = key.map_err(|cause| CommError { operation, cause })?;
     let (input, output) = match given {
         CollectiveBuffers::Separate(input, output) => (Some(input), output),
         CollectiveBuffers::InPlace(data) => (None, data),
@@ -155,10 +155,10 @@ pub unsafe fn icollective(
         (buffer, LocalSlice::all(buffer, input.len()))
     });
     let input = read.map_or(output, |(_, input)| input);
-    let plan = comm.plan(comm.prepare(asked, op), input, output);
+    let args = comm.collective_args(comm.prepare(key, op), input, output);
     let buffers = [Some(buffer), read.map(|(buffer, _)| buffer)];
     Ok(Pending::begin(comm, (operation, 1), buffers, |engine, buffers| {
-        engine.start(operation, plan, buffers)
+        engine.start(operation, args, buffers)
     }))
 }
 
@@ -182,10 +182,10 @@ pub unsafe fn register(
     comm: &Arc<Communicator>,
     (first, length, writable): (*mut u8, usize, bool),
 ) -> Result<Registration, CommError> {
-    comm.own().map_err(|cause| CommError { operation: Operation::Register, cause })?;
+    comm.check_not_forked().map_err(|cause| CommError { operation: Operation::Register, cause })?;
     let tell = |engine: &mut Engine, buffers: &BufferTable, region| engine.tell(region, buffers);
     // SAFETY: the bytes stay until the registration is dropped, which unregisters the region.
-    let region = unsafe { comm.station.engine.register_raw((first, length, writable), tell) };
+    let region = unsafe { comm.progress.engine.register_raw((first, length, writable), tell) };
     Ok(Registration { comm: comm.clone(), region: Some(region) })
 }
 
@@ -193,7 +193,7 @@ impl Registration {
     /// Has devices forget the memory; `false`, and nothing is changed, while a message is sent from or
     /// received into it.
     pub fn end(&mut self) -> bool {
-        let lock = &self.comm.station.engine;
+        let lock = &self.comm.progress.engine;
         self.region = self.region.take().and_then(|region| match lock.is_inherited() {
             true => None,
             false => lock.unregister(region).err(),
@@ -205,7 +205,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(region) = self.region.take() {
-            self.comm.station.engine.revoke(region);
+            self.comm.progress.engine.revoke(region);
         }
     }
 }
@@ -218,7 +218,7 @@ impl Drop for Registration {
 #[expect(unsafe_code, reason = "only the caller knows how long the memory is there")]
 unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: bool) -> BufferId {
     // SAFETY: the caller's promise is the same.
-    unsafe { comm.station.engine.lend_raw(first, length, writable) }
+    unsafe { comm.progress.engine.lend_raw(first, length, writable) }
 }
 
 impl Pending {
@@ -228,22 +228,22 @@ impl Pending {
         buffers: [Option<BufferId>; 2],
         begin: impl FnOnce(&mut Engine, &BufferTable) -> SlabKey,
     ) -> Pending {
-        let mut guard = comm.station.engine.lock();
+        let mut guard = comm.progress.engine.lock();
         let (engine, lent) = guard.parts();
         let key = begin(engine, lent);
         Pending { comm: comm.clone(), key, operation, size, is_over: false, buffers }
     }
 
-    fn own(&self) -> Result<(), CommError> {
+    fn check_not_forked(&self) -> Result<(), CommError> {
         let operation = self.operation;
-        self.comm.own().map_err(|cause| CommError { operation, cause })
+        self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })
     }
 
     /// Waits until it is done. Of a send, what it says is to whom.
     pub fn wait(mut self) -> Result<Received, CommError> {
-        self.own()?;
-        let station = &self.comm.station;
-        let came = station.wait(&mut station.engine.lock(), self.key);
+        self.check_not_forked()?;
+        let progress = &self.comm.progress;
+        let came = progress.wait(&mut progress.engine.lock(), self.key);
         self.is_over = true;
         self.comm.received(came, self.operation, self.size)
     }
@@ -251,11 +251,11 @@ impl Pending {
     /// Goes on with everything, and says whether this is done, and what came of it; after that it
     /// is good for nothing but to be dropped.
     pub fn test(&mut self) -> Option<Result<Received, CommError>> {
-        if let Err(error) = self.own() {
+        if let Err(error) = self.check_not_forked() {
             return Some(Err(error));
         }
-        let station = &self.comm.station;
-        let mut guard = station.engine.lock();
+        let progress = &self.comm.progress;
+        let mut guard = progress.engine.lock();
         let (engine, buffers) = guard.parts();
         engine.progress(buffers);
         let came = engine.take(self.key)?;
@@ -267,13 +267,13 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let lock = &self.comm.station.engine;
+        let lock = &self.comm.progress.engine;
         if lock.is_inherited() {
             return;
         }
         if !self.is_over {
-            let station = &self.comm.station;
-            station.give_up(&mut lock.lock(), self.key, &Cause::Cancelled);
+            let progress = &self.comm.progress;
+            progress.cancel(&mut lock.lock(), self.key, &Cause::Cancelled);
         }
         self.buffers.iter().flatten().for_each(|buffer| lock.take_back(*buffer));
     }
@@ -309,11 +309,11 @@ mod tests {
         let comm = alone();
         let mut into = [0; 8];
         // SAFETY: the buffer lives longer than the request.
-        let given_up = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
-        let buffer = given_up.as_ref().unwrap().buffers[0].unwrap();
-        assert_eq!(comm.station.engine.lock().parts().1.length(buffer), Some(8));
-        drop(given_up);
-        assert_eq!(comm.station.engine.lock().parts().1.length(buffer), None);
+        let cancelled = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
+        let buffer = cancelled.as_ref().unwrap().buffers[0].unwrap();
+        assert_eq!(comm.progress.engine.lock().parts().1.length(buffer), Some(8));
+        drop(cancelled);
+        assert_eq!(comm.progress.engine.lock().parts().1.length(buffer), None);
         comm.send(&[9u8; 8], 0, 1).unwrap();
         assert_eq!(into, [0; 8]);
         comm.recv(&mut into, 0, 1).unwrap();
@@ -369,9 +369,9 @@ mod tests {
             };
             let refused = refusals.iter().filter(|refusal| is_refused(refusal)).count();
             drop((begun, registered));
-            let station = Arc::downgrade(&comm.station);
+            let progress = Arc::downgrade(&comm.progress);
             drop(comm);
-            let gone = usize::from(station.upgrade().is_none());
+            let gone = usize::from(progress.upgrade().is_none());
             // SAFETY: it ends the process at once, and runs nothing of the harness.
             unsafe { nix::libc::_exit((10 * gone + refused) as i32) };
         }

@@ -12,7 +12,7 @@
 //! has promised that it stays, and no longer.
 
 use crate::api::communicator::Communicator;
-use crate::progress::station::Progress;
+use crate::progress::wait::Progress;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::RegionPages;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Elements in memory that all devices know: messages from and to any part of it cost no
 /// registration. See [`Communicator::buffer`].
 pub struct Registered<T: Element> {
-    station: Arc<Progress>,
+    progress: Arc<Progress>,
     /// RegionId of the memory; `None` only while this is being dropped.
     pages: Option<RegionPages>,
     elements: PhantomData<T>,
@@ -48,15 +48,15 @@ impl Communicator {
     /// ```
     pub fn buffer<T: Element>(&self, length: usize) -> Result<Registered<T>, CommError> {
         let failed = |cause| CommError { operation: Operation::Register, cause };
-        self.own().map_err(failed)?;
+        self.check_not_forked().map_err(failed)?;
         let pages = length.checked_mul(T::TYPE.size()).and_then(Pages::zeroed);
         let none = || failed(Cause::Start(format!("no memory has {length} elements").into()));
         let pages = pages.ok_or_else(none)?;
-        let station = self.station.clone();
-        let pages = station
+        let progress = self.progress.clone();
+        let pages = progress
             .engine
             .register_pages(pages, |engine, buffers, region| engine.tell(region, buffers));
-        Ok(Registered { station, pages: Some(pages), elements: PhantomData })
+        Ok(Registered { progress, pages: Some(pages), elements: PhantomData })
     }
 }
 
@@ -83,7 +83,7 @@ impl<T: Element> fmt::Debug for Registered<T> {
 impl<T: Element> Drop for Registered<T> {
     fn drop(&mut self) {
         if let Some(pages) = self.pages.take() {
-            self.station.engine.unregister_pages(pages);
+            self.progress.engine.unregister_pages(pages);
         }
     }
 }

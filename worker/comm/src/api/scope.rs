@@ -1,7 +1,7 @@
 //! Messages and collectives that go on while the program does something else.
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::target::{LocalSlice, Target};
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
@@ -48,7 +48,7 @@ impl Communicator {
         &'env self,
         works: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> Result<R, CommError>,
     ) -> Result<R, CommError> {
-        self.station.engine.scope(|memory| {
+        self.progress.engine.scope(|memory| {
             let scope = Scope { comm: self, memory, begun: RefCell::default() };
             let result = works(&scope)?;
             scope.finish()?;
@@ -66,7 +66,7 @@ impl<'env> Scope<'_, 'env> {
         tag: u32,
     ) -> Result<Request, CommError> {
         let operation = Operation::Send { to, tag };
-        let message = self.comm.message(to, tag);
+        let message = self.comm.envelope(to, tag);
         let message = message.map_err(|cause| CommError { operation, cause })?;
         let from = self.lend_shared(data);
         Ok(self.begin::<T>(operation, |engine, buffers| {
@@ -107,7 +107,7 @@ impl<'env> Scope<'_, 'env> {
         let target = Target { into: self.lend_exclusive(data), fold: None };
         Ok(self.begin::<T>(operation, |engine, buffers| {
             let key = engine.request(operation);
-            self.comm.post(engine, (source, tag), (target, Owner::Request(key)), buffers);
+            self.comm.post_receive(engine, (source, tag), (target, Owner::Request(key)), buffers);
             key
         }))
     }
@@ -128,7 +128,7 @@ impl<'env> Scope<'_, 'env> {
         operation: Operation,
         begin: impl FnOnce(&mut Engine, &BufferTable) -> SlabKey,
     ) -> Request {
-        let mut guard = self.comm.station.engine.lock();
+        let mut guard = self.comm.progress.engine.lock();
         let (engine, buffers) = guard.parts();
         let key = begin(engine, buffers);
         self.begun.borrow_mut().push((key, operation));
@@ -139,10 +139,10 @@ impl<'env> Scope<'_, 'env> {
     #[expect(clippy::needless_pass_by_value, reason = "it is waited for once")]
     pub fn wait(&self, request: Request) -> Result<Received, CommError> {
         let Request { key, operation, size } = request;
-        self.comm.own().map_err(|cause| CommError { operation, cause })?;
+        self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
         self.begun.borrow_mut().retain(|(begun, _)| *begun != key);
-        let mut guard = self.comm.station.engine.lock();
-        let came = self.comm.station.wait(&mut guard, key);
+        let mut guard = self.comm.progress.engine.lock();
+        let came = self.comm.progress.wait(&mut guard, key);
         drop(guard);
         self.comm.received(came, operation, size)
     }
@@ -150,8 +150,8 @@ impl<'env> Scope<'_, 'env> {
     /// Goes on with everything, and says whether this operation is done, and what came of it.
     pub fn test(&self, request: Request) -> Result<Result<Received, Request>, CommError> {
         let operation = request.operation;
-        self.comm.own().map_err(|cause| CommError { operation, cause })?;
-        let mut guard = self.comm.station.engine.lock();
+        self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
+        let mut guard = self.comm.progress.engine.lock();
         let (engine, buffers) = guard.parts();
         engine.progress(buffers);
         let Some(came) = engine.take(request.key) else { return Ok(Err(request)) };
@@ -163,11 +163,11 @@ impl<'env> Scope<'_, 'env> {
     fn finish(&self) -> Result<(), CommError> {
         loop {
             let Some((key, operation)) = self.begun.borrow_mut().pop() else { return Ok(()) };
-            self.comm.own().map_err(|cause| CommError { operation, cause })?;
-            let mut guard = self.comm.station.engine.lock();
-            let ended = self.comm.station.wait(&mut guard, key);
+            self.comm.check_not_forked().map_err(|cause| CommError { operation, cause })?;
+            let mut guard = self.comm.progress.engine.lock();
+            let ended = self.comm.progress.wait(&mut guard, key);
             drop(guard);
-            ended.map_err(|cause| self.comm.station.failed(operation, cause))?;
+            ended.map_err(|cause| self.comm.progress.explain(operation, cause))?;
         }
     }
 }
@@ -176,12 +176,12 @@ impl<'env> Scope<'_, 'env> {
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
         let begun = self.begun.get_mut();
-        if begun.is_empty() || self.comm.own().is_err() {
+        if begun.is_empty() || self.comm.check_not_forked().is_err() {
             return;
         }
-        let mut guard = self.comm.station.engine.lock();
+        let mut guard = self.comm.progress.engine.lock();
         for (key, _) in begun.drain(..) {
-            self.comm.station.give_up(&mut guard, key, &Cause::Cancelled);
+            self.comm.progress.cancel(&mut guard, key, &Cause::Cancelled);
         }
     }
 }

@@ -4,10 +4,10 @@
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
 use crate::connect::WireUpError;
-use crate::connect::ways;
+use crate::connect::links;
 use crate::progress::agent::Agent;
 use crate::progress::engine::Engine;
-use crate::progress::station::{EpollIdle, Progress, SpinPolicy};
+use crate::progress::wait::{EpollIdle, Progress, SpinPolicy};
 use crate::transport::shm::{AttachError, ShmNode};
 use crate::transport::{Link, SelfLink};
 use crate::types::error::{LinkError, PeerName};
@@ -115,8 +115,8 @@ impl Communicator {
 fn alone() -> Result<Communicator, StartError> {
     let names = [PeerName { rank: 0, host: "".into() }];
     let engine = Engine::new(0, vec![Box::new(SelfLink::default())], names.into());
-    let station = Progress::new(engine, Arc::new(EpollIdle::new()?), SpinPolicy::none(), None);
-    Ok(Communicator::new(Arc::new(station), Group::world(0, [0].into())))
+    let progress = Progress::new(engine, Arc::new(EpollIdle::new()?), SpinPolicy::none(), None);
+    Ok(Communicator::new(Arc::new(progress), Group::world(0, [0].into())))
 }
 
 fn start(credentials: Credentials) -> Result<Communicator, StartError> {
@@ -144,14 +144,14 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let table = Arc::new(table);
     let names = names(&table);
     let is_large = table.world_size() > eager_ranks()?;
-    let mut ways = ways::meet(&mut client, &table, (me, job), &names, is_large)?;
+    let mut by_rank = links::connect(&mut client, &table, (me, job), &names, is_large)?;
     let mut links: Vec<Box<dyn Link>> = Vec::with_capacity(names.len());
     for rank in (0..table.world_size()).map(Rank) {
         let failed = |source| StartError::Link { peer: names[rank.index()].clone(), source };
         let absent = LinkError::Protocol("it says that it is there, and is not");
         links.push(if rank == me {
             Box::new(SelfLink::default())
-        } else if let Some(link) = ways.remove(&rank) {
+        } else if let Some(link) = by_rank.remove(&rank) {
             link
         } else {
             let local = table.ranks()[rank.index()].local_rank.index();
@@ -161,16 +161,18 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     }
     let nodes: Vec<NodeId> = table.ranks().iter().map(|row| row.node).collect();
     let engine = Engine::new(me.index(), links, names);
-    let patience = match spins()? {
+    let spin_policy = match spins()? {
         Some(false) => SpinPolicy::none(),
-        Some(true) => SpinPolicy::of(engine.waking(), false),
+        Some(true) => SpinPolicy::new(engine.wake_latency(), false),
         // Where looks are system calls, one more is nothing, and hosts may share processors unseen.
-        None => SpinPolicy::of(engine.waking(), locals.len() > cpus || engine.is_dear()),
+        None => {
+            SpinPolicy::new(engine.wake_latency(), locals.len() > cpus || engine.poll_is_syscall())
+        }
     };
-    let station = Progress::new(engine, Arc::new(EpollIdle::new()?), patience, timeout);
+    let progress = Progress::new(engine, Arc::new(EpollIdle::new()?), spin_policy, timeout);
     let group = Group::world(me.index(), nodes.iter().map(|node| node.0).collect());
-    station.listen_to(Agent::new(client, nodes))?;
-    Ok(Communicator::new(Arc::new(station), group))
+    progress.set_agent(Agent::new(client, nodes))?;
+    Ok(Communicator::new(Arc::new(progress), group))
 }
 
 /// Lets the other ranks of the agent read this one's memory; without it they only take longer.

@@ -1,7 +1,7 @@
 //! The accepting end of connections: who knocks is a stranger until it has proved otherwise.
 
+use super::handshake_socket::HandshakeSocket;
 use super::hello::{Challenge, Direction, HELLO, Hello, PROOF, RankKey, TAKEN};
-use super::wire::HandshakeSocket;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -67,7 +67,7 @@ impl InboundConnection {
     ) -> io::Result<AcceptOutcome> {
         match self.step {
             AcceptStep::AwaitsHello => {
-                let Some(bytes) = self.wire.hear(HELLO)? else {
+                let Some(bytes) = self.wire.receive(HELLO)? else {
                     return Ok(AcceptOutcome::Pending(self));
                 };
                 let Some((hello, parties)) = Hello::read(bytes) else {
@@ -77,15 +77,15 @@ impl InboundConnection {
                     return Ok(AcceptOutcome::Rejected);
                 }
                 let (challenge, reply) = Challenge::reply(hello, own)?;
-                self.wire.say(&reply)?;
+                self.wire.send(&reply)?;
                 self.step = AcceptStep::AwaitsProof(parties, challenge);
                 Ok(AcceptOutcome::Pending(self))
             }
             AcceptStep::AwaitsProof(parties, ref challenge) => {
-                let Some(proof) = self.wire.hear(PROOF)? else {
+                let Some(proof) = self.wire.receive(PROOF)? else {
                     return Ok(AcceptOutcome::Pending(self));
                 };
-                let met = challenge.is_met(proof, own) && is_missing(parties);
+                let met = challenge.is_connected(proof, own) && is_missing(parties);
                 Ok(if met {
                     AcceptOutcome::Authenticated(parties, self.wire)
                 } else {
@@ -98,20 +98,20 @@ impl InboundConnection {
 
 /// Tells the peer that its connection is in use.
 pub(super) fn take(wire: HandshakeSocket) -> io::Result<TcpStream> {
-    wire.say(&[TAKEN])?;
+    wire.send(&[TAKEN])?;
     Ok(wire.into_socket())
 }
 
 /// Lets in all who knock, and those go who have been here longest when there are more than `most`.
 pub(super) fn admit(
     listener: &TcpListener,
-    guests: &mut VecDeque<InboundConnection>,
+    inbound: &mut VecDeque<InboundConnection>,
     most: usize,
 ) -> io::Result<()> {
     // Not for ever, however many there are.
     for _ in 0..most {
         match listener.accept() {
-            Ok((socket, _)) => guests.extend(InboundConnection::new(socket)),
+            Ok((socket, _)) => inbound.extend(InboundConnection::new(socket)),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => break,
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -120,8 +120,8 @@ pub(super) fn admit(
                 _ => return Err(error),
             },
         }
-        while guests.len() > most {
-            guests.pop_front();
+        while inbound.len() > most {
+            inbound.pop_front();
         }
     }
     Ok(())

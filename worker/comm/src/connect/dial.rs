@@ -1,8 +1,8 @@
 //! The dialling end of a connection until it is in use.
 
 use super::DialError;
+use super::handshake_socket::HandshakeSocket;
 use super::hello::{Challenge, Direction, Hello, REPLY, RankKey, TAKEN};
-use super::wire::HandshakeSocket;
 use nix::poll::PollFlags;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -69,20 +69,20 @@ impl Dial {
                 if let Some(error) = self.wire.socket().take_error()? {
                     return Err(error.into());
                 }
-                self.wire.say(self.hello.bytes())?;
+                self.wire.send(self.hello.bytes())?;
                 self.step = DialStep::AwaitsReply;
                 Ok(DialOutcome::Pending(self))
             }
             DialStep::AwaitsReply => {
-                let Some(reply) = self.wire.hear(REPLY)? else {
+                let Some(reply) = self.wire.receive(REPLY)? else {
                     return Ok(DialOutcome::Pending(self));
                 };
                 let proof = Challenge::prove(&self.hello, reply, key)?;
-                self.wire.say(&proof.ok_or(DialError::Unauthenticated)?)?;
+                self.wire.send(&proof.ok_or(DialError::Unauthenticated)?)?;
                 self.step = DialStep::AwaitsTaken;
                 Ok(DialOutcome::Proved(self))
             }
-            DialStep::AwaitsTaken => match self.wire.hear(1)? {
+            DialStep::AwaitsTaken => match self.wire.receive(1)? {
                 None => Ok(DialOutcome::Pending(self)),
                 Some([TAKEN]) => Ok(DialOutcome::Accepted(self.wire.into_socket())),
                 Some(_) => Err(DialError::Unauthenticated),

@@ -158,7 +158,7 @@ impl Challenge {
     }
 
     /// Whether the dialling end has the key, too.
-    pub(super) fn is_met(&self, proof: &[u8], own: &RankKey) -> bool {
+    pub(super) fn is_connected(&self, proof: &[u8], own: &RankKey) -> bool {
         self.mac(own, Role::Dials).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(parties, PARTIES);
         let (challenge, reply) = Challenge::reply(heard, &key).unwrap();
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
-        assert!(challenge.is_met(&proof, &key));
+        assert!(challenge.is_connected(&proof, &key));
     }
 
     #[test]
@@ -197,10 +197,10 @@ mod tests {
         let (challenge, reply) = Challenge::reply(hello.clone(), &key).unwrap();
         assert_eq!(Challenge::prove(&hello, &reply, &other).unwrap(), None);
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
-        assert!(!challenge.is_met(&proof, &other));
+        assert!(!challenge.is_connected(&proof, &other));
         // What the accepting end itself has said is no proof.
-        assert!(!challenge.is_met(&reply[NONCE..], &key));
-        assert!(!challenge.is_met(&[], &key));
+        assert!(!challenge.is_connected(&reply[NONCE..], &key));
+        assert!(!challenge.is_connected(&[], &key));
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         let (_, reply) = Challenge::reply(hello.clone(), &key).unwrap();
         let proof = Challenge::prove(&hello, &reply, &key).unwrap().unwrap();
         let (again, _) = Challenge::reply(hello, &key).unwrap();
-        assert!(!again.is_met(&proof, &key));
+        assert!(!again.is_connected(&proof, &key));
         let anew = Hello::new(PARTIES).unwrap();
         assert_eq!(Challenge::prove(&anew, &reply, &key).unwrap(), None);
     }

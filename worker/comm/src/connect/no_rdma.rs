@@ -52,13 +52,13 @@ impl Fabric {
         match self {}
     }
 
-    pub(crate) fn later(self, _: &[Contact], _: &Arc<RankTable>) -> Result<LazyRdma, WireUpError> {
+    pub(crate) fn lazy(self, _: &[Contact], _: &Arc<RankTable>) -> Result<LazyRdma, WireUpError> {
         match self {}
     }
 }
 
 impl LazyRdma {
-    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, LinkHint> {
+    pub(crate) fn link_hint(&self) -> BTreeMap<Rank, LinkHint> {
         match *self {}
     }
 

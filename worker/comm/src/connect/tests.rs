@@ -1,10 +1,10 @@
 //! Ranks as threads, each with its own copy of what the gather has brought.
 
+use super::eager_connect::connect_all_within;
 use super::hello::{Direction, Hello};
-use super::later::LazyLink;
-use super::meeting::meet_with;
+use super::lazy_link::LazyLink;
 use super::*;
-use crate::progress::station::{EpollIdle, Idle};
+use crate::progress::wait::{EpollIdle, Idle};
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Armed, Fill, Link, Sink};
@@ -61,7 +61,8 @@ fn doors(ranks: usize) -> (Vec<RankListener>, Vec<Contact>) {
     let half = ranks / 2;
     let open = |rank| RankListener::open(address((rank / half) as u32)).unwrap();
     let doors: Vec<RankListener> = (0..ranks).map(open).collect();
-    let own: Vec<Contact> = doors.iter().map(|door| Contact::new(Some(door.contact()))).collect();
+    let own: Vec<Contact> =
+        doors.iter().map(|listener| Contact::new(Some(listener.contact()))).collect();
     let bytes: Vec<Bytes> = own.iter().map(|own| encoded(own).into()).collect();
     let contacts = exchange(&own[0], |_| Ok(bytes)).unwrap();
     assert_eq!(contacts, own);
@@ -79,11 +80,18 @@ fn others(ranks: u32, me: u32) -> Vec<Rank> {
 }
 
 /// A rank on its way to its peers.
-fn rank(me: u32, door: RankListener, contacts: Vec<Contact>) -> thread::JoinHandle<Met> {
+fn rank(me: u32, listener: RankListener, contacts: Vec<Contact>) -> thread::JoinHandle<Met> {
     thread::spawn(move || {
         let ranks = contacts.len() as u32;
         let peers = others(ranks, me);
-        meet_with(door, &contacts, &table(ranks), (Rank(me), &peers), PATIENCE, REVERSE_AFTER)
+        connect_all_within(
+            listener,
+            &contacts,
+            &table(ranks),
+            (Rank(me), &peers),
+            PATIENCE,
+            REVERSE_AFTER,
+        )
     })
 }
 
@@ -148,7 +156,7 @@ fn join(threads: Vec<thread::JoinHandle<Met>>) -> Vec<BTreeMap<Rank, TcpLink>> {
 }
 
 fn start(doors: Vec<RankListener>, contacts: &[Contact]) -> Vec<thread::JoinHandle<Met>> {
-    (0..).zip(doors).map(|(me, door)| rank(me, door, contacts.to_vec())).collect()
+    (0..).zip(doors).map(|(me, listener)| rank(me, listener, contacts.to_vec())).collect()
 }
 
 #[test]
@@ -166,8 +174,8 @@ fn each_rank_dials_half_of_its_peers_and_of_two_always_one() {
         for me in 0..ranks {
             let all = (0..ranks).filter(|peer| *peer != me);
             let dialled = all.filter(|&peer| {
-                let dials = meeting::dials(Rank(me), Rank(peer));
-                assert_ne!(dials, meeting::dials(Rank(peer), Rank(me)));
+                let dials = eager_connect::dials(Rank(me), Rank(peer));
+                assert_ne!(dials, eager_connect::dials(Rank(peer), Rank(me)));
                 dials
             });
             assert!(dialled.count().abs_diff(ranks as usize / 2) <= 1);
@@ -179,12 +187,19 @@ fn each_rank_dials_half_of_its_peers_and_of_two_always_one() {
 fn connections_that_cross_come_to_one() {
     for _ in 0..30 {
         let (doors, contacts) = doors(6);
-        let threads = (0..).zip(doors).map(|(me, door)| {
+        let threads = (0..).zip(doors).map(|(me, listener)| {
             let contacts = contacts.clone();
             thread::spawn(move || {
                 let peers = others(6, me);
                 let at_once = Duration::ZERO;
-                meet_with(door, &contacts, &table(6), (Rank(me), &peers), PATIENCE, at_once)
+                connect_all_within(
+                    listener,
+                    &contacts,
+                    &table(6),
+                    (Rank(me), &peers),
+                    PATIENCE,
+                    at_once,
+                )
             })
         });
         let threads = threads.collect();
@@ -230,11 +245,18 @@ fn a_direction_that_leads_to_silence_is_replaced_by_the_other() {
     check(join(vec![rank(0, first, contacts), rank(1, second, silent)]));
 }
 
-fn meet_for(milliseconds: u64, me: u32, door: RankListener, contacts: &[Contact]) -> WireUpError {
+fn connect_for(
+    milliseconds: u64,
+    me: u32,
+    listener: RankListener,
+    contacts: &[Contact],
+) -> WireUpError {
     let table = table(contacts.len() as u32);
     let peers = others(contacts.len() as u32, me);
     let patience = Duration::from_millis(milliseconds);
-    meet_with(door, contacts, &table, (Rank(me), &peers), patience, REVERSE_AFTER).err().unwrap()
+    connect_all_within(listener, contacts, &table, (Rank(me), &peers), patience, REVERSE_AFTER)
+        .err()
+        .unwrap()
 }
 
 #[test]
@@ -244,7 +266,7 @@ fn a_pair_that_cannot_meet_is_named_with_the_reason() {
     let closed = with_port(&with_port(&contacts, 2, port), 3, port);
     let own = doors.remove(1);
     let own_port = own.address.port();
-    let error = meet_for(1500, 1, own, &closed);
+    let error = connect_for(1500, 1, own, &closed);
     assert_eq!(
         error.to_string(),
         format!(
@@ -267,8 +289,8 @@ fn who_listens_without_the_key_is_not_believed() {
     }
     let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
     let both = wrong_keys.clone();
-    let waiting = thread::spawn(move || meet_for(1500, 0, first, &both));
-    let error = meet_for(1500, 1, second, &wrong_keys).to_string();
+    let waiting = thread::spawn(move || connect_for(1500, 0, first, &both));
+    let error = connect_for(1500, 1, second, &wrong_keys).to_string();
     assert!(error.contains("(who answers there is not of this job)"), "{error}");
     let error = waiting.join().unwrap().to_string();
     assert!(error.contains("rank 0 on a and rank 1 on b did not meet"), "{error}");
@@ -299,7 +321,7 @@ fn strangers_harm_nobody() {
         strangers.extend([noise, half, liar]);
     }
     let mut threads = vec![first];
-    threads.extend((1..).zip(doors).map(|(me, door)| rank(me, door, contacts.clone())));
+    threads.extend((1..).zip(doors).map(|(me, listener)| rank(me, listener, contacts.clone())));
     check(join(threads));
     // All of them are sent away, without the word that a connection is in use.
     for mut stranger in strangers {
@@ -320,25 +342,25 @@ fn what_was_overheard_opens_no_door() {
     let (fourth, third) = (doors.pop().unwrap(), doors.pop().unwrap());
     let (second, first) = (doors.pop().unwrap(), doors.pop().unwrap());
     let at = first.address;
-    assert!(meeting::dials(Rank(3), Rank(0)) && meeting::dials(Rank(0), Rank(2)));
+    assert!(eager_connect::dials(Rank(3), Rank(0)) && eager_connect::dials(Rank(0), Rank(2)));
     let slow = Duration::from_secs(10);
     let zero = contacts.clone();
     let zero = thread::spawn(move || {
         let peers = [Rank(2), Rank(3)];
-        meet_with(first, &zero, &table(4), (Rank(0), &peers), PATIENCE, slow)
+        connect_all_within(first, &zero, &table(4), (Rank(0), &peers), PATIENCE, slow)
     });
     let three = through.clone();
     let three = thread::spawn(move || {
-        meet_with(fourth, &three, &table(4), (Rank(3), &[Rank(0)]), PATIENCE, slow)
+        connect_all_within(fourth, &three, &table(4), (Rank(3), &[Rank(0)]), PATIENCE, slow)
     });
     let (mut dialled, _) = listens_in.accept().unwrap();
-    let mut door = TcpStream::connect(at).unwrap();
+    let mut listener = TcpStream::connect(at).unwrap();
     let mut overheard = vec![0; hello::HELLO + hello::PROOF];
     let mut reply = [0; hello::REPLY];
     let (said_first, said_then) = overheard.split_at_mut(hello::HELLO);
     dialled.read_exact(said_first).unwrap();
-    door.write_all(said_first).unwrap();
-    door.read_exact(&mut reply).unwrap();
+    listener.write_all(said_first).unwrap();
+    listener.read_exact(&mut reply).unwrap();
     // Before the dialling rank has its answer, and after.
     let mut early = TcpStream::connect(at).unwrap();
     early.write_all(said_first).unwrap();
@@ -349,16 +371,16 @@ fn what_was_overheard_opens_no_door() {
     dialled.read_exact(said_then).unwrap();
     early.write_all(said_then).unwrap();
     assert_eq!(early.read(&mut [0; 9]).unwrap_or(0), 0, "the proof was for another nonce");
-    door.write_all(said_then).unwrap();
+    listener.write_all(said_then).unwrap();
     let mut taken = [0];
-    door.read_exact(&mut taken).unwrap();
+    listener.read_exact(&mut taken).unwrap();
     dialled.write_all(&taken).unwrap();
     assert_eq!(three.join().unwrap().unwrap().len(), 1);
     let mut late = TcpStream::connect(at).unwrap();
     late.write_all(&overheard).unwrap();
     assert_eq!(late.read(&mut [0; 9]).unwrap_or(0), 0, "the connection is in use already");
     let two = thread::spawn(move || {
-        meet_with(third, &contacts, &table(4), (Rank(2), &[Rank(0)]), PATIENCE, slow)
+        connect_all_within(third, &contacts, &table(4), (Rank(2), &[Rank(0)]), PATIENCE, slow)
     });
     assert_eq!(zero.join().unwrap().unwrap().len(), 2);
     assert_eq!(two.join().unwrap().unwrap().len(), 1);
@@ -378,7 +400,7 @@ fn contacts_of_other_builds_and_damaged_ones_are_refused() {
     assert!(gather(&[99, 1, 2]).ends_with("it is of another version of rlaunch"));
     let mut without = contacts.clone();
     without[1].tcp = None;
-    let error = meet_for(100, 0, doors.remove(0), &without).to_string();
+    let error = connect_for(100, 0, doors.remove(0), &without).to_string();
     assert_eq!(error, "the contact of rank 1 is no good: it does not say where it listens");
     assert!(!format!("{contacts:?}").contains("key: Key(["));
 }
@@ -389,13 +411,19 @@ fn peers_meet_when_there_is_something_to_say() {
     let ranks = 8;
     let (doors, contacts) = doors(8);
     let table = Arc::new(table(ranks));
-    let open = |(me, door): (u32, RankListener)| {
+    let open = |(me, listener): (u32, RankListener)| {
         let peers = others(ranks, me);
-        let reception =
-            LazyConnector::open(door, None, &contacts, table.clone(), (Rank(me), &peers), PATIENCE)
-                .unwrap();
-        let reception = Arc::new(reception);
-        let link = |peer: &Rank| (*peer, LazyLink::new(*peer, &reception));
+        let connector = LazyConnector::open(
+            listener,
+            None,
+            &contacts,
+            table.clone(),
+            (Rank(me), &peers),
+            PATIENCE,
+        )
+        .unwrap();
+        let connector = Arc::new(connector);
+        let link = |peer: &Rank| (*peer, LazyLink::new(*peer, &connector));
         peers.iter().map(link).collect::<BTreeMap<Rank, LazyLink>>()
     };
     let all: Vec<_> = (0..).zip(doors).map(open).collect();
@@ -423,7 +451,7 @@ fn peers_meet_when_there_is_something_to_say() {
                     assert_eq!(tags.0, [peer.0]);
                 }
                 for (peer, link) in &links {
-                    assert_eq!(link.is_met(), speak(me, peer.0), "{me} and {peer}");
+                    assert_eq!(link.is_connected(), speak(me, peer.0), "{me} and {peer}");
                 }
                 // Nobody leaves before all are through.
                 barrier.wait();
@@ -439,10 +467,10 @@ fn a_peer_that_does_not_come_is_named() {
     let table = Arc::new(table(2));
     drop(doors.pop());
     let patience = Duration::from_millis(200);
-    let door = doors.remove(0);
-    let reception =
-        LazyConnector::open(door, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
-    let mut link = LazyLink::new(Rank(1), &Arc::new(reception.unwrap()));
+    let listener = doors.remove(0);
+    let connector =
+        LazyConnector::open(listener, None, &contacts, table, (Rank(0), &[Rank(1)]), patience);
+    let mut link = LazyLink::new(Rank(1), &Arc::new(connector.unwrap()));
     let header = Header { kind: PacketKind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
     let end = Instant::now() + PATIENCE;
     let error = loop {
@@ -461,19 +489,25 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
     let table = Arc::new(table(2));
     let mut links: Vec<LazyLink> = (0..)
         .zip(doors)
-        .map(|(me, door)| {
+        .map(|(me, listener)| {
             let peer = Rank(1 - me);
             let table = table.clone();
-            let reception =
-                LazyConnector::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
-            LazyLink::new(peer, &Arc::new(reception.unwrap()))
+            let connector = LazyConnector::open(
+                listener,
+                None,
+                &contacts,
+                table,
+                (Rank(me), &[peer]),
+                PATIENCE,
+            );
+            LazyLink::new(peer, &Arc::new(connector.unwrap()))
         })
         .collect();
     let header = Header { kind: PacketKind::Eager, context: 0, tag: 7, transfer: 0, length: 0 };
     assert!(!links[0].send(header, &[]).unwrap());
     for link in &mut links {
         let end = Instant::now() + PATIENCE;
-        while !link.is_met() {
+        while !link.is_connected() {
             assert!(Instant::now() < end);
             if let Armed::Watch(watched) = link.arm(true).unwrap() {
                 let mut fds = [PollFd::new(watched.fd, PollFlags::POLLIN)];
@@ -488,11 +522,11 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
 fn two_ahead() -> [LazyLink; 2] {
     let (doors, contacts) = doors(2);
     let table = Arc::new(table(2));
-    let open = |(me, door): (u32, RankListener)| {
+    let open = |(me, listener): (u32, RankListener)| {
         let (peer, table) = (Rank(1 - me), table.clone());
-        let reception =
-            LazyConnector::open(door, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
-        LazyLink::new(peer, &Arc::new(reception.unwrap()))
+        let connector =
+            LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), PATIENCE);
+        LazyLink::new(peer, &Arc::new(connector.unwrap()))
     };
     let links: Vec<LazyLink> = (0..).zip(doors).map(open).collect();
     links.try_into().unwrap()
@@ -578,6 +612,6 @@ fn what_a_peer_sent_before_it_left_comes_first() {
         }
         link.peer_has_left();
         assert_eq!(next_kind(&mut link), PacketKind::Eager);
-        assert!(leaves.is_met());
+        assert!(leaves.is_connected());
     }
 }

@@ -43,7 +43,7 @@ impl Agent {
     }
 
     /// What it has said unasked, if it has; nothing while another thread asks something.
-    pub(crate) fn heard(&self) -> Option<AgentEvent> {
+    pub(crate) fn poll_event(&self) -> Option<AgentEvent> {
         match self.client.try_lock() {
             Ok(mut client) => news(&mut client, None),
             Err(TryLockError::Poisoned(client)) => news(&mut client.into_inner(), None),
@@ -52,7 +52,7 @@ impl Agent {
     }
 
     /// The same after a call has failed, when there is time to wait for it.
-    pub(crate) fn explanation(&self) -> Option<AgentEvent> {
+    pub(crate) fn wait_for_event(&self) -> Option<AgentEvent> {
         let begin = *self.failed_at.get_or_init(Instant::now);
         let left = EXPLANATION.saturating_sub(begin.elapsed());
         match left.is_zero() {
@@ -61,8 +61,8 @@ impl Agent {
         }
     }
 
-    /// Whether it is worth while to ask for an [`Agent::explanation`] once more.
-    pub(crate) fn may_explain(&self) -> bool {
+    /// Whether it is worth while to ask for an [`Agent::wait_for_event`] once more.
+    pub(crate) fn may_still_explain(&self) -> bool {
         self.failed_at.get().is_none_or(|begin| begin.elapsed() < EXPLANATION)
     }
 

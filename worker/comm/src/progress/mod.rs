@@ -2,4 +2,4 @@
 
 pub(crate) mod agent;
 pub(crate) mod engine;
-pub(crate) mod station;
+pub(crate) mod wait;

@@ -2,7 +2,7 @@
 //! memory than it has bytes.
 
 use crate::connect;
-use crate::progress::engine::stretch::{LocalSlice, Target};
+use crate::progress::engine::target::{LocalSlice, Target};
 use crate::progress::engine::{Engine, Envelope, Owner};
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Armed, Limits, Link, SelfLink, Sink};
@@ -59,7 +59,7 @@ impl Feed {
 impl Link for Feed {
     fn limits(&self) -> Limits {
         let (fetch, write) = (usize::MAX, usize::MAX);
-        Limits { eager: ROOM, packet: PACKET, fetch, write, is_dear: false }
+        Limits { eager: ROOM, packet: PACKET, fetch, write, poll_is_syscall: false }
     }
 
     fn send(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
@@ -126,7 +126,7 @@ pub fn packets(data: &[u8]) {
             engine.progress(buffers);
         }
         for key in keys {
-            engine.withdraw(key, &Cause::Cancelled, buffers);
+            engine.cancel(key, &Cause::Cancelled, buffers);
         }
     });
 }

@@ -3,16 +3,16 @@
 //! A link carries packets in order, whole or not at all, and knows nothing of messages. Which of
 //! them a pair has is in the rank table; everything above is the same for all.
 
-pub(crate) mod bell;
-mod own;
 pub(crate) mod packet;
+mod self_link;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod tcp;
 #[cfg(feature = "rdma")]
 pub(crate) mod verbs;
+pub(crate) mod wake_fd;
 
-pub(crate) use own::SelfLink;
+pub(crate) use self_link::SelfLink;
 
 use crate::transport::packet::Header;
 use crate::types::error::LinkError;
@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// [`Link::waking`] where nothing but the kernel is in between.
-const WAKING: Duration = Duration::from_micros(50);
+const WAKE_LATENCY: Duration = Duration::from_micros(50);
 
 /// The way to one other rank. Nothing in here blocks.
 pub(crate) trait Link: Send {
@@ -30,8 +30,8 @@ pub(crate) trait Link: Send {
     fn limits(&self) -> Limits;
 
     /// About how long it takes, once something has come, until who sleeps on it goes on.
-    fn waking(&self) -> Duration {
-        WAKING
+    fn wake_latency(&self) -> Duration {
+        WAKE_LATENCY
     }
 
     /// Begins a packet, or goes on with the one that was begun: called with the same packet until
@@ -101,7 +101,7 @@ pub(crate) trait Link: Send {
     }
 
     /// Whether it fails with the RDMA between two nodes, which somebody else watches.
-    fn is_by_rdma(&self) -> bool {
+    fn is_rdma(&self) -> bool {
         false
     }
 
@@ -112,7 +112,7 @@ pub(crate) trait Link: Send {
 
     /// Before this rank sleeps until the peer says something: sees to it, now and then, that a peer
     /// that is there no more is found out.
-    fn ask(&mut self) {}
+    fn probe_peer(&mut self) {}
 
     /// Before this rank sleeps: what becomes ready when a packet comes, or, where it waits to
     /// send, when there is room.
@@ -121,10 +121,10 @@ pub(crate) trait Link: Send {
     /// After it has slept, or changed its mind.
     fn disarm(&mut self) {}
 
-    /// Hands everything to `forgets` that [`Link::arm`] has ever given to be watched: the peer has left,
+    /// Hands everything to `unwatches` that [`Link::arm`] has ever given to be watched: the peer has left,
     /// and no news of it are waited for.
-    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
-        let _ = forgets;
+    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let _ = unwatches;
     }
 
     /// The peer's process has ended well, as the launcher knows. A link that has met the peer hears of
@@ -145,7 +145,7 @@ pub(crate) struct Limits {
     /// link cannot do that.
     pub(crate) write: usize,
     /// Looking whether something has come costs a system call.
-    pub(crate) is_dear: bool,
+    pub(crate) poll_is_syscall: bool,
 }
 
 /// What is known of a link before there is one.
@@ -153,14 +153,14 @@ pub(crate) struct Limits {
 pub(crate) struct LinkHint {
     pub(crate) limits: Limits,
     /// See [`Link::waking`].
-    pub(crate) waking: Duration,
-    pub(crate) is_by_rdma: bool,
+    pub(crate) wake_latency: Duration,
+    pub(crate) is_rdma: bool,
 }
 
 impl LinkHint {
     /// Of TCP.
     pub(crate) const TCP: LinkHint =
-        LinkHint { limits: tcp::TcpLink::LIMITS, waking: WAKING, is_by_rdma: false };
+        LinkHint { limits: tcp::TcpLink::LIMITS, wake_latency: WAKE_LATENCY, is_rdma: false };
 }
 
 /// A part of memory that is lent.

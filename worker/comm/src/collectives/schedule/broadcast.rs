@@ -22,13 +22,13 @@ pub fn linear(me: Member, count: usize, root: usize) -> Schedule {
 pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let all = Span::first(Buffer::Output, count);
-    let seat = me.seat(root);
-    let rank = |seat| (seat + root) % me.size;
-    if let Some(parent) = tree::parent(seat.rank) {
+    let relative = me.relative_to(root);
+    let rank = |relative| (relative + root) % me.size;
+    if let Some(parent) = tree::parent(relative.rank) {
         builder.receive(rank(parent), all);
         builder.then();
     }
-    for child in tree::children(seat.rank, me.size) {
+    for child in tree::children(relative.rank, me.size) {
         builder.send(rank(child), all);
     }
     builder.finish()
@@ -39,28 +39,31 @@ pub fn binomial(me: Member, count: usize, root: usize) -> Schedule {
 pub fn scatter_ring(me: Member, count: usize, root: usize) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::divide(count, me.size);
-    let seat = me.seat(root);
-    let rank = |seat| (seat + root) % me.size;
+    let relative = me.relative_to(root);
+    let rank = |relative| (relative + root) % me.size;
     // What comes by the tree: seat's own block and those of the seats below.
-    let tree_run = |seat| blocks.run(Buffer::Output, seat, tree::breadth(seat, me.size));
-    if let Some(parent) = tree::parent(seat.rank) {
-        builder.receive(rank(parent), tree_run(seat.rank));
+    let tree_run =
+        |relative| blocks.run(Buffer::Output, relative, tree::subtree_size(relative, me.size));
+    if let Some(parent) = tree::parent(relative.rank) {
+        builder.receive(rank(parent), tree_run(relative.rank));
         builder.then();
     }
-    for child in tree::children(seat.rank, me.size) {
+    for child in tree::children(relative.rank, me.size) {
         // One after the other: who has most to pass on is not to wait for the rest.
         builder.send(rank(child), tree_run(child));
         builder.then();
     }
-    let has = |seat, block| (seat..seat + tree::breadth(seat, me.size)).contains(&block);
-    let next = seat.ahead(1);
+    let has = |relative, block| {
+        (relative..relative + tree::subtree_size(relative, me.size)).contains(&block)
+    };
+    let next = relative.ahead(1);
     for steps in 0..me.size - 1 {
-        let (out, come) = (seat.behind(steps), seat.behind(steps + 1));
+        let (out, come) = (relative.behind(steps), relative.behind(steps + 1));
         if !has(next, out) {
             builder.send(rank(next), blocks.one(Buffer::Output, out));
         }
-        if !has(seat.rank, come) {
-            builder.receive(rank(seat.behind(1)), blocks.one(Buffer::Output, come));
+        if !has(relative.rank, come) {
+            builder.receive(rank(relative.behind(1)), blocks.one(Buffer::Output, come));
         }
         builder.then();
     }

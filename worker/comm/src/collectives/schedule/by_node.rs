@@ -13,7 +13,7 @@ pub struct Nodes {
     /// Where in `ranks` a node's begin; one more for the end.
     starts: Vec<usize>,
     /// The node of each rank, and which of the node's ranks it is.
-    seats: Vec<(usize, usize)>,
+    positions: Vec<(usize, usize)>,
 }
 
 impl Nodes {
@@ -21,13 +21,13 @@ impl Nodes {
     pub fn new(node_of: &[usize]) -> Nodes {
         let mut number = HashMap::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
-        let mut seats = Vec::with_capacity(node_of.len());
+        let mut positions = Vec::with_capacity(node_of.len());
         for (rank, node) in node_of.iter().enumerate() {
             let node = *number.entry(node).or_insert(members.len());
             if node == members.len() {
                 members.push(Vec::new());
             }
-            seats.push((node, members[node].len()));
+            positions.push((node, members[node].len()));
             members[node].push(rank);
         }
         let mut starts = vec![0];
@@ -35,7 +35,7 @@ impl Nodes {
             *end += members.len();
             Some(*end)
         }));
-        Nodes { ranks: members.concat(), starts, seats }
+        Nodes { ranks: members.concat(), starts, positions }
     }
 
     /// How many there are.
@@ -56,24 +56,24 @@ impl Nodes {
 
     /// The rank among those of its node.
     pub fn within(&self, rank: usize) -> Member {
-        Member { rank: self.seats[rank].1, size: self.of(rank).len() }
+        Member { rank: self.positions[rank].1, size: self.of(rank).len() }
     }
 
     /// Its node among all nodes.
     pub fn among(&self, rank: usize) -> Member {
-        Member { rank: self.seats[rank].0, size: self.count() }
+        Member { rank: self.positions[rank].0, size: self.count() }
     }
 
     /// The ranks of its node, in order.
     fn of(&self, rank: usize) -> &[usize] {
-        let node = self.seats[rank].0;
+        let node = self.positions[rank].0;
         &self.ranks[self.starts[node]..self.starts[node + 1]]
     }
 
     /// Who speaks for a node: its first rank, or the root.
     fn leader(&self, node: usize, root: Option<usize>) -> usize {
         match root {
-            Some(root) if self.seats[root].0 == node => root,
+            Some(root) if self.positions[root].0 == node => root,
             _ => self.ranks[self.starts[node]],
         }
     }
@@ -82,7 +82,7 @@ impl Nodes {
 /// A flat schedule whose ranks count node by node, so that neighbours share a node where they can.
 /// For collectives to which the order of ranks does not matter.
 pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedule) -> Schedule {
-    let (node, index) = nodes.seats[rank];
+    let (node, index) = nodes.positions[rank];
     let member = Member { rank: nodes.starts[node] + index, size: nodes.size() };
     let mut builder = ScheduleBuilder::default();
     builder.append(flat(member), |rank| nodes.ranks[rank], |span| span);
@@ -92,9 +92,9 @@ pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedul
 /// The leader waits for its node, `among` is the leaders' barrier, the node waits for its leader.
 pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedule) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
-    let parent = tree::parent(seat.rank).map(|parent| ranks[parent]);
-    for child in tree::children(seat.rank, seat.size) {
+    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
+    let parent = tree::parent(relative.rank).map(|parent| ranks[parent]);
+    for child in tree::children(relative.rank, relative.size) {
         builder.await_signal(ranks[child]);
     }
     builder.then();
@@ -110,7 +110,7 @@ pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedul
             builder.append(leaders, |node| nodes.leader(node, None), |span| span);
         }
     }
-    for child in tree::children(seat.rank, seat.size) {
+    for child in tree::children(relative.rank, relative.size) {
         builder.signal(ranks[child]);
     }
     builder.finish()
@@ -127,7 +127,7 @@ pub fn broadcast(
     within: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
+    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     if rank == leader(node.rank) {
@@ -135,7 +135,7 @@ pub fn broadcast(
         builder.append(leaders, leader, |span| span);
     }
     let first = nodes.within(leader(node.rank)).rank;
-    builder.append(within(seat, count, first), |index| ranks[index], |span| span);
+    builder.append(within(relative, count, first), |index| ranks[index], |span| span);
     builder.finish()
 }
 
@@ -151,11 +151,11 @@ pub fn reduce(
     among: impl FnOnce(Member, usize, usize, bool) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
+    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
     let node = nodes.among(rank);
     let leader = |node| nodes.leader(node, Some(root));
     let leads = rank == leader(node.rank);
-    let alone = seat.size == 1;
+    let alone = relative.size == 1;
     // A leader that is not the root has no Output: its node's sum is in front of the scratch memory.
     let aside = leads && rank != root && !alone;
     if aside {
@@ -168,7 +168,7 @@ pub fn reduce(
     };
     if !alone {
         let first = nodes.within(leader(node.rank)).rank;
-        let part = within(seat, count, first, in_place && rank == root);
+        let part = within(relative, count, first, in_place && rank == root);
         builder.append(
             part,
             |index| ranks[index],
@@ -196,20 +196,20 @@ pub fn all_reduce(
     broadcast: impl FnOnce(Member, usize, usize) -> Schedule,
 ) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let (seat, ranks) = (nodes.within(rank), nodes.of(rank));
-    let alone = seat.size == 1;
+    let (relative, ranks) = (nodes.within(rank), nodes.of(rank));
+    let alone = relative.size == 1;
     if !alone {
         // Those who only send do not ask what is in place.
         let output = |span: Span| match span.place {
             Buffer::Input if in_place => Span::new(Buffer::Output, span.start, span.length),
             _ => span,
         };
-        builder.append(reduce(seat, count, 0, in_place), |index| ranks[index], output);
+        builder.append(reduce(relative, count, 0, in_place), |index| ranks[index], output);
     }
-    if seat.rank == 0 {
+    if relative.rank == 0 {
         let leaders = among(nodes.among(rank), count, in_place || !alone);
         builder.append(leaders, |node| nodes.leader(node, None), |span| span);
     }
-    builder.append(broadcast(seat, count, 0), |index| ranks[index], |span| span);
+    builder.append(broadcast(relative, count, 0), |index| ranks[index], |span| span);
     builder.finish()
 }

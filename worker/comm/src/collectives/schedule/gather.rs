@@ -24,29 +24,29 @@ pub fn linear(me: Member, count: usize, root: usize, in_place: bool) -> Schedule
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
-    let seat = me.seat(root).rank;
-    let rank = |seat| (seat + root) % me.size;
-    let breadth = |seat| tree::breadth(seat, me.size);
-    let Some(parent) = tree::parent(seat) else {
+    let relative = me.relative_to(root).rank;
+    let rank = |relative| (relative + root) % me.size;
+    let subtree_size = |relative| tree::subtree_size(relative, me.size);
+    let Some(parent) = tree::parent(relative) else {
         copy_own(&mut builder, me, &blocks, in_place);
-        for child in tree::children(seat, me.size).rev() {
-            for span in blocks.arc(Buffer::Output, rank(child), breadth(child)) {
+        for child in tree::children(relative, me.size).rev() {
+            for span in blocks.arc(Buffer::Output, rank(child), subtree_size(child)) {
                 builder.receive(rank(child), span);
             }
         }
         return builder.finish();
     };
     let mut collected = Buffer::Input;
-    if breadth(seat) > 1 {
-        collected = builder.scratch(count * breadth(seat)).place;
+    if subtree_size(relative) > 1 {
+        collected = builder.scratch(count * subtree_size(relative)).place;
         builder.copy(Span::first(Buffer::Input, count), Span::first(collected, count));
-        for child in tree::children(seat, me.size).rev() {
-            let span = blocks.run(collected, child - seat, breadth(child));
+        for child in tree::children(relative, me.size).rev() {
+            let span = blocks.run(collected, child - relative, subtree_size(child));
             builder.receive(rank(child), span);
         }
         builder.then();
     }
-    for span in pieces(&blocks, collected, seat, breadth(seat), root) {
+    for span in pieces(&blocks, collected, relative, subtree_size(relative), root) {
         builder.send(rank(parent), span);
     }
     builder.finish()
@@ -57,14 +57,17 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
 pub(super) fn pieces(
     blocks: &Blocks,
     place: Buffer,
-    seat: usize,
-    breadth: usize,
+    relative: usize,
+    subtree_size: usize,
     root: usize,
 ) -> [Span; 2] {
-    let whole = blocks.run(place, 0, breadth);
-    let to_root = tree::parent(seat) == Some(0);
-    let ahead =
-        if to_root { blocks.arc(place, seat + root, breadth)[0].length } else { whole.length };
+    let whole = blocks.run(place, 0, subtree_size);
+    let to_root = tree::parent(relative) == Some(0);
+    let ahead = if to_root {
+        blocks.arc(place, relative + root, subtree_size)[0].length
+    } else {
+        whole.length
+    };
     [Span::first(place, ahead), Span::new(place, ahead, whole.length - ahead)]
 }
 

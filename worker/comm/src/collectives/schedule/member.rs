@@ -21,7 +21,7 @@ impl Member {
     }
 
     /// The same when the root is the first.
-    pub(super) fn seat(self, root: usize) -> Member {
+    pub(super) fn relative_to(self, root: usize) -> Member {
         Member { rank: self.behind(root), size: self.size }
     }
 

@@ -8,18 +8,18 @@ use super::{Buffer, Member, Schedule, Span, reduce_scatter, tree};
 /// Up a tree. ⌈log₂ size⌉ times the time of a message and of reducing it.
 pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedule {
     let mut builder = ScheduleBuilder::default();
-    let seat = me.seat(root);
-    let rank = |seat| (seat + root) % me.size;
+    let relative = me.relative_to(root);
+    let rank = |relative| (relative + root) % me.size;
     let (input, result) = places(me, root, in_place);
     let (input, result) = (Span::first(input, count), Span::first(result, count));
     let mut sum = input;
     // Who has least below it is ready first.
-    for child in tree::children(seat.rank, me.size).rev() {
+    for child in tree::children(relative.rank, me.size).rev() {
         builder.receive_fold(rank(child), sum, result);
         builder.then();
         sum = result;
     }
-    match tree::parent(seat.rank) {
+    match tree::parent(relative.rank) {
         Some(parent) => {
             if sum.place == Buffer::Scratch {
                 builder.scratch(count);

@@ -30,31 +30,31 @@ pub fn binomial(me: Member, count: usize, root: usize, in_place: bool) -> Schedu
     let mut builder = ScheduleBuilder::default();
     let blocks = Blocks::equal(count, me.size);
     let own = Span::first(Buffer::Output, count);
-    let seat = me.seat(root).rank;
-    let rank = |seat| (seat + root) % me.size;
-    let breadth = |seat| tree::breadth(seat, me.size);
-    let Some(parent) = tree::parent(seat) else {
+    let relative = me.relative_to(root).rank;
+    let rank = |relative| (relative + root) % me.size;
+    let subtree_size = |relative| tree::subtree_size(relative, me.size);
+    let Some(parent) = tree::parent(relative) else {
         if !in_place {
             builder.copy(blocks.one(Buffer::Input, me.rank), own);
         }
-        for child in tree::children(seat, me.size) {
-            for span in blocks.arc(Buffer::Input, rank(child), breadth(child)) {
+        for child in tree::children(relative, me.size) {
+            for span in blocks.arc(Buffer::Input, rank(child), subtree_size(child)) {
                 builder.send(rank(child), span);
             }
         }
         return builder.finish();
     };
-    if breadth(seat) == 1 {
+    if subtree_size(relative) == 1 {
         builder.receive(rank(parent), own);
         return builder.finish();
     }
-    let passed = builder.scratch(count * breadth(seat)).place;
-    for span in pieces(&blocks, passed, seat, breadth(seat), root) {
+    let passed = builder.scratch(count * subtree_size(relative)).place;
+    for span in pieces(&blocks, passed, relative, subtree_size(relative), root) {
         builder.receive(rank(parent), span);
     }
     builder.copy(Span::first(passed, count), own);
-    for child in tree::children(seat, me.size) {
-        builder.send(rank(child), blocks.run(passed, child - seat, breadth(child)));
+    for child in tree::children(relative, me.size) {
+        builder.send(rank(child), blocks.run(passed, child - relative, subtree_size(child)));
     }
     builder.finish()
 }

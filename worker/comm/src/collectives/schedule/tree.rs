@@ -6,7 +6,7 @@ pub(super) fn parent(rank: usize) -> Option<usize> {
 }
 
 /// How many ranks this one stands for: itself, and those below it.
-pub(super) fn breadth(rank: usize, size: usize) -> usize {
+pub(super) fn subtree_size(rank: usize, size: usize) -> usize {
     limit(rank, size).min(size - rank)
 }
 

@@ -7,17 +7,18 @@
 //! said that they are through ([`super::ready`]). In jobs of many ranks all that is left to each pair,
 //! and to when it first speaks ([`later`]).
 
-mod later;
-mod manager;
-mod told;
+mod advert;
+mod cm;
+mod lazy;
 
-pub(crate) use later::LazyRdma;
+pub(crate) use lazy::LazyRdma;
 
 use super::error::NoRdma;
 use super::hello::RankKey;
 use super::{Contact, WireUpError};
 use crate::transport::verbs::{CqPoller, FirstSender, LinkConfig, VerbsLink};
 use crate::types::error::PeerName;
+use advert::{Advert, PortAdvert, QpAdvert};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{Nic, PacketMarks, Pair, PairTransport, RankTable};
@@ -29,7 +30,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use told::{Advert, PortAdvert, QpAdvert};
 
 /// BounceBuffers of a queue pair, for each direction: the peer is told of half of them at once.
 const SLOTS: u32 = 32;
@@ -160,7 +160,7 @@ impl Fabric {
         table: &RankTable,
         patience: Duration,
     ) -> Result<BTreeMap<Rank, ConnectedQp>, WireUpError> {
-        let knock = self.knock(table, Instant::now() + patience);
+        let cm_context = self.cm_context(table, Instant::now() + patience);
         let (mut joined, mut jobs) = (BTreeMap::new(), Vec::new());
         let mut pairs = std::mem::take(&mut self.pairs);
         for (peer, theirs) in self.theirs(contacts)? {
@@ -174,7 +174,7 @@ impl Fabric {
         }
         let listeners =
             self.ports.iter().filter_map(|(key, port)| Some((*key, port.listener.as_ref()?)));
-        for (peer, done) in manager::connect(jobs, &listeners.collect(), &knock) {
+        for (peer, done) in cm::connect(jobs, &listeners.collect(), &cm_context) {
             joined.insert(peer, done.map_err(self.no_rdma(table, peer))?);
         }
         Ok(joined)
@@ -217,7 +217,7 @@ impl Fabric {
         told: &QpAdvert,
         (theirs, config): &PeerAdvert,
     ) -> Result<ConnectedQp, WireUpError> {
-        let (end, port) = self.way(peer)?;
+        let (end, port) = self.path(peer)?;
         let theirs = theirs.endpoint(told, peer, end.nic)?;
         let mtu = end.mtu.and_then(Mtu::up_to).unwrap_or(Mtu::B4096);
         let pair = pair.connect(&theirs, &settings(table, mtu));
@@ -238,15 +238,15 @@ impl Fabric {
         table: &RankTable,
         peer: Rank,
         (theirs, config): &PeerAdvert,
-    ) -> Result<manager::CmTarget, WireUpError> {
-        let (end, port) = self.way(peer)?;
+    ) -> Result<cm::CmTarget, WireUpError> {
+        let (end, port) = self.path(peer)?;
         let address = |rank, index| nic(table, rank, index).and_then(|nic| nic.address);
         let from = address(self.me, end.port.0).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let to = address(peer, end.nic).zip(theirs.listener(end.nic));
         let why = "it does not listen for RDMA";
         let to = to.map(SocketAddr::from).ok_or(WireUpError::Contact { rank: peer, why })?;
         let (key, hub, config) = (theirs.key.clone(), port.hub.clone(), *config);
-        Ok(manager::CmTarget { peer, from, to, key, hub, config })
+        Ok(cm::CmTarget { peer, from, to, key, hub, config })
     }
 
     fn end(&self, peer: Rank) -> Option<(&PairPath, &Port)> {
@@ -255,21 +255,21 @@ impl Fabric {
     }
 
     /// This end of the pair with a peer that has told of its own.
-    fn way(&self, peer: Rank) -> Result<(&PairPath, &Port), WireUpError> {
+    fn path(&self, peer: Rank) -> Result<(&PairPath, &Port), WireUpError> {
         let why = "nothing leads to it by RDMA";
         self.end(peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
     /// Whose request that is, if it is of this job.
-    fn who_knocks(&self, request: &ConnectRequest) -> Option<Rank> {
-        manager::who_knocks(request.private_data(), &self.key, &self.job, self.me)
+    fn requester(&self, request: &ConnectRequest) -> Option<Rank> {
+        cm::requester(request.private_data(), &self.key, &self.job, self.me)
     }
 
     /// How this rank shows that it is of the job, until then.
-    fn knock(&self, table: &RankTable, deadline: Instant) -> manager::CmContext {
+    fn cm_context(&self, table: &RankTable, deadline: Instant) -> cm::CmContext {
         let settings = settings(table, Mtu::B4096);
         let (job, own) = (self.job.clone(), self.key.clone());
-        manager::CmContext { job, me: self.me, own, settings, deadline }
+        cm::CmContext { job, me: self.me, own, settings, deadline }
     }
 
     /// See [`no_rdma`].
@@ -332,7 +332,7 @@ fn open_ports(
                 Some(hub) => hub,
                 None => CqPoller::open(&context, all, DEPTH)?,
             };
-            let told = told::port(index, nic, &context, listener.as_ref())?;
+            let told = advert::port(index, nic, &context, listener.as_ref())?;
             Ok(Port { hub, listener, told })
         };
         let port = open().map_err(no_rdma(table, Some(nic), None, payload))?;

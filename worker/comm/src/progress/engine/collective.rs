@@ -1,9 +1,9 @@
 //! A collective that is under way: which step of its schedule, and where its elements are.
 
-use super::core::Owner;
+use super::matching::Owner;
 use super::out_of_step::CancelledCollective;
 use super::slab::SlabKey;
-use super::stretch::{Fold, LocalSlice, Target};
+use super::target::{Fold, LocalSlice, Target};
 use super::{Engine, Envelope};
 use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
 use crate::types::element::{ElementType, Op};
@@ -37,7 +37,7 @@ pub(crate) struct RunningCollective {
     operation: Operation,
     pub(super) request: SlabKey,
     /// It has failed, and waits for devices that use its memory.
-    is_given_up: bool,
+    is_cancelled: bool,
 }
 
 impl RunningCollective {
@@ -92,7 +92,7 @@ impl Engine {
     ) -> SlabKey {
         let bytes = plan.schedule.scratch * plan.element.size();
         let scratch = (bytes > 0).then(|| buffers.allocate(bytes));
-        let (step, pending, failed, is_given_up) = (0, 0, None, false);
+        let (step, pending, failed, is_cancelled) = (0, 0, None, false);
         let collective = RunningCollective {
             plan,
             scratch,
@@ -101,9 +101,9 @@ impl Engine {
             failed,
             operation,
             request,
-            is_given_up,
+            is_cancelled,
         };
-        let key = self.core.collectives.insert(collective);
+        let key = self.matching.collectives.insert(collective);
         self.run(key, buffers);
         key
     }
@@ -111,7 +111,7 @@ impl Engine {
     /// Goes on with a collective whose step is over, as far as it can.
     pub(crate) fn run(&mut self, key: SlabKey, buffers: &BufferTable) {
         loop {
-            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            let Some(collective) = self.matching.collectives.get_mut(key) else { return };
             let step = collective.step;
             if collective.failed.is_some() {
                 return self.fail(key, buffers);
@@ -132,7 +132,7 @@ impl Engine {
             for exchange in &step.exchange {
                 self.exchange(key, *exchange, buffers);
             }
-            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            let Some(collective) = self.matching.collectives.get_mut(key) else { return };
             collective.pending -= 1;
             if collective.pending > 0 {
                 return;
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     fn exchange(&mut self, key: SlabKey, exchange: Exchange, buffers: &BufferTable) {
-        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let nothing = collective.plan.input.part(0, 0);
         let stretch = |span| collective.stretch(span).unwrap_or(nothing);
         let copied = |into| Target { into, fold: None };
@@ -171,7 +171,7 @@ impl Engine {
         key: SlabKey,
         buffers: &BufferTable,
     ) -> Option<RunningCollective> {
-        let collective = self.core.collectives.remove(key)?;
+        let collective = self.matching.collectives.remove(key)?;
         if let Some(scratch) = collective.scratch {
             buffers.free(scratch);
         }
@@ -186,7 +186,7 @@ impl Engine {
         is_it: impl Fn(&CollectiveArgs) -> bool,
         buffers: &BufferTable,
     ) {
-        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         if collective.failed.is_none() && is_it(&collective.plan) {
             collective.failed = Some(cause.clone());
             self.fail(key, buffers);
@@ -195,29 +195,29 @@ impl Engine {
 
     fn end(&mut self, key: SlabKey, buffers: &BufferTable) {
         let Some(collective) = self.drop_collective(key, buffers) else { return };
-        self.core.ended(Owner::Request(collective.request), Ok(Default::default()));
+        self.matching.complete(Owner::Request(collective.request), Ok(Default::default()));
     }
 
     /// Gives up a collective of which a part has failed, and ends it once no device uses its memory.
     fn fail(&mut self, key: SlabKey, buffers: &BufferTable) {
-        let Some(collective) = self.core.collectives.get_mut(key) else { return };
+        let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let cause = collective.failed.clone().unwrap_or(Cause::Cancelled);
-        if !std::mem::replace(&mut collective.is_given_up, true) {
+        if !std::mem::replace(&mut collective.is_cancelled, true) {
             let CollectiveArgs { context, tag: number, ranks, .. } = collective.plan.clone();
             let operation = collective.operation;
-            let given_up =
+            let cancelled =
                 CancelledCollective { context, number, operation, ranks: &ranks, cause: &cause };
-            self.give_up(given_up, buffers);
-            let news = self.core.news_of(context, number);
-            let with_device = self.abandon(Owner::Collective(key), news, buffers);
-            let Some(collective) = self.core.collectives.get_mut(key) else { return };
+            self.cancel_collective(cancelled, buffers);
+            let news = self.matching.news_of(context, number);
+            let with_device = self.cancel_messages(Owner::Collective(key), news, buffers);
+            let Some(collective) = self.matching.collectives.get_mut(key) else { return };
             collective.pending = with_device;
         }
         let is_over = |collective: &mut RunningCollective| collective.pending == 0;
-        if self.core.collectives.get_mut(key).is_some_and(is_over)
+        if self.matching.collectives.get_mut(key).is_some_and(is_over)
             && let Some(collective) = self.drop_collective(key, buffers)
         {
-            self.core.ended(Owner::Request(collective.request), Err(cause));
+            self.matching.complete(Owner::Request(collective.request), Err(cause));
         }
     }
 }

@@ -6,9 +6,9 @@
 //! nothing here is moved that is wider than a register: messages are borrowed, and why something
 //! cannot be done is asked for when it matters.
 
-use super::core::Matching;
 use super::inbox::Lookup;
 use super::incoming::Incoming;
+use super::matching::Matching;
 use super::{Engine, Envelope};
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Fill, Sink};
@@ -24,7 +24,7 @@ pub(crate) enum SendOutcome {
     QueuedPacket,
     /// It has to be offered first.
     TooLong,
-    /// Nothing goes to this peer any more: see [`Engine::obstacle`].
+    /// Nothing goes to this peer any more: see [`Engine::failure`].
     Failed,
 }
 
@@ -38,15 +38,15 @@ pub(crate) enum ReceiveOutcome {
     /// Something else.
     Progress,
     Nothing,
-    /// Nothing comes from this peer any more: see [`Engine::obstacle`].
+    /// Nothing comes from this peer any more: see [`Engine::failure`].
     Failed,
 }
 
 impl Engine {
     /// Sends a short message.
     #[inline]
-    pub(crate) fn send_now(&mut self, to: &Envelope, bytes: &[u8]) -> SendOutcome {
-        if self.is_hindered(to.peer) {
+    pub(crate) fn send_short(&mut self, to: &Envelope, bytes: &[u8]) -> SendOutcome {
+        if self.has_failed(to.peer) {
             return SendOutcome::Failed;
         }
         let peer = &mut self.peers[to.peer];
@@ -56,19 +56,19 @@ impl Engine {
         let (context, tag, length) = (to.context, to.tag, bytes.len() as u32);
         let header = Header { kind: PacketKind::Eager, context, tag, transfer: 0, length };
         if !peer.outbox.is_empty() {
-            peer.outbox.copy(header, bytes, false);
+            peer.outbox.push_copy(header, bytes, false);
             self.has_queued(to.peer);
             return SendOutcome::QueuedPacket;
         }
         match peer.link.send(header, bytes) {
             Ok(true) => {
                 if to.peer == self.me {
-                    self.threads.news();
+                    self.threads.note_change();
                 }
                 SendOutcome::Sent
             }
             Ok(false) => {
-                peer.outbox.copy(header, bytes, true);
+                peer.outbox.push_copy(header, bytes, true);
                 self.has_queued(to.peer);
                 SendOutcome::QueuedPacket
             }
@@ -85,13 +85,13 @@ impl Engine {
     }
 
     /// How long a message of a peer is that was [offered](Got::Offer), in bytes.
-    pub(crate) fn offered(&self, from: &Envelope) -> Option<u64> {
-        self.peers[from.peer].inbox.offered(from.context, from.tag)
+    pub(crate) fn rts_length(&self, from: &Envelope) -> Option<u64> {
+        self.peers[from.peer].inbox.rts_length(from.context, from.tag)
     }
 
     /// Looks for a message of one peer, and hands it to `take`.
     #[inline]
-    pub(crate) fn receive_now(
+    pub(crate) fn receive_short_message(
         &mut self,
         from: &Envelope,
         buffers: &BufferTable,
@@ -103,7 +103,7 @@ impl Engine {
             Lookup::Rts => return ReceiveOutcome::Rts,
             Lookup::Nothing => {}
         }
-        if self.is_hindered(at) {
+        if self.has_failed(at) {
             return ReceiveOutcome::Failed;
         }
         let (incoming, link) = self.incoming(at, buffers);
@@ -116,8 +116,8 @@ impl Engine {
                 ReceiveOutcome::Nothing
             }
             Ok(true) => {
-                self.threads.news();
-                self.after(at, buffers);
+                self.threads.note_change();
+                self.after_receive(at, buffers);
                 if is_taken { ReceiveOutcome::Message } else { ReceiveOutcome::Progress }
             }
             Err(error) => {
@@ -132,7 +132,7 @@ impl Matching {
     /// Whether a receive that was posted before takes such a message.
     #[inline]
     fn is_wanted(&self, from: &Envelope) -> bool {
-        !self.posted.is_empty() && self.fits(from.peer, from.context, from.tag).is_some()
+        !self.posted.is_empty() && self.find_posted(from.peer, from.context, from.tag).is_some()
     }
 }
 
@@ -151,7 +151,7 @@ impl<F: FnMut(&[u8])> Sink for DirectSink<'_, F> {
             && header.context == self.wanted.context
             && header.tag == self.wanted.tag
             && !self.is_taken
-            && !self.incoming.core.is_wanted(self.wanted);
+            && !self.incoming.matching.is_wanted(self.wanted);
         if !is_it {
             return self.incoming.packet(header, payload);
         }

@@ -1,8 +1,8 @@
 //! Messages of one peer that are not done with.
 
-use super::core::Owner;
+use super::matching::Owner;
 use super::outbox::Rts;
-use super::stretch::Target;
+use super::target::Target;
 use crate::transport::packet::Header;
 use rlaunch_lock::BufferId;
 use std::collections::{BTreeMap, VecDeque};
@@ -96,11 +96,11 @@ pub(crate) struct Inbox {
     /// How many messages the peer has given up.
     pub(crate) withdrawn: u32,
     /// Whether a goodbye or news of a collective has come.
-    pub(crate) has_word: bool,
+    pub(crate) has_control: bool,
     /// Whether the peer has said goodbye.
     pub(crate) has_left: bool,
     /// Rank of the job whose loss made the peer leave.
-    pub(crate) has_lost: Option<usize>,
+    pub(crate) lost_rank: Option<usize>,
 }
 
 impl Inbox {
@@ -129,16 +129,16 @@ impl Inbox {
     }
 
     /// Returns the length of an offered message, in bytes.
-    pub(crate) fn offered(&self, context: u32, tag: u32) -> Option<u64> {
+    pub(crate) fn rts_length(&self, context: u32, tag: u32) -> Option<u64> {
         match self.unexpected[self.find(context, tag)?].body {
-            UnexpectedBody::Rts(offer) => Some(offer.length),
+            UnexpectedBody::Rts(rts) => Some(rts.length),
             UnexpectedBody::Arriving(length) => Some(length),
             UnexpectedBody::Whole(_) | UnexpectedBody::Withdrawn => None,
         }
     }
 
     /// Returns the arrival number of the message that a receive would get; later ones are greater.
-    pub(crate) fn came(&self, context: u32, tag: u32) -> Option<u64> {
+    pub(crate) fn arrival_of(&self, context: u32, tag: u32) -> Option<u64> {
         Some(self.unexpected[self.find(context, tag)?].number)
     }
 

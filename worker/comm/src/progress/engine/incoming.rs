@@ -1,12 +1,12 @@
 //! What becomes of packets that have come.
 
-use super::core::{Matching, Owner, PostedReceive, Status};
 use super::inbox::{
     ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
 };
+use super::matching::{Matching, Owner, PostedReceive, Status};
 use super::out_of_step::OutOfStep;
 use super::outbox::{Outbox, Rts};
-use super::stretch::{LocalSlice, Target};
+use super::target::{LocalSlice, Target};
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Fill, Limits, RemoteBuf, Sink};
 use crate::types::error::{Cause, LinkError};
@@ -19,7 +19,7 @@ const FOLDED: usize = 64 << 10;
 
 /// Packets of one peer go through this.
 pub(crate) struct Incoming<'e> {
-    pub(crate) core: &'e mut Matching,
+    pub(crate) matching: &'e mut Matching,
     pub(crate) inbox: &'e mut Inbox,
     pub(crate) outbox: &'e mut Outbox,
     pub(crate) buffers: &'e BufferTable,
@@ -29,33 +29,35 @@ pub(crate) struct Incoming<'e> {
 
 impl Incoming<'_> {
     /// Gives a receive what has come before it was posted; `false` where nothing has.
-    pub(crate) fn posted(&mut self, posted: PostedReceive) -> Result<bool, LinkError> {
+    pub(crate) fn match_posted(&mut self, posted: PostedReceive) -> Result<bool, LinkError> {
         let Some(message) = self.inbox.take(posted.context, posted.tag) else { return Ok(false) };
         let Unexpected { header, body, number } = message;
         let origin = Origin { header, number };
         match body {
             UnexpectedBody::Whole(bytes) => self.deliver(&posted, &bytes),
-            UnexpectedBody::Rts(offer) => self.accept(&posted, origin, offer)?,
-            UnexpectedBody::Arriving(_) => self.go_on_with(&posted, header.transfer),
-            UnexpectedBody::Withdrawn => self.core.ended(posted.owner, Err(self.withdrawn_by())),
+            UnexpectedBody::Rts(rts) => self.accept_rts(&posted, origin, rts)?,
+            UnexpectedBody::Arriving(_) => self.resume_into(&posted, header.transfer),
+            UnexpectedBody::Withdrawn => {
+                self.matching.complete(posted.owner, Err(self.withdrawn_by()));
+            }
         }
         Ok(true)
     }
 
     /// Hands a message to a receive of which a part has come for one that was given up.
-    fn go_on_with(&mut self, posted: &PostedReceive, transfer: u32) {
+    fn resume_into(&mut self, posted: &PostedReceive, transfer: u32) {
         let came = self.inbox.came_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return };
         let Some(kept) = arriving.kept.take() else { return };
         let before = std::mem::replace(&mut arriving.target, posted.target);
         arriving.owner = posted.owner;
         let length = arriving.length as u64;
-        let misfit = self.core.misfit(self.peer, length, posted);
-        match misfit {
+        let mismatch = self.matching.mismatch(self.peer, length, posted);
+        match mismatch {
             // What still comes of it finds no memory.
             Some(cause) => {
                 arriving.target = before;
-                self.core.ended(posted.owner, Err(cause));
+                self.matching.complete(posted.owner, Err(cause));
             }
             None => {
                 let part = before.into.part(0, came);
@@ -67,24 +69,24 @@ impl Incoming<'_> {
     }
 
     fn withdrawn_by(&self) -> Cause {
-        Cause::Withdrawn(self.core.names[self.peer].clone())
+        Cause::Withdrawn(self.matching.names[self.peer].clone())
     }
 
     /// Forgets where the messages of `owner` were to go. Those of the program wait for the next receive
     /// then, and those of a collective are nobody's any more. Says whether a message waits again, and
     /// how many the peer's device may still write.
-    pub(crate) fn withdraw(&mut self, owner: Owner) -> (bool, usize) {
-        let (mut is_back, mut with_device) = (false, 0);
+    pub(crate) fn cancel(&mut self, owner: Owner) -> (bool, usize) {
+        let (mut end_sleep, mut with_device) = (false, 0);
         let is_message = matches!(owner, Owner::Request(_));
         while let Some(at) = self.inbox.fetches.iter().position(|fetch| fetch.owner == owner) {
             let Some(fetch) = self.inbox.fetches.remove(at) else { break };
             let Fetch { origin, length, address, .. } = fetch;
             if is_message {
-                let offer = Rts { length: length as u64, address };
-                self.inbox.put_back(origin, UnexpectedBody::Rts(offer));
-                is_back = true;
+                let rts = Rts { length: length as u64, address };
+                self.inbox.put_back(origin, UnexpectedBody::Rts(rts));
+                end_sleep = true;
             } else {
-                self.outbox.answer(PacketKind::Fin, origin.header.transfer);
+                self.outbox.push_control(PacketKind::Fin, origin.header.transfer);
             }
         }
         let mut comes = Vec::new();
@@ -101,13 +103,13 @@ impl Incoming<'_> {
             comes.push(arriving.origin);
         }
         for origin in comes {
-            is_back |= self.keep_coming(origin);
+            end_sleep |= self.divert(origin);
         }
-        (is_back, with_device)
+        (end_sleep, with_device)
     }
 
     /// Has what still comes of a message go to memory of the engine, until another receive takes it.
-    fn keep_coming(&mut self, origin: Origin) -> bool {
+    fn divert(&mut self, origin: Origin) -> bool {
         let transfer = origin.header.transfer;
         let came = self.inbox.came_so_far(transfer);
         let Some(arriving) = self.inbox.arriving.get_mut(&transfer) else { return false };
@@ -123,7 +125,7 @@ impl Incoming<'_> {
     }
 
     /// The peer has given up a message that it had offered.
-    fn withdrawn(&mut self, transfer: u32) {
+    fn on_withdrawn(&mut self, transfer: u32) {
         self.inbox.withdrawn = self.inbox.withdrawn.wrapping_add(1);
         let fetched = self.inbox.fetches.iter().position(|f| f.origin.header.transfer == transfer);
         let ended = if let Some(arriving) = self.inbox.arriving.remove(&transfer) {
@@ -135,24 +137,24 @@ impl Incoming<'_> {
                 None if arriving.goes_back => {
                     self.inbox.put_back(arriving.origin, UnexpectedBody::Withdrawn);
                 }
-                None => self.core.ended(arriving.owner, Err(self.withdrawn_by())),
+                None => self.matching.complete(arriving.owner, Err(self.withdrawn_by())),
             }
             true
         } else if let Some(fetch) = fetched.and_then(|at| self.inbox.fetches.remove(at)) {
-            self.core.ended(fetch.owner, Err(self.withdrawn_by()));
+            self.matching.complete(fetch.owner, Err(self.withdrawn_by()));
             true
         } else {
             self.inbox.mark_withdrawn(transfer)
         };
         // Otherwise it was answered before the peer gave it up.
         if ended {
-            self.outbox.answer(PacketKind::Fin, transfer);
+            self.outbox.push_control(PacketKind::Fin, transfer);
         }
     }
 
     #[inline]
     fn deliver(&mut self, posted: &PostedReceive, bytes: &[u8]) {
-        let how = match self.core.misfit(self.peer, bytes.len() as u64, posted) {
+        let how = match self.matching.mismatch(self.peer, bytes.len() as u64, posted) {
             Some(cause) => Err(cause),
             None => {
                 // Memory that was taken back belongs to a request that nobody waits for.
@@ -160,38 +162,38 @@ impl Incoming<'_> {
                 Ok(Status { from: self.peer, length: bytes.len() })
             }
         };
-        self.core.ended(posted.owner, how);
+        self.matching.complete(posted.owner, how);
     }
 
     /// Decides how a long message comes.
-    fn accept(
+    fn accept_rts(
         &mut self,
         posted: &PostedReceive,
         origin: Origin,
-        offer: Rts,
+        rts: Rts,
     ) -> Result<(), LinkError> {
         let (target, owner) = (posted.target, posted.owner);
         let transfer = origin.header.transfer;
-        if let Some(cause) = self.core.misfit(self.peer, offer.length, posted) {
-            self.core.ended(owner, Err(cause));
-            self.outbox.answer(PacketKind::Fin, transfer);
+        if let Some(cause) = self.matching.mismatch(self.peer, rts.length, posted) {
+            self.matching.complete(owner, Err(cause));
+            self.outbox.push_control(PacketKind::Fin, transfer);
             return Ok(());
         }
         // No longer than the memory for it.
-        let length = offer.length as usize;
-        let address = if length >= self.limits.fetch { offer.address } else { 0 };
+        let length = rts.length as usize;
+        let address = if length >= self.limits.fetch { rts.address } else { 0 };
         let fetch = Fetch { origin, address, length, fetched: 0, target, owner };
         // What is reduced comes by way of packets: a device does not reduce.
         if address != 0 || (length >= self.limits.write && target.fold.is_none()) {
             self.inbox.fetches.push_back(fetch);
             return Ok(());
         }
-        self.grant(&fetch, None)
+        self.send_cts(&fetch, None)
     }
 
     /// Asks for a long message to be sent, or to be written to `place`. It is sent whole, also where a
     /// part of it was fetched.
-    pub(crate) fn grant(
+    pub(crate) fn send_cts(
         &mut self,
         fetch: &Fetch,
         place: Option<RemoteBuf>,
@@ -214,7 +216,7 @@ impl Incoming<'_> {
         if self.inbox.arriving.insert(transfer, arriving).is_some() {
             return Err(LinkError::Protocol("it offers two messages by one number"));
         }
-        self.outbox.grant(transfer, place);
+        self.outbox.push_cts(transfer, place);
         Ok(())
     }
 
@@ -234,17 +236,17 @@ impl Incoming<'_> {
             self.inbox.complete(transfer, bytes);
         } else if goes_back {
             let Header { context, tag, .. } = origin.header;
-            match self.core.take(self.peer, context, tag) {
+            match self.matching.take_posted(self.peer, context, tag) {
                 Some(posted) => self.deliver(&posted, &bytes()),
                 None => self.inbox.put_back(origin, UnexpectedBody::Whole(bytes())),
             }
         } else {
-            self.core.ended(owner, Ok(Status { from: self.peer, length }));
+            self.matching.complete(owner, Ok(Status { from: self.peer, length }));
         }
     }
 
     /// A long message is where its sender was told to write it.
-    fn written_here(&mut self, transfer: u32) -> Result<(), LinkError> {
+    fn on_written_by_peer(&mut self, transfer: u32) -> Result<(), LinkError> {
         match self.inbox.arriving.get(&transfer) {
             Some(ArrivingMessage { is_exposed: true, came: 0, length, target, .. }) => {
                 let (length, into) = (*length, target.into.part(0, *length));
@@ -257,7 +259,7 @@ impl Incoming<'_> {
     }
 
     /// Where the next bytes of a long message go, and from where on they are wanted.
-    fn arriving(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
+    fn target_of(&self, header: Header) -> Result<(Target, usize, usize), LinkError> {
         let unwanted = LinkError::Protocol("it sends what nobody asked for");
         let arriving = self.inbox.arriving.get(&header.transfer).ok_or(unwanted)?;
         // A peer whose device cannot be told of its own memory sends, and writes nothing. It still counts
@@ -273,10 +275,10 @@ impl Incoming<'_> {
     }
 
     /// Decides where a packet goes whose first bytes are there.
-    fn begin(&mut self, header: Header) -> Result<PartialPacket, LinkError> {
+    fn begin_packet(&mut self, header: Header) -> Result<PartialPacket, LinkError> {
         Ok(match header.kind {
             PacketKind::Data => {
-                let (_, start, _) = self.arriving(header)?;
+                let (_, start, _) = self.target_of(header)?;
                 PartialPacket::Transfer { transfer: header.transfer, start, came: 0 }
             }
             // A message that fits no receive yet may fit one when it is whole.
@@ -284,7 +286,7 @@ impl Incoming<'_> {
         })
     }
 
-    fn end(&mut self, header: Header) -> Result<(), LinkError> {
+    fn end_packet(&mut self, header: Header) -> Result<(), LinkError> {
         match self.inbox.half.take() {
             Some(PartialPacket::Transfer { .. }) => {
                 self.advance(header.transfer, header.length as usize);
@@ -296,8 +298,8 @@ impl Incoming<'_> {
     }
 
     /// Keeps a message until a receive for it is posted.
-    fn keep(&mut self, header: Header, body: UnexpectedBody) {
-        let number = self.core.arrival();
+    fn keep_unexpected(&mut self, header: Header, body: UnexpectedBody) {
+        let number = self.matching.arrival();
         self.inbox.unexpected.push_back(Unexpected { header, body, number });
     }
 
@@ -313,42 +315,44 @@ impl Sink for Incoming<'_> {
     #[inline]
     fn packet(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
         match header.kind {
-            PacketKind::Eager => match self.core.take(self.peer, header.context, header.tag) {
-                Some(posted) => self.deliver(&posted, payload),
-                None if self.core.is_out_of_step(header.context, header.tag) => {}
-                None => self.keep(header, UnexpectedBody::Whole(payload.to_vec())),
-            },
+            PacketKind::Eager => {
+                match self.matching.take_posted(self.peer, header.context, header.tag) {
+                    Some(posted) => self.deliver(&posted, payload),
+                    None if self.matching.is_out_of_step(header.context, header.tag) => {}
+                    None => self.keep_unexpected(header, UnexpectedBody::Whole(payload.to_vec())),
+                }
+            }
             PacketKind::Data => {
-                let (target, came, folded) = self.arriving(header)?;
+                let (target, came, folded) = self.target_of(header)?;
                 let _ = target.put_from(folded, self.buffers, came, payload);
                 self.advance(header.transfer, payload.len());
             }
             PacketKind::Rts => {
-                let offer = Rts::decode(payload)?;
-                match self.core.take(self.peer, header.context, header.tag) {
+                let rts = Rts::decode(payload)?;
+                match self.matching.take_posted(self.peer, header.context, header.tag) {
                     Some(posted) => {
-                        let origin = Origin { header, number: self.core.arrival() };
-                        self.accept(&posted, origin, offer)?;
+                        let origin = Origin { header, number: self.matching.arrival() };
+                        self.accept_rts(&posted, origin, rts)?;
                     }
-                    None => self.keep(header, UnexpectedBody::Rts(offer)),
+                    None => self.keep_unexpected(header, UnexpectedBody::Rts(rts)),
                 }
             }
-            PacketKind::Cts => self.outbox.granted(header.transfer, RemoteBuf::decode(payload)?)?,
-            PacketKind::Written => self.written_here(header.transfer)?,
+            PacketKind::Cts => self.outbox.on_cts(header.transfer, RemoteBuf::decode(payload)?)?,
+            PacketKind::Written => self.on_written_by_peer(header.transfer)?,
             PacketKind::Fin => {
-                if let Some((owner, length)) = self.outbox.done(header.transfer)? {
-                    self.core.ended(owner, Ok(Status { from: self.peer, length }));
+                if let Some((owner, length)) = self.outbox.on_fin(header.transfer)? {
+                    self.matching.complete(owner, Ok(Status { from: self.peer, length }));
                 }
             }
             PacketKind::Bye => {
                 self.inbox.has_left = true;
-                self.inbox.has_lost = (header.transfer as usize).checked_sub(1);
-                self.inbox.has_word = true;
+                self.inbox.lost_rank = (header.transfer as usize).checked_sub(1);
+                self.inbox.has_control = true;
             }
-            PacketKind::Withdrawn => self.withdrawn(header.transfer),
+            PacketKind::Withdrawn => self.on_withdrawn(header.transfer),
             PacketKind::OutOfStep => {
-                self.core.heard.push(OutOfStep::decode(header, payload)?);
-                self.inbox.has_word = true;
+                self.matching.notices.push(OutOfStep::decode(header, payload)?);
+                self.inbox.has_control = true;
             }
         }
         Ok(())
@@ -362,7 +366,7 @@ impl Sink for Incoming<'_> {
     ) -> Result<usize, LinkError> {
         let length = header.length as usize;
         if offset == 0 || self.inbox.half.is_none() {
-            self.inbox.half = Some(self.begin(header)?);
+            self.inbox.half = Some(self.begin_packet(header)?);
         }
         // The receive may be another one than when the packet began.
         let target = match &self.inbox.half {
@@ -378,7 +382,7 @@ impl Sink for Incoming<'_> {
             {
                 let into = target.into.part(*start + offset, length - offset);
                 let filled = into.write(self.buffers, |memory| fill(memory));
-                filled.unwrap_or_else(|| to_nowhere(length - offset, fill))
+                filled.unwrap_or_else(|| discard(length - offset, fill))
             }
             (Some(PartialPacket::Transfer { start, .. }), Some(target)) => {
                 let start = *start;
@@ -391,7 +395,7 @@ impl Sink for Incoming<'_> {
                 }
                 filled
             }
-            (Some(PartialPacket::Transfer { .. }), None) => to_nowhere(length - offset, fill),
+            (Some(PartialPacket::Transfer { .. }), None) => discard(length - offset, fill),
             (Some(PartialPacket::Kept(bytes)), _) => append(bytes, length - offset, fill),
             (None, _) => Ok(0),
         };
@@ -400,15 +404,15 @@ impl Sink for Incoming<'_> {
             *came = offset + filled;
         }
         if offset + filled == length {
-            self.end(header)?;
+            self.end_packet(header)?;
         }
         Ok(filled)
     }
 
     fn written(&mut self, transfer: u32) -> Result<(), LinkError> {
         let unknown = LinkError::Protocol("a message was written that was not wanted");
-        let (owner, length) = self.outbox.written(transfer).ok_or(unknown)?;
-        self.core.ended(owner, Ok(Status { from: self.peer, length }));
+        let (owner, length) = self.outbox.on_written(transfer).ok_or(unknown)?;
+        self.matching.complete(owner, Ok(Status { from: self.peer, length }));
         Ok(())
     }
 
@@ -418,7 +422,7 @@ impl Sink for Incoming<'_> {
 }
 
 /// Takes some of `rest` bytes that nobody wants any more: they have to go somewhere.
-fn to_nowhere(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
+fn discard(rest: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
     fill(&mut [0; 4096][..rest.min(4096)])
 }
 

@@ -1,24 +1,24 @@
 //! Messages and collectives over links: who waits for what, and what is sent next.
 //!
-//! One for all communicators of a process. It never blocks; [`crate::progress::station`] waits.
+//! One for all communicators of a process. It never blocks; [`crate::progress::wait`] waits.
 
 pub(crate) mod collective;
-pub(crate) mod core;
 pub(crate) mod direct;
 mod inbox;
 mod incoming;
+mod job_events;
+pub(crate) mod matching;
 pub(crate) mod out_of_step;
 mod outbox;
 mod slab;
-pub(crate) mod stretch;
+pub(crate) mod target;
 mod threads;
-mod verdict;
 
-pub(crate) use self::core::{Owner, RequestState, Status};
+pub(crate) use self::matching::{Owner, RequestState, Status};
 pub(crate) use slab::SlabKey;
 
-use self::core::{Matching, PostedReceive};
-use crate::progress::station::Idle;
+use self::matching::{Matching, PostedReceive};
+use crate::progress::wait::Idle;
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Armed, Exposure, Limits, Link};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
@@ -28,7 +28,7 @@ use outbox::Outbox;
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 use std::time::Duration;
-use stretch::{LocalSlice, Target};
+use target::{LocalSlice, Target};
 use threads::Threads;
 
 /// Links whose looking costs a system call are looked at only so often when nothing is waited for
@@ -69,8 +69,8 @@ pub(crate) struct Engine {
     /// The first rank that was lost.
     lost: Option<usize>,
     /// The agent has said why everything fails.
-    is_judged: bool,
-    pub(crate) core: Matching,
+    has_launcher_cause: bool,
+    pub(crate) matching: Matching,
     sent: Vec<(Owner, usize)>,
     /// What is fetched to be reduced.
     scratch: Vec<u8>,
@@ -91,7 +91,7 @@ enum Fetched {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("core", &self.core).finish_non_exhaustive()
+        f.debug_struct("Engine").field("matching", &self.matching).finish_non_exhaustive()
     }
 }
 
@@ -112,8 +112,8 @@ impl Engine {
             peers,
             me,
             lost: None,
-            is_judged: false,
-            core: Matching::new(names),
+            has_launcher_cause: false,
+            matching: Matching::new(names),
             sent: Vec::new(),
             scratch: Vec::new(),
             rounds: 0,
@@ -128,46 +128,46 @@ impl Engine {
     }
 
     /// See [`Link::waking`]: of the slowest.
-    pub(crate) fn waking(&self) -> Duration {
-        self.peers.iter().map(|peer| peer.link.waking()).max().unwrap_or_default()
+    pub(crate) fn wake_latency(&self) -> Duration {
+        self.peers.iter().map(|peer| peer.link.wake_latency()).max().unwrap_or_default()
     }
 
     /// Whether each look at another rank is a system call.
-    pub(crate) fn is_dear(&self) -> bool {
+    pub(crate) fn poll_is_syscall(&self) -> bool {
         let mut others = self.peers.iter().enumerate().filter(|&(at, _)| at != self.me);
-        others.all(|(_, peer)| peer.limits.is_dear)
+        others.all(|(_, peer)| peer.limits.poll_is_syscall)
     }
 
     /// A request that waits for its end.
     pub(crate) fn request(&mut self, operation: Operation) -> SlabKey {
-        let ended = self.core.fault.clone().map(Err);
-        self.core.requests.insert(RequestState { operation, ended, collective: None })
+        let ended = self.matching.fault.clone().map(Err);
+        self.matching.requests.insert(RequestState { operation, ended, collective: None })
     }
 
     /// Whether a request has ended, and then how; it is forgotten with that.
     #[inline]
     pub(crate) fn take(&mut self, key: SlabKey) -> Option<Result<Status, Cause>> {
-        let ended = self.core.requests.get_mut(key)?.ended.take()?;
-        self.core.requests.remove(key);
+        let ended = self.matching.requests.get_mut(key)?.ended.take()?;
+        self.matching.requests.remove(key);
         Some(ended)
     }
 
     /// What a request does.
     pub(crate) fn operation(&mut self, key: SlabKey) -> Option<Operation> {
-        self.core.requests.get_mut(key).map(|request| request.operation)
+        self.matching.requests.get_mut(key).map(|request| request.operation)
     }
 
     /// Whether nothing can be said to a peer any more.
     #[inline]
-    fn is_hindered(&self, peer: usize) -> bool {
-        self.peers[peer].is_gone || self.core.fault.is_some()
+    fn has_failed(&self, peer: usize) -> bool {
+        self.peers[peer].is_gone || self.matching.fault.is_some()
     }
 
     /// Why.
     #[cold]
-    pub(crate) fn obstacle(&self, peer: usize) -> Cause {
-        let left = || Cause::Left(self.core.names[peer].clone());
-        self.core.fault.clone().unwrap_or_else(left)
+    pub(crate) fn failure(&self, peer: usize) -> Cause {
+        let left = || Cause::Left(self.matching.names[peer].clone());
+        self.matching.fault.clone().unwrap_or_else(left)
     }
 
     /// Sends a message, or queues it.
@@ -179,9 +179,9 @@ impl Engine {
         owner: Owner,
         buffers: &BufferTable,
     ) {
-        if self.is_hindered(to.peer) {
-            let cause = self.obstacle(to.peer);
-            return self.core.ended(owner, Err(cause));
+        if self.has_failed(to.peer) {
+            let cause = self.failure(to.peer);
+            return self.matching.complete(owner, Err(cause));
         }
         let peer = &mut self.peers[to.peer];
         let length = from.length;
@@ -189,12 +189,12 @@ impl Engine {
         if length <= peer.limits.eager {
             let length = length as u32;
             let header = Header { kind: PacketKind::Eager, context, tag, transfer: 0, length };
-            peer.outbox.message(header, from, owner);
+            peer.outbox.push_message(header, from, owner);
         } else {
             let offered = from.read(buffers, |bytes| peer.link.offer(bytes));
             let address = offered.flatten().unwrap_or(0);
             let header = Header { kind: PacketKind::Rts, context, tag, transfer: 0, length: 0 };
-            peer.outbox.offer(header, from, address, owner);
+            peer.outbox.push_rts(header, from, address, owner);
         }
         self.pump(to.peer, buffers);
     }
@@ -213,11 +213,11 @@ impl Engine {
         if self.find(peer, posted, buffers) {
             return;
         }
-        if self.is_hindered(peer) {
-            let cause = self.obstacle(peer);
-            return self.core.ended(owner, Err(cause));
+        if self.has_failed(peer) {
+            let cause = self.failure(peer);
+            return self.matching.complete(owner, Err(cause));
         }
-        self.core.posted.push(posted);
+        self.matching.posted.push(posted);
     }
 
     /// Posts a receive from whichever of these ranks of the job sends first.
@@ -230,21 +230,21 @@ impl Engine {
     ) {
         let posted = PostedReceive { from: None, context, tag, target, owner };
         // By arrival, so that no rank waits until all before it have nothing more to say.
-        let came = |peer: &usize| Some((self.peers[*peer].inbox.came(context, tag)?, *peer));
+        let came = |peer: &usize| Some((self.peers[*peer].inbox.arrival_of(context, tag)?, *peer));
         let first = ranks.iter().filter_map(came).min();
         if first.is_some_and(|(_, peer)| self.find(peer, posted, buffers)) {
             return;
         }
-        if let Some(fault) = &self.core.fault {
+        if let Some(fault) = &self.matching.fault {
             let cause = fault.clone();
-            return self.core.ended(owner, Err(cause));
+            return self.matching.complete(owner, Err(cause));
         }
-        self.core.posted.push(posted);
+        self.matching.posted.push(posted);
     }
 
     /// Whether the message is there already.
     fn find(&mut self, peer: usize, posted: PostedReceive, buffers: &BufferTable) -> bool {
-        let found = self.incoming(peer, buffers).0.posted(posted);
+        let found = self.incoming(peer, buffers).0.match_posted(posted);
         match found {
             Ok(found) => {
                 if found && !self.peers[peer].outbox.is_empty() {
@@ -269,8 +269,8 @@ impl Engine {
         buffers: &'e BufferTable,
     ) -> (Incoming<'e>, &'e mut dyn Link) {
         let Peer { link, limits, outbox, inbox, .. } = &mut self.peers[peer];
-        let core = &mut self.core;
-        (Incoming { core, inbox, outbox, buffers, peer, limits: *limits }, &mut **link)
+        let matching = &mut self.matching;
+        (Incoming { matching, inbox, outbox, buffers, peer, limits: *limits }, &mut **link)
     }
 
     /// Sends what waits for a peer, as far as there is room. Says whether anything went.
@@ -278,7 +278,7 @@ impl Engine {
         let peer = &mut self.peers[at];
         let went = peer.outbox.pump(&mut *peer.link, buffers, &mut self.sent);
         while let Some((owner, length)) = self.sent.pop() {
-            self.core.ended(owner, Ok(Status { from: at, length }));
+            self.matching.complete(owner, Ok(Status { from: at, length }));
         }
         self.has_queued(at);
         went.unwrap_or_else(|error| {
@@ -293,7 +293,7 @@ impl Engine {
     fn has_queued(&mut self, at: usize) {
         let peer = &self.peers[at];
         if at == self.me || (!peer.outbox.is_empty() && !peer.is_armed_for_room) {
-            self.threads.news();
+            self.threads.note_change();
         }
     }
 
@@ -303,26 +303,26 @@ impl Engine {
         self.rounds = self.rounds.wrapping_add(1);
         let mut progress = false;
         for at in 0..self.peers.len() {
-            progress |= self.look(at, buffers);
+            progress |= self.poll_peer(at, buffers);
         }
-        while let Some(key) = self.core.ready.pop() {
+        while let Some(key) = self.matching.ready.pop() {
             progress = true;
             self.run(key, buffers);
         }
         if progress {
-            self.threads.news();
+            self.threads.note_change();
         }
         progress
     }
 
     #[inline]
-    fn look(&mut self, at: usize, buffers: &BufferTable) -> bool {
+    fn poll_peer(&mut self, at: usize, buffers: &BufferTable) -> bool {
         let peer = &self.peers[at];
         if peer.is_gone {
             return false;
         }
         let waits = !peer.outbox.is_empty();
-        if peer.limits.is_dear
+        if peer.limits.poll_is_syscall
             && !self.rounds.is_multiple_of(DEAR_EVERY)
             && !waits
             && !self.expects(at)
@@ -342,19 +342,19 @@ impl Engine {
                 return true;
             }
         }
-        self.after(at, buffers);
+        self.after_receive(at, buffers);
         progress
     }
 
     /// What follows from what has come.
     #[inline]
-    fn after(&mut self, at: usize, buffers: &BufferTable) {
+    fn after_receive(&mut self, at: usize, buffers: &BufferTable) {
         let Peer { outbox, inbox, .. } = &self.peers[at];
-        let (waits, has_word) = (!outbox.is_empty(), inbox.has_word);
+        let (waits, has_control) = (!outbox.is_empty(), inbox.has_control);
         let fetches = !inbox.fetches.is_empty();
-        if has_word {
+        if has_control {
             // Before anything is sent that may be given up by it.
-            self.hear_of_step(buffers);
+            self.take_out_of_step(buffers);
         }
         if fetches {
             self.fetch(at, buffers);
@@ -362,14 +362,14 @@ impl Engine {
         if waits {
             self.pump(at, buffers);
         }
-        if has_word {
-            self.hear_goodbye(at, buffers);
+        if has_control {
+            self.process_bye(at, buffers);
         }
     }
 
     #[cold]
-    fn hear_goodbye(&mut self, at: usize, buffers: &BufferTable) {
-        self.peers[at].inbox.has_word = false;
+    fn process_bye(&mut self, at: usize, buffers: &BufferTable) {
+        self.peers[at].inbox.has_control = false;
         if self.peers[at].inbox.has_left {
             self.leave(at, buffers);
         }
@@ -379,9 +379,9 @@ impl Engine {
     fn expects(&self, at: usize) -> bool {
         let peer = &self.peers[at];
         let is_posted = |posted: &PostedReceive| posted.from.is_none_or(|from| from == at);
-        peer.outbox.awaits_answer()
+        peer.outbox.awaits_cts()
             || peer.inbox.awaits_data()
-            || self.core.posted.iter().any(is_posted)
+            || self.matching.posted.iter().any(is_posted)
     }
 
     /// Fetches what the peer has let this rank fetch, and lets it write what it may.
@@ -396,7 +396,7 @@ impl Engine {
                         return self.peers[at].inbox.fetches.push_front(fetch);
                     }
                 };
-                match self.incoming(at, buffers).0.grant(&fetch, place) {
+                match self.incoming(at, buffers).0.send_cts(&fetch, place) {
                     Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 }
@@ -404,11 +404,15 @@ impl Engine {
             }
             match self.fetch_one(at, &mut fetch, buffers) {
                 Ok(Fetched::All) => {
-                    self.peers[at].outbox.answer(PacketKind::Fin, fetch.origin.header.transfer);
-                    self.core.ended(fetch.owner, Ok(Status { from: at, length: fetch.length }));
+                    self.peers[at]
+                        .outbox
+                        .push_control(PacketKind::Fin, fetch.origin.header.transfer);
+                    self.matching
+                        .complete(fetch.owner, Ok(Status { from: at, length: fetch.length }));
                     self.pump(at, buffers);
                 }
-                Ok(Fetched::Forbidden) => match self.incoming(at, buffers).0.grant(&fetch, None) {
+                Ok(Fetched::Forbidden) => match self.incoming(at, buffers).0.send_cts(&fetch, None)
+                {
                     Ok(()) => drop(self.pump(at, buffers)),
                     Err(error) => return self.lose(at, error),
                 },
@@ -416,7 +420,7 @@ impl Engine {
                 Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
                 Err(error) => {
                     let cause = self.lost(at, error);
-                    self.core.ended(fetch.owner, Err(cause.clone()));
+                    self.matching.complete(fetch.owner, Err(cause.clone()));
                     return self.fail_all(&cause);
                 }
             }
@@ -468,20 +472,20 @@ impl Engine {
     fn leave(&mut self, at: usize, buffers: &BufferTable) {
         self.peers[at].is_gone = true;
         let peer = &mut self.peers[at];
-        if let Some(rank) = peer.inbox.has_lost.filter(|rank| *rank < self.core.names.len()) {
+        if let Some(rank) = peer.inbox.lost_rank.filter(|rank| *rank < self.matching.names.len()) {
             let why = Arc::new(LinkError::ReportedLost(at));
-            let cause = Cause::Lost { peer: self.core.names[rank].clone(), why };
+            let cause = Cause::Lost { peer: self.matching.names[rank].clone(), why };
             self.lost.get_or_insert(rank);
             return self.fail_all(&cause);
         }
-        let cause = Cause::Left(self.core.names[at].clone());
-        for (owner, length) in peer.outbox.all_written() {
-            self.core.ended(owner, Ok(Status { from: at, length }));
+        let cause = Cause::Left(self.matching.names[at].clone());
+        for (owner, length) in peer.outbox.take_written() {
+            self.matching.complete(owner, Ok(Status { from: at, length }));
         }
         let (mut owners, kept) = peer.inbox.fail();
         kept.into_iter().for_each(|buffer| buffers.free(buffer));
         owners.extend(peer.outbox.fail());
-        self.core.posted.retain(|posted| {
+        self.matching.posted.retain(|posted| {
             let is_theirs = posted.from == Some(at);
             if is_theirs {
                 owners.push(posted.owner);
@@ -489,21 +493,21 @@ impl Engine {
             !is_theirs
         });
         for owner in owners {
-            self.core.ended(owner, Err(cause.clone()));
+            self.matching.complete(owner, Err(cause.clone()));
         }
     }
 
     fn lost(&mut self, at: usize, error: LinkError) -> Cause {
         self.peers[at].is_gone = true;
         self.lost.get_or_insert(at);
-        Cause::Lost { peer: self.core.names[at].clone(), why: Arc::new(error) }
+        Cause::Lost { peer: self.matching.names[at].clone(), why: Arc::new(error) }
     }
 
     /// A rank that is lost takes the others with it: what they wait for may depend on it.
     fn lose(&mut self, at: usize, error: LinkError) {
         let cause = self.lost(at, error);
         self.fail_all(&cause);
-        self.threads.news();
+        self.threads.note_change();
     }
 
     /// Tells all devices of memory that is lent for long.
@@ -516,7 +520,7 @@ impl Engine {
 
     /// Everything that waits fails, and everything to come. What was offered goes back to its owners.
     fn fail_all(&mut self, cause: &Cause) {
-        self.core.fail_all(cause);
+        self.matching.fail_all(cause);
         for peer in &mut self.peers {
             peer.outbox.revoke_all(&mut *peer.link);
         }
@@ -524,20 +528,20 @@ impl Engine {
 
     /// Who has not answered what a request waits for.
     pub(crate) fn missing(&mut self, key: SlabKey) -> Vec<PeerName> {
-        let collective = self.core.requests.get_mut(key).and_then(|request| request.collective);
+        let collective = self.matching.requests.get_mut(key).and_then(|request| request.collective);
         let owner = collective.map_or(Owner::Request(key), Owner::Collective);
-        let posted = self.core.posted.iter().filter(|posted| posted.owner == owner);
+        let posted = self.matching.posted.iter().filter(|posted| posted.owner == owner);
         let mut ranks: Vec<usize> = posted.filter_map(|posted| posted.from).collect();
         let of_peer = |peer: &Peer| peer.outbox.holds(owner) || peer.inbox.holds(owner);
         ranks.extend((0..self.peers.len()).filter(|&at| of_peer(&self.peers[at])));
         ranks.sort_unstable();
         ranks.dedup();
-        ranks.into_iter().map(|rank| self.core.names[rank].clone()).collect()
+        ranks.into_iter().map(|rank| self.matching.names[rank].clone()).collect()
     }
 
     /// A rank of the job, as it is named where somebody waits for it.
     pub(crate) fn name(&self, rank: usize) -> Vec<PeerName> {
-        vec![self.core.names[rank].clone()]
+        vec![self.matching.names[rank].clone()]
     }
 
     /// Has `idle` sleep on the links; `false` where something has come meanwhile.
@@ -546,7 +550,7 @@ impl Engine {
             if self.peers[at].is_gone {
                 let Peer { link, is_watched, .. } = &mut self.peers[at];
                 if std::mem::take(is_watched) {
-                    link.forget(&mut |fd| idle.forget(at, fd));
+                    link.unwatch(&mut |fd| idle.unwatch(at, fd));
                 }
                 continue;
             }
@@ -557,7 +561,7 @@ impl Engine {
             let is_expected = at == self.awaited || self.expects(at);
             let Peer { link, outbox, is_armed_for_room, is_watched, .. } = &mut self.peers[at];
             if is_expected {
-                link.ask();
+                link.probe_peer();
             }
             *is_armed_for_room = !outbox.is_empty();
             let watched = match link.arm(*is_armed_for_room) {
@@ -594,7 +598,7 @@ impl Engine {
                 continue;
             }
             if is_first {
-                self.peers[at].outbox.bye(self.lost);
+                self.peers[at].outbox.push_bye(self.lost);
             }
             self.pump(at, buffers);
             let peer = &self.peers[at];

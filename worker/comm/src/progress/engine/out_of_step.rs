@@ -6,7 +6,7 @@
 //! all its collectives from that one on.
 
 use super::collective::CollectiveArgs;
-use super::core::{Matching, Owner};
+use super::matching::{Matching, Owner};
 use super::outbox::{pair, words};
 use super::slab::SlabKey;
 use super::{Engine, Peer};
@@ -92,7 +92,7 @@ impl Matching {
     }
 
     /// Remembers a collective that was given up; `false` where that is no news.
-    fn learns(&mut self, news: OutOfStep) -> bool {
+    fn record(&mut self, news: OutOfStep) -> bool {
         let OutOfStep { context, number, .. } = news;
         if self.is_out_of_step(context, number) {
             return false;
@@ -116,13 +116,13 @@ pub(crate) struct CancelledCollective<'a> {
 impl Engine {
     /// Gives up a request: its memory is about to go. The owner of what a device still uses of it, if
     /// there is any: see [`Engine::is_with_device`].
-    pub(crate) fn withdraw(
+    pub(crate) fn cancel(
         &mut self,
         key: SlabKey,
         cause: &Cause,
         buffers: &BufferTable,
     ) -> Option<Owner> {
-        let request = self.core.requests.remove(key)?;
+        let request = self.matching.requests.remove(key)?;
         let owner = match request.collective {
             Some(collective) => {
                 // One that has ended is not given up.
@@ -130,7 +130,7 @@ impl Engine {
                 Owner::Collective(collective)
             }
             None => {
-                self.abandon(Owner::Request(key), None, buffers);
+                self.cancel_messages(Owner::Request(key), None, buffers);
                 Owner::Request(key)
             }
         };
@@ -141,7 +141,7 @@ impl Engine {
     pub(crate) fn is_with_device(&self, owner: Owner) -> bool {
         let uses =
             |peer: &Peer| peer.outbox.is_with_device(owner) || peer.inbox.is_with_device(owner);
-        self.core.fault.is_none() && self.peers.iter().any(uses)
+        self.matching.fault.is_none() && self.peers.iter().any(uses)
     }
 
     /// The devices have not finished: their peers are lost.
@@ -156,10 +156,14 @@ impl Engine {
 
     /// Tells all ranks of a communicator that this one has given up a collective.
     #[cold]
-    pub(crate) fn give_up(&mut self, given_up: CancelledCollective<'_>, buffers: &BufferTable) {
-        let CancelledCollective { context, number, operation, ranks, cause } = given_up;
+    pub(crate) fn cancel_collective(
+        &mut self,
+        cancelled: CancelledCollective<'_>,
+        buffers: &BufferTable,
+    ) {
+        let CancelledCollective { context, number, operation, ranks, cause } = cancelled;
         // After a fault peers are told nothing but goodbye.
-        if self.core.fault.is_some() {
+        if self.matching.fault.is_some() {
             return;
         }
         let is_it = |name: &&str| matches!(operation, Operation::Collective(of) if of == *name);
@@ -171,13 +175,13 @@ impl Engine {
         };
         let (by, collective) = (self.me, collective as u8);
         let news = OutOfStep { context, number, by, collective, left };
-        if !self.core.learns(news) {
+        if !self.matching.record(news) {
             return;
         }
         // Before its messages are withdrawn: peers are to learn of the collective first.
         for &at in ranks.iter().filter(|at| **at != by) {
             if !self.peers[at].is_gone {
-                self.peers[at].outbox.tell(news);
+                self.peers[at].outbox.push_out_of_step(news);
                 self.pump(at, buffers);
             }
         }
@@ -186,9 +190,9 @@ impl Engine {
 
     /// Takes in what peers have told of collectives that they have given up.
     #[cold]
-    pub(super) fn hear_of_step(&mut self, buffers: &BufferTable) {
-        while let Some(news) = self.core.heard.pop() {
-            if self.core.learns(news) {
+    pub(super) fn take_out_of_step(&mut self, buffers: &BufferTable) {
+        while let Some(news) = self.matching.notices.pop() {
+            if self.matching.record(news) {
                 self.fail_from(news.context, news.number, buffers);
             }
         }
@@ -196,40 +200,40 @@ impl Engine {
 
     /// Ends all collectives of a communicator from this number on.
     fn fail_from(&mut self, context: u32, number: u32, buffers: &BufferTable) {
-        let Some(cause) = self.core.out_of_step(context, number) else { return };
-        for key in self.core.collectives.keys() {
+        let Some(cause) = self.matching.out_of_step(context, number) else { return };
+        for key in self.matching.collectives.keys() {
             let is_it =
                 |plan: &CollectiveArgs| plan.context == context && is_from(number, plan.tag);
             self.fail_collective(key, &cause, is_it, buffers);
         }
-        let core = &self.core;
+        let matching = &self.matching;
         for peer in &mut self.peers {
-            peer.inbox.forget(|header| core.is_out_of_step(header.context, header.tag));
+            peer.inbox.forget(|header| matching.is_out_of_step(header.context, header.tag));
         }
-        self.threads.news();
+        self.threads.note_change();
     }
 
     /// Gives up the messages of an owner; how many of them devices still copy. Peers that one of them
     /// was offered to hear first that its collective was given up.
-    pub(super) fn abandon(
+    pub(super) fn cancel_messages(
         &mut self,
         owner: Owner,
         news: Option<OutOfStep>,
         buffers: &BufferTable,
     ) -> usize {
-        self.core.posted.retain(|posted| posted.owner != owner);
+        self.matching.posted.retain(|posted| posted.owner != owner);
         let mut with_device = 0;
         for at in 0..self.peers.len() {
-            let (is_back, exposed) = self.incoming(at, buffers).0.withdraw(owner);
+            let (end_sleep, exposed) = self.incoming(at, buffers).0.cancel(owner);
             let Peer { link, outbox, .. } = &mut self.peers[at];
             if outbox.is_with_device(owner) {
-                news.into_iter().for_each(|news| outbox.tell(news));
+                news.into_iter().for_each(|news| outbox.push_out_of_step(news));
             }
-            match outbox.withdraw(owner, &mut **link, buffers) {
+            match outbox.cancel(owner, &mut **link, buffers) {
                 Ok(read) => with_device += read + exposed,
                 Err(error) => self.lose(at, error),
             }
-            if is_back {
+            if end_sleep {
                 self.match_again(at, buffers);
             }
             if !self.peers[at].outbox.is_empty() {
@@ -243,12 +247,12 @@ impl Engine {
     fn match_again(&mut self, at: usize, buffers: &BufferTable) {
         loop {
             let inbox = &self.peers[at].inbox;
-            let fits = self.core.posted.iter().position(|posted| {
+            let fits = self.matching.posted.iter().position(|posted| {
                 posted.from.is_none_or(|from| from == at)
-                    && inbox.came(posted.context, posted.tag).is_some()
+                    && inbox.arrival_of(posted.context, posted.tag).is_some()
             });
             let Some(fits) = fits else { return };
-            let posted = self.core.posted.remove(fits);
+            let posted = self.matching.posted.remove(fits);
             self.find(at, posted, buffers);
         }
     }

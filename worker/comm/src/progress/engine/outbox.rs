@@ -4,9 +4,9 @@
 //! for go when there is nothing else, a packet each in turn, so that no short message waits for a
 //! long one.
 
-use super::core::Owner;
+use super::matching::Owner;
 use super::out_of_step::OutOfStep;
-use super::stretch::LocalSlice;
+use super::target::LocalSlice;
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Link, RemoteBuf, WriteOutcome};
 use crate::types::error::LinkError;
@@ -73,7 +73,7 @@ enum QueuedPacket {
     /// A whole message of nobody's any more.
     Copy { header: Header, bytes: Box<[u8]> },
     /// An offer.
-    Rts { header: Header, offer: Rts },
+    Rts { header: Header, rts: Rts },
     /// Two words: a grant that says where to write, or news of a collective.
     Words { header: Header, words: [u8; 16] },
     /// Nothing but a header.
@@ -130,51 +130,57 @@ impl Outbox {
     }
 
     /// Whether the peer still has to say something to what was offered.
-    pub(crate) fn awaits_answer(&self) -> bool {
+    pub(crate) fn awaits_cts(&self) -> bool {
         !self.transfers.is_empty()
     }
 
-    pub(crate) fn message(&mut self, header: Header, from: LocalSlice, owner: Owner) {
+    pub(crate) fn push_message(&mut self, header: Header, from: LocalSlice, owner: Owner) {
         self.queue.push_back(QueuedPacket::Message { header, from, owner });
     }
 
     /// A copy of a message, whose first bytes are sent perhaps.
-    pub(crate) fn copy(&mut self, header: Header, bytes: &[u8], is_begun: bool) {
+    pub(crate) fn push_copy(&mut self, header: Header, bytes: &[u8], is_begun: bool) {
         self.is_begun |= is_begun;
         self.queue.push_back(QueuedPacket::Copy { header, bytes: bytes.into() });
     }
 
     /// Offers a long message.
-    pub(crate) fn offer(&mut self, header: Header, from: LocalSlice, address: u64, owner: Owner) {
+    pub(crate) fn push_rts(
+        &mut self,
+        header: Header,
+        from: LocalSlice,
+        address: u64,
+        owner: Owner,
+    ) {
         self.last = self.last.wrapping_add(1).max(1);
-        let offer = Rts { length: from.length as u64, address };
+        let rts = Rts { length: from.length as u64, address };
         let transfer = Transfer { from, owner, address, sent: 0, place: None, is_written: false };
         self.transfers.insert(self.last, transfer);
         let header = Header { transfer: self.last, length: Rts::SIZE as u32, ..header };
-        self.queue.push_back(QueuedPacket::Rts { header, offer });
+        self.queue.push_back(QueuedPacket::Rts { header, rts });
     }
 
     /// Tells the peer about a collective.
-    pub(crate) fn tell(&mut self, news: OutOfStep) {
+    pub(crate) fn push_out_of_step(&mut self, news: OutOfStep) {
         let (header, words) = news.encode();
         self.queue.push_back(QueuedPacket::Words { header, words });
     }
 
     /// Answers an offer of the peer.
-    pub(crate) fn answer(&mut self, kind: PacketKind, transfer: u32) {
+    pub(crate) fn push_control(&mut self, kind: PacketKind, transfer: u32) {
         self.queue.push_back(QueuedPacket::Bare(about(kind, transfer, 0)));
     }
 
     /// Wants a message of the peer, to be written to `place` if there is one.
-    pub(crate) fn grant(&mut self, transfer: u32, place: Option<RemoteBuf>) {
-        let Some(place) = place else { return self.answer(PacketKind::Cts, transfer) };
+    pub(crate) fn push_cts(&mut self, transfer: u32, place: Option<RemoteBuf>) {
+        let Some(place) = place else { return self.push_control(PacketKind::Cts, transfer) };
         let header = about(PacketKind::Cts, transfer, RemoteBuf::SIZE);
         self.queue.push_back(QueuedPacket::Words { header, words: place.encode() });
     }
 
     /// Says goodbye, and whom this rank has lost, if that is why it leaves; then nothing else is
     /// said but what is half sent.
-    pub(crate) fn bye(&mut self, lost: Option<usize>) {
+    pub(crate) fn push_bye(&mut self, lost: Option<usize>) {
         if lost.is_some() {
             let keeps = usize::from(self.is_begun);
             self.queue.truncate(keeps);
@@ -182,11 +188,11 @@ impl Outbox {
                 self.streams.clear();
             }
         }
-        self.answer(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
+        self.push_control(PacketKind::Bye, lost.map_or(0, |rank| rank as u32 + 1));
     }
 
     /// The peer wants a message.
-    pub(crate) fn granted(
+    pub(crate) fn on_cts(
         &mut self,
         transfer: u32,
         place: Option<RemoteBuf>,
@@ -206,19 +212,19 @@ impl Outbox {
 
     /// What was written to a peer that has left: it was there before the peer's last word, whether or
     /// not the link has said so yet.
-    pub(crate) fn all_written(&mut self) -> Vec<(Owner, usize)> {
+    pub(crate) fn take_written(&mut self) -> Vec<(Owner, usize)> {
         let written = self.transfers.extract_if(.., |_, transfer| transfer.is_written);
         written.map(|(_, transfer)| (transfer.owner, transfer.from.length)).collect()
     }
 
     /// The link has written a message; whose it was.
-    pub(crate) fn written(&mut self, transfer: u32) -> Option<(Owner, usize)> {
+    pub(crate) fn on_written(&mut self, transfer: u32) -> Option<(Owner, usize)> {
         let written = self.transfers.remove(&transfer)?;
         Some((written.owner, written.from.length))
     }
 
     /// The peer has fetched a message, or does not want it; whose it was, unless it was given up.
-    pub(crate) fn done(&mut self, transfer: u32) -> Result<Option<(Owner, usize)>, LinkError> {
+    pub(crate) fn on_fin(&mut self, transfer: u32) -> Result<Option<(Owner, usize)>, LinkError> {
         if self.withdrawn.remove(&transfer) {
             return Ok(None);
         }
@@ -278,7 +284,7 @@ impl Outbox {
                     transfer.is_written = true;
                     self.begun = None;
                     self.streams.pop_front();
-                    self.answer(PacketKind::Written, id);
+                    self.push_control(PacketKind::Written, id);
                     return Ok(true);
                 }
                 WriteOutcome::NoRoom => {
@@ -309,7 +315,7 @@ impl Outbox {
 
     /// Gives up what belongs to `owner`, whose memory is not read any more when this returns: a packet
     /// of which a part is sent goes on from a copy. Says how many messages a device still reads.
-    pub(crate) fn withdraw(
+    pub(crate) fn cancel(
         &mut self,
         owner: Owner,
         link: &mut dyn Link,
@@ -319,7 +325,7 @@ impl Outbox {
         let theirs: Vec<u32> = theirs.map(|(id, _)| *id).collect();
         let mut with_device = 0;
         for id in theirs {
-            with_device += usize::from(!self.withdraw_offer(id, link, buffers)?);
+            with_device += usize::from(!self.cancel_rts(id, link, buffers)?);
         }
         if let Some(QueuedPacket::Message { header, from, owner: of }) = self.queue.front()
             && *of == owner
@@ -335,7 +341,7 @@ impl Outbox {
     }
 
     /// Takes back an offer; `false` where a device reads the message.
-    fn withdraw_offer(
+    fn cancel_rts(
         &mut self,
         id: u32,
         link: &mut dyn Link,
@@ -375,7 +381,7 @@ impl Outbox {
         }
         link.revoke(transfer.address);
         self.withdrawn.insert(id);
-        self.answer(PacketKind::Withdrawn, id);
+        self.push_control(PacketKind::Withdrawn, id);
     }
 
     /// Takes back all offers, since their owners' memory goes. The peer is not told which they were: it
@@ -431,7 +437,7 @@ fn send(
             from.read(buffers, |bytes| link.send(*header, bytes)).ok_or(LinkError::PartlySent)?
         }
         QueuedPacket::Copy { header, bytes } => link.send(*header, bytes),
-        QueuedPacket::Rts { header, offer } => link.send(*header, &offer.encode()),
+        QueuedPacket::Rts { header, rts } => link.send(*header, &rts.encode()),
         QueuedPacket::Words { header, words } => link.send(*header, words),
         QueuedPacket::Bare(header) => link.send(*header, &[]),
     }

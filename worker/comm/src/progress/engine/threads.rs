@@ -1,7 +1,7 @@
 //! What threads of one rank leave each other to know. One sleeps on the links, and others wait for
 //! that one; whoever looks meanwhile may find what is theirs.
 
-use crate::progress::station::Idle;
+use crate::progress::wait::Idle;
 use std::sync::Arc;
 
 /// The thread that sleeps on the links.
@@ -19,45 +19,45 @@ enum Sleeper {
 pub(crate) struct Threads {
     sleeper: Sleeper,
     /// So many wait for the sleeper.
-    pub(crate) bystanders: u32,
+    pub(crate) waiting_threads: u32,
     /// Something has happened that who waits does not know of.
-    is_news: bool,
+    has_changed: bool,
     /// Wakes the sleeper.
-    alarm: Option<Arc<dyn Idle>>,
+    waker: Option<Arc<dyn Idle>>,
 }
 
 impl Threads {
-    pub(crate) fn set_alarm(&mut self, alarm: Arc<dyn Idle>) {
-        self.alarm = Some(alarm);
+    pub(crate) fn set_waker(&mut self, waker: Arc<dyn Idle>) {
+        self.waker = Some(waker);
     }
 
     /// Whether a thread sleeps on the links.
-    pub(crate) fn somebody_sleeps(&self) -> bool {
+    pub(crate) fn has_sleeper(&self) -> bool {
         self.sleeper != Sleeper::None
     }
 
     /// This thread is about to. It has looked at everything.
-    pub(crate) fn falls_asleep(&mut self) {
+    pub(crate) fn begin_sleep(&mut self) {
         self.sleeper = Sleeper::Asleep;
-        self.is_news = false;
+        self.has_changed = false;
     }
 
-    pub(crate) fn is_back(&mut self) {
+    pub(crate) fn end_sleep(&mut self) {
         self.sleeper = Sleeper::None;
     }
 
     /// Something has come, has failed or is to be sent.
     #[inline]
-    pub(crate) fn news(&mut self) {
-        self.is_news = true;
+    pub(crate) fn note_change(&mut self) {
+        self.has_changed = true;
     }
 
     /// A thread releases the engine lock.
     #[inline]
-    pub(crate) fn one_leaves(&mut self) {
-        if std::mem::take(&mut self.is_news) && self.sleeper == Sleeper::Asleep {
+    pub(crate) fn on_unlock(&mut self) {
+        if std::mem::take(&mut self.has_changed) && self.sleeper == Sleeper::Asleep {
             self.sleeper = Sleeper::Woken;
-            self.alarm.iter().for_each(|alarm| alarm.ring());
+            self.waker.iter().for_each(|waker| waker.wake());
         }
     }
 }

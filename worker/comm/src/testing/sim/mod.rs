@@ -8,7 +8,7 @@ pub use crate::transport::sim::{Dice, Faults};
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
 use crate::progress::engine::Engine;
-use crate::progress::station::{Idle, Progress, SpinPolicy};
+use crate::progress::wait::{Idle, Progress, SpinPolicy};
 use crate::transport::sim::{SimLink, SimWorld};
 use crate::transport::{Link, SelfLink, WatchedFd};
 use crate::types::error::{LinkError, PeerName};
@@ -43,7 +43,7 @@ impl Idle for SimIdle {
         self.world.now()
     }
 
-    fn pass(&self) {
+    fn yield_now(&self) {
         self.world.pass(self.me, Duration::ZERO);
     }
 
@@ -60,10 +60,10 @@ impl Idle for SimIdle {
         Ok(())
     }
 
-    fn forget(&self, _: usize, _: BorrowedFd<'_>) {}
+    fn unwatch(&self, _: usize, _: BorrowedFd<'_>) {}
 
     // A simulated rank has one thread.
-    fn ring(&self) {}
+    fn wake(&self) {}
 }
 
 /// Runs `program` in every rank of a world, and returns what each says, by rank.
@@ -114,8 +114,8 @@ fn communicator(world: &Arc<SimWorld>, settings: &Settings, me: usize) -> Commun
     let nodes = (0..settings.ranks).map(|rank| (rank / settings.per_node) as u32);
     let group = Group::world(me, nodes.collect());
     let idle = Arc::new(SimIdle { world: world.clone(), me });
-    let station = Progress::new(engine, idle, SpinPolicy::none(), Some(settings.timeout));
-    Communicator::new(Arc::new(station), group)
+    let progress = Progress::new(engine, idle, SpinPolicy::none(), Some(settings.timeout));
+    Communicator::new(Arc::new(progress), group)
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ fn nobody_sleeps_on_a_message_that_has_come() {
                 comm.barrier().unwrap();
                 comm.all_reduce_in_place(&mut data[..length], Op::Max).unwrap();
             }
-            comm.station.idle.now()
+            comm.progress.idle.now()
         });
         assert!(ends.iter().all(|end| *end < Duration::from_secs(5)), "seed {seed}: {ends:?}");
     }
@@ -337,9 +337,9 @@ fn quitting<R>(comm: &Communicator, calls: impl FnOnce() -> Result<R, CommError>
 
 /// Ranks know by their own turns that something has happened elsewhere: time is virtual.
 fn for_a_while(comm: &Communicator) {
-    let until = comm.station.idle.now() + Duration::from_millis(20);
-    while comm.station.idle.now() < until {
-        comm.station.idle.pass();
+    let until = comm.progress.idle.now() + Duration::from_millis(20);
+    while comm.progress.idle.now() < until {
+        comm.progress.idle.yield_now();
     }
 }
 
@@ -428,7 +428,7 @@ fn all_ranks_are_told_of_a_collective_that_was_given_up() {
             // Messages are not collectives.
             let (right, left) = ((comm.rank() + 1) % 4, (comm.rank() + 3) % 4);
             comm.sendrecv(&own, (right, 0), &mut sum, (left, 0)).unwrap();
-            (failed, comm.station.idle.now())
+            (failed, comm.progress.idle.now())
         });
         for (failed, now) in said {
             assert!(failed.iter().all(|failed| failed.ends_with(words)), "seed {seed}: {failed:?}");

@@ -1,7 +1,6 @@
 //! Ranks of one node: rings in memory that they share, and memory read from process to process.
 
-mod bell;
-mod halves;
+mod doorbell;
 mod memory;
 #[cfg(test)]
 mod model;
@@ -9,15 +8,15 @@ mod ring;
 #[cfg(test)]
 mod ring_tests;
 mod segment;
-mod still;
+mod split_copy;
+mod stall_guard;
 #[cfg(test)]
 mod tests;
 
 use super::{Armed, Limits, Link, Sink, WatchedFd};
 use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
-use bell::Doorbell;
-use halves::CopyRequest;
+use doorbell::Doorbell;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -25,13 +24,14 @@ use ring::{Receiver, Sender};
 use rlaunch_sys::OwnedBytes;
 pub use segment::AttachError;
 use segment::{Identity, Segment};
+use split_copy::CopyRequest;
+use stall_guard::StallGuard;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
-use still::StallGuard;
 
 /// Longer messages are offered, and then fetched.
 const EAGER: usize = 16 << 10;
@@ -54,10 +54,10 @@ const PATIENCE: u32 = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct ShmNode {
     segment: Segment,
-    bell: Doorbell,
+    doorbell: Doorbell,
     me: Identity,
     /// Ranks share processors, so nobody has time to help.
-    crowded: bool,
+    oversubscribed: bool,
     /// How long a peer may stand still while it writes to this rank's memory.
     timeout: Option<Duration>,
     /// What peers read to see that they can.
@@ -73,23 +73,23 @@ impl ShmNode {
         name: &str,
         local_rank: usize,
         local_size: usize,
-        crowded: bool,
+        oversubscribed: bool,
         timeout: Option<Duration>,
     ) -> Result<Arc<ShmNode>, AttachError> {
         let system = |operation| {
             let name = name.to_owned();
             move |source| AttachError::System { operation, name, source }
         };
-        let bell = Doorbell::new(local_size).map_err(system("make the bell of"))?;
+        let doorbell = Doorbell::new(local_size).map_err(system("make the bell of"))?;
         let probe = Box::new(RandomState::new().hash_one(std::process::id()));
         let me = Identity {
             pid: u64::from(std::process::id()),
             namespaces: ["pid", "net"].map(namespace),
-            bell: bell.name().map_err(system("make the bell of"))?,
+            bell: doorbell.name().map_err(system("make the bell of"))?,
             probe: [std::ptr::from_ref::<u64>(&probe).addr() as u64, *probe],
         };
         let segment = Segment::attach(name, local_rank, local_size, me)?;
-        Ok(Arc::new(ShmNode { segment, bell, me, crowded, timeout, _probe: probe }))
+        Ok(Arc::new(ShmNode { segment, doorbell, me, oversubscribed, timeout, _probe: probe }))
     }
 
     /// The link to another rank of this node, by its local rank; `None` until it has come.
@@ -106,7 +106,7 @@ impl ShmNode {
         }
         let mut source = None;
         if identity.namespaces[0] == self.me.namespaces[0] {
-            self.bell.watch(peer, identity.pid).map_err(system("watch its process"))?;
+            self.doorbell.watch(peer, identity.pid).map_err(system("watch its process"))?;
             source = i32::try_from(identity.pid).ok().map(Pid::from_raw);
         }
         let place = self.segment.ring_to(peer);
@@ -128,7 +128,7 @@ impl ShmNode {
             sleeps: self.segment.sleeps(peer),
             bell: identity.bell,
             source,
-            said_bye: false,
+            has_said_bye: false,
             wanted: 0,
             empty: 0,
             limits: Limits {
@@ -136,7 +136,7 @@ impl ShmNode {
                 packet: PACKET.min(place.payload() / 64 * 64),
                 fetch: FETCH,
                 write: usize::MAX,
-                is_dear: false,
+                poll_is_syscall: false,
             },
             node: Arc::clone(self),
         };
@@ -173,7 +173,7 @@ pub(crate) struct ShmLink {
     bell: u64,
     /// The process whose memory we may read.
     source: Option<Pid>,
-    said_bye: bool,
+    has_said_bye: bool,
     /// The payload that there was no room for.
     wanted: usize,
     /// How often nothing has come.
@@ -195,9 +195,9 @@ impl ShmLink {
     /// To be called after something was published that the peer may sleep for.
     #[inline(always)]
     fn wake(&self) {
-        let sleep = bell::sleeps(self.node.segment.memory(), self.sleeps);
+        let sleep = doorbell::sleeps(self.node.segment.memory(), self.sleeps);
         if sleep != 0 {
-            self.node.bell.ring(&self.node.segment, self.peer, sleep, self.bell);
+            self.node.doorbell.ring(&self.node.segment, self.peer, sleep, self.bell);
         }
     }
 
@@ -205,17 +205,17 @@ impl ShmLink {
     #[inline]
     fn idle(&mut self) -> Result<bool, LinkError> {
         self.sender.idle(&self.outgoing);
-        if self.is_asked() {
+        if self.is_help_requested() {
             self.help();
             return Ok(false);
         }
         self.empty = self.empty.wrapping_add(1);
         if self.empty.is_multiple_of(PATIENCE) {
-            self.node.bell.look();
+            self.node.doorbell.look();
         }
         // Only now: what it sent before it ended is there when the end is.
-        if self.node.bell.ended(self.peer)
-            && !self.said_bye
+        if self.node.doorbell.ended(self.peer)
+            && !self.has_said_bye
             && !self.receiver.waiting(&self.incoming)
         {
             return Err(LinkError::Gone);
@@ -224,19 +224,19 @@ impl ShmLink {
     }
 
     #[inline(always)]
-    fn is_asked(&self) -> bool {
-        let number = halves::asked(self.node.segment.memory(), self.asked);
+    fn is_help_requested(&self) -> bool {
+        let number = split_copy::requested(self.node.segment.memory(), self.asked);
         number != 0 && number != self.helped
     }
 
     #[cold]
     fn help(&mut self) {
         let memory = self.node.segment.memory();
-        let number = halves::asked(memory, self.asked);
+        let number = split_copy::requested(memory, self.asked);
         self.helped = number;
         let Some(pid) = self.source else { return };
         let mut is_there = true;
-        let works = halves::help(memory, self.asked, number, |request, bytes| {
+        let works = split_copy::help(memory, self.asked, number, |request, bytes| {
             let (from, to) = (bytes.start as u64, bytes.len());
             let source = request.source.wrapping_add(from);
             let target = request.target.wrapping_add(from);
@@ -251,22 +251,22 @@ impl ShmLink {
     }
 
     /// Fetches with the peer's help.
-    fn fetch_half(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
+    fn fetch_split(&mut self, pid: Pid, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let slice = (into.len() / 2).clamp(*CLAIM.start(), *CLAIM.end());
         let target = into.as_mut_ptr().expose_provenance() as u64;
         let request = CopyRequest::new(address, target, into.len(), slice);
         let (slices, asks) = (request.slices(), self.asks);
         self.request = self.request.checked_add(1).unwrap_or(1);
-        halves::ask(self.node.segment.memory(), asks, self.request, &request);
+        split_copy::request(self.node.segment.memory(), asks, self.request, &request);
         let mut result = Ok(());
-        while let Some(slice) = halves::claim_front(self.node.segment.memory(), asks, slices) {
+        while let Some(slice) = split_copy::claim_front(self.node.segment.memory(), asks, slices) {
             // After an error the rest is only claimed, so that the peer writes no more of it.
             if result.is_ok() {
                 let bytes = request.bytes(slice);
                 result = read(pid, address.wrapping_add(bytes.start as u64), &mut into[bytes]);
             }
         }
-        let theirs = halves::close(self.node.segment.memory(), asks);
+        let theirs = split_copy::close(self.node.segment.memory(), asks);
         let written = self.await_written(pid, theirs);
         result?;
         if !written {
@@ -279,9 +279,9 @@ impl ShmLink {
     /// Waits until the peer has written its slices, or has ended; false when they are not there.
     fn await_written(&self, pid: Pid, slices: usize) -> bool {
         let mut looks = 0_u32;
-        let mut still = None;
+        let mut stall = None;
         loop {
-            match halves::written(self.node.segment.memory(), self.asks, slices) {
+            match split_copy::written(self.node.segment.memory(), self.asks, slices) {
                 Some(false) => {}
                 written => return written == Some(true),
             }
@@ -290,10 +290,10 @@ impl ShmLink {
                 std::thread::yield_now();
             }
             if looks.is_multiple_of(PATIENCE) {
-                self.node.bell.look();
-                still.get_or_insert_with(|| StallGuard::new(pid, self.node.timeout)).pass();
+                self.node.doorbell.look();
+                stall.get_or_insert_with(|| StallGuard::new(pid, self.node.timeout)).check();
             }
-            if self.node.bell.ended(self.peer) {
+            if self.node.doorbell.ended(self.peer) {
                 return false;
             }
             std::hint::spin_loop();
@@ -363,7 +363,7 @@ impl Link for ShmLink {
         if taken.is_none() {
             return self.idle();
         }
-        self.said_bye |= bye;
+        self.has_said_bye |= bye;
         if self.receiver.release(&self.incoming) {
             self.wake();
         }
@@ -376,10 +376,10 @@ impl Link for ShmLink {
 
     fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
         let Some(pid) = self.source else { return Ok(false) };
-        let result = if into.len() < HELPED || self.node.crowded {
+        let result = if into.len() < HELPED || self.node.oversubscribed {
             read(pid, address, into)
         } else {
-            self.fetch_half(pid, address, into)
+            self.fetch_split(pid, address, into)
         };
         match result {
             Ok(()) => Ok(true),
@@ -393,33 +393,33 @@ impl Link for ShmLink {
 
     fn revoke(&mut self, _: u64) {
         let memory = self.node.segment.memory();
-        halves::revoke(memory, self.asked);
+        split_copy::revoke(memory, self.asked);
         // It may be about this message; another one takes longer without help.
-        self.helped = halves::asked(memory, self.asked);
+        self.helped = split_copy::requested(memory, self.asked);
     }
 
     fn has_revoked(&mut self, known: u32) -> bool {
-        halves::revoked(self.node.segment.memory(), self.asks) != known
+        split_copy::revoked(self.node.segment.memory(), self.asks) != known
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
         let node = &*self.node;
-        node.bell.arm(&node.segment);
+        node.doorbell.arm(&node.segment);
         if self.receiver.waiting(&self.incoming)
-            || self.is_asked()
+            || self.is_help_requested()
             || (wants_room && self.sender.has_room(&self.outgoing, self.wanted)?)
-            || (node.bell.ended(self.peer) && !self.said_bye)
+            || (node.doorbell.ended(self.peer) && !self.has_said_bye)
         {
             return Ok(Armed::Ready);
         }
-        Ok(Armed::Watch(WatchedFd { fd: node.bell.fd(), writable: false, instead_of: None }))
+        Ok(Armed::Watch(WatchedFd { fd: node.doorbell.fd(), writable: false, instead_of: None }))
     }
 
     fn disarm(&mut self) {
-        self.node.bell.disarm(&self.node.segment);
+        self.node.doorbell.disarm(&self.node.segment);
     }
 
-    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
-        forgets(self.node.bell.fd());
+    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
+        unwatches(self.node.doorbell.fd());
     }
 }

@@ -2,10 +2,12 @@
 //! within bounds: `cargo test -p rlaunch-comm shm::model`. `LOOM_MAX_PREEMPTIONS=4` looks
 //! further.
 
-use super::bell::{fall_asleep, sleeps};
-use super::halves::{CopyRequest, ask, asked, claim_front, close, help, revoke, revoked, written};
+use super::doorbell::{fall_asleep, sleeps};
 use super::memory::{Bytes, Memory};
 use super::ring::{LINE, Receiver, RingLayout, Sender};
+use super::split_copy::{
+    CopyRequest, claim_front, close, help, request, requested, revoke, revoked, written,
+};
 use crate::transport::packet::{Header, PacketKind};
 use loom::model::Builder;
 use loom::sync::Arc;
@@ -197,7 +199,7 @@ fn each_slice_is_copied_once(works: bool) {
         let theirs = Arc::clone(&memory);
         let other = thread::spawn(move || {
             let mut wrote = Vec::new();
-            let number = asked(&*theirs, 0);
+            let number = requested(&*theirs, 0);
             if number != 0 {
                 help(&*theirs, 0, number, |request, bytes| {
                     assert_eq!((request.source, request.target), (11, 12));
@@ -207,11 +209,11 @@ fn each_slice_is_copied_once(works: bool) {
             }
             wrote
         });
-        let request = CopyRequest::new(11, 12, 129, 64);
-        ask(&*memory, 0, 1, &request);
+        let copy = CopyRequest::new(11, 12, 129, 64);
+        request(&*memory, 0, 1, &copy);
         let mut read = Vec::new();
-        while let Some(slice) = claim_front(&*memory, 0, request.slices()) {
-            read.push(request.bytes(slice));
+        while let Some(slice) = claim_front(&*memory, 0, copy.slices()) {
+            read.push(copy.bytes(slice));
         }
         let claimed = close(&*memory, 0);
         let there = loop {

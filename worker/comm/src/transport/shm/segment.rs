@@ -1,8 +1,8 @@
 //! The memory that the ranks of a node share: who they are, and a ring from each to each.
 
-use super::halves;
 use super::memory::Memory;
 use super::ring::{LINE, RingLayout};
+use super::split_copy;
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
@@ -33,7 +33,7 @@ const PID: usize = 0;
 const READY: usize = 8;
 const SLEEPS: usize = LINE;
 /// What belongs to a ring beside its lines: where its receiver is, and what it asks for.
-const BESIDE: usize = LINE + halves::SIZE;
+const BESIDE: usize = LINE + split_copy::SIZE;
 /// The words of an [`Identity`], one after the other.
 const IDENTITY: usize = 16;
 

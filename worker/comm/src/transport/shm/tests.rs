@@ -200,13 +200,13 @@ fn both_ends_copy_a_message_that_is_fetched() {
 fn a_rank_that_is_asked_for_help_does_not_sleep() {
     let (mut ours, theirs) = pair();
     let request = CopyRequest::new(0, 0, 1 << 20, 1 << 16);
-    halves::ask(theirs.node.segment.memory(), theirs.asks, 1, &request);
+    split_copy::request(theirs.node.segment.memory(), theirs.asks, 1, &request);
     assert!(matches!(ours.arm(false).unwrap(), Armed::Ready));
     ours.disarm();
     // These are no addresses: it fails, and says so.
     assert!(!ours.receive(&mut Kept::default()).unwrap());
-    assert_eq!(halves::close(theirs.node.segment.memory(), theirs.asks), 1);
-    assert_eq!(halves::written(theirs.node.segment.memory(), theirs.asks, 1), None);
+    assert_eq!(split_copy::close(theirs.node.segment.memory(), theirs.asks), 1);
+    assert_eq!(split_copy::written(theirs.node.segment.memory(), theirs.asks, 1), None);
     assert!(matches!(ours.arm(false).unwrap(), Armed::Watch(_)));
 }
 
@@ -307,7 +307,7 @@ fn one_bell_serves_all_links() {
         assert!(links[from - 1].receive(&mut Kept::default()).unwrap());
         // The ring is forgotten.
         assert_eq!(
-            poll(&mut [PollFd::new(nodes[0].bell.fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
+            poll(&mut [PollFd::new(nodes[0].doorbell.fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
             Ok(0)
         );
     }
@@ -319,7 +319,7 @@ fn nobody_rings_for_a_rank_that_is_awake() {
     assert!(matches!(theirs.arm(false).unwrap(), Armed::Watch(_)));
     theirs.disarm();
     assert!(ours.send(header(PacketKind::Eager, 0, 0), b"").unwrap());
-    let mut fds = [PollFd::new(theirs.node.bell.fd(), PollFlags::POLLIN)];
+    let mut fds = [PollFd::new(theirs.node.doorbell.fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
     // One that goes to sleep now sees the packet.
     assert!(matches!(theirs.arm(false).unwrap(), Armed::Ready));
@@ -429,7 +429,7 @@ fn what_a_killed_process_sent_comes_before_its_end() {
     // Its end is known before its packets are looked at.
     assert!(matches!(other.1.arm(false).unwrap(), Armed::Ready));
     other.1.disarm();
-    assert!(other.1.node.bell.ended(1));
+    assert!(other.1.node.doorbell.ended(1));
     for tag in 0..10 {
         assert_eq!(
             receive(&mut other.1).unwrap(),
@@ -464,8 +464,8 @@ fn a_process_that_said_bye_may_end() {
     }
     assert_eq!(receive(&mut other.1).unwrap().0.kind, PacketKind::Bye);
     other.0.wait().unwrap();
-    other.1.node.bell.look();
-    assert!(other.1.node.bell.ended(1));
+    other.1.node.doorbell.look();
+    assert!(other.1.node.doorbell.ended(1));
     assert!(!other.1.receive(&mut Kept::default()).unwrap());
     // Nor does it keep the others from sleeping.
     let Armed::Watch(watched) = other.1.arm(false).unwrap() else { panic!() };

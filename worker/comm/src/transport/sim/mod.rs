@@ -83,8 +83,8 @@ impl SimLink {
 impl Link for SimLink {
     fn limits(&self) -> Limits {
         let write = if self.writes() { 3 * EAGER } else { usize::MAX };
-        let is_dear = self.to % 2 == 1;
-        Limits { eager: EAGER, packet: PACKET, fetch: 4 * EAGER, write, is_dear }
+        let poll_is_syscall = self.to % 2 == 1;
+        Limits { eager: EAGER, packet: PACKET, fetch: 4 * EAGER, write, poll_is_syscall }
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {

@@ -33,7 +33,7 @@ const PACKET: usize = 1 << 20;
 /// the kernel has for that, `TCP_USER_TIMEOUT`, also ends connections whose peers only do not read.
 const SILENCE: Duration = Duration::from_secs(12);
 /// How often it is looked for that while a rank sleeps.
-const LISTEN: Duration = Duration::from_secs(1);
+const SILENCE_CHECK: Duration = Duration::from_secs(1);
 /// While nothing is sent the kernel asks: after this many seconds, then so often, so many times.
 const KEEP_IDLE: u32 = 4;
 const KEEP_EVERY: u32 = 3;
@@ -49,7 +49,7 @@ pub(crate) struct TcpLink {
     outbound: Outbound,
     watch: SocketWatch,
     /// When it was last looked whether the peer's host is there.
-    listened: Instant,
+    silence_checked: Instant,
     /// What was found then.
     silence: PeerSilence,
 }
@@ -60,7 +60,7 @@ impl TcpLink {
         packet: PACKET,
         fetch: usize::MAX,
         write: usize::MAX,
-        is_dear: true,
+        poll_is_syscall: true,
     };
 
     /// Takes over a connected `socket` that carries nothing yet.
@@ -73,17 +73,17 @@ impl TcpLink {
             inbound: Inbound::new(),
             outbound: Outbound::default(),
             watch: SocketWatch::default(),
-            listened: Instant::now(),
+            silence_checked: Instant::now(),
             silence: PeerSilence::default(),
         })
     }
 
     /// Fails where the peer's host has been silent for too long.
-    fn listen(&mut self) -> Result<(), LinkError> {
-        if self.listened.elapsed() < LISTEN {
+    fn check_silence(&mut self) -> Result<(), LinkError> {
+        if self.silence_checked.elapsed() < SILENCE_CHECK {
             return Ok(());
         }
-        self.listened = Instant::now();
+        self.silence_checked = Instant::now();
         // What cannot be asked is found otherwise.
         let silent = self.silence.check(self.socket.as_fd()).unwrap_or(None);
         match silent.filter(|silent| *silent >= SILENCE) {
@@ -125,7 +125,7 @@ impl Link for TcpLink {
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
-        self.listen()?;
+        self.check_silence()?;
         // At the end of its stream a socket is readable for ever.
         let reads = !self.inbound.has_ended();
         let watched = self.watch.on(&self.socket, reads, wants_room);
@@ -134,9 +134,9 @@ impl Link for TcpLink {
             .map_err(|source| LinkError::System { operation: "watch a socket", source })
     }
 
-    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
-        forgets(self.socket.as_fd());
-        self.watch.fd().into_iter().for_each(forgets);
+    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
+        unwatches(self.socket.as_fd());
+        self.watch.fd().into_iter().for_each(unwatches);
     }
 }
 

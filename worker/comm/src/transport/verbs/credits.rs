@@ -19,17 +19,17 @@ pub(super) struct Credits {
     sent: u32,
     taken: u32,
     /// Messages of the peer that were taken; it was told of so many.
-    came: u32,
-    told: u32,
+    received: u32,
+    returned: u32,
     /// The peer has to speak first.
-    listens: bool,
+    waits_for_peer: bool,
 }
 
 impl Credits {
-    /// Of two ends with so many slots, of which at least two each. An end that `listens` sends
+    /// Of two ends with so many slots, of which at least two each. An end that `waits_for_peer` sends
     /// nothing before the peer has.
-    pub(super) fn new(theirs: u32, own: u32, listens: bool) -> Credits {
-        Credits { theirs, own, sent: 0, taken: 0, came: 0, told: 0, listens }
+    pub(super) fn new(theirs: u32, own: u32, waits_for_peer: bool) -> Credits {
+        Credits { theirs, own, sent: 0, taken: 0, received: 0, returned: 0, waits_for_peer }
     }
 
     fn under_way(&self) -> u32 {
@@ -38,34 +38,34 @@ impl Credits {
 
     /// Whether a message may be sent.
     pub(super) fn may_send(&self) -> bool {
-        !self.listens && self.under_way() + 1 < self.theirs
+        !self.waits_for_peer && self.under_way() + 1 < self.theirs
     }
 
     /// Whether a message may be sent that says nothing but how many were taken.
-    pub(super) fn may_tell(&self) -> bool {
-        !self.listens && self.under_way() < self.theirs
+    pub(super) fn may_send_credits(&self) -> bool {
+        !self.waits_for_peer && self.under_way() < self.theirs
     }
 
     /// Whether it is time for one.
     pub(super) fn is_due(&self) -> bool {
-        self.came.wrapping_sub(self.told) >= (self.own / 2).max(1)
+        self.received.wrapping_sub(self.returned) >= (self.own / 2).max(1)
     }
 
     /// A message goes; what it says along with it.
-    pub(super) fn sends(&mut self) -> u32 {
+    pub(super) fn on_send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
-        self.told = self.came;
-        self.told
+        self.returned = self.received;
+        self.returned
     }
 
     /// A message has come, and this with it.
-    pub(super) fn comes(&mut self, said: u32) -> Result<(), LinkError> {
+    pub(super) fn on_receive(&mut self, said: u32) -> Result<(), LinkError> {
         if said.wrapping_sub(self.taken) > self.under_way() {
             return Err(LinkError::Protocol("it has taken more messages than were sent"));
         }
         self.taken = said;
-        self.listens = false;
-        self.came = self.came.wrapping_add(1);
+        self.waits_for_peer = false;
+        self.received = self.received.wrapping_add(1);
         Ok(())
     }
 }
@@ -84,41 +84,41 @@ mod tests {
         /// What its peer has sent, in its slots.
         slots: VecDeque<Message>,
         sent: u32,
-        came: u32,
+        received: u32,
     }
 
     impl End {
-        fn new(theirs: u32, own: u32, listens: bool) -> End {
+        fn new(theirs: u32, own: u32, waits_for_peer: bool) -> End {
             let credits = Credits {
                 sent: u32::MAX - 7,
                 taken: u32::MAX - 7,
-                ..Credits::new(theirs, own, listens)
+                ..Credits::new(theirs, own, waits_for_peer)
             };
-            let credits = Credits { came: u32::MAX - 7, told: u32::MAX - 7, ..credits };
-            End { credits, slots: VecDeque::new(), sent: 0, came: 0 }
+            let credits = Credits { received: u32::MAX - 7, returned: u32::MAX - 7, ..credits };
+            End { credits, slots: VecDeque::new(), sent: 0, received: 0 }
         }
 
         /// Sends its next number if it may.
-        fn sends(&mut self, last: u32, to: &mut End) {
+        fn on_send(&mut self, last: u32, to: &mut End) {
             if self.sent < last && self.credits.may_send() {
-                let said = self.credits.sends();
+                let said = self.credits.on_send();
                 to.slots.push_back((said, Some(self.sent)));
                 self.sent += 1;
             }
         }
 
         fn tells(&mut self, to: &mut End) {
-            if self.credits.is_due() && self.credits.may_tell() {
-                to.slots.push_back((self.credits.sends(), None));
+            if self.credits.is_due() && self.credits.may_send_credits() {
+                to.slots.push_back((self.credits.on_send(), None));
             }
         }
 
         fn takes(&mut self) {
             let Some((said, number)) = self.slots.pop_front() else { return };
-            self.credits.comes(said).unwrap();
+            self.credits.on_receive(said).unwrap();
             if let Some(number) = number {
-                assert_eq!(number, self.came, "in order");
-                self.came += 1;
+                assert_eq!(number, self.received, "in order");
+                self.received += 1;
             }
         }
     }
@@ -130,17 +130,17 @@ mod tests {
             let mut dice = Dice::new(seed);
             let slots = [2 + dice.below(7) as u32, 2 + dice.below(7) as u32];
             let lasts = [dice.below(60) as u32, dice.below(60) as u32];
-            let listens = dice.below(2) == 0;
+            let waits_for_peer = dice.below(2) == 0;
             let mut one = End::new(slots[1], slots[0], false);
-            let mut other = End::new(slots[0], slots[1], listens);
-            if listens {
-                other.slots.push_back((one.credits.sends(), None));
+            let mut other = End::new(slots[0], slots[1], waits_for_peer);
+            if waits_for_peer {
+                other.slots.push_back((one.credits.on_send(), None));
             }
             let mut steps = 0;
-            while one.came < lasts[1] || other.came < lasts[0] {
+            while one.received < lasts[1] || other.received < lasts[0] {
                 match dice.below(6) {
-                    0 => one.sends(lasts[0], &mut other),
-                    1 => other.sends(lasts[1], &mut one),
+                    0 => one.on_send(lasts[0], &mut other),
+                    1 => other.on_send(lasts[1], &mut one),
                     2 => one.takes(),
                     3 => other.takes(),
                     4 => one.tells(&mut other),
@@ -164,12 +164,12 @@ mod tests {
     #[test]
     fn two_who_have_nothing_to_say_fall_silent() {
         let (mut one, mut other) = (End::new(8, 8, false), End::new(8, 8, false));
-        one.sends(1, &mut other);
+        one.on_send(1, &mut other);
         other.takes();
         other.tells(&mut one);
         assert!(one.slots.is_empty(), "a single message need not be told of");
         for _ in 0..3 {
-            one.sends(4, &mut other);
+            one.on_send(4, &mut other);
             other.takes();
         }
         for _ in 0..20 {
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn who_has_taken_what_was_not_sent_is_refused() {
         let mut credits = Credits::new(4, 4, false);
-        credits.sends();
-        assert!(credits.comes(2).is_err());
-        assert!(credits.comes(u32::MAX).is_err());
-        assert!(credits.comes(1).is_ok());
-        assert!(credits.comes(0).is_err(), "nothing is given back");
+        credits.on_send();
+        assert!(credits.on_receive(2).is_err());
+        assert!(credits.on_receive(u32::MAX).is_err());
+        assert!(credits.on_receive(1).is_ok());
+        assert!(credits.on_receive(0).is_err(), "nothing is given back");
     }
 }

@@ -5,10 +5,10 @@
 //! until it is understood. Long messages are written by the device, from their sender's memory
 //! straight to their receiver's; what is sent afterwards comes after them.
 
+mod cq_poller;
 mod credits;
-mod hub;
 
-pub(crate) use hub::CqPoller;
+pub(crate) use cq_poller::CqPoller;
 
 use super::{
     Armed, Exposure, Limits, Link, LinkHint, Piece, RemoteBuf, Sink, WatchedFd, WriteOutcome,
@@ -40,7 +40,7 @@ const TURN: usize = 16;
 /// gone learns it from what is not answered, and from nothing else.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Cards hold interrupts back to send fewer, and those of emulated hosts take their time.
-const WAKING: Duration = Duration::from_millis(10);
+const WAKE_LATENCY: Duration = Duration::from_millis(10);
 
 /// How a link of two ranks is made, the same at both ends.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ pub(crate) enum FirstSender {
 #[derive(Debug)]
 pub(crate) struct VerbsLink {
     slots: BounceBuffers,
-    hub: Arc<CqPoller>,
+    poller: Arc<CqPoller>,
     credits: Credits,
     payload: usize,
     /// What has ended and was not looked at.
@@ -85,9 +85,9 @@ pub(crate) struct VerbsLink {
     /// Why the device takes no requests any more. The peer's last word may still wait to be read.
     refused: Option<LinkError>,
     /// [`PacketKind::Bye`] has come.
-    has_left: bool,
+    has_peer_left: bool,
     /// Requests up to here are to end before this rank may.
-    last_word: u64,
+    bye_posted: u64,
     /// How much of a message is written of which a part is.
     begun: usize,
     /// Messages that were written when so many requests have ended, by transfer.
@@ -104,37 +104,38 @@ impl VerbsLink {
     /// the same `config`, each from where it stands.
     pub(crate) fn new(
         slots: BounceBuffers,
-        hub: Arc<CqPoller>,
+        poller: Arc<CqPoller>,
         config: LinkConfig,
         begins: FirstSender,
     ) -> VerbsLink {
         let (theirs, own) = config.slots;
-        hub.join(slots.tag());
+        poller.join(slots.tag());
         let mut link = VerbsLink {
             slots,
-            hub,
+            poller,
             credits: Credits::new(theirs, own, begins == FirstSender::Peer),
             payload: config.payload,
             inbox: VecDeque::new(),
             silent: None,
             failed: None,
             refused: None,
-            has_left: false,
-            last_word: 0,
+            has_peer_left: false,
+            bye_posted: 0,
             begun: 0,
             writing: VecDeque::new(),
         };
         if begins == FirstSender::Local {
-            link.tell();
+            link.send_credits();
         }
         link
     }
 
     /// What a link will be whose longest payload is this, in bytes.
-    pub(crate) fn outlook(payload: usize) -> LinkHint {
+    pub(crate) fn link_hint(payload: usize) -> LinkHint {
         let (fetch, write) = (usize::MAX, WRITE.max(payload + 1));
-        let limits = Limits { eager: payload, packet: payload, fetch, write, is_dear: false };
-        LinkHint { limits, waking: WAKING, is_by_rdma: true }
+        let limits =
+            Limits { eager: payload, packet: payload, fetch, write, poll_is_syscall: false };
+        LinkHint { limits, wake_latency: WAKE_LATENCY, is_rdma: true }
     }
 
     /// A request more is posted for packets, and one is left for [`VerbsLink::tell`].
@@ -153,8 +154,8 @@ impl VerbsLink {
     }
 
     /// Says what was taken, and nothing else.
-    fn tell(&mut self) {
-        let word = prefix(self.credits.sends());
+    fn send_credits(&mut self) {
+        let word = prefix(self.credits.on_send());
         if let Err(error) = self.slots.send([&word], false) {
             self.refuse(&error);
         }
@@ -162,19 +163,19 @@ impl VerbsLink {
 
     /// The same when it is time, and as soon as it can be said.
     #[inline]
-    fn tell_if_due(&mut self) {
-        let may_tell = self.credits.may_tell() && self.slots.room() > 0;
-        if self.credits.is_due() && may_tell && self.refused.is_none() {
-            self.tell();
+    fn send_credits_if_due(&mut self) {
+        let may_send_credits = self.credits.may_send_credits() && self.slots.room() > 0;
+        if self.credits.is_due() && may_send_credits && self.refused.is_none() {
+            self.send_credits();
         }
     }
 
     /// Fails once the queue pair has, unless the peer has left.
     fn check(&self) -> Result<(), LinkError> {
         match self.failed {
-            Some(_) if self.has_left => Ok(()),
+            Some(_) if self.has_peer_left => Ok(()),
             Some(status) if status.is_flushed() => Err(LinkError::Gone),
-            Some(status) => Err(LinkError::Rdma(format!("{}: {status}", self.hub.device()))),
+            Some(status) => Err(LinkError::Rdma(format!("{}: {status}", self.poller.device()))),
             None => Ok(()),
         }
     }
@@ -183,7 +184,7 @@ impl VerbsLink {
     fn nothing(&mut self) -> Result<bool, LinkError> {
         self.check()?;
         match self.refused.take() {
-            Some(error) if !self.has_left => Err(error),
+            Some(error) if !self.has_peer_left => Err(error),
             _ => Ok(false),
         }
     }
@@ -196,7 +197,7 @@ impl VerbsLink {
                 let understood = understand(self.slots.message(&slot), &mut self.credits);
                 let handed = understood.and_then(|packet| {
                     let Some((header, payload)) = packet else { return Ok(()) };
-                    self.has_left |= header.kind == PacketKind::Bye;
+                    self.has_peer_left |= header.kind == PacketKind::Bye;
                     sink.packet(header, payload)
                 });
                 if let Err(error) = self.slots.repost(slot) {
@@ -266,11 +267,11 @@ struct Written<'r> {
 
 impl Link for VerbsLink {
     fn limits(&self) -> Limits {
-        VerbsLink::outlook(self.payload).limits
+        VerbsLink::link_hint(self.payload).limits
     }
 
-    fn waking(&self) -> Duration {
-        WAKING
+    fn wake_latency(&self) -> Duration {
+        WAKE_LATENCY
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
@@ -281,7 +282,7 @@ impl Link for VerbsLink {
         if !self.may_send() {
             return Ok(false);
         }
-        let word = prefix(self.credits.sends());
+        let word = prefix(self.credits.on_send());
         let is_last = header.kind == PacketKind::Bye;
         let said = self.slots.send([&word, &to_bytes(header), payload], is_last);
         if let Err(error) = said {
@@ -289,16 +290,16 @@ impl Link for VerbsLink {
             return Ok(false);
         }
         if is_last {
-            self.last_word = self.slots.posted();
+            self.bye_posted = self.slots.posted();
         }
         Ok(true)
     }
 
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         if self.inbox.is_empty() {
-            self.hub.collect(self.slots.tag(), &mut self.inbox)?;
+            self.poller.collect(self.slots.tag(), &mut self.inbox)?;
             if self.inbox.is_empty() {
-                self.tell_if_due();
+                self.send_credits_if_due();
                 return self.nothing();
             }
         }
@@ -306,18 +307,18 @@ impl Link for VerbsLink {
             let Some(completion) = self.inbox.pop_front() else { break };
             self.take(completion, sink)?;
         }
-        self.tell_if_due();
+        self.send_credits_if_due();
         Ok(true)
     }
 
     fn tell(&mut self, whole: Piece<'_>) {
         // Where the device refuses, messages from and to the memory are copied.
-        let _ = self.hub.told(whole, |_, _| ());
+        let _ = self.poller.told(whole, |_, _| ());
     }
 
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
         let Piece { buffers, buffer, start, length } = into;
-        let place = self.hub.told(into, |region, offset| {
+        let place = self.poller.told(into, |region, offset| {
             // All of it is there, and may be written to.
             let at = offset + start;
             region.slice(at, length).ok().filter(|_| region.is_writable())?;
@@ -349,7 +350,7 @@ impl Link for VerbsLink {
         };
         let Piece { start, length, .. } = from;
         let (slots, begun) = (&mut self.slots, &mut self.begun);
-        let wrote = self.hub.told(from, |region, offset| {
+        let wrote = self.poller.told(from, |region, offset| {
             let start = offset + start;
             VerbsLink::post(slots, Written { region, start, length, to: to.address, key }, begun)
         });
@@ -373,50 +374,50 @@ impl Link for VerbsLink {
         }
     }
 
-    fn is_by_rdma(&self) -> bool {
+    fn is_rdma(&self) -> bool {
         true
     }
 
     fn is_delivered(&self) -> bool {
-        self.failed.is_some() || self.slots.ended() >= self.last_word
+        self.failed.is_some() || self.slots.ended() >= self.bye_posted
     }
 
-    fn ask(&mut self) {
+    fn probe_peer(&mut self) {
         let since = *self.silent.get_or_insert_with(Instant::now);
         if since.elapsed() >= SILENCE {
             self.silent = Some(Instant::now());
             // As a packet, not as a word that must get through.
             if self.may_send() {
-                self.tell();
+                self.send_credits();
             }
         }
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
-        self.tell_if_due();
+        self.send_credits_if_due();
         let has_room = wants_room && self.may_send();
         if has_room
             || self.refused.is_some()
             || !self.inbox.is_empty()
-            || !self.hub.arm(self.slots.tag())?
+            || !self.poller.arm(self.slots.tag())?
         {
             return Ok(Armed::Ready);
         }
-        Ok(Armed::Watch(WatchedFd { fd: self.hub.fd(), writable: false, instead_of: None }))
+        Ok(Armed::Watch(WatchedFd { fd: self.poller.fd(), writable: false, instead_of: None }))
     }
 
     fn disarm(&mut self) {
-        self.hub.disarm(self.has_left);
+        self.poller.disarm(self.has_peer_left);
     }
 
-    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
-        forgets(self.hub.fd());
+    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
+        unwatches(self.poller.fd());
     }
 }
 
 impl Drop for VerbsLink {
     fn drop(&mut self) {
-        self.hub.leave(self.slots.tag());
+        self.poller.leave(self.slots.tag());
     }
 }
 
@@ -437,7 +438,7 @@ fn understand<'m>(
     let short = || LinkError::Protocol("shorter than a message may be");
     let (word, rest) = message.split_first_chunk::<PREFIX>().ok_or_else(short)?;
     let word = u64::from_le_bytes(*word);
-    credits.comes(u32::try_from(word).map_err(|_| short())?)?;
+    credits.on_receive(u32::try_from(word).map_err(|_| short())?)?;
     if rest.is_empty() {
         return Ok(None);
     }
@@ -463,7 +464,7 @@ mod tests {
         let header = header(PacketKind::Data, 3);
         let message = [&prefix(1)[..], &to_bytes(header), &[1, 2, 3]].concat();
         let mut credits = Credits::new(4, 4, false);
-        credits.sends();
+        credits.on_send();
         let packet = understand(&message, &mut credits).unwrap();
         assert_eq!(packet, Some((header, &[1, 2, 3][..])));
         assert_eq!(understand(&prefix(1), &mut credits).unwrap(), None);

@@ -8,29 +8,28 @@ use rlaunch_bootstrap::id::{NodeId, Rank};
 
 impl Engine {
     /// Why all calls fail, where the agent has said so.
-    pub(crate) fn verdict(&self) -> Option<&Cause> {
-        self.core.fault.as_ref().filter(|_| self.is_judged)
+    pub(crate) fn launcher_cause(&self) -> Option<&Cause> {
+        self.matching.fault.as_ref().filter(|_| self.has_launcher_cause)
     }
 
     /// The agent has said something; ranks are on these nodes. What it said first holds.
-    pub(crate) fn hear(&mut self, heard: AgentEvent, nodes: &[NodeId]) {
-        if self.is_judged {
+    pub(crate) fn apply_event(&mut self, event: AgentEvent, nodes: &[NodeId]) {
+        if self.has_launcher_cause {
             return;
         }
         let on = |node: NodeId| (0..nodes.len()).filter(move |at| nodes[*at] == node);
-        match heard {
-            AgentEvent::Gone => {
-                self.judge(&Cause::Aborted("the agent is gone: the job is over".into()))
-            }
+        match event {
+            AgentEvent::Gone => self
+                .set_launcher_cause(&Cause::Aborted("the agent is gone: the job is over".into())),
             AgentEvent::Job(JobEvent::JobEnding { why }) => {
-                self.judge(&Cause::Aborted(format!("the job ends: {why}").into()));
+                self.set_launcher_cause(&Cause::Aborted(format!("the job ends: {why}").into()));
             }
             AgentEvent::Job(JobEvent::RankFailed { rank, status, ends }) => {
                 let at = rank.index();
                 // One that has left in order is missed by nobody, unless the job ends.
                 let is_missed = self.peers.get(at).is_some_and(|peer| !peer.inbox.has_left);
                 if at < self.peers.len() && at != self.me && (ends || is_missed) {
-                    self.blame(&[at], LinkError::Exited(status));
+                    self.lose_ranks(&[at], LinkError::Exited(status));
                 }
             }
             AgentEvent::Job(JobEvent::RanksFinished { ranks }) => {
@@ -41,7 +40,7 @@ impl Engine {
             }
             AgentEvent::Job(JobEvent::NodeLost { node, how }) => {
                 let lost: Vec<usize> = on(node).filter(|at| *at != self.me).collect();
-                self.blame(&lost, LinkError::NodeLost(how));
+                self.lose_ranks(&lost, LinkError::NodeLost(how));
             }
             AgentEvent::Job(JobEvent::LinkDown { nodes: ends, what }) => {
                 let own = nodes.get(self.me).copied();
@@ -52,30 +51,30 @@ impl Engine {
                 };
                 let beyond = |at: &usize| {
                     let peer = &self.peers[*at];
-                    peer.link.is_by_rdma() && !peer.inbox.has_left
+                    peer.link.is_rdma() && !peer.inbox.has_left
                 };
                 let lost: Vec<usize> = on(*other).filter(beyond).collect();
-                self.blame(&lost, LinkError::LinkDown(what));
+                self.lose_ranks(&lost, LinkError::LinkDown(what));
             }
         }
     }
 
     /// These ranks are lost, and with them everything that waits.
-    fn blame(&mut self, ranks: &[usize], error: LinkError) {
+    fn lose_ranks(&mut self, ranks: &[usize], error: LinkError) {
         let Some(&first) = ranks.first() else { return };
         for &at in ranks {
             self.peers[at].is_gone = true;
         }
         self.lost = Some(first);
         let cause = self.lost(first, error);
-        self.judge(&cause);
+        self.set_launcher_cause(&cause);
     }
 
-    fn judge(&mut self, cause: &Cause) {
-        self.is_judged = true;
-        self.core.fault = Some(cause.clone());
+    fn set_launcher_cause(&mut self, cause: &Cause) {
+        self.has_launcher_cause = true;
+        self.matching.fault = Some(cause.clone());
         self.fail_all(cause);
-        self.threads.news();
+        self.threads.note_change();
     }
 }
 
@@ -93,7 +92,13 @@ mod tests {
 
     impl Link for Silent {
         fn limits(&self) -> Limits {
-            Limits { eager: 64, packet: 64, fetch: usize::MAX, write: usize::MAX, is_dear: false }
+            Limits {
+                eager: 64,
+                packet: 64,
+                fetch: usize::MAX,
+                write: usize::MAX,
+                poll_is_syscall: false,
+            }
         }
 
         fn send(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
@@ -104,7 +109,7 @@ mod tests {
             Ok(false)
         }
 
-        fn is_by_rdma(&self) -> bool {
+        fn is_rdma(&self) -> bool {
             self.by_rdma
         }
 
@@ -128,9 +133,9 @@ mod tests {
         };
         let mut engine = Engine::new(0, (0..4).map(link).collect(), names.into());
         let key = engine.request(Operation::Collective("barrier"));
-        news.iter().for_each(|news| engine.hear(AgentEvent::Job(news.clone()), &NODES));
+        news.iter().for_each(|news| engine.apply_event(AgentEvent::Job(news.clone()), &NODES));
         let ended = engine.take(key)?.unwrap_err().to_string();
-        assert_eq!(engine.verdict().unwrap().to_string(), ended);
+        assert_eq!(engine.launcher_cause().unwrap().to_string(), ended);
         Some(ended)
     }
 

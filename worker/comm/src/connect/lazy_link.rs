@@ -15,15 +15,15 @@ use std::time::Duration;
 /// The way to a peer, whether or not it has been met.
 pub(crate) struct LazyLink {
     peer: Rank,
-    outlook: LinkHint,
+    link_hint: LinkHint,
     /// The descriptor that was watched until the peer was met.
-    call: ArrivalFd,
-    way: LazyState,
+    arrivals: ArrivalFd,
+    state: LazyState,
 }
 
 enum LazyState {
     Unconnected {
-        reception: Arc<LazyConnector>,
+        connector: Arc<LazyConnector>,
         is_wanted: bool,
         seen: u32,
     },
@@ -35,42 +35,47 @@ enum LazyState {
 }
 
 impl LazyLink {
-    pub(crate) fn new(peer: Rank, reception: &Arc<LazyConnector>) -> LazyLink {
-        let way =
-            LazyState::Unconnected { reception: reception.clone(), is_wanted: false, seen: 0 };
-        LazyLink { peer, outlook: reception.outlook(peer), call: reception.call(), way }
+    pub(crate) fn new(peer: Rank, connector: &Arc<LazyConnector>) -> LazyLink {
+        let state =
+            LazyState::Unconnected { connector: connector.clone(), is_wanted: false, seen: 0 };
+        LazyLink {
+            peer,
+            link_hint: connector.link_hint(peer),
+            arrivals: connector.arrival_fd(),
+            state,
+        }
     }
 
     #[cfg(test)]
-    pub(crate) fn is_met(&self) -> bool {
-        matches!(self.way, LazyState::Connected(_))
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.state, LazyState::Connected(_))
     }
 
     /// Whether there are news at the reception, which may be about this peer.
-    fn hear(&mut self) -> Result<bool, LinkError> {
-        let LazyState::Unconnected { reception, seen, .. } = &mut self.way else {
+    fn take_arrival(&mut self) -> Result<bool, LinkError> {
+        let LazyState::Unconnected { connector, seen, .. } = &mut self.state else {
             return Ok(false);
         };
-        if !reception.has_news(seen) {
+        if !connector.has_news(seen) {
             return Ok(false);
         }
-        match reception.take(self.peer)? {
-            Some(Arrival::Connected(link)) => self.way = LazyState::Connected(link),
-            Some(Arrival::Left) => self.way = LazyState::Left { is_told: false },
+        match connector.take(self.peer)? {
+            Some(Arrival::Connected(link)) => self.state = LazyState::Connected(link),
+            Some(Arrival::Left) => self.state = LazyState::Left { is_told: false },
             None => {}
         }
         Ok(true)
     }
 
     /// The link, if the peer has been met.
-    fn met(&mut self) -> Result<Option<&mut dyn Link>, LinkError> {
-        self.hear()?;
-        Ok(self.met_before())
+    fn connected(&mut self) -> Result<Option<&mut dyn Link>, LinkError> {
+        self.take_arrival()?;
+        Ok(self.connected_link())
     }
 
     /// The same, without a look at the reception.
-    fn met_before(&mut self) -> Option<&mut dyn Link> {
-        match &mut self.way {
+    fn connected_link(&mut self) -> Option<&mut dyn Link> {
+        match &mut self.state {
             LazyState::Connected(link) => Some(link.as_mut()),
             LazyState::Unconnected { .. } | LazyState::Left { .. } => None,
         }
@@ -79,25 +84,25 @@ impl LazyLink {
 
 impl fmt::Debug for LazyLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_met = matches!(self.way, LazyState::Connected(_));
-        f.debug_struct("LaterLink").field("peer", &self.peer).field("is_met", &is_met).finish()
+        let is_connected = matches!(self.state, LazyState::Connected(_));
+        f.debug_struct("LazyLink").field("peer", &self.peer).field("is_met", &is_connected).finish()
     }
 }
 
 impl Link for LazyLink {
     fn limits(&self) -> Limits {
-        self.outlook.limits
+        self.link_hint.limits
     }
 
-    fn waking(&self) -> Duration {
-        self.outlook.waking
+    fn wake_latency(&self) -> Duration {
+        self.link_hint.wake_latency
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
-        if let Some(link) = self.met()? {
+        if let Some(link) = self.connected()? {
             return link.send(header, payload);
         }
-        let LazyState::Unconnected { reception, is_wanted, .. } = &mut self.way else {
+        let LazyState::Unconnected { connector, is_wanted, .. } = &mut self.state else {
             return Ok(false);
         };
         // A peer that was never spoken to is not waiting for the last word.
@@ -105,16 +110,16 @@ impl Link for LazyLink {
             return Ok(true);
         }
         if !std::mem::replace(is_wanted, true) {
-            reception.want(self.peer);
+            connector.want(self.peer);
         }
         Ok(false)
     }
 
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
-        if let Some(link) = self.met()? {
+        if let Some(link) = self.connected()? {
             return link.receive(sink);
         }
-        match &mut self.way {
+        match &mut self.state {
             // What the peer would have said.
             LazyState::Left { is_told: is_told @ false } => {
                 *is_told = true;
@@ -129,13 +134,13 @@ impl Link for LazyLink {
     // Who exposes memory and who writes to it have spoken before.
 
     fn tell(&mut self, whole: Piece<'_>) {
-        if let Some(link) = self.met_before() {
+        if let Some(link) = self.connected_link() {
             link.tell(whole);
         }
     }
 
     fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        self.met_before().map_or(Exposure::Refused, |link| link.expose(into))
+        self.connected_link().map_or(Exposure::Refused, |link| link.expose(into))
     }
 
     fn write(
@@ -144,44 +149,45 @@ impl Link for LazyLink {
         to: RemoteBuf,
         transfer: u32,
     ) -> Result<WriteOutcome, LinkError> {
-        self.met_before().map_or(Ok(WriteOutcome::Refused), |link| link.write(from, to, transfer))
+        self.connected_link()
+            .map_or(Ok(WriteOutcome::Refused), |link| link.write(from, to, transfer))
     }
 
-    fn is_by_rdma(&self) -> bool {
-        self.outlook.is_by_rdma
+    fn is_rdma(&self) -> bool {
+        self.link_hint.is_rdma
     }
 
     fn is_delivered(&self) -> bool {
-        match &self.way {
+        match &self.state {
             LazyState::Connected(link) => link.is_delivered(),
             LazyState::Unconnected { .. } | LazyState::Left { .. } => true,
         }
     }
 
-    fn ask(&mut self) {
-        if let Some(link) = self.met_before() {
-            link.ask();
+    fn probe_peer(&mut self) {
+        if let Some(link) = self.connected_link() {
+            link.probe_peer();
         }
     }
 
     fn arm(&mut self, wants_room: bool) -> Result<Armed<'_>, LinkError> {
-        if let LazyState::Unconnected { reception, .. } = &self.way {
-            reception.quiet();
+        if let LazyState::Unconnected { connector, .. } = &self.state {
+            connector.quiet();
         }
         // News may be for links that were asked before this one.
-        if self.hear()? {
+        if self.take_arrival()? {
             return Ok(Armed::Ready);
         }
-        match &mut self.way {
+        match &mut self.state {
             LazyState::Connected(link) => Ok(match link.arm(wants_room)? {
                 Armed::Watch(watched) => {
-                    let instead_of = watched.instead_of.or(Some(self.call.as_fd()));
+                    let instead_of = watched.instead_of.or(Some(self.arrivals.as_fd()));
                     Armed::Watch(WatchedFd { instead_of, ..watched })
                 }
                 other => other,
             }),
             LazyState::Unconnected { .. } => {
-                let fd = self.call.as_fd();
+                let fd = self.arrivals.as_fd();
                 Ok(Armed::Watch(WatchedFd { fd, writable: false, instead_of: None }))
             }
             LazyState::Left { is_told: false } => Ok(Armed::Ready),
@@ -190,20 +196,20 @@ impl Link for LazyLink {
     }
 
     fn disarm(&mut self) {
-        if let Some(link) = self.met_before() {
+        if let Some(link) = self.connected_link() {
             link.disarm();
         }
     }
-    fn forget(&self, forgets: &mut dyn FnMut(BorrowedFd<'_>)) {
-        forgets(self.call.as_fd());
-        if let LazyState::Connected(link) = &self.way {
-            link.forget(forgets);
+    fn unwatch(&self, unwatches: &mut dyn FnMut(BorrowedFd<'_>)) {
+        unwatches(self.arrivals.as_fd());
+        if let LazyState::Connected(link) = &self.state {
+            link.unwatch(unwatches);
         }
     }
 
     fn peer_has_left(&mut self) {
-        if let LazyState::Unconnected { reception, .. } = &self.way {
-            reception.peer_has_left(self.peer);
+        if let LazyState::Unconnected { connector, .. } = &self.state {
+            connector.peer_has_left(self.peer);
         }
     }
 }

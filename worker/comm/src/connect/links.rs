@@ -1,6 +1,6 @@
 //! The ways to the ranks of other nodes.
 
-use super::later::LazyLink;
+use super::lazy_link::LazyLink;
 use super::{self as connect, Contact, Fabric, LazyConnector, RankListener, WireUpError};
 use crate::transport::Link;
 use crate::types::error::PeerName;
@@ -15,14 +15,14 @@ use std::time::Duration;
 const GATHER: &str = "rlaunch communicator";
 const READY: &str = "rlaunch communicator is ready";
 /// How long sockets may take to be connected once all ranks are there.
-const MEETING: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Links by rank.
 pub(crate) type Links = BTreeMap<Rank, Box<dyn Link>>;
 
 /// Meets the ranks of other nodes, by RDMA where the rank table says so and both ends have it, and
 /// else by TCP. Once it is over, all ranks have taken their places.
-pub(crate) fn meet(
+pub(crate) fn connect(
     client: &mut Client,
     table: &Arc<RankTable>,
     (me, job): (Rank, JobId),
@@ -34,19 +34,21 @@ pub(crate) fn meet(
     let others: Vec<Rank> = others.map(|other| other.rank).collect();
     let fabric = Fabric::open(table, me, job.to_string(), is_large)?;
     // Who has RDMA may still meet somebody who has none.
-    let door = (!others.is_empty()).then(|| RankListener::open(row.address)).transpose()?;
-    let mut contact = Contact::new(door.as_ref().map(RankListener::contact));
+    let listener = (!others.is_empty()).then(|| RankListener::open(row.address)).transpose()?;
+    let mut contact = Contact::new(listener.as_ref().map(RankListener::contact));
     contact.verbs = fabric.as_ref().map(Fabric::told).transpose()?.unwrap_or_default();
     let contacts = connect::exchange(&contact, |own| client.all_gather(GATHER, own))?;
-    let meets = || match door {
-        Some(door) if is_large => later(door, fabric, &contacts, table, (me, &others)),
-        door => at_once(door, fabric, &contacts, table, (me, &others)),
+    let connects = || match listener {
+        Some(listener) if is_large => {
+            connect_lazily(listener, fabric, &contacts, table, (me, &others))
+        }
+        listener => connect_now(listener, fabric, &contacts, table, (me, &others)),
     };
-    let met = meets();
+    let connected = connects();
     if contacts.iter().any(|contact| !contact.verbs.is_empty()) {
-        connect::ready(met.as_ref().err(), names, |own| client.all_gather(READY, own))?;
+        connect::ready(connected.as_ref().err(), names, |own| client.all_gather(READY, own))?;
     }
-    met
+    connected
 }
 
 /// Whether two ranks speak RDMA: the rank table says so, and both have been built for it.
@@ -57,8 +59,8 @@ fn has_rdma(table: &RankTable, contacts: &[Contact], me: Rank, peer: Rank) -> bo
 }
 
 /// All of them now.
-fn at_once(
-    door: Option<RankListener>,
+fn connect_now(
+    listener: Option<RankListener>,
     fabric: Option<Fabric>,
     contacts: &[Contact],
     table: &RankTable,
@@ -66,30 +68,37 @@ fn at_once(
 ) -> Result<Links, WireUpError> {
     let speaks_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
     let speak_tcp: Vec<Rank> = others.iter().copied().filter(|peer| !speaks_rdma(peer)).collect();
-    let mut ways = Links::new();
-    if let Some(door) = door.filter(|_| !speak_tcp.is_empty()) {
-        let met = connect::meet(door, contacts, table, (me, &speak_tcp), MEETING)?;
-        ways.extend(met.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
+    let mut links = Links::new();
+    if let Some(listener) = listener.filter(|_| !speak_tcp.is_empty()) {
+        let connected =
+            connect::connect_all(listener, contacts, table, (me, &speak_tcp), CONNECT_TIMEOUT)?;
+        links.extend(connected.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
     }
     if let Some(fabric) = fabric {
-        let joined = fabric.connect(contacts, table, MEETING)?;
-        ways.extend(joined.into_iter().map(|(rank, joined)| (rank, Box::new(joined.link()) as _)));
+        let joined = fabric.connect(contacts, table, CONNECT_TIMEOUT)?;
+        links.extend(joined.into_iter().map(|(rank, joined)| (rank, Box::new(joined.link()) as _)));
     }
-    Ok(ways)
+    Ok(links)
 }
 
 /// Each when it is needed.
-fn later(
-    door: RankListener,
+fn connect_lazily(
+    listener: RankListener,
     fabric: Option<Fabric>,
     contacts: &[Contact],
     table: &Arc<RankTable>,
     (me, others): (Rank, &[Rank]),
 ) -> Result<Links, WireUpError> {
-    let rdma = fabric.map(|fabric| fabric.later(contacts, table)).transpose()?;
-    let reception =
-        LazyConnector::open(door, rdma, contacts, table.clone(), (me, others), MEETING)?;
-    let reception = Arc::new(reception);
-    let later = |&rank: &Rank| (rank, Box::new(LazyLink::new(rank, &reception)) as _);
+    let rdma = fabric.map(|fabric| fabric.lazy(contacts, table)).transpose()?;
+    let connector = LazyConnector::open(
+        listener,
+        rdma,
+        contacts,
+        table.clone(),
+        (me, others),
+        CONNECT_TIMEOUT,
+    )?;
+    let connector = Arc::new(connector);
+    let later = |&rank: &Rank| (rank, Box::new(LazyLink::new(rank, &connector)) as _);
     Ok(others.iter().map(later).collect())
 }

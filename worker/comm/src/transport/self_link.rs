@@ -15,7 +15,7 @@ impl Link for SelfLink {
     fn limits(&self) -> Limits {
         // Nobody would answer an offer while the only rank that could sends.
         let all = u32::MAX as usize & !63;
-        Limits { eager: all, packet: all, fetch: all, write: all, is_dear: false }
+        Limits { eager: all, packet: all, fetch: all, write: all, poll_is_syscall: false }
     }
 
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {

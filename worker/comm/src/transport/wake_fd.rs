@@ -14,13 +14,13 @@ impl WakeFd {
         Ok(WakeFd(EventFd::from_flags(flags)?))
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // It fails where it has been rung 2⁶⁴ times and not heard.
         let _ = self.0.write(1);
     }
 
     /// How often it was rung since it was heard last.
-    pub(crate) fn hear(&self) -> u64 {
+    pub(crate) fn clear(&self) -> u64 {
         // It fails where it has not been rung, or another thread has heard it.
         self.0.read().unwrap_or(0)
     }
@@ -44,12 +44,12 @@ mod tests {
             let mut fds = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
         };
-        assert_eq!(bell.hear(), 0);
+        assert_eq!(bell.clear(), 0);
         assert!(!is_readable());
-        bell.ring();
-        bell.ring();
+        bell.wake();
+        bell.wake();
         assert!(is_readable());
-        assert_eq!(bell.hear(), 2);
+        assert_eq!(bell.clear(), 2);
         assert!(!is_readable(), "however often it was rung");
     }
 }

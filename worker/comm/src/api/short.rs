@@ -7,7 +7,7 @@ use crate::collectives::reduce;
 use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
 use crate::progress::engine::direct::SendOutcome;
 use crate::progress::engine::{Engine, Envelope};
-use crate::progress::station::SHORT;
+use crate::progress::wait::SHORT;
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
 use rlaunch_lock::EngineGuard;
@@ -94,7 +94,7 @@ impl ShortBuffers<'_> {
 
 impl Communicator {
     /// Runs a collective of at most [`SHORT`] bytes of each kind of memory.
-    pub(crate) fn run_inline(
+    pub(crate) fn run_short(
         &self,
         collective: &PreparedCollective,
         (input, output): (Option<&[u8]>, &mut [u8]),
@@ -119,9 +119,9 @@ impl Communicator {
     ) -> Result<(), Cause> {
         let schedule: &Schedule = &collective.schedule;
         let element = collective.element;
-        let mut guard = self.station.engine.lock();
+        let mut guard = self.progress.engine.lock();
         let (context, number) = collective.number;
-        if let Some(cause) = guard.parts().0.core.out_of_step(context, number) {
+        if let Some(cause) = guard.parts().0.matching.out_of_step(context, number) {
             return Err(cause);
         }
         for step in &schedule.steps {
@@ -136,9 +136,9 @@ impl Communicator {
                     Exchange::Signal { to } => (to, &[][..]),
                     _ => continue,
                 };
-                let message = self.of_collective(collective, to);
-                if guard.parts().0.send_now(&message, bytes) == SendOutcome::Failed {
-                    return Err(guard.parts().0.obstacle(message.peer));
+                let message = self.collective_envelope(collective, to);
+                if guard.parts().0.send_short(&message, bytes) == SendOutcome::Failed {
+                    return Err(guard.parts().0.failure(message.peer));
                 }
             }
             for exchange in &step.exchange {
@@ -148,9 +148,9 @@ impl Communicator {
                     Exchange::Await { from } => (from, None, None),
                     _ => continue,
                 };
-                let message = self.of_collective(collective, from);
+                let message = self.collective_envelope(collective, from);
                 let expected = span.map_or(0, |span| span.length * element.size());
-                self.receive_inline(
+                self.receive_short(
                     &mut guard,
                     &message,
                     (collective.operation, expected),
@@ -160,7 +160,7 @@ impl Communicator {
         }
         for exchange in schedule.steps.last().map_or(&[][..], |step| &step.exchange) {
             if let Exchange::Send { to, .. } | Exchange::Signal { to } = *exchange {
-                let peer = self.of_collective(collective, to).peer;
+                let peer = self.collective_envelope(collective, to).peer;
                 if !guard.parts().0.has_sent(peer) {
                     self.flush(&mut guard, peer, collective.operation)?;
                 }
@@ -170,13 +170,13 @@ impl Communicator {
     }
 
     #[inline]
-    fn of_collective(&self, collective: &PreparedCollective, peer: usize) -> Envelope {
+    fn collective_envelope(&self, collective: &PreparedCollective, peer: usize) -> Envelope {
         let (context, tag) = collective.number;
         Envelope { peer: self.group.ranks[peer], context, tag }
     }
 
     #[inline]
-    fn receive_inline(
+    fn receive_short(
         &self,
         guard: &mut EngineGuard<'_, Engine>,
         message: &Envelope,
@@ -193,8 +193,8 @@ impl Communicator {
             return went.ok_or(Cause::Cancelled);
         }
         let engine = guard.parts().0;
-        let offered = if is_short { None } else { engine.offered(message) };
+        let offered = if is_short { None } else { engine.rts_length(message) };
         let length = offered.unwrap_or(came as u64);
-        Err(engine.core.uneven(message.peer, length, expected))
+        Err(engine.matching.count_mismatch(message.peer, length, expected))
     }
 }

@@ -5,14 +5,14 @@
 //! lower rank may knock; then that each is ready. With that the socket has served. Nothing in here
 //! waits but the connection manager's calls, in threads of their own.
 
-use super::super::bell;
-use super::super::wire::HandshakeSocket;
-use super::manager::{self, CmContext, CmResult};
-use super::told::QpAdvert;
+use super::super::handshake_socket::HandshakeSocket;
+use super::super::wake_fd;
+use super::advert::QpAdvert;
+use super::cm::{self, CmContext, CmResult};
 use super::{ConnectedQp, Contact, Fabric, FirstSender, PeerAdvert, WireUpError, name};
 use crate::transport::LinkHint;
-use crate::transport::bell::WakeFd;
 use crate::transport::verbs::VerbsLink;
+use crate::transport::wake_fd::WakeFd;
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -41,7 +41,7 @@ pub(crate) struct LazyRdma {
     /// From the threads, which ring the bell.
     done: Receiver<CmResult>,
     tell: Sender<CmResult>,
-    bell: Arc<WakeFd>,
+    wake: Arc<WakeFd>,
 }
 
 /// A peer that this rank connects with.
@@ -58,9 +58,9 @@ enum QpStep {
     /// This end's, until the peer has told of its own.
     AwaitsPair(QueuePair<Prepared>),
     /// Until this rank may knock.
-    AwaitsLeave,
+    AwaitsGo,
     /// Until the peer has knocked.
-    AwaitsKnock,
+    AwaitsRequest,
     /// Until the connection manager is through.
     Connects,
     /// Until the peer is ready, too.
@@ -79,22 +79,22 @@ enum ConnectedSide {
 
 impl Fabric {
     /// Connects with none of the peers that have told of their ports before it is wanted.
-    pub(crate) fn later(
+    pub(crate) fn lazy(
         self,
         contacts: &[Contact],
         table: &Arc<RankTable>,
     ) -> Result<LazyRdma, WireUpError> {
         let theirs = self.theirs(contacts)?;
-        let ((tell, done), table, bell) = (channel(), table.clone(), Arc::new(bell()?));
-        Ok(LazyRdma { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, bell })
+        let ((tell, done), table, wake) = (channel(), table.clone(), Arc::new(wake_fd()?));
+        Ok(LazyRdma { fabric: self, table, theirs, begun: BTreeMap::new(), done, tell, wake })
     }
 }
 
 impl LazyRdma {
     /// What links with its peers will be.
-    pub(crate) fn outlooks(&self) -> BTreeMap<Rank, LinkHint> {
-        let outlook = |(_, config): &PeerAdvert| VerbsLink::outlook(config.payload);
-        self.theirs.iter().map(|(peer, theirs)| (*peer, outlook(theirs))).collect()
+    pub(crate) fn link_hint(&self) -> BTreeMap<Rank, LinkHint> {
+        let link_hint = |(_, config): &PeerAdvert| VerbsLink::link_hint(config.payload);
+        self.theirs.iter().map(|(peer, theirs)| (*peer, link_hint(theirs))).collect()
     }
 
     /// Whether RDMA leads to this peer.
@@ -118,13 +118,13 @@ impl LazyRdma {
         let step = match self.fabric.prepare(&self.table, peer)? {
             Some(pair) => {
                 let own = pair.endpoint();
-                self.say(peer, &wire, &pair_said(own.qpn, own.psn))?;
+                self.send(peer, &wire, &encode_pair(own.qpn, own.psn))?;
                 QpStep::AwaitsPair(pair)
             }
-            None if self.fabric.me < peer => QpStep::AwaitsLeave,
+            None if self.fabric.me < peer => QpStep::AwaitsGo,
             None => {
-                self.say(peer, &wire, &GO)?;
-                QpStep::AwaitsKnock
+                self.send(peer, &wire, &GO)?;
+                QpStep::AwaitsRequest
             }
         };
         self.begun.insert(peer, PendingQp { wire, step, is_peer_ready: false, until });
@@ -136,7 +136,7 @@ impl LazyRdma {
         let listeners = self.fabric.ports.values().filter_map(|port| port.listener.as_ref());
         // Who is ready has nothing more to say here.
         let wires = self.begun.values().filter(|begun| !begun.is_peer_ready);
-        let mut fds = vec![self.bell.as_fd()];
+        let mut fds = vec![self.wake.as_fd()];
         fds.extend(listeners.map(AsFd::as_fd));
         fds.extend(wires.map(|begun| begun.wire.socket().as_fd()));
         fds
@@ -149,7 +149,7 @@ impl LazyRdma {
 
     /// Does what there is to do, and says who is connected, or never will be.
     pub(crate) fn advance(&mut self) -> Vec<(Rank, Result<Box<VerbsLink>, WireUpError>)> {
-        self.bell.hear();
+        self.wake.clear();
         self.let_in();
         let mut came: BTreeMap<_, _> = self.done.try_iter().collect();
         let mut over = Vec::new();
@@ -179,25 +179,25 @@ impl LazyRdma {
             *step = self.is_ready(peer, wire, joined)?;
         }
         *step = match std::mem::replace(step, QpStep::Connects) {
-            QpStep::AwaitsPair(pair) => match self.hear(peer, wire)? {
+            QpStep::AwaitsPair(pair) => match self.receive(peer, wire)? {
                 Some(said) => {
                     let joined = self.join(peer, pair, said)?;
                     self.is_ready(peer, wire, joined)?
                 }
                 None => QpStep::AwaitsPair(pair),
             },
-            QpStep::AwaitsLeave => match self.hear(peer, wire)? {
+            QpStep::AwaitsGo => match self.receive(peer, wire)? {
                 Some(GO) => {
                     let job = self.job(peer)?;
-                    self.aside(peer, *until, move |knock| manager::dial(job, knock))?;
+                    self.aside(peer, *until, move |cm_context| cm::dial(job, cm_context))?;
                     QpStep::Connects
                 }
                 Some(_) => return Err(self.not_ready(peer, "it speaks out of turn")),
-                None => QpStep::AwaitsLeave,
+                None => QpStep::AwaitsGo,
             },
             QpStep::Failed(error) => return Err(error),
             step => {
-                *is_peer_ready = *is_peer_ready || self.hear::<1>(peer, wire)?.is_some();
+                *is_peer_ready = *is_peer_ready || self.receive::<1>(peer, wire)?.is_some();
                 step
             }
         };
@@ -219,7 +219,7 @@ impl LazyRdma {
         pair: QueuePair<Prepared>,
         said: [u8; PAIR],
     ) -> Result<ConnectedQp, WireUpError> {
-        let [qpn, psn] = pair_heard(said);
+        let [qpn, psn] = decode_pair(said);
         let told = QpAdvert { peer: self.fabric.me.0, qpn, psn };
         self.fabric.join(&self.table, peer, pair, &told, self.theirs_of(peer)?)
     }
@@ -237,7 +237,7 @@ impl LazyRdma {
                 ConnectedSide::Listens(Box::new(joined.link()))
             }
         };
-        self.say(peer, wire, &GO)?;
+        self.send(peer, wire, &GO)?;
         Ok(QpStep::AwaitsReady(connected))
     }
 
@@ -255,9 +255,9 @@ impl LazyRdma {
             }
         }
         for request in requests {
-            let may_knock = |peer: &Rank| self.awaited().any(|awaited| awaited == *peer);
+            let may_request = |peer: &Rank| self.awaited().any(|awaited| awaited == *peer);
             let (peer, request) = match request {
-                Ok(request) => (self.fabric.who_knocks(&request).filter(may_knock), Ok(request)),
+                Ok(request) => (self.fabric.requester(&request).filter(may_request), Ok(request)),
                 // Whosever that would have been.
                 Err(error) => (self.awaited().next(), Err(error)),
             };
@@ -279,12 +279,12 @@ impl LazyRdma {
         let request = request.map_err(self.fabric.no_rdma(&self.table, peer))?;
         let until = self.begun.get(&peer).map_or_else(Instant::now, |begun| begun.until);
         let job = self.job(peer)?;
-        self.aside(peer, until, move |knock| manager::accept(job, request, knock))
+        self.aside(peer, until, move |cm_context| cm::accept(job, request, cm_context))
     }
 
     /// Those who may knock.
     fn awaited(&self) -> impl Iterator<Item = Rank> {
-        let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, QpStep::AwaitsKnock));
+        let awaited = self.begun.iter().filter(|(_, it)| matches!(it.step, QpStep::AwaitsRequest));
         awaited.map(|(peer, _)| *peer)
     }
 
@@ -293,7 +293,7 @@ impl LazyRdma {
         self.theirs.get(&peer).ok_or(WireUpError::Contact { rank: peer, why })
     }
 
-    fn job(&self, peer: Rank) -> Result<manager::CmTarget, WireUpError> {
+    fn job(&self, peer: Rank) -> Result<cm::CmTarget, WireUpError> {
         self.fabric.job(&self.table, peer, self.theirs_of(peer)?)
     }
 
@@ -304,29 +304,29 @@ impl LazyRdma {
         until: Instant,
         connects: impl FnOnce(&CmContext) -> Result<ConnectedQp, VerbsError> + Send + 'static,
     ) -> Result<(), WireUpError> {
-        let (tell, bell) = (self.tell.clone(), self.bell.clone());
-        let knock = self.fabric.knock(&self.table, until);
+        let (tell, wake) = (self.tell.clone(), self.wake.clone());
+        let cm_context = self.fabric.cm_context(&self.table, until);
         let runs = move || {
             // Nobody hears of it once the ranks have parted.
-            let _ = tell.send((peer, connects(&knock)));
-            bell.ring();
+            let _ = tell.send((peer, connects(&cm_context)));
+            wake.wake();
         };
         let thread = thread::Builder::new().name("rlaunch rdma_cm".to_owned()).spawn(runs);
         let operation = "start the thread that connects by rdma_cm";
         thread.map(drop).map_err(|source| WireUpError::System { operation, source })
     }
 
-    fn say(&self, peer: Rank, wire: &HandshakeSocket, said: &[u8]) -> Result<(), WireUpError> {
-        wire.say(said).map_err(|error| self.parted(peer, &error))
+    fn send(&self, peer: Rank, wire: &HandshakeSocket, said: &[u8]) -> Result<(), WireUpError> {
+        wire.send(said).map_err(|error| self.parted(peer, &error))
     }
 
     /// What the peer has said, once so many bytes have come.
-    fn hear<const N: usize>(
+    fn receive<const N: usize>(
         &self,
         peer: Rank,
         wire: &mut HandshakeSocket,
     ) -> Result<Option<[u8; N]>, WireUpError> {
-        let said = wire.hear(N).map_err(|error| self.parted(peer, &error))?;
+        let said = wire.receive(N).map_err(|error| self.parted(peer, &error))?;
         Ok(said.and_then(|said| said.first_chunk().copied()))
     }
 
@@ -353,14 +353,14 @@ impl ConnectedSide {
     }
 }
 
-fn pair_said(qpn: u32, psn: u32) -> [u8; PAIR] {
+fn encode_pair(qpn: u32, psn: u32) -> [u8; PAIR] {
     let mut said = [0; PAIR];
     said[..4].copy_from_slice(&qpn.to_le_bytes());
     said[4..].copy_from_slice(&psn.to_le_bytes());
     said
 }
 
-fn pair_heard(said: [u8; PAIR]) -> [u32; 2] {
+fn decode_pair(said: [u8; PAIR]) -> [u32; 2] {
     let both = u64::from_le_bytes(said);
     [both as u32, (both >> 32) as u32]
 }
@@ -371,8 +371,8 @@ mod tests {
 
     #[test]
     fn a_queue_pair_that_is_told_of_is_understood() {
-        let said = pair_said(0x00ab_cdef, 0x0012_3456);
+        let said = encode_pair(0x00ab_cdef, 0x0012_3456);
         assert_eq!(said, [0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0]);
-        assert_eq!(pair_heard(said), [0x00ab_cdef, 0x0012_3456]);
+        assert_eq!(decode_pair(said), [0x00ab_cdef, 0x0012_3456]);
     }
 }

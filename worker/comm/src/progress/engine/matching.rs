@@ -4,7 +4,7 @@
 use super::collective::RunningCollective;
 use super::out_of_step::OutOfStep;
 use super::slab::{Slab, SlabKey};
-use super::stretch::Target;
+use super::target::Target;
 use crate::types::error::{Cause, Operation, PeerName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub(crate) struct Matching {
     arrivals: u64,
     /// Communicators of which a collective was given up, by context, and what peers have told of others.
     pub(crate) out_of_step: BTreeMap<u32, OutOfStep>,
-    pub(crate) heard: Vec<OutOfStep>,
+    pub(crate) notices: Vec<OutOfStep>,
 }
 
 impl Matching {
@@ -79,7 +79,7 @@ impl Matching {
             fault: None,
             arrivals: 0,
             out_of_step: BTreeMap::new(),
-            heard: Vec::new(),
+            notices: Vec::new(),
         }
     }
 
@@ -90,7 +90,7 @@ impl Matching {
     }
 
     /// A request is about this collective.
-    pub(crate) fn belongs(&mut self, request: SlabKey, collective: SlabKey) {
+    pub(crate) fn set_collective(&mut self, request: SlabKey, collective: SlabKey) {
         if let Some(request) = self.requests.get_mut(request) {
             request.collective = Some(collective);
         }
@@ -98,7 +98,7 @@ impl Matching {
 
     /// The first receive that a message fits.
     #[inline]
-    pub(crate) fn fits(&self, from: usize, context: u32, tag: u32) -> Option<usize> {
+    pub(crate) fn find_posted(&self, from: usize, context: u32, tag: u32) -> Option<usize> {
         let fits = |posted: &PostedReceive| {
             posted.tag == tag
                 && posted.context == context
@@ -109,13 +109,18 @@ impl Matching {
 
     /// Takes it.
     #[inline]
-    pub(crate) fn take(&mut self, from: usize, context: u32, tag: u32) -> Option<PostedReceive> {
-        self.fits(from, context, tag).map(|at| self.posted.remove(at))
+    pub(crate) fn take_posted(
+        &mut self,
+        from: usize,
+        context: u32,
+        tag: u32,
+    ) -> Option<PostedReceive> {
+        self.find_posted(from, context, tag).map(|at| self.posted.remove(at))
     }
 
     /// Says how a message has ended.
     #[inline]
-    pub(crate) fn ended(&mut self, owner: Owner, how: Result<Status, Cause>) {
+    pub(crate) fn complete(&mut self, owner: Owner, how: Result<Status, Cause>) {
         match owner {
             Owner::Request(key) => {
                 if let Some(request) = self.requests.get_mut(key) {
@@ -141,20 +146,27 @@ impl Matching {
     /// Why a message of `length` bytes does not suit its receive, if it does not: a receive of the
     /// program has room for it, a collective knows what comes.
     #[inline]
-    pub(crate) fn misfit(&self, from: usize, length: u64, posted: &PostedReceive) -> Option<Cause> {
+    pub(crate) fn mismatch(
+        &self,
+        from: usize,
+        length: u64,
+        posted: &PostedReceive,
+    ) -> Option<Cause> {
         let room = posted.target.into.length;
         match posted.owner {
-            Owner::Request(_) if length > room as u64 => Some(self.too_long(from, length, room)),
-            Owner::Collective(_) if length != room as u64 => Some(self.uneven(from, length, room)),
+            Owner::Request(_) if length > room as u64 => Some(self.truncated(from, length, room)),
+            Owner::Collective(_) if length != room as u64 => {
+                Some(self.count_mismatch(from, length, room))
+            }
             _ => None,
         }
     }
 
-    pub(crate) fn too_long(&self, from: usize, length: u64, room: usize) -> Cause {
+    pub(crate) fn truncated(&self, from: usize, length: u64, room: usize) -> Cause {
         Cause::Truncated { peer: self.names[from].clone(), length, room }
     }
 
-    pub(crate) fn uneven(&self, from: usize, length: u64, expected: usize) -> Cause {
+    pub(crate) fn count_mismatch(&self, from: usize, length: u64, expected: usize) -> Cause {
         Cause::CountMismatch { peer: self.names[from].clone(), length, expected }
     }
 

@@ -32,8 +32,8 @@ fn waiting_by(
     let nodes: Vec<u32> = (0..links.len() as u32).collect();
     let name = |rank: &u32| PeerName { rank: *rank, host: format!("n{rank}").into() };
     let engine = Engine::new(me, links, nodes.iter().map(name).collect());
-    let station = Progress::new(engine, idle, patience, Some(timeout));
-    Communicator::new(Arc::new(station), Group::world(me, nodes.into()))
+    let progress = Progress::new(engine, idle, patience, Some(timeout));
+    Communicator::new(Arc::new(progress), Group::world(me, nodes.into()))
 }
 
 fn sockets() -> (TcpStream, TcpStream) {
@@ -88,7 +88,7 @@ fn who_waits_for_a_message_of_another_thread_is_woken_by_it() {
 #[test]
 fn threads_hand_on_what_they_find_of_each_others() {
     let begin = Stopwatch::start();
-    for patience in [SpinPolicy::none(), SpinPolicy::of(Duration::from_micros(50), true)] {
+    for patience in [SpinPolicy::none(), SpinPolicy::new(Duration::from_micros(50), true)] {
         let (first, second) = pair(patience);
         thread::scope(|scope| {
             for tag in 0..3 {
@@ -104,7 +104,7 @@ fn threads_hand_on_what_they_find_of_each_others() {
 #[test]
 fn who_looks_for_long_does_not_keep_the_others_from_sending() {
     let begin = Stopwatch::start();
-    let (first, second) = pair(SpinPolicy::of(TOO_LONG, false));
+    let (first, second) = pair(SpinPolicy::new(TOO_LONG, false));
     thread::scope(|scope| {
         scope.spawn(|| received(&first, 1, 1, 1));
         scope.spawn(|| (0..ROUNDS).for_each(|_| first.send(&[0_u64], 1, 0).unwrap()));
@@ -126,8 +126,8 @@ impl Idle for Counted {
         self.kernel.now()
     }
 
-    fn pass(&self) {
-        self.kernel.pass();
+    fn yield_now(&self) {
+        self.kernel.yield_now();
     }
 
     fn sleep(&self, longest: Duration) -> bool {
@@ -139,16 +139,16 @@ impl Idle for Counted {
         self.kernel.watch(link, watched)
     }
 
-    fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
-        self.kernel.forget(link, fd);
+    fn unwatch(&self, link: usize, fd: BorrowedFd<'_>) {
+        self.kernel.unwatch(link, fd);
     }
 
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError> {
         self.kernel.watch_agent(socket)
     }
 
-    fn ring(&self) {
-        self.kernel.ring();
+    fn wake(&self) {
+        self.kernel.wake();
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn revoked<M: Memory>(memory: &M, at: usize) -> u32 {
 }
 
 /// Asks for help. The receiver's; one request at a time.
-pub(super) fn ask<M: Memory>(memory: &M, at: usize, number: u32, request: &CopyRequest) {
+pub(super) fn request<M: Memory>(memory: &M, at: usize, number: u32, request: &CopyRequest) {
     let number = u64::from(number);
     memory.store(at + SOURCE, request.source, Ordering::Relaxed);
     memory.store(at + TARGET, request.target, Ordering::Relaxed);
@@ -119,7 +119,7 @@ pub(super) fn written<M: Memory>(memory: &M, at: usize, slices: usize) -> Option
 
 /// Whether there is a request, by its number; the sender's.
 #[inline(always)]
-pub(super) fn asked<M: Memory>(memory: &M, at: usize) -> u32 {
+pub(super) fn requested<M: Memory>(memory: &M, at: usize) -> u32 {
     memory.load(at + NUMBER, Ordering::Acquire) as u32
 }
 

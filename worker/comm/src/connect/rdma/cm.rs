@@ -46,40 +46,40 @@ pub(super) struct CmContext {
 pub(super) type CmResult = (Rank, Result<ConnectedQp, VerbsError>);
 
 /// Who says it; neither can be made to say the other's.
-const KNOCKS: &[u8] = b"knocks by RDMA";
-const OPENS: &[u8] = b"opens by RDMA";
+const REQUEST: &[u8] = b"knocks by RDMA";
+const REPLY_LABEL: &[u8] = b"opens by RDMA";
 const MAC: usize = 32;
 /// Two ranks and a proof.
 const SAID: usize = 4 + 4 + MAC;
 
 /// What the rank `from` says when it knocks at `to`, whose key this is.
-fn knocks(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
+fn request_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; SAID] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
     let mut said = [0; SAID];
     said[..8].copy_from_slice(ranks.as_flattened());
-    said[8..].copy_from_slice(&key.proof(&[KNOCKS, job.as_bytes(), ranks.as_flattened()]));
+    said[8..].copy_from_slice(&key.proof(&[REQUEST, job.as_bytes(), ranks.as_flattened()]));
     said
 }
 
 /// What it is answered.
-fn opens(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
+fn reply_data(key: &RankKey, job: &str, from: Rank, to: Rank) -> [u8; MAC] {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
-    key.proof(&[OPENS, job.as_bytes(), ranks.as_flattened()])
+    key.proof(&[REPLY_LABEL, job.as_bytes(), ranks.as_flattened()])
 }
 
 /// Whether that is what was said; devices fill up with zeros.
-fn has_opened(said: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
+fn is_reply(said: &[u8], key: &RankKey, job: &str, from: Rank, to: Rank) -> bool {
     let ranks = [from.0.to_le_bytes(), to.0.to_le_bytes()];
-    let words = [OPENS, job.as_bytes(), ranks.as_flattened()];
+    let words = [REPLY_LABEL, job.as_bytes(), ranks.as_flattened()];
     said.first_chunk::<MAC>().is_some_and(|proof| key.is_proof(&words, proof))
 }
 
 /// Who has said that at the rank `at`, whose key this is, if it is of this job.
-pub(super) fn who_knocks(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
+pub(super) fn requester(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Option<Rank> {
     let (ranks, proof) = said.first_chunk::<SAID>()?.split_first_chunk::<8>()?;
     let (from, to) = ranks.split_first_chunk()?;
     let from = Rank(u32::from_le_bytes(*from));
-    let words = [KNOCKS, job.as_bytes(), ranks];
+    let words = [REQUEST, job.as_bytes(), ranks];
     (*to == at.0.to_le_bytes() && key.is_proof(&words, proof)).then_some(from)
 }
 
@@ -87,10 +87,10 @@ pub(super) fn who_knocks(said: &[u8], key: &RankKey, job: &str, at: Rank) -> Opt
 pub(super) fn connect(
     jobs: Vec<(PortKey, CmTarget)>,
     listeners: &BTreeMap<PortKey, &Listener>,
-    knock: &CmContext,
+    cm_context: &CmContext,
 ) -> Vec<CmResult> {
     let (dials, waits): (Vec<_>, Vec<_>) =
-        jobs.into_iter().partition(|(_, job)| knock.me < job.peer);
+        jobs.into_iter().partition(|(_, job)| cm_context.me < job.peer);
     let mut expected: BTreeMap<PortKey, BTreeMap<Rank, CmTarget>> = BTreeMap::new();
     for (port, job) in waits {
         expected.entry(port).or_default().insert(job.peer, job);
@@ -103,7 +103,7 @@ pub(super) fn connect(
         for (port, jobs) in expected {
             let (listener, tell) = (listeners.get(&port).copied(), tell.clone());
             if let Some(listener) = listener {
-                scope.spawn(move || listen(scope, listener, jobs, knock, &tell));
+                scope.spawn(move || listen(scope, listener, jobs, cm_context, &tell));
             }
         }
         for _ in 0..dialling {
@@ -112,7 +112,7 @@ pub(super) fn connect(
                 let next = || dials.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                 while let Some(job) = next() {
                     // The other side of the channel is open for longer than this thread lives.
-                    let _ = tell.send((job.peer, dial(job, knock)));
+                    let _ = tell.send((job.peer, dial(job, cm_context)));
                 }
             });
         }
@@ -121,12 +121,12 @@ pub(super) fn connect(
     told.into_iter().collect()
 }
 
-pub(super) fn dial(job: CmTarget, knock: &CmContext) -> Result<ConnectedQp, VerbsError> {
-    let (settings, deadline) = (&knock.settings, knock.deadline);
+pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp, VerbsError> {
+    let (settings, deadline) = (&cm_context.settings, cm_context.deadline);
     let route = Route::resolve(job.from, job.to, settings, deadline)?.by(job.hub.device())?;
-    let saying = knocks(&job.key, &knock.job, knock.me, job.peer);
+    let saying = request_data(&job.key, &cm_context.job, cm_context.me, job.peer);
     let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
-    if !has_opened(pair.private_data(), &job.key, &knock.job, knock.me, job.peer) {
+    if !is_reply(pair.private_data(), &job.key, &cm_context.job, cm_context.me, job.peer) {
         let addresses = format!("{} to {}", job.from, job.to);
         let event_name = "who answers is not of this job".to_owned();
         let source = std::io::ErrorKind::PermissionDenied.into();
@@ -154,13 +154,13 @@ fn listen<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     listener: &'scope Listener,
     mut expected: BTreeMap<Rank, CmTarget>,
-    knock: &'scope CmContext,
+    cm_context: &'scope CmContext,
     tell: &Sender<CmResult>,
 ) {
     let failed =
         |job: &CmTarget| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
     while !expected.is_empty() {
-        let request = match listener.request(knock.deadline) {
+        let request = match listener.request(cm_context.deadline) {
             Ok(Some(request)) => request,
             Ok(None) => break,
             Err(error) => {
@@ -170,7 +170,8 @@ fn listen<'scope, 'env>(
                 break;
             }
         };
-        let who = who_knocks(request.private_data(), &knock.own, &knock.job, knock.me);
+        let who =
+            requester(request.private_data(), &cm_context.own, &cm_context.job, cm_context.me);
         let job = who.and_then(|peer| expected.remove(&peer));
         let Some(job) = job else {
             request.reject();
@@ -180,7 +181,7 @@ fn listen<'scope, 'env>(
         // A peer that stops half way does not keep the others out.
         scope.spawn(move || {
             // The other side of the channel is open for longer than this thread lives.
-            let _ = tell.send((job.peer, accept(job, request, knock)));
+            let _ = tell.send((job.peer, accept(job, request, cm_context)));
         });
     }
     for (peer, job) in expected {
@@ -191,10 +192,11 @@ fn listen<'scope, 'env>(
 pub(super) fn accept(
     job: CmTarget,
     request: ConnectRequest,
-    knock: &CmContext,
+    cm_context: &CmContext,
 ) -> Result<ConnectedQp, VerbsError> {
-    let saying = opens(&knock.own, &knock.job, job.peer, knock.me);
-    let pair = request.accept(&job.hub.resources, &saying, &knock.settings, knock.deadline)?;
+    let saying = reply_data(&cm_context.own, &cm_context.job, job.peer, cm_context.me);
+    let pair =
+        request.accept(&job.hub.resources, &saying, &cm_context.settings, cm_context.deadline)?;
     joined(pair, job, FirstSender::Peer)
 }
 
@@ -208,16 +210,16 @@ mod tests {
     #[test]
     fn who_knocks_is_known_by_the_key_of_whom_it_knocks_at() {
         let own = RankKey::random().unwrap();
-        let who = |said: &[u8]| who_knocks(said, &own, "job", ME);
-        let said = knocks(&own, "job", Rank(3), ME);
+        let who = |said: &[u8]| requester(said, &own, "job", ME);
+        let said = request_data(&own, "job", Rank(3), ME);
         const { assert!(SAID <= MAX_PRIVATE_DATA) };
         assert_eq!(who(&said), Some(Rank(3)));
         let filled = [&said[..], &[0; MAX_PRIVATE_DATA - SAID]].concat();
         assert_eq!(who(&filled), Some(Rank(3)), "devices fill up with zeros");
         assert_eq!(who(&said[..SAID - 1]), None);
-        assert_eq!(who(&knocks(&own, "another", Rank(3), ME)), None);
-        assert_eq!(who(&knocks(&own, "job", Rank(3), Rank(8))), None);
-        assert_eq!(who(&knocks(&RankKey::random().unwrap(), "job", Rank(3), ME)), None);
+        assert_eq!(who(&request_data(&own, "another", Rank(3), ME)), None);
+        assert_eq!(who(&request_data(&own, "job", Rank(3), Rank(8))), None);
+        assert_eq!(who(&request_data(&RankKey::random().unwrap(), "job", Rank(3), ME)), None);
         for at in 0..SAID {
             let mut other = said;
             other[at] ^= 1;
@@ -228,10 +230,10 @@ mod tests {
     #[test]
     fn an_answer_is_no_echo() {
         let own = RankKey::random().unwrap();
-        let has_opened = |said: &[u8]| has_opened(said, &own, "job", Rank(3), ME);
-        assert!(has_opened(&opens(&own, "job", Rank(3), ME)));
-        assert!(!has_opened(&opens(&own, "job", ME, Rank(3))));
-        assert!(!has_opened(&knocks(&own, "job", Rank(3), ME)[8..]));
-        assert!(!has_opened(&[]));
+        let is_reply = |said: &[u8]| is_reply(said, &own, "job", Rank(3), ME);
+        assert!(is_reply(&reply_data(&own, "job", Rank(3), ME)));
+        assert!(!is_reply(&reply_data(&own, "job", ME, Rank(3))));
+        assert!(!is_reply(&request_data(&own, "job", Rank(3), ME)[8..]));
+        assert!(!is_reply(&[]));
     }
 }

@@ -114,7 +114,7 @@ impl CqPoller {
             return Ok(true);
         }
         // What was told of before is known, and would wake this rank at once.
-        self.take_told(&mut state)?;
+        self.take_events(&mut state)?;
         if !state.requested {
             self.resources.completions.arm().map_err(|error| failed(&error))?;
             state.requested = true;
@@ -126,15 +126,15 @@ impl CqPoller {
 
     /// After a sleep. A link whose peer has left is asked no more whether it may sleep, but woken by
     /// what is told of it.
-    pub(super) fn disarm(&self, has_left: bool) {
+    pub(super) fn disarm(&self, has_peer_left: bool) {
         let mut state = self.state();
-        if std::mem::take(&mut state.armed) || (has_left && state.requested) {
+        if std::mem::take(&mut state.armed) || (has_peer_left && state.requested) {
             // If not now, the next call says why.
-            let _ = self.take_told(&mut state);
+            let _ = self.take_events(&mut state);
         }
     }
 
-    fn take_told(&self, state: &mut PollState) -> Result<(), LinkError> {
+    fn take_events(&self, state: &mut PollState) -> Result<(), LinkError> {
         if state.requested && self.channel.drain_events().map_err(|error| failed(&error))? {
             state.requested = false;
         }

@@ -46,14 +46,14 @@ impl HandshakeSocket {
     }
 
     /// There is always room: nothing else is on the way.
-    pub(super) fn say(&self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
     /// A message of `length` bytes, at most [`LONGEST`], once all of it has come, and not a byte of
     /// what follows.
-    pub(super) fn hear(&mut self, length: usize) -> io::Result<Option<&[u8]>> {
+    pub(super) fn receive(&mut self, length: usize) -> io::Result<Option<&[u8]>> {
         let wanted = self.buffer.get_mut(self.filled..length).unwrap_or_default();
         match self.socket.read(wanted) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -7,7 +7,7 @@
 use crate::progress::agent::{Agent, AgentEvent};
 use crate::progress::engine::{Engine, SlabKey, Status};
 use crate::transport::WatchedFd;
-use crate::transport::bell::WakeFd;
+use crate::transport::wake_fd::WakeFd;
 use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rlaunch_bootstrap::client::Client;
@@ -40,21 +40,21 @@ pub(crate) struct SpinPolicy {
     /// For so long it goes on with that.
     spin: Duration,
     /// It lets others run meanwhile: who could answer may be waiting for this processor.
-    gives_way: bool,
+    yields: bool,
 }
 
 impl SpinPolicy {
     /// A clock costs as much as a look at a few links.
     const LOOKS: u32 = 8;
 
-    /// For as long as it takes to be woken; `gives_way` where ranks may share processors.
-    pub(crate) fn of(waking: Duration, gives_way: bool) -> SpinPolicy {
-        SpinPolicy { looks: SpinPolicy::LOOKS, spin: waking, gives_way }
+    /// For as long as it takes to be woken; `yields` where ranks may share processors.
+    pub(crate) fn new(wake_latency: Duration, yields: bool) -> SpinPolicy {
+        SpinPolicy { looks: SpinPolicy::LOOKS, spin: wake_latency, yields }
     }
 
     /// Sleeps almost at once.
     pub(crate) fn none() -> SpinPolicy {
-        SpinPolicy::of(Duration::ZERO, false)
+        SpinPolicy::new(Duration::ZERO, false)
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
     /// Since some moment.
     fn now(&self) -> Duration;
     /// Lets others run once.
-    fn pass(&self);
+    fn yield_now(&self);
     /// Sleeps until something happens at the links, `longest` at most. Says whether the agent has
     /// something to tell.
     fn sleep(&self, longest: Duration) -> bool;
@@ -71,11 +71,11 @@ pub(crate) trait Idle: Send + Sync + std::fmt::Debug {
     fn watch(&self, link: usize, watched: WatchedFd<'_>) -> Result<(), LinkError>;
     /// The link with this number waits for nothing any more, and least of all for what becomes of
     /// this, that it has had watched.
-    fn forget(&self, link: usize, fd: BorrowedFd<'_>);
+    fn unwatch(&self, link: usize, fd: BorrowedFd<'_>);
     /// The same for the agent's socket.
     fn watch_agent(&self, socket: BorrowedFd<'_>) -> Result<(), LinkError>;
     /// Ends the [`Idle::sleep`] of another thread, or else the next one.
-    fn ring(&self);
+    fn wake(&self);
 }
 
 /// What epoll calls the agent and the bell; links are 0.
@@ -87,7 +87,7 @@ const BELL: u64 = 2;
 pub(crate) struct EpollIdle {
     begin: Instant,
     epoll: Epoll,
-    bell: WakeFd,
+    wake: WakeFd,
     watches: Mutex<Watches>,
 }
 
@@ -119,12 +119,12 @@ impl Watches {
 impl EpollIdle {
     pub(crate) fn new() -> Result<EpollIdle, LinkError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create"))?;
-        let bell = WakeFd::new();
-        let bell =
-            bell.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
+        let wake = WakeFd::new();
+        let wake =
+            wake.map_err(|source| LinkError::System { operation: "make an eventfd", source })?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
-        epoll.add(&bell, event).map_err(system("epoll_ctl"))?;
-        Ok(EpollIdle { begin: Instant::now(), epoll, bell, watches: Mutex::default() })
+        epoll.add(&wake, event).map_err(system("epoll_ctl"))?;
+        Ok(EpollIdle { begin: Instant::now(), epoll, wake, watches: Mutex::default() })
     }
 }
 
@@ -136,7 +136,7 @@ impl EpollIdle {
     }
 
     /// Watches this no more if no link does.
-    fn unwatch(&self, watches: &mut Watches, fd: BorrowedFd<'_>) {
+    fn remove_unused(&self, watches: &mut Watches, fd: BorrowedFd<'_>) {
         let file = fd.as_raw_fd();
         if watches.files.get(&file).is_some_and(|(links, _)| *links == 0) {
             watches.files.remove(&file);
@@ -155,7 +155,7 @@ impl Idle for EpollIdle {
         self.begin.elapsed()
     }
 
-    fn pass(&self) {
+    fn yield_now(&self) {
         std::thread::yield_now();
     }
 
@@ -167,7 +167,7 @@ impl Idle for EpollIdle {
         let count = self.epoll.wait(&mut events, longest).unwrap_or(0);
         let events = &events[..count];
         if events.iter().any(|event| event.data() == BELL) {
-            self.bell.hear();
+            self.wake.clear();
         }
         events.iter().any(|event| event.data() == AGENT)
     }
@@ -185,7 +185,7 @@ impl Idle for EpollIdle {
         }
         watches.replace(link, Some(next));
         if let Some(before) = watched.instead_of {
-            self.unwatch(&mut watches, before);
+            self.remove_unused(&mut watches, before);
         }
         let mut flags = EpollFlags::EPOLLIN;
         flags.set(EpollFlags::EPOLLOUT, watched.writable);
@@ -206,14 +206,14 @@ impl Idle for EpollIdle {
         }
     }
 
-    fn forget(&self, link: usize, fd: BorrowedFd<'_>) {
+    fn unwatch(&self, link: usize, fd: BorrowedFd<'_>) {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.replace(link, None);
-        self.unwatch(&mut watches, fd);
+        self.remove_unused(&mut watches, fd);
     }
 
-    fn ring(&self) {
-        self.bell.ring();
+    fn wake(&self) {
+        self.wake.wake();
     }
 }
 
@@ -223,8 +223,8 @@ pub(crate) struct Progress {
     pub(crate) engine: EngineLock<Engine>,
     pub(crate) idle: Arc<dyn Idle>,
     /// Collectives of so many bytes run in their callers' frames.
-    pub(crate) inline: usize,
-    patience: SpinPolicy,
+    pub(crate) short: usize,
+    spin_policy: SpinPolicy,
     /// How long a wait may take; for ever when `None`.
     timeout: Option<Duration>,
     /// Asked after each sleep, by a thread that has released the engine lock: whether the wait is to end.
@@ -237,39 +237,39 @@ impl Progress {
     pub(crate) fn new(
         mut engine: Engine,
         idle: Arc<dyn Idle>,
-        patience: SpinPolicy,
+        spin_policy: SpinPolicy,
         timeout: Option<Duration>,
     ) -> Progress {
-        let inline = SHORT.min(engine.least_eager());
+        let short = SHORT.min(engine.least_eager());
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
-        engine.threads.set_alarm(idle.clone());
-        let engine = EngineLock::new(engine, |engine| engine.threads.one_leaves());
-        Progress { engine, idle, inline, patience, timeout, interrupted, agent }
+        engine.threads.set_waker(idle.clone());
+        let engine = EngineLock::new(engine, |engine| engine.threads.on_unlock());
+        Progress { engine, idle, short, spin_policy, timeout, interrupted, agent }
     }
 
     /// Asks the agent for something, if there is one.
-    pub(crate) fn tell_agent<R>(&self, tells: impl FnOnce(&mut Client) -> R) -> Option<R> {
+    pub(crate) fn with_agent<R>(&self, tells: impl FnOnce(&mut Client) -> R) -> Option<R> {
         let told = self.agent.get().map(|agent| agent.ask(tells));
         // What it said meanwhile does not make its socket readable again.
-        self.hear(&mut self.engine.lock());
+        self.take_agent_events(&mut self.engine.lock());
         told
     }
 
     /// From now on the agent is asked, and listened to.
-    pub(crate) fn listen_to(&self, agent: Agent) -> Result<(), LinkError> {
+    pub(crate) fn set_agent(&self, agent: Agent) -> Result<(), LinkError> {
         agent.with_fd(|socket| self.idle.watch_agent(socket))?;
         let _ = self.agent.set(agent);
-        self.hear(&mut self.engine.lock());
+        self.take_agent_events(&mut self.engine.lock());
         Ok(())
     }
 
     /// Takes in what the agent has said.
-    fn hear(&self, guard: &mut EngineGuard<'_, Engine>) {
+    fn take_agent_events(&self, guard: &mut EngineGuard<'_, Engine>) {
         let Some(agent) = self.agent.get() else { return };
-        while let Some(heard) = agent.heard() {
-            let is_last = matches!(heard, AgentEvent::Gone);
+        while let Some(event) = agent.poll_event() {
+            let is_last = matches!(event, AgentEvent::Gone);
             let (engine, _) = guard.parts();
-            engine.hear(heard, &agent.nodes);
+            engine.apply_event(event, &agent.nodes);
             if is_last {
                 return;
             }
@@ -279,21 +279,21 @@ impl Progress {
     /// Why a call failed, as well as anybody knows. Who has lost a rank sees an effect, and maybe
     /// that of an effect; the launcher is about to tell the cause.
     #[cold]
-    pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> CommError {
+    pub(crate) fn explain(&self, operation: Operation, cause: Cause) -> CommError {
         let lost = matches!(cause, Cause::Lost { .. } | Cause::Left(_));
         if let Some(agent) = self.agent.get().filter(|_| lost) {
             loop {
                 let mut guard = self.engine.lock();
                 let (engine, _) = guard.parts();
-                if let Some(verdict) = engine.verdict() {
+                if let Some(verdict) = engine.launcher_cause() {
                     return CommError { operation, cause: verdict.clone() };
                 }
                 drop(guard);
-                if !agent.may_explain() {
+                if !agent.may_still_explain() {
                     break;
                 }
-                if let Some(heard) = agent.explanation() {
-                    self.engine.lock().parts().0.hear(heard, &agent.nodes);
+                if let Some(event) = agent.wait_for_event() {
+                    self.engine.lock().parts().0.apply_event(event, &agent.nodes);
                 }
             }
         }
@@ -319,7 +319,7 @@ impl Progress {
             }
             let missing = |engine: &mut Engine| (engine.operation(key), engine.missing(key));
             if let Err(cause) = self.pause(&mut pause, guard, missing) {
-                self.give_up(guard, key, &cause);
+                self.cancel(guard, key, &cause);
                 return Err(cause);
             }
         }
@@ -327,9 +327,9 @@ impl Progress {
 
     /// Gives up a request, and waits until no device uses its memory: one that has begun to copy goes
     /// on on its own, or as soon as the peer looks. After a while such a peer is lost.
-    pub(crate) fn give_up(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
+    pub(crate) fn cancel(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
         let (engine, buffers) = guard.parts();
-        let Some(owner) = engine.withdraw(key, cause, buffers) else { return };
+        let Some(owner) = engine.cancel(key, cause, buffers) else { return };
         let begin = self.idle.now();
         loop {
             let (engine, buffers) = guard.parts();
@@ -355,20 +355,20 @@ impl Progress {
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
         pause.fruitless += 1;
-        if pause.fruitless < self.patience.looks {
+        if pause.fruitless < self.spin_policy.looks {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.rest(pause, guard, missing)
+        self.sleep_or_fail(pause, guard, missing)
     }
 
     /// Whether the next pause is more than a moment.
     #[inline]
-    pub(crate) fn is_about_to_rest(&self, pause: &WaitState) -> bool {
-        pause.fruitless + 1 >= self.patience.looks
+    pub(crate) fn is_about_to_yield(&self, pause: &WaitState) -> bool {
+        pause.fruitless + 1 >= self.spin_policy.looks
     }
 
-    fn rest(
+    fn sleep_or_fail(
         &self,
         pause: &mut WaitState,
         guard: &mut EngineGuard<'_, Engine>,
@@ -378,12 +378,12 @@ impl Progress {
         let clock = pause.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
         let since = *pause.since.get_or_insert(now);
         // Whoever looks is in the way of the other threads.
-        let is_alone = !guard.is_contended() && guard.parts().0.threads.bystanders == 0;
+        let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
         match clock.look(now) {
-            Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.patience.spin => {
+            Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
                 pause.fruitless = 0;
-                if self.patience.gives_way {
-                    guard.unlocked(|| self.idle.pass());
+                if self.spin_policy.yields {
+                    guard.unlocked(|| self.idle.yield_now());
                 }
             }
             Tick::Wait(longest) => {
@@ -411,26 +411,26 @@ impl Progress {
     /// One thread sleeps on the links, the others on it.
     fn sleep(&self, guard: &mut EngineGuard<'_, Engine>, longest: Duration) {
         let (engine, _) = guard.parts();
-        if engine.threads.somebody_sleeps() {
-            engine.threads.bystanders += 1;
+        if engine.threads.has_sleeper() {
+            engine.threads.waiting_threads += 1;
             guard.wait(longest.min(LONGEST_SLEEP));
-            guard.parts().0.threads.bystanders -= 1;
+            guard.parts().0.threads.waiting_threads -= 1;
             return;
         }
         if !engine.arm(&*self.idle) {
             return engine.disarm();
         }
-        engine.threads.falls_asleep();
+        engine.threads.begin_sleep();
         let mut has_news = false;
         guard.unlocked(|| has_news = self.idle.sleep(longest));
         let (engine, _) = guard.parts();
-        engine.threads.is_back();
+        engine.threads.end_sleep();
         engine.disarm();
-        if engine.threads.bystanders > 0 {
+        if engine.threads.waiting_threads > 0 {
             self.engine.wake_all();
         }
         if has_news {
-            self.hear(guard);
+            self.take_agent_events(guard);
         }
     }
 }
@@ -453,7 +453,7 @@ impl Drop for Progress {
                 return;
             }
             engine.progress(buffers);
-            guard.unlocked(|| self.idle.pass());
+            guard.unlocked(|| self.idle.yield_now());
         }
     }
 }

@@ -25,34 +25,34 @@ pub(super) struct StallGuard {
     pid: Pid,
     begin: Instant,
     limit: Option<Duration>,
-    is_mentioned: bool,
+    is_reported: bool,
     /// It was told to go on, and may have stood still because somebody wanted it; what it has for
     /// the rest.
     woken: Option<(bool, Deadline)>,
-    is_ended: bool,
+    is_killed: bool,
 }
 
 impl StallGuard {
     pub(super) fn new(pid: Pid, limit: Option<Duration>) -> StallGuard {
         let begin = Instant::now();
-        StallGuard { pid, begin, limit, is_mentioned: false, woken: None, is_ended: false }
+        StallGuard { pid, begin, limit, is_reported: false, woken: None, is_killed: false }
     }
 
     /// Some time has passed, and nothing has happened.
-    pub(super) fn pass(&mut self) {
+    pub(super) fn check(&mut self) {
         let lasted = self.begin.elapsed();
         if lasted > TURN {
             thread::sleep(LOOK);
         }
-        if lasted > NOTICE && !self.is_mentioned {
-            self.is_mentioned = true;
+        if lasted > NOTICE && !self.is_reported {
+            self.is_reported = true;
             let (seconds, pid) = (lasted.as_secs(), self.pid);
             eprintln!("rlaunch: waiting {seconds} s for process {pid} to finish a message");
         }
         let Some(limit) = self.limit else { return };
         if let Some((_, rest)) = &mut self.woken {
-            if !self.is_ended && rest.has_expired(Instant::now()) {
-                self.is_ended = true;
+            if !self.is_killed && rest.has_expired(Instant::now()) {
+                self.is_killed = true;
                 let _ = kill(self.pid, Signal::SIGKILL);
             }
         } else if lasted > limit {
@@ -66,7 +66,7 @@ impl StallGuard {
 /// It is over: who was stopped is stopped again.
 impl Drop for StallGuard {
     fn drop(&mut self) {
-        if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_ended {
+        if self.woken.is_some_and(|(was_stopped, _)| was_stopped) && !self.is_killed {
             let _ = kill(self.pid, Signal::SIGSTOP);
         }
     }
@@ -117,32 +117,32 @@ mod tests {
     #[test]
     fn who_stands_still_is_woken_after_the_limit_and_stopped_again() {
         let (_peer, pid) = Peer::stopped();
-        let mut still = StallGuard::new(pid, Some(Duration::from_millis(1)));
+        let mut stall = StallGuard::new(pid, Some(Duration::from_millis(1)));
         thread::sleep(2 * LOOK);
-        still.pass();
+        stall.check();
         wait_for(|| !is_stopped(pid));
-        drop(still);
+        drop(stall);
         wait_for(|| is_stopped(pid));
     }
 
     #[test]
     fn who_did_not_look_for_long_leaves_it_its_time_to_go_on() {
         let (_peer, pid) = Peer::stopped();
-        let mut still = StallGuard::new(pid, Some(Duration::from_millis(1)));
+        let mut stall = StallGuard::new(pid, Some(Duration::from_millis(1)));
         // A standstill of this process, before it has told the peer anything.
-        still.begin -= 2 * REST;
-        still.pass();
-        still.pass();
-        assert!(still.woken.is_some() && !still.is_ended, "{still:?}");
+        stall.begin -= 2 * REST;
+        stall.check();
+        stall.check();
+        assert!(stall.woken.is_some() && !stall.is_killed, "{stall:?}");
         wait_for(|| !is_stopped(pid));
     }
 
     #[test]
     fn who_goes_on_and_does_not_finish_is_ended() {
         let (mut peer, pid) = Peer::stopped();
-        let mut still = StallGuard::new(pid, Some(Duration::from_millis(1)));
+        let mut stall = StallGuard::new(pid, Some(Duration::from_millis(1)));
         let ended = || {
-            still.pass();
+            stall.check();
             peer.0.try_wait().unwrap().is_some()
         };
         wait_for(ended);
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn without_a_limit_it_is_left_alone() {
         let (_peer, pid) = Peer::stopped();
-        let mut still = StallGuard::new(pid, None);
+        let mut stall = StallGuard::new(pid, None);
         thread::sleep(2 * LOOK);
-        still.pass();
-        drop(still);
+        stall.check();
+        drop(stall);
         assert!(is_stopped(pid));
     }
 }

@@ -28,23 +28,23 @@ const REVERSE_AFTER: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// So many may knock who are not of the job without being in the way.
-const STRANGERS: usize = 64;
+const MAX_UNAUTHENTICATED: usize = 64;
 
 /// Connects this rank, `me`, with all `peers`. Each has opened its door and knows `contacts`, by
 /// rank. Fails after `patience`.
-pub(crate) fn meet(
-    door: RankListener,
+pub(crate) fn connect_all(
+    listener: RankListener,
     contacts: &[Contact],
     table: &RankTable,
     (me, peers): (Rank, &[Rank]),
     patience: Duration,
 ) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
-    meet_with(door, contacts, table, (me, peers), patience, REVERSE_AFTER)
+    connect_all_within(listener, contacts, table, (me, peers), patience, REVERSE_AFTER)
 }
 
 /// The same where peers are dialled that have not come within `reverse_after`.
-pub(super) fn meet_with(
-    door: RankListener,
+pub(super) fn connect_all_within(
+    listener: RankListener,
     contacts: &[Contact],
     table: &RankTable,
     (me, peers): (Rank, &[Rank]),
@@ -53,16 +53,16 @@ pub(super) fn meet_with(
 ) -> Result<BTreeMap<Rank, TcpLink>, WireUpError> {
     let begin = Instant::now();
     let first = |peer: Rank| Some(if dials(me, peer) { begin } else { begin + reverse_after });
-    let mut meeting = TcpConnector::new(door, contacts, table, (me, peers), first)?;
-    while meeting.missing > 0 {
+    let mut connector = TcpConnector::new(listener, contacts, table, (me, peers), first)?;
+    while connector.missing > 0 {
         if begin.elapsed() >= patience {
-            return Err(meeting.unmet(table, patience));
+            return Err(connector.unconnected(table, patience));
         }
-        meeting.step(begin + patience, &[])?;
+        connector.step(begin + patience, &[])?;
     }
-    let met = meeting.peers.into_iter();
-    let met = met.filter_map(|(rank, peer)| Some((rank, peer.socket()?)));
-    met.map(|(rank, socket)| Ok((rank, link(rank, socket)?))).collect()
+    let connected = connector.peers.into_iter();
+    let connected = connected.filter_map(|(rank, peer)| Some((rank, peer.socket()?)));
+    connected.map(|(rank, socket)| Ok((rank, link(rank, socket)?))).collect()
 }
 
 /// The rule by which one of two ranks dials the other: each rank dials half of its peers.
@@ -78,7 +78,7 @@ struct PeerConnection {
 }
 
 impl PeerConnection {
-    fn is_met(&self) -> bool {
+    fn is_connected(&self) -> bool {
         matches!(self.connection, Connection::InUse(_))
     }
 
@@ -115,18 +115,18 @@ struct Missing {
 
 #[derive(Debug)]
 pub(super) struct TcpConnector {
-    door: RankListener,
+    listener: RankListener,
     me: Rank,
     peers: BTreeMap<Rank, PeerConnection>,
     missing: usize,
     dials: Vec<Dial>,
-    guests: VecDeque<InboundConnection>,
+    inbound: VecDeque<InboundConnection>,
 }
 
 impl TcpConnector {
     /// `first` says when a peer is dialled for the first time.
     pub(super) fn new(
-        door: RankListener,
+        listener: RankListener,
         contacts: &[Contact],
         table: &RankTable,
         (me, peers): (Rank, &[Rank]),
@@ -149,9 +149,9 @@ impl TcpConnector {
             by_rank.insert(rank, peer);
         }
         let missing = by_rank.len();
-        allow_files(missing + STRANGERS);
-        let (dials, guests) = (Vec::new(), VecDeque::new());
-        Ok(TcpConnector { door, me, peers: by_rank, missing, dials, guests })
+        allow_files(missing + MAX_UNAUTHENTICATED);
+        let (dials, inbound) = (Vec::new(), VecDeque::new());
+        Ok(TcpConnector { listener, me, peers: by_rank, missing, dials, inbound })
     }
 
     /// Dials a peer now, if it is missing.
@@ -162,9 +162,9 @@ impl TcpConnector {
     }
 
     /// Peers that have come, who are not this meeting's any more.
-    pub(super) fn met(&mut self) -> Vec<(Rank, TcpStream)> {
-        let met = self.peers.extract_if(.., |_, peer| peer.is_met());
-        met.filter_map(|(rank, peer)| Some((rank, peer.socket()?))).collect()
+    pub(super) fn take_connected(&mut self) -> Vec<(Rank, TcpStream)> {
+        let connected = self.peers.extract_if(.., |_, peer| peer.is_connected());
+        connected.filter_map(|(rank, peer)| Some((rank, peer.socket()?))).collect()
     }
 
     /// Whether this rank is dialling a peer.
@@ -175,7 +175,7 @@ impl TcpConnector {
     /// Waits for one peer no longer; `false` where it is not missing.
     pub(super) fn forget(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.remove(&rank) else { return false };
-        self.missing -= usize::from(!peer.is_met());
+        self.missing -= usize::from(!peer.is_connected());
         true
     }
 
@@ -188,8 +188,8 @@ impl TcpConnector {
     ) -> Option<WireUpError> {
         let peer = self.peers.remove(&rank)?;
         self.dials.retain(|dial| dial.parties.to != rank);
-        self.missing -= usize::from(!peer.is_met());
-        Some(unmet(table, (self.me, self.door.address), (rank, peer), (waited, 0)))
+        self.missing -= usize::from(!peer.is_connected());
+        Some(unconnected(table, (self.me, self.listener.address), (rank, peer), (waited, 0)))
     }
 
     /// Waits for something to happen, until `end` at most or until one of `also` is readable, and does
@@ -202,13 +202,13 @@ impl TcpConnector {
         self.give_up_expired();
         self.dial_due()?;
         let ready = self.wait(end, also)?;
-        let (door, ready) = ready.split_first().unwrap_or((&false, &[]));
+        let (listener, ready) = ready.split_first().unwrap_or((&false, &[]));
         let (of_dials, of_guests) = ready.split_at(self.dials.len().min(ready.len()));
         self.advance_dials(of_dials)?;
-        self.advance_guests(of_guests);
-        if *door {
-            let most = self.missing + STRANGERS;
-            let admitted = accept::admit(&self.door.listener, &mut self.guests, most);
+        self.advance_inbound(of_guests);
+        if *listener {
+            let most = self.missing + MAX_UNAUTHENTICATED;
+            let admitted = accept::admit(&self.listener.listener, &mut self.inbound, most);
             admitted.map_err(|source| WireUpError::System { operation: "accept peers", source })?;
         }
         Ok(())
@@ -216,7 +216,7 @@ impl TcpConnector {
 
     fn give_up_expired(&mut self) {
         let now = Instant::now();
-        self.guests.retain(|guest| guest.expires() > now);
+        self.inbound.retain(|connection| connection.expires() > now);
         let (kept, expired) = std::mem::take(&mut self.dials)
             .into_iter()
             .partition(|dial: &Dial| dial.expires().is_none_or(|expires| expires > now));
@@ -256,17 +256,19 @@ impl TcpConnector {
             Connection::InUse(_) => None,
         });
         let expires = self.dials.iter().filter_map(Dial::expires);
-        let expires = expires.chain(self.guests.iter().map(InboundConnection::expires));
+        let expires = expires.chain(self.inbound.iter().map(InboundConnection::expires));
         let next = attempts.chain(expires).fold(end, Instant::min);
         // Rounded up: what is due is due when this returns.
         let timeout = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
 
-        let mut fds = vec![PollFd::new(self.door.listener.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(self.listener.listener.as_fd(), PollFlags::POLLIN)];
         let dials = self.dials.iter();
         fds.extend(dials.map(|dial| PollFd::new(dial.socket().as_fd(), dial.waits_for())));
-        let guests = self.guests.iter();
-        fds.extend(guests.map(|guest| PollFd::new(guest.socket().as_fd(), PollFlags::POLLIN)));
+        let inbound = self.inbound.iter();
+        fds.extend(
+            inbound.map(|connection| PollFd::new(connection.socket().as_fd(), PollFlags::POLLIN)),
+        );
         fds.extend(also.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -305,14 +307,14 @@ impl TcpConnector {
         Ok(())
     }
 
-    fn advance_guests(&mut self, ready: &[bool]) {
-        for (guest, ready) in std::mem::take(&mut self.guests).into_iter().zip(ready) {
+    fn advance_inbound(&mut self, ready: &[bool]) {
+        for (connection, ready) in std::mem::take(&mut self.inbound).into_iter().zip(ready) {
             if !ready {
-                self.guests.push_back(guest);
+                self.inbound.push_back(connection);
                 continue;
             }
-            match guest.advance(&self.door.key, |parties| self.may_come(parties)) {
-                AcceptOutcome::Pending(guest) => self.guests.push_back(guest),
+            match connection.advance(&self.listener.key, |parties| self.may_come(parties)) {
+                AcceptOutcome::Pending(connection) => self.inbound.push_back(connection),
                 AcceptOutcome::Authenticated(parties, wire) => {
                     if let Ok(socket) = accept::take(wire) {
                         self.take(parties.from, socket);
@@ -358,19 +360,19 @@ impl TcpConnector {
     }
 
     /// Who was not met, and why.
-    fn unmet(self, table: &RankTable, waited: Duration) -> WireUpError {
-        let me = (self.me, self.door.address);
-        let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_met());
+    fn unconnected(self, table: &RankTable, waited: Duration) -> WireUpError {
+        let me = (self.me, self.listener.address);
+        let mut missing = self.peers.into_iter().filter(|(_, peer)| !peer.is_connected());
         let Some(first) = missing.next() else {
             let (operation, source) = ("wait for peers", io::ErrorKind::TimedOut.into());
             return WireUpError::System { operation, source };
         };
-        unmet(table, me, first, (waited, missing.count()))
+        unconnected(table, me, first, (waited, missing.count()))
     }
 }
 
 /// Why a peer was not met by `me`, nor `more` others.
-fn unmet(
+fn unconnected(
     table: &RankTable,
     (me, address): (Rank, SocketAddr),
     (rank, peer): (Rank, PeerConnection),
