@@ -233,7 +233,7 @@ fn an_agent_for_other_machines() {
     fs::write(&other, bytes).unwrap();
     let ran = field.rlaunch("-H a --agent").args([&other]).args(["hostname"]).run();
     let wrong = if is_x86 { "aarch64" } else { "x86_64" };
-    ran.refused(202, &["a: ", "is no agent for", wrong]).hints("--agent");
+    ran.refused(202, &["a: ", "is not an agent for", wrong]).hints("--agent");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Where agents call whose shell gives them no stdin, and where their hosts get them.
+//! TCP listener for agents whose shell gives them no stdin, and for hosts that fetch the agent.
 //!
-//! It listens before the first agent starts, since the command that starts one says where, and until
-//! the last has come. A command line says nothing that is secret: see [`rlaunch_bootstrap::security::callback`].
+//! It opens when the first command line names its addresses, which precedes the start of an agent. That
+//! command line holds no secret: see [`rlaunch_bootstrap::security::callback`].
 
 mod door;
 #[cfg(test)]
@@ -22,48 +22,52 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Addresses that a command line names, at most.
+/// Upper limit of addresses in a command line.
 const MOST_NAMED: usize = 4;
-/// Addresses that are listened on, at most.
+/// Upper limit of addresses to listen on.
 const MOST_ADDRESSES: usize = 32;
-/// Agents that may knock at once.
+/// Backlog of listen(2): agents that connect at the same moment.
 const BACKLOG: u32 = 1024;
 
-/// What agents may call. Nothing listens before somebody is told where.
+/// Callback listener of a job, opened on first use.
 pub(crate) struct Callbacks {
     choice: Choice,
     ports: PortRange,
-    /// `None` where nothing can listen.
+    /// `None` inside if no address can be listened on.
     door: OnceLock<Option<Door>>,
 }
 
 impl Callbacks {
-    /// At ports of this range, by the networks of this choice.
+    /// Prepares a listener on ports of this range and addresses that `choice` allows.
     pub(crate) fn new(choice: Choice, ports: PortRange) -> Callbacks {
         Callbacks { choice, ports, door: OnceLock::new() }
     }
 
-    /// Where the ports are from.
+    /// Returns the range of ports.
     pub(crate) fn ports(&self) -> PortRange {
         self.ports
     }
 
-    /// The words for the agent of `node`, `--callback ADDRESS[,ADDRESS…] KEY NODE`; `local` is the
-    /// address by which this machine has reached it. Needs a runtime.
+    /// Returns the agent's arguments `--callback ADDRESS[,ADDRESS…] KEY NODE`, or `None` if nothing can
+    /// listen. `local` is the address from which this machine reached the host.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
     pub(crate) fn words(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
         let door = self.door()?;
         let addresses = named(door.addresses(), local).join(",");
         (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", door.key()))
     }
 
-    /// Lets hosts get this file, and gives the addresses where; none if nothing can listen.
+    /// Serves a file to hosts that request its hash; returns the addresses, none if nothing can listen.
     pub(crate) fn lend(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
         let Some(door) = self.door() else { return Vec::new() };
         door.lend(file);
         named(door.addresses(), local)
     }
 
-    /// Waits for the agent of `node`, which has announced this key.
+    /// Accepts a connection from the agent of `node`, which announced this key.
     pub(crate) fn expect(&self, node: NodeId, key: PublicKey) -> Option<Expected> {
         Some(self.door()?.expect(node, key))
     }
@@ -86,19 +90,19 @@ impl Callbacks {
     }
 }
 
-/// Addresses as a command line names them: the one that is known to lead here first, then the others.
+/// Writes addresses for a command line: first the one by which the host was reached.
 fn named(listening: &[SocketAddr], local: Option<IpAddr>) -> Vec<String> {
     let local = local.map(|local| local.to_canonical());
     let is_local = |address: &&SocketAddr| Some(address.ip()) == local;
     let first = listening.iter().filter(is_local);
-    // Loopback leads to another machine, unless it has led to this one.
+    // On another host loopback would lead to that host itself.
     let elsewhere = |address: &&SocketAddr| !address.ip().is_loopback();
     let others = listening.iter().filter(|address| !is_local(address)).filter(elsewhere);
     first.chain(others).take(MOST_NAMED).copied().map(address_word).collect()
 }
 
-/// A port of the range on this address. Where to begin differs from job to job, so that those who
-/// start together rarely meet.
+/// Listens on a free port of the range. The first port to try is random, so that jobs which start at the
+/// same time rarely collide.
 fn listen(address: IpAddr, range: PortRange) -> std::io::Result<TcpListener> {
     let count = u32::from(range.last.saturating_sub(range.first)) + 1;
     let start = (uuid::Uuid::new_v4().as_u128() % u128::from(count)) as u32;
@@ -117,7 +121,7 @@ fn listen(address: IpAddr, range: PortRange) -> std::io::Result<TcpListener> {
     Err(refused)
 }
 
-/// The addresses of this machine, with those of loopback and without link-local ones.
+/// Lists this machine's addresses, including loopback, without link-local ones.
 fn own_addresses() -> Vec<InterfaceAddress> {
     let mut found = Vec::new();
     for entry in getifaddrs().into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! The byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a
-//! connection that the agent has made because neither carries anything to it.
+//! The byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP
+//! connection that the agent made because its stdin carries nothing.
 
 use crate::connect::callback::Called;
 use bytes::{Bytes, BytesMut};
@@ -23,68 +23,69 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
-/// How long a process may take to say its last words, and to be gone, once it answers no more.
+/// Time limit for a local process to write its last diagnostics, and to exit, after its stdout ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What arrives from the other end.
+/// Bytes from the remote command.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Data(Bytes),
-    /// Its standard error: what a shell or a failing agent says.
+    /// Standard error: messages of a shell or of a failing agent.
     Diagnostics(Bytes),
 }
 
-/// Both directions of a channel.
+/// Both directions of the byte stream to an agent.
 pub(crate) struct AgentChannel {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
 }
 
-/// The incoming direction.
+/// Incoming direction of an [`AgentChannel`].
 pub(crate) enum Reader {
     Ssh(ChannelReadHalf, Ending),
     Local(Box<LocalAgent>),
     Call(Box<CallReader>),
 }
 
-/// An agent that has called, and the command that started it, which still says how it fares.
+/// Reader of a callback connection, and of the command that started the agent, whose standard error and
+/// end still matter.
 pub(crate) struct CallReader {
-    /// `None` once it has ended.
+    /// `None` once the connection has ended.
     tcp: Option<OwnedReadHalf>,
     conversation: SharedStream,
-    /// Of a packet that is not whole yet, or that is not opened.
+    /// Received bytes that are not decrypted yet.
     received: BytesMut,
-    /// What it has said and nobody has taken.
+    /// Decrypted bytes to return first.
     heard: Vec<u8>,
     command: Reader,
     command_ended: bool,
 }
 
-/// A process on this machine: an agent, or what leads to one.
+/// A process on this machine: an agent, or an `--rsh` command that leads to one.
 pub(crate) struct LocalAgent {
     child: Child,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// Of what leads to an agent elsewhere.
+    /// Exit status of an `--rsh` command; `None` for a local agent.
     ending: Option<Ending>,
 }
 
-/// The outgoing direction.
+/// Outgoing direction of an [`AgentChannel`].
 pub(crate) enum Writer {
     Ssh(ChannelWriteHalf<Msg>),
     Local(Option<ChildStdin>),
     Call(Box<CallWriter>),
 }
 
-/// The way to an agent that has called.
+/// Writer of a callback connection.
 pub(crate) struct CallWriter {
     tcp: OwnedWriteHalf,
     conversation: SharedStream,
-    /// Leads nowhere, and is held open as long as the agent runs.
+    /// Stdin of the command that started the agent. Nothing reads it, but its end would end the agent.
     command: Writer,
 }
 
-/// How the command at the other end ended, once that is known. Clones share it.
+/// Exit status of the remote command, once it is known; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ending(Arc<Mutex<Option<ExitStatus>>>);
 
@@ -99,14 +100,14 @@ impl Ending {
 }
 
 impl AgentChannel {
-    /// Over an SSH channel whose command was accepted.
+    /// Wraps an SSH channel whose command was accepted.
     pub(crate) fn over_ssh(channel: Channel<Msg>, ending: Ending) -> AgentChannel {
         let (reader, writer) = channel.split();
         AgentChannel { reader: Reader::Ssh(reader, ending), writer: Writer::Ssh(writer) }
     }
 
-    /// Starts the agent at `path` on this machine; a bare one has of this shell's environment only
-    /// what another host would have by itself.
+    /// Starts the agent at `path` on this machine. With `bare` it gets only those variables of this
+    /// shell that a login on another host would set by itself.
     pub(crate) fn local(path: &Path, bare: bool) -> io::Result<AgentChannel> {
         let mut command = Command::new(path);
         command.arg("agent");
@@ -118,8 +119,7 @@ impl AgentChannel {
         AgentChannel::start(command, None)
     }
 
-    /// Starts a command of this machine that leads to an agent. It ends, with its process group,
-    /// when nobody reads it any more.
+    /// Starts an `--rsh` command. Dropping the reader ends it and its process group.
     pub(crate) fn over_child(command: Command, ending: Ending) -> io::Result<AgentChannel> {
         AgentChannel::start(command, Some(ending))
     }
@@ -130,7 +130,7 @@ impl AgentChannel {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C on the terminal is the launcher's to interpret.
+            // A group of its own, so that Ctrl-C reaches only the launcher.
             .process_group(0)
             .spawn()?;
         let missing = || io::Error::other("no pipe to the agent");
@@ -143,7 +143,7 @@ impl AgentChannel {
         })
     }
 
-    /// The same agent by the connection that it has made.
+    /// Replaces the stream by the connection that the agent made.
     pub(crate) fn over_call(self, called: Called) -> AgentChannel {
         let Called { tcp, conversation, heard } = called;
         let (reading, writing) = tcp.into_split();
@@ -168,23 +168,23 @@ impl AgentChannel {
 }
 
 impl Reader {
-    /// The next bytes; `None` at the end of the channel. Safe to cancel.
+    /// Returns the next bytes; `None` at the end of the channel. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         match self {
             Reader::Ssh(channel, ending) => next_of_ssh(channel, ending).await,
             Reader::Local(agent) => agent.next().await,
-            // In a box, as it reads of another reader, too.
+            // Boxed, since the future contains that of another reader.
             Reader::Call(call) => Box::pin(call.next()).await,
         }
     }
 
-    /// Waits until a local agent is gone; a remote one went with its channel.
+    /// Waits until a local process has exited; a remote one ended with its channel.
     pub(crate) async fn reap(self) {
         match self {
             Reader::Ssh(..) => {}
             Reader::Local(mut agent) => match agent.ending {
                 None => drop(agent.child.wait().await),
-                // One that lingers is ended when it is dropped.
+                // A process that lingers is killed on drop.
                 Some(_) => drop(tokio::time::timeout(LAST_WORDS, agent.child.wait()).await),
             },
             Reader::Call(call) => Box::pin(call.command.reap()).await,
@@ -193,8 +193,8 @@ impl Reader {
 }
 
 impl CallReader {
-    /// As [`Reader::next`]: it has ended when the connection has, and the command that started the
-    /// agent, which ends when the agent is gone.
+    /// Returns the next bytes; `None` once both the connection and the command that started the agent
+    /// have ended. Cancel-safe.
     async fn next(&mut self) -> Option<Incoming> {
         loop {
             if !self.heard.is_empty() {
@@ -212,7 +212,7 @@ impl CallReader {
                     Some(Incoming::Diagnostics(words)) => {
                         return Some(Incoming::Diagnostics(words));
                     }
-                    // What ranks print does not come this way.
+                    // Output of ranks comes by the connection; this is noise of the shell.
                     Some(Incoming::Data(_)) => {}
                     None => self.command_ended = true,
                 },
@@ -221,7 +221,8 @@ impl CallReader {
         }
     }
 
-    /// The agent waits for this before it leaves: all that it said has been heard.
+    /// Shuts the connection down. The agent waits for that before it exits, as proof that all its frames
+    /// have been read.
     fn hang_up(&mut self) {
         if let Some(tcp) = self.tcp.take() {
             let _ = shutdown(tcp.as_ref().as_raw_fd(), Shutdown::Both);
@@ -229,7 +230,7 @@ impl CallReader {
     }
 }
 
-/// How many bytes came; 0 at the end. Safe to cancel.
+/// Reads encrypted packets; returns the number of bytes, 0 at the end. Cancel-safe.
 async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) -> usize {
     buffer.reserve(64 << 10);
     match tcp {
@@ -273,7 +274,7 @@ impl LocalAgent {
             }
         }
         let ending = self.ending.clone()?;
-        // Why it ended may be said a moment after the end of what it answers.
+        // Diagnostics may arrive a moment after the end of stdout.
         while self.stderr.is_some() {
             let mut words = BytesMut::with_capacity(4 << 10);
             let read = read_some(&mut self.stderr, &mut words);
@@ -292,7 +293,7 @@ impl LocalAgent {
 
 impl Drop for LocalAgent {
     fn drop(&mut self) {
-        // Known until it was waited for, so the number is still its own.
+        // `id` is `None` once the process was waited for, so the number cannot be another process's.
         let group = self.child.id().filter(|_| self.ending.is_some());
         if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
@@ -300,7 +301,7 @@ impl Drop for LocalAgent {
     }
 }
 
-/// Never resolves once the stream is gone.
+/// Reads from a stream if there is one; otherwise never resolves.
 async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut BytesMut) -> usize {
     match stderr {
         Some(stderr) => stderr.read_buf(buffer).await.unwrap_or(0),

@@ -1,13 +1,13 @@
-//! The way to a host, and the agent brought there.
+//! Connections to hosts, and agents started over them.
 //!
 //! | files | subject |
 //! |---|---|
-//! | `options` | how hosts are reached, as the user wants it |
-//! | `route` | the way to a host, by SSH or a command, and into a container that runs (`container`) or is started (`image`) |
-//! | `agent` | finding the agent here (`store`), taking it to a host (`deliver`, `install`, `place.sh`, `install.sh`, `fetch.sh`), its first words (`greet`), what its ranks link (`library`) |
-//! | `callback` | where agents call that are given no stdin, and where their hosts fetch the agent |
-//! | `channel`, `outbox` | the byte stream to an agent; what it is to be told |
-//! | `rescue` | what is done on a host once its agent is lost |
+//! | `options` | the user's choices: SSH configuration, `--rsh`, container, agent |
+//! | `connector` | logging in to a host by SSH or by `--rsh`, and entering a running container (`container`) or starting one (`image`) |
+//! | `agent` | finding the agent here (`store`), installing it on a host (`deploy`, `install`, `place.sh`, `install.sh`, `fetch.sh`), reading its hello (`hello`), the library that ranks link (`library`) |
+//! | `callback` | the TCP listener for agents whose shell gives them no stdin, and for hosts that fetch the agent |
+//! | `channel`, `outbox` | the byte stream to an agent; the queue of frames for it |
+//! | `lost_agent` | cleaning up on a host whose agent was lost |
 
 pub(crate) mod agent;
 pub(crate) mod callback;

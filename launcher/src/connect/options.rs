@@ -1,4 +1,4 @@
-//! How hosts are reached, as the user wants it.
+//! The user's choices for reaching hosts.
 
 use crate::connect::route::{Container, Rsh};
 use crate::hosts::host_table::HostTable;
@@ -7,7 +7,7 @@ use rlaunch_ssh::config::StrictHostKeyChecking;
 use rlaunch_ssh::{Destination, SshOptions};
 use std::path::PathBuf;
 
-/// `--new-hosts`: what becomes of hosts whose keys are not known.
+/// `--new-hosts`: the rule for hosts without a recorded key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum NewHostsRule {
     Accept,
@@ -25,40 +25,41 @@ impl From<NewHostsRule> for StrictHostKeyChecking {
     }
 }
 
-/// How hosts are reached and where the agent is kept.
+/// Options for reaching hosts and for keeping the agent there.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectOptions {
-    /// Table of hosts from a file: addresses, users, ports, slots.
+    /// `[hosts.NAME]` of the configuration file.
     pub(crate) book: HostTable,
     pub(crate) port: Option<u16>,
     pub(crate) ssh_config: Option<PathBuf>,
-    /// Whether an rlaunch.toml names that, and not the user, so that others must not be able to write it.
+    /// Whether `ssh_config` was named by an rlaunch.toml rather than by the user; others must then not
+    /// be able to write it.
     pub(crate) is_ssh_config_of_file: bool,
-    /// The command that leads to the hosts, in place of SSH.
+    /// `--rsh`: a command to use in place of SSH.
     pub(crate) rsh: Option<Rsh>,
     pub(crate) container: Option<Container>,
-    /// The only host is this machine, where a container is to be entered.
+    /// Whether the only host is this machine, and a container is to be entered on it.
     pub(crate) here: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) agent_dir: Option<String>,
-    /// Rule for hosts whose keys are not known, where the command line has one.
+    /// `--new-hosts`, if given.
     pub(crate) new_hosts: Option<NewHostsRule>,
-    /// Handshakes at one time, where the user says so.
+    /// `--fanout`, the limit of simultaneous SSH handshakes, if given.
     pub(crate) fanout: Option<u16>,
-    /// Hosts may not be there yet: a name that is not known and a port that refuses are
-    /// tried again for a while.
+    /// Retry unknown names and refused connections for a while, for hosts that are still booting.
     pub(crate) patient: bool,
 }
 
 impl ConnectOptions {
-    /// Whether these hosts mean this machine, with nothing on the way.
+    /// Tells whether the job runs on this machine directly, and records whether it runs in a container
+    /// on this machine.
     pub(crate) fn settle(&mut self, hosts: &[Host]) -> bool {
         let is_local = hosts::are_local(hosts);
         self.here = is_local && self.container.is_some();
         is_local && !self.here
     }
 
-    /// Picks the options that are for SSH.
+    /// Returns the options of the SSH client.
     pub(crate) fn ssh(&self) -> SshOptions {
         SshOptions {
             config: self.ssh_config.clone(),
@@ -71,7 +72,7 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the host as SSH is to find it; `port` takes precedence over its configuration's.
+/// Returns the destination for SSH; `port` takes precedence over the SSH configuration.
 pub(crate) fn destination(host: &Host, port: Option<u16>) -> Destination<'_> {
     Destination { name: &host.name, user: host.user.as_deref(), port }
 }

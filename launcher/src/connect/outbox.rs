@@ -1,5 +1,7 @@
-//! The way to an agent: frames in order, those that let all others go first, and the credit that its
-//! output has.
+//! The queue of frames for an agent, at two priorities, and the credit of its output.
+//!
+//! Commands go first and in order. Their unread bytes are bounded, so that an agent that stops reading
+//! cannot fill the launcher's memory.
 
 use bytes::Bytes;
 use rlaunch_bootstrap::protocol::control::{self, FrameError, ToAgent};
@@ -7,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Bytes of small commands that one agent may leave unread.
+/// Upper limit of unread bytes of small commands for one agent.
 pub(crate) const UNREAD: usize = 32 << 20;
 
-/// Part of what may wait, unhandled or unread, given back when it is dropped.
+/// Share of a bounded buffer, released on drop.
 pub(crate) type Reserved = OwnedSemaphorePermit;
 
-/// Frame with what it takes until it is written.
+/// Encoded frame with the buffer share that it holds until it is written.
 pub(crate) type Queued = (Bytes, Option<Reserved>);
 
-/// The way to one agent; clones share it. What is told to an agent that is gone goes nowhere: its
-/// loss has been reported as an event.
+/// Sending end of an agent's queue; clones share the queue. Frames for a lost agent are dropped, since
+/// its loss is reported as an event.
 #[derive(Clone)]
 pub(crate) struct Outbox {
     first: mpsc::UnboundedSender<Queued>,
@@ -27,26 +29,27 @@ pub(crate) struct Outbox {
     at_once: watch::Sender<bool>,
 }
 
-/// The end of an [`Outbox`] that writes to the agent.
+/// Receiving end of an [`Outbox`], held by the task that writes to the agent.
 pub(crate) struct OutboxReceiver {
-    /// In this order, and before all else.
+    /// Frames to write before all others, in order.
     pub(crate) first: mpsc::UnboundedReceiver<Queued>,
-    /// When nothing else is to be said.
+    /// Frames to write while `first` is empty.
     pub(crate) last: mpsc::UnboundedReceiver<Bytes>,
     pub(crate) credit: Credit,
     pub(crate) unread: Arc<UnreadCommands>,
-    /// Whether the ranks are to end now: an agent that is lost cannot be told.
+    /// Becomes true when ranks are to be killed without grace. A lost agent cannot receive that as a
+    /// frame; the cleanup on its host reads it here.
     pub(crate) at_once: watch::Receiver<bool>,
 }
 
-/// Room for small commands that an agent has not read.
+/// Buffer space for small commands that an agent has not read.
 pub(crate) struct UnreadCommands {
     pub(crate) room: Arc<Semaphore>,
-    /// Told when there is none.
+    /// Notified when a command does not fit.
     pub(crate) is_full: Notify,
 }
 
-/// Bytes of output that an agent may send now; clones share the number.
+/// Bytes of output that an agent may send; clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Credit(Arc<AtomicU64>);
 
@@ -55,7 +58,7 @@ impl Credit {
         self.0.fetch_add(bytes.into(), Ordering::Relaxed);
     }
 
-    /// Whether that much had been granted; what is too much is not taken.
+    /// Takes `bytes` of the credit; returns false and takes nothing if less is left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let taken = |left: u64| left.checked_sub(bytes as u64);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
@@ -80,18 +83,19 @@ impl Outbox {
         (Outbox { first, last, credit, unread, at_once }, orders)
     }
 
-    /// Lets the agent send this much output from the start, as its job says.
+    /// Adds the initial credit, which the agent knows from its job.
     pub(crate) fn open_window(&self, bytes: u32) {
         self.credit.grant(bytes);
     }
 
-    /// Lets the agent send this much more output. It is counted before the agent can hear of it.
+    /// Grants the agent `bytes` more of output. The credit is added before the frame is queued, so that
+    /// the agent's output cannot arrive ahead of it.
     pub(crate) fn grant(&self, bytes: u32) {
         self.credit.grant(bytes);
         self.tell(&ToAgent::Credit(bytes));
     }
 
-    /// Sends a small command. An agent that leaves too many of them unread is given up.
+    /// Queues a small command. An agent that leaves too many unread is treated as lost.
     pub(crate) fn tell(&self, message: &ToAgent) {
         if let ToAgent::End { now: true } = message {
             self.at_once.send_replace(true);
@@ -108,7 +112,7 @@ impl Outbox {
         }
     }
 
-    /// Passes on what another agent has said, which counts as not handled until it is written.
+    /// Forwards another agent's message, whose share of that agent's buffer is held until it is written.
     pub(crate) fn pass_on(&self, message: &ToAgent, said: Option<Reserved>) {
         match control::encode(message) {
             Ok(frame) => self.queue(frame.into(), said),
@@ -116,13 +120,17 @@ impl Outbox {
         }
     }
 
-    /// Sends something whose size the user decides.
+    /// Queues a message whose size depends on the user's input.
+    ///
+    /// # Errors
+    ///
+    /// The encoded message is longer than a frame may be.
     pub(crate) fn try_tell(&self, message: &ToAgent) -> Result<(), FrameError> {
         self.send_frame(control::encode(message)?.into());
         Ok(())
     }
 
-    /// Sends a frame that was encoded once for many nodes.
+    /// Queues a frame that was encoded once for several nodes.
     pub(crate) fn send_frame(&self, frame: Bytes) {
         self.queue(frame, None);
     }

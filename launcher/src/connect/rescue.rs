@@ -1,5 +1,5 @@
-//! Rescue of a node whose agent is lost: over a second channel of the same connection, what it
-//! left is ended, and the agent itself if it hangs there.
+//! Cleanup on a host whose agent was lost: `rlaunch-worker reap`, run over a second channel of the same
+//! connection, ends the ranks, and a hanging agent as well.
 
 use crate::connect::channel::{AgentChannel, Ending, Incoming};
 use crate::connect::route::{CONTAINER_GONE, Program, RemoteCommand, Route};
@@ -9,44 +9,44 @@ use rlaunch_console::deadline;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// How long a second channel may take to end what a lost agent left.
+/// Time limit of the cleanup, beyond the grace of the ranks.
 const REAP_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a host that fell silent may take to show that it is not the host which is lost.
+/// Time limit for the first output from a host that fell silent; without any, the host is lost as well.
 const FIRST_WORD: Duration = Duration::from_millis(1500);
-/// Time that an agent that hangs has beyond its ranks' grace.
+/// Time that a hanging agent gets to end its ranks itself, beyond their grace.
 const AGENT_SLACK: Duration = Duration::from_millis(300);
 
-/// Outcome for a node whose agent was lost.
+/// Outcome of the cleanup on a host.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
-    /// Whatever was found of the job there was ended, as the host's own words say.
+    /// All remains of the job were removed; the text is the report of the host.
     Clean(String),
-    /// These processes could not be ended.
+    /// The listed processes could not be ended.
     Left(String),
-    /// The host answered, and not with either.
+    /// The host's last line of output was not a report.
     Unclear(String),
     /// The host did not answer.
     Unreachable,
 }
 
-/// A node whose agent is lost.
+/// A lost agent, with what its cleanup needs.
 pub(crate) struct Rescue<'a> {
-    /// `None` where it is this machine.
+    /// Connection to the host; `None` for this machine.
     pub(crate) route: Option<&'a Route>,
-    /// The agent's path there.
+    /// Location of the agent's executable on the host.
     pub(crate) agent: &'a Program,
     pub(crate) job: JobId,
-    /// The processes of the agent and its guardian, which ends what the agent has left.
+    /// Process ids of the agent and of its guardian, which may be cleaning up already.
     pub(crate) processes: [u32; 2],
-    /// How long the ranks may take to end.
+    /// Grace of the ranks between TERM and KILL.
     pub(crate) grace: Duration,
-    /// Whether the agent has fallen silent, while its channel stands.
+    /// Whether the agent fell silent while its channel stayed open.
     pub(crate) is_silent: bool,
 }
 
 impl Rescue<'_> {
-    /// Ends what there is, as far as the host can be reached: when the grace is over, or `at_once`
-    /// resolves.
+    /// Ends the remains of the job on the host, with the ranks' grace until `at_once` resolves and
+    /// without it from then on.
     pub(crate) async fn attempt(&self, at_once: impl Future<Output = ()>) -> Reaped {
         if self.route.is_some_and(|route| !route.is_open()) {
             return Reaped::Unreachable;
@@ -70,7 +70,7 @@ impl Rescue<'_> {
         judge(&words)
     }
 
-    /// Collects what is said there.
+    /// Runs a cleanup command and collects its output in `words`; `None` if it could not be run.
     async fn listen(&self, reap: &str, words: &mut String) -> Option<()> {
         let first_word = if self.is_silent { FIRST_WORD } else { REAP_TIMEOUT };
         let mut channel = deadline::within(first_word, self.open(reap)).await??;
@@ -108,7 +108,7 @@ async fn next_words(channel: &mut AgentChannel) -> Option<String> {
     }
 }
 
-/// Only the last line counts, and only if it is one that says what was done.
+/// Parses the last line of a cleanup's output; earlier lines may be login banners.
 fn judge(words: &str) -> Reaped {
     let Some(last) = words.lines().last() else { return Reaped::Unreachable };
     match last.parse() {

@@ -1,7 +1,7 @@
-//! Starting the agent on a host, and taking it there first when it is not there yet.
+//! Starting the agent on a host, with its installation if need be.
 //!
-//! A warm start is one command that names the agent by its hash and executes it, if it is the account's
-//! own. When nothing speaks, the agent is taken to the host, see [`super::install`], and started again.
+//! A warm start is a single command that executes the agent in the cache, named by its hash, provided that
+//! the account owns it. If no agent answers, it is installed ([`super::install`]) and started again.
 
 use super::greet::{Calling, Greeted, greet};
 use super::install::{Installer, Placed};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// How long an agent may take to speak once its command was accepted.
+/// Time limit for an agent's hello, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
-/// A host says little before its agent does; a shell that says more is not running it.
+/// Upper limit of the output to keep, in bytes, while waiting for an agent or the installer.
 pub(super) const MAX_ANSWER: usize = 64 << 10;
 
-/// Why no agent runs on a host.
+/// Reason why no agent runs on a host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeliverError {
     #[error(transparent)]
@@ -54,7 +54,7 @@ fn said(words: &str) -> String {
 }
 
 impl DeliverError {
-    /// What came back in place of an agent's words, when something may have.
+    /// Returns the output that came in place of a hello, for errors that have any.
     pub(crate) fn said(&self) -> Option<&str> {
         match self {
             DeliverError::Silent { words, .. }
@@ -64,13 +64,13 @@ impl DeliverError {
         }
     }
 
-    /// What the user can do.
+    /// Returns advice for the user.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             DeliverError::Route(error) => error.hint(host),
             DeliverError::Store(error) => error.hint(),
             DeliverError::Install { cause } if cause.starts_with("others may change") => Some(
-                "whoever may rename a directory may put another agent there: chmod go-w takes that \
+                "an account that can rename the directory can replace the agent: chmod go-w takes that \
                  right away; or --agent-dir DIR names another directory on the hosts"
                     .into(),
             ),
@@ -82,11 +82,11 @@ impl DeliverError {
             DeliverError::NoFetch { from, ports, .. } => Some(format!(
                 "put rlaunch-worker of this build into its image, on PATH, or name it there by \
                  --agent; or {}",
-                let_in(host, *from, *ports)
+                firewall_hint(host, *from, *ports)
             )),
             DeliverError::NoCallback { from, ports, .. } => Some(format!(
                 "{}; or give its shell stdin (docker exec -i)",
-                let_in(host, *from, *ports)
+                firewall_hint(host, *from, *ports)
             )),
             DeliverError::NoStart(words) if words.contains("GLIBC") => {
                 Some("build the agent with `cargo agent`: it needs no libc on the host".into())
@@ -112,9 +112,9 @@ impl DeliverError {
     }
 }
 
-/// The firewall rules that would help, and what else chooses addresses and ports. Without a host it
-/// is about any.
-fn let_in(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
+/// Writes firewall rules that admit the agent's connection, and the options for addresses and ports.
+/// An empty `host` makes the rules admit any address.
+fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
     let PortRange { first, last } = ports;
     let from = from.filter(|_| !host.is_empty());
     let (source, any) = match from {
@@ -129,23 +129,23 @@ fn let_in(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
     )
 }
 
-/// What all hosts' deliveries share.
+/// State shared by the deployments to all hosts of a job.
 pub(crate) struct Delivery {
     store: Store,
     native: Arc<AgentFile>,
-    /// The cache on the hosts, as a shell there reads it.
+    /// Cache directory on the hosts, in shell syntax.
     directory: String,
-    /// The user has named it, so no other will do.
+    /// Whether the user named `directory`; then no other is used.
     is_named: bool,
-    /// Where agents without stdin call.
+    /// Listener for agents without stdin.
     callbacks: Callbacks,
-    /// The first host that lacks the agent gets it before the others ask again: hosts that share a
-    /// home then find it there.
+    /// Set once the first host that lacks the agent has it. The others wait for that, since hosts that
+    /// share a home directory then have it too.
     first: OnceCell<()>,
 }
 
 impl Delivery {
-    /// `directory` must be safe in a shell: see [`check_directory`].
+    /// Creates the state. `directory` must have passed [`check_directory`].
     pub(crate) fn new(
         store: Store,
         directory: Option<String>,
@@ -157,12 +157,12 @@ impl Delivery {
         Ok(Delivery { store, native, directory, is_named, callbacks, first: OnceCell::new() })
     }
 
-    /// The agent for this machine itself.
+    /// Returns the agent for this machine.
     pub(crate) fn native(&self) -> &AgentFile {
         &self.native
     }
 
-    /// Starts the agent of `node` on a host that was reached, taking it there first if need be.
+    /// Starts the agent of `node` on a host, and installs it first if need be.
     pub(crate) async fn start(&self, route: &Route, node: NodeId) -> Result<Greeted, DeliverError> {
         let program = self.perhaps_cached();
         match self.execute(route, node, Placed { program, sent: None }).await {
@@ -178,12 +178,13 @@ impl Delivery {
         self.execute(route, node, placed).await
     }
 
-    /// Makes sure that the agent is on a host, and returns where.
+    /// Installs the agent on a host if need be, and returns its location.
     pub(crate) async fn place(&self, route: &Route) -> Result<Program, DeliverError> {
         Ok(self.install(route).await?.program)
     }
 
-    /// Where most hosts have the agent by now. Accounts may share a directory that the user has named.
+    /// Returns the location of an agent that was installed by an earlier job. A directory that the user
+    /// named may be shared by several accounts.
     fn perhaps_cached(&self) -> Program {
         let (directory, build) = (self.directory.clone(), self.native.hash.clone());
         match self.is_named {
@@ -192,7 +193,7 @@ impl Delivery {
         }
     }
 
-    /// One command that names the agent and becomes it.
+    /// Runs the one command that executes the agent, and waits for its hello.
     async fn execute(
         &self,
         route: &Route,
@@ -219,8 +220,8 @@ impl Delivery {
     }
 }
 
-/// `--agent-dir` stands in commands that many kinds of shell read, so it may hold only what none
-/// of them changes.
+/// Checks `--agent-dir`, which becomes part of commands for all kinds of shell: only characters that no
+/// shell interprets are allowed.
 pub(crate) fn check_directory(directory: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@=,".contains(c);
     let path = directory.strip_prefix('~').unwrap_or(directory);
@@ -257,7 +258,7 @@ mod tests {
             "{hint}"
         );
         assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
-        // Hints of several hosts are one.
+        // Without a host, the hint is the same for all hosts and printed once.
         let other = DeliverError::NoCallback { tried: String::new(), from: None, ports };
         assert_eq!(error.hint(""), other.hint(""));
     }

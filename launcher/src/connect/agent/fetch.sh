@@ -1,8 +1,8 @@
-# Puts the agent into its cache where stdin brings nothing: it is there by now, or lies on the host
-# under its own name, or comes over TCP by whatever program there is that can get it. The words are
-# DIRECTORY any|only HASH SHA256 SIZE PATH ADDRESS:PORT..., of which PATH may hold an agent. Nothing is
-# executed before its hash is what it should be: a copy that lies on the host is taken if its hash can be
-# told, or if only this account or root can have written it. Behind place.sh, and under its rules.
+# Installs the agent without stdin: uses a cached copy, copies one that is on the host under its own
+# name, or fetches it over TCP with whichever program the host has. Arguments: DIRECTORY any|only HASH
+# SHA256 SIZE PATH ADDRESS:PORT...; PATH may hold an agent. A file is executed only if its hash is right;
+# a copy on the host is accepted if its hash can be computed, or if only this account or root can have
+# written it. Appended to place.sh, whose rules apply.
 h=$3; s=$4; n=$5; g=$6; shift 6; a=$*;
 if seek; then say present $(at); exit 0; fi;
 safe() { own "$1" && way "${1%/*}"; };

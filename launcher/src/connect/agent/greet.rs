@@ -1,4 +1,5 @@
-//! An agent's first words: its hello, or that it has to call because its shell gives it no stdin.
+//! Waiting for an agent's hello, or for its announcement that it dials the launcher because its stdin
+//! carries nothing.
 
 use super::deliver::{DeliverError, HELLO_TIMEOUT, MAX_ANSWER};
 use crate::connect::callback::{Callbacks, Called};
@@ -14,30 +15,29 @@ use rlaunch_console::deadline;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long an agent that has announced its call may take until it has called, or says that it
-/// cannot.
+/// Time limit for an agent that announced a connection to connect, or to report that it cannot.
 const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A host whose agent has spoken.
+/// Running agent that has sent its hello.
 pub(crate) struct Greeted {
     pub(crate) channel: AgentChannel,
     pub(crate) frames: FrameReader,
     pub(crate) facts: NodeFacts,
-    /// Where the agent lies.
+    /// Location of the agent's executable.
     pub(crate) agent: Program,
-    /// Bytes that travelled when the agent had to be sent.
+    /// Bytes that were transferred if the agent had to be installed.
     pub(crate) sent: Option<usize>,
 }
 
-/// How an agent may call.
+/// Listener to which an agent may connect.
 pub(super) struct Calling<'a> {
     pub(super) callbacks: &'a Callbacks,
     pub(super) node: NodeId,
-    /// The host's address, if it is known.
+    /// Address of the host, if known.
     pub(super) from: Option<IpAddr>,
 }
 
-/// Waits for the first words of an agent on this machine.
+/// Waits for the hello of an agent on this machine.
 pub(crate) async fn greet_here(
     channel: AgentChannel,
     agent: String,
@@ -45,7 +45,8 @@ pub(crate) async fn greet_here(
     greet(channel, (Program::At(agent), None), None, HELLO_TIMEOUT).await
 }
 
-/// Waits for the agent's first words, for so long; `agent` is its place and the bytes that travelled.
+/// Waits for an agent's hello within `patience`. `agent` is its location and the bytes that were
+/// transferred to install it.
 pub(super) async fn greet(
     mut channel: AgentChannel,
     (agent, sent): (Program, Option<usize>),
@@ -53,8 +54,8 @@ pub(super) async fn greet(
     patience: Duration,
 ) -> Result<Greeted, DeliverError> {
     if calling.is_some() {
-        // By this the agent knows that its stdin carries something. A channel that takes nothing
-        // ends, or is one without stdin.
+        // A first frame shows the agent that its stdin works. A failure to send it needs no handling:
+        // the channel ends, or has no stdin and the agent connects.
         let beat = control::encode(&ToAgent::Beat)?;
         let _ = channel.writer.send(beat.into()).await;
     }
@@ -95,11 +96,11 @@ struct Hello {
 enum FirstWords {
     Hello(Hello),
     Announced(Announcement),
-    /// The channel has ended.
+    /// The channel ended first.
     None,
 }
 
-/// What comes before and beside the frames.
+/// Output of the remote command outside its frames.
 #[derive(Default)]
 struct Voice {
     scanner: HelloScanner,
@@ -108,7 +109,7 @@ struct Voice {
 }
 
 impl Voice {
-    /// The hello, or what is announced in its place.
+    /// Reads until the hello, an announcement, or the end of the channel.
     async fn first_words(
         &mut self,
         channel: &mut AgentChannel,
@@ -135,7 +136,8 @@ impl Voice {
         Ok(FirstWords::None)
     }
 
-    /// Why an agent has failed that had announced its call; `None` if it ended without a word.
+    /// Reads until an agent that announced a connection reports why it failed; `None` if it ended without
+    /// a report.
     async fn failure(&mut self, channel: &mut AgentChannel) -> Option<String> {
         while let Some(incoming) = channel.next().await {
             match incoming {
@@ -161,7 +163,7 @@ impl Voice {
 }
 
 impl Calling<'_> {
-    /// Lets the agent in that has announced itself, or says why it does not come.
+    /// Waits for the connection that an agent announced.
     async fn take_call(
         &self,
         channel: &mut AgentChannel,
@@ -187,7 +189,7 @@ impl Calling<'_> {
         match deadline::within(CALL_TIMEOUT, called).await {
             Some(Ok(called)) => Ok(called),
             Some(Err(Some(tried))) => Err(self.no_callback(tried)),
-            // It was ended on its way.
+            // The agent ended before it connected.
             Some(Err(None)) => Err(DeliverError::NoStart(voice.words())),
             None => Err(DeliverError::Silent { words: voice.words(), waited: CALL_TIMEOUT }),
         }
@@ -198,7 +200,7 @@ impl Calling<'_> {
     }
 }
 
-/// The first frame of one that has called.
+/// Reads the hello from a callback connection; `None` if the connection ended first.
 async fn hello_of_call(channel: &mut AgentChannel) -> Result<Option<Hello>, DeliverError> {
     let mut frames = FrameReader::default();
     while let Some(incoming) = channel.next().await {

@@ -1,5 +1,9 @@
-//! Taking the agent to a host that lacks it: through the shell's stdin, or, where that brings
-//! nothing, by having the host get it.
+//! Installing the agent on a host: through the shell's stdin, or, if that carries nothing, by having the
+//! host fetch it.
+//!
+//! `install.sh` prints lines that begin with `rlaunch-install`: `host SYSTEM MACHINE`, then, once it has
+//! read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`, and after the
+//! transfer `installed`. `fetch.sh` prints `present`, `installed` or `failed`.
 
 use super::deliver::{DeliverError, MAX_ANSWER, check_directory};
 use super::store::{AgentFile, Store};
@@ -12,44 +16,43 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What both scripts begin with.
+/// Common beginning of both scripts.
 const PLACE: &str = include_str!("place.sh");
 const INSTALL: &str = include_str!("install.sh");
 const FETCH: &str = include_str!("fetch.sh");
-/// How long the agent may take to travel.
+/// Time limit of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the installer may take to say whether it wants the agent. One that has no stdin may wait
-/// for it for ever.
+/// Time limit for the installer's reply to the hash. Without stdin it would wait forever.
 const FIRST_ANSWER: Duration = Duration::from_secs(8);
-/// How long a shell that is sent nothing may take to end.
+/// Time limit for a shell to exit after its stdin was closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The agent on a host.
+/// Agent installed on a host.
 pub(super) struct Placed {
     pub(super) program: Program,
-    /// Bytes that travelled.
+    /// Bytes that were transferred, if any.
     pub(super) sent: Option<usize>,
 }
 
-/// What takes it there.
+/// Parameters of installations.
 pub(super) struct Installer<'a> {
     pub(super) store: &'a Store,
-    /// The cache on the hosts, as a shell there reads it.
+    /// Cache directory on the hosts, in shell syntax.
     pub(super) directory: &'a str,
-    /// Another will do where nothing can be kept in that one.
+    /// Whether another directory may be used if this one cannot be written.
     pub(super) or_another: bool,
     pub(super) callbacks: &'a Callbacks,
 }
 
-/// What became of the way through stdin.
+/// Result of an installation through stdin.
 enum ByStdin {
     Placed(Placed),
-    /// It brings nothing.
+    /// The shell's stdin carries nothing.
     Silent(Arc<AgentFile>),
 }
 
 impl Installer<'_> {
-    /// Takes the right agent to the host, unless it is there by now.
+    /// Installs the agent for the host's architecture, unless the host has it.
     pub(super) async fn install(&self, route: &Route) -> Result<Placed, DeliverError> {
         let installing = async {
             match self.by_stdin(route).await? {
@@ -71,7 +74,7 @@ impl Installer<'_> {
         let file = match self.file_for(answers.next().await?) {
             Ok(file) => file,
             Err(error) => {
-                // Its shell ends with its input, and is gone before rlaunch is.
+                // The shell exits at the end of its stdin; waiting avoids a leftover process.
                 let ends =
                     async { while writer.end().await.is_ok() && answers.next().await.is_ok() {} };
                 let _ = timeout(FAREWELL, ends).await;
@@ -86,7 +89,7 @@ impl Installer<'_> {
         };
         let mut answer = match answer {
             Some(Ok(answer)) => answer,
-            // It has introduced itself, and read nothing.
+            // The installer printed its first line, but reads nothing.
             Some(Err(DeliverError::Shell(_))) | None => {
                 let _ = writer.end().await;
                 return Ok(ByStdin::Silent(file));
@@ -107,7 +110,7 @@ impl Installer<'_> {
                         writer.send(payload).await?;
                         writer.end().await
                     };
-                    // A host that gives up, its disk being full, takes no more of it.
+                    // A host whose disk is full stops reading and reports the failure.
                     answer = tokio::select! {
                         early = answers.next() => early?,
                         _ = sending => answers.next().await?,
@@ -121,7 +124,7 @@ impl Installer<'_> {
         }
     }
 
-    /// Has the host get the agent, or use what lies there.
+    /// Has the host fetch the agent, or use the file at the path of `--agent` if it has that.
     async fn by_fetching(
         &self,
         route: &Route,
@@ -150,7 +153,7 @@ impl Installer<'_> {
         DeliverError::NoFetch { cause: cause.to_owned(), from, ports: self.callbacks.ports() }
     }
 
-    /// The agent for a host that introduced itself as `host SYSTEM MACHINE`.
+    /// Returns the agent for a host whose installer printed `host SYSTEM MACHINE`.
     fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeliverError> {
         match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
             ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
@@ -159,20 +162,20 @@ impl Installer<'_> {
         }
     }
 
-    /// Whether another directory may be used.
+    /// Returns the scripts' word for whether another directory may be used.
     fn scope(&self) -> &'static str {
         if self.or_another { "any" } else { "only" }
     }
 
-    /// What `--agent` names, which the host may have as well.
+    /// Returns the path of `--agent`, which may exist on the host too, or `-`.
     fn on_host(&self) -> &str {
         let given = self.store.given().and_then(Path::to_str);
         given.filter(|path| check_directory(path).is_ok()).unwrap_or("-")
     }
 
-    /// Where the agent is by the host's own words: `in DIRECTORY`, `in .rlaunch-UID` below the named one,
-    /// `at PATH`, or nothing where it is where it should be. In a cache its owner is looked at when it is
-    /// started, as at any other start: the host's words are from before that.
+    /// Parses the location that the host printed: `in DIRECTORY`, `in .rlaunch-UID` below the named
+    /// directory, `at PATH`, or nothing for the expected place. The owner of a cached agent is checked again
+    /// when it starts, since the host's answer may be outdated by then.
     fn program(&self, file: &AgentFile, place: &str) -> Program {
         let is_plain = |path: &&str| check_directory(path).is_ok();
         let is_own = |name: &&str| {
@@ -194,11 +197,11 @@ fn cached(cache: &str, file: &AgentFile) -> Program {
     Program::InCache { cache: cache.to_owned(), build: file.hash.clone() }
 }
 
-/// The installer's lines, without whatever else the shell prints.
+/// Reader of the installer's lines, which skips other output of the shell.
 struct Answers {
     reader: Reader,
     text: String,
-    /// Lines that were none of the installer's: they say why, when it does not answer.
+    /// Other output of the shell, which explains why the installer does not answer.
     noise: String,
 }
 
@@ -207,7 +210,7 @@ impl Answers {
         Answers { reader, text: String::new(), noise: String::new() }
     }
 
-    /// The next answer. Safe to cancel.
+    /// Returns the installer's next line. Cancel-safe.
     async fn next(&mut self) -> Result<String, DeliverError> {
         const MARK: &str = "rlaunch-install ";
         loop {
@@ -243,7 +246,7 @@ impl Answers {
     }
 }
 
-/// A script behind what both begin with, without comments and as one line.
+/// Joins the common beginning and a script into one line without comments.
 fn script(script: &str) -> String {
     let lines = PLACE.lines().chain(script.lines());
     let commands = lines.filter(|line| !line.starts_with('#'));
@@ -258,7 +261,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::{Command, Stdio};
 
-    /// The most that some containers' engines and shells are known to pass on, in bytes.
+    /// Upper limit of a command's length, in bytes, that all container engines and shells pass on.
     const LONGEST_COMMAND: usize = 4 << 10;
 
     #[test]
@@ -278,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Answers of the installer on this machine where the account is called `user` and its group `group`.
+    /// Runs the installer on this machine as account `user` with the primary group `group`.
     fn answers(tools: &Path, directory: &Path, group: &str) -> String {
         let id = format!(
             "#!/bin/sh\ncase $1 in -un) echo user;; -gn) echo {group};; *) exec /usr/bin/id $1;; esac\n"
@@ -329,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Many sites give all their users one primary group.
+    /// Many sites give all users the same primary group.
     #[test]
     fn a_group_of_several_accounts_is_not_the_accounts_own() {
         let scratch = tempfile::tempdir().unwrap();
@@ -364,7 +367,7 @@ mod tests {
             ("in .rlaunch-+7", usual.clone()),
             ("in /tmp/.rlaunch-0", in_cache("/tmp/.rlaunch-0")),
             ("at /usr/bin/rlaunch-worker", Program::At("/usr/bin/rlaunch-worker".into())),
-            // Nothing that a host says gets into a command.
+            // A host cannot inject text into a command.
             ("at /bin/x;reboot", usual.clone()),
             ("in $(reboot)", usual),
         ] {

@@ -1,7 +1,7 @@
-# Puts the agent into its cache. Reads one line, `HASH SIZE`, then the agent itself, from stdin;
-# answers in lines that start with `rlaunch-install`. Behind place.sh, and under its rules. What comes
-# by stdin is the launcher's word, over the channel that has authenticated it, and goes to a new file
-# in a directory of mode 0700: the agent checks itself only for having come whole (__keep).
+# Installs the agent from stdin, which carries a line `HASH SIZE` and then the file; replies with lines
+# that begin with `rlaunch-install`. The file comes from the launcher over an authenticated channel and is
+# written to a new file in a directory of mode 0700, so the agent checks itself only for completeness
+# (__keep). Appended to place.sh, whose rules apply.
 say host $(uname -s) $(uname -m);
 read h n || exit 0;
 if seek; then say present $(at); exit 0; fi;

@@ -1,8 +1,8 @@
-//! The library for ranks, which lies where agents lie: `librlaunch.so`, and in `python/rlaunch` the
-//! package for Python, with what tells torch of it. Either may be missing, or both.
+//! The library for ranks: `librlaunch.so` for C, the Python package in `python/rlaunch`, and the entry
+//! point by which torch finds its backend. They are beside the agent; any of them may be missing.
 //!
-//! Every node is told its name, which is found while hosts are being reached. Who lacks it is sent
-//! it while all join the tree.
+//! The library's name, a hash of its files, is computed while hosts are being reached and sent to every
+//! node. Nodes that lack the library receive it while the agents join the tree.
 
 use super::store;
 use crate::connect::outbox::Outbox;
@@ -21,39 +21,39 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use tokio::task::JoinHandle;
 
-/// What C programs link.
+/// Shared library for C programs.
 pub(crate) const SHARED: &str = "librlaunch.so";
-/// The package, below the library's directory.
+/// Python package, below the library's `python` directory.
 const PACKAGE: &str = "rlaunch";
-/// What tells torch of the package's backend, beside it.
+/// Files beside the package that register its torch backend.
 const ENTRY_POINT: [&str; 3] =
     ["rlaunch_torch.py", "rlaunch.dist-info/METADATA", "rlaunch.dist-info/entry_points.txt"];
-/// What of a package travels; not what Python leaves there.
+/// Extensions of the package's files to send, which leaves out Python's caches.
 const OF_PACKAGES: &[&str] = &["py", "pyi", "so", "typed"];
 
-/// The libraries that this launcher has, by architecture as `uname -m` names it.
+/// Libraries of this launcher, by architecture as in `uname -m`.
 pub(crate) struct Libraries {
-    /// From `--agent`: it is looked for beside that.
+    /// Agent named by `--agent`, whose directory is searched.
     given: Option<PathBuf>,
-    /// Ranks run on this machine, and find it where it is.
+    /// Whether ranks run on this machine and use the library in place.
     is_local: bool,
     found: BTreeMap<String, Option<Found>>,
-    /// This machine's own, whose name is being found.
+    /// Search for this machine's library, whose files are being hashed.
     native: Option<JoinHandle<Option<Found>>>,
 }
 
-/// One of them.
+/// Library of one architecture.
 #[derive(Clone, Debug)]
 struct Found {
     directory: PathBuf,
-    /// Below it.
+    /// Paths relative to `directory`.
     files: Vec<String>,
     name: LibraryName,
 }
 
 impl Libraries {
-    /// Begins to look for this machine's own, which most hosts want: it takes a few milliseconds,
-    /// and connections take longer.
+    /// Starts the search for this machine's library, which most hosts need. It takes a few milliseconds
+    /// in the background, less than the connections take.
     pub(crate) fn look(given: Option<PathBuf>, is_local: bool) -> Libraries {
         let beside = given.clone();
         let look = move || find(beside.as_deref(), std::env::consts::ARCH, is_local);
@@ -61,10 +61,10 @@ impl Libraries {
         Libraries { given, is_local, found: BTreeMap::new(), native }
     }
 
-    /// What a node of this architecture is told.
+    /// Returns where a node of this architecture finds its library; `None` if there is none.
     pub(crate) async fn of(&mut self, arch: &str) -> Option<LibrarySource> {
         if let Some(native) = self.native.take() {
-            // It could only panic.
+            // The task only fails by a panic.
             let found = native.await.ok().flatten();
             self.found.insert(std::env::consts::ARCH.to_owned(), found);
         }
@@ -84,7 +84,7 @@ impl Libraries {
         })
     }
 
-    /// Sends it to nodes that lack it, which takes as long as it takes; ranks wait for it.
+    /// Sends the library to nodes that lack it, in the background. Their ranks start once it has arrived.
     pub(crate) fn send(&self, lacking: Vec<(Host, String, Outbox)>) {
         let mut by_arch: BTreeMap<String, Vec<(Host, Outbox)>> = BTreeMap::new();
         for (host, arch, commands) in lacking {
@@ -92,7 +92,7 @@ impl Libraries {
         }
         for (arch, nodes) in by_arch {
             let Some(found) = self.found.get(&arch).cloned().flatten() else { continue };
-            // Compression would hold up what else there is to do.
+            // Compression would block the runtime.
             tokio::task::spawn_blocking(move || found.send(&nodes));
         }
     }
@@ -103,7 +103,7 @@ impl Found {
         let packed = self.pack().inspect_err(|error| {
             report::warn(&format!("cannot read the library for ranks: {error}"));
         });
-        // Of one that cannot be read, the end alone: nobody waits for it then.
+        // If the library cannot be read, only the end is sent, so that no node waits for it.
         let packed = packed.unwrap_or_default();
         let frames = frames(&packed).unwrap_or_default();
         for (_, commands) in nodes {
@@ -127,14 +127,14 @@ impl Found {
     }
 }
 
-/// The parts, and the empty one that ends them.
+/// Encodes the archive's parts and the empty part that ends it.
 fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
     let parts = packed.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
     let parts = parts.map(|part| control::encode(&ToAgent::LibraryPart(part.to_vec())));
     parts.map(|frame| frame.map(Bytes::from).map_err(io::Error::other)).collect()
 }
 
-/// The first place that has any of it for this architecture.
+/// Finds the first directory with files for this architecture.
 fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
     let looked = store::library_directories(given, arch);
     let found = looked.iter().find_map(|directory| {
@@ -147,7 +147,7 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
         tracing::info!("no library for ranks on {arch} among {looked}: they do without");
         return None;
     };
-    // Where it is not sent nobody asks for its name.
+    // A library that is used in place needs no name.
     let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
     match name {
         Ok(name) => Some(Found { directory: directory.clone(), files, name }),
@@ -158,7 +158,7 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
     }
 }
 
-/// What is there of a library, in one order everywhere.
+/// Lists the library's files in a directory, sorted, so that the same files have the same hash.
 fn files_in(directory: &Path, arch: &str) -> Vec<String> {
     let is_for_it = |path: &Path| {
         store::architecture_of(path).is_ok_and(|found| found.is_ok_and(|found| found == arch))

@@ -1,4 +1,4 @@
-//! The agent on its way to a host: found here, kept there under its hash, started.
+//! Finding the agent on this machine, installing it on a host under its hash, starting it.
 
 pub(crate) mod deliver;
 pub(crate) mod greet;

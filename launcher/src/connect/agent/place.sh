@@ -1,23 +1,24 @@
-# Where the agent lies on a host, or can be kept. What follows it (install.sh, fetch.sh) has set
-# nothing; the words are DIRECTORY any|only. With `any` DIRECTORY is the cache itself, and others serve
-# when nothing can be kept in or executed from it. With `only` it may be shared by many accounts: each
-# has a cache of its own in it, .rlaunch-UID, and what root has put into DIRECTORY itself serves all.
+# Finds an installed agent, or a directory for a new one. The script that follows (install.sh, fetch.sh)
+# relies on the functions below; the arguments begin with DIRECTORY any|only. With `any`, DIRECTORY is the
+# cache itself, and other directories are tried if it cannot be written or executed from. With `only`,
+# accounts may share DIRECTORY: each has a cache .rlaunch-UID in it, and an agent that root put directly
+# into DIRECTORY serves all of them.
 #
-# Nothing that lies there already is executed unless only this account or root can have written it.
-# The cache, the build's directory and the file belong to one of them, are no links and let no others
-# write (own). So do all directories above the cache (way), but that others may add to one under a
-# sticky bit, by which they rename nothing that is not theirs: whoever may rename a directory can put
-# another in its place between a look and the start. They are looked at where they really are, and that
-# is the path which is used. The root directory is not looked at: its owner can replace the shell, too.
-# Others are also the members of a group, unless it is called like the account and so is its alone.
-# The cache then gets mode 0700, so nobody else comes to what is below it, whatever happens there later.
-# That is why a start may look at owners alone: what is this account's own there was made or examined
-# here. What is root's is named by its whole path, all of which was examined here.
+# An existing file is executed only if no account but this one and root can have written it. The cache,
+# the build's directory and the file belong to one of the two, are not links and are not writable by
+# others (own). The same holds for all directories above the cache (way), except that others may create
+# files under a sticky bit, which stops them from renaming what is not theirs: an account that can rename
+# a directory could swap it between check and start. Links are resolved first, and the resolved path is
+# used. The root directory is not checked: its owner controls the shell anyway. "Others" includes the
+# members of a group, unless the group has the account's name and so belongs to it alone.
+# The cache gets mode 0700, which keeps other accounts out from then on. That is why a warm start needs to
+# check owners only: everything below that this account owns was made or checked here. What root owns is
+# named by its full path, all of which was checked here.
 #
-# Travels as one line inside single quotes, through login shells of every kind. So: no single
-# quote, no backslash, no exclamation mark, and every line is a whole command. Words of other
-# programs are said unquoted, so that what they say is one line. What could be executed is known by
-# a text without a first line of its own, which sh(1) runs itself if the kernel lets it.
+# The script travels as one line in single quotes, through login shells of all kinds. So it contains no
+# single quote, backslash or exclamation mark, and every line is a complete command. Messages of other
+# programs are expanded unquoted, which joins them into one line. Whether a directory permits execution
+# is tested with a script that has no #! line, which sh(1) runs itself if the kernel allows it.
 d=$1; case $d in "~/"*) d="$HOME/${d#??}";; esac; k=$2;
 set -f; umask 022; exec 2>/dev/null;
 say() { echo "rlaunch-install $*"; };

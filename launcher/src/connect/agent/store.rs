@@ -1,4 +1,5 @@
-//! The agents this launcher has: one executable per architecture, known by its content.
+//! Executables that the launcher sends to hosts: the agent, one per architecture and named by its hash,
+//! the prover and the bench.
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -9,16 +10,16 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The executable's name, here and on every host.
+/// Name of the agent's executable, here and on hosts.
 pub(crate) const AGENT: &str = "rlaunch-worker";
-/// What proves RDMA, which lies beside it.
+/// Name of the prover's executable, which is beside the agent.
 const PROVER: &str = "rlaunch-prover";
-/// What `rlaunch bench` runs, which lies there, too.
+/// Name of the program that `rlaunch bench` runs, which is beside the agent.
 pub(crate) const BENCH: &str = "rlaunch-bench";
-/// Hexadecimal digits of the SHA-256 that name a build.
+/// Number of hexadecimal digits of the SHA-256 that name a build.
 const HASH_DIGITS: usize = 32;
 
-/// Why there is no agent to send.
+/// Reason why there is no executable to send.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("no agent for {arch} among {}", list(looked))]
@@ -29,7 +30,7 @@ pub(crate) enum StoreError {
     NoBench { arch: String, looked: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} is no agent for {arch}: it is {found}", path.display())]
+    #[error("{} is not an agent for {arch}: it is {found}", path.display())]
     Wrong { path: PathBuf, arch: String, found: String },
 }
 
@@ -39,11 +40,11 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl StoreError {
-    /// What the user can do.
+    /// Returns advice for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             StoreError::Missing { arch, .. } => {
-                // There is an alias for that, which any machine can follow.
+                // The alias `cargo agent-aarch64` cross-compiles on any machine.
                 let is_built_elsewhere = arch == "aarch64" && std::env::consts::ARCH != "aarch64";
                 let how = if is_built_elsewhere { "-aarch64`" } else { &format!("` on {arch}") };
                 Some(format!(
@@ -67,20 +68,21 @@ impl StoreError {
     }
 }
 
-/// One build of the agent.
+/// Build of the agent.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
-    /// In hexadecimal digits.
+    /// SHA-256 of the file in hexadecimal digits.
     pub(crate) sha256: String,
-    /// The first of them: what the hosts' caches call it.
+    /// First digits of `sha256`: the build's name in caches.
     pub(crate) hash: String,
-    /// In bytes.
+    /// Size of the file in bytes.
     pub(crate) size: u64,
     compressed: OnceLock<Bytes>,
 }
 
 impl AgentFile {
-    /// The executable as it travels. Read when a host lacks it, which is rare.
+    /// Returns the file's content, compressed if `gzip`. It is read on each uncompressed request, since
+    /// few hosts lack the agent.
     pub(crate) fn payload(&self, gzip: bool) -> Result<Bytes, StoreError> {
         if let Some(compressed) = self.compressed.get().filter(|_| gzip) {
             return Ok(compressed.clone());
@@ -94,16 +96,16 @@ impl AgentFile {
     }
 }
 
-/// Writing to memory does not fail; were it to, the uncompressed bytes would fail to verify there.
+/// Compresses in memory, which cannot fail; if it did, the empty result would fail the host's check.
 fn compress(bytes: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
     written.unwrap_or_default().into()
 }
 
-/// Finds agents by architecture and keeps what it found.
+/// Agents by architecture, found on first use.
 pub(crate) struct Store {
-    /// From `--agent`: for every host, whatever it is.
+    /// Agent named by `--agent`, used for every host.
     given: Option<PathBuf>,
     found: Mutex<Vec<(String, Arc<AgentFile>)>>,
 }
@@ -113,15 +115,15 @@ impl Store {
         Store { given, found: Mutex::default() }
     }
 
-    /// What `--agent` names.
+    /// Returns the path of `--agent`.
     pub(crate) fn given(&self) -> Option<&Path> {
         self.given.as_deref()
     }
 
-    /// The agent for hosts like this machine.
+    /// Returns the agent for this machine's architecture.
     pub(crate) fn native(&self) -> Result<Arc<AgentFile>, StoreError> {
         match &self.given {
-            // Whatever it is built for: a host that cannot run it will say so.
+            // Its architecture may differ from this machine's; a host that cannot run it reports that.
             Some(path) => match architecture_of(path)? {
                 Ok(arch) => self.for_arch(arch),
                 Err(found) => {
@@ -133,7 +135,7 @@ impl Store {
         }
     }
 
-    /// The agent for an architecture as `uname -m` names it.
+    /// Returns the agent for an architecture as in `uname -m`.
     pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<AgentFile>, StoreError> {
         let arch = if arch == "arm64" { "aarch64" } else { arch };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,26 +166,26 @@ impl Store {
     }
 }
 
-/// Where the library for ranks of an architecture may be: where its agent may be.
+/// Lists the directories that may hold the library for ranks: those that may hold the agent.
 pub(super) fn library_directories(given: Option<&Path>, arch: &str) -> Vec<PathBuf> {
     let agents = given.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     agents.iter().filter_map(|agent| agent.parent()).map(Path::to_owned).collect()
 }
 
-/// The prover for an architecture: beside `given`, the agent of `--agent`, or where agents are.
+/// Finds the prover for an architecture, beside the agent of `--agent` or where agents are searched.
 pub(crate) fn prover(given: Option<&Path>, arch: &str) -> Result<PathBuf, StoreError> {
     let found = beside_agent(given, arch, PROVER)?;
     found.map_err(|looked| StoreError::NoProver { arch: arch.to_owned(), looked })
 }
 
-/// What `rlaunch bench` runs, for hosts like this machine.
+/// Finds the program of `rlaunch bench` for this machine's architecture.
 pub(crate) fn bench(given: Option<&Path>) -> Result<PathBuf, StoreError> {
     let arch = std::env::consts::ARCH;
     let found = beside_agent(given, arch, BENCH)?;
     found.map_err(|looked| StoreError::NoBench { arch: arch.to_owned(), looked })
 }
 
-/// A program that lies beside the agent, or where it was looked for.
+/// Finds a program beside the agent; the inner error lists the paths that were searched.
 fn beside_agent(
     given: Option<&Path>,
     arch: &str,
@@ -204,7 +206,8 @@ fn wrong(path: &Path, arch: &str, found: &str) -> StoreError {
     StoreError::Wrong { path, arch, found }
 }
 
-/// Beside rlaunch, then below `lib/rlaunch/` there, then in the `lib` beside its `bin`.
+/// Lists the paths to search: beside rlaunch, in `lib/rlaunch/` below its directory, in the `lib` beside
+/// its `bin`.
 fn candidates(arch: &str) -> Vec<PathBuf> {
     let exe = std::env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
     let beside = exe.parent().unwrap_or(Path::new("/"));
@@ -238,7 +241,7 @@ fn read(path: &Path) -> Result<AgentFile, StoreError> {
     Ok(AgentFile { path: path.to_owned(), sha256, hash, size, compressed: OnceLock::new() })
 }
 
-/// The architecture of an ELF executable; the inner error says what the file is instead.
+/// Returns the architecture of an ELF executable; the inner error describes a file that is not one.
 pub(super) fn architecture_of(path: &Path) -> Result<Result<&'static str, String>, StoreError> {
     let failed = |source| StoreError::Read { path: path.to_owned(), source };
     let mut header = Vec::new();
@@ -255,7 +258,7 @@ fn elf_machine(header: &[u8]) -> Result<&'static str, String> {
         (Some(b"\x7fELF"), Some(&[low, high])) => {
             Err(format!("an executable for ELF machine {}", u16::from_le_bytes([low, high])))
         }
-        _ => Err("no executable".to_owned()),
+        _ => Err("not an executable".to_owned()),
     }
 }
 

@@ -1,7 +1,9 @@
-//! Who may come in. Whoever connects has a few seconds to say what it wants; an agent comes in when
-//! it has proved that it is the one whose key was announced, and once. Hosts that ask for an agent by
-//! its hash are sent it, a few at a time, since it is no secret. Everybody else hears nothing, and a
-//! flood from one address takes the place of no other.
+//! Authentication of incoming connections.
+//!
+//! A peer has [`AUTH_TIMEOUT`] to identify itself. An agent is accepted once, if it proves that it holds the
+//! key which it announced over SSH. A host that requests an agent by its hash gets the file, a few hosts
+//! at a time; the file is not secret. All other peers are disconnected without an answer, and a flood
+//! from one address does not displace peers from others.
 
 use super::turns::{Guest, Turns};
 use crate::connect::agent::store::AgentFile;
@@ -23,26 +25,26 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// How long whoever connects may take until it has proved who it is. An agent may be quicker than
-/// its announcement.
+/// Time limit for a peer to authenticate. It includes the wait for the agent's announcement, which
+/// travels by SSH and may arrive after the connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Those who have proved nothing yet, at one address of this machine.
+/// Upper limit of unauthenticated connections per listening address.
 const MOST_STRANGERS: usize = 256;
-/// How long a file may wait for its turn, and then take to be sent.
+/// Time limit for a transfer to wait for its turn, and again for the transfer itself.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long to wait when the system has no room for a connection.
+/// Pause after a failed accept(2), as when no file descriptor is left.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
-/// An agent that has called.
+/// Authenticated connection from an agent.
 #[derive(Debug)]
 pub(crate) struct Called {
     pub(crate) tcp: TcpStream,
     pub(crate) conversation: SharedStream,
-    /// What it has said already.
+    /// Bytes that the agent sent during authentication.
     pub(crate) heard: Vec<u8>,
 }
 
-/// Listens; no more when it goes.
+/// Listening sockets with their tasks, which end on drop.
 pub(super) struct Door {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
@@ -53,20 +55,24 @@ struct Shared {
     own: KeyPair,
     patience: Duration,
     expected: Mutex<HashMap<NodeId, Slot>>,
-    /// Told of everyone who is expected.
+    /// Notified when an agent is added to `expected`.
     news: watch::Sender<()>,
     lent: Mutex<Vec<Arc<AgentFile>>>,
     turns: Turns,
 }
 
-/// An agent that may come in.
+/// Announced agent that has not connected yet.
 struct Slot {
     key: PublicKey,
     to: oneshot::Sender<Called>,
 }
 
 impl Door {
-    /// Needs a runtime.
+    /// Starts accepting connections.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
     pub(super) fn open(own: KeyPair, listeners: Vec<TcpListener>) -> Door {
         Door::patient(own, listeners, PATIENCE)
     }
@@ -88,7 +94,7 @@ impl Door {
         Door { shared, addresses, listening }
     }
 
-    /// By what this end is known.
+    /// Returns the launcher's public key.
     pub(super) fn key(&self) -> PublicKey {
         self.shared.own.public()
     }
@@ -97,7 +103,7 @@ impl Door {
         &self.addresses
     }
 
-    /// Lets whoever asks for its hash have this file.
+    /// Serves a file to peers that request its hash.
     pub(super) fn lend(&self, file: &Arc<AgentFile>) {
         let mut lent = self.shared.lent.lock().unwrap_or_else(PoisonError::into_inner);
         if !lent.iter().any(|other| other.sha256 == file.sha256) {
@@ -105,7 +111,7 @@ impl Door {
         }
     }
 
-    /// Lets the agent of `node` in, as long as somebody waits for it.
+    /// Accepts the agent of `node` until the returned value is dropped.
     pub(super) fn expect(&self, node: NodeId, key: PublicKey) -> Expected {
         let (to, called) = oneshot::channel();
         self.shared.expected().insert(node, Slot { key, to });
@@ -120,7 +126,7 @@ impl Drop for Door {
     }
 }
 
-/// Somebody waits for an agent. It is not let in any more when this goes.
+/// Wait for an agent's connection; dropping it ends the wait and the permission to connect.
 pub(crate) struct Expected {
     shared: Arc<Shared>,
     node: NodeId,
@@ -128,7 +134,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// The agent, once it has come. Safe to cancel.
+    /// Waits for the agent's connection. Cancel-safe.
     pub(crate) async fn called(&mut self) -> Option<Called> {
         (&mut self.called).await.ok()
     }
@@ -140,7 +146,7 @@ impl Drop for Expected {
     }
 }
 
-/// Why somebody is shown the door.
+/// Reason for disconnecting a peer.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -197,14 +203,14 @@ impl Shared {
             FirstMessage::Fetch(fetch) => {
                 let file = self.lent(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
                 let guest = self.turns.enter(from).ok_or(Refusal::Crowded)?;
-                // It takes longer than a stranger may.
+                // A task of its own: a transfer takes longer than an unauthenticated peer may.
                 tokio::spawn(async move { send(tcp, &file, &fetch, guest).await });
                 Ok(())
             }
         }
     }
 
-    /// Lets an agent in that proves who it is.
+    /// Completes the handshake with an agent and hands its connection over.
     async fn let_in(&self, mut tcp: TcpStream, call: &CallbackHello) -> Result<(), Refusal> {
         tcp.set_nodelay(true)?;
         let key = self.key_of(call.node).await;
@@ -212,7 +218,7 @@ impl Shared {
         tcp.write_all(&answer).await?;
         let conversation = SharedStream::new(stream);
         let (mut heard, mut received) = (Vec::new(), Vec::with_capacity(4 << 10));
-        // Who repeats what it has recorded comes as far as here: it cannot say anything.
+        // A replayed handshake gets this far, but its sender cannot encrypt anything.
         while heard.is_empty() {
             received.clear();
             if tcp.read_buf(&mut received).await? == 0 {
@@ -232,14 +238,14 @@ impl Shared {
         slot.and_then(|slot| slot.to.send(called).ok()).ok_or(again)
     }
 
-    /// The key that the agent of `node` has announced, once it has.
+    /// Waits until the agent of `node` has announced its key, and returns it.
     async fn key_of(&self, node: NodeId) -> PublicKey {
         let mut news = self.news.subscribe();
         loop {
             if let Some(key) = self.expected().get(&node).map(|slot| slot.key) {
                 return key;
             }
-            // The sender lives as long as `self`.
+            // Cannot fail: `self` holds the sender.
             let _ = news.changed().await;
         }
     }
@@ -254,7 +260,7 @@ impl Shared {
     }
 }
 
-/// Sends a file when it is this guest's turn.
+/// Sends a file once the transfer has its slot.
 async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &FetchRequest, guest: Guest) {
     let Ok(Some(_turn)) = timeout(SEND_TIMEOUT, guest.turn()).await else {
         return tracing::debug!("cannot send the agent: too many are sent it");
@@ -268,7 +274,7 @@ async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &FetchRequest, guest:
         }
         tcp.write_all(&content).await?;
         tcp.shutdown().await?;
-        // Until the other end has read it all and closes.
+        // Wait until the peer has read all of it and closes.
         while tcp.read(&mut [0; 64]).await? > 0 {}
         io::Result::Ok(())
     };
@@ -279,14 +285,14 @@ async fn send(mut tcp: TcpStream, file: &AgentFile, fetch: &FetchRequest, guest:
     }
 }
 
-/// What somebody wants.
+/// Reads a peer's first message.
 async fn opening(tcp: &mut TcpStream) -> Result<FirstMessage, Refusal> {
     let mut said = Vec::with_capacity(MAX_FIRST_MESSAGE);
     loop {
         if let Some(opening) = FirstMessage::read(&said)? {
             return Ok(opening);
         }
-        // Never more than there is room for: what is longer has been refused.
+        // `FirstMessage::read` has refused anything longer than `MAX_FIRST_MESSAGE`.
         let mut room =
             (&mut *tcp).take((MAX_FIRST_MESSAGE - said.len().min(MAX_FIRST_MESSAGE)) as u64);
         if room.read_buf(&mut said).await? == 0 {

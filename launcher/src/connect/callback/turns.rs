@@ -1,5 +1,5 @@
-//! Turns at being sent a file: a few for each address and some in total, and a bounded number of
-//! connections that wait for theirs. A host that asks has proved nothing, and may read slowly.
+//! Slots for file transfers: a few per address and a number in total, with a bounded queue. The requesting
+//! hosts are not authenticated and may read slowly.
 
 use rlaunch_bootstrap::security::admission::source_network;
 use std::collections::HashMap;
@@ -7,29 +7,29 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Files that are sent at one time.
+/// Upper limit of simultaneous transfers.
 const MOST: usize = 32;
-/// Files that are sent at one time to one address, which hosts behind a router share. Hosts behind a router share one.
+/// Upper limit of simultaneous transfers to one address; hosts behind a NAT router share an address.
 const MOST_OF_ONE: usize = 4;
-/// Connections that are sent a file or wait for it.
+/// Upper limit of connections with a transfer or in the queue.
 const MOST_WAITING: usize = 512;
-/// Connections from one address that are sent a file or wait for it.
+/// Upper limit of connections from one address with a transfer or in the queue.
 const MOST_WAITING_OF_ONE: usize = 64;
 
-/// Connections that are sent a file or wait for it; clones share them.
+/// Transfers and their queue; clones share them.
 #[derive(Clone)]
 pub(super) struct Turns {
     total: Arc<Semaphore>,
     origins: Arc<Mutex<HashMap<IpAddr, Origin>>>,
 }
 
-/// Connections from one address.
+/// Connections and slots of one address.
 struct Origin {
     connections: usize,
     turns: Arc<Semaphore>,
 }
 
-/// A connection that may wait for its turn.
+/// Place of a connection in the queue.
 pub(super) struct Guest {
     of: Turns,
     from: IpAddr,
@@ -41,7 +41,7 @@ impl Turns {
         Turns { total: Arc::new(Semaphore::new(MOST)), origins: Arc::default() }
     }
 
-    /// `None` where too many connections wait already.
+    /// Adds a connection to the queue; `None` if the queue is full.
     pub(super) fn enter(&self, address: IpAddr) -> Option<Guest> {
         let from = source_network(address);
         let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,9 +58,10 @@ impl Turns {
 }
 
 impl Guest {
-    /// Waits for its turn, which lasts as long as what is returned.
+    /// Waits for a slot, which is held until the returned permits are dropped.
     pub(super) async fn turn(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        // That of its address first, so that no address has more than a few in the long queue.
+        // The slot of the address comes first, so that no address has more than a few waiters for a
+        // slot of the total.
         let own = self.turns.clone().acquire_owned().await.ok()?;
         Some((own, self.of.total.clone().acquire_owned().await.ok()?))
     }
@@ -89,7 +90,7 @@ mod tests {
         IpAddr::from([10, 0, high, low])
     }
 
-    /// Whether this guest has its turn at once; tests that keep time wait in virtual time.
+    /// Returns the slot if there is one right away; paused-clock tests wait in virtual time.
     async fn has_turn(guest: &Guest) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
         timeout(Duration::from_secs(1), guest.turn()).await.ok().flatten()
     }
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(held.len(), MOST_OF_ONE);
         let other = turns.enter(host(2)).unwrap();
         assert!(has_turn(&other).await.is_some());
-        // Its next one has its turn when one of its own is done.
+        // The next transfer to the greedy address starts when one of its own ends.
         held.pop();
         assert!(has_turn(&greedy[MOST_OF_ONE]).await.is_some());
     }

@@ -1,36 +1,37 @@
-//! What a host is asked to run, in the words of the shells that read it on the way.
+//! Commands for hosts, written so that every login shell on the way reads them alike.
 
-/// Where a container names no home, or one that cannot be written, there may still be one for the
-/// agent: root's own, or a new one that belongs to this user alone. Its path is in `$h`.
+/// Shell code that sets `$h` and `HOME` to a writable home directory: the container's own, root's, or a
+/// new private one.
 pub(super) const HOME: &str = "h=${HOME:-/}; [ \"$h\" = / ] && h=; [ -w \"$h\" ] || h=/root; \
     [ -w $h ] || { t=/tmp/home-$(id -u); mkdir -m 700 $t 2>/dev/null; [ -O $t ] && h=$t; }; \
     export HOME=\"$h\";";
 
-/// Becomes an agent in a shared directory, `$1`, where each account's cache is called by its number;
-/// `$2` names the build, the rest are the agent's words. What is this account's own lies in a
-/// directory of mode 0700, see place.sh; that is entered first, so that nobody who may rename what is
-/// above it can put another in its place between a look and the start. No program is needed to know the
-/// number.
+/// Shell code that executes an agent in a shared directory, `$1`, in which each account has a cache named
+/// by its uid; `$2` names the build, further arguments are the agent's.
+///
+/// The cache has mode 0700 (see place.sh). It is entered before its owner is checked, so that an account
+/// that can rename directories above it cannot swap it between check and start. The uid comes from
+/// /proc, which saves a process.
 const ENTER_SHARED: &str = "d=$1; case $d in \"~/\"*) d=\"$HOME/${d#??}\";; esac; b=$2; shift 2; \
     while read -r k r e x; do case $k in Uid:) break; esac; done </proc/self/status; \
     p=$PWD; cd -P \"$d/.rlaunch-$e\" && [ -O . -a -O $b -a -O $b/rlaunch-worker ] && \
     unset OLDPWD && PWD=$p && exec $b/rlaunch-worker \"$@\"";
 
-/// Where an agent lies on a host, in words that a shell there reads.
+/// Location of an agent on a host, in shell syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// A path at which only the account itself or root can have put it, or change any of the directories
-    /// above it: they were looked at just now, or it is on this machine.
+    /// Path that only the account or root can change, including the directories above it. It was checked
+    /// just before, or is on this machine.
     At(String),
-    /// Perhaps in the account's own cache; by whom it was put there is to be looked at first.
+    /// Possibly in the account's own cache; its owner must be checked first.
     InCache { cache: String, build: String },
-    /// Perhaps in the account's cache in a directory that accounts share.
+    /// Possibly in the account's cache in a directory that accounts share.
     InShared { directory: String, build: String },
 }
 
 impl Program {
-    /// A list of commands that becomes it with these words, and fails where it is not there or not the
-    /// account's own. Every login shell reads it alike; `-O` costs no process in most of them.
+    /// Returns shell code that executes the agent, and fails if it is missing or not owned by the
+    /// account. `-O` is a builtin in most shells.
     fn becoming(&self, words: &str) -> String {
         match self {
             Program::At(path) => format!("exec {path} {words}"),
@@ -45,18 +46,17 @@ impl Program {
     }
 }
 
-/// What a host is asked to run. Its words pass through login shells of every kind, and through
-/// whatever wraps them, so none may hold a quote, a backslash, an exclamation mark or a line break.
+/// Command for a host. Its arguments pass through login shells of all kinds and through wrappers such as
+/// forced commands, so none may contain a quote, a backslash, an exclamation mark or a line break.
 pub(crate) enum RemoteCommand<'a> {
-    /// To become a program with these words.
+    /// Executes a program with these arguments.
     Become(&'a Program, &'a str),
-    /// To run a script of sh(1) with these words as `$1` and so on. One that begins with `~/` may
-    /// arrive as it is.
+    /// Runs a script in sh(1) with these arguments. A `~/` at the beginning of one may arrive unexpanded.
     Script(&'a str, &'a [&'a str]),
 }
 
 impl RemoteCommand<'_> {
-    /// As the host's login shell is to read it.
+    /// Returns the line for the host's login shell.
     pub(crate) fn line(&self) -> String {
         match self {
             RemoteCommand::Become(program, words) => program.becoming(words),
@@ -66,8 +66,8 @@ impl RemoteCommand<'_> {
         }
     }
 
-    /// The same where it is to run behind the command `enter`. Nothing of it means anything to the
-    /// host's own shell: a `~` is one of the other side.
+    /// Returns the line that runs the command inside the container entered by `enter`. It is quoted for
+    /// the host's shell, so that `~` expands in the container.
     pub(crate) fn line_behind(&self, enter: &str) -> String {
         match self {
             RemoteCommand::Become(Program::InShared { directory, build }, words) => {
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// What a shell prints that runs a line where `env NAME=VALUE...` has set its environment.
+    /// Runs a line in a shell with this environment, and returns its output.
     fn printed(environment: &[&str], line: &str) -> String {
         let mut command = Command::new("env");
         command.args(["-i", "PATH=/usr/bin:/bin"]).args(environment).args(["sh", "-c", line]);
@@ -119,7 +119,7 @@ mod tests {
         let program = RemoteCommand::Become(&echo, "~");
         let expected = format!("{}\n", inside.path().display());
         assert_eq!(printed(&["HOME=/nowhere"], &program.line_behind(&enter)), expected);
-        // On the host itself its own shell does that.
+        // On the host, its login shell expands the tilde.
         assert_eq!(printed(&["HOME=/h"], &program.line()), "/h\n");
         assert_eq!(printed(&["HOME=/h"], &script.line()), "/h/x /h\n");
     }
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// A build called `0f`, below a home and below a shared directory.
+    /// Creates a build `0f` in a home and in a shared directory.
     fn lay_out(home: &std::path::Path) -> [Program; 2] {
         let own = format!(".rlaunch-{}", nix::unistd::Uid::effective());
         for cache in ["cache".to_owned(), format!("shared/{own}")] {

@@ -1,18 +1,17 @@
-//! `--container`: a container of one name on every host, and how commands get into it; or the image
-//! that containers are started from.
+//! `--container`: a running container of the same name on every host, or an image from which containers
+//! are started.
 
 use super::image::Image;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::str::FromStr;
 
-/// Stands for the container's name in a command that enters it, or for the image in one that starts
-/// it.
+/// Placeholder in `--container-exec`: the container's name, or the arguments that name the image.
 pub(super) const NAME: &str = "{name}";
-/// What a name has not, and an image has: a registry or a directory, a tag, a digest.
+/// Characters that tell an image (registry, tag or digest) from a container's name.
 const OF_IMAGES: [char; 3] = ['/', ':', '@'];
 
-/// How engines say that a host has no such image, in lower case.
+/// Parts of engines' messages, in lower case, for an image that the host lacks.
 const NO_IMAGE: &[&str] = &[
     "no such image",
     "image not known",
@@ -21,36 +20,36 @@ const NO_IMAGE: &[&str] = &[
     "is not available",
 ];
 
-/// A container that runs on every host, or an image that every host has.
+/// Container or image of `--container`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     engine: Engine,
     name: String,
-    /// The command that enters or starts it, when the user has said so.
+    /// `--container-exec`: the command that enters or starts it.
     enter: Option<String>,
 }
 
-/// How an agent gets into a container.
+/// Method by which an agent gets into a container.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
-    /// The login leads there.
+    /// The login ends in the container.
     Login,
-    /// Behind this command, for a shell on the host.
+    /// A shell on the host runs this command in front of the agent's.
     Behind(String),
-    /// In one that is started for it.
+    /// A container is started for the agent.
     Run(Image<'a>),
 }
 
-/// What runs containers.
+/// Container engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Engine {
     Docker,
     Podman,
     Nerdctl,
     Toolbox,
-    /// The login itself leads into the container, by a forced command of the host's sshd.
+    /// None: a forced command of the host's sshd enters the container.
     Forced,
-    /// Any other, by a command of the user's.
+    /// Any other, used through `--container-exec`.
     Other,
 }
 
@@ -63,7 +62,7 @@ const ENGINES: &[(&str, Engine)] = &[
     ("other", Engine::Other),
 ];
 
-/// Options that name no container.
+/// Error in `--container` or `--container-exec`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadContainer {
     #[error("--container other:{0} needs --container-exec, the command that enters it")]
@@ -80,7 +79,7 @@ pub(crate) enum BadContainer {
     NoRun(String),
 }
 
-/// Why a container is not entered.
+/// Reason why a container was not entered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContainerError {
     #[error("{tool} refuses: permission denied on its socket")]
@@ -105,7 +104,7 @@ pub(crate) enum ContainerError {
 }
 
 impl ContainerError {
-    /// What the user can do.
+    /// Returns advice for the user.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             ContainerError::Socket { tool } => Some(format!(
@@ -144,8 +143,8 @@ impl ContainerError {
 impl FromStr for Container {
     type Err = String;
 
-    /// `KIND:NAME` or `KIND:IMAGE`. Either goes through shells, so it is as the engines' own rules
-    /// have it.
+    /// Parses `KIND:NAME` or `KIND:IMAGE`. Only characters that engines allow are accepted, since the name
+    /// becomes part of shell commands.
     fn from_str(text: &str) -> Result<Container, String> {
         let (kind, name) = text.split_once(':').ok_or("KIND:NAME, as in docker:mpi")?;
         let engine = ENGINES.iter().find(|(known, _)| *known == kind);
@@ -170,7 +169,7 @@ impl FromStr for Container {
 }
 
 impl Container {
-    /// From `--container` and `--container-exec`.
+    /// Combines `--container` and `--container-exec`.
     pub(crate) fn from_args(
         container: Option<Container>,
         enter: Option<String>,
@@ -194,12 +193,12 @@ impl Container {
         Ok(Some(Container { enter, ..container }))
     }
 
-    /// Whether containers are started from it, rather than entered.
+    /// Tells whether this is an image.
     pub(crate) fn is_image(&self) -> bool {
         self.name.contains(OF_IMAGES)
     }
 
-    /// How an agent gets there.
+    /// Returns how an agent gets into the container.
     pub(super) fn entry(&self) -> Entry<'_> {
         let name = &self.name;
         match (&self.enter, self.engine) {
@@ -213,7 +212,7 @@ impl Container {
         }
     }
 
-    /// The engine's command.
+    /// Returns the engine's command.
     fn tool(&self) -> &'static str {
         match self.engine {
             Engine::Podman => "podman",
@@ -223,7 +222,7 @@ impl Container {
         }
     }
 
-    /// What a way that ended without an agent has said of its container, if it did.
+    /// Recognises an engine's error in the output of a command that ended without an agent.
     pub(crate) fn explain(&self, ended: Option<ExitStatus>, said: &str) -> Option<ContainerError> {
         let command = match self.entry() {
             Entry::Login => return None,
@@ -233,7 +232,7 @@ impl Container {
         let (tool, name) = (self.tool(), self.name.clone());
         let said = said.to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-        // What is missing is the first word, which may be sudo.
+        // The missing program is the command's first word, which may be sudo.
         let first = command.split(' ').next().unwrap_or_default().to_owned();
         let missing = has(&[": not found", "command not found", "unknown command"]);
         let inside = has(&["oci runtime", "executable file not found", "exec failed"]);
@@ -259,8 +258,7 @@ impl Container {
         }
     }
 
-    /// Whether an agent in it would know that it is in a container; of other engines' there may be
-    /// no sign.
+    /// Tells whether containers of this engine have a marker file by which an agent recognises them.
     fn shows(&self) -> bool {
         let own = self.enter.is_none();
         own && matches!(
@@ -269,7 +267,11 @@ impl Container {
         )
     }
 
-    /// An error where an agent is on the host itself.
+    /// Checks that the agent runs in the container.
+    ///
+    /// # Errors
+    ///
+    /// The agent runs on the host itself.
     pub(crate) fn check_landing(&self, is_in_container: bool) -> Result<(), ContainerError> {
         if is_in_container || !self.shows() {
             return Ok(());
@@ -279,7 +281,7 @@ impl Container {
     }
 }
 
-/// A command that every kind of shell reads the same.
+/// Checks that all shells read a command alike.
 fn check_command(command: &str) -> Result<(), BadContainer> {
     let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
     let bare = command.replace(NAME, "");
@@ -296,7 +298,7 @@ mod tests {
         Container::from_args(Some(text.parse().unwrap()), enter).unwrap().unwrap()
     }
 
-    /// How it is entered, in words.
+    /// Describes how a container is entered.
     fn enters(text: &str, own: Option<&str>) -> String {
         match container(text, own).entry() {
             Entry::Behind(command) => command,
@@ -315,7 +317,7 @@ mod tests {
         let sudo = "sudo docker exec -i {name}";
         assert_eq!(enters("docker:mpi", Some(sudo)), "sudo docker exec -i mpi");
         assert_eq!(enters("other:x", Some("enroot exec {name}")), "enroot exec x");
-        // What has a registry, a directory, a tag or a digest is no name of a container.
+        // A name with a registry, a tag or a digest is an image.
         for image in ["ubuntu:24.04", "lab/mpi", "nvcr.io/nvidia/pytorch:25.01-py3", "a@sha256:0f"]
         {
             assert_eq!(enters(&format!("podman:{image}"), None), format!("podman starts {image}"));

@@ -1,45 +1,43 @@
-//! Containers that are started from an image, one for each agent, and are gone with it.
+//! Containers started from an image, one per agent, which end with their agent.
 //!
-//! The agent is kept on the host, where it stays warm, and the container gets it through a mount that
-//! it cannot write to. Inside it copies the agent to a place of its own first, since what ranks link
-//! is kept beside it.
+//! The agent is cached on the host and mounted read-only into the container. A script in the container
+//! copies it to a writable directory first, because the library for ranks is stored beside it.
 
 use super::command::{HOME, Program};
 
-/// Where the host's agent lies in the container.
+/// Mount point of the host's agent in the container.
 const MOUNT: &str = "/opt/rlaunch";
 
-/// Last words of [`Image::removal`].
+/// Last line that the script of [`Image::removal`] prints on success.
 pub(crate) const GONE: &str = "its container is gone";
 
-/// What the host's sh(1) does first: `$1` is the agent's path there. Without an agent nothing is
-/// started, and it is brought.
+/// Shell code for the host that fails if the agent `$a` is missing, so that it gets installed.
 const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
-/// Its look at the owner of an agent that lies in the account's cache.
+/// Shell code for the host that checks the owner of an agent in the account's cache.
 const OWN: &str = "[ -O \"${a%/*/*}\" -a -O \"${a%/*}\" -a -O \"$a\" ] || exit 127;";
-/// Its look where `$1` is a directory that accounts share.
+/// Shell code for the host that completes the path of an agent in a directory that accounts share.
 const SHARED: &str = "case $a in \"~/\"*) a=\"$HOME/${a#??}\";; esac; f=${a##*/}; a=${a%/*}; \
     a=${a%/*}/.rlaunch-$(id -u)/${a##*/}/$f;";
 
-/// What the container's sh(1) does: `$1` names the build.
+/// Shell code for the container that copies and executes the agent; `$1` names the build.
 const INSIDE: &str = "d=\"$h/.cache/rlaunch/$1\"; t=\"$d/.new.$(uname -n).$$\"; shift; \
     [ -x \"$d/rlaunch-worker\" -a -O \"$d\" -a -O \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
     cp /opt/rlaunch/rlaunch-worker \"$t\" && mv -f \"$t\" \"$d/rlaunch-worker\"; } && \
     exec \"$d/rlaunch-worker\" \"$@\"";
 
-/// An image, and what starts containers from it.
+/// Image, with the command that starts containers from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Image<'a> {
-    /// `docker`, or what is called like it.
+    /// Engine with docker's command line.
     pub(super) tool: &'a str,
     pub(super) name: &'a str,
-    /// The user's own command, with [`super::container::NAME`] in it.
+    /// `--container-exec`, with the placeholder [`super::container::NAME`].
     pub(super) run: Option<&'a str>,
 }
 
 impl Image<'_> {
-    /// The line for a host's login shell that starts a container of this name and becomes an agent
-    /// in it, with `words` of its own.
+    /// Returns the line for a host's login shell that starts the container `container` and executes the
+    /// agent in it with the arguments `words`.
     pub(super) fn line(&self, container: &str, agent: &Program, words: &str) -> String {
         let (path, own) = match agent {
             Program::At(path) => (path.clone(), String::new()),
@@ -63,16 +61,16 @@ impl Image<'_> {
         )
     }
 
-    /// What it takes for RDMA, and for ranks that share memory. Nothing is downloaded while a job
-    /// waits.
+    /// Returns the default command, with the options that RDMA and shared memory need. Images are never
+    /// pulled, since that would stall the job.
     fn usual(&self, placed: &str) -> String {
         let tool = self.tool;
-        // What may lock memory is decided by the daemon, or is the user's own limit.
+        // Docker's daemon sets the limit of locked memory; rootless engines cannot exceed the user's.
         let locked = match tool {
             "docker" => "m=\"--ulimit memlock=-1\";",
             _ => "m=; [ $(id -u) -ne 0 ] || m=\"--ulimit memlock=-1\";",
         };
-        // Labels keep containers from devices and from what is mounted.
+        // SELinux labels would deny access to devices and mounts.
         let labels = if tool == "nerdctl" { "" } else { "--security-opt label=disable " };
         format!(
             "{locked} d=; [ -e /dev/infiniband ] && d=\"--device /dev/infiniband\"; exec {tool} run \
@@ -80,9 +78,9 @@ impl Image<'_> {
         )
     }
 
-    /// A script for the host's sh(1) that ends the containers which are its words, whoever runs in
-    /// them; it says so when none runs any more. An engine that does not answer has removed nothing, and
-    /// its `inspect` fails as that of a container which is gone does: so its list of names is believed.
+    /// Returns a script for the host that removes the containers in its arguments and prints [`GONE`] once
+    /// none of them runs. Removal is confirmed by the engine's list of names: a failing `inspect` alone could
+    /// also mean that the engine does not answer.
     pub(super) fn removal(&self) -> String {
         let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
         let engine = engine.unwrap_or(self.tool);
@@ -97,7 +95,7 @@ impl Image<'_> {
     }
 }
 
-/// What engines allow in a name: everything else of a host's becomes a dash.
+/// Makes a container name of a text: characters that engines do not allow become dashes.
 pub(super) fn container_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
     text.chars().map(plain).collect()
@@ -111,7 +109,7 @@ mod tests {
     use std::path::Path;
     use std::process::{Command, Output};
 
-    /// An engine that says how it was called, and runs the command behind the image on this machine.
+    /// Engine that logs its arguments and runs the container's command on this machine.
     const ENGINE: &str = "#!/bin/sh\n\
         [ $1 = run ] || { echo \"$*\" >>$CALLS; exit 0; }\n\
         while [ $1 != some/image:1 ]; do echo \"$1\"; shift; done >>$CALLS\nshift\n\
@@ -140,7 +138,7 @@ mod tests {
 
         fn run(&self, line: &str) -> (Output, String) {
             let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-            // What is mounted in a container has its own path here.
+            // Without a mount namespace the agent is at its path on the host.
             let agents = self.at(".cache/rlaunch/0f");
             let line = line.replace(&format!("cp {MOUNT}"), &format!("cp {}", agents.display()));
             let mut sh = Command::new("sh");
@@ -233,7 +231,7 @@ mod tests {
             let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
             assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{state}");
         }
-        // One whose name begins alike is another.
+        // Another container's name may begin with this one's.
         write(&host.at("docker"), &engine.replace("echo n;", "echo n-2;"));
         let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
         assert_eq!(output.stdout, b"its container is gone\n");

@@ -1,7 +1,7 @@
-//! The way to a host: what runs a command there, or in a container there, and carries its bytes.
+//! Connections to hosts, over which commands run on a host or in a container on it.
 //!
-//! Hosts are reached by SSH in process ([`rlaunch_ssh`]), or by a command of the user's ([`rsh`]). On
-//! either way a [`container`] may be entered on the host, or be started there from an [`image`].
+//! A connection is SSH in process ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]). With either,
+//! commands may enter a running [`container`], or start one from an [`image`].
 
 mod command;
 mod container;
@@ -29,15 +29,15 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long an agent may take to speak where a container is started for it.
+/// Time limit for an agent's hello if a container is started for it.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// By what hosts are reached; one serves all of a job.
+/// Connector to the hosts of a job.
 pub(crate) struct Routes {
     by: By,
     book: HostTable,
     container: Option<Container>,
-    /// What containers that are started have in their names.
+    /// Prefix of the names of started containers.
     label: String,
 }
 
@@ -46,14 +46,14 @@ enum By {
     Rsh(Rsh),
 }
 
-/// A host that was reached, as far as can be known: commands can be run there.
+/// Connection to a host. With `--rsh`, the first command shows whether the host can be reached.
 pub(crate) struct Route {
     to: To,
     container: Option<Container>,
-    /// Names of the containers that were started, which begin with the label.
+    /// Names of the containers that were started; each begins with `label`.
     started: Mutex<Vec<String>>,
     label: String,
-    /// Of the last command.
+    /// Exit status of the last command.
     ending: Mutex<Ending>,
 }
 
@@ -62,7 +62,7 @@ enum To {
     Rsh(Rsh, Host),
 }
 
-/// Why a host is not reached, or runs no command.
+/// Reason why a host was not reached, or did not run a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     #[error(transparent)]
@@ -74,7 +74,7 @@ pub(crate) enum RouteError {
 }
 
 impl RouteError {
-    /// What the user can do.
+    /// Returns advice for the user.
     pub(crate) fn hint(&self, host: &str) -> Option<String> {
         match self {
             RouteError::Ssh(error) => error.hint(host),
@@ -85,7 +85,7 @@ impl RouteError {
 }
 
 impl Routes {
-    /// By what the command line says.
+    /// Creates the connector that the options ask for.
     pub(crate) fn of(reach: &ConnectOptions) -> Result<Routes, Failed> {
         let by = match &reach.rsh {
             _ if reach.here => By::Rsh(Rsh::here()),
@@ -97,12 +97,12 @@ impl Routes {
         Ok(Routes { by, book, container, label })
     }
 
-    /// Containers that are started have the job's id in their names.
+    /// Puts the job's id in the names of started containers.
     pub(crate) fn for_job(self, job: JobId) -> Routes {
         Routes { label: format!("rlaunch-{job}"), ..self }
     }
 
-    /// Says which hosts were met for the first time, if that was not said yet.
+    /// Prints the hosts whose keys were recorded for the first time, unless already printed.
     pub(crate) fn introduce(&self) {
         match &self.by {
             By::Ssh(ssh) => ssh.introduce(),
@@ -110,8 +110,8 @@ impl Routes {
         }
     }
 
-    /// Reaches a host; `roster` is told what it waits for. A command that leads there is only
-    /// started when it has something to run.
+    /// Connects to a host, and reports each stage to `roster`. An `--rsh` command starts only with the
+    /// first command for the host.
     pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
         let tell = |stage| roster.set(&host.to_string(), stage);
         let (dialled, port) = self.book.target_of(host);
@@ -126,8 +126,8 @@ impl Routes {
 }
 
 impl Route {
-    /// Runs a command on the host, and in its container where there is one. Where a container is
-    /// started from an image, scripts run on the host and programs in a new container.
+    /// Runs a command in the host's container, or on the host if there is none. With an image, scripts run
+    /// on the host, and each program in a new container.
     pub(crate) async fn exec(
         &self,
         command: &RemoteCommand<'_>,
@@ -142,8 +142,7 @@ impl Route {
         self.run(line).await
     }
 
-    /// Ends what an agent has left that is lost: by `reap`, which an agent understands, or by
-    /// removing the containers that were started.
+    /// Cleans up after a lost agent: runs `reap`, or removes the containers that were started.
     pub(crate) async fn clean_up(
         &self,
         reap: &RemoteCommand<'_>,
@@ -158,7 +157,8 @@ impl Route {
         self.container.as_ref().map_or(Entry::Login, Container::entry)
     }
 
-    /// Of a container to be started. Engines may be busy with removing the one before.
+    /// Returns a name for the next container. It is not reused, since the engine may still be removing the
+    /// previous one.
     fn next_name(&self) -> String {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let name = match started.len() {
@@ -180,7 +180,7 @@ impl Route {
         }
     }
 
-    /// This machine's address and the host's, where the way is a direct connection between them.
+    /// Returns this machine's address and the host's if the connection is direct.
     pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.to {
             To::Ssh(connection) => connection.addresses(),
@@ -188,7 +188,7 @@ impl Route {
         }
     }
 
-    /// How far it leads, for those who wait for what is at its end.
+    /// Describes the stage of the connection for progress messages.
     pub(crate) fn stage(&self) -> &'static str {
         match self.to {
             To::Ssh(_) => "ssh authenticated, agent not started",
@@ -196,7 +196,7 @@ impl Route {
         }
     }
 
-    /// How long an agent may take to speak.
+    /// Returns the time limit for an agent's hello.
     pub(crate) fn patience(&self) -> Duration {
         match self.entry() {
             Entry::Run(_) => START_TIMEOUT,
@@ -204,7 +204,7 @@ impl Route {
         }
     }
 
-    /// Why no agent has spoken, where the way to it knows more than its end.
+    /// Replaces an error by a more precise one of the container engine or of `--rsh`, if there is one.
     pub(crate) fn explain(&self, error: DeliverError) -> DeliverError {
         let Some(said) = error.said() else { return error };
         let ended = self.ending.lock().unwrap_or_else(PoisonError::into_inner).get();
@@ -220,12 +220,12 @@ impl Route {
         }
     }
 
-    /// Whether agents are in containers that are started for them.
+    /// Tells whether a container is started for each agent.
     pub(crate) fn starts_containers(&self) -> bool {
         matches!(self.entry(), Entry::Run(_))
     }
 
-    /// Whether it still stands, as far as is known.
+    /// Tells whether the connection is open as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         match &self.to {
             To::Ssh(connection) => connection.is_open(),
@@ -233,11 +233,11 @@ impl Route {
         }
     }
 
-    /// Says good-bye.
+    /// Closes the connection.
     pub(crate) async fn close(self) {
         match self.to {
             To::Ssh(connection) => connection.close().await,
-            // Each of its commands has ended by itself.
+            // Each `--rsh` command ends on its own.
             To::Rsh(..) => {}
         }
     }

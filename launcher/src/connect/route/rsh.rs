@@ -1,5 +1,5 @@
-//! `--rsh`: a command of this machine that leads to the hosts, by the contract of mpirun's remote
-//! shell agents: `COMMAND [OPTIONS] HOST LINE`, and LINE is for a shell on HOST.
+//! `--rsh`: a command that runs a line on a host, with the contract of mpirun's rsh agents: `COMMAND
+//! [OPTIONS] HOST LINE`, where a shell on HOST reads LINE.
 
 use crate::connect::channel::{AgentChannel, Ending};
 use crate::hosts::Host;
@@ -11,18 +11,18 @@ use std::ffi::OsString;
 use std::io;
 use tokio::process::Command;
 
-/// Stands for the host in a command's words.
+/// Placeholder for the host in the command.
 const HOST: &str = "{host}";
 
-/// A command that leads to every host of a job.
+/// Command that reaches every host of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rsh {
-    /// What names it: `--rsh`, or a variable of the environment.
+    /// Origin of the command, for messages: `--rsh` or an environment variable.
     source: String,
     words: Vec<String>,
 }
 
-/// Why a command leads nowhere.
+/// Error of an `--rsh` command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RshError {
     #[error("{origin} has a quote that does not end: `{text}`")]
@@ -44,7 +44,7 @@ fn colon(words: &str) -> String {
 }
 
 impl RshError {
-    /// What the user can do.
+    /// Returns advice for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             RshError::Quote { .. } | RshError::Empty { .. } => Some(
@@ -67,7 +67,7 @@ impl RshError {
 }
 
 impl Rsh {
-    /// From words as a shell would split them.
+    /// Parses a command, split into words as by a shell.
     pub(crate) fn parse(source: &str, text: &str) -> Result<Rsh, RshError> {
         let origin = || source.to_owned();
         let words = shlex::split(text);
@@ -79,13 +79,13 @@ impl Rsh {
         Ok(Rsh { source: origin(), words })
     }
 
-    /// A shell of this machine, which is the only host.
+    /// Returns the command for a job on this machine alone: its own shell.
     pub(crate) fn here() -> Rsh {
-        // As no word is the host, none follows.
+        // An empty source means that the host is not appended.
         Rsh { source: String::new(), words: vec!["sh".into(), "-c".into()] }
     }
 
-    /// The words that lead to a host; a line for its shell follows.
+    /// Returns the command's words for a host; the line for its shell is to follow.
     fn words_for(&self, host: &Host) -> Vec<String> {
         let name = host.to_string();
         let is_here = self.source.is_empty();
@@ -94,7 +94,7 @@ impl Rsh {
         words.chain((!has_place).then(|| name.clone())).collect()
     }
 
-    /// Runs a line on a host.
+    /// Runs a line on a host; `ending` receives the command's exit status.
     pub(crate) fn exec(
         &self,
         host: &Host,
@@ -112,7 +112,7 @@ impl Rsh {
         })
     }
 
-    /// What it means that `said` came back and no agent.
+    /// Makes the error for a command that printed `said` and led to no agent.
     pub(crate) fn no_agent(&self, host: &Host, ended: Option<ExitStatus>, said: &str) -> RshError {
         let words: Vec<OsString> = self.words_for(host).into_iter().map(OsString::from).collect();
         let words = without_secrets(&words).iter().map(|word| quoted(word)).collect::<Vec<_>>();
@@ -120,13 +120,13 @@ impl Rsh {
     }
 }
 
-/// As a shell reads it.
+/// Quotes a word for a shell, for display.
 fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
 }
 
-/// The last two lines of what a command said, as one that can be shown. A line that `set -x` prints
-/// says nothing of a cause.
+/// Joins the last two lines of a command's output into one printable line. Lines that begin with `+`, as
+/// `set -x` prints them, are left out.
 pub(crate) fn last_words(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with('+')).collect();
