@@ -40,7 +40,7 @@ fn what_cannot_work_is_said_with_its_verb() {
         assert_eq!(ran.code, Some(1), "{ran}");
         ran
     };
-    said("/share/loopback siw0 0").says("the device takes RDMA_CM only");
+    said("/share/loopback siw0 0").says("the device supports connections by RDMA_CM only");
     said("/share/loopback nosuch 0").says("no device nosuch");
     // The third entry of the table is empty.
     said("/share/loopback rxe0 3").says("rxe0: ibv_modify_qp to RTR");
@@ -90,11 +90,11 @@ fn two_hosts_are_joined_by_the_connection_manager() {
     }
     let ran = field.tries("n2", &format!("{connect}9"));
     assert_eq!(ran.code, Some(1), "{ran}");
-    ran.says("rdma_connect: RDMA_CM_EVENT_REJECTED (nobody listens there)");
+    ran.says("rdma_connect: RDMA_CM_EVENT_REJECTED (nothing listens there)");
     listens(&field, "refuse 192.168.101.2:21902");
     for _ in 0..2 {
         let ran = field.tries("n2", &format!("{connect}2"));
-        ran.says("rdma_connect: RDMA_CM_EVENT_REJECTED: the peer's program did not want it");
+        ran.says("rdma_connect: RDMA_CM_EVENT_REJECTED: rejected by the peer's program");
     }
     let listened = listened(&field);
     assert!(listened.contains("two were sent away"), "{listened}");

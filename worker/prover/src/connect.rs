@@ -192,7 +192,7 @@ fn by_manager(
         None => address.into(),
     });
     let to = SocketAddr::new(address, job.end_told.listener.unwrap_or(0));
-    let route = Route::resolve(from, to, settings, due)?.by(job.end.context.name())?;
+    let route = Route::resolve(from, to, settings, due)?.require_device(job.end.context.name())?;
     let saying = said(job.path.id, job.path_told.psn);
     Ok((route.connect(&job.end.resources, &saying, settings, due)?, None))
 }
@@ -206,7 +206,7 @@ fn listen<'scope, 'env>(
     tell: &Sender<Done>,
 ) {
     while !expected.is_empty() {
-        let request = match listener.request(manner.deadline.due()) {
+        let request = match listener.next_request(manner.deadline.due()) {
             Ok(Some(request)) => request,
             Ok(None) if manner.deadline.has_expired(Instant::now()) => break,
             Ok(None) => continue,

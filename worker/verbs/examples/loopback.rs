@@ -1,13 +1,14 @@
-//! A token one way and a block the other, by RDMA writes:
+//! Moves a token in one direction and a block in the other by RDMA writes, and checks both:
 //!
-//! * `loopback DEVICE GID_INDEX [MTU]` between two queue pairs of one port, out of band; the block is
-//!   read, too;
-//! * `loopback listen ADDRESS:PORT` and `loopback connect FROM TO:PORT [TRAFFIC_CLASS]` between two
-//!   hosts, by the RDMA connection manager;
-//! * `loopback refuse ADDRESS:PORT` sends two peers away, one by a word and one by none;
-//! * `loopback events DEVICE SECONDS` prints what the device says meanwhile.
+//! * `loopback DEVICE GID_INDEX [MTU]`: between two queue pairs of port 1, whose endpoints are exchanged in
+//!   the process; the block is read by RDMA, too;
+//! * `loopback listen ADDRESS:PORT` on one host and `loopback connect FROM TO:PORT [TRAFFIC_CLASS]` on
+//!   another: connected by the RDMA connection manager;
+//! * `loopback refuse ADDRESS:PORT`: rejects two connect requests, the first explicitly, the second by
+//!   dropping it;
+//! * `loopback events DEVICE SECONDS`: prints the device's asynchronous events meanwhile.
 //!
-//! Says what went wrong, and what could be done.
+//! Prints errors with their hint.
 
 use rlaunch_verbs::{
     CompletionChannel, CompletionQueue, Connected, Context, Depth, Device, Endpoint, Listener,
@@ -21,14 +22,14 @@ use std::time::{Duration, Instant};
 const TOKEN: &[u8] = b"rlaunch";
 const BLOCK: usize = 64 << 10;
 const FLAG: u64 = 0x1122_3344_5566_7788;
-/// Emulated processors are slow.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// And so is starting a program under supervision.
-const START: Duration = Duration::from_secs(40);
+/// Timeout of transfers; long, because tests run this on emulated processors.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of connections; longer, because the peer may be started under valgrind.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(40);
 
 type Failure = Box<dyn std::error::Error>;
 
-/// One of the two.
+/// Resources of one end of a connection.
 struct End {
     resources: Resources,
     region: MemoryRegion,
@@ -44,17 +45,18 @@ impl End {
         Ok(End { resources: Resources::new(&domain, &completions), region, channel })
     }
 
-    /// Where a peer finds its memory: address and key, 8 and 4 bytes, little-endian.
-    fn word(&self) -> Vec<u8> {
+    /// Encodes where the peer finds the memory: address (8 bytes) and rkey (4 bytes), little-endian.
+    fn encode_memory(&self) -> Vec<u8> {
         let key = self.region.rkey().to_le_bytes();
         self.region.address().to_le_bytes().into_iter().chain(key).collect()
     }
 }
 
-/// `offset` bytes into the memory of a peer that has said this.
-fn buffer(said: &[u8], offset: usize) -> Result<RemoteAddr, Failure> {
-    let (address, rest) = said.split_first_chunk().ok_or("the peer said too little")?;
-    let (key, _) = rest.split_first_chunk().ok_or("the peer said too little")?;
+/// Decodes the private data of a peer, and returns the address `offset` bytes into its memory.
+fn remote_addr(private_data: &[u8], offset: usize) -> Result<RemoteAddr, Failure> {
+    let too_short = "the peer's private data is too short";
+    let (address, rest) = private_data.split_first_chunk().ok_or(too_short)?;
+    let (key, _) = rest.split_first_chunk().ok_or(too_short)?;
     let address = u64::from_le_bytes(*address).wrapping_add(offset as u64);
     Ok(RemoteAddr::new(address, u32::from_le_bytes(*key)))
 }
@@ -70,7 +72,11 @@ fn main() -> ExitCode {
         ["events", device, seconds] => events(device, seconds),
         [device, gid_index] => out_of_band(device, gid_index, "4096"),
         [device, gid_index, mtu] => out_of_band(device, gid_index, mtu),
-        _ => Err("loopback DEVICE GID_INDEX [MTU], or as its first lines say".into()),
+        _ => Err(
+            "usage: loopback DEVICE GID_INDEX [MTU] | listen ADDRESS:PORT | connect FROM TO:PORT \
+                  [TRAFFIC_CLASS] | refuse ADDRESS:PORT | events DEVICE SECONDS"
+                .into(),
+        ),
     };
     match ended {
         Ok(line) => {
@@ -89,16 +95,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes a token and answers with a block.
+/// Waits for a token and answers with a block.
 fn listen(address: &str) -> Result<String, Failure> {
     let listener = Listener::bind(address.parse()?, 16)?;
     let end = End::on(listener.context())?;
     println!("listening on port {}", listener.port());
-    let knocked = listener.request(Instant::now() + START)?.ok_or("nobody knocked")?;
-    let deadline = Instant::now() + PATIENCE;
-    let pair = knocked.accept(&end.resources, &end.word(), &Settings::default(), deadline)?;
+    let request = listener.next_request(Instant::now() + CONNECT_TIMEOUT)?;
+    let request = request.ok_or("no connect request arrived")?;
+    let (deadline, private_data) = (Instant::now() + TIMEOUT, end.encode_memory());
+    let pair = request.accept(&end.resources, &private_data, &Settings::default(), deadline)?;
     let mut token = [0; TOKEN.len()];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while token != TOKEN && Instant::now() < deadline {
         end.region.read(BLOCK, &mut token);
         std::thread::yield_now();
@@ -107,46 +114,47 @@ fn listen(address: &str) -> Result<String, Failure> {
         return Err("no token came".into());
     }
     end.region.write(0, &block());
-    send(&end, &pair, BLOCK, buffer(pair.private_data(), BLOCK)?)?;
+    write(&end, &pair, BLOCK, remote_addr(pair.private_data(), BLOCK)?)?;
     Ok(format!("{}: a token came, the block is sent", listener.context().name()))
 }
 
 /// Sends a token and waits for the block.
 fn connect(from: &str, to: &str, class: &str) -> Result<String, Failure> {
     let settings = Settings { traffic_class: class.parse()?, ..Settings::default() };
-    // librdmacm opens all devices first.
-    let deadline = Instant::now() + START;
+    // Includes the time that librdmacm takes to open all devices.
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
     let route = Route::resolve(from.parse()?, to.parse()?, &settings, deadline)?;
     let end = End::on(route.context())?;
     let name = route.context().name().to_owned();
-    let pair = route.connect(&end.resources, &end.word(), &settings, deadline)?;
+    let pair = route.connect(&end.resources, &end.encode_memory(), &settings, deadline)?;
     end.region.write(0, TOKEN);
-    send(&end, &pair, TOKEN.len(), buffer(pair.private_data(), BLOCK)?)?;
+    write(&end, &pair, TOKEN.len(), remote_addr(pair.private_data(), BLOCK)?)?;
     let wanted = block();
-    let mut came = vec![0; BLOCK];
-    let deadline = Instant::now() + PATIENCE;
-    while came != wanted && Instant::now() < deadline {
-        end.region.read(BLOCK, &mut came);
+    let mut received = vec![0; BLOCK];
+    let deadline = Instant::now() + TIMEOUT;
+    while received != wanted && Instant::now() < deadline {
+        end.region.read(BLOCK, &mut received);
         std::thread::yield_now();
     }
-    if came != wanted {
+    if received != wanted {
         return Err("the block did not come".into());
     }
     Ok(format!("{name}: the block came"))
 }
 
-/// Wants nobody.
+/// Rejects two connect requests.
 fn refuse(address: &str) -> Result<String, Failure> {
     let listener = Listener::bind(address.parse()?, 16)?;
     println!("listening on port {}", listener.port());
-    if listener.request(Instant::now())?.is_some() {
-        return Err("somebody was quicker than this".into());
+    if listener.next_request(Instant::now())?.is_some() {
+        return Err("a connect request arrived before the test began".into());
     }
-    let next = || listener.request(Instant::now() + START)?.ok_or("nobody knocked".into());
-    let knock: Result<_, Failure> = next();
-    knock?.reject();
-    let knock: Result<_, Failure> = next();
-    drop(knock?);
+    let next = || -> Result<_, Failure> {
+        let request = listener.next_request(Instant::now() + CONNECT_TIMEOUT)?;
+        Ok(request.ok_or("no connect request arrived")?)
+    };
+    next()?.reject();
+    drop(next()?);
     Ok("two were sent away".into())
 }
 
@@ -183,7 +191,7 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     let (first, second) = (first.connect(&there, &settings)?, second.connect(&here, &settings)?);
     let started = Instant::now();
     one.region.write(0, TOKEN);
-    send(&one, &first, TOKEN.len(), there.remote_addr(BLOCK as u64))?;
+    write(&one, &first, TOKEN.len(), there.remote_addr(BLOCK as u64))?;
     let round_trip = started.elapsed();
     let mut token = [0; TOKEN.len()];
     other.region.read(BLOCK, &mut token);
@@ -192,10 +200,10 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     }
     let block = block();
     other.region.write(0, &block);
-    send(&other, &second, BLOCK, here.remote_addr(BLOCK as u64))?;
-    let mut came = vec![0; BLOCK];
-    one.region.read(BLOCK, &mut came);
-    if came != block {
+    write(&other, &second, BLOCK, here.remote_addr(BLOCK as u64))?;
+    let mut received = vec![0; BLOCK];
+    one.region.read(BLOCK, &mut received);
+    if received != block {
         return Err("the block is not what was sent".into());
     }
     read_and_flag((&one, &first), (&other, &second), &here, &there)?;
@@ -203,7 +211,8 @@ fn out_of_band(device: &str, gid_index: &str, mtu: &str) -> Result<String, Failu
     Ok(format!("{device}: token and block, MTU {mtu}, {} us", round_trip.as_micros()))
 }
 
-/// The one reads the block that the other has, and the other is told so by a word.
+/// Reads the block from `other` into `one`, signals that by an inline write, and checks that a write with a
+/// wrong rkey fails.
 fn read_and_flag(
     (one, first): (&End, &QueuePair<Connected>),
     (other, second): (&End, &QueuePair<Connected>),
@@ -213,29 +222,29 @@ fn read_and_flag(
     one.region.fill(0, BLOCK, 0);
     first.read(2, one.region.slice(0, BLOCK)?, there.remote_addr(0))?;
     wait(one, "read")?;
-    let mut came = vec![0; BLOCK];
-    one.region.read(0, &mut came);
-    if came != block() {
+    let mut received = vec![0; BLOCK];
+    one.region.read(0, &mut received);
+    if received != block() {
         return Err("the block is not what was read".into());
     }
-    // The request carries its bytes, which are gone when this returns.
+    // The bytes are inline data: they are freed when the call returns.
     first.write_inline(3, &FLAG.to_ne_bytes(), there.remote_addr(BLOCK as u64), true)?;
     wait(one, "inline write")?;
     if other.region.read_u64(BLOCK) != Some(FLAG) {
         return Err("the flag is not what was sent".into());
     }
-    // A key that is none.
+    // A key that no region has.
     let (address, key) = here.memory.ok_or("no memory")?;
     second.write(4, other.region.slice(0, 8)?, RemoteAddr::new(address, !key))?;
     match wait(other, "write") {
         Err(failure) if failure.to_string().contains("remote access error") => Ok(()),
         Err(failure) => Err(failure),
-        Ok(()) => Err("a write with a wrong key was let in".into()),
+        Ok(()) => Err("a write with a wrong key succeeded".into()),
     }
 }
 
-/// Writes the beginning of an end's memory to its peer and waits for the completion.
-fn send(
+/// Writes the first `length` bytes of an end's memory to its peer, and waits for the completion.
+fn write(
     end: &End,
     pair: &QueuePair<Connected>,
     length: usize,
@@ -245,10 +254,10 @@ fn send(
     wait(end, "write")
 }
 
-/// For the end of the one request that is under way.
+/// Waits for the completion of the one outstanding request.
 fn wait(end: &End, what: &str) -> Result<(), Failure> {
     let completions = &end.resources.completions;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         completions.arm()?;
         if let Some(done) = completions.poll_one()? {
@@ -259,5 +268,5 @@ fn wait(end: &End, what: &str) -> Result<(), Failure> {
         }
         end.channel.wait(deadline.saturating_duration_since(Instant::now()))?;
     }
-    Err(format!("no completion within {} s", PATIENCE.as_secs()).into())
+    Err(format!("no completion within {} s", TIMEOUT.as_secs()).into())
 }

@@ -1,95 +1,102 @@
-//! Messages of a queue pair in slots: memory that is cut into pieces of one size, some of which the
-//! device fills and some of which it sends.
+//! Send and receive buffers of a queue pair: registered memory cut into buffers of equal size.
 //!
-//! Each slot is either the device's or the program's. What has come lies in a slot that the device
-//! has given up, so it can be looked at where it is, for as long as its [`FilledBuffer`] is not given back.
+//! Receive buffers cycle between the device and the program: [`BounceBuffers::new`] posts all of them;
+//! a completion hands one to the program as a [`FilledBuffer`], which the program reads in place
+//! ([`BounceBuffers::message`]) and hands back ([`BounceBuffers::repost`]). Send buffers form a ring: one
+//! is free again once the send that used it is known to have completed.
+//!
+//! A work request id has, from the top, the tag of its `BounceBuffers` (20 bits), a bit that is set for
+//! receives, and a sequence number (43 bits) that counts sends and receives separately.
 
 use crate::error::VerbsError;
 use crate::memory::{MemoryRegion, MrSlice, ProtectionDomain};
-use crate::queue::{Completion, WcStatus};
-use crate::queue::{Connected, QueuePair, RemoteAddr};
+use crate::queue::{Completion, Connected, QueuePair, RemoteAddr, WcStatus};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// BounceBuffers begin where lines of processors' caches do.
-const LINE: usize = 64;
-/// Of a request's id: its number among those of its kind and its queue pair.
-const NUMBER: u32 = 43;
-/// Above it: whether it receives.
-const RECEIVES: u64 = 1 << NUMBER;
-/// Above that: whose it is.
-const TAG: u32 = NUMBER + 1;
+/// Alignment of buffers, in bytes.
+const CACHE_LINE: usize = 64;
+const SEQUENCE_BITS: u32 = 43;
+const RECEIVE_FLAG: u64 = 1 << SEQUENCE_BITS;
+const TAG_SHIFT: u32 = SEQUENCE_BITS + 1;
 
-/// How many there were so far: no two have one number.
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A queue pair that sends from and receives into slots.
+/// A connected queue pair together with its send and receive buffers. It owns the queue pair: no other
+/// work requests may be posted to it.
 #[derive(Debug)]
 pub struct BounceBuffers {
-    // In this order: once the queue pair is gone, no device touches the memory.
+    // Drop order matters: the device may write to the region until the queue pair is destroyed.
     pair: QueuePair<Connected>,
     region: MemoryRegion,
     layout: Layout,
-    number: u64,
-    /// BounceBuffers that the device fills, in that order.
-    posted: VecDeque<u32>,
-    /// Messages that have come.
-    came: u64,
-    outgoing: Outgoing,
+    /// Number of this object, unique in the process.
+    id: u64,
+    /// Indices of the receive buffers that the device has, in the order in which it fills them.
+    posted_receives: VecDeque<u32>,
+    /// Count of messages received.
+    received: u64,
+    sends: SendQueue,
 }
 
-/// Where slots are: first those that receive.
+/// Layout of the region: the receive buffers, then the send buffers.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
+    /// Number of receive buffers.
     receive: u32,
+    /// Number of send buffers.
     send: u32,
-    /// Of a message, in bytes.
+    /// Longest message, in bytes.
     size: usize,
 }
 
-/// A message that has come.
+/// A receive buffer that holds a message. The device cannot reuse the buffer before it is handed back
+/// to [`BounceBuffers::repost`]; one that is dropped is lost to the queue pair.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FilledBuffer {
-    /// Among whose slots.
-    of: u64,
+    /// [`BounceBuffers::id`] of the buffers that it belongs to.
+    owner: u64,
     index: u32,
     length: usize,
 }
 
-/// What a completion was about.
+/// Meaning of a completion.
 #[derive(Debug)]
 pub enum BufferEvent {
-    /// A message has come.
+    /// A message was received.
     Received(FilledBuffer),
-    /// Requests to send or write have ended: [`BounceBuffers::ended`] says how many.
+    /// One or more sends or writes completed: [`BounceBuffers::completed`] has the new count.
     Sent,
-    /// The queue pair has failed, and with it all that was asked of it.
+    /// A work request failed. The queue pair is in the error state, and all other work requests on it fail
+    /// as well.
     Failed(WcStatus),
 }
 
-/// Requests to send and write, which end in the order in which they were posted.
+/// Counts of send and write requests, which complete in the order in which they were posted.
 #[derive(Clone, Copy, Debug)]
-struct Outgoing {
-    room: u64,
+struct SendQueue {
+    /// Requests that the send queue holds.
+    capacity: u64,
     posted: u64,
-    ended: u64,
-    /// Up to here they are signalled.
+    completed: u64,
+    /// Value of `posted` just after the last signalled request was posted.
     signalled: u64,
 }
 
-impl Outgoing {
-    fn new(room: u32) -> Outgoing {
-        Outgoing { room: room.into(), posted: 0, ended: 0, signalled: 0 }
+impl SendQueue {
+    fn new(capacity: u32) -> SendQueue {
+        SendQueue { capacity: capacity.into(), posted: 0, completed: 0, signalled: 0 }
     }
 
-    fn room(self) -> u64 {
-        self.room - (self.posted - self.ended)
+    fn available(self) -> u64 {
+        self.capacity - (self.posted - self.completed)
     }
 
-    /// Whether the next has to tell of its end: a fourth of them is enough to know of all.
-    fn is_due(self) -> bool {
-        self.posted + 1 - self.signalled >= (self.room / 4).max(1)
+    /// Tells whether the next request must be signalled. A completion implies those of all requests
+    /// before it, so one signalled request for each quarter of the queue is enough to free the queue.
+    fn needs_signal(self) -> bool {
+        self.posted + 1 - self.signalled >= (self.capacity / 4).max(1)
     }
 
     fn post(&mut self, signalled: bool) {
@@ -99,180 +106,195 @@ impl Outgoing {
         }
     }
 
-    /// The request of this number has ended, of which the last bits are known; and so have those
-    /// before it.
-    fn end(&mut self, number: u64) {
-        let behind = (self.posted - 1).wrapping_sub(number) & (RECEIVES - 1);
+    /// Notes that a request has completed, and with it all requests before it. `number` has the low
+    /// [`SEQUENCE_BITS`] bits of the request's sequence number.
+    fn complete(&mut self, number: u64) {
+        let behind = (self.posted - 1).wrapping_sub(number) & (RECEIVE_FLAG - 1);
         let ended = self.posted.saturating_sub(behind);
-        self.ended = self.ended.max(ended);
+        self.completed = self.completed.max(ended);
     }
 }
 
 impl Layout {
     fn stride(self) -> usize {
-        self.size.next_multiple_of(LINE)
+        self.size.next_multiple_of(CACHE_LINE)
     }
 
-    fn receiving(self, index: u32) -> usize {
+    fn receive_offset(self, index: u32) -> usize {
         self.stride() * index as usize
     }
 
-    fn sending(self, number: u64) -> usize {
+    fn send_offset(self, number: u64) -> usize {
         let index = number % u64::from(self.send);
         self.stride() * (self.receive as usize + index as usize)
     }
 
-    fn memory(self) -> usize {
+    fn total_size(self) -> usize {
         self.stride() * (self.receive as usize + self.send as usize)
     }
 }
 
 impl BounceBuffers {
-    /// How much memory so many slots of `size` bytes take, in bytes.
-    pub fn memory(receive: u32, send: u32, size: usize) -> usize {
-        Layout { receive, send, size }.memory()
+    /// Returns how many bytes of memory `receive` receive buffers and `send` send buffers take, for
+    /// messages of up to `size` bytes.
+    pub fn memory_size(receive: u32, send: u32, size: usize) -> usize {
+        Layout { receive, send, size }.total_size()
     }
 
-    /// Makes slots for messages of up to `size` bytes, as many as the queue pair holds requests, and
-    /// lets the peer fill all that receive. Nothing else is asked of the queue pair from then on.
+    /// Allocates and registers buffers for messages of up to `size` bytes, one for each work request that
+    /// the queue pair holds ([`crate::Depth`]), and posts all receive buffers.
     pub fn new(pair: QueuePair<Connected>, size: usize) -> Result<BounceBuffers, VerbsError> {
         let depth = pair.resources().depth;
         let layout = Layout { receive: depth.receive, send: depth.send.max(1), size: size.max(1) };
         let domain: &Arc<ProtectionDomain> = &pair.resources().domain;
-        let region = MemoryRegion::register_local(domain, layout.memory())?;
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let posted = VecDeque::with_capacity(layout.receive as usize);
-        let outgoing = Outgoing::new(layout.send);
-        let mut slots = BounceBuffers { pair, region, layout, number, posted, came: 0, outgoing };
-        (0..layout.receive).try_for_each(|index| slots.post(index))?;
-        Ok(slots)
+        let region = MemoryRegion::register_local(domain, layout.total_size())?;
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let posted_receives = VecDeque::with_capacity(layout.receive as usize);
+        let sends = SendQueue::new(layout.send);
+        let mut buffers =
+            BounceBuffers { pair, region, layout, id, posted_receives, received: 0, sends };
+        (0..layout.receive).try_for_each(|index| buffers.post(index))?;
+        Ok(buffers)
     }
 
-    /// By which completions are sorted: those of these slots have it, by [`BounceBuffers::tag_of`].
+    /// Returns the tag by which the user of a shared completion queue finds the completions of these
+    /// buffers: [`BounceBuffers::tag_of`] of each of them equals it. Tags repeat after 2^20 objects.
     pub fn tag(&self) -> u64 {
-        self.number & (u64::MAX >> TAG)
+        self.id & (u64::MAX >> TAG_SHIFT)
     }
 
-    /// Whose slots a completion is about.
+    /// Returns the [tag](BounceBuffers::tag) of the buffers that a completion belongs to.
     pub fn tag_of(completion: &Completion) -> u64 {
-        completion.id() >> TAG
+        completion.id() >> TAG_SHIFT
     }
 
-    /// How many requests to send or write were posted so far.
+    /// Returns how many sends and writes were posted so far.
     pub fn posted(&self) -> u64 {
-        self.outgoing.posted
+        self.sends.posted
     }
 
-    /// How many of them are known to have ended. Those up to the last that was signalled get known.
-    pub fn ended(&self) -> u64 {
-        self.outgoing.ended
+    /// Returns how many of the posted sends and writes are known to have completed. Unsignalled requests
+    /// count once a later signalled one has completed.
+    pub fn completed(&self) -> u64 {
+        self.sends.completed
     }
 
-    /// How many may be posted now.
-    pub fn room(&self) -> u64 {
-        self.outgoing.room()
+    /// Returns how many sends and writes can be posted now.
+    pub fn available(&self) -> u64 {
+        self.sends.available()
     }
 
-    /// Sends these parts, one behind the other, as a message. What does not fit into a slot is
-    /// [`VerbsError::OutOfBounds`]; there is [room](BounceBuffers::room). Its end gets known if `signalled`,
-    /// and sometimes else.
+    /// Copies `parts` into a send buffer, one after the other, and sends them as one message. A message
+    /// that fits into the work request ([`QueuePair::max_inline`]) is sent inline. Unless it is
+    /// `signalled`, its completion may be reported only with that of a later request.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfBounds`] if the message is longer than a buffer, or nothing is
+    /// [available](BounceBuffers::available).
     pub fn send<const N: usize>(
         &mut self,
         parts: [&[u8]; N],
         signalled: bool,
     ) -> Result<(), VerbsError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
-        let at = self.layout.sending(self.outgoing.posted);
-        if length > self.layout.size || self.room() == 0 {
-            let size = self.layout.size * usize::from(self.room() > 0);
+        let at = self.layout.send_offset(self.sends.posted);
+        if length > self.layout.size || self.available() == 0 {
+            let size = self.layout.size * usize::from(self.available() > 0);
             return Err(VerbsError::OutOfBounds { offset: 0, length, size });
         }
         let mut offset = at;
         for part in parts {
-            // SAFETY: the slot is this one's alone, since the request that used it last has ended:
-            // there is room; and nobody borrows slots that are sent from.
+            // SAFETY: this object alone has the buffer: the request that used it last has completed,
+            // since `available` is not 0, and no reference to a send buffer outlives this function.
             unsafe { self.region.memory().copy_from(offset, part) };
             offset += part.len();
         }
-        let signalled = signalled || self.outgoing.is_due();
-        let id = self.sending_id();
-        if length <= self.pair.inline() as usize {
-            // SAFETY: the slot is this one's alone, as above, and devices write to none that is sent
-            // from.
+        let signalled = signalled || self.sends.needs_signal();
+        let id = self.send_id();
+        if length <= self.pair.max_inline() as usize {
+            // SAFETY: this object alone has the buffer, as above, and devices do not write to send
+            // buffers.
             let message = unsafe { self.region.memory().bytes(at, length) };
             self.pair.send_inline(id, message.unwrap_or_default(), signalled)?;
         } else {
             self.pair.send(id, self.region.slice(at, length)?, signalled)?;
         }
-        self.outgoing.post(signalled);
+        self.sends.post(signalled);
         Ok(())
     }
 
-    /// Has the device write to the peer's memory; there is [room](BounceBuffers::room). Its end gets known.
+    /// Posts a signalled RDMA write of `from` to the peer's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfBounds`] if nothing is [available](BounceBuffers::available).
     pub fn write(&mut self, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
-        if self.room() == 0 {
+        if self.available() == 0 {
             return Err(VerbsError::OutOfBounds { offset: 0, length: 1, size: 0 });
         }
-        self.pair.write(self.sending_id(), from, to)?;
-        self.outgoing.post(true);
+        self.pair.write(self.send_id(), from, to)?;
+        self.sends.post(true);
         Ok(())
     }
 
-    /// Takes what a completion says; `None` where it is not about these slots.
-    pub fn take(&mut self, completion: Completion) -> Option<BufferEvent> {
+    /// Interprets a completion and updates the counts. Returns `None` if the completion belongs to another
+    /// queue pair.
+    pub fn process(&mut self, completion: Completion) -> Option<BufferEvent> {
         let queue = self.pair.resources().completions.as_ptr();
-        let is_ours = completion.is_of(self.pair.qpn(), queue);
-        if BounceBuffers::tag_of(&completion) != self.tag() || !is_ours {
+        let is_own = completion.is_from(self.pair.qpn(), queue);
+        if BounceBuffers::tag_of(&completion) != self.tag() || !is_own {
             return None;
         }
         let (id, status) = (completion.id(), completion.status);
         if !status.is_success() {
             return Some(BufferEvent::Failed(status));
         }
-        if id & RECEIVES == 0 {
-            self.outgoing.end(id & (RECEIVES - 1));
+        if id & RECEIVE_FLAG == 0 {
+            self.sends.complete(id & (RECEIVE_FLAG - 1));
             return Some(BufferEvent::Sent);
         }
-        if id != self.receiving_id(self.came) {
+        if id != self.receive_id(self.received) {
             return None;
         }
-        let index = self.posted.pop_front()?;
-        self.came += 1;
+        let index = self.posted_receives.pop_front()?;
+        self.received += 1;
         let length = (completion.length as usize).min(self.layout.size);
-        Some(BufferEvent::Received(FilledBuffer { of: self.number, index, length }))
+        Some(BufferEvent::Received(FilledBuffer { owner: self.id, index, length }))
     }
 
-    /// A message that has come to these slots; nothing where it has to others.
-    pub fn message(&self, slot: &FilledBuffer) -> &[u8] {
-        if slot.of != self.number {
+    /// Returns the message in a buffer, or nothing if the buffer belongs to another queue pair.
+    pub fn message(&self, buffer: &FilledBuffer) -> &[u8] {
+        if buffer.owner != self.id {
             return &[];
         }
-        let at = self.layout.receiving(slot.index);
-        // SAFETY: the device has given up the slot with the completion that `take` made it of, and
-        // gets it back by `repost` alone, which takes `slot` away from the caller. Nobody else
-        // writes to slots that receive.
-        unsafe { self.region.memory().bytes(at, slot.length) }.unwrap_or_default()
+        let at = self.layout.receive_offset(buffer.index);
+        // SAFETY: the device gave the buffer up with the completion that `process` made `buffer` from,
+        // and gets it back only by `repost`, which consumes `buffer`. Only the device writes to receive
+        // buffers.
+        unsafe { self.region.memory().bytes(at, buffer.length) }.unwrap_or_default()
     }
 
-    /// Lets the peer fill it again.
-    pub fn repost(&mut self, slot: FilledBuffer) -> Result<(), VerbsError> {
-        if slot.of == self.number { self.post(slot.index) } else { Ok(()) }
+    /// Hands a receive buffer back to the device, for another message. A buffer of another queue pair is
+    /// ignored.
+    pub fn repost(&mut self, buffer: FilledBuffer) -> Result<(), VerbsError> {
+        if buffer.owner == self.id { self.post(buffer.index) } else { Ok(()) }
     }
 
     fn post(&mut self, index: u32) -> Result<(), VerbsError> {
-        let part = self.region.slice(self.layout.receiving(index), self.layout.size)?;
-        let number = self.came + self.posted.len() as u64;
-        self.pair.receive(self.receiving_id(number), part)?;
-        self.posted.push_back(index);
+        let part = self.region.slice(self.layout.receive_offset(index), self.layout.size)?;
+        let number = self.received + self.posted_receives.len() as u64;
+        self.pair.receive(self.receive_id(number), part)?;
+        self.posted_receives.push_back(index);
         Ok(())
     }
 
-    fn sending_id(&self) -> u64 {
-        (self.number << TAG) | (self.outgoing.posted & (RECEIVES - 1))
+    fn send_id(&self) -> u64 {
+        (self.id << TAG_SHIFT) | (self.sends.posted & (RECEIVE_FLAG - 1))
     }
 
-    fn receiving_id(&self, number: u64) -> u64 {
-        (self.number << TAG) | RECEIVES | (number & (RECEIVES - 1))
+    fn receive_id(&self, number: u64) -> u64 {
+        (self.id << TAG_SHIFT) | RECEIVE_FLAG | (number & (RECEIVE_FLAG - 1))
     }
 }
 
@@ -285,46 +307,46 @@ mod tests {
         for (receive, send, size) in [(1, 1, 1), (32, 32, 1048), (32, 40, 16408), (16, 8, 64)] {
             let layout = Layout { receive, send, size };
             let mut starts: Vec<usize> =
-                (0..receive).map(|index| layout.receiving(index)).collect();
-            starts.extend((7..7 + u64::from(send)).map(|number| layout.sending(number)));
+                (0..receive).map(|index| layout.receive_offset(index)).collect();
+            starts.extend((7..7 + u64::from(send)).map(|number| layout.send_offset(number)));
             starts.sort_unstable();
-            assert!(starts.iter().all(|start| start % LINE == 0));
+            assert!(starts.iter().all(|start| start % CACHE_LINE == 0));
             assert!(starts.windows(2).all(|two| two[0] + size <= two[1]));
-            assert_eq!(starts.last().map(|last| last + layout.stride()), Some(layout.memory()));
+            assert_eq!(starts.last().map(|last| last + layout.stride()), Some(layout.total_size()));
         }
     }
 
     #[test]
     fn one_request_that_tells_its_end_stands_for_those_before_it() {
-        let mut outgoing = Outgoing::new(8);
+        let mut sends = SendQueue::new(8);
         let mut signalled = Vec::new();
         for number in 0..8_u64 {
-            let due = outgoing.is_due();
+            let due = sends.needs_signal();
             signalled.extend(due.then_some(number));
-            outgoing.post(due);
+            sends.post(due);
         }
-        assert_eq!((outgoing.room(), &signalled[..]), (0, &[1, 3, 5, 7][..]));
-        outgoing.end(3);
-        assert_eq!((outgoing.room(), outgoing.ended), (4, 4));
-        outgoing.end(1);
-        assert_eq!(outgoing.ended, 4, "an earlier end changes nothing");
-        outgoing.end(7);
-        assert_eq!(outgoing.room(), 8);
+        assert_eq!((sends.available(), &signalled[..]), (0, &[1, 3, 5, 7][..]));
+        sends.complete(3);
+        assert_eq!((sends.available(), sends.completed), (4, 4));
+        sends.complete(1);
+        assert_eq!(sends.completed, 4, "an earlier end changes nothing");
+        sends.complete(7);
+        assert_eq!(sends.available(), 8);
     }
 
     #[test]
     fn numbers_that_begin_anew_are_told_apart() {
-        let last = RECEIVES - 2;
-        let mut outgoing = Outgoing { room: 8, posted: last, ended: last, signalled: last };
-        (0..4).for_each(|_| outgoing.post(true));
-        outgoing.end((last + 2) & (RECEIVES - 1));
-        assert_eq!(outgoing.ended, last + 3);
-        assert_eq!(outgoing.room(), 7);
+        let last = RECEIVE_FLAG - 2;
+        let mut sends = SendQueue { capacity: 8, posted: last, completed: last, signalled: last };
+        (0..4).for_each(|_| sends.post(true));
+        sends.complete((last + 2) & (RECEIVE_FLAG - 1));
+        assert_eq!(sends.completed, last + 3);
+        assert_eq!(sends.available(), 7);
     }
 
     #[test]
     fn a_queue_pair_of_one_request_signals_each() {
-        let outgoing = Outgoing::new(1);
-        assert!(outgoing.is_due());
+        let sends = SendQueue::new(1);
+        assert!(sends.needs_signal());
     }
 }

@@ -1,9 +1,16 @@
-//! Connections by the RDMA connection manager, which finds addresses and routes by IP and moves
-//! queue pairs through their states itself (rdma_cm(7)). iWARP knows no other way.
+//! Connections by the RDMA connection manager (librdmacm, rdma_cm(7)): peers are named by IP address and
+//! port, and the manager moves queue pairs through their states itself. iWARP devices support no other
+//! method.
 //!
-//! The end that connects sends first: iWARP's handshake counts on it.
+//! | listening end | connecting end |
+//! |---|---|
+//! | [`Listener::bind`] | [`Route::resolve`]: address, then route |
+//! | [`Listener::next_request`] | [`Route::connect`] sends a connect request |
+//! | [`ConnectRequest::accept`] or [`ConnectRequest::reject`] | returns the queue pair, or fails |
+//!
+//! The connecting end has to send the first message: iWARP's handshake (MPA) depends on it.
 
-use crate::cm_id::{Id, MAX_PRIVATE_DATA, SocketAddress};
+use crate::cm_id::{CmId, MAX_PRIVATE_DATA, SocketAddress};
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
 use crate::queue::{Connected, MAX_READS, QueuePair, Resources, Settings};
@@ -14,134 +21,148 @@ use std::ptr::null;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How long the kernel may look for an address at once, in milliseconds. Where a neighbour answers just
-/// as it begins to wait for that, it does not notice before its time is up (`addr_resolve` and
-/// `queue_req` of its drivers/infiniband/core/addr.c).
-const ADDRESS_PATIENCE: i32 = 300;
+/// Timeout of one attempt to resolve an address, in milliseconds; attempts repeat until the deadline. Short,
+/// because the kernel has a race: if the neighbour's ARP reply arrives just before it starts to wait, it
+/// notices only when the attempt times out (`addr_resolve` and `queue_req` in
+/// drivers/infiniband/core/addr.c).
+const ADDRESS_TIMEOUT_MS: i32 = 300;
 
-/// Waits for peers of a device.
+/// Listening end: accepts connections of peers on an RDMA device.
 #[derive(Debug)]
 pub struct Listener {
-    id: Id,
+    id: CmId,
     context: Arc<Context>,
 }
 
 impl Listener {
-    /// Listens at an address of an RDMA device; port 0 takes any that is free. `backlog` peers may
-    /// knock at once: iWARP resets those beyond it.
+    /// Listens at an IP address of an RDMA device. Port 0 chooses a free port. At most `backlog` connect
+    /// requests wait to be taken; iWARP resets further ones.
     ///
-    /// Where two devices have the address, as soft RoCE and Soft-iWARP may on one interface, the kernel
-    /// takes the one that was added first, here as where a peer dials: peers whose host has added
-    /// them in another order come by the other device, and are rejected by the kernel.
+    /// If two devices have the address, such as soft RoCE and Soft-iWARP on one interface, the kernel
+    /// chooses the one that was added first, at both ends of a connection. If the two hosts added their
+    /// devices in different order, the kernel of the listening host rejects the connect request.
     pub fn bind(address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
-        let id = Id::listening(address.to_string(), address, backlog)?;
+        let id = CmId::listening(address.to_string(), address, backlog)?;
         let context = id.context()?;
         Ok(Listener { id, context })
     }
 
-    /// The device: what peers are served by has to be made of it.
+    /// Returns the device that has the address. The [`Resources`] passed to [`ConnectRequest::accept`] must
+    /// be made from this context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The port that it listens on.
+    /// Returns the port that the listener is bound to.
     pub fn port(&self) -> u16 {
         self.id.port()
     }
 
-    /// The next peer that knocks; `None` when none did before the deadline.
-    pub fn request(&self, deadline: Instant) -> Result<Option<ConnectRequest>, VerbsError> {
-        let wanted = event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
-        let Some(event) = self.id.next(wanted, Verb::Accept, deadline)? else { return Ok(None) };
+    /// Waits for the next connect request; `None` if none arrives before the deadline. With a deadline in
+    /// the past it only looks.
+    pub fn next_request(&self, deadline: Instant) -> Result<Option<ConnectRequest>, VerbsError> {
+        let expected = event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+        let Some(event) = self.id.next(expected, Verb::Accept, deadline)? else { return Ok(None) };
         let Some(id) = event.id else {
-            return Err(VerbsError::code(Verb::Accept, self.id.addresses(), libc::EINVAL));
+            return Err(VerbsError::from_errno(Verb::Accept, self.id.addresses(), libc::EINVAL));
         };
-        Ok(Some(ConnectRequest { id: Id::adopt(id, self.id.addresses())?, said: event.said }))
+        Ok(Some(ConnectRequest {
+            id: CmId::adopt(id, self.id.addresses())?,
+            peer_data: event.peer_data,
+        }))
     }
 }
 
-/// For an event loop: readable when [`Listener::request`] would not wait.
+/// The file descriptor is readable when [`Listener::next_request`] would return at once.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
     }
 }
 
-/// A peer that wants to connect. It is rejected when this is dropped: the kernel does that with ids
-/// that are destroyed before they were answered.
+/// A connect request of a peer. Dropping it rejects the request: the kernel rejects requests whose id is
+/// destroyed.
 #[derive(Debug)]
 pub struct ConnectRequest {
-    id: Id,
-    said: Vec<u8>,
+    id: CmId,
+    peer_data: Vec<u8>,
 }
 
 impl ConnectRequest {
-    /// What the peer says of itself, at most [`MAX_PRIVATE_DATA`] bytes. InfiniBand and RoCE fill up with
-    /// zeros, so its length is no part of it.
+    /// Returns the private data of the request, up to [`MAX_PRIVATE_DATA`] bytes. InfiniBand and RoCE pad it
+    /// with zeros, so the length says nothing.
     pub fn private_data(&self) -> &[u8] {
-        &self.said
+        &self.peer_data
     }
 
-    /// Connects, saying something in turn, at most [`MAX_PRIVATE_DATA`] bytes. The peer sends first.
+    /// Accepts the connection and waits until it is established. `private_data`, at most
+    /// [`MAX_PRIVATE_DATA`] bytes, goes to the peer. The peer has to send the first message.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::TimedOut`] at the deadline, [`VerbsError::PrivateDataTooLong`],
+    /// [`VerbsError::UnexpectedEvent`] if the peer gives up, [`VerbsError::Failed`].
     pub fn accept(
         self,
-        with: &Resources,
-        saying: &[u8],
+        resources: &Resources,
+        private_data: &[u8],
         settings: &Settings,
         deadline: Instant,
     ) -> Result<QueuePair<Connected>, VerbsError> {
-        let ConnectRequest { id, said } = self;
-        let mut parameters = parameters(saying, settings, Verb::Accept, id.addresses())?;
+        let ConnectRequest { id, peer_data } = self;
+        let mut parameters = conn_params(private_data, settings, Verb::Accept, id.addresses())?;
         id.set_type_of_service(settings.traffic_class)?;
-        let inline = create_pair(&id, with)?;
-        // SAFETY: the id is alive and has a pair; the parameters, and what they lead to, live until
-        // the call returns.
+        let max_inline = create_pair(&id, resources)?;
+        // SAFETY: the id is alive and has a queue pair; the parameters and the private data live until the
+        // call returns.
         let code = unsafe { rdma_sys::rdma_accept(id.as_ptr(), &raw mut parameters) };
         id.check(Verb::Accept, code)?;
         id.expect(event_type::RDMA_CM_EVENT_ESTABLISHED, Verb::Accept, deadline)?;
-        connected(id, with, inline, said)
+        connected(id, resources, max_inline, peer_data)
     }
 
-    /// Sends the peer away.
+    /// Rejects the connection. The peer's [`Route::connect`] fails.
     pub fn reject(self) {
-        // SAFETY: the id is alive; nothing is said.
+        // SAFETY: the id is alive; there is no private data.
         let code = unsafe { rdma_sys::rdma_reject(self.id.as_ptr(), null(), 0) };
         if code != 0 {
-            // The peer has gone itself.
+            // The peer has given up already.
             tracing::debug!(addresses = self.id.addresses(), "rdma_reject failed");
         }
     }
 }
 
-/// The way to a peer that listens, found.
+/// Connecting end: a resolved route to a listener.
 #[derive(Debug)]
 pub struct Route {
-    id: Id,
+    id: CmId,
     context: Arc<Context>,
 }
 
 impl Route {
-    /// Finds the way from an address of an RDMA device to a listener.
+    /// Resolves the route from the local address `from`, which an RDMA device must have, to the listener at
+    /// `to`. Only the traffic class of `settings` is used.
     pub fn resolve(
         from: IpAddr,
         to: SocketAddr,
         settings: &Settings,
         deadline: Instant,
     ) -> Result<Route, VerbsError> {
-        let id = Id::create(format!("{from} to {to}"))?;
+        let id = CmId::create(format!("{from} to {to}"))?;
         id.set_type_of_service(settings.traffic_class)?;
-        while !id.resolves_address(from, to, deadline)? {}
-        let patience = milliseconds(deadline, Verb::ResolveRoute, id.addresses())?;
+        while !id.try_resolve_address(from, to, deadline)? {}
+        let timeout_ms = remaining_ms(deadline, Verb::ResolveRoute, id.addresses())?;
         // SAFETY: the id is alive and its address is resolved.
-        let code = unsafe { rdma_sys::rdma_resolve_route(id.as_ptr(), patience) };
+        let code = unsafe { rdma_sys::rdma_resolve_route(id.as_ptr(), timeout_ms) };
         id.check(Verb::ResolveRoute, code)?;
         id.expect(event_type::RDMA_CM_EVENT_ROUTE_RESOLVED, Verb::ResolveRoute, deadline)?;
         let context = id.context()?;
         Ok(Route { id, context })
     }
 
-    /// Fails unless it leads by this device: what the peer is reached by is made of that.
-    pub fn by(self, device: &str) -> Result<Route, VerbsError> {
+    /// Fails with [`VerbsError::WrongDevice`] unless the route uses the device with this name. The kernel
+    /// may choose another device that has the same address.
+    pub fn require_device(self, device: &str) -> Result<Route, VerbsError> {
         match self.context.name() {
             found if found == device => Ok(self),
             found => Err(VerbsError::WrongDevice {
@@ -152,37 +173,45 @@ impl Route {
         }
     }
 
-    /// The device: what the peer is reached by has to be made of it.
+    /// Returns the device that the route uses. The [`Resources`] passed to [`Route::connect`] must be made
+    /// from this context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Connects, saying something, at most [`MAX_PRIVATE_DATA`] bytes. This end sends first.
+    /// Connects and waits until the connection is established. `private_data`, at most [`MAX_PRIVATE_DATA`]
+    /// bytes, goes to the peer. This end has to send the first message.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::UnexpectedEvent`] if the peer rejects the request or cannot be reached,
+    /// [`VerbsError::TimedOut`] at the deadline, [`VerbsError::PrivateDataTooLong`],
+    /// [`VerbsError::Failed`].
     pub fn connect(
         self,
-        with: &Resources,
-        saying: &[u8],
+        resources: &Resources,
+        private_data: &[u8],
         settings: &Settings,
         deadline: Instant,
     ) -> Result<QueuePair<Connected>, VerbsError> {
         let Route { id, context: _context } = self;
-        let mut parameters = parameters(saying, settings, Verb::Connect, id.addresses())?;
-        let inline = create_pair(&id, with)?;
-        // SAFETY: the id is alive, has a pair and a route; the parameters, and what they lead to,
-        // live until the call returns.
+        let mut parameters = conn_params(private_data, settings, Verb::Connect, id.addresses())?;
+        let max_inline = create_pair(&id, resources)?;
+        // SAFETY: the id is alive, has a queue pair and a route; the parameters and the private data live
+        // until the call returns.
         let code = unsafe { rdma_sys::rdma_connect(id.as_ptr(), &raw mut parameters) };
         id.check(Verb::Connect, code)?;
         let established = event_type::RDMA_CM_EVENT_ESTABLISHED;
         let event = id.expect(established, Verb::Connect, deadline)?;
-        connected(id, with, inline, event.said)
+        connected(id, resources, max_inline, event.peer_data)
     }
 }
 
-impl Id {
-    /// Listens at an address.
-    fn listening(addresses: String, address: SocketAddr, backlog: u32) -> Result<Id, VerbsError> {
-        let id = Id::create(addresses)?;
-        let mut raw = SocketAddress::of(address);
+impl CmId {
+    /// Creates an id that listens at an address.
+    fn listening(addresses: String, address: SocketAddr, backlog: u32) -> Result<CmId, VerbsError> {
+        let id = CmId::create(addresses)?;
+        let mut raw = SocketAddress::new(address);
         // SAFETY: the id is alive; the address lives until the call returns.
         let code = unsafe { rdma_sys::rdma_bind_addr(id.as_ptr(), raw.as_ptr()) };
         id.check(Verb::BindAddr, code)?;
@@ -193,21 +222,21 @@ impl Id {
         Ok(id)
     }
 
-    /// Asks once which device leads from one address to another, and by which neighbour; false when
-    /// that is still open after a while.
-    fn resolves_address(
+    /// Tries once to resolve the device, and the next hop, from one address to another. Returns false if
+    /// the attempt timed out.
+    fn try_resolve_address(
         &self,
         from: IpAddr,
         to: SocketAddr,
         deadline: Instant,
     ) -> Result<bool, VerbsError> {
         let verb = Verb::ResolveAddr;
-        let patience = milliseconds(deadline, verb, self.addresses())?.min(ADDRESS_PATIENCE);
+        let timeout_ms = remaining_ms(deadline, verb, self.addresses())?.min(ADDRESS_TIMEOUT_MS);
         let (mut source, mut target) =
-            (SocketAddress::of(SocketAddr::new(from, 0)), SocketAddress::of(to));
+            (SocketAddress::new(SocketAddr::new(from, 0)), SocketAddress::new(to));
         // SAFETY: the id is alive; both addresses live until the call returns.
         let code = unsafe {
-            rdma_sys::rdma_resolve_addr(self.as_ptr(), source.as_ptr(), target.as_ptr(), patience)
+            rdma_sys::rdma_resolve_addr(self.as_ptr(), source.as_ptr(), target.as_ptr(), timeout_ms)
         };
         self.check(verb, code)?;
         match self.expect(event_type::RDMA_CM_EVENT_ADDR_RESOLVED, verb, deadline) {
@@ -222,33 +251,34 @@ impl Id {
     }
 }
 
-/// Makes an id's queue pair; returns how many bytes a request of it can carry itself.
-fn create_pair(id: &Id, with: &Resources) -> Result<u32, VerbsError> {
-    let wanted = with.wanted(id.verbs())?;
-    let domain = with.domain.as_ptr();
-    let ((), inline) = wanted.or_without_inline(|wanted| {
-        // SAFETY: the id's device is the domain's and the queue's, as `wanted` has found; both
-        // outlive the pair, whose handle owns them. What is wanted lives until the call returns.
-        let code = unsafe { rdma_sys::rdma_create_qp(id.as_ptr(), domain, wanted) };
+/// Creates the queue pair of an id; returns its inline capacity in bytes.
+fn create_pair(id: &CmId, resources: &Resources) -> Result<u32, VerbsError> {
+    let attr = resources.init_attr(id.verbs())?;
+    let domain = resources.domain.as_ptr();
+    let ((), max_inline) = attr.create_with_inline_fallback(|attr| {
+        // SAFETY: `init_attr` has checked that the domain and the completion queue are of the id's device.
+        // The handle of the queue pair will own both. The attributes live until the call returns.
+        let code = unsafe { rdma_sys::rdma_create_qp(id.as_ptr(), domain, attr) };
         id.check(Verb::CreateQp, code)
     })?;
-    Ok(inline)
+    Ok(max_inline)
 }
 
 fn connected(
-    id: Id,
-    with: &Resources,
-    inline: u32,
-    said: Vec<u8>,
+    id: CmId,
+    resources: &Resources,
+    max_inline: u32,
+    peer_data: Vec<u8>,
 ) -> Result<QueuePair<Connected>, VerbsError> {
     match id.queue_pair() {
-        Some(pair) => Ok(QueuePair::of_manager((pair, inline), id, with, said)),
-        None => Err(VerbsError::code(Verb::CreateQp, id.addresses(), libc::EINVAL)),
+        Some(pair) => Ok(QueuePair::from_manager((pair, max_inline), id, resources, peer_data)),
+        None => Err(VerbsError::from_errno(Verb::CreateQp, id.addresses(), libc::EINVAL)),
     }
 }
 
-/// Until the deadline, at least one: the kernel calls none an invalid argument.
-fn milliseconds(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, VerbsError> {
+/// Returns the milliseconds until the deadline. Less than 1 ms is an error: the kernel rejects a timeout
+/// of 0.
+fn remaining_ms(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, VerbsError> {
     let left = deadline.saturating_duration_since(Instant::now());
     match i32::try_from(left.as_millis()).unwrap_or(i32::MAX) {
         0 => Err(VerbsError::TimedOut { verb, addresses: addresses.to_owned() }),
@@ -256,14 +286,14 @@ fn milliseconds(deadline: Instant, verb: Verb, addresses: &str) -> Result<i32, V
     }
 }
 
-/// With a pointer to what is said, which has to live as long as they are used.
-fn parameters(
-    saying: &[u8],
+/// Returns connection parameters. They point to `private_data`, which has to outlive their use.
+fn conn_params(
+    private_data: &[u8],
     settings: &Settings,
     verb: Verb,
     addresses: &str,
 ) -> Result<rdma_conn_param, VerbsError> {
-    let length = saying.len();
+    let length = private_data.len();
     let short = u8::try_from(length).ok().filter(|_| length <= MAX_PRIVATE_DATA);
     let Some(private_data_len) = short else {
         return Err(VerbsError::PrivateDataTooLong {
@@ -274,7 +304,7 @@ fn parameters(
         });
     };
     Ok(rdma_conn_param {
-        private_data: saying.as_ptr().cast(),
+        private_data: private_data.as_ptr().cast(),
         private_data_len,
         responder_resources: MAX_READS,
         initiator_depth: MAX_READS,
@@ -294,18 +324,18 @@ mod tests {
     #[test]
     fn what_is_too_long_to_be_said_is_an_error() {
         let settings = Settings::default();
-        let of = |length| parameters(&vec![7; length], &settings, Verb::Connect, "a to b");
+        let of = |length| conn_params(&vec![7; length], &settings, Verb::Connect, "a to b");
         assert_eq!(of(MAX_PRIVATE_DATA).unwrap().private_data_len, 56);
         let error = of(MAX_PRIVATE_DATA + 1).err().unwrap();
-        let said = "a to b: rdma_connect: 57 bytes of private data, and 56 is the most";
-        assert_eq!(error.to_string(), said);
+        let peer_data = "a to b: rdma_connect: 57 bytes of private data, and 56 is the most";
+        assert_eq!(error.to_string(), peer_data);
         assert!(of(256).is_err(), "a length that would be 0 as a byte");
     }
 
     #[test]
     fn what_has_no_time_left_is_not_begun() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
-        let left = |deadline| milliseconds(deadline, Verb::ResolveRoute, "a to b");
+        let left = |deadline| remaining_ms(deadline, Verb::ResolveRoute, "a to b");
         assert!((1..=60_000).contains(&left(now + 60 * second).unwrap()));
         let error = left(now).unwrap_err();
         assert_eq!(error.to_string(), "a to b: rdma_resolve_route: no answer in time");

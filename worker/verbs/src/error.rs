@@ -1,9 +1,10 @@
-//! What can go wrong, by verb, and what the system's number means there.
+//! Errors of libibverbs and librdmacm calls: which call failed on which device or address, what the
+//! system's error number means for that call, and a hint where there is a usual remedy.
 
 use std::fmt;
 use std::io;
 
-/// A call into rdma-core or the kernel.
+/// Function of libibverbs (`ibv_…`) or librdmacm (`rdma_…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `ibv_get_device_list`
@@ -64,7 +65,7 @@ pub enum Verb {
     Accept,
 }
 
-/// As people look for it.
+/// Writes the name of the C function, which users can search for.
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -100,132 +101,133 @@ impl fmt::Display for Verb {
     }
 }
 
-/// Why RDMA did not work.
+/// An RDMA operation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// libibverbs.so.1 is not there.
+    /// libibverbs.so.1 is missing or cannot be loaded.
     #[error("no rdma-core: libibverbs.so.1 cannot be loaded")]
     NoLibrary,
-    /// The kernel has no verbs.
+    /// The kernel module ib_uverbs is not loaded.
     #[error("no kernel support: ib_uverbs is not loaded")]
     NoKernelSupport,
-    /// The kernel has the device, and rdma-core nobody who drives it.
+    /// The kernel has the device, but rdma-core has no user-space driver (provider) for it.
     #[error("no provider for {device}")]
     NoProvider {
-        /// `mlx5_0`.
+        /// Name of the device, like `mlx5_0`.
         device: String,
     },
-    /// Nobody knows a device of this name.
+    /// Neither the kernel nor rdma-core has a device of this name.
     #[error("no device {device}")]
     NoDevice {
-        /// As asked for.
+        /// Name that was looked up.
         device: String,
     },
-    /// A verb failed.
-    #[error("{device}: {verb}: {}", meaning(*verb, source).unwrap_or("failed"))]
+    /// A call returned an error.
+    #[error("{device}: {verb}: {}", explanation(*verb, source).unwrap_or("failed"))]
     Failed {
-        /// Which.
+        /// The call.
         verb: Verb,
-        /// `mlx5_0`.
+        /// Name of the device, like `mlx5_0`, or the addresses of a connection.
         device: String,
-        /// The system's reason.
+        /// Error number of the call.
         source: io::Error,
     },
-    /// The connection manager said something else than what was waited for.
-    #[error("{addresses}: {verb}: {event_name}{}", because(*verb, source))]
+    /// The connection manager reported another event than the expected one.
+    #[error("{addresses}: {verb}: {event_name}{}", explanation_suffix(*verb, source))]
     UnexpectedEvent {
-        /// What was under way.
+        /// Call whose event was awaited.
         verb: Verb,
-        /// Between which addresses.
+        /// Addresses of the connection: `10.0.0.1 to 10.0.0.2:7`.
         addresses: String,
-        /// `RDMA_CM_EVENT_REJECTED`.
+        /// Name of the event, like `RDMA_CM_EVENT_REJECTED`.
         event_name: String,
-        /// Its status.
+        /// Status of the event, as an error number.
         source: io::Error,
     },
-    /// The connection manager said nothing in time.
+    /// No event of the connection manager arrived before the deadline.
     #[error("{addresses}: {verb}: no answer in time")]
     TimedOut {
-        /// What was under way.
+        /// Call whose event was awaited.
         verb: Verb,
-        /// Between which addresses.
+        /// Addresses of the connection.
         addresses: String,
     },
-    /// More was to be said to a peer with the connection than there is room for.
+    /// The private data of a connection is longer than the connection manager carries.
     #[error("{addresses}: {verb}: {length} bytes of private data, and {max} is the most")]
     PrivateDataTooLong {
-        /// By which it would have been said.
+        /// Call that would have sent the private data.
         verb: Verb,
-        /// Between which addresses.
+        /// Addresses of the connection.
         addresses: String,
         /// Length of the private data, in bytes.
         length: usize,
         /// Largest length that the connection manager carries, in bytes.
         max: usize,
     },
-    /// It was opened by the process that forked this one.
-    #[error("{device}: it belongs to the process that forked this one")]
+    /// The handle was opened before this process was forked from the one that opened it. Only the parent
+    /// can use it.
+    #[error("{device}: opened by the parent process before fork(), and not usable in the child")]
     Inherited {
-        /// `mlx5_0`.
+        /// Name of the device, like `mlx5_0`.
         device: String,
     },
-    /// The connection manager leads by another device that has the same address.
+    /// The connection manager chose another device that has the same IP address.
     #[error(
-        "{addresses}: the connection manager leads by {found}, not by {wanted}: both have that address"
+        "{addresses}: the connection manager chose {found} instead of {wanted}: both have that address"
     )]
     WrongDevice {
-        /// Between which addresses.
+        /// Addresses of the connection.
         addresses: String,
-        /// The device that was to be used.
+        /// Name of the device that the caller asked for.
         wanted: String,
-        /// The one that the kernel has taken.
+        /// Name of the device that the kernel chose.
         found: String,
     },
-    /// A part of a region that is not in it.
-    #[error("{length} bytes at {offset} are not in a region of {size}")]
+    /// A range exceeds the buffer or region that it is taken from.
+    #[error("{length} bytes at offset {offset} exceed a region of {size} bytes")]
     OutOfBounds {
-        /// From the region's beginning, in bytes.
+        /// Offset from the beginning of the region, in bytes.
         offset: usize,
-        /// In bytes.
+        /// Length of the range, in bytes.
         length: usize,
-        /// The region's, in bytes.
+        /// Length of the region, in bytes.
         size: usize,
     },
 }
 
 impl VerbsError {
-    /// The verb failed with the number in `errno`.
-    pub(crate) fn last(verb: Verb, device: &str) -> VerbsError {
-        VerbsError::of(verb, device, io::Error::last_os_error())
+    /// Makes the error of a call that has failed with the number in `errno`.
+    pub(crate) fn last_os_error(verb: Verb, device: &str) -> VerbsError {
+        VerbsError::from_io(verb, device, io::Error::last_os_error())
     }
 
-    /// The verb returned this number.
-    pub(crate) fn code(verb: Verb, device: &str, code: i32) -> VerbsError {
-        VerbsError::of(verb, device, io::Error::from_raw_os_error(code))
+    /// Makes the error of a call that has returned an error number.
+    pub(crate) fn from_errno(verb: Verb, device: &str, code: i32) -> VerbsError {
+        VerbsError::from_io(verb, device, io::Error::from_raw_os_error(code))
     }
 
-    pub(crate) fn of(verb: Verb, device: &str, source: io::Error) -> VerbsError {
+    pub(crate) fn from_io(verb: Verb, device: &str, source: io::Error) -> VerbsError {
         VerbsError::Failed { verb, device: device.to_owned(), source }
     }
 
-    /// What could be done about it.
+    /// Returns what the user can do about the error, where there is a usual remedy.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             VerbsError::NoLibrary => Some("install rdma-core (libibverbs1)"),
             VerbsError::NoKernelSupport => Some("modprobe ib_uverbs"),
             VerbsError::NoProvider { .. } => Some(
-                "install ibverbs-providers, of the same build as libibverbs: never the host's in a \
-                 container",
+                "install ibverbs-providers of the same version as libibverbs; in a container, do not use \
+                 the host's",
             ),
-            VerbsError::Failed { verb, source, .. } => hint_of(*verb, source.raw_os_error()?),
+            VerbsError::Failed { verb, source, .. } => hint_for(*verb, source.raw_os_error()?),
             VerbsError::UnexpectedEvent { verb, source, .. } => {
-                hint_of(*verb, source.raw_os_error()?)
+                hint_for(*verb, source.raw_os_error()?)
             }
             VerbsError::Inherited { .. } => {
-                Some("open it in the child, or start the child by exec")
+                Some("open the device in the child, or start the child by exec")
             }
             VerbsError::WrongDevice { .. } => Some(
-                "the kernel takes the device that was added first: give one of them an address of its \
+                "the kernel chooses the device that was added first: give one of them an address of its \
                  own, or remove it (rdma link delete)",
             ),
             VerbsError::NoDevice { .. }
@@ -236,8 +238,8 @@ impl VerbsError {
     }
 }
 
-/// What a number means where it comes from, where that is not what it says.
-fn meaning(verb: Verb, source: &io::Error) -> Option<&'static str> {
+/// Explains an error number that means something else for this call than its usual text.
+fn explanation(verb: Verb, source: &io::Error) -> Option<&'static str> {
     use Verb::{
         BindAddr, Connect, CreateCq, CreateQp, ModifyToRtr, ModifyToRts, OpenDevice, RegMr,
         ResolveAddr,
@@ -248,36 +250,42 @@ fn meaning(verb: Verb, source: &io::Error) -> Option<&'static str> {
         }
         (OpenDevice, libc::ENOENT | libc::ENXIO) => "its file in /dev/infiniband is missing",
         (RegMr | CreateQp | CreateCq, libc::ENOMEM) => "memory may not be locked",
-        (ModifyToRtr, libc::EINVAL) => "the peer's or the own address does not fit (GID index?)",
+        (ModifyToRtr, libc::EINVAL) => {
+            "an address of this host or the peer is invalid (GID index?)"
+        }
         (ModifyToRtr, libc::ETIMEDOUT) => "the peer's address was not resolved: another subnet?",
         (ModifyToRtr, libc::ENETUNREACH) => "no route to the peer's address from this port",
         (ModifyToRtr, libc::ENODEV) => "the GID's interface is not in this network namespace",
-        (ModifyToRts, libc::EINVAL) => "the device takes RDMA_CM only",
+        (ModifyToRts, libc::EINVAL) => "the device supports connections by RDMA_CM only",
         (BindAddr | ResolveAddr, libc::ENODEV) => "no RDMA device has this address here",
-        (Connect, libc::ECONNREFUSED) => "nobody listens there",
+        (Connect, libc::ECONNREFUSED) => "nothing listens there",
         _ => return None,
     })
 }
 
-/// What an event's status means, behind its name.
-fn because(verb: Verb, source: &io::Error) -> String {
-    meaning(verb, source).map(|meaning| format!(" ({meaning})")).unwrap_or_default()
+/// Formats the explanation of an event's status, to follow the event's name; empty without one.
+fn explanation_suffix(verb: Verb, source: &io::Error) -> String {
+    explanation(verb, source).map(|explanation| format!(" ({explanation})")).unwrap_or_default()
 }
 
-fn hint_of(verb: Verb, code: i32) -> Option<&'static str> {
+fn hint_for(verb: Verb, code: i32) -> Option<&'static str> {
     use Verb::{Connect, CreateCq, CreateQp, ModifyToRts, OpenDevice, RegMr};
     Some(match (verb, code) {
         (OpenDevice, libc::EACCES | libc::EPERM) => {
             "give this user read and write access to /dev/infiniband/uverbs*"
         }
-        (OpenDevice, libc::ENOENT | libc::ENXIO) => "--device=/dev/infiniband for a container",
+        (OpenDevice, libc::ENOENT | libc::ENXIO) => {
+            "start the container with --device=/dev/infiniband"
+        }
         (RegMr | CreateQp | CreateCq, libc::ENOMEM) => {
             "raise the limit on locked memory (ulimit -l) of sshd or the container"
         }
-        (ModifyToRts, libc::EINVAL) => "--connect rdma_cm; for eRDMA compat_mode=Y",
+        (ModifyToRts, libc::EINVAL) => {
+            "use --connect rdma_cm; for eRDMA, load it with compat_mode=Y"
+        }
         (Connect, libc::ECONNREFUSED) => {
-            "if two RDMA devices have that address (rdma link), the kernel takes the one that was \
-             added first: on both hosts it has to be of the same kind"
+            "if two RDMA devices have that address (rdma link), the kernel chooses the one that was \
+             added first: it must be of the same kind on both hosts"
         }
         _ => return None,
     })
@@ -293,9 +301,9 @@ mod tests {
         let (addresses, wanted, found) =
             (addresses.to_owned(), wanted.to_owned(), found.to_owned());
         let error = VerbsError::WrongDevice { addresses, wanted, found };
-        let said = "10.0.0.1 to 10.0.0.2:7: the connection manager leads by rxe0, not by siw0: both \
+        let text = "10.0.0.1 to 10.0.0.2:7: the connection manager chose rxe0 instead of siw0: both \
                     have that address";
-        assert_eq!(error.to_string(), said);
+        assert_eq!(error.to_string(), text);
         let source = io::Error::from_raw_os_error(libc::ECONNREFUSED);
         let (addresses, event_name) = ("a to b".to_owned(), "RDMA_CM_EVENT_REJECTED".to_owned());
         let refused =
@@ -306,12 +314,13 @@ mod tests {
 
     #[test]
     fn errors_name_the_verb_the_device_and_what_it_means() {
-        let error = VerbsError::code(Verb::ModifyToRts, "siw0", libc::EINVAL);
-        assert_eq!(error.to_string(), "siw0: ibv_modify_qp to RTS: the device takes RDMA_CM only");
+        let error = VerbsError::from_errno(Verb::ModifyToRts, "siw0", libc::EINVAL);
+        let text = "siw0: ibv_modify_qp to RTS: the device supports connections by RDMA_CM only";
+        assert_eq!(error.to_string(), text);
         assert!(error.hint().is_some_and(|hint| hint.contains("rdma_cm")));
-        let error = VerbsError::code(Verb::OpenDevice, "mlx5_0", libc::EACCES);
+        let error = VerbsError::from_errno(Verb::OpenDevice, "mlx5_0", libc::EACCES);
         assert!(error.to_string().ends_with("permission denied"), "{error}");
-        let error = VerbsError::code(Verb::CreateCq, "mlx5_0", libc::EBUSY);
+        let error = VerbsError::from_errno(Verb::CreateCq, "mlx5_0", libc::EBUSY);
         assert_eq!(error.to_string(), "mlx5_0: ibv_create_cq: failed");
         assert_eq!(error.hint(), None);
         let source = std::error::Error::source(&error).map(ToString::to_string);

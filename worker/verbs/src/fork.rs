@@ -1,49 +1,49 @@
-//! fork(2) beside a device that reads and writes this process's memory.
+//! Protection of registered memory against fork(2).
 //!
-//! Until a page is written to, a process that forks shares it with its child; whoever writes first
-//! gets a copy. Before Linux 5.12 that could be the parent, whose registered memory then is a page
-//! that the device knows nothing of: it sends what was there at the fork, and what it receives is
-//! never seen. libibverbs prevents that on request, which has to come before it registers anything:
-//! it keeps registered pages from children altogether (`MADV_DONTFORK`). Newer kernels copy such
-//! pages when they fork, and nothing is to be done.
+//! After a fork, parent and child share each page until one of them writes to it; the writer gets a
+//! copy. Before Linux 5.12 the writer could be the parent: its registered memory is then a new page,
+//! while the device still uses the old one, so it sends stale data, and received data never appears.
+//! libibverbs prevents this if `ibv_fork_init` is called before the first registration: it withholds
+//! registered pages from children (`MADV_DONTFORK`). Since Linux 5.12 the kernel copies such pages at the
+//! fork, and no protection is needed.
 //!
-//! Where pages are kept from children, a child that touches one dies of it. What this crate
-//! allocates lies on whole pages of its own; memory that is lent shares its first and its last page
-//! with its neighbours while it is registered. Huge pages that a program has mapped itself
-//! (hugetlbfs) are kept from children as a whole or not at all: libibverbs asks the kernel for their
-//! size if `RDMAV_HUGEPAGES_SAFE` is in the environment, by reading all of /proc/self/smaps at each
-//! registration. That is for the user to choose; without it, registering such memory fails (EINVAL)
-//! where pages have to be kept from children, and messages from it are copied. Transparent huge
-//! pages are divided by the kernel as needed.
+//! A child that touches a withheld page is killed (SIGSEGV). Memory that this crate allocates is on pages
+//! of its own; application memory ([`crate::UserMr`]) shares its first and last page with its neighbours
+//! while it is registered. Pages of hugetlbfs can be withheld only as a whole: libibverbs
+//! determines their size if `RDMAV_HUGEPAGES_SAFE` is set, by reading all of /proc/self/smaps at each
+//! registration. That choice is left to the user; without the variable, registering such memory fails with
+//! EINVAL on kernels that need protection, and messages from it are copied. Transparent huge pages are
+//! split by the kernel as needed.
 
 use rdma_sys::{IBV_FORK_ENABLED, IBV_FORK_UNNEEDED};
 use std::io;
 use std::sync::OnceLock;
 
-/// Whether this process may fork while devices know its memory.
+/// Safety of fork(2) in a process that has registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkSafety {
-    /// The kernel copies what devices know.
+    /// Safe: the kernel copies registered pages for the child.
     Unneeded,
-    /// libibverbs keeps what devices know from children.
+    /// Safe: libibverbs withholds registered pages from children, which crash if they touch one.
     Enabled,
-    /// Data may be lost after a fork.
+    /// Unsafe: after a fork, RDMA may lose data.
     Disabled,
-    /// There is no libibverbs.
+    /// libibverbs cannot be loaded, so there is no registered memory.
     NoLibrary,
 }
 
 static SAFETY: OnceLock<ForkSafety> = OnceLock::new();
 
-/// Whether this process may fork. The first call makes it so, if that is possible.
+/// Tells whether this process may fork. The first call enables the protection of libibverbs if it is
+/// needed and no memory has been registered yet.
 pub fn fork_safety() -> ForkSafety {
     *SAFETY.get_or_init(|| {
-        // SAFETY: ibv_fork_init(3) has no requirement but to come before memory is registered, and
-        // says so where it does not.
+        // SAFETY: ibv_fork_init(3) has no precondition: it returns an error if memory was registered
+        // before.
         let code = unsafe { rdma_sys::ibv_fork_init() };
-        // SAFETY: ibv_is_fork_initialized(3) takes nothing and has no requirement; libraries that
-        // lack it (before 35) are taken for ones that say "disabled".
-        let safety = of(code, unsafe { rdma_sys::ibv_is_fork_initialized() });
+        // SAFETY: ibv_is_fork_initialized(3) has no precondition; for a library that lacks it (rdma-core
+        // before 35) the bindings return IBV_FORK_DISABLED.
+        let safety = classify(code, unsafe { rdma_sys::ibv_is_fork_initialized() });
         if safety == ForkSafety::Disabled {
             let reason = io::Error::from_raw_os_error(code);
             tracing::warn!(%reason, "ibv_fork_init failed: after a fork, RDMA may lose data");
@@ -52,13 +52,13 @@ pub fn fork_safety() -> ForkSafety {
     })
 }
 
-/// To be called before the first verb of a process, in whichever library it is.
-pub(crate) fn prepare() {
+/// Enables the protection. Must precede the first call of a process into libibverbs or librdmacm.
+pub(crate) fn initialize() {
     fork_safety();
 }
 
-/// Answers of both calls.
-fn of(code: i32, status: u32) -> ForkSafety {
+/// Combines the results of `ibv_fork_init` and `ibv_is_fork_initialized`.
+fn classify(code: i32, status: u32) -> ForkSafety {
     match (code, status) {
         (_, IBV_FORK_UNNEEDED) => ForkSafety::Unneeded,
         (libc::EOPNOTSUPP, _) => ForkSafety::NoLibrary,
@@ -74,14 +74,14 @@ mod tests {
     #[test]
     fn what_libraries_old_and_new_say_is_understood() {
         const DISABLED: u32 = rdma_sys::IBV_FORK_DISABLED;
-        assert_eq!(of(0, IBV_FORK_UNNEEDED), ForkSafety::Unneeded);
-        assert_eq!(of(libc::EINVAL, IBV_FORK_UNNEEDED), ForkSafety::Unneeded);
-        assert_eq!(of(0, IBV_FORK_ENABLED), ForkSafety::Enabled);
-        // One that cannot be asked.
-        assert_eq!(of(0, DISABLED), ForkSafety::Enabled);
-        // Another library of the program has registered memory before.
-        assert_eq!(of(libc::EINVAL, DISABLED), ForkSafety::Disabled);
-        assert_eq!(of(libc::ENOSYS, DISABLED), ForkSafety::Disabled);
-        assert_eq!(of(libc::EOPNOTSUPP, DISABLED), ForkSafety::NoLibrary);
+        assert_eq!(classify(0, IBV_FORK_UNNEEDED), ForkSafety::Unneeded);
+        assert_eq!(classify(libc::EINVAL, IBV_FORK_UNNEEDED), ForkSafety::Unneeded);
+        assert_eq!(classify(0, IBV_FORK_ENABLED), ForkSafety::Enabled);
+        // A library without ibv_is_fork_initialized.
+        assert_eq!(classify(0, DISABLED), ForkSafety::Enabled);
+        // Another library of the process registered memory earlier.
+        assert_eq!(classify(libc::EINVAL, DISABLED), ForkSafety::Disabled);
+        assert_eq!(classify(libc::ENOSYS, DISABLED), ForkSafety::Disabled);
+        assert_eq!(classify(libc::EOPNOTSUPP, DISABLED), ForkSafety::NoLibrary);
     }
 }

@@ -1,5 +1,5 @@
-//! Tests: the structures that the room fills in or reads are those of rdma-core's headers, which
-//! are compiled as C and compared.
+//! Test: the structures that this crate passes to rdma-core have the layout of rdma-core's headers. A C
+//! program that prints sizes and offsets is compiled and run, and its output compared with the bindings.
 
 use rdma_sys::*;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `NAME SIZE` and `NAME.FIELD OFFSET`, as Rust sees them.
+/// Lists pairs of a C expression for a size or an offset, and its value in the Rust bindings.
 macro_rules! layouts {
     ($($name:ident { $($field:ident => $c:literal),* $(,)? })*) => {
         vec![$(
@@ -89,13 +89,14 @@ fn rust() -> Vec<(String, usize)> {
     }
 }
 
-/// `sizeof(struct ibv_port_attr)` grows with versions; what matters is that it is not larger than
-/// what was reserved, and libibverbs is told how large that is.
+/// Tells whether the Rust structure may be larger than the C one: these structures grow with versions of
+/// rdma-core, and libibverbs is passed the size that is reserved.
 fn may_be_larger(expression: &str) -> bool {
     expression == "sizeof(struct ibv_port_attr)" || expression == "sizeof(struct ibv_device_attr)"
 }
 
-/// The headers that the bindings were made of: they come with the crate that has the bindings.
+/// Returns the folder of the headers that the bindings were generated from, in the package of the
+/// bindings.
 fn headers() -> PathBuf {
     let words = ["metadata", "--format-version", "1", "--offline"];
     let printed = Command::new(env!("CARGO")).args(words).output().unwrap().stdout;

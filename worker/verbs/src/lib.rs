@@ -1,7 +1,17 @@
-//! RDMA verbs made safe: the only crate that knows libibverbs. Each of its objects has a file; messages in
-//! slots (`slots`) and memory that is lent (`lent_region`) are made of them.
+//! Safe RDMA verbs: the only crate that calls libibverbs and librdmacm.
 //!
-//! The way of a reliable connection, out of band:
+//! | module | contents | uses |
+//! |---|---|---|
+//! | `error` | [`VerbsError`] | |
+//! | `fork`, `poll` | fork(2) and registered memory; waiting for file descriptors | `error` |
+//! | `device` | [`Device`], [`Context`], ports, asynchronous events | `fork`, `poll` |
+//! | `memory` | [`ProtectionDomain`], [`MemoryRegion`], [`UserMr`] | `device` |
+//! | `cm_id` | ids and event channels of librdmacm | `device` |
+//! | `queue` | [`CompletionQueue`], [`QueuePair`] | `memory`, `cm_id` |
+//! | `connection_manager` | [`Listener`], [`Route`]: connections by librdmacm | `queue` |
+//! | `bounce_buffers` | [`BounceBuffers`]: messages in buffers that are reused | `queue` |
+//!
+//! A reliable connection whose [`Endpoint`]s are exchanged out of band:
 //!
 //! ```no_run
 //! use rlaunch_verbs::{
@@ -17,21 +27,23 @@
 //! let completions = CompletionQueue::create(&context, 16)?;
 //! let resources = Resources::new(&domain, &completions);
 //! let prepared = QueuePair::prepare(&resources, 1, Some(1))?;
-//! let peer = exchange(prepared.endpoint()); // however both ends talk
+//! let peer = exchange(prepared.endpoint()); // over a socket, for example
 //! let pair = prepared.connect(&peer, &Settings::default())?;
-//! // Nothing is sent before the peer says that it has connected as well.
+//! // Wait until the peer has connected as well, then:
 //! region.write(0, b"token");
 //! pair.write(1, region.slice(0, 5)?, peer.remote_addr(0))?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Rules of the room. Every handle owns its parent through an `Arc`, so nothing is given back
-//! before what was made of it; `Drop` gives back, logs what fails and never panics. libibverbs is
-//! safe to call from any thread (ibv_open_device(3): "fully thread safe"), hence handles are `Send`
-//! and `Sync`. Memory that a peer writes to is reached by raw pointers alone: no reference to it
-//! ever exists. A process that fork(2) makes has copies of its parent's handles: it can do nothing with
-//! them, and gives nothing back ([`VerbsError::Inherited`]).
+//! # Ownership, threads, forks
+//!
+//! Every handle holds an `Arc` of the object that it was made from, so objects are destroyed in the right
+//! order. `Drop` destroys the object, logs failures and never panics. libibverbs may be called from any
+//! thread (ibv_open_device(3): "fully thread safe"), so handles are `Send` and `Sync`. Memory that peers
+//! write to is accessed only through raw pointers: no Rust reference to it ever exists. A forked child
+//! has copies of its parent's handles, but every call on one fails with [`VerbsError::Inherited`], and
+//! dropping one destroys nothing.
 
 mod bounce_buffers;
 mod cm_id;

@@ -1,10 +1,11 @@
-//! Waiting for a descriptor that has something to read.
+//! Waiting for a file descriptor to become readable.
 
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// Whether it has something to read before the deadline; one that has passed is a look, no wait.
+/// Waits until `fd` is readable and returns true, or false at the deadline. With a deadline in the past
+/// it only looks.
 pub(crate) fn is_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -22,10 +23,10 @@ pub(crate) fn is_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Reads of it return at once, with EAGAIN when there is nothing: somebody else may have been
-/// quicker.
+/// Sets O_NONBLOCK, so that a read returns EAGAIN if another thread has taken the event that poll(2)
+/// announced.
 pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
-    // SAFETY: fcntl(2) takes any number for a descriptor and says if it is none.
+    // SAFETY: fcntl(2) takes any number, and fails if it is not a descriptor.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());

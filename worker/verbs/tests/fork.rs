@@ -1,5 +1,5 @@
-//! The first thing that a process says to rdma-core is that it may fork, by whichever library it
-//! begins: seen by libraries that write down what is called, in place of rdma-core's.
+//! The first call of a process into rdma-core is `ibv_fork_init`, no matter which library it uses first.
+//! Stub libraries take rdma-core's place and record the calls.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,7 +10,7 @@ use rlaunch_verbs::{ForkSafety, Listener, devices, fork_safety};
 use std::path::Path;
 use std::process::Command;
 
-/// Variable by which the test runs itself: which library the process begins by.
+/// Variable that tells the child process, which is this test again, which library to use first.
 const BEGINS: &str = "RLAUNCH_TEST_BEGINS";
 const CALLS: &str = "RLAUNCH_TEST_CALLS";
 
@@ -31,7 +31,7 @@ void *ibv_get_device_list(int *count) { note("ibv_get_device_list"); errno = ENO
 void *ibv_open_device(void *device) { note("ibv_open_device"); return 0; }
 void *ibv_reg_mr(void *domain, void *first, size_t length, int access) { note("ibv_reg_mr"); return 0; }
 "#;
-/// Since version 35.
+/// Function that rdma-core has since version 35.
 const NEWER: &str = r#"
 int ibv_is_fork_initialized(void) { note("ibv_is_fork_initialized"); return 2; }
 "#;
@@ -47,7 +47,7 @@ fn compile(directory: &Path, name: &str, parts: &[&str]) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Lists what a process calls that begins by `begins`, in order, and what it thinks of forks.
+/// Runs a process that uses the library `begins` first; returns its calls in order, and its [`ForkSafety`].
 fn calls(begins: &str, ibverbs: &[&str]) -> (Vec<String>, String) {
     let name = format!("rlaunch-fork-{}-{begins}-{}", std::process::id(), ibverbs.len());
     let directory = std::env::temp_dir().join(name);
@@ -87,7 +87,7 @@ fn forks_are_prepared_before_any_device_is_looked_for() {
         let (called, safety) = calls(begins, &[NOTE, IBVERBS, NEWER]);
         assert_eq!(called, ["ibv_fork_init", "ibv_is_fork_initialized", first]);
         assert_eq!(safety, "Unneeded");
-        // rdma-core before 35 cannot be asked, and is believed.
+        // Before version 35 the success of ibv_fork_init is all that is known.
         let (called, safety) = calls(begins, &[NOTE, IBVERBS]);
         assert_eq!(called, ["ibv_fork_init", first]);
         assert_eq!(safety, "Enabled");

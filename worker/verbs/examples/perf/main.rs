@@ -1,17 +1,18 @@
-//! Writes to a peer as perftest's `ib_write_bw` and `ib_write_lat` do, to be measured beside them:
+//! Benchmark of RDMA writes that does what perftest's `ib_write_bw` and `ib_write_lat` do, to be compared
+//! with them:
 //!
 //! * `perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] [--port TCP]
-//!   DEVICE GID_INDEX` serves one peer;
-//! * the same with the server's address behind connects to it.
+//!   DEVICE GID_INDEX` serves one client;
+//! * the same with the server's address appended is the client.
 //!
-//! Of bandwidth the latter prints `BYTES N MiB/s`, of latency both print `BYTES N MIN MAX MEDIAN
-//! MEAN`, halves of round trips in microseconds.
+//! `write_bw` prints `BYTES N MiB/s` at the client. `write_lat` prints `BYTES N MIN MAX MEDIAN MEAN` at
+//! both ends: half of the round-trip time, in microseconds.
 
-mod meeting;
+mod control;
 mod streams;
 mod ticks;
 
-use meeting::Meeting;
+use control::Control;
 use rlaunch_verbs::{
     CompletionQueue, Connected, Depth, Device, MemoryRegion, ProtectionDomain, QueuePair,
     RemoteAddr, Resources, Settings,
@@ -23,55 +24,57 @@ type Failure = Box<dyn std::error::Error>;
 
 const USAGE: &str = "perf write_bw|write_lat [--size BYTES] [--iterations N] [--inline BYTES] \
                      [--port TCP] DEVICE GID_INDEX [SERVER]";
-/// As perftest has it: writes at once.
+/// Outstanding writes of `write_bw`, as in perftest.
 const WRITES: u32 = 128;
-/// As perftest has it, on devices that it knows: how many bytes a request carries itself when
-/// latency is measured.
+/// Inline capacity for `write_lat`, in bytes, as perftest chooses for most devices.
 const INLINE: u32 = 220;
-/// As perftest has it: an answer within 67 ms, seven tries.
+/// Timeout (67 ms) and retries of the connection, as in perftest.
 const SETTINGS: (u8, u8) = (14, 7);
-/// What is sent and what comes lie on pages of their own.
+/// Alignment of the send and the receive buffer, in bytes.
 const PAGE: usize = 4096;
 
-/// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bandwidth,
     Latency,
 }
 
-/// What was asked for.
+/// Options of the command line.
 struct Plan {
     kind: Kind,
-    /// Of each message, in bytes.
+    /// Size of a message, in bytes.
     size: usize,
     iterations: usize,
-    /// The most bytes that a request carries itself.
+    /// Requested inline capacity, in bytes.
     inline: u32,
     device: String,
     gid_index: u16,
-    /// Where to meet.
+    /// TCP port of the control connection.
     port: u16,
+    /// Host of the server; `None` at the server itself.
     server: Option<String>,
 }
 
-/// This end, connected, and where the other takes messages.
+/// This end of the connection.
 struct End {
     plan: Plan,
     pair: QueuePair<Connected>,
     completions: Arc<CompletionQueue>,
+    /// Send buffer in the first half, receive buffer in the second.
     region: MemoryRegion,
-    /// What the device has room for of the plan's.
+    /// Inline capacity that the device has granted, in bytes.
     inline: u32,
-    /// Half of the region: what is sent lies before, what comes behind.
+    /// Offset of the receive buffer in either region, in bytes.
     half: usize,
-    there: RemoteAddr,
+    /// Receive buffer of the peer.
+    remote: RemoteAddr,
+    /// Writes that the queue pair holds.
     depth: usize,
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match Plan::of(&words).and_then(run) {
+    match Plan::parse(&words).and_then(run) {
         Ok(line) => {
             line.into_iter().for_each(|line| println!("{line}"));
             ExitCode::SUCCESS
@@ -84,7 +87,7 @@ fn main() -> ExitCode {
 }
 
 impl Plan {
-    fn of(words: &[String]) -> Result<Plan, Failure> {
+    fn parse(words: &[String]) -> Result<Plan, Failure> {
         let (mut size, mut iterations, mut inline, mut port) = (2, 1000, INLINE, 18515);
         let mut plain = Vec::new();
         let mut words = words.iter();
@@ -109,25 +112,25 @@ impl Plan {
             _ => return Err(USAGE.into()),
         };
         if size == 0 || iterations < 2 {
-            return Err("a byte and two iterations are the least".into());
+            return Err("at least 1 byte and 2 iterations are needed".into());
         }
         let (device, gid_index) = (device.clone(), gid_index.parse()?);
         Ok(Plan { kind, size, iterations, inline, device, gid_index, port, server })
     }
 }
 
-/// Connects and measures; gives what is to be printed.
+/// Connects and measures; returns the line to print, if any.
 fn run(plan: Plan) -> Result<Option<String>, Failure> {
-    let mut meeting = Meeting::at(plan.server.as_deref(), plan.port)?;
-    let end = End::connect(plan, &mut meeting)?;
+    let mut control = Control::connect(plan.server.as_deref(), plan.port)?;
+    let end = End::connect(plan, &mut control)?;
     let line = end.measure()?;
-    // Until the peer has got everything, this end's memory stays.
-    meeting.wait_for_peer()?;
+    // The memory must stay registered until the peer is done with it.
+    control.wait_for_peer()?;
     Ok(line)
 }
 
 impl End {
-    fn connect(plan: Plan, meeting: &mut Meeting) -> Result<End, Failure> {
+    fn connect(plan: Plan, control: &mut Control) -> Result<End, Failure> {
         let context = Device::by_name(&plan.device)?.open()?;
         let domain = ProtectionDomain::allocate(&context)?;
         let half = plan.size.next_multiple_of(PAGE);
@@ -140,14 +143,14 @@ impl End {
         let depth = Depth { send, inline, ..Depth::default() };
         let resources = Resources { depth, ..Resources::new(&domain, &completions) };
         let prepared = QueuePair::prepare(&resources, 1, Some(plan.gid_index))?;
-        let peer = meeting.exchange(&prepared.endpoint().with_memory(&region))?;
+        let peer = control.exchange(&prepared.endpoint().with_memory(&region))?;
         let (timeout, retries) = SETTINGS;
         let settings = Settings { timeout, retries, ..Settings::default() };
         let pair = prepared.connect(&peer, &settings)?;
-        meeting.wait_for_peer()?;
-        let (there, depth) = (peer.remote_addr(half as u64), usize::try_from(send)?);
-        let inline = pair.inline();
-        Ok(End { plan, pair, completions, region, inline, half, there, depth })
+        control.wait_for_peer()?;
+        let (remote, depth) = (peer.remote_addr(half as u64), usize::try_from(send)?);
+        let inline = pair.max_inline();
+        Ok(End { plan, pair, completions, region, inline, half, remote, depth })
     }
 
     fn measure(&self) -> Result<Option<String>, Failure> {

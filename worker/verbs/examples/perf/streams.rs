@@ -1,21 +1,22 @@
-//! The two ways of writing that are measured. Per message each posts once and copies nothing, but
-//! for the bytes that a small request carries itself.
+//! The two measured patterns: a stream of writes, and writes in turn. Both post one request for each
+//! message, and copy nothing but inline data.
 
 use crate::ticks::Ticks;
 use crate::{End, Failure, Plan};
 use rlaunch_verbs::{Completion, CompletionBatch};
 use std::time::{Duration, Instant};
 
-/// Of small messages every so many is signalled, of large ones each: perftest's numbers.
+/// Interval of signalled requests, for messages up to [`SMALL`] bytes; larger ones are all signalled. Both
+/// values are perftest's.
 const SIGNALLED_EVERY: usize = 100;
 const SMALL: usize = 8192;
-/// Without any sign of the peer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often is looked before the clock is asked.
-const LOOKS: u32 = 1 << 20;
+/// Time without progress after which the benchmark fails.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Polls without progress between two reads of the clock.
+const POLLS: u32 = 1 << 20;
 
 impl End {
-    /// Writes all messages, as many at once as the queue pair holds; gives seconds from the first
+    /// Writes all messages, as many at once as the queue pair holds; returns the seconds from the first
     /// post to the last completion.
     pub(crate) fn stream(&self) -> Result<f64, Failure> {
         let Plan { size, iterations, .. } = self.plan;
@@ -23,17 +24,17 @@ impl End {
         let from = self.region.slice(0, size)?;
         let (mut posted, mut completed) = (0, 0);
         let mut batch = <CompletionBatch>::default();
-        let mut patience = Patience::new();
+        let mut stalled = StallTimer::new();
         let started = Instant::now();
         while completed < iterations {
             while posted < iterations && posted < completed + self.depth {
                 posted += 1;
                 let signalled = posted % every == 0 || posted == iterations;
-                // It stands for all up to itself.
-                self.pair.write_with(posted as u64, from, self.there, signalled)?;
+                // The completion of a signalled write implies those of all earlier ones.
+                self.pair.write_with(posted as u64, from, self.remote, signalled)?;
             }
             let ended = self.completions.poll_into(&mut batch)?;
-            patience.spend(ended.len() > 0)?;
+            stalled.polled(ended.len() > 0)?;
             for done in ended {
                 completed = usize::try_from(checked(done)?.id())?;
             }
@@ -41,13 +42,13 @@ impl End {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Writes to each other in turn, the server first; gives halves of round trips in microseconds,
-    /// one less than messages.
+    /// Writes in turn with the peer, which answers each message; the client begins. Returns half of each
+    /// round-trip time in microseconds, one value less than messages.
     pub(crate) fn echo(&self) -> Result<Vec<f64>, Failure> {
         let Plan { size, iterations, .. } = self.plan;
         let from = self.region.slice(0, size)?;
         let inline = size <= usize::try_from(self.inline)?;
-        let mut carried = vec![0; size];
+        let mut message = vec![0; size];
         let is_server = self.plan.server.is_none();
         let mut posted = Vec::with_capacity(iterations);
         let (mut sent, mut received) = (0, 0);
@@ -61,11 +62,11 @@ impl End {
                 posted.push(ticks.now());
                 sent += 1;
                 if inline {
-                    carried[size - 1] = sent as u8;
-                    self.pair.write_inline(sent as u64, &carried, self.there, true)?;
+                    message[size - 1] = sent as u8;
+                    self.pair.write_inline(sent as u64, &message, self.remote, true)?;
                 } else {
                     self.region.write(size - 1, &[sent as u8]);
-                    self.pair.write(sent as u64, from, self.there)?;
+                    self.pair.write(sent as u64, from, self.remote)?;
                 }
                 self.wait_for_completion()?;
             }
@@ -74,25 +75,25 @@ impl End {
         Ok(posted.windows(2).map(|two| (two[1] - two[0]) as f64 * half).collect())
     }
 
-    /// For a message that ends with this byte.
+    /// Waits for a message whose last byte is `wanted`.
     fn wait_for(&self, wanted: u8) -> Result<(), Failure> {
-        let (mut last, mut patience) = ([0; 1], Patience::new());
+        let (mut last, mut stalled) = ([0; 1], StallTimer::new());
         loop {
             self.region.read(self.half + self.plan.size - 1, &mut last);
             if last == [wanted] {
                 return Ok(());
             }
-            patience.spend(false)?;
+            stalled.polled(false)?;
         }
     }
 
     fn wait_for_completion(&self) -> Result<(), Failure> {
-        let mut patience = Patience::new();
+        let mut stalled = StallTimer::new();
         loop {
             if let Some(done) = self.completions.poll_one()? {
                 return checked(done).map(drop);
             }
-            patience.spend(false)?;
+            stalled.polled(false)?;
         }
     }
 }
@@ -100,31 +101,33 @@ impl End {
 fn checked(done: Completion) -> Result<Completion, Failure> {
     match done.status.is_success() {
         true => Ok(done),
-        false => Err(format!("write {} ended: {}", done.id(), done.status).into()),
+        false => Err(format!("write {} failed: {}", done.id(), done.status).into()),
     }
 }
 
-/// Looks that may be made in vain. The clock is not asked before the first have been.
-struct Patience {
-    looks: u32,
+/// Detects that the peer makes no progress. Reads the clock only every [`POLLS`] polls, because that takes
+/// microseconds on emulated hosts.
+struct StallTimer {
+    polls_left: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
-    fn new() -> Patience {
-        Patience { looks: LOOKS, since: None }
+impl StallTimer {
+    fn new() -> StallTimer {
+        StallTimer { polls_left: POLLS, since: None }
     }
 
-    fn spend(&mut self, found: bool) -> Result<(), Failure> {
+    /// Counts a poll, and fails if nothing has been found for [`TIMEOUT`].
+    fn polled(&mut self, found: bool) -> Result<(), Failure> {
         if found {
-            *self = Patience::new();
+            *self = StallTimer::new();
         }
-        self.looks -= 1;
-        if self.looks > 0 {
+        self.polls_left -= 1;
+        if self.polls_left > 0 {
             return Ok(());
         }
-        self.looks = LOOKS;
-        match self.since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+        self.polls_left = POLLS;
+        match self.since.get_or_insert_with(Instant::now).elapsed() < TIMEOUT {
             true => Ok(()),
             false => Err("the peer does not answer".into()),
         }

@@ -1,8 +1,8 @@
-//! Time as cheap as it can be read: emulated computers take microseconds for a system clock.
+//! A clock that is cheap to read: on emulated hosts, reading the system's clock takes microseconds.
 
 use std::time::Instant;
 
-/// A clock of unknown speed, and when it was started.
+/// The processor's timestamp counter, calibrated by the system's clock.
 pub(crate) struct Ticks {
     first: u64,
     started: Instant,
@@ -13,12 +13,12 @@ impl Ticks {
         Ticks { started: Instant::now(), first: now() }
     }
 
-    /// The clock's reading.
+    /// Returns the counter.
     pub(crate) fn now(&self) -> u64 {
         now()
     }
 
-    /// How many seconds a tick takes, by the time since the start.
+    /// Returns the length of a tick in seconds, measured since the start.
     pub(crate) fn seconds_per_tick(&self) -> f64 {
         let ticks = now().wrapping_sub(self.first).max(1);
         self.started.elapsed().as_secs_f64() / ticks as f64
@@ -27,11 +27,11 @@ impl Ticks {
 
 #[cfg(target_arch = "x86_64")]
 fn now() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and it changes nothing.
+    // SAFETY: every x86-64 processor has the instruction, and it has no side effects.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The system's clock in nanoseconds, where reading it is cheap anyway.
+/// Returns nanoseconds of the system's clock, which is cheap to read on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 fn now() -> u64 {
     use std::sync::OnceLock;

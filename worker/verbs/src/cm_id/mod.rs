@@ -1,4 +1,5 @@
-//! The connection manager's ids, each with a channel of its own on which its events come.
+//! Ids of the connection manager (`rdma_cm_id`): one for each listener, connect request and connection.
+//! Each has an event channel of its own, so that threads can wait for different connections.
 
 mod socket_address;
 
@@ -20,40 +21,40 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `RDMA_OPTION_ID` and `RDMA_OPTION_ID_TOS`, from an enum of the header that has no name.
+/// `RDMA_OPTION_ID`, and below it `RDMA_OPTION_ID_TOS`: values of anonymous enums, which the bindings lack.
 const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
 
-/// How many bytes of its own an end can say with the connection: what InfiniBand leaves of a
-/// request's private data, the least of all that there is.
+/// Largest length of private data, in bytes: the smallest of all kinds of devices, which is what an
+/// InfiniBand connect request has left beside librdmacm's own header.
 pub const MAX_PRIVATE_DATA: usize = 56;
 
-/// A channel on which events come, and the id whose they are.
+/// An `rdma_cm_id` and its event channel.
 #[derive(Debug)]
-pub(crate) struct Id {
+pub(crate) struct CmId {
     id: NonNull<rdma_cm_id>,
     channel: Channel,
-    /// For errors.
+    /// Addresses of the connection, for errors: `10.0.0.1 to 10.0.0.2:7`.
     addresses: String,
-    /// The process that made it.
+    /// Process that created the id.
     created_in: ForkGeneration,
 }
 
 #[derive(Debug)]
 struct Channel(NonNull<rdma_event_channel>, ForkGeneration);
 
-// SAFETY: librdmacm locks what threads share, and each id is destroyed by its one owner.
-unsafe impl Send for Id {}
+// SAFETY: librdmacm locks what threads share, and each id is destroyed by its only owner.
+unsafe impl Send for CmId {}
 // SAFETY: as above.
-unsafe impl Sync for Id {}
+unsafe impl Sync for CmId {}
 
 impl Channel {
     fn create(addresses: &str) -> Result<Channel, VerbsError> {
-        // librdmacm opens all devices now.
-        fork::prepare();
-        // SAFETY: rdma_create_event_channel(3) has no requirement.
+        // librdmacm opens all devices when the first channel is created.
+        fork::initialize();
+        // SAFETY: rdma_create_event_channel(3) has no precondition.
         let channel = unsafe { rdma_sys::rdma_create_event_channel() };
-        let failed = || VerbsError::last(Verb::CreateId, addresses);
+        let failed = || VerbsError::last_os_error(Verb::CreateId, addresses);
         let channel = NonNull::new(channel).ok_or_else(failed)?;
         let channel = Channel(channel, ForkGeneration::current());
         set_nonblocking(channel.fd()).map_err(|_| failed())?;
@@ -65,17 +66,18 @@ impl Channel {
         unsafe { self.0.as_ref() }.fd
     }
 
-    /// The next event, to be acknowledged; `None` when none came before the deadline.
+    /// Waits for the next event, which the caller has to acknowledge; `None` if none arrives before the
+    /// deadline.
     fn next(&self, deadline: Instant) -> io::Result<Option<NonNull<rdma_cm_event>>> {
         while is_readable(self.fd(), deadline)? {
             let mut event = null_mut();
-            // SAFETY: the channel is alive; `event` is room for the pointer.
+            // SAFETY: the channel is alive; `event` has room for a pointer.
             let code = unsafe { rdma_sys::rdma_get_cm_event(self.0.as_ptr(), &raw mut event) };
             if code == 0 {
                 return Ok(NonNull::new(event));
             }
             match io::Error::last_os_error() {
-                // Another thread was quicker.
+                // Another thread took the event.
                 error if error.kind() == io::ErrorKind::WouldBlock => {}
                 error => return Err(error),
             }
@@ -89,40 +91,40 @@ impl Drop for Channel {
         if self.1.is_inherited() {
             return;
         }
-        // SAFETY: it was made once and is destroyed here alone, after the id that used it.
+        // SAFETY: the channel was created once and is destroyed only here, after the id that used it.
         unsafe { rdma_sys::rdma_destroy_event_channel(self.0.as_ptr()) }
     }
 }
 
-/// An event that was as expected.
+/// An event of the expected type.
 pub(crate) struct Event {
-    /// Of a request to connect: the id that was made for it.
+    /// Id of the event; for a connect request, an id made for that connection.
     pub(crate) id: Option<NonNull<rdma_cm_id>>,
-    /// What the peer says with it, at most [`MAX_PRIVATE_DATA`] bytes.
-    pub(crate) said: Vec<u8>,
+    /// Private data of the peer, up to [`MAX_PRIVATE_DATA`] bytes.
+    pub(crate) peer_data: Vec<u8>,
 }
 
-impl Id {
-    pub(crate) fn create(addresses: String) -> Result<Id, VerbsError> {
+impl CmId {
+    pub(crate) fn create(addresses: String) -> Result<CmId, VerbsError> {
         let channel = Channel::create(&addresses)?;
         let mut id = null_mut();
         let space = rdma_port_space::RDMA_PS_TCP;
         let channel_pointer = channel.0.as_ptr();
-        // SAFETY: the channel is alive and will be owned; `id` is room for the pointer.
+        // SAFETY: the channel is alive and will be owned by the id; `id` has room for a pointer.
         let code =
             unsafe { rdma_sys::rdma_create_id(channel_pointer, &raw mut id, null_mut(), space) };
         match NonNull::new(id).filter(|_| code == 0) {
-            Some(id) => Ok(Id { id, channel, addresses, created_in: ForkGeneration::current() }),
-            None => Err(VerbsError::last(Verb::CreateId, &addresses)),
+            Some(id) => Ok(CmId { id, channel, addresses, created_in: ForkGeneration::current() }),
+            None => Err(VerbsError::last_os_error(Verb::CreateId, &addresses)),
         }
     }
 
-    /// Takes over an id that came with a request, with a channel of its own.
-    pub(crate) fn adopt(id: NonNull<rdma_cm_id>, addresses: &str) -> Result<Id, VerbsError> {
+    /// Takes ownership of the id of a connect request, and moves it to a channel of its own.
+    pub(crate) fn adopt(id: NonNull<rdma_cm_id>, addresses: &str) -> Result<CmId, VerbsError> {
         let channel = Channel::create(addresses)?;
-        // SAFETY: both are alive; the event that the id came with has been acknowledged.
+        // SAFETY: both are alive; the event that carried the id has been acknowledged.
         let code = unsafe { rdma_sys::rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) };
-        let adopted = Id {
+        let adopted = CmId {
             id,
             channel,
             addresses: addresses.to_owned(),
@@ -136,7 +138,7 @@ impl Id {
         self.id.as_ptr()
     }
 
-    /// Returns the opened device, null until the address is bound or resolved.
+    /// Returns the opened device; null until the address is bound or resolved.
     pub(crate) fn verbs(&self) -> *mut ibv_context {
         // SAFETY: the id is alive.
         unsafe { self.id.as_ref() }.verbs
@@ -153,41 +155,40 @@ impl Id {
     }
 
     pub(crate) fn check(&self, verb: Verb, code: i32) -> Result<(), VerbsError> {
-        if code == 0 { Ok(()) } else { Err(VerbsError::last(verb, &self.addresses)) }
+        if code == 0 { Ok(()) } else { Err(VerbsError::last_os_error(verb, &self.addresses)) }
     }
 
-    /// The device that the address belongs to, opened by librdmacm.
+    /// Returns the device that has the bound or resolved address, which librdmacm has opened.
     pub(crate) fn context(&self) -> Result<Arc<Context>, VerbsError> {
-        // SAFETY: the id is alive; the field is set once its address is known.
-        let verbs = unsafe { self.id.as_ref() }.verbs;
-        match NonNull::new(verbs) {
+        match NonNull::new(self.verbs()) {
             Some(context) => ManagerDevices::context_of(context, &self.addresses),
-            None => Err(VerbsError::code(Verb::BindAddr, &self.addresses, libc::ENODEV)),
+            None => Err(VerbsError::from_errno(Verb::BindAddr, &self.addresses, libc::ENODEV)),
         }
     }
 
-    /// The port that it is bound to.
+    /// Returns the port that the id is bound to.
     pub(crate) fn port(&self) -> u16 {
-        // SAFETY: the id is alive, and bound: its own address does not change any more.
+        // SAFETY: the id is alive and bound, so its local address does not change any more.
         let id = unsafe { self.id.as_ref() };
-        // SAFETY: addresses of both families have their port in the same place, and it is plain
-        // bytes in any other.
+        // SAFETY: IPv4 and IPv6 addresses have the port at the same offset; in other addresses it is
+        // plain bytes.
         u16::from_be(unsafe { id.route.addr.src_addr_union.src_sin.sin_port })
     }
 
-    /// The TOS byte of what it sends; 0 is how it is anyway.
+    /// Sets the TOS byte of the packets of the connection; 0, the default, changes nothing.
     pub(crate) fn set_type_of_service(&self, mut class: u8) -> Result<(), VerbsError> {
         if class == 0 {
             return Ok(());
         }
         let value = (&raw mut class).cast();
-        // SAFETY: the id is alive; the option is one byte, which lives until the call returns.
+        // SAFETY: the id is alive; the option has one byte, which lives until the call returns.
         let code =
             unsafe { rdma_sys::rdma_set_option(self.as_ptr(), OPTION_ID, OPTION_ID_TOS, value, 1) };
         self.check(Verb::SetOption, code)
     }
 
-    /// Waits for one event and takes no other.
+    /// Waits for an event, which must be of type `wanted`. `verb` is the call that caused it, for errors.
+    /// Fails with [`VerbsError::TimedOut`] at the deadline.
     pub(crate) fn expect(
         &self,
         wanted: event_type::Type,
@@ -198,7 +199,7 @@ impl Id {
         self.next(wanted, verb, deadline)?.ok_or_else(late)
     }
 
-    /// The same, and `None` when none came.
+    /// Waits for an event, which must be of type `wanted`; `None` if none arrives before the deadline.
     pub(crate) fn next(
         &self,
         wanted: event_type::Type,
@@ -206,22 +207,23 @@ impl Id {
         deadline: Instant,
     ) -> Result<Option<Event>, VerbsError> {
         let next = self.channel.next(deadline);
-        let next = next.map_err(|source| VerbsError::of(verb, &self.addresses, source))?;
+        let next = next.map_err(|source| VerbsError::from_io(verb, &self.addresses, source))?;
         let Some(event) = next else { return Ok(None) };
         let taken = self.read(event, wanted, verb);
-        // SAFETY: it came from rdma_get_cm_event and is acknowledged once; nothing of it is kept.
+        // SAFETY: the event came from rdma_get_cm_event and is acknowledged once; no pointer into it is
+        // kept.
         unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
         taken.map(Some)
     }
 
-    /// What an event says, copied.
+    /// Copies the contents of an event, or makes an error of one of another type.
     fn read(
         &self,
         event: NonNull<rdma_cm_event>,
         wanted: event_type::Type,
         verb: Verb,
     ) -> Result<Event, VerbsError> {
-        // SAFETY: the event is alive until it is acknowledged, which the caller does afterwards.
+        // SAFETY: the event is alive until the caller acknowledges it.
         let event = unsafe { event.as_ref() };
         if event.event != wanted {
             let event_name = name_of(event.event);
@@ -233,64 +235,64 @@ impl Id {
                 source,
             });
         }
-        // SAFETY: every event of RDMA_PS_TCP has connection parameters, zeros where none were said.
+        // SAFETY: every event of RDMA_PS_TCP has connection parameters, which are zeros if there are none.
         let parameters = unsafe { event.param.conn };
-        let mut said = Vec::new();
+        let mut peer_data = Vec::new();
         if let Some(first) = NonNull::new(parameters.private_data.cast_mut().cast::<u8>()) {
             let length = usize::from(parameters.private_data_len).min(MAX_PRIVATE_DATA);
-            // SAFETY: the pointer leads to `private_data_len` bytes of the event, which is alive.
-            said.extend(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) });
+            // SAFETY: the pointer is to `private_data_len` bytes of the event, which is alive.
+            peer_data.extend(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) });
         }
-        Ok(Event { id: NonNull::new(event.id), said })
+        Ok(Event { id: NonNull::new(event.id), peer_data })
     }
 }
 
-/// What an event's status means: an error's number, by some devices with a minus, but of a rejection
-/// a reason of InfiniBand's (its specification's table of them), which iWARP has no word for.
+/// Converts the status of an event. It is an error number, negated by some devices. Only a rejection on
+/// InfiniBand or RoCE has a positive status that is a reason code (table "REJ Reason Codes" of the
+/// InfiniBand specification); iWARP rejections have an error number.
 fn cause(event: event_type::Type, status: i32) -> io::Error {
     const NO_SUCH_SERVICE: i32 = 8;
-    const BY_THE_PROGRAM: i32 = 28;
+    const CONSUMER_REJECT: i32 = 28;
     if event != event_type::RDMA_CM_EVENT_REJECTED || status <= 0 {
         return io::Error::from_raw_os_error(status.saturating_abs());
     }
     match status {
         NO_SUCH_SERVICE => io::Error::from_raw_os_error(libc::ECONNREFUSED),
-        BY_THE_PROGRAM => io::Error::other("the peer's program did not want it"),
+        CONSUMER_REJECT => io::Error::other("rejected by the peer's program"),
         reason => io::Error::other(format!("reason {reason}")),
     }
 }
 
-/// `RDMA_CM_EVENT_REJECTED`
+/// Returns the name of an event, like `RDMA_CM_EVENT_REJECTED`.
 fn name_of(event: event_type::Type) -> String {
-    // SAFETY: any number is allowed: those that are not known have a text as well.
+    // SAFETY: any number is allowed; unknown ones have a text as well.
     let text = unsafe { rdma_sys::rdma_event_str(event) };
     if text.is_null() {
         return format!("event {event}");
     }
-    // SAFETY: a constant string that ends with a zero.
+    // SAFETY: the text is a constant string that ends with a zero.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-impl AsFd for Id {
+impl AsFd for CmId {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive for as long as it is borrowed, and the descriptor with it.
         unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
     }
 }
 
-impl Drop for Id {
+impl Drop for CmId {
     fn drop(&mut self) {
         if self.created_in.is_inherited() {
             return;
         }
-        // SAFETY: the id is alive; the field says whether there is a pair.
-        if !unsafe { self.id.as_ref() }.qp.is_null() {
-            // SAFETY: the id is alive; whether or not it is connected, the call does no harm.
+        if self.queue_pair().is_some() {
+            // SAFETY: the id is alive; the call is harmless if it is not connected.
             unsafe { rdma_sys::rdma_disconnect(self.as_ptr()) };
-            // SAFETY: the pair was made by rdma_create_qp and is destroyed here alone.
+            // SAFETY: the queue pair was created by rdma_create_qp and is destroyed only here.
             unsafe { rdma_sys::rdma_destroy_qp(self.as_ptr()) };
         }
-        // SAFETY: it was made once and is destroyed here alone; every event of it was acknowledged.
+        // SAFETY: the id was created once and is destroyed only here; all its events are acknowledged.
         if unsafe { rdma_sys::rdma_destroy_id(self.as_ptr()) } != 0 {
             tracing::warn!(addresses = self.addresses, "rdma_destroy_id failed");
         }
@@ -306,7 +308,7 @@ mod tests {
         let rejected = |status| cause(event_type::RDMA_CM_EVENT_REJECTED, status);
         assert_eq!(rejected(8).raw_os_error(), Some(libc::ECONNREFUSED));
         assert_eq!(rejected(-libc::ECONNREFUSED).raw_os_error(), Some(libc::ECONNREFUSED));
-        assert_eq!(rejected(28).to_string(), "the peer's program did not want it");
+        assert_eq!(rejected(28).to_string(), "rejected by the peer's program");
         assert_eq!(rejected(10).to_string(), "reason 10");
         let unreachable = cause(event_type::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
         assert_eq!(unreachable.raw_os_error(), Some(libc::ETIMEDOUT));

@@ -1,13 +1,13 @@
-//! Addresses as C has them.
+//! Conversion of socket addresses to `sockaddr`.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 
-/// An address as C has it.
+/// A `sockaddr_in` or `sockaddr_in6`.
 pub(crate) struct SocketAddress(libc::sockaddr_storage);
 
 impl SocketAddress {
-    pub(crate) fn of(address: SocketAddr) -> SocketAddress {
+    pub(crate) fn new(address: SocketAddr) -> SocketAddress {
         let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         let place = storage.as_mut_ptr();
         match address {
@@ -19,7 +19,7 @@ impl SocketAddress {
                     sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(octets) },
                     sin_zero: [0; 8],
                 };
-                // SAFETY: the storage is made to hold any address, and aligned for it.
+                // SAFETY: `sockaddr_storage` is large enough and aligned for every kind of address.
                 unsafe { place.cast::<libc::sockaddr_in>().write(raw) };
             }
             SocketAddr::V6(v6) => {
@@ -30,11 +30,11 @@ impl SocketAddress {
                     sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                     sin6_scope_id: v6.scope_id(),
                 };
-                // SAFETY: the storage is made to hold any address, and aligned for it.
+                // SAFETY: `sockaddr_storage` is large enough and aligned for every kind of address.
                 unsafe { place.cast::<libc::sockaddr_in6>().write(raw) };
             }
         }
-        // SAFETY: integers alone: zeros, and what was written over them, are a value.
+        // SAFETY: the storage consists of integers, and was zeroed before the address was written.
         SocketAddress(unsafe { storage.assume_init() })
     }
 
@@ -49,13 +49,13 @@ mod tests {
 
     #[test]
     fn addresses_are_written_as_c_has_them() {
-        let mut v4 = SocketAddress::of("10.1.2.3:4711".parse().unwrap());
+        let mut v4 = SocketAddress::new("10.1.2.3:4711".parse().unwrap());
         // SAFETY: an IPv4 address was written there.
         let raw = unsafe { v4.as_ptr().cast::<libc::sockaddr_in>().read() };
         assert_eq!(i32::from(raw.sin_family), libc::AF_INET);
         assert_eq!(raw.sin_port.to_ne_bytes(), 4711_u16.to_be_bytes());
         assert_eq!(raw.sin_addr.s_addr.to_ne_bytes(), [10, 1, 2, 3]);
-        let mut v6 = SocketAddress::of("[fd00::1]:80".parse().unwrap());
+        let mut v6 = SocketAddress::new("[fd00::1]:80".parse().unwrap());
         // SAFETY: an IPv6 address was written there.
         let raw = unsafe { v6.as_ptr().cast::<libc::sockaddr_in6>().read() };
         assert_eq!((raw.sin6_addr.s6_addr[0], raw.sin6_addr.s6_addr[15]), (0xfd, 1));

@@ -1,4 +1,4 @@
-//! What a device says unasked: that a port went down, that it failed.
+//! Asynchronous events of a device: a port goes down or up, the device fails.
 
 use super::Context;
 use crate::error::{Verb, VerbsError};
@@ -13,30 +13,31 @@ use std::time::{Duration, Instant};
 /// An asynchronous event of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// Data flows through this port, counted from 1.
+    /// The port with this number, from 1, became active: it carries data.
     PortActive(u8),
-    /// And no longer does.
+    /// The link of the port with this number, from 1, went down.
     PortError(u8),
-    /// Nothing of the device works any more.
+    /// The device failed. None of its objects works any more.
     DeviceFatal,
-    /// A queue pair has failed.
+    /// A queue pair failed and entered the error state.
     QueuePairFatal,
-    /// Any other, in rdma-core's words.
+    /// Another event, with rdma-core's text for it.
     Other(String),
 }
 
 impl Context {
-    /// Waits for the next; `None` when there was none in time.
+    /// Waits for the next event of the device; `None` if none arrives before the timeout. A timeout of
+    /// zero only looks. Several threads may wait; each event goes to one of them.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<DeviceEvent>, VerbsError> {
-        let failed = || VerbsError::last(Verb::GetAsyncEvent, self.name());
-        self.own()?;
+        let failed = || VerbsError::last_os_error(Verb::GetAsyncEvent, self.name());
+        self.check_not_inherited()?;
         let (fd, deadline) = (self.event_fd(), Instant::now() + timeout);
         set_nonblocking(fd).map_err(|_| failed())?;
         if !is_readable(fd, deadline).map_err(|_| failed())? {
             return Ok(None);
         }
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
-        // SAFETY: the context is open, and the event is room for what the call writes.
+        // SAFETY: the context is open, and the event has room for what the call writes.
         let code = unsafe { rdma_sys::ibv_get_async_event(self.as_ptr(), event.as_mut_ptr()) };
         if code != 0 {
             return match io::Error::last_os_error().kind() {
@@ -44,10 +45,10 @@ impl Context {
                 _ => Err(failed()),
             };
         }
-        let said = read(&event);
-        // SAFETY: it came from ibv_get_async_event and is acknowledged once.
+        let parsed = parse(&event);
+        // SAFETY: the event came from ibv_get_async_event and is acknowledged once.
         unsafe { rdma_sys::ibv_ack_async_event(event.as_mut_ptr()) };
-        Ok(Some(said))
+        Ok(Some(parsed))
     }
 
     fn event_fd(&self) -> RawFd {
@@ -56,9 +57,9 @@ impl Context {
     }
 }
 
-/// What an event says. Its type is read as a number: in Rust an enum may have no value that is not
-/// one of its own, and kernels grow new ones.
-fn read(event: &MaybeUninit<ibv_async_event>) -> DeviceEvent {
+/// Parses an event. The type is read as an integer: newer kernels report types that the Rust enum of the
+/// bindings does not have, and such a value in an enum would be undefined behaviour.
+fn parse(event: &MaybeUninit<ibv_async_event>) -> DeviceEvent {
     let event = event.as_ptr();
     // SAFETY: the pointer is to the whole structure; no reference to the field is made.
     let kind = unsafe { &raw const (*event).event_type };
@@ -66,12 +67,12 @@ fn read(event: &MaybeUninit<ibv_async_event>) -> DeviceEvent {
     let kind = unsafe { kind.cast::<u32>().read() };
     // SAFETY: as above, of the union.
     let port = unsafe { &raw const (*event).element.port_num };
-    // SAFETY: zeros at first, so it is a number whatever else was written there.
+    // SAFETY: the event was zeroed, so the field is initialised whichever field of the union was written.
     let port = unsafe { port.read() };
-    meaning(kind, u8::try_from(port).unwrap_or(0))
+    classify(kind, u8::try_from(port).unwrap_or(0))
 }
 
-fn meaning(kind: u32, port: u8) -> DeviceEvent {
+fn classify(kind: u32, port: u8) -> DeviceEvent {
     use ibv_event_type::{
         IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
     };
@@ -80,12 +81,12 @@ fn meaning(kind: u32, port: u8) -> DeviceEvent {
         Some(IBV_EVENT_PORT_ERR) => DeviceEvent::PortError(port),
         Some(IBV_EVENT_DEVICE_FATAL) => DeviceEvent::DeviceFatal,
         Some(IBV_EVENT_QP_FATAL) => DeviceEvent::QueuePairFatal,
-        Some(known) => DeviceEvent::Other(name_of(known)),
+        Some(known) => DeviceEvent::Other(describe(known)),
         None => DeviceEvent::Other(format!("event {kind}")),
     }
 }
 
-/// Those that have a name.
+/// Event types of the bindings.
 const KNOWN: [ibv_event_type; 20] = [
     ibv_event_type::IBV_EVENT_CQ_ERR,
     ibv_event_type::IBV_EVENT_QP_FATAL,
@@ -109,14 +110,14 @@ const KNOWN: [ibv_event_type; 20] = [
     ibv_event_type::IBV_EVENT_WQ_FATAL,
 ];
 
-/// `GID table change`
-fn name_of(event: ibv_event_type) -> String {
-    // SAFETY: any value is allowed: those that are not known have a text as well.
+/// Returns rdma-core's text for an event type, like `GID table change`.
+fn describe(event: ibv_event_type) -> String {
+    // SAFETY: any value is allowed; unknown ones have a text as well.
     let text = unsafe { rdma_sys::ibv_event_type_str(event) };
     if text.is_null() {
         return format!("event {}", event as u32);
     }
-    // SAFETY: a constant string that ends with a zero.
+    // SAFETY: the text is a constant string that ends with a zero.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -126,16 +127,16 @@ mod tests {
 
     #[test]
     fn events_are_told_apart_and_new_ones_are_no_harm() {
-        assert_eq!(meaning(9, 2), DeviceEvent::PortActive(2));
-        assert_eq!(meaning(10, 1), DeviceEvent::PortError(1));
-        assert_eq!(meaning(8, 0), DeviceEvent::DeviceFatal);
-        assert_eq!(meaning(1, 0), DeviceEvent::QueuePairFatal);
-        assert_eq!(meaning(4711, 0), DeviceEvent::Other("event 4711".into()));
+        assert_eq!(classify(9, 2), DeviceEvent::PortActive(2));
+        assert_eq!(classify(10, 1), DeviceEvent::PortError(1));
+        assert_eq!(classify(8, 0), DeviceEvent::DeviceFatal);
+        assert_eq!(classify(1, 0), DeviceEvent::QueuePairFatal);
+        assert_eq!(classify(4711, 0), DeviceEvent::Other("event 4711".into()));
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
         // SAFETY: integers and pointers: zeros are a value of each, and 0 is an event.
         let raw = unsafe { event.assume_init_mut() };
         raw.element.port_num = 3;
         raw.event_type = ibv_event_type::IBV_EVENT_PORT_ERR;
-        assert_eq!(read(&event), DeviceEvent::PortError(3));
+        assert_eq!(parse(&event), DeviceEvent::PortError(3));
     }
 }

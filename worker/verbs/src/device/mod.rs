@@ -1,4 +1,11 @@
-//! Devices, and opened ones.
+//! RDMA devices: listing, opening, attributes of their ports, asynchronous events.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod` | [`Device`], and [`Context`], an opened device |
+//! | `port` | [`PortAttributes`], [`GidEntry`], [`Mtu`] |
+//! | `event` | [`DeviceEvent`] and [`Context::next_event`] |
+//! | `opened_by_manager` | contexts that librdmacm has opened |
 
 mod event;
 mod opened_by_manager;
@@ -19,14 +26,14 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where the kernel lists the devices that it has, driven or not.
+/// Directory where the kernel lists its devices, with or without a user-space driver.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
-/// The list that libibverbs made; its devices live as long.
+/// Device list made by `ibv_get_device_list`, which owns its devices.
 #[derive(Debug)]
 struct DeviceList(NonNull<*mut ibv_device>);
 
-// SAFETY: the list is written by nobody after it was made, and freed once, by the last owner.
+// SAFETY: the list is never written after libibverbs made it, and is freed once, by the last owner.
 unsafe impl Send for DeviceList {}
 // SAFETY: as above; reading it from several threads changes nothing.
 unsafe impl Sync for DeviceList {}
@@ -38,32 +45,37 @@ impl Drop for DeviceList {
     }
 }
 
-/// An RDMA device that rdma-core can drive.
+/// An RDMA device that rdma-core has a driver for. Not opened yet.
 #[derive(Clone, Debug)]
 pub struct Device {
     device: NonNull<ibv_device>,
-    /// Of which it is a part.
+    /// List that owns the device.
     _list: Arc<DeviceList>,
 }
 
-// SAFETY: what the pointer leads to belongs to the list, which this owns and nobody writes to.
+// SAFETY: the pointer leads into the list, which `_list` keeps alive and which is never written.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// The devices of this machine, or why there can be none.
+/// Lists the RDMA devices of this host that rdma-core has drivers for.
+///
+/// # Errors
+///
+/// [`VerbsError::NoLibrary`] if libibverbs cannot be loaded, [`VerbsError::NoKernelSupport`] if the
+/// kernel module is not.
 pub fn devices() -> Result<Vec<Device>, VerbsError> {
-    fork::prepare();
+    fork::initialize();
     let mut count = 0;
     // SAFETY: `count` is an int that lives until the call returns, as ibv_get_device_list(3) asks.
     let list = unsafe { rdma_sys::ibv_get_device_list(&raw mut count) };
     let Some(list) = NonNull::new(list) else {
         let error = io::Error::last_os_error();
         return Err(match error.raw_os_error() {
-            // What loads rdma-core says so when it could not.
+            // The loader of rdma-core sets this if libibverbs cannot be loaded.
             Some(libc::EOPNOTSUPP) => VerbsError::NoLibrary,
             Some(libc::ENOSYS) => VerbsError::NoKernelSupport,
-            _ => VerbsError::last(Verb::GetDeviceList, "this machine"),
+            _ => VerbsError::last_os_error(Verb::GetDeviceList, "this machine"),
         });
     };
     let list = Arc::new(DeviceList(list));
@@ -79,7 +91,12 @@ pub fn devices() -> Result<Vec<Device>, VerbsError> {
 }
 
 impl Device {
-    /// The device of this name.
+    /// Finds a device by name.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NoProvider`] if the kernel has the device but rdma-core has no driver for it,
+    /// [`VerbsError::NoDevice`] if neither knows it; also the errors of [`devices`].
     pub fn by_name(name: &str) -> Result<Device, VerbsError> {
         let found = devices()?.into_iter().find(|device| device.name() == name);
         found.ok_or_else(|| {
@@ -91,13 +108,14 @@ impl Device {
         })
     }
 
-    /// `mlx5_0`.
+    /// Returns the kernel's name for the device, like `mlx5_0`.
     pub fn name(&self) -> String {
         // SAFETY: the device is alive: `self._list` keeps the list that it is part of.
         unsafe { Device::name_of(self.device.as_ptr()) }
     }
 
-    /// Whether it takes the RDMA connection manager only: iWARP, and what behaves like it.
+    /// Tells whether the device is iWARP, or claims to be: its queue pairs can be connected only by the
+    /// RDMA connection manager ([`crate::Listener`], [`crate::Route`]).
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: the device is alive, and these fields are written when it is made.
         let device = unsafe { self.device.as_ref() };
@@ -105,7 +123,7 @@ impl Device {
             || device.transport_type == rdma_sys::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
-    /// `mlx5_0`, of a device that is alive.
+    /// Returns the name of a device.
     ///
     /// # Safety
     ///
@@ -121,38 +139,39 @@ impl Device {
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// Opens it for use by this process.
+    /// Opens the device for this process (`/dev/infiniband/uverbs*`). Children that the process forks
+    /// cannot use the context.
     pub fn open(&self) -> Result<Arc<Context>, VerbsError> {
         // SAFETY: the device is alive: `self._list` keeps the list that it is part of.
         let context = unsafe { rdma_sys::ibv_open_device(self.device.as_ptr()) };
         let name = self.name();
         match NonNull::new(context) {
             Some(context) => {
-                let (owner, created_in) =
+                let (opened_by, created_in) =
                     (OpenedBy::Handle(self.clone()), ForkGeneration::current());
-                Ok(Arc::new(Context { context, name, owner, created_in }))
+                Ok(Arc::new(Context { context, name, opened_by, created_in }))
             }
-            None => Err(VerbsError::last(Verb::OpenDevice, &name)),
+            None => Err(VerbsError::last_os_error(Verb::OpenDevice, &name)),
         }
     }
 }
 
-/// An opened device.
+/// An opened device (`ibv_context`).
 #[derive(Debug)]
 pub struct Context {
     context: NonNull<ibv_context>,
     name: String,
-    owner: OpenedBy,
-    /// The process that opened it.
+    opened_by: OpenedBy,
+    /// Process that opened the device.
     created_in: ForkGeneration,
 }
 
-/// Who closes it.
+/// Opener of a context, which decides how it is closed.
 #[derive(Debug)]
 enum OpenedBy {
-    /// Whoever opened it, of this device.
+    /// [`Device::open`]: closed when the [`Context`] is dropped.
     Handle(#[expect(dead_code, reason = "held until the context is closed")] Device),
-    /// librdmacm, which may close a device that was unplugged once nobody holds it.
+    /// librdmacm, which closes its contexts itself, but none while a [`ManagerDevices`] exists.
     ConnectionManager(
         #[expect(dead_code, reason = "held until the context is dropped")] ManagerDevices,
     ),
@@ -164,29 +183,29 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// How much a device can have of what.
+/// Capacity limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Queue pairs.
+    /// Largest number of queue pairs.
     pub queue_pairs: u32,
-    /// Requests that one queue pair holds.
+    /// Largest number of outstanding work requests in one queue of a queue pair.
     pub requests: u32,
-    /// Completions that one queue holds.
+    /// Largest number of entries of a completion queue.
     pub completions: u32,
-    /// Reads that a queue pair serves at once.
-    pub reads_served: u8,
-    /// Reads that a queue pair makes at once.
-    pub reads_made: u8,
+    /// Largest number of RDMA reads and atomics that a queue pair serves at once, as their target.
+    pub reads_as_responder: u8,
+    /// Largest number of RDMA reads and atomics that a queue pair has outstanding, as their initiator.
+    pub reads_as_initiator: u8,
 }
 
 impl Context {
-    /// `mlx5_0`.
+    /// Returns the kernel's name for the device, like `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One that librdmacm has opened, of those that `opened` holds.
-    pub(crate) fn of_manager(
+    /// Wraps a context that librdmacm has opened. `opened` must hold it.
+    pub(crate) fn from_manager(
         context: NonNull<ibv_context>,
         name: String,
         opened: ManagerDevices,
@@ -194,19 +213,20 @@ impl Context {
         Context {
             context,
             name,
-            owner: OpenedBy::ConnectionManager(opened),
+            opened_by: OpenedBy::ConnectionManager(opened),
             created_in: ForkGeneration::current(),
         }
     }
 
-    /// Whether it was opened by the process that forked this one: then it is not to be touched.
+    /// Tells whether a parent process opened the device before it forked this process: no call may be
+    /// made on it then.
     pub(crate) fn is_inherited(&self) -> bool {
         self.created_in.is_inherited()
     }
 
-    /// Fails where it was.
+    /// Fails with [`VerbsError::Inherited`] if [`Context::is_inherited`].
     #[inline]
-    pub(crate) fn own(&self) -> Result<(), VerbsError> {
+    pub(crate) fn check_not_inherited(&self) -> Result<(), VerbsError> {
         match self.is_inherited() {
             false => Ok(()),
             true => Err(VerbsError::Inherited { device: self.name.clone() }),
@@ -217,14 +237,14 @@ impl Context {
         self.context.as_ptr()
     }
 
-    /// What it can have.
+    /// Queries the device's limits.
     pub fn limits(&self) -> Result<Limits, VerbsError> {
-        self.own()?;
+        self.check_not_inherited()?;
         let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open, and the attributes are room for what the call writes.
         let code = unsafe { rdma_sys::ibv_query_device(self.as_ptr(), attributes.as_mut_ptr()) };
         if code != 0 {
-            return Err(VerbsError::code(Verb::QueryDevice, &self.name, code));
+            return Err(VerbsError::from_errno(Verb::QueryDevice, &self.name, code));
         }
         // SAFETY: integers and arrays of them: zeros are a value, and the call has succeeded.
         let attributes = unsafe { attributes.assume_init() };
@@ -234,28 +254,28 @@ impl Context {
             queue_pairs: count(attributes.max_qp),
             requests: count(attributes.max_qp_wr),
             completions: count(attributes.max_cqe),
-            reads_served: few(attributes.max_qp_rd_atom),
-            reads_made: few(attributes.max_qp_init_rd_atom),
+            reads_as_responder: few(attributes.max_qp_rd_atom),
+            reads_as_initiator: few(attributes.max_qp_init_rd_atom),
         })
     }
 
-    /// What a port, counted from 1, is at now.
+    /// Queries the current attributes of a port; ports are numbered from 1.
     pub fn port(&self, number: u8) -> Result<PortAttributes, VerbsError> {
-        self.own()?;
+        self.check_not_inherited()?;
         let mut attributes = MaybeUninit::<ibv_port_attr>::zeroed();
         // SAFETY: the context is open, and the attributes are room for what the call writes.
         let code =
             unsafe { rdma_sys::ibv_query_port(self.as_ptr(), number, attributes.as_mut_ptr()) };
         if code != 0 {
-            return Err(VerbsError::code(Verb::QueryPort, &self.name, code));
+            return Err(VerbsError::from_errno(Verb::QueryPort, &self.name, code));
         }
         // SAFETY: integers alone: zeros are a value where an old library writes less than all.
-        Ok(PortAttributes::of(number, &unsafe { attributes.assume_init() }))
+        Ok(PortAttributes::from_verbs(number, &unsafe { attributes.assume_init() }))
     }
 
-    /// An entry of a port's GID table; `None` for one that is empty.
+    /// Queries an entry of a port's GID table; `None` if the entry is empty.
     pub fn gid(&self, port: u8, index: u16) -> Result<Option<GidEntry>, VerbsError> {
-        self.own()?;
+        self.check_not_inherited()?;
         let mut entry = MaybeUninit::<ibv_gid_entry>::zeroed();
         // SAFETY: the context is open, and the entry is room for what the call writes.
         let code = unsafe {
@@ -271,21 +291,21 @@ impl Context {
             0 => {
                 // SAFETY: integers alone, and the call has succeeded.
                 let entry = unsafe { entry.assume_init() };
-                Ok(GidEntry::of(index, &entry))
+                Ok(GidEntry::from_verbs(index, &entry))
             }
             libc::ENODATA => Ok(None),
-            code => Err(VerbsError::code(Verb::QueryGid, &self.name, code)),
+            code => Err(VerbsError::from_errno(Verb::QueryGid, &self.name, code)),
         }
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.is_inherited() || !matches!(self.owner, OpenedBy::Handle(_)) {
+        if self.is_inherited() || !matches!(self.opened_by, OpenedBy::Handle(_)) {
             return;
         }
-        // SAFETY: it was opened once and is closed here alone; what was made of it has an `Arc` of
-        // this and is gone.
+        // SAFETY: the device was opened once and is closed only here. Objects made from the context hold
+        // an `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_close_device(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.name, "ibv_close_device failed");
         }

@@ -1,4 +1,4 @@
-//! The devices that librdmacm has opened.
+//! Contexts of devices that librdmacm has opened for its connections.
 
 use super::{Context, Device};
 use crate::error::{Verb, VerbsError};
@@ -8,9 +8,9 @@ use rlaunch_sys::ForkGeneration;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A hold on all devices that librdmacm has opened so far. While there is one it closes none of them,
-/// not even one that was unplugged (rdma_get_devices(3)); ids hold theirs alone, and only as long
-/// as they live.
+/// Reference to all devices that librdmacm has opened so far. While one exists, librdmacm closes none of
+/// them, not even a device that was unplugged (rdma_get_devices(3)). An id holds only its own device, and
+/// only until it is destroyed, which is too short: completion queues and memory outlive ids.
 #[derive(Debug)]
 pub(crate) struct ManagerDevices {
     list: NonNull<*mut ibv_context>,
@@ -18,19 +18,20 @@ pub(crate) struct ManagerDevices {
     created_in: ForkGeneration,
 }
 
-// SAFETY: nobody writes to the list after it was made, and it is freed once, by its owner.
+// SAFETY: the list is never written after librdmacm made it, and is freed once, by its owner.
 unsafe impl Send for ManagerDevices {}
 // SAFETY: as above; reading it from several threads changes nothing.
 unsafe impl Sync for ManagerDevices {}
 
 impl ManagerDevices {
-    /// For `who` in errors.
-    fn now(who: &str) -> Result<ManagerDevices, VerbsError> {
-        fork::prepare();
+    /// Takes the reference. `addresses` names the connection in errors.
+    fn open(addresses: &str) -> Result<ManagerDevices, VerbsError> {
+        fork::initialize();
         let mut count = 0;
         // SAFETY: `count` is an int that lives until the call returns.
         let list = unsafe { rdma_sys::rdma_get_devices(&raw mut count) };
-        let list = NonNull::new(list).ok_or_else(|| VerbsError::last(Verb::GetDevices, who))?;
+        let list = NonNull::new(list)
+            .ok_or_else(|| VerbsError::last_os_error(Verb::GetDevices, addresses))?;
         let count = usize::try_from(count).unwrap_or(0);
         Ok(ManagerDevices { list, count, created_in: ForkGeneration::current() })
     }
@@ -44,20 +45,21 @@ impl ManagerDevices {
         })
     }
 
-    /// The device of an id that is alive, and holds it until this does. For `who` in errors.
+    /// Returns the context of an id, which must be alive and hold it during the call. `addresses` names
+    /// the connection in errors.
     pub(crate) fn context_of(
         context: NonNull<ibv_context>,
-        who: &str,
+        addresses: &str,
     ) -> Result<Arc<Context>, VerbsError> {
-        let opened = ManagerDevices::now(who)?;
+        let opened = ManagerDevices::open(addresses)?;
         if !opened.contexts().any(|found| found == context) {
-            return Err(VerbsError::code(Verb::BindAddr, who, libc::ENODEV));
+            return Err(VerbsError::from_errno(Verb::BindAddr, addresses, libc::ENODEV));
         }
-        // SAFETY: this holds the device, so it is open.
+        // SAFETY: `opened` holds the device, so it is open.
         let device = unsafe { context.as_ref() }.device;
-        // SAFETY: as above, and so the device is alive.
+        // SAFETY: the device is alive, as above.
         let name = unsafe { Device::name_of(device) };
-        Ok(Arc::new(Context::of_manager(context, name, opened)))
+        Ok(Arc::new(Context::from_manager(context, name, opened)))
     }
 }
 

@@ -1,9 +1,9 @@
-//! What ports and entries of GID tables are.
+//! Attributes of ports, and entries of their GID tables.
 
 use rdma_sys::{ibv_gid_entry, ibv_port_attr, ibv_port_state};
 use std::net::Ipv6Addr;
 
-/// The largest packet that a path carries.
+/// Path MTU: largest payload of a packet. InfiniBand and RoCE know these sizes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
@@ -27,17 +27,17 @@ const MTUS: [(Mtu, u32); 5] = [
 ];
 
 impl Mtu {
-    /// In bytes.
+    /// Returns the size in bytes.
     pub fn bytes(self) -> u32 {
         256 << (self as u32)
     }
 
-    /// The largest that is no larger than `bytes`; `None` below 256.
+    /// Returns the largest MTU of at most `bytes` bytes; `None` below 256.
     pub fn up_to(bytes: u32) -> Option<Mtu> {
         MTUS.iter().rev().find(|(_, size)| *size <= bytes).map(|(mtu, _)| *mtu)
     }
 
-    /// `enum ibv_mtu`, which counts from 1.
+    /// Returns the value of `enum ibv_mtu`.
     pub(crate) fn to_verbs(self) -> u32 {
         self as u32 + 1
     }
@@ -47,32 +47,32 @@ impl Mtu {
     }
 }
 
-/// What a port carries.
+/// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
-    /// Addressed by LID.
+    /// InfiniBand: peers in the same subnet are addressed by LID.
     InfiniBand,
-    /// Addressed by GID.
+    /// Ethernet (RoCE, iWARP): peers are addressed by GID.
     Ethernet,
 }
 
-/// A port at one moment.
+/// Attributes of a port when it was queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// From 1.
+    /// Port number, from 1.
     pub number: u8,
-    /// Data flows.
+    /// The port's state is ACTIVE: it carries data.
     pub is_active: bool,
-    /// The largest packet now.
+    /// Active MTU.
     pub mtu: Mtu,
-    /// Its local identifier; 0 on Ethernet.
+    /// Local identifier in the InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// What it carries.
+    /// Link layer.
     pub link_layer: LinkLayer,
-    /// How long its GID table is.
-    pub gids: u16,
-    /// It wants a global header with every packet, whatever the subnet.
-    pub wants_global: bool,
+    /// Number of entries of the GID table, empty ones included.
+    pub gid_table_len: u16,
+    /// Every packet needs a global route header, even within the subnet.
+    pub grh_required: bool,
 }
 
 /// `IBV_QPF_GRH_REQUIRED`.
@@ -81,7 +81,7 @@ const GRH_REQUIRED: u8 = 1;
 const ETHERNET: u8 = 2;
 
 impl PortAttributes {
-    pub(crate) fn of(number: u8, attributes: &ibv_port_attr) -> PortAttributes {
+    pub(crate) fn from_verbs(number: u8, attributes: &ibv_port_attr) -> PortAttributes {
         let is_ethernet = attributes.link_layer == ETHERNET;
         PortAttributes {
             number,
@@ -89,37 +89,37 @@ impl PortAttributes {
             mtu: Mtu::from_verbs(attributes.active_mtu).unwrap_or(Mtu::B256),
             lid: attributes.lid,
             link_layer: if is_ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
-            gids: u16::try_from(attributes.gid_tbl_len).unwrap_or(0),
-            wants_global: attributes.flags & GRH_REQUIRED != 0,
+            gid_table_len: u16::try_from(attributes.gid_tbl_len).unwrap_or(0),
+            grh_required: attributes.flags & GRH_REQUIRED != 0,
         }
     }
 }
 
-/// A filled entry of a GID table.
+/// A GID table entry that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place.
+    /// Index in the GID table, from 0.
     pub index: u16,
-    /// Its 16 bytes.
+    /// The GID. For RoCE the IPv6 address of the interface, or its IPv4 address as `::ffff:a.b.c.d`.
     pub value: Ipv6Addr,
-    /// RoCE over UDP.
+    /// The entry is of RoCE v2 (over UDP).
     pub is_roce_v2: bool,
-    /// The kernel's number for its interface; 0 without one.
-    pub interface: u32,
+    /// Interface index (`ifindex`) of the network interface; 0 if the entry belongs to none.
+    pub interface_index: u32,
 }
 
 /// `IBV_GID_TYPE_ROCE_V2`.
 const ROCE_V2: u32 = 2;
 
 impl GidEntry {
-    /// `None` when it is all zeros, which is how empty places look.
-    pub(crate) fn of(index: u16, entry: &ibv_gid_entry) -> Option<GidEntry> {
-        // SAFETY: both fields of the union are 16 bytes without padding, so any value is bytes.
+    /// Converts an entry; `None` if it is empty, that is, all zeros.
+    pub(crate) fn from_verbs(index: u16, entry: &ibv_gid_entry) -> Option<GidEntry> {
+        // SAFETY: both fields of the union are 16 bytes without padding, so reading bytes is valid.
         let raw = unsafe { entry.gid.raw };
         let value = Ipv6Addr::from(raw);
         let is_roce_v2 = entry.gid_type == ROCE_V2;
-        let interface = entry.ndev_ifindex;
-        (!value.is_unspecified()).then_some(GidEntry { index, value, is_roce_v2, interface })
+        let interface_index = entry.ndev_ifindex;
+        (!value.is_unspecified()).then_some(GidEntry { index, value, is_roce_v2, interface_index })
     }
 }
 

@@ -1,35 +1,36 @@
-//! Memory that somebody else may write to at any time, so there is never a reference to it.
+//! Memory that a device may write to at any time, so Rust references to it are not allowed.
 
 use std::alloc::{Layout, LayoutError, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-/// Whole pages: what is pinned is never half of a page that something else lives on.
+/// Alignment and granularity of allocations, in bytes: registering pins whole pages, which must not
+/// contain other data.
 const PAGE: usize = 4096;
-/// What is copied at once, in bytes.
+/// Unit of copies, in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Zeros at first, given back at the end. Reached by volatile copies, whole words of eight bytes
-/// where they are aligned and bytes elsewhere; a copy beside another's write may be torn between
-/// them.
+/// Zeroed memory that is accessed by volatile copies only: in words of 8 bytes where they are aligned, in
+/// bytes elsewhere. A copy that races with a write of a device, or of another thread, may see some of its
+/// words and bytes and miss others.
 #[derive(Debug)]
 pub(crate) struct VolatileBuffer {
     first: NonNull<u8>,
-    /// Length that was asked for, in bytes; what was allocated is whole pages.
+    /// Requested length, in bytes. The allocation is rounded up to whole pages.
     size: usize,
     layout: Layout,
 }
 
-// SAFETY: the memory is owned by this alone, and reached by copies through raw pointers.
+// SAFETY: the buffer owns the memory, and accesses it only by copies through raw pointers.
 unsafe impl Send for VolatileBuffer {}
-// SAFETY: as above; copies from several threads may be torn, as copies beside a device's are.
+// SAFETY: as above; concurrent copies may be torn, which callers have to expect from devices anyway.
 unsafe impl Sync for VolatileBuffer {}
 
 impl VolatileBuffer {
-    /// `size` bytes, at least one, from the beginning of a page.
+    /// Allocates `size` bytes, at least 1, page-aligned. Fails if `size` exceeds the address space.
     pub(crate) fn allocate(size: usize) -> Result<VolatileBuffer, LayoutError> {
         let size = size.max(1);
-        // Checked once as it is: with that, the whole pages are no longer than memory is either.
+        // `from_size_align` checks that the size, rounded up to whole pages, does not overflow.
         let layout = Layout::from_size_align(size, PAGE)?.pad_to_align();
         // SAFETY: the layout's size is not zero.
         let first = unsafe { alloc_zeroed(layout) };
@@ -37,7 +38,7 @@ impl VolatileBuffer {
         Ok(VolatileBuffer { first, size, layout })
     }
 
-    /// In bytes.
+    /// Returns the requested size, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -46,48 +47,50 @@ impl VolatileBuffer {
         self.first.as_ptr()
     }
 
-    /// Copies `bytes` to `offset`; what would lie outside is left out. Returns how many were copied.
+    /// Copies `bytes` into the buffer at `offset`, as many as fit. Returns how many were copied.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> usize {
-        let length = self.inside(offset, bytes.len());
-        let (head, rest) = bytes[..length].split_at(lead(offset, length));
+        let length = self.clamp_length(offset, bytes.len());
+        let (head, rest) = bytes[..length].split_at(head_length(offset, length));
         let (words, tail) = rest.as_chunks::<WORD>();
         let middle = offset + head.len();
         self.write_bytes(offset, head);
         for (index, word) in words.iter().enumerate() {
-            // SAFETY: aligned, since `lead` ends at a word; below `length`, since `words` does.
+            // SAFETY: aligned, because the head ends at a word; inside, because `words` ends before
+            // `length`.
             let place = unsafe { self.word(middle + index * WORD) };
-            // SAFETY: as above; volatile, because devices read it.
+            // SAFETY: as above; volatile, because devices read the memory.
             unsafe { place.write_volatile(u64::from_ne_bytes(*word)) };
         }
         self.write_bytes(offset + length - tail.len(), tail);
         length
     }
 
-    /// Copies from `offset` to `bytes`; what would lie outside stays as it is. Returns how many were
-    /// copied.
+    /// Copies from the buffer at `offset` into `bytes`, as many as there are; the rest of `bytes` stays
+    /// unchanged. Returns how many were copied.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
-        let length = self.inside(offset, bytes.len());
-        let (head, rest) = bytes[..length].split_at_mut(lead(offset, length));
+        let length = self.clamp_length(offset, bytes.len());
+        let (head, rest) = bytes[..length].split_at_mut(head_length(offset, length));
         let (words, tail) = rest.as_chunks_mut::<WORD>();
         let middle = offset + head.len();
         self.read_bytes(offset, head);
         for (index, word) in words.iter_mut().enumerate() {
-            // SAFETY: aligned, since `lead` ends at a word; below `length`, since `words` does.
+            // SAFETY: aligned, because the head ends at a word; inside, because `words` ends before
+            // `length`.
             let place = unsafe { self.word(middle + index * WORD) };
-            // SAFETY: as above; volatile, because devices write to it.
+            // SAFETY: as above; volatile, because devices write to the memory.
             *word = unsafe { place.read_volatile() }.to_ne_bytes();
         }
         self.read_bytes(offset + length - tail.len(), tail);
         length
     }
 
-    /// Sets bytes from `offset`; what would lie outside is left out. Returns how many were set.
+    /// Sets `length` bytes at `offset` to `byte`, as many as fit. Returns how many were set.
     pub(crate) fn fill(&self, offset: usize, length: usize, byte: u8) -> usize {
-        let length = self.inside(offset, length);
+        let length = self.clamp_length(offset, length);
         let block = [byte; 64 * WORD];
         let mut done = 0;
-        // Whole blocks from the first word on, so that they are copied by words.
-        let mut next = lead(offset, length);
+        // The first piece ends at a word, so that all others are copied in words.
+        let mut next = head_length(offset, length);
         while done < length {
             let piece = if next > 0 { next } else { (length - done).min(block.len()) };
             done += self.write(offset + done, &block[..piece]);
@@ -96,112 +99,113 @@ impl VolatileBuffer {
         length
     }
 
-    /// The word at `offset`, in one access; nothing that is read later was read before it. `None`
-    /// when `offset` is no multiple of eight or lies outside.
+    /// Reads the word at `offset` in one access, with acquire ordering. `None` unless `offset` is a
+    /// multiple of 8 and the word is in the buffer.
     pub(crate) fn read_u64(&self, offset: usize) -> Option<u64> {
         if !self.is_word(offset) {
             return None;
         }
-        // SAFETY: by the line above.
+        // SAFETY: `is_word` holds.
         let place = unsafe { self.word(offset) };
-        // SAFETY: as above; volatile, because devices write to it.
+        // SAFETY: as above; volatile, because devices write to the memory.
         let value = unsafe { place.read_volatile() };
         fence(Ordering::Acquire);
         Some(value)
     }
 
-    /// Sets the word at `offset` in one access, after everything that was written before. False when
-    /// `offset` is no multiple of eight or lies outside.
+    /// Writes the word at `offset` in one access, with release ordering. False unless `offset` is a
+    /// multiple of 8 and the word is in the buffer.
     pub(crate) fn write_u64(&self, offset: usize, value: u64) -> bool {
         if !self.is_word(offset) {
             return false;
         }
         fence(Ordering::Release);
-        // SAFETY: by the test above.
+        // SAFETY: `is_word` holds.
         let place = unsafe { self.word(offset) };
-        // SAFETY: as above; volatile, because devices read it.
+        // SAFETY: as above; volatile, because devices read the memory.
         unsafe { place.write_volatile(value) };
         true
     }
 
-    /// Some of its bytes, where they are; `None` when they lie outside.
+    /// Returns a reference to a range; `None` if it exceeds the buffer.
     ///
     /// # Safety
     ///
-    /// Nobody writes to them for as long as they are borrowed, no device either.
+    /// No thread and no device may write to the range while it is borrowed.
     pub(crate) unsafe fn bytes(&self, offset: usize, length: usize) -> Option<&[u8]> {
-        if self.inside(offset, length) < length {
+        if self.clamp_length(offset, length) < length {
             return None;
         }
-        // SAFETY: inside, by the line above.
+        // SAFETY: the range is inside the buffer, as checked above.
         let first = unsafe { self.first.add(offset) };
-        // SAFETY: initialised, since all of it was zeros; the caller promises the rest.
+        // SAFETY: the bytes are initialised, because the allocation was zeroed; the caller guarantees the
+        // rest.
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) })
     }
 
-    /// Copies `bytes` to `offset`, as fast as can be; false, and nothing is copied, when they would
-    /// lie outside.
+    /// Copies `bytes` into the buffer at `offset` by memcpy, which is faster than volatile copies. Returns
+    /// false, and copies nothing, if they do not fit.
     ///
     /// # Safety
     ///
-    /// Nobody else touches these bytes meanwhile, but for devices that read them, and nobody has
-    /// borrowed any of them.
+    /// No other thread may access the range meanwhile, no device may write to it, and no reference to it
+    /// may exist.
     pub(crate) unsafe fn copy_from(&self, offset: usize, bytes: &[u8]) -> bool {
-        if self.inside(offset, bytes.len()) < bytes.len() {
+        if self.clamp_length(offset, bytes.len()) < bytes.len() {
             return false;
         }
-        // SAFETY: inside, by the line above.
+        // SAFETY: the range is inside the buffer, as checked above.
         let to = unsafe { self.first.add(offset) };
-        // SAFETY: `bytes` is none of this memory, of which nobody has borrowed what is written.
+        // SAFETY: `bytes` does not overlap the range: no reference to the range exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         true
     }
 
     fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {
-            // SAFETY: callers pass what they have found to lie inside.
+            // SAFETY: callers have clamped the range to the buffer.
             let place = unsafe { self.first.add(offset + index) };
-            // SAFETY: as above; volatile, because devices read it.
+            // SAFETY: as above; volatile, because devices read the memory.
             unsafe { place.write_volatile(*byte) };
         }
     }
 
     fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
         for (index, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: callers pass what they have found to lie inside.
+            // SAFETY: callers have clamped the range to the buffer.
             let place = unsafe { self.first.add(offset + index) };
-            // SAFETY: as above, and initialised; volatile, because devices write to it.
+            // SAFETY: as above, and initialised; volatile, because devices write to the memory.
             *byte = unsafe { place.read_volatile() };
         }
     }
 
-    /// How many of `length` bytes at `offset` there are.
-    fn inside(&self, offset: usize, length: usize) -> usize {
+    /// Returns how many of `length` bytes at `offset` are in the buffer.
+    fn clamp_length(&self, offset: usize, length: usize) -> usize {
         length.min(self.size().saturating_sub(offset))
     }
 
     fn is_word(&self, offset: usize) -> bool {
-        offset.is_multiple_of(WORD) && self.inside(offset, WORD) == WORD
+        offset.is_multiple_of(WORD) && self.clamp_length(offset, WORD) == WORD
     }
 
     /// # Safety
     ///
-    /// `offset` is a multiple of eight, and eight bytes from there lie inside.
+    /// `offset` must be a multiple of 8, with at least 8 bytes of the buffer behind it.
     unsafe fn word(&self, offset: usize) -> NonNull<u64> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { self.first.add(offset) }.cast()
     }
 }
 
-/// How many of `length` bytes from `offset` come before the first whole word. A page begins with
-/// one.
-fn lead(offset: usize, length: usize) -> usize {
+/// Returns how many of `length` bytes at `offset` precede the first aligned word. Buffers are
+/// page-aligned, so offsets are aligned as addresses are.
+fn head_length(offset: usize, length: usize) -> usize {
     (offset.wrapping_neg() % WORD).min(length)
 }
 
 impl Drop for VolatileBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by this layout in `allocate`, and given back here alone.
+        // SAFETY: the memory was allocated with this layout in `allocate`, and is freed only here.
         unsafe { dealloc(self.first.as_ptr(), self.layout) };
     }
 }
@@ -210,7 +214,7 @@ impl Drop for VolatileBuffer {
 mod tests {
     use super::*;
 
-    /// Lengths and offsets around words and around the end, against a vector.
+    /// Compares copies with a vector, for lengths and offsets around words and around the end.
     #[test]
     fn copies_are_what_a_vector_would_hold() {
         const SIZE: usize = 100;

@@ -1,4 +1,4 @@
-//! What belongs together: memory is for queue pairs of its own domain alone.
+//! Protection domains: a queue pair can access only memory registered in its own domain.
 
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
@@ -6,7 +6,7 @@ use rdma_sys::ibv_pd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A protection domain.
+/// A protection domain (`ibv_pd`).
 #[derive(Debug)]
 pub struct ProtectionDomain {
     domain: NonNull<ibv_pd>,
@@ -19,18 +19,18 @@ unsafe impl Send for ProtectionDomain {}
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Makes one.
+    /// Allocates a protection domain on an opened device.
     pub fn allocate(context: &Arc<Context>) -> Result<Arc<ProtectionDomain>, VerbsError> {
-        context.own()?;
+        context.check_not_inherited()?;
         // SAFETY: the context is open, and the domain will own it.
         let domain = unsafe { rdma_sys::ibv_alloc_pd(context.as_ptr()) };
         match NonNull::new(domain) {
             Some(domain) => Ok(Arc::new(ProtectionDomain { domain, context: context.clone() })),
-            None => Err(VerbsError::last(Verb::AllocPd, context.name())),
+            None => Err(VerbsError::last_os_error(Verb::AllocPd, context.name())),
         }
     }
 
-    /// The device that it is of.
+    /// Returns the device that the domain belongs to.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -45,8 +45,8 @@ impl Drop for ProtectionDomain {
         if self.context.is_inherited() {
             return;
         }
-        // SAFETY: it was made once and is freed here alone; what was made of it has an `Arc` of this
-        // and is gone.
+        // SAFETY: the domain was allocated once and is freed only here. Objects made from it hold an
+        // `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_dealloc_pd(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.context.name(), "ibv_dealloc_pd failed");
         }

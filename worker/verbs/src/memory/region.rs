@@ -1,4 +1,4 @@
-//! Memory that devices, and peers through them, may read and write.
+//! Registered memory that this crate allocates.
 
 use super::buffer::VolatileBuffer;
 use super::protection_domain::ProtectionDomain;
@@ -7,26 +7,30 @@ use crate::error::{Verb, VerbsError};
 use rdma_sys::ibv_access_flags;
 use std::sync::Arc;
 
-/// Registered memory, zeros at first.
+/// Page-aligned, zeroed memory that is registered with a device until the value is dropped.
 ///
-/// A peer may write to it at any time, so there is never a reference to it: [`MemoryRegion::read`]
-/// and [`MemoryRegion::write`] copy, by words of eight bytes where they are aligned.
+/// A peer may write to the memory at any time, so no references to it exist: [`MemoryRegion::read`] and
+/// [`MemoryRegion::write`] copy, in aligned words of 8 bytes where possible. A copy that races with a
+/// peer's write may see part of it; words are never torn.
 #[derive(Debug)]
 pub struct MemoryRegion(Registration<VolatileBuffer>);
 
 impl MemoryRegion {
-    /// Allocates `size` bytes, at least one, and registers them for local use and for peers' reads
-    /// and writes. iWARP's reads need a target that may be written to, so it always may.
+    /// Allocates `size` bytes, at least 1, and registers them for local use and for RDMA reads and writes
+    /// of peers. Fails with EINVAL if `size` exceeds the address space, and with ENOMEM if it exceeds the
+    /// limit on locked memory (`ulimit -l`).
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         size: usize,
     ) -> Result<MemoryRegion, VerbsError> {
+        // iWARP requires remote write access of the local target of an RDMA read, too.
         let remote =
             ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         MemoryRegion::with_access(domain, size, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote)
     }
 
-    /// The same for local use alone: what is sent from, and received into.
+    /// Allocates `size` bytes, at least 1, and registers them for local use only: as the source of sends
+    /// and the target of receives.
     pub(crate) fn register_local(
         domain: &Arc<ProtectionDomain>,
         size: usize,
@@ -40,12 +44,12 @@ impl MemoryRegion {
         access: ibv_access_flags,
     ) -> Result<MemoryRegion, VerbsError> {
         let device = domain.context().name();
-        let too_large = |_| VerbsError::code(Verb::RegMr, device, libc::EINVAL);
+        let too_large = |_| VerbsError::from_errno(Verb::RegMr, device, libc::EINVAL);
         let memory = VolatileBuffer::allocate(size).map_err(too_large)?;
-        Registration::make(domain, memory, access).map(MemoryRegion)
+        Registration::register(domain, memory, access).map(MemoryRegion)
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.memory().size()
     }
@@ -54,47 +58,47 @@ impl MemoryRegion {
         self.0.memory()
     }
 
-    /// Where peers find it.
+    /// Returns the address of the first byte, as peers name it in RDMA reads and writes.
     pub fn address(&self) -> u64 {
         self.0.address()
     }
 
-    /// By which peers may.
+    /// Returns the remote key, which peers need for RDMA reads and writes.
     pub fn rkey(&self) -> u32 {
         self.0.rkey()
     }
 
-    /// Some of its bytes.
+    /// Returns a range of the region, for work requests; [`VerbsError::OutOfBounds`] if it exceeds the
+    /// region or 4 GiB.
     pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         self.0.slice(offset, length)
     }
 
-    /// Copies `bytes` to `offset`; what would lie outside is left out. Returns how many were copied.
+    /// Copies `bytes` into the region at `offset`, as many as fit. Returns how many were copied.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> usize {
         self.memory().write(offset, bytes)
     }
 
-    /// Copies from `offset` to `bytes`; what would lie outside stays as it is. Returns how many were
-    /// copied.
+    /// Copies from the region at `offset` into `bytes`, as many as there are; the rest of `bytes` stays
+    /// unchanged. Returns how many were copied.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> usize {
         self.memory().read(offset, bytes)
     }
 
-    /// Sets `length` bytes from `offset` to `byte`; what would lie outside is left out. Returns how
-    /// many were set.
+    /// Sets `length` bytes at `offset` to `byte`, as many as fit. Returns how many were set.
     pub fn fill(&self, offset: usize, length: usize, byte: u8) -> usize {
         self.memory().fill(offset, length, byte)
     }
 
-    /// The word at `offset`, in the machine's byte order and in one access, as for a flag that a peer
-    /// writes: what is read later was not read before it. `None` when `offset` is no multiple of
-    /// eight or lies outside.
+    /// Reads the word at `offset` in one access, in native byte order, with acquire ordering: if the word
+    /// is a flag that a peer wrote last, later reads see the data that the peer wrote before it. Returns
+    /// `None` unless `offset` is a multiple of 8 and the word is in the region.
     pub fn read_u64(&self, offset: usize) -> Option<u64> {
         self.memory().read_u64(offset)
     }
 
-    /// Sets the word at `offset` in one access, after everything that was written before. False when
-    /// `offset` is no multiple of eight or lies outside.
+    /// Writes the word at `offset` in one access, in native byte order, with release ordering. Returns
+    /// false, and writes nothing, unless `offset` is a multiple of 8 and the word is in the region.
     pub fn write_u64(&self, offset: usize, value: u64) -> bool {
         self.memory().write_u64(offset, value)
     }

@@ -1,4 +1,5 @@
-//! Memory that a device has been told of, whoever it belongs to.
+//! Registration of memory with a protection domain (`ibv_mr`), for memory of this crate and of the
+//! application alike.
 
 use super::buffer::VolatileBuffer;
 use super::protection_domain::ProtectionDomain;
@@ -10,29 +11,29 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What devices may be told of.
+/// Memory that may be registered with a device.
 ///
 /// # Safety
 ///
-/// Its bytes stay where they are, and are not given to anybody else, until it is dropped. This process
-/// makes no reference to bytes while a device may write to them. When that is, the device's owner and
-/// the peers decide together: a device writes to what it was asked to receive or read into, and where a
-/// peer that was given the region's remote key writes. A peer is of the same job, and trusted to
-/// write only where and when it was let in.
+/// The bytes must neither move nor be freed until the value is dropped, and this process must not make a
+/// reference to bytes while a device may write to them. A device writes in two cases: a work request of
+/// this process receives or reads into the bytes, or a peer that has the rkey writes to them. Peers are
+/// ranks of the same job and trusted to write only to the ranges they were given, and only while the
+/// owner waits for them.
 pub(crate) unsafe trait Registrable {
-    /// The first byte.
-    fn first(&self) -> *mut u8;
+    /// Returns the address of the first byte.
+    fn base(&self) -> *mut u8;
 
-    /// In bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> usize;
 
-    /// Whether devices may write to it.
+    /// Tells whether devices may write to the bytes.
     fn is_writable(&self) -> bool;
 }
 
-// SAFETY: it is owned, and reached by copies through raw pointers alone.
+// SAFETY: the buffer owns its memory, and accesses it only by copies through raw pointers.
 unsafe impl Registrable for VolatileBuffer {
-    fn first(&self) -> *mut u8 {
+    fn base(&self) -> *mut u8 {
         self.as_ptr()
     }
 
@@ -45,13 +46,15 @@ unsafe impl Registrable for VolatileBuffer {
     }
 }
 
-// SAFETY: it keeps what was lent until it is dropped: `Attachment::end` of rlaunch-lock has seen to that
-// before memory is taken back, and aborts where it is not so. References to lent memory are made by
-// `BufferTable::read`, `write` and `read_write` alone, which refuse bytes from `BufferTable::expose`, called before a peer is
-// told where it may write, to `BufferTable::conceal`, called when the peer has said that it has. Memory
-// of a registered region is looked at by its owner, and only while no buffer in it is exposed: lending one borrows it.
+// SAFETY: the application's memory stays in place until the `PinnedBuffer` is dropped: `Attachment::end` of
+// rlaunch-lock waits for the drop before the memory goes back to the application, and aborts the process
+// if it does not happen. References to the memory are made only by `BufferTable::read`, `write` and
+// `read_write`. These refuse bytes between `BufferTable::expose`, which precedes the message that lets a
+// peer write to them, and `BufferTable::conceal`, which follows the peer's message that it has written.
+// The owner of a registered region may read it only while no buffer in it is exposed, because lending a
+// buffer borrows the region.
 unsafe impl Registrable for PinnedBuffer {
-    fn first(&self) -> *mut u8 {
+    fn base(&self) -> *mut u8 {
         self.as_ptr()
     }
 
@@ -64,17 +67,18 @@ unsafe impl Registrable for PinnedBuffer {
     }
 }
 
-/// Memory that is registered until this is dropped.
+/// Registered memory. Dropping it deregisters the memory.
 #[derive(Debug)]
 pub(crate) struct Registration<M> {
     region: NonNull<ibv_mr>,
-    /// Let go after the region, or never.
+    /// Dropped after the memory is deregistered; never dropped if deregistering fails.
     memory: ManuallyDrop<M>,
     domain: Arc<ProtectionDomain>,
 }
 
-/// Bytes of a region, as a device is told of them while the region is there. A request that was posted
-/// outlives the region: the device finds its key void then, and the queue pair fails.
+/// Range of a registered region, as work requests name it. The lifetime ensures that the region exists
+/// when a request is posted. If the region is dropped before the request completes, the device finds the
+/// key invalid and the queue pair fails; no other memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrSlice<'r> {
     pub(crate) address: u64,
@@ -89,25 +93,25 @@ unsafe impl<M: Send> Send for Registration<M> {}
 unsafe impl<M: Sync> Sync for Registration<M> {}
 
 impl<M: Registrable> Registration<M> {
-    /// Registers all of it: for `access` what may be written to, the rest to be read from here alone.
-    pub(crate) fn make(
+    /// Registers all of `memory`: with `access` if it is writable, else for local reads only.
+    pub(crate) fn register(
         domain: &Arc<ProtectionDomain>,
         memory: M,
         access: ibv_access_flags,
     ) -> Result<Registration<M>, VerbsError> {
-        domain.context().own()?;
+        domain.context().check_not_inherited()?;
         let access = if memory.is_writable() { access } else { ibv_access_flags(0) };
         let access = i32::try_from(access.0).unwrap_or(0);
-        let (first, length) = (memory.first().cast(), memory.length());
-        // SAFETY: as `Registrable` promises, the bytes stay until the memory is dropped, which is after
-        // the region was given back. Devices write only to what may be written to.
+        let (first, length) = (memory.base().cast(), memory.length());
+        // SAFETY: `Registrable` guarantees that the bytes stay in place until `memory` is dropped, which
+        // happens after the region is deregistered. Devices get write access only to writable memory.
         let region = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), first, length, access) };
         match NonNull::new(region) {
             Some(region) => {
                 let (memory, domain) = (ManuallyDrop::new(memory), domain.clone());
                 Ok(Registration { region, memory, domain })
             }
-            None => Err(VerbsError::last(Verb::RegMr, domain.context().name())),
+            None => Err(VerbsError::last_os_error(Verb::RegMr, domain.context().name())),
         }
     }
 
@@ -115,24 +119,24 @@ impl<M: Registrable> Registration<M> {
         &self.memory
     }
 
-    /// Where peers find it.
+    /// Returns the address of the first byte, as peers name it in RDMA reads and writes.
     pub(crate) fn address(&self) -> u64 {
-        self.memory.first() as u64
+        self.memory.base() as u64
     }
 
-    /// By which peers may.
+    /// Returns the remote key, which peers need for RDMA reads and writes.
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: the region is registered until this is dropped, and the key never changes.
+        // SAFETY: the region is registered until `self` is dropped, and the key never changes.
         unsafe { self.region.as_ref() }.rkey
     }
 
-    /// Some of its bytes.
+    /// Returns a range of the region; [`VerbsError::OutOfBounds`] if it exceeds the region or 4 GiB.
     pub(crate) fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         let size = self.memory.length();
         let outside = || VerbsError::OutOfBounds { offset, length, size };
         let end = offset.checked_add(length).filter(|end| *end <= size);
         end.ok_or_else(outside)?;
-        // SAFETY: the region is registered until this is dropped, and the key never changes.
+        // SAFETY: the region is registered until `self` is dropped, and the key never changes.
         let lkey = unsafe { self.region.as_ref() }.lkey;
         let length = u32::try_from(length).map_err(|_| outside())?;
         let address = self.address() + offset as u64;
@@ -142,21 +146,21 @@ impl<M: Registrable> Registration<M> {
 
 impl<M> Drop for Registration<M> {
     fn drop(&mut self) {
-        // A forked process has a copy of the parent's memory, or none of it, and none of its device's.
+        // In a forked child both the memory and the device belong to the parent.
         if self.domain.context().is_inherited() {
             return;
         }
-        // SAFETY: it was registered once and is given back here alone; from then on no device
-        // touches the memory.
+        // SAFETY: the region was registered once and is deregistered only here. Afterwards no device
+        // accesses the memory.
         let code = unsafe { rdma_sys::ibv_dereg_mr(self.region.as_ptr()) };
         if code != 0 {
-            // What a device may still write to is not given to anybody else. Whoever has lent it is
-            // not told that it is over, and ends the process.
+            // A device may still write to the memory, so it must not be reused: leak it. If the
+            // application lent it, rlaunch-lock notices that it was not dropped, and aborts.
             let device = self.domain.context().name();
             tracing::error!(device, code, "ibv_dereg_mr failed: its memory is never given back");
             return;
         }
-        // SAFETY: dropped here alone, and not used afterwards.
+        // SAFETY: the memory is dropped only here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the program's, lent to a device for a time.
+//! Registered memory of the application, lent to a device for a time.
 
 use super::protection_domain::ProtectionDomain;
 use super::registration::{MrSlice, Registration};
@@ -7,42 +7,44 @@ use rdma_sys::ibv_access_flags;
 use rlaunch_lock::PinnedBuffer;
 use std::sync::Arc;
 
-/// Memory that somebody has lent, registered until this is dropped.
+/// Registered memory of the application. It is deregistered, and goes back to the application, when the
+/// value is dropped.
 #[derive(Debug)]
 pub struct UserMr(Registration<PinnedBuffer>);
 
 impl UserMr {
-    /// Registers all of it: what may be written to for local use and peers' writes, the rest to be
-    /// read from here alone. EINVAL where there is none.
+    /// Registers all of `buffer`: if it is writable, for local use and RDMA writes of peers, else for local
+    /// reads only (as the source of sends and writes). Fails with EINVAL if it is empty.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
-        held: PinnedBuffer,
+        buffer: PinnedBuffer,
     ) -> Result<UserMr, VerbsError> {
-        if held.length() == 0 {
+        if buffer.length() == 0 {
             let device = domain.context().name();
-            return Err(VerbsError::code(Verb::RegMr, device, libc::EINVAL));
+            return Err(VerbsError::from_errno(Verb::RegMr, device, libc::EINVAL));
         }
         let access =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        Registration::make(domain, held, access).map(UserMr)
+        Registration::register(domain, buffer, access).map(UserMr)
     }
 
-    /// Where peers find it.
+    /// Returns the address of the first byte, as peers name it in RDMA writes.
     pub fn address(&self) -> u64 {
         self.0.address()
     }
 
-    /// By which peers may.
+    /// Returns the remote key, which peers need for RDMA writes.
     pub fn rkey(&self) -> u32 {
         self.0.rkey()
     }
 
-    /// Whether peers may.
+    /// Tells whether peers may write to the memory.
     pub fn is_writable(&self) -> bool {
         self.0.memory().is_writable()
     }
 
-    /// Some of its bytes.
+    /// Returns a range of the memory, for work requests; [`VerbsError::OutOfBounds`] if it exceeds the
+    /// memory or 4 GiB.
     pub fn slice(&self, offset: usize, length: usize) -> Result<MrSlice<'_>, VerbsError> {
         self.0.slice(offset, length)
     }

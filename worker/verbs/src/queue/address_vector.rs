@@ -1,63 +1,64 @@
-//! How a queue pair finds its peer: an address vector, a function of both ends alone.
+//! Address vectors: the path of a queue pair's packets to its peer, computed from the addresses of both
+//! ports.
 
 use super::queue_pair::Endpoint;
 use crate::device::{LinkLayer, PortAttributes};
 use rdma_sys::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use std::net::Ipv6Addr;
 
-/// Hops that a packet may make between routers.
-const HOPS: u8 = 255;
+const HOP_LIMIT: u8 = 255;
 
-/// This end's port, as far as addresses depend on it.
+/// Address of the local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalPort {
-    /// From 1.
+    /// Port number, from 1.
     pub number: u8,
-    /// What it carries.
+    /// Link layer.
     pub link_layer: LinkLayer,
-    /// It wants a global header with every packet.
-    pub wants_global: bool,
-    /// The GID that it sends from, and its place in the table.
+    /// Every packet needs a global route header.
+    pub grh_required: bool,
+    /// Index in the GID table and value of the GID that packets are sent from.
     pub gid: Option<(u16, Ipv6Addr)>,
 }
 
 impl LocalPort {
-    /// A port and the GID that is used of it.
-    pub fn of(port: &PortAttributes, gid: Option<(u16, Ipv6Addr)>) -> LocalPort {
-        let PortAttributes { number, link_layer, wants_global, .. } = *port;
-        LocalPort { number, link_layer, wants_global, gid }
+    /// Takes the address of a port that sends from `gid`: its index in the GID table and its value.
+    pub fn new(port: &PortAttributes, gid: Option<(u16, Ipv6Addr)>) -> LocalPort {
+        let PortAttributes { number, link_layer, grh_required, .. } = *port;
+        LocalPort { number, link_layer, grh_required, gid }
     }
 }
 
-/// Where packets for a peer go.
+/// Path of packets to a peer (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The peer's local identifier; 0 on Ethernet.
+    /// Local identifier of the peer's port; 0 on Ethernet.
     pub lid: u16,
-    /// The service level.
+    /// InfiniBand service level, 0 to 15.
     pub service_level: u8,
-    /// The port they leave by, from 1: this end's own, whatever the peer's number is.
+    /// Number of the local port, from 1.
     pub port: u8,
-    /// The global header, when there is one.
+    /// Global route header, if packets have one.
     pub global: Option<GlobalRoute>,
 }
 
-/// What the global header says.
+/// Global route header (`ibv_global_route`). RoCE builds the IP header from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalRoute {
-    /// The peer's GID.
-    pub to: Ipv6Addr,
-    /// The place of this end's GID in its table.
-    pub from_index: u8,
-    /// How many routers may pass it on.
-    pub hops: u8,
-    /// With RoCE the TOS byte of IP: DSCP is its upper six bits.
+    /// GID of the peer's port.
+    pub dgid: Ipv6Addr,
+    /// Index of the local GID in the port's GID table.
+    pub sgid_index: u8,
+    /// Largest number of routers on the path.
+    pub hop_limit: u8,
+    /// Traffic class; for RoCE the TOS byte of IP, whose upper six bits are the DSCP.
     pub traffic_class: u8,
 }
 
 impl AddressVector {
-    /// From a port to a peer. On InfiniBand by LID, with a global header where the port wants one
-    /// or the subnets differ; on Ethernet by GID alone.
+    /// Computes the path from a local port to a peer. On InfiniBand the peer is addressed by LID, with a
+    /// global route header if the port requires one or the peer is in another subnet; on Ethernet by GID
+    /// only.
     pub fn between(
         local: &LocalPort,
         peer: &Endpoint,
@@ -66,8 +67,8 @@ impl AddressVector {
     ) -> AddressVector {
         let global = || {
             let (index, _) = local.gid?;
-            let from_index = u8::try_from(index).ok()?;
-            Some(GlobalRoute { to: peer.gid?, from_index, hops: HOPS, traffic_class })
+            let sgid_index = u8::try_from(index).ok()?;
+            Some(GlobalRoute { dgid: peer.gid?, sgid_index, hop_limit: HOP_LIMIT, traffic_class })
         };
         let port = local.number;
         match local.link_layer {
@@ -77,7 +78,7 @@ impl AddressVector {
                     .gid
                     .zip(peer.gid)
                     .is_some_and(|((_, own), theirs)| subnet_prefix(own) != subnet_prefix(theirs));
-                let global = if elsewhere || local.wants_global { global() } else { None };
+                let global = if elsewhere || local.grh_required { global() } else { None };
                 AddressVector { lid: peer.lid, service_level, port, global }
             }
         }
@@ -93,10 +94,10 @@ impl AddressVector {
             traffic_class: 0,
         };
         let route = |global: GlobalRoute| ibv_global_route {
-            dgid: ibv_gid { raw: global.to.octets() },
+            dgid: ibv_gid { raw: global.dgid.octets() },
             flow_label: 0,
-            sgid_index: global.from_index,
-            hop_limit: global.hops,
+            sgid_index: global.sgid_index,
+            hop_limit: global.hop_limit,
             traffic_class: global.traffic_class,
         };
         ibv_ah_attr {
@@ -111,7 +112,7 @@ impl AddressVector {
     }
 }
 
-/// By which InfiniBand tells subnets apart.
+/// Returns the upper 64 bits of a GID, which identify the InfiniBand subnet.
 fn subnet_prefix(gid: Ipv6Addr) -> u128 {
     gid.to_bits() >> 64
 }
@@ -123,7 +124,7 @@ mod tests {
 
     fn local(link_layer: LinkLayer, gid: &str) -> LocalPort {
         let gid = Some((3, gid.parse().unwrap()));
-        LocalPort { number: 2, link_layer, wants_global: false, gid }
+        LocalPort { number: 2, link_layer, grh_required: false, gid }
     }
 
     fn peer(lid: u16, gid: &str) -> Endpoint {
@@ -136,7 +137,7 @@ mod tests {
         let address = AddressVector::between(&own, &other, 1, 106);
         assert_eq!(address, AddressVector { lid: 7, service_level: 1, port: 2, global: None });
         assert_eq!(address.to_verbs().is_global, 0);
-        let wants = LocalPort { wants_global: true, ..own };
+        let wants = LocalPort { grh_required: true, ..own };
         assert!(AddressVector::between(&wants, &other, 0, 0).global.is_some());
     }
 
@@ -149,8 +150,8 @@ mod tests {
             0,
         );
         let global = address.global.unwrap();
-        assert_eq!((address.lid, global.from_index, global.hops), (7, 3, 255));
-        assert_eq!(global.to, "fec0:0:0:1::2".parse::<Ipv6Addr>().unwrap());
+        assert_eq!((address.lid, global.sgid_index, global.hop_limit), (7, 3, 255));
+        assert_eq!(global.dgid, "fec0:0:0:1::2".parse::<Ipv6Addr>().unwrap());
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! A descriptor that becomes readable when requests have ended: for those who wait without polling.
+//! Completion channels: waiting for completions without polling.
+//!
+//! Arm the queues ([`crate::CompletionQueue::arm`]), poll each once more, then wait on the channel. A
+//! completion that precedes the arming raises no event, and an event stands for any number of completions.
 
 use crate::device::Context;
 use crate::error::{Verb, VerbsError};
@@ -10,8 +13,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A completion channel. Queues that were made on it tell by it of the next completion, once each
-/// time after they were armed.
+/// A completion channel (`ibv_comp_channel`): a file descriptor that becomes readable when a completion
+/// arrives in an armed completion queue that was created on it. An armed queue raises one event, and has to
+/// be armed again for the next.
 #[derive(Debug)]
 pub struct CompletionChannel {
     channel: NonNull<ibv_comp_channel>,
@@ -24,12 +28,12 @@ unsafe impl Send for CompletionChannel {}
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
-    /// Makes one.
+    /// Creates a channel on an opened device.
     pub fn create(context: &Arc<Context>) -> Result<Arc<CompletionChannel>, VerbsError> {
-        context.own()?;
+        context.check_not_inherited()?;
         // SAFETY: the context is open and will be owned by the channel.
         let channel = unsafe { rdma_sys::ibv_create_comp_channel(context.as_ptr()) };
-        let failed = || VerbsError::last(Verb::CreateCompChannel, context.name());
+        let failed = || VerbsError::last_os_error(Verb::CreateCompChannel, context.name());
         let channel = NonNull::new(channel).ok_or_else(failed)?;
         let made = CompletionChannel { channel, context: context.clone() };
         set_nonblocking(made.raw_fd()).map_err(|_| failed())?;
@@ -40,7 +44,7 @@ impl CompletionChannel {
         self.channel.as_ptr()
     }
 
-    /// The device that it is of.
+    /// Returns the device that the channel belongs to.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -50,14 +54,15 @@ impl CompletionChannel {
         unsafe { self.channel.as_ref() }.fd
     }
 
-    /// For an event loop: readable when [`CompletionChannel::wait`] would not wait.
+    /// Returns the file descriptor, for an event loop: readable when [`CompletionChannel::wait`] would
+    /// return at once.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive for as long as it is borrowed, and the descriptor with it.
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Whether a queue told of completions before the timeout. What was told is taken, so the queues
-    /// are to be armed again, and then polled: what ended in between is not told of.
+    /// Waits for an event and takes all events that have arrived. Returns false if none arrives before the
+    /// timeout. Afterwards the queues have to be armed again and then polled.
     pub fn wait(&self, timeout: Duration) -> Result<bool, VerbsError> {
         match is_readable(self.raw_fd(), Instant::now() + timeout) {
             Ok(true) => {}
@@ -67,37 +72,38 @@ impl CompletionChannel {
         self.drain_events()
     }
 
-    /// The same without waiting.
+    /// Takes all events that have arrived, without waiting. Returns false if there were none.
     pub fn drain_events(&self) -> Result<bool, VerbsError> {
         let mut any = false;
-        while self.take()? {
+        while self.take_event()? {
             any = true;
         }
         Ok(any)
     }
 
-    /// Takes and acknowledges one event; false when there is none.
-    fn take(&self) -> Result<bool, VerbsError> {
-        self.context.own()?;
-        let (mut queue, mut of_ours) = (null_mut(), null_mut());
-        // SAFETY: the channel is alive; both are room for the pointers.
-        let code =
-            unsafe { rdma_sys::ibv_get_cq_event(self.as_ptr(), &raw mut queue, &raw mut of_ours) };
+    /// Takes and acknowledges one event; false if there is none.
+    fn take_event(&self) -> Result<bool, VerbsError> {
+        self.context.check_not_inherited()?;
+        let (mut queue, mut cq_context) = (null_mut(), null_mut());
+        // SAFETY: the channel is alive; both variables have room for a pointer.
+        let code = unsafe {
+            rdma_sys::ibv_get_cq_event(self.as_ptr(), &raw mut queue, &raw mut cq_context)
+        };
         if code != 0 {
             return match io::Error::last_os_error().kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(false),
                 _ => Err(self.failed()),
             };
         }
-        // SAFETY: the queue is alive: ibv_destroy_cq waits for those events to be acknowledged that
-        // were taken. Each is acknowledged once.
+        // SAFETY: the queue is alive, because ibv_destroy_cq waits until all events that were taken are
+        // acknowledged. Each event is acknowledged once.
         unsafe { rdma_sys::ibv_ack_cq_events(queue, 1) };
         Ok(true)
     }
 
-    /// By the number in `errno`.
+    /// Makes an error from the number in `errno`.
     fn failed(&self) -> VerbsError {
-        VerbsError::last(Verb::GetCqEvent, self.context.name())
+        VerbsError::last_os_error(Verb::GetCqEvent, self.context.name())
     }
 }
 
@@ -112,8 +118,8 @@ impl Drop for CompletionChannel {
         if self.context.is_inherited() {
             return;
         }
-        // SAFETY: it was made once and is destroyed here alone; queues on it have an `Arc` of this
-        // and are gone.
+        // SAFETY: the channel was created once and is destroyed only here. Queues on it hold an `Arc` of
+        // it, so they are gone.
         let code = unsafe { rdma_sys::ibv_destroy_comp_channel(self.as_ptr()) };
         if code != 0 {
             tracing::warn!(device = self.context.name(), code, "ibv_destroy_comp_channel failed");

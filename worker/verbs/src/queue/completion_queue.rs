@@ -1,4 +1,4 @@
-//! Where devices say what is done.
+//! Completion queues, and the work completions that are polled from them.
 
 use super::completion_channel::CompletionChannel;
 use crate::device::Context;
@@ -10,16 +10,16 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Room for completions that are taken at once.
+/// Space for up to `N` completions that are polled at once, to be reused from poll to poll.
 #[derive(Debug)]
-pub struct CompletionBatch<const MOST: usize = 16>([MaybeUninit<ibv_wc>; MOST]);
+pub struct CompletionBatch<const N: usize = 16>([MaybeUninit<ibv_wc>; N]);
 
-/// A completion queue.
+/// A completion queue (`ibv_cq`). Several queue pairs may share one.
 #[derive(Debug)]
 pub struct CompletionQueue {
     queue: NonNull<ibv_cq>,
     context: Arc<Context>,
-    /// On which it tells, owned for as long.
+    /// Channel that the queue raises events on.
     _channel: Option<Arc<CompletionChannel>>,
 }
 
@@ -28,131 +28,135 @@ unsafe impl Send for CompletionQueue {}
 // SAFETY: as above; polling takes the queue's own lock.
 unsafe impl Sync for CompletionQueue {}
 
-/// How a request ended.
+/// Status of a work completion (`enum ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WcStatus(u32);
 
 impl WcStatus {
-    /// It was done.
+    /// Tells whether the work request succeeded.
     pub fn is_success(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_SUCCESS
     }
 
-    /// The peer never answered: wrong address, MTU, a dead peer.
+    /// Tells whether the peer did not acknowledge a packet in spite of all retries: the peer is dead or has
+    /// destroyed its queue pair, or packets are lost (wrong address, or an MTU that is too large).
     pub fn is_retry_exceeded(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_RETRY_EXC_ERR
     }
 
-    /// It was never tried: the queue pair had failed before.
+    /// Tells whether the work request was flushed: the queue pair was in the error state already. The
+    /// completion that failed first has the cause.
     pub fn is_flushed(self) -> bool {
         self.0 == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
 
-    /// `enum ibv_wc_status`.
+    /// Returns the value of `enum ibv_wc_status`.
     pub fn code(self) -> u32 {
         self.0
     }
 }
 
-/// In rdma-core's words: `transport retry counter exceeded (status 12)`.
+/// Writes rdma-core's text and the number: `transport retry counter exceeded (status 12)`.
 impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: any number is allowed: those that are not known have a text as well.
+        // SAFETY: any number is allowed; unknown ones have a text as well.
         let text = unsafe { rdma_sys::ibv_wc_status_str(self.0) };
         if text.is_null() {
             return write!(f, "status {}", self.0);
         }
-        // SAFETY: a constant string that ends with a zero.
+        // SAFETY: the text is a constant string that ends with a zero.
         let text = unsafe { CStr::from_ptr(text) };
         write!(f, "{} (status {})", text.to_string_lossy(), self.0)
     }
 }
 
-/// A request that has ended. There is one of each, and nobody makes any but devices: whoever has it
-/// may rely on the request being over.
+/// A work completion. It proves that its work request is over and the device no longer uses the request's
+/// memory: completions can be neither constructed nor cloned, and each comes from the device once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Completion {
     id: u64,
-    /// The queue pair's number.
-    pair: u32,
-    /// The completion queue, by its address.
+    qpn: u32,
+    /// Address of the `ibv_cq` that the completion was polled from.
     queue: usize,
-    /// How it ended.
+    /// Success, or the cause of the failure.
     pub status: WcStatus,
-    /// Of a receive: how many bytes came.
+    /// Length of the received message, in bytes. Undefined unless a receive succeeded.
     pub length: u32,
-    /// The device's own word on an error.
+    /// Vendor-specific error code, if the request failed.
     pub vendor_error: u32,
 }
 
 impl Completion {
-    /// What the request was given.
+    /// Returns the id that the work request was posted with.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether its request was made of this queue pair, which lives, and completes here.
-    pub(crate) fn is_of(&self, pair: u32, queue: *const ibv_cq) -> bool {
-        self.pair == pair && self.queue == queue as usize
+    /// Tells whether the completion is of the queue pair with number `qpn`, which must exist, and was
+    /// polled from `queue`.
+    pub(crate) fn is_from(&self, qpn: u32, queue: *const ibv_cq) -> bool {
+        self.qpn == qpn && self.queue == queue as usize
     }
 }
 
 impl CompletionQueue {
-    /// Makes one for at least `entries` completions.
+    /// Creates a queue with room for at least `entries` completions. If more are outstanding, the queue
+    /// overruns and fails.
     pub fn create(
         context: &Arc<Context>,
         entries: u32,
     ) -> Result<Arc<CompletionQueue>, VerbsError> {
-        CompletionQueue::make(context, entries, None)
+        CompletionQueue::new(context, entries, None)
     }
 
-    /// Makes one that tells on a channel of the same opened device, whenever it is armed.
+    /// Creates a queue that raises an event on `channel` when it is armed and a completion arrives. Fails
+    /// with EINVAL if the channel belongs to another opened device.
     pub fn create_on(
         context: &Arc<Context>,
         entries: u32,
         channel: &Arc<CompletionChannel>,
     ) -> Result<Arc<CompletionQueue>, VerbsError> {
         if channel.context().as_ptr() != context.as_ptr() {
-            return Err(VerbsError::code(Verb::CreateCq, context.name(), libc::EINVAL));
+            return Err(VerbsError::from_errno(Verb::CreateCq, context.name(), libc::EINVAL));
         }
-        CompletionQueue::make(context, entries, Some(channel.clone()))
+        CompletionQueue::new(context, entries, Some(channel.clone()))
     }
 
-    fn make(
+    fn new(
         context: &Arc<Context>,
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
     ) -> Result<Arc<CompletionQueue>, VerbsError> {
-        context.own()?;
+        context.check_not_inherited()?;
         let entries = i32::try_from(entries.max(1)).unwrap_or(i32::MAX);
         let none = null_mut::<ibv_comp_channel>();
         let on = channel.as_ref().map_or(none, |channel| channel.as_ptr());
-        // SAFETY: the context is open, and the channel alive and of this context, if there is one;
-        // both will be owned by the queue.
+        // SAFETY: the context is open, and the channel, if any, is alive and belongs to the context; the
+        // queue will own both.
         let queue =
             unsafe { rdma_sys::ibv_create_cq(context.as_ptr(), entries, null_mut(), on, 0) };
         let Some(queue) = NonNull::new(queue) else {
-            return Err(VerbsError::last(Verb::CreateCq, context.name()));
+            return Err(VerbsError::last_os_error(Verb::CreateCq, context.name()));
         };
         let context = context.clone();
         Ok(Arc::new(CompletionQueue { queue, context, _channel: channel }))
     }
 
-    /// The device that it is of.
+    /// Returns the device that the queue belongs to.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Has the next completion told on the channel. What has come before is not, so the queue is
-    /// polled once more afterwards.
+    /// Arms the queue: the next completion raises an event on the channel. Poll the queue once more
+    /// afterwards, because completions that precede the call raise none.
     pub fn arm(&self) -> Result<(), VerbsError> {
-        self.context.own()?;
-        // SAFETY: the queue is alive; any completion shall be told of, not just those that the peer
-        // marks.
+        self.context.check_not_inherited()?;
+        // SAFETY: the queue is alive. 0 asks for an event for every completion, not only for solicited
+        // ones.
         let code = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), 0) };
         match code {
             0 => Ok(()),
-            code => Err(VerbsError::code(Verb::ReqNotifyCq, self.context.name(), code)),
+            code => Err(VerbsError::from_errno(Verb::ReqNotifyCq, self.context.name(), code)),
         }
     }
 
@@ -160,52 +164,49 @@ impl CompletionQueue {
         self.queue.as_ptr()
     }
 
-    /// What has ended since, at most 16 requests; nothing is waited for.
+    /// Takes up to 16 completions, without waiting.
     pub fn poll(&self) -> Result<Vec<Completion>, VerbsError> {
         Ok(self.poll_into(&mut <CompletionBatch>::default())?.collect())
     }
 
-    /// The same by a batch that its owner keeps: a look that finds nothing costs a call and no more.
-    pub fn poll_into<'b, const MOST: usize>(
+    /// Takes up to `N` completions, without waiting, by way of a batch that the caller reuses: an empty
+    /// poll costs only the call of `ibv_poll_cq`.
+    pub fn poll_into<'b, const N: usize>(
         &self,
-        batch: &'b mut CompletionBatch<MOST>,
-    ) -> Result<impl ExactSizeIterator<Item = Completion> + use<'b, MOST>, VerbsError> {
-        self.context.own()?;
+        batch: &'b mut CompletionBatch<N>,
+    ) -> Result<impl ExactSizeIterator<Item = Completion> + use<'b, N>, VerbsError> {
+        self.context.check_not_inherited()?;
         let first = batch.0.as_mut_ptr().cast();
-        // SAFETY: the queue is alive, and there is room for MOST completions.
-        let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), MOST as i32, first) };
+        // SAFETY: the queue is alive, and the batch has room for N completions.
+        let count = unsafe { rdma_sys::ibv_poll_cq(self.as_ptr(), N as i32, first) };
         let Ok(count) = usize::try_from(count) else {
-            return Err(VerbsError::last(Verb::PollCq, self.context.name()));
+            return Err(VerbsError::last_os_error(Verb::PollCq, self.context.name()));
         };
         let queue = self.as_ptr() as usize;
-        Ok(batch
-            .0
-            .iter_mut()
-            .take(count)
-            .map(move |slot| CompletionBatch::<MOST>::take(slot, queue)))
+        Ok(batch.0.iter_mut().take(count).map(move |slot| CompletionBatch::<N>::take(slot, queue)))
     }
 
-    /// The first request that has ended since; nothing is waited for.
+    /// Takes one completion, without waiting; `None` if there is none.
     pub fn poll_one(&self) -> Result<Option<Completion>, VerbsError> {
         Ok(self.poll_into(&mut CompletionBatch::<1>::default())?.next())
     }
 }
 
-impl<const MOST: usize> Default for CompletionBatch<MOST> {
+impl<const N: usize> Default for CompletionBatch<N> {
     fn default() -> Self {
-        CompletionBatch([const { MaybeUninit::zeroed() }; MOST])
+        CompletionBatch([const { MaybeUninit::zeroed() }; N])
     }
 }
 
-impl<const MOST: usize> CompletionBatch<MOST> {
+impl<const N: usize> CompletionBatch<N> {
     fn take(slot: &mut MaybeUninit<ibv_wc>, queue: usize) -> Completion {
         let done = std::mem::replace(slot, MaybeUninit::zeroed());
-        // SAFETY: integers alone, zeros at first: what a provider does not write, as of a failed
-        // request it need not, is zero.
+        // SAFETY: the structure consists of integers, and was zeroed: fields that a provider does not
+        // write, such as most fields of a failed request, are 0.
         let done = unsafe { done.assume_init() };
         Completion {
             id: done.wr_id,
-            pair: done.qp_num,
+            qpn: done.qp_num,
             queue,
             status: WcStatus(done.status),
             length: done.byte_len,
@@ -219,8 +220,8 @@ impl Drop for CompletionQueue {
         if self.context.is_inherited() {
             return;
         }
-        // SAFETY: it was made once and is destroyed here alone; queue pairs that use it have an
-        // `Arc` of this and are gone.
+        // SAFETY: the queue was created once and is destroyed only here. Queue pairs that use it hold an
+        // `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_destroy_cq(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.context.name(), "ibv_destroy_cq failed");
         }

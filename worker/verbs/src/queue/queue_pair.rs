@@ -1,9 +1,17 @@
-//! Reliable connections. A queue pair is [`Prepared`] once it can receive and has an endpoint to
-//! tell the peer, and [`Connected`] once it knows the peer's; only then can it send.
+//! Queue pairs of reliable connections (RC).
+//!
+//! 1. [`QueuePair::prepare`] creates a queue pair in state INIT: receives can be posted, and its
+//!    [`Endpoint`] is known.
+//! 2. The program exchanges endpoints with the peer.
+//! 3. [`QueuePair::connect`] moves it through RTR to RTS: it can receive and send. The first send has to wait
+//!    until the peer is in RTR as well.
+//!
+//! The connection manager ([`crate::Listener`], [`crate::Route`]) does all of that itself, and returns
+//! connected queue pairs.
 
 use super::address_vector::{AddressVector, LocalPort};
 use super::resources::Resources;
-use crate::cm_id::Id;
+use crate::cm_id::CmId;
 use crate::device::{LinkLayer, Mtu, PortAttributes};
 use crate::error::{Verb, VerbsError};
 use crate::memory::MemoryRegion;
@@ -18,24 +26,26 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr::{NonNull, null_mut};
 
-/// Reads and atomics at once: one that a peer makes waits for the last.
+/// Outstanding RDMA reads and atomics of a queue pair, as initiator and as responder. Further ones wait in
+/// the send queue.
 pub(crate) const MAX_READS: u8 = 1;
 
-/// It can receive; the peer is not known.
+/// State of a queue pair that is not connected yet.
 #[derive(Debug)]
 pub struct Prepared {
     port: PortAttributes,
     gid: Option<(u16, Ipv6Addr)>,
 }
 
-/// It can send, too.
+/// State of a queue pair that can send and receive.
 #[derive(Debug)]
 pub struct Connected {
-    /// By the peer, with the connection.
-    said: Vec<u8>,
+    /// Private data that the peer sent with the connection.
+    peer_data: Vec<u8>,
 }
 
-/// A queue pair of a reliable connection.
+/// A queue pair of a reliable connection (`ibv_qp`), [`Prepared`] or [`Connected`]. It is destroyed when it
+/// is dropped.
 #[derive(Debug)]
 pub struct QueuePair<State> {
     handle: Handle,
@@ -43,48 +53,48 @@ pub struct QueuePair<State> {
     state: State,
 }
 
-/// What is destroyed at the end, in whatever state.
+/// The `ibv_qp` of a queue pair in any state.
 #[derive(Debug)]
 struct Handle {
     pair: NonNull<ibv_qp>,
-    /// Who made it, and destroys it.
-    owner: CreatedBy,
-    /// Owned for as long as the device may use them.
+    created_by: CreatedBy,
+    /// Objects that the device uses as long as the queue pair exists.
     resources: Resources,
-    /// Bytes that a request can carry itself.
-    inline: u32,
+    /// Inline capacity, in bytes.
+    max_inline: u32,
     _not_copied: PhantomData<*mut ibv_qp>,
 }
 
+/// Creator of an `ibv_qp`, which decides how it is destroyed.
 #[derive(Debug)]
 enum CreatedBy {
     Handle,
-    /// With the id that it belongs to.
+    /// librdmacm, which destroys it together with the id.
     ConnectionManager {
-        _id: Id,
+        _id: CmId,
     },
 }
 
-// SAFETY: libibverbs is thread safe (see `Context`), and the pair is destroyed by its one owner.
+// SAFETY: libibverbs is thread safe (see `Context`), and the queue pair is destroyed by its only owner.
 unsafe impl Send for Handle {}
-// SAFETY: as above; posting takes the pair's own lock.
+// SAFETY: as above; the provider locks the queue pair to post.
 unsafe impl Sync for Handle {}
 
-/// What a peer has to know of a queue pair.
+/// Address of a queue pair, which its peer needs to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The queue pair's number, 24 bits.
+    /// Queue pair number, 24 bits.
     pub qpn: u32,
-    /// The number of the first packet it sends, 24 bits, random: a late packet of an earlier queue
-    /// pair with its number does not fit.
+    /// Packet sequence number of the first packet, 24 bits. Random, so that a late packet of an earlier
+    /// queue pair with the same number is not taken for one of this connection.
     pub psn: u32,
-    /// Its port's local identifier; 0 on Ethernet.
+    /// Local identifier of the port; 0 on Ethernet.
     pub lid: u16,
-    /// Its port's GID.
+    /// GID of the port.
     pub gid: Option<Ipv6Addr>,
-    /// The largest packet of its port.
+    /// Active MTU of the port.
     pub mtu: Mtu,
-    /// Where a peer may write, and by which key.
+    /// Address and rkey of memory that the peer may read and write.
     pub memory: Option<(u64, u32)>,
 }
 
@@ -94,7 +104,7 @@ impl Default for Endpoint {
     }
 }
 
-/// A place in a peer's memory.
+/// Address in a peer's memory, with the key that RDMA reads and writes need there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddr {
     address: u64,
@@ -102,41 +112,43 @@ pub struct RemoteAddr {
 }
 
 impl RemoteAddr {
-    /// What a peer has told of: where, and by which key.
+    /// Combines an address and an rkey, as the peer sent them.
     pub fn new(address: u64, rkey: u32) -> RemoteAddr {
         RemoteAddr { address, rkey }
     }
 }
 
 impl Endpoint {
-    /// What is `offset` bytes into the memory that the peer has told of.
+    /// Returns the address `offset` bytes into [`Endpoint::memory`], or address `offset` with rkey 0 if there
+    /// is no memory.
     pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
         let (address, rkey) = self.memory.unwrap_or_default();
         RemoteAddr { address: address.wrapping_add(offset), rkey }
     }
 
-    /// The same with memory that the peer may write to.
+    /// Returns a copy of the endpoint with `region` as the memory that the peer may read and write.
     pub fn with_memory(&self, region: &MemoryRegion) -> Endpoint {
         Endpoint { memory: Some((region.address(), region.rkey())), ..self.clone() }
     }
 }
 
-/// How a connection behaves.
+/// Attributes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The largest packet, at most; that of either port, when it is smaller.
+    /// Upper limit of the path MTU, which is also limited by the active MTU of both ports.
     pub mtu: Mtu,
-    /// An answer is waited for 4.096 µs · 2^timeout.
+    /// Timeout for an acknowledgement, 4.096 µs · 2^timeout; 0 to 31, where 0 means no timeout. The
+    /// connection manager chooses its own.
     pub timeout: u8,
-    /// How often a packet is sent again without an answer, 0 to 7.
+    /// Number of times that an unacknowledged packet is sent again, 0 to 7.
     pub retries: u8,
-    /// With InfiniBand: which virtual lane.
+    /// InfiniBand service level, 0 to 15. The connection manager chooses its own.
     pub service_level: u8,
-    /// With RoCE the TOS byte of IP.
+    /// Traffic class; for RoCE the TOS byte of IP, whose upper six bits are the DSCP.
     pub traffic_class: u8,
 }
 
-/// An answer within 0.27 s, at the second try.
+/// Timeout of 0.27 s and one retry.
 impl Default for Settings {
     fn default() -> Settings {
         Settings { mtu: Mtu::B4096, timeout: 16, retries: 1, service_level: 0, traffic_class: 0 }
@@ -144,20 +156,20 @@ impl Default for Settings {
 }
 
 impl QueuePair<Prepared> {
-    /// Makes one on a port, counted from 1, that sends from this place of the port's GID table, and
-    /// lets it receive.
+    /// Creates a queue pair on a port, numbered from 1, and moves it to INIT. `gid_index` is the entry of the
+    /// port's GID table that packets are sent from; RoCE requires one ([`PortAttributes::needs_gid`]).
     pub fn prepare(
-        with: &Resources,
+        resources: &Resources,
         port: u8,
         gid_index: Option<u16>,
     ) -> Result<QueuePair<Prepared>, VerbsError> {
-        let context = with.domain.context();
+        let context = resources.domain.context();
         let port = context.port(port)?;
         let gid = match gid_index {
             Some(index) => context.gid(port.number, index)?.map(|entry| (index, entry.value)),
             None => None,
         };
-        let handle = Handle::create(with)?;
+        let handle = Handle::create(resources)?;
         handle.to_init(port.number)?;
         let endpoint = Endpoint {
             qpn: handle.qpn(),
@@ -170,19 +182,19 @@ impl QueuePair<Prepared> {
         Ok(QueuePair { handle, endpoint, state: Prepared { port, gid } })
     }
 
-    /// What the peer has to know.
+    /// Returns the address that the peer needs to connect.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Connects with a peer that does the same. It may not be sent to before it has: whoever sends
-    /// first waits for the peer's word.
+    /// Connects to a peer, which has to connect to this queue pair likewise. Nothing may be sent before the
+    /// peer has: the end that sends first has to wait for a message out of band.
     pub fn connect(
         self,
         peer: &Endpoint,
         settings: &Settings,
     ) -> Result<QueuePair<Connected>, VerbsError> {
-        let local = LocalPort::of(&self.state.port, self.state.gid);
+        let local = LocalPort::new(&self.state.port, self.state.gid);
         let address =
             AddressVector::between(&local, peer, settings.service_level, settings.traffic_class);
         let mtu = settings.mtu.min(self.endpoint.mtu).min(peer.mtu);
@@ -191,39 +203,40 @@ impl QueuePair<Prepared> {
         Ok(QueuePair {
             handle: self.handle,
             endpoint: self.endpoint,
-            state: Connected { said: Vec::new() },
+            state: Connected { peer_data: Vec::new() },
         })
     }
 }
 
 impl QueuePair<Connected> {
-    /// One that the connection manager has made and connected.
-    pub(crate) fn of_manager(
-        (pair, inline): (NonNull<ibv_qp>, u32),
-        id: Id,
-        with: &Resources,
-        said: Vec<u8>,
+    /// Wraps a queue pair that the connection manager has created and connected.
+    pub(crate) fn from_manager(
+        (pair, max_inline): (NonNull<ibv_qp>, u32),
+        id: CmId,
+        resources: &Resources,
+        peer_data: Vec<u8>,
     ) -> QueuePair<Connected> {
-        let (owner, resources) = (CreatedBy::ConnectionManager { _id: id }, with.clone());
-        let handle = Handle { pair, owner, resources, inline, _not_copied: PhantomData };
+        let (created_by, resources) = (CreatedBy::ConnectionManager { _id: id }, resources.clone());
+        let handle = Handle { pair, created_by, resources, max_inline, _not_copied: PhantomData };
         let endpoint = Endpoint { qpn: handle.qpn(), ..Endpoint::default() };
-        QueuePair { handle, endpoint, state: Connected { said } }
+        QueuePair { handle, endpoint, state: Connected { peer_data } }
     }
 
-    /// What the peer has said with the connection, by the connection manager alone: at most
-    /// [`crate::MAX_PRIVATE_DATA`] bytes, which InfiniBand and RoCE fill up to with zeros.
+    /// Returns the private data that the peer sent with the connection, up to [`crate::MAX_PRIVATE_DATA`]
+    /// bytes; InfiniBand and RoCE pad it with zeros. Empty unless the connection manager has made the
+    /// connection.
     pub fn private_data(&self) -> &[u8] {
-        &self.state.said
+        &self.state.peer_data
     }
 
-    /// Has the device write a part of a region of the pair's own domain to the peer's memory. A
-    /// completion with `id` tells the end; until then the part stays as it is.
+    /// Posts an RDMA write of `from`, whose region must be of the queue pair's domain, to the peer's memory.
+    /// A completion with `id` reports its end; the data should not change before.
     pub fn write(&self, id: u64, from: MrSlice<'_>, to: RemoteAddr) -> Result<(), VerbsError> {
         self.write_with(id, from, to, true)
     }
 
-    /// Writes as [`QueuePair::write`] does. Unless it is `signalled` there is no completion, and its
-    /// place in the queue pair is free only once a later request that is signalled has ended.
+    /// Posts an RDMA write, like [`QueuePair::write`]. Unless it is `signalled`, its success is not reported,
+    /// and its entry in the send queue is free only once a later signalled request has completed.
     pub fn write_with(
         &self,
         id: u64,
@@ -231,11 +244,11 @@ impl QueuePair<Connected> {
         to: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
-        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Piece::of(from), to, signalled)
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Segment::from_slice(from), to, signalled)
     }
 
-    /// Writes bytes that the request carries itself, at most as many as [`QueuePair::inline`] says:
-    /// they may be changed at once.
+    /// Posts an RDMA write of inline data, at most [`QueuePair::max_inline`] bytes (more are
+    /// [`VerbsError::OutOfBounds`]). `bytes` may be reused at once.
     pub fn write_inline(
         &self,
         id: u64,
@@ -243,60 +256,61 @@ impl QueuePair<Connected> {
         to: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
-        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, self.carried(bytes)?, to, signalled)
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, self.inline_segment(bytes)?, to, signalled)
     }
 
-    /// Has the device read the peer's memory into a part of a region of the pair's own domain, as
-    /// much as the part takes. A completion with `id` tells the end.
+    /// Posts an RDMA read of the peer's memory into all of `into`, whose region must be of the queue pair's
+    /// domain. A completion with `id` reports its end.
     pub fn read(&self, id: u64, into: MrSlice<'_>, from: RemoteAddr) -> Result<(), VerbsError> {
-        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Piece::of(into), from, true)
+        self.post(id, ibv_wr_opcode::IBV_WR_RDMA_READ, Segment::from_slice(into), from, true)
     }
 
-    /// Sends a part of a region of the pair's own domain to where the peer receives next.
+    /// Posts a send of `from`, whose region must be of the queue pair's domain. It consumes the oldest receive
+    /// that the peer has posted. See [`QueuePair::write_with`] for `signalled`.
     pub fn send(&self, id: u64, from: MrSlice<'_>, signalled: bool) -> Result<(), VerbsError> {
         let nowhere = RemoteAddr::new(0, 0);
-        self.post(id, ibv_wr_opcode::IBV_WR_SEND, Piece::of(from), nowhere, signalled)
+        self.post(id, ibv_wr_opcode::IBV_WR_SEND, Segment::from_slice(from), nowhere, signalled)
     }
 
-    /// Sends bytes that the request carries itself, as [`QueuePair::write_inline`] writes them.
+    /// Posts a send of inline data, at most [`QueuePair::max_inline`] bytes (more are
+    /// [`VerbsError::OutOfBounds`]). `bytes` may be reused at once.
     pub fn send_inline(&self, id: u64, bytes: &[u8], signalled: bool) -> Result<(), VerbsError> {
         let nowhere = RemoteAddr::new(0, 0);
-        self.post(id, ibv_wr_opcode::IBV_WR_SEND, self.carried(bytes)?, nowhere, signalled)
+        self.post(id, ibv_wr_opcode::IBV_WR_SEND, self.inline_segment(bytes)?, nowhere, signalled)
     }
 
-    /// Bytes to be carried by a request, which has room for them.
-    fn carried<'b>(&self, bytes: &'b [u8]) -> Result<Piece<'b>, VerbsError> {
-        Piece::carried(bytes, self.inline())
+    fn inline_segment<'b>(&self, bytes: &'b [u8]) -> Result<Segment<'b>, VerbsError> {
+        Segment::inline(bytes, self.max_inline())
     }
 
     fn post(
         &self,
         id: u64,
         opcode: ibv_wr_opcode::Type,
-        here: Piece<'_>,
+        here: Segment<'_>,
         there: RemoteAddr,
         signalled: bool,
     ) -> Result<(), VerbsError> {
-        self.handle.own()?;
+        self.handle.check_not_inherited()?;
         let flag = |is_set: bool, flag: ibv_send_flags| if is_set { flag.0 } else { 0 };
-        let mut piece = here.piece;
+        let mut sge = here.sge;
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed();
-        // SAFETY: integers, pointers and unions of them: zeros are a value of each.
+        // SAFETY: the structure consists of integers, pointers and unions of them, for which zeros are
+        // valid.
         let request = unsafe { request.assume_init_mut() };
         request.wr_id = id;
-        request.sg_list = &raw mut piece;
+        request.sg_list = &raw mut sge;
         request.num_sge = 1;
         request.opcode = opcode;
         request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(here.is_carried, ibv_send_flags::IBV_SEND_INLINE);
+            | flag(here.is_inline, ibv_send_flags::IBV_SEND_INLINE);
         request.wr.rdma.remote_addr = there.address;
         request.wr.rdma.rkey = there.rkey;
         let mut refused = null_mut();
-        // SAFETY: the pair is alive and ready to send; request and piece live until the call
-        // returns, which has copied them. Bytes that are carried are read by this call, with no key
-        // that anything would be checked by: they are borrowed until it returns. What another piece
-        // leads to is read or written by the device, which checks it against the region's key; the
-        // region is there now, and the key is void once it is gone.
+        // SAFETY: the queue pair is alive and in RTS; the call copies request and sge. Inline data is
+        // read during the call, without a check of any key, and is borrowed until the call returns. Other
+        // memory is accessed by the device later, which checks the region's lkey: the region exists
+        // now, and its key becomes invalid when it is deregistered.
         let code = unsafe {
             rdma_sys::ibv_post_send(self.handle.as_ptr(), &raw mut *request, &raw mut refused)
         };
@@ -304,54 +318,56 @@ impl QueuePair<Connected> {
     }
 }
 
-/// Local memory that a request moves.
-struct Piece<'m> {
-    piece: ibv_sge,
-    /// The request carries the bytes themselves.
-    is_carried: bool,
+/// Local memory of a work request.
+struct Segment<'m> {
+    sge: ibv_sge,
+    /// The bytes are copied into the work request.
+    is_inline: bool,
     _memory: PhantomData<&'m [u8]>,
 }
 
-impl<'m> Piece<'m> {
-    fn of(part: MrSlice<'m>) -> Piece<'m> {
-        let piece = ibv_sge { addr: part.address, length: part.length, lkey: part.lkey };
-        Piece { piece, is_carried: false, _memory: PhantomData }
+impl<'m> Segment<'m> {
+    fn from_slice(part: MrSlice<'m>) -> Segment<'m> {
+        let sge = ibv_sge { addr: part.address, length: part.length, lkey: part.lkey };
+        Segment { sge, is_inline: false, _memory: PhantomData }
     }
 
-    fn carried(bytes: &'m [u8], room: u32) -> Result<Piece<'m>, VerbsError> {
-        let (length, size) = (bytes.len(), room as usize);
-        let short = u32::try_from(length).ok().filter(|length| *length <= room);
+    fn inline(bytes: &'m [u8], max: u32) -> Result<Segment<'m>, VerbsError> {
+        let (length, size) = (bytes.len(), max as usize);
+        let short = u32::try_from(length).ok().filter(|length| *length <= max);
         let length = short.ok_or(VerbsError::OutOfBounds { offset: 0, length, size })?;
-        let piece = ibv_sge { addr: bytes.as_ptr().addr() as u64, length, lkey: 0 };
-        Ok(Piece { piece, is_carried: true, _memory: PhantomData })
+        let sge = ibv_sge { addr: bytes.as_ptr().addr() as u64, length, lkey: 0 };
+        Ok(Segment { sge, is_inline: true, _memory: PhantomData })
     }
 }
 
 impl<State> QueuePair<State> {
-    /// Its number, 24 bits: what the device and its counters call it.
+    /// Returns the queue pair number, 24 bits, as `rdma resource show qp` prints it.
     pub fn qpn(&self) -> u32 {
         self.handle.qpn()
     }
 
-    /// What it is made of.
+    /// Returns the objects that the queue pair was created with.
     pub(crate) fn resources(&self) -> &Resources {
         &self.handle.resources
     }
 
-    /// Bytes that a request can carry itself: what was wanted, or none.
-    pub fn inline(&self) -> u32 {
-        self.handle.inline
+    /// Returns the inline capacity in bytes: [`Depth::inline`](crate::Depth::inline), or 0 if the device does
+    /// not support as many.
+    pub fn max_inline(&self) -> u32 {
+        self.handle.max_inline
     }
 
-    /// Has the device put what the peer sends next into a part of a region of the pair's own domain.
+    /// Posts a receive into `into`, whose region must be of the queue pair's domain. Receives are filled in
+    /// the order in which they were posted; a completion with `id` reports the length of the message.
     pub fn receive(&self, id: u64, into: MrSlice<'_>) -> Result<(), VerbsError> {
-        self.handle.own()?;
-        let mut piece = Piece::of(into).piece;
+        self.handle.check_not_inherited()?;
+        let mut sge = Segment::from_slice(into).sge;
         let mut request =
-            ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+            ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
         let mut refused = null_mut();
-        // SAFETY: the pair is alive; request and piece live until the call returns, which has copied
-        // them. What the piece leads to is checked by the device against the region's key.
+        // SAFETY: the queue pair is alive; the call copies request and sge. The device checks the memory
+        // against the region's lkey.
         let code = unsafe {
             rdma_sys::ibv_post_recv(self.handle.as_ptr(), &raw mut request, &raw mut refused)
         };
@@ -360,25 +376,32 @@ impl<State> QueuePair<State> {
 }
 
 impl Handle {
-    fn create(with: &Resources) -> Result<Handle, VerbsError> {
-        let context = with.domain.context();
-        let (pair, inline) = with.wanted(context.as_ptr())?.or_without_inline(|wanted| {
-            // SAFETY: the domain is alive and will be owned, as will be the queue, which is of the
-            // same device; what is wanted lives until the call returns.
-            let pair = unsafe { rdma_sys::ibv_create_qp(with.domain.as_ptr(), wanted) };
-            NonNull::new(pair).ok_or_else(|| VerbsError::last(Verb::CreateQp, context.name()))
-        })?;
-        let resources = with.clone();
-        Ok(Handle { pair, owner: CreatedBy::Handle, resources, inline, _not_copied: PhantomData })
+    fn create(resources: &Resources) -> Result<Handle, VerbsError> {
+        let context = resources.domain.context();
+        let (pair, max_inline) =
+            resources.init_attr(context.as_ptr())?.create_with_inline_fallback(|attr| {
+                // SAFETY: the domain and the completion queue are alive, of the same device, and will be
+                // owned by the handle; the attributes live until the call returns.
+                let pair = unsafe { rdma_sys::ibv_create_qp(resources.domain.as_ptr(), attr) };
+                NonNull::new(pair)
+                    .ok_or_else(|| VerbsError::last_os_error(Verb::CreateQp, context.name()))
+            })?;
+        let resources = resources.clone();
+        Ok(Handle {
+            pair,
+            created_by: CreatedBy::Handle,
+            resources,
+            max_inline,
+            _not_copied: PhantomData,
+        })
     }
 
-    /// Fails in a process that has inherited it.
+    /// Fails if this process was forked after the device was opened.
     #[inline]
-    fn own(&self) -> Result<(), VerbsError> {
-        self.resources.domain.context().own()
+    fn check_not_inherited(&self) -> Result<(), VerbsError> {
+        self.resources.domain.context().check_not_inherited()
     }
 
-    /// For errors.
     fn device(&self) -> &str {
         self.resources.domain.context().name()
     }
@@ -388,14 +411,14 @@ impl Handle {
     }
 
     fn qpn(&self) -> u32 {
-        // SAFETY: the pair is alive, and its number never changes.
+        // SAFETY: the queue pair is alive, and its number never changes.
         unsafe { self.pair.as_ref() }.qp_num
     }
 
     fn check(&self, verb: Verb, code: i32) -> Result<(), VerbsError> {
         match code {
             0 => Ok(()),
-            code => Err(VerbsError::code(verb, self.device(), code)),
+            code => Err(VerbsError::from_errno(verb, self.device(), code)),
         }
     }
 
@@ -431,7 +454,7 @@ impl Handle {
             attributes.dest_qp_num = peer.qpn;
             attributes.rq_psn = peer.psn;
             attributes.max_dest_rd_atomic = MAX_READS;
-            // 0.64 ms.
+            // Encodes 0.64 ms.
             attributes.min_rnr_timer = 12;
         })
     }
@@ -460,13 +483,13 @@ impl Handle {
         set: ibv_qp_attr_mask,
         fill: impl FnOnce(&mut ibv_qp_attr),
     ) -> Result<(), VerbsError> {
-        self.own()?;
+        self.check_not_inherited()?;
         let mut attributes = MaybeUninit::<ibv_qp_attr>::zeroed();
-        // SAFETY: integers and arrays of them: zeros are a value of each.
+        // SAFETY: the structure consists of integers and arrays of them, for which zeros are valid.
         let attributes = unsafe { attributes.assume_init_mut() };
         fill(attributes);
         let set = i32::try_from(set.0).unwrap_or(0);
-        // SAFETY: the pair is alive, and the attributes live until the call returns.
+        // SAFETY: the queue pair is alive, and the attributes live until the call returns.
         let code = unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut *attributes, set) };
         self.check(verb, code)
     }
@@ -475,11 +498,11 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.resources.domain.context().is_inherited()
-            || !matches!(self.owner, CreatedBy::Handle)
+            || !matches!(self.created_by, CreatedBy::Handle)
         {
             return;
         }
-        // SAFETY: it was made once and is destroyed here alone.
+        // SAFETY: the queue pair was created once and is destroyed only here.
         let code = unsafe { rdma_sys::ibv_destroy_qp(self.as_ptr()) };
         if code != 0 {
             tracing::warn!(device = self.device(), code, "ibv_destroy_qp failed");
@@ -487,7 +510,7 @@ impl Drop for Handle {
     }
 }
 
-/// Nobody has to be unable to guess it: it tells connections apart that follow one another.
+/// Returns a random PSN. It only has to differ between successive connections; it is not a secret.
 fn random_24_bits() -> u32 {
     let mut bytes = [0; 4];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -496,9 +519,9 @@ fn random_24_bits() -> u32 {
     number & 0x00ff_ffff
 }
 
-/// Whether a port is one that a GID has to be given for.
 impl PortAttributes {
-    /// RoCE is addressed by GID alone.
+    /// Tells whether [`QueuePair::prepare`] requires a GID index on this port: Ethernet ports are addressed
+    /// by GID only.
     pub fn needs_gid(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
     }
@@ -508,17 +531,18 @@ impl PortAttributes {
 mod tests {
     use super::*;
 
-    /// There is no key by which a device, or libibverbs, would check where such bytes lie.
+    // Neither the device nor libibverbs checks the address of inline data against a key.
     #[test]
     fn bytes_that_a_request_carries_are_borrowed_and_fit() {
         let bytes = [7; 64];
-        let carried = Piece::carried(&bytes, 64).unwrap();
-        assert_eq!((carried.piece.addr, carried.piece.length), (bytes.as_ptr().addr() as u64, 64));
-        assert!(carried.is_carried);
-        for (length, room) in [(64, 63), (1, 0)] {
-            let error = Piece::carried(&bytes[..length], room).err().unwrap().to_string();
-            assert_eq!(error, format!("{length} bytes at 0 are not in a region of {room}"));
+        let carried = Segment::inline(&bytes, 64).unwrap();
+        assert_eq!((carried.sge.addr, carried.sge.length), (bytes.as_ptr().addr() as u64, 64));
+        assert!(carried.is_inline);
+        for (length, max) in [(64, 63), (1, 0)] {
+            let error = Segment::inline(&bytes[..length], max).err().unwrap().to_string();
+            let text = format!("{length} bytes at offset 0 exceed a region of {max} bytes");
+            assert_eq!(error, text);
         }
-        assert!(Piece::carried(&[], 0).is_ok());
+        assert!(Segment::inline(&[], 0).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! What queue pairs are made of.
+//! Objects and capacities that a queue pair is created with.
 
 use super::completion_queue::CompletionQueue;
 use crate::error::{Verb, VerbsError};
@@ -7,32 +7,33 @@ use rdma_sys::{ibv_context, ibv_qp_init_attr, ibv_qp_type};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// What a queue pair is made of; several may be made of the same. All parts are of one opened
-/// device.
+/// Objects and capacities that a queue pair is created with. Queue pairs may share them. The domain and
+/// the completion queue must belong to the same opened device.
 #[derive(Clone, Debug)]
 pub struct Resources {
-    /// Whose memory it may use.
+    /// Domain whose memory the queue pair may access.
     pub domain: Arc<ProtectionDomain>,
-    /// Where it says what has ended, both of what it sends and of what it receives.
+    /// Queue for the completions of both sends and receives.
     pub completions: Arc<CompletionQueue>,
-    /// How much it holds.
+    /// Capacities.
     pub depth: Depth,
 }
 
-/// How much a queue pair holds.
+/// Capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// Requests to send, read or write at once.
+    /// Outstanding sends, reads and writes.
     pub send: u32,
-    /// Requests to receive at once.
+    /// Outstanding receives.
     pub receive: u32,
-    /// Bytes that a request may carry itself, so that the device need not fetch them. Where it has no
-    /// room for so many, for none: [`crate::QueuePair::inline`] says which.
+    /// Bytes of inline data: data that is copied into the work request, so that the device need not fetch
+    /// it from memory. If the device does not support as many, the queue pair has no inline data at all:
+    /// see [`crate::QueuePair::max_inline`].
     pub inline: u32,
 }
 
-/// Little, for peers that are many: 64 bytes to 256 for each request, by device, so 4 KiB at most.
-/// No inline data, which a device need not have room for.
+/// Small queues, for programs with many peers: a work request takes 64 to 256 bytes, depending on the
+/// device, so a queue pair takes about 4 KiB. No inline data, because not every device supports it.
 impl Default for Depth {
     fn default() -> Depth {
         Depth { send: 16, receive: 1, inline: 0 }
@@ -40,51 +41,52 @@ impl Default for Depth {
 }
 
 impl Resources {
-    /// As much as is usual.
+    /// Combines the objects with the default [`Depth`].
     pub fn new(domain: &Arc<ProtectionDomain>, completions: &Arc<CompletionQueue>) -> Resources {
         let (domain, completions) = (domain.clone(), completions.clone());
         Resources { domain, completions, depth: Depth::default() }
     }
 
-    /// A reliable connection all of whose completions go to one queue, on this opened device. EINVAL
-    /// when a part is of another.
-    pub(crate) fn wanted(&self, context: *mut ibv_context) -> Result<Wanted, VerbsError> {
+    /// Returns the attributes to create a reliable connection (RC) on this opened device. Fails with EINVAL
+    /// if the domain or the completion queue belongs to another one.
+    pub(crate) fn init_attr(&self, context: *mut ibv_context) -> Result<InitAttr, VerbsError> {
         let own = self.domain.context();
         if own.as_ptr() != context || self.completions.context().as_ptr() != context {
-            return Err(VerbsError::code(Verb::CreateQp, own.name(), libc::EINVAL));
+            return Err(VerbsError::from_errno(Verb::CreateQp, own.name(), libc::EINVAL));
         }
-        let wanted = MaybeUninit::<ibv_qp_init_attr>::zeroed();
-        // SAFETY: integers and pointers: zeros are a value of each.
-        let mut wanted = unsafe { wanted.assume_init() };
-        wanted.send_cq = self.completions.as_ptr();
-        wanted.recv_cq = self.completions.as_ptr();
-        wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
-        wanted.cap.max_send_wr = self.depth.send;
-        wanted.cap.max_recv_wr = self.depth.receive;
-        wanted.cap.max_send_sge = 1;
-        wanted.cap.max_recv_sge = 1;
-        wanted.cap.max_inline_data = self.depth.inline;
-        Ok(Wanted(wanted))
+        let attr = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+        // SAFETY: the structure consists of integers and pointers, for which zeros are valid.
+        let mut attr = unsafe { attr.assume_init() };
+        attr.send_cq = self.completions.as_ptr();
+        attr.recv_cq = self.completions.as_ptr();
+        attr.qp_type = ibv_qp_type::IBV_QPT_RC;
+        attr.cap.max_send_wr = self.depth.send;
+        attr.cap.max_recv_wr = self.depth.receive;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        attr.cap.max_inline_data = self.depth.inline;
+        Ok(InitAttr(attr))
     }
 }
 
-/// What a queue pair is to be.
-pub(crate) struct Wanted(ibv_qp_init_attr);
+/// Attributes that a queue pair is created with.
+pub(crate) struct InitAttr(ibv_qp_init_attr);
 
-impl Wanted {
-    /// Makes it, without room for inline data where there is none; also says how much there is.
-    pub(crate) fn or_without_inline<T>(
+impl InitAttr {
+    /// Calls `create` with the attributes, and again without inline data if that fails. Returns what was
+    /// created, and its inline capacity in bytes.
+    pub(crate) fn create_with_inline_fallback<T>(
         mut self,
-        make: impl Fn(*mut ibv_qp_init_attr) -> Result<T, VerbsError>,
+        create: impl Fn(*mut ibv_qp_init_attr) -> Result<T, VerbsError>,
     ) -> Result<(T, u32), VerbsError> {
         let inline = self.0.cap.max_inline_data;
-        let mut wanted = self.0;
-        match make(&raw mut wanted) {
-            Ok(made) => Ok((made, inline)),
+        let mut attr = self.0;
+        match create(&raw mut attr) {
+            Ok(created) => Ok((created, inline)),
             Err(error) if inline == 0 => Err(error),
             Err(_) => {
                 self.0.cap.max_inline_data = 0;
-                Ok((make(&raw mut self.0)?, 0))
+                Ok((create(&raw mut self.0)?, 0))
             }
         }
     }

@@ -123,7 +123,7 @@ pub(super) fn connect(
 
 pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp, VerbsError> {
     let (settings, deadline) = (&cm_context.settings, cm_context.deadline);
-    let route = Route::resolve(job.from, job.to, settings, deadline)?.by(job.hub.device())?;
+    let route = Route::resolve(job.from, job.to, settings, deadline)?.require_device(job.hub.device())?;
     let saying = request_data(&job.key, &cm_context.job, cm_context.me, job.peer);
     let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
     if !is_reply(pair.private_data(), &job.key, &cm_context.job, cm_context.me, job.peer) {
@@ -160,7 +160,7 @@ fn listen<'scope, 'env>(
     let failed =
         |job: &CmTarget| VerbsError::TimedOut { verb: Verb::Accept, addresses: job.to.to_string() };
     while !expected.is_empty() {
-        let request = match listener.request(cm_context.deadline) {
+        let request = match listener.next_request(cm_context.deadline) {
             Ok(Some(request)) => request,
             Ok(None) => break,
             Err(error) => {

@@ -245,7 +245,7 @@ impl LazyRdma {
     fn let_in(&mut self) {
         let mut requests = Vec::new();
         for listener in self.fabric.ports.values().filter_map(|port| port.listener.as_ref()) {
-            let next = || listener.request(Instant::now()).transpose();
+            let next = || listener.next_request(Instant::now()).transpose();
             while let Some(request) = next() {
                 let is_over = request.is_err();
                 requests.push(request);

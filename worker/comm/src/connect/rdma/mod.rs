@@ -376,7 +376,7 @@ fn memory() -> usize {
 /// none does. A power of two.
 fn payload(memory: usize, peers: usize) -> usize {
     let fits = |payload: &usize| {
-        let slots = BounceBuffers::memory(SLOTS, SLOTS, LinkConfig::slot(*payload));
+        let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(*payload));
         peers.saturating_mul(slots) <= memory
     };
     let mut payloads = std::iter::successors(Some(LONGEST), |payload| Some(payload / 2));
@@ -392,7 +392,7 @@ fn no_rdma(
 ) -> impl FnOnce(VerbsError) -> WireUpError {
     let port = nic.map(|nic| format!("{}/{}", nic.device, nic.port)).unwrap_or_default();
     let peer = peer.and_then(|peer| name(table, peer));
-    let slots = BounceBuffers::memory(SLOTS, SLOTS, LinkConfig::slot(payload));
+    let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(payload));
     move |error: VerbsError| {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft);
         let memory = limit.ok().filter(|_| is_about_memory(&error));
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(payload(0, 1), SHORTEST, "and then the device says that it is too much");
         for peers in 1..200 {
             let payload = payload(MEMORY, peers);
-            let slots = BounceBuffers::memory(SLOTS, SLOTS, LinkConfig::slot(payload));
+            let slots = BounceBuffers::memory_size(SLOTS, SLOTS, LinkConfig::slot(payload));
             assert!(payload.is_power_of_two() && payload.is_multiple_of(64));
             assert!(slots * peers <= MEMORY || payload == SHORTEST, "{peers}");
         }

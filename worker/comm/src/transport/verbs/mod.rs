@@ -140,7 +140,7 @@ impl VerbsLink {
 
     /// A request more is posted for packets, and one is left for [`VerbsLink::tell`].
     fn has_room(&self) -> bool {
-        self.slots.room() > 1
+        self.slots.available() > 1
     }
 
     /// Whether a packet may be posted.
@@ -164,7 +164,7 @@ impl VerbsLink {
     /// The same when it is time, and as soon as it can be said.
     #[inline]
     fn send_credits_if_due(&mut self) {
-        let may_send_credits = self.credits.may_send_credits() && self.slots.room() > 0;
+        let may_send_credits = self.credits.may_send_credits() && self.slots.available() > 0;
         if self.credits.is_due() && may_send_credits && self.refused.is_none() {
             self.send_credits();
         }
@@ -191,7 +191,7 @@ impl VerbsLink {
 
     /// Hands what has come to the sink.
     fn take(&mut self, completion: Completion, sink: &mut dyn Sink) -> Result<(), LinkError> {
-        match self.slots.take(completion) {
+        match self.slots.process(completion) {
             Some(BufferEvent::Received(slot)) => {
                 self.silent = None;
                 let understood = understand(self.slots.message(&slot), &mut self.credits);
@@ -219,7 +219,7 @@ impl VerbsLink {
 
     fn written(&mut self, sink: &mut dyn Sink) -> Result<(), LinkError> {
         while let Some(&(requests, transfer)) = self.writing.front()
-            && requests <= self.slots.ended()
+            && requests <= self.slots.completed()
         {
             self.writing.pop_front();
             sink.written(transfer)?;
@@ -235,7 +235,7 @@ impl VerbsLink {
     ) -> Result<WriteOutcome, VerbsError> {
         let Written { region, start, length, to, key } = from;
         while *begun < length {
-            if slots.room() < 2 {
+            if slots.available() < 2 {
                 return Ok(WriteOutcome::NoRoom);
             }
             let part = region.slice(start + *begun, (length - *begun).min(CHUNK))?;
@@ -379,7 +379,7 @@ impl Link for VerbsLink {
     }
 
     fn is_delivered(&self) -> bool {
-        self.failed.is_some() || self.slots.ended() >= self.bye_posted
+        self.failed.is_some() || self.slots.completed() >= self.bye_posted
     }
 
     fn probe_peer(&mut self) {
