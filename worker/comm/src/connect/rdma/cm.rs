@@ -123,7 +123,8 @@ pub(super) fn connect(
 
 pub(super) fn dial(job: CmTarget, cm_context: &CmContext) -> Result<ConnectedQp, VerbsError> {
     let (settings, deadline) = (&cm_context.settings, cm_context.deadline);
-    let route = Route::resolve(job.from, job.to, settings, deadline)?.require_device(job.hub.device())?;
+    let route =
+        Route::resolve(job.from, job.to, settings, deadline)?.require_device(job.hub.device())?;
     let saying = request_data(&job.key, &cm_context.job, cm_context.me, job.peer);
     let pair = route.connect(&job.hub.resources, &saying, settings, deadline)?;
     if !is_reply(pair.private_data(), &job.key, &cm_context.job, cm_context.me, job.peer) {
