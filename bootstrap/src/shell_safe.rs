@@ -6,18 +6,18 @@
 //! (CVE-2023-51385).
 
 /// Characters that a shell takes for more than a part of a word.
-const OF_SHELLS: &str = "'`\"$\\;&<>|(){}";
+const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
 /// Accounts of a Windows domain, `DOMAIN\me` and `machine$`, have these and run nothing by them.
-const OF_USERS: &str = "$\\";
+const ALLOWED_IN_USERS: &str = "$\\";
 
 /// Whether this can be the name of a host: an address or whatever SSH's configuration calls it.
 pub fn is_host_name(name: &str) -> bool {
-    is_word(name) && !name.contains(|c| OF_SHELLS.contains(c))
+    is_word(name) && !name.contains(|c| SHELL_CHARACTERS.contains(c))
 }
 
 /// Whether this can be the name of a user.
 pub fn is_user_name(name: &str) -> bool {
-    let is_bad = |c| OF_SHELLS.contains(c) && !OF_USERS.contains(c);
+    let is_bad = |c| SHELL_CHARACTERS.contains(c) && !ALLOWED_IN_USERS.contains(c);
     is_word(name) && !name.contains(is_bad) && !name.ends_with('\\')
 }
 

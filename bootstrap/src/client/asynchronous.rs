@@ -17,7 +17,7 @@ use tokio::time::timeout;
 #[derive(Debug)]
 pub struct AsyncClient {
     socket: UnixStream,
-    conversation: Session,
+    session: Session,
     /// What is to be written before anything else; a dropped call may leave some of it.
     unsent: Vec<u8>,
 }
@@ -30,19 +30,19 @@ impl AsyncClient {
 
     /// Connects and says hello.
     pub async fn connect(credentials: Credentials) -> Result<AsyncClient, ClientError> {
-        let (conversation, unsent) = Session::begin(&credentials)?;
+        let (session, unsent) = Session::start(&credentials)?;
         let path = credentials.socket;
         let socket = UnixStream::connect(&path).await;
         let socket = socket.map_err(|source| ClientError::Connect { path, source })?;
-        let mut client = AsyncClient { socket, conversation, unsent };
-        let welcome = timeout(WELCOME_TIMEOUT, client.be_welcome()).await;
+        let mut client = AsyncClient { socket, session, unsent };
+        let welcome = timeout(WELCOME_TIMEOUT, client.await_welcome()).await;
         welcome.map_err(|_| ClientError::Socket(io::ErrorKind::TimedOut.into()))??;
         Ok(client)
     }
 
-    async fn be_welcome(&mut self) -> Result<(), ClientError> {
+    async fn await_welcome(&mut self) -> Result<(), ClientError> {
         self.send().await?;
-        while !self.conversation.is_welcome()? {
+        while !self.session.is_welcomed()? {
             self.receive().await?;
         }
         Ok(())
@@ -50,22 +50,22 @@ impl AsyncClient {
 
     /// How many ranks the job has.
     pub fn world_size(&self) -> u32 {
-        self.conversation.world_size()
+        self.session.world_size()
     }
 
     /// Waits may take this long from here on, in place of what RLAUNCH_COMM_TIMEOUT says.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.conversation.timeout = timeout;
+        self.session.timeout = timeout;
     }
 
     /// Waits until every rank has called this as often as this one.
     pub async fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
-        self.call(Request::barrier(name, self.conversation.timeout)).await.map(drop)
+        self.call(Request::barrier(name, self.session.timeout)).await.map(drop)
     }
 
     /// Gives `blob`, at most 64 KiB, and gets what every rank gave, by rank.
     pub async fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
-        let request = Request::all_gather(name, blob, self.conversation.timeout);
+        let request = Request::all_gather(name, blob, self.session.timeout);
         let answered = self.call(request).await?;
         request::gathered(answered, self.world_size())
     }
@@ -87,7 +87,7 @@ impl AsyncClient {
 
     /// Reads what is kept under a key, once something is.
     pub async fn wait(&mut self, namespace: &str, key: &str) -> Result<Bytes, ClientError> {
-        let request = Request::wait(namespace, key, self.conversation.timeout);
+        let request = Request::wait(namespace, key, self.session.timeout);
         self.call(request).await.map(|(_, value)| value)
     }
 
@@ -107,11 +107,11 @@ impl AsyncClient {
     }
 
     async fn call(&mut self, request: Request) -> Result<Answered, ClientError> {
-        let (sent, bytes) = self.conversation.ask(request)?;
+        let (sent, bytes) = self.session.encode_call(request)?;
         self.unsent.extend_from_slice(&bytes);
         self.send().await?;
         loop {
-            if let Some(answered) = self.conversation.answer(&sent)? {
+            if let Some(answered) = self.session.reply_to(&sent)? {
                 return Ok(answered);
             }
             self.receive().await?;
@@ -122,7 +122,7 @@ impl AsyncClient {
         while !self.unsent.is_empty() {
             match self.socket.write(&self.unsent).await {
                 Ok(length) => drop(self.unsent.drain(..length)),
-                Err(error) => return Err(self.conversation.broken(Some(error))),
+                Err(error) => return Err(self.session.closed(Some(error))),
             }
         }
         Ok(())
@@ -131,12 +131,12 @@ impl AsyncClient {
     async fn receive(&mut self) -> Result<(), ClientError> {
         let mut buffer = Vec::with_capacity(READ);
         match self.socket.read_buf(&mut buffer).await {
-            Ok(0) => Err(self.conversation.broken(None)),
+            Ok(0) => Err(self.session.closed(None)),
             Ok(_) => {
-                self.conversation.heard(&buffer);
+                self.session.push(&buffer);
                 Ok(())
             }
-            Err(error) => Err(self.conversation.broken(Some(error))),
+            Err(error) => Err(self.session.closed(Some(error))),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
-    conversation: Session,
+    session: Session,
 }
 
 /// The socket, to be asked who is at its other end.
@@ -32,14 +32,14 @@ impl Client {
 
     /// Connects and says hello.
     pub fn connect(credentials: Credentials) -> Result<Client, ClientError> {
-        let (conversation, hello) = Session::begin(&credentials)?;
+        let (session, hello) = Session::start(&credentials)?;
         let path = credentials.socket;
         let socket = UnixStream::connect(&path);
         let socket = socket.map_err(|source| ClientError::Connect { path, source })?;
-        let mut client = Client { socket, conversation };
+        let mut client = Client { socket, session };
         client.send(&hello)?;
         client.socket.set_read_timeout(Some(WELCOME_TIMEOUT)).map_err(ClientError::Socket)?;
-        while !client.conversation.is_welcome()? {
+        while !client.session.is_welcomed()? {
             client.receive()?;
         }
         client.socket.set_read_timeout(None).map_err(ClientError::Socket)?;
@@ -48,22 +48,22 @@ impl Client {
 
     /// How many ranks the job has.
     pub fn world_size(&self) -> u32 {
-        self.conversation.world_size()
+        self.session.world_size()
     }
 
     /// Waits may take this long from here on, in place of what RLAUNCH_COMM_TIMEOUT says.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.conversation.timeout = timeout;
+        self.session.timeout = timeout;
     }
 
     /// Waits until every rank has called this as often as this one.
     pub fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
-        self.call(Request::barrier(name, self.conversation.timeout)).map(drop)
+        self.call(Request::barrier(name, self.session.timeout)).map(drop)
     }
 
     /// Gives `blob`, at most 64 KiB, and gets what every rank gave, by rank.
     pub fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
-        let answered = self.call(Request::all_gather(name, blob, self.conversation.timeout))?;
+        let answered = self.call(Request::all_gather(name, blob, self.session.timeout))?;
         request::gathered(answered, self.world_size())
     }
 
@@ -79,7 +79,7 @@ impl Client {
 
     /// Reads what is kept under a key, once something is.
     pub fn wait(&mut self, namespace: &str, key: &str) -> Result<Bytes, ClientError> {
-        let request = Request::wait(namespace, key, self.conversation.timeout);
+        let request = Request::wait(namespace, key, self.session.timeout);
         self.call(request).map(|(_, value)| value)
     }
 
@@ -101,12 +101,15 @@ impl Client {
     /// What the agent tells unasked: why other ranks will not answer any more. Waits for it so long
     /// at most, and not at all without. To be asked when the socket is readable; calls do not lose
     /// any.
-    pub fn news(&mut self, longest: Option<Duration>) -> Result<Option<JobEvent>, ClientError> {
-        if let Some(news) = self.conversation.news()? {
-            return Ok(Some(news));
+    pub fn job_event(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<JobEvent>, ClientError> {
+        if let Some(event) = self.session.next_job_event()? {
+            return Ok(Some(event));
         }
-        let set = match longest.filter(|longest| !longest.is_zero()) {
-            Some(longest) => self.socket.set_read_timeout(Some(longest)),
+        let set = match timeout.filter(|timeout| !timeout.is_zero()) {
+            Some(timeout) => self.socket.set_read_timeout(Some(timeout)),
             None => self.socket.set_nonblocking(true),
         };
         set.map_err(ClientError::Socket)?;
@@ -115,10 +118,10 @@ impl Client {
         let reset = self.socket.set_nonblocking(false);
         reset.and_then(|()| self.socket.set_read_timeout(None)).map_err(ClientError::Socket)?;
         match read {
-            Ok(0) => Err(self.conversation.broken(None)),
+            Ok(0) => Err(self.session.closed(None)),
             Ok(length) => {
-                self.conversation.heard(&buffer[..length]);
-                self.conversation.news()
+                self.session.push(&buffer[..length]);
+                self.session.next_job_event()
             }
             Err(error)
                 if matches!(
@@ -130,15 +133,15 @@ impl Client {
             {
                 Ok(None)
             }
-            Err(error) => Err(self.conversation.broken(Some(error))),
+            Err(error) => Err(self.session.closed(Some(error))),
         }
     }
 
     fn call(&mut self, request: Request) -> Result<Answered, ClientError> {
-        let (sent, bytes) = self.conversation.ask(request)?;
+        let (sent, bytes) = self.session.encode_call(request)?;
         self.send(&bytes)?;
         loop {
-            if let Some(answered) = self.conversation.answer(&sent)? {
+            if let Some(answered) = self.session.reply_to(&sent)? {
                 return Ok(answered);
             }
             self.receive()?;
@@ -146,16 +149,16 @@ impl Client {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        self.socket.write_all(bytes).map_err(|error| self.conversation.broken(Some(error)))
+        self.socket.write_all(bytes).map_err(|error| self.session.closed(Some(error)))
     }
 
     fn receive(&mut self) -> Result<(), ClientError> {
         let mut buffer = [0; READ];
         match self.socket.read(&mut buffer) {
-            Ok(0) => return Err(self.conversation.broken(None)),
-            Ok(length) => self.conversation.heard(&buffer[..length]),
+            Ok(0) => return Err(self.session.closed(None)),
+            Ok(length) => self.session.push(&buffer[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(self.conversation.broken(Some(error))),
+            Err(error) => return Err(self.session.closed(Some(error))),
         }
         Ok(())
     }

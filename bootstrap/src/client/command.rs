@@ -35,7 +35,7 @@ pub const VERBS: &[&str] = &["abort", "barrier", "clock", "event", "kv"];
 
 /// What was typed.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Typed {
+struct Command {
     words: Vec<String>,
     namespace: String,
     timeout: Option<std::time::Duration>,
@@ -47,62 +47,62 @@ pub fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     if words.iter().any(|word| word == "--help" || word == "-h") {
         return print(USAGE.as_bytes());
     }
-    let typed = match parse(&words) {
-        Ok(typed) => typed,
+    let command = match parse(&words) {
+        Ok(command) => command,
         Err(message) => {
-            complain(&format!("{message}\n\n{USAGE}"));
+            print_error(&format!("{message}\n\n{USAGE}"));
             return ExitCode::from(USAGE_ERROR);
         }
     };
-    match execute(&typed) {
+    match execute(&command) {
         Ok(Some(output)) => print(&output),
         Ok(None) => ExitCode::from(NO_SUCH_KEY),
         Err(error) => {
-            complain(&format!("{}\n", error_chain(&error)));
+            print_error(&format!("{}\n", error_chain(&error)));
             let timed_out = matches!(error, ClientError::TimedOut { .. });
             ExitCode::from(if timed_out { TIMED_OUT } else { FAILED })
         }
     }
 }
 
-fn parse(words: &[String]) -> Result<Typed, String> {
-    let mut typed = Typed::default();
+fn parse(words: &[String]) -> Result<Command, String> {
+    let mut command = Command::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--namespace" => {
                 let value = words.next().ok_or("--namespace needs a name")?;
-                typed.namespace.clone_from(value);
+                command.namespace.clone_from(value);
             }
             "--timeout" => {
                 let value = words.next().and_then(|text| parse_seconds(text));
-                typed.timeout = Some(value.ok_or("--timeout needs a number of seconds above 0")?);
+                command.timeout = Some(value.ok_or("--timeout needs a number of seconds above 0")?);
             }
-            "--" => typed.words.extend(words.by_ref().cloned()),
+            "--" => command.words.extend(words.by_ref().cloned()),
             option if option.starts_with("--") => return Err(format!("there is no {option}")),
-            _ => typed.words.push(word.clone()),
+            _ => command.words.push(word.clone()),
         }
     }
-    let words: Vec<&str> = typed.words.iter().map(String::as_str).collect();
+    let words: Vec<&str> = command.words.iter().map(String::as_str).collect();
     match words[..] {
         ["barrier"]
         | ["barrier", _]
         | ["clock"]
         | ["abort" | "event", _]
         | ["kv", "put", _, _]
-        | ["kv", "get" | "wait", _] => Ok(typed),
+        | ["kv", "get" | "wait", _] => Ok(command),
         _ => Err(format!("`rlaunch {}` is no command of a rank", words.join(" "))),
     }
 }
 
 /// What to print; `None` when there is no such key.
-fn execute(typed: &Typed) -> Result<Option<Vec<u8>>, ClientError> {
+fn execute(command: &Command) -> Result<Option<Vec<u8>>, ClientError> {
     let mut client = Client::from_env()?;
-    if typed.timeout.is_some() {
-        client.set_timeout(typed.timeout);
+    if command.timeout.is_some() {
+        client.set_timeout(command.timeout);
     }
-    let namespace = &typed.namespace;
-    let words: Vec<&str> = typed.words.iter().map(String::as_str).collect();
+    let namespace = &command.namespace;
+    let words: Vec<&str> = command.words.iter().map(String::as_str).collect();
     let line = |value: &[u8]| [value, b"\n"].concat();
     match words[..] {
         ["barrier"] => client.barrier("")?,
@@ -132,7 +132,7 @@ fn print(bytes: &[u8]) -> ExitCode {
     }
 }
 
-fn complain(text: &str) {
+fn print_error(text: &str) {
     // Who has closed stderr does not want to know.
     let _ = write!(io::stderr(), "rlaunch: {text}");
 }
@@ -141,16 +141,16 @@ fn complain(text: &str) {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Typed, String> {
+    fn parsed(line: &str) -> Result<Command, String> {
         parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn options_stand_anywhere() {
-        let typed = parsed("kv --namespace n wait k --timeout 1.5").unwrap();
-        assert_eq!(typed.words, ["kv", "wait", "k"]);
-        assert_eq!(typed.namespace, "n");
-        assert_eq!(typed.timeout, Some(std::time::Duration::from_millis(1500)));
+        let command = parsed("kv --namespace n wait k --timeout 1.5").unwrap();
+        assert_eq!(command.words, ["kv", "wait", "k"]);
+        assert_eq!(command.namespace, "n");
+        assert_eq!(command.timeout, Some(std::time::Duration::from_millis(1500)));
         assert_eq!(parsed("kv put k -- --odd").unwrap().words, ["kv", "put", "k", "--odd"]);
     }
 

@@ -118,7 +118,7 @@ impl ClientMachine {
                 Ok(ClientEvent::Answered(request, reply, payload))
             }
             ToRank::Reply { request, .. } => Err(ClientViolation::NoSuchCall(request)),
-            ToRank::JobEvent(news) => Ok(ClientEvent::JobEvent(news)),
+            ToRank::JobEvent(event) => Ok(ClientEvent::JobEvent(event)),
         }
     }
 
@@ -168,8 +168,8 @@ mod tests {
         let (mut client, _) = ClientMachine::hello(JobId(1), Rank(0), Token([0; 16]));
         let early = client.handle(reply(0), Bytes::new());
         assert_eq!(early, Err(ClientViolation::OutOfPhase(ClientPhase::AwaitWelcome)));
-        let news = ToRank::JobEvent(JobEvent::JobEnding { why: "enough".into() });
-        let early = client.handle(news, Bytes::new());
+        let event = ToRank::JobEvent(JobEvent::JobEnding { why: "enough".into() });
+        let early = client.handle(event, Bytes::new());
         assert_eq!(early, Err(ClientViolation::OutOfPhase(ClientPhase::AwaitWelcome)));
         let refused = ToRank::Refused(HelloRefusal::WrongJob);
         assert!(client.handle(refused, Bytes::new()).is_ok());

@@ -22,7 +22,7 @@ pub struct ClockOffset {
 pub(super) struct Request {
     pub(super) call: Call,
     /// What errors call it.
-    pub(super) what: String,
+    pub(super) description: String,
     pub(super) timeout: Option<Duration>,
 }
 
@@ -30,17 +30,17 @@ pub(super) struct Request {
 pub(super) type Answered = (Reply, Bytes);
 
 impl Request {
-    fn new(call: Call, what: impl Into<String>) -> Request {
-        Request { call, what: what.into(), timeout: None }
+    fn new(call: Call, description: impl Into<String>) -> Request {
+        Request { call, description: description.into(), timeout: None }
     }
 
     fn meet(kind: CollectiveKind, name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
-        let what = match kind {
+        let description = match kind {
             CollectiveKind::Barrier => format!("barrier {name:?}"),
             CollectiveKind::Gather => format!("all-gather {name:?}"),
         };
         let call = Call::Collective { kind, name: name.into(), blob: blob.to_vec(), timeout };
-        Request { call, what, timeout }
+        Request { call, description, timeout }
     }
 
     pub(super) fn barrier(name: &str, timeout: Option<Duration>) -> Request {
@@ -52,17 +52,17 @@ impl Request {
     }
 
     pub(super) fn put(namespace: &str, key: &str, value: &[u8]) -> Request {
-        Request::new(Call::Put { key: name(namespace, key), value: value.to_vec() }, "put")
+        Request::new(Call::Put { key: self::key(namespace, key), value: value.to_vec() }, "put")
     }
 
     pub(super) fn get(namespace: &str, key: &str) -> Request {
-        Request::new(Call::Get(name(namespace, key)), "get")
+        Request::new(Call::Get(self::key(namespace, key)), "get")
     }
 
     pub(super) fn wait(namespace: &str, key: &str, timeout: Option<Duration>) -> Request {
-        let key = name(namespace, key);
-        let what = format!("key {key}");
-        Request { call: Call::Await { key, timeout }, what, timeout }
+        let key = self::key(namespace, key);
+        let description = format!("key {key}");
+        Request { call: Call::Await { key, timeout }, description, timeout }
     }
 
     pub(super) fn abort(text: &str) -> Request {
@@ -95,6 +95,6 @@ pub(super) fn offset(answered: &Answered) -> Result<ClockOffset, ClientError> {
     }
 }
 
-fn name(namespace: &str, key: &str) -> Key {
+fn key(namespace: &str, key: &str) -> Key {
     Key { namespace: namespace.into(), name: key.into() }
 }

@@ -24,31 +24,31 @@ pub(super) struct Session {
     world_size: u32,
     pub(super) timeout: Option<Duration>,
     /// What nobody has asked for yet.
-    news: VecDeque<JobEvent>,
-    left: RankSet,
+    events: VecDeque<JobEvent>,
+    finished: RankSet,
 }
 
 /// A call that was sent.
 #[derive(Debug)]
 pub(super) struct Sent {
     request: u64,
-    what: String,
+    description: String,
     timeout: Option<Duration>,
 }
 
 impl Session {
     /// Begins; the bytes are the hello.
-    pub(super) fn begin(credentials: &Credentials) -> Result<(Session, Vec<u8>), ClientError> {
+    pub(super) fn start(credentials: &Credentials) -> Result<(Session, Vec<u8>), ClientError> {
         let &Credentials { job, rank, token, timeout, .. } = credentials;
         let (machine, hello) = ClientMachine::hello(job, rank, token);
         let decoder = Decoder::new(0);
-        let (news, left) = (VecDeque::new(), RankSet::new());
-        let conversation = Session { machine, decoder, world_size: 0, timeout, news, left };
-        Ok((conversation, encode_head(&hello, 0)?))
+        let (events, finished) = (VecDeque::new(), RankSet::new());
+        let session = Session { machine, decoder, world_size: 0, timeout, events, finished };
+        Ok((session, encode_head(&hello, 0)?))
     }
 
     /// Whether the agent's welcome has come, and nothing else.
-    pub(super) fn is_welcome(&mut self) -> Result<bool, ClientError> {
+    pub(super) fn is_welcomed(&mut self) -> Result<bool, ClientError> {
         match self.next_event()? {
             None => Ok(false),
             Some(ClientEvent::Ready(world_size)) => {
@@ -71,26 +71,26 @@ impl Session {
     }
 
     /// The bytes of a call.
-    pub(super) fn ask(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
-        let Request { call, what, timeout } = request;
+    pub(super) fn encode_call(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
+        let Request { call, description, timeout } = request;
         let (request, frame) = self.machine.call(call);
-        Ok((Sent { request, what, timeout }, encode_head(&frame, 0)?))
+        Ok((Sent { request, description, timeout }, encode_head(&frame, 0)?))
     }
 
     /// Bytes of the agent.
-    pub(super) fn heard(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes);
     }
 
     /// What the agent answered, if it has. Answers that nobody waits for any more are passed over;
     /// one that says no becomes an error.
-    pub(super) fn answer(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
+    pub(super) fn reply_to(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
         while let Some(event) = self.next_event()? {
             match event {
                 ClientEvent::Answered(request, reply, payload) if request == sent.request => {
-                    return granted(reply, sent).map(|reply| Some((reply, payload)));
+                    return check_reply(reply, sent).map(|reply| Some((reply, payload)));
                 }
-                ClientEvent::JobEvent(news) => self.keep(news),
+                ClientEvent::JobEvent(event) => self.enqueue(event),
                 _ => {}
             }
         }
@@ -98,25 +98,25 @@ impl Session {
     }
 
     /// What the agent has told unasked, if it has.
-    pub(super) fn news(&mut self) -> Result<Option<JobEvent>, ClientError> {
+    pub(super) fn next_job_event(&mut self) -> Result<Option<JobEvent>, ClientError> {
         while let Some(event) = self.next_event()? {
-            if let ClientEvent::JobEvent(news) = event {
-                self.keep(news);
+            if let ClientEvent::JobEvent(event) = event {
+                self.enqueue(event);
             }
         }
         let mut left = || {
-            let ranks = std::mem::take(&mut self.left);
+            let ranks = std::mem::take(&mut self.finished);
             (!ranks.is_empty()).then_some(JobEvent::RanksFinished { ranks })
         };
-        Ok(self.news.pop_front().or_else(&mut left))
+        Ok(self.events.pop_front().or_else(&mut left))
     }
 
-    fn keep(&mut self, news: JobEvent) {
-        if let JobEvent::RanksFinished { ranks } = &news {
-            return self.left.extend(ranks);
+    fn enqueue(&mut self, event: JobEvent) {
+        if let JobEvent::RanksFinished { ranks } = &event {
+            return self.finished.extend(ranks);
         }
-        if self.news.len() < MAX_EVENTS {
-            self.news.push_back(news);
+        if self.events.len() < MAX_EVENTS {
+            self.events.push_back(event);
         }
     }
 
@@ -126,7 +126,7 @@ impl Session {
     }
 
     /// The socket ended, in order or not.
-    pub(super) fn broken(&mut self, error: Option<io::Error>) -> ClientError {
+    pub(super) fn closed(&mut self, error: Option<io::Error>) -> ClientError {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         self.machine.end();
         match error {
@@ -138,14 +138,14 @@ impl Session {
     }
 }
 
-fn granted(reply: Reply, sent: &Sent) -> Result<Reply, ClientError> {
-    let what = || sent.what.clone();
+fn check_reply(reply: Reply, sent: &Sent) -> Result<Reply, ClientError> {
+    let description = || sent.description.clone();
     match reply {
         Reply::TimedOut(missing) => {
             let after = sent.timeout.unwrap_or_default();
-            Err(ClientError::TimedOut { what: what(), after, missing })
+            Err(ClientError::TimedOut { what: description(), after, missing })
         }
-        Reply::Failed(why) => Err(ClientError::CollectiveFailed { what: what(), why }),
+        Reply::Failed(why) => Err(ClientError::CollectiveFailed { what: description(), why }),
         Reply::Aborted { by, text } => Err(ClientError::Aborted { by, text }),
         Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
         reply => Ok(reply),

@@ -43,7 +43,7 @@ pub struct Inventory {
 
 impl Inventory {
     /// The network interface that has this address.
-    pub fn netdev_of(&self, address: IpAddr) -> Option<&Netdev> {
+    pub fn netdev_with_address(&self, address: IpAddr) -> Option<&Netdev> {
         let has_it = |netdev: &&Netdev| netdev.addresses.iter().any(|(own, _)| *own == address);
         self.netdevs.iter().find(has_it)
     }

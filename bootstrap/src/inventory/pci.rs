@@ -116,7 +116,7 @@ impl PciDevice {
     }
 
     /// What the device itself could do.
-    pub fn most(&self) -> Option<LinkRate> {
+    pub fn max_rate(&self) -> Option<LinkRate> {
         self.links.first()?.most
     }
 
@@ -220,7 +220,7 @@ mod tests {
             (limit.address, gigabits(limit.rate.megabits())),
             ("0000:00:02.5", "31.504".into())
         );
-        assert_eq!(gigabits(card.most().unwrap().megabits()), "63.008");
+        assert_eq!(gigabits(card.max_rate().unwrap().megabits()), "63.008");
         card.links[1].current = Some(rate(160, 4));
         assert_eq!(card.bottleneck().unwrap().address, "0000:c3:00.0");
     }

@@ -234,7 +234,7 @@ pub enum TableError {
     },
     /// A rank on a node that is not there, or with a NIC that its node has not.
     #[error("rank {0} has a node or a NIC that is not there")]
-    Dangling(Rank),
+    UnknownNodeOrNic(Rank),
     /// A rank whose address is not that of its node.
     #[error("rank {0} has another address than its node")]
     Address(Rank),
@@ -284,18 +284,19 @@ impl UncheckedTable {
             let (found, expected) = (self.ranks.len(), self.world_size);
             return Err(TableError::WorldSize { found, expected });
         }
-        in_order("node", self.nodes.iter().map(|row| row.node.0))?;
-        in_order("rank", self.ranks.iter().map(|row| row.rank.0))?;
+        check_order("node", self.nodes.iter().map(|row| row.node.0))?;
+        check_order("rank", self.ranks.iter().map(|row| row.rank.0))?;
         self.nodes.iter().try_for_each(NodeRow::check)?;
-        self.check_places()?;
+        self.check_ranks()?;
         self.check_exceptions()
     }
 
     /// Every rank has a node, and the ranks of a node are numbered without a hole.
-    fn check_places(&self) -> Result<(), TableError> {
+    fn check_ranks(&self) -> Result<(), TableError> {
         let mut locals: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
         for row in &self.ranks {
-            let node = self.nodes.get(row.node.index()).ok_or(TableError::Dangling(row.rank))?;
+            let node =
+                self.nodes.get(row.node.index()).ok_or(TableError::UnknownNodeOrNic(row.rank))?;
             row.check(node)?;
             locals[row.node.index()].push(row.local_rank.0);
         }
@@ -335,7 +336,7 @@ impl UncheckedTable {
 impl NodeRow {
     fn check(&self) -> Result<(), TableError> {
         let ports = self.nics.iter().map(|nic| (nic.device.as_str(), nic.port, nic.address));
-        if has_double(ports.collect()) { Err(TableError::NodeNics(self.node)) } else { Ok(()) }
+        if has_duplicate(ports.collect()) { Err(TableError::NodeNics(self.node)) } else { Ok(()) }
     }
 }
 
@@ -346,21 +347,21 @@ impl RankRow {
         }
         let nics: Vec<u32> = self.nics.iter().map(|own| own.nic).collect();
         if nics.iter().any(|&nic| nic as usize >= node.nics.len()) {
-            return Err(TableError::Dangling(self.rank));
+            return Err(TableError::UnknownNodeOrNic(self.rank));
         }
-        if has_double(nics) {
+        if has_duplicate(nics) {
             return Err(TableError::RankNics(self.rank));
         }
         Ok(())
     }
 }
 
-fn has_double<T: Ord>(mut list: Vec<T>) -> bool {
+fn has_duplicate<T: Ord>(mut list: Vec<T>) -> bool {
     list.sort_unstable();
     list.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-fn in_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result<(), TableError> {
+fn check_order(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result<(), TableError> {
     for (index, found) in numbers.enumerate() {
         if found as usize != index {
             return Err(TableError::OutOfOrder { what, index, found });

@@ -60,7 +60,7 @@ impl RankTable {
         }
         // Both ends look from the lower rank.
         let (low, high) = if a < b { (row_a, row_b) } else { (row_b, row_a) };
-        let Some((nic_low, nic_high)) = self.best(low, high) else {
+        let Some((nic_low, nic_high)) = self.best_nics(low, high) else {
             return Some(by(PairTransport::Tcp));
         };
         let (one, other) = (self.nic(low, nic_low)?, self.nic(high, nic_high)?);
@@ -97,7 +97,7 @@ impl RankTable {
     /// The NICs of two ranks that suit them best, if any reach each other: hardware before
     /// software, then the nearest, the fastest, those of one rail; of equals the first of the lower
     /// rank, so that ranks of one node use NICs of their own.
-    fn best(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
+    fn best_nics(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;
         }

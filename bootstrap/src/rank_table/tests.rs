@@ -175,7 +175,7 @@ fn there_is_no_table_with_a_hole_or_a_duplicate() {
     assert_eq!(error(|rows| rows.ranks[4].rank = Rank(3)), double);
     let swapped = TableError::OutOfOrder { what: "node", index: 0, found: 1 };
     assert_eq!(error(|rows| rows.nodes.swap(0, 1)), swapped);
-    assert_eq!(error(|rows| rows.ranks[0].node = NodeId(7)), TableError::Dangling(Rank(0)));
+    assert_eq!(error(|rows| rows.ranks[0].node = NodeId(7)), TableError::UnknownNodeOrNic(Rank(0)));
     for (rank, local) in [(1, 0), (1, 2), (4, 1), (4, 2), (3, 1)] {
         let node = rows().ranks[rank].node;
         let place = |rows: &mut UncheckedTable| rows.ranks[rank].local_rank = LocalRank(local);
@@ -196,7 +196,10 @@ fn rows_at_odds_with_one_another_are_no_table() {
     }
     let elsewhere = |rows: &mut UncheckedTable| rows.ranks[2].address = rows.nodes[0].address;
     assert_eq!(error(elsewhere), TableError::Address(Rank(2)));
-    assert_eq!(error(|rows| rows.ranks[0].nics = vec![near(2)]), TableError::Dangling(Rank(0)));
+    assert_eq!(
+        error(|rows| rows.ranks[0].nics = vec![near(2)]),
+        TableError::UnknownNodeOrNic(Rank(0))
+    );
     let double = |rows: &mut UncheckedTable| rows.ranks[0].nics = vec![near(1), near(1)];
     assert_eq!(error(double), TableError::RankNics(Rank(0)));
     let twice = |rows: &mut UncheckedTable| rows.nodes[2].nics[1].device = "mlx5_0".into();

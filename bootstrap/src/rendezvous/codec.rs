@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// The longest head, in bytes: the turns that ended ranks had taken are the most it holds.
+/// The longest head, in bytes: the call_counts that ended ranks had taken are the most it holds.
 pub const MAX_HEAD: usize = 1 << 20;
 
 const PREFIX: usize = 8;
@@ -128,7 +128,7 @@ mod tests {
 
     fn frames() -> Vec<Frame> {
         let operation =
-            CollectiveId { kind: CollectiveKind::Gather, name: "weights".into(), turn: 7 };
+            CollectiveId { kind: CollectiveKind::Gather, name: "weights".into(), sequence: 7 };
         let arrived = Head::Packet { number: 3, message: Message::Arrived(operation) };
         let payload = Payload::join([&vec![1; 1000].into(), &vec![2; 70_000].into()]);
         let ranks = [Rank(1), Rank(2), Rank(9)].into_iter().collect();

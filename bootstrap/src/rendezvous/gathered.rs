@@ -45,7 +45,7 @@ impl Gathered {
     /// The blobs by rank, for a job of `world_size` ranks.
     pub fn by_rank(&self, world_size: u32) -> Result<Vec<Bytes>, GatherError> {
         let mut blobs: Vec<Option<Bytes>> = vec![None; world_size as usize];
-        let mut rest = Rest { chunks: self.0.chunks(), chunk: Bytes::new() };
+        let mut rest = RecordReader { chunks: self.0.chunks(), chunk: Bytes::new() };
         while let Some(header) = rest.take(RECORD_HEADER)? {
             let mut header = header;
             let (rank, length) = (Rank(header.get_u32_le()), header.get_u32_le() as usize);
@@ -58,12 +58,12 @@ impl Gathered {
     }
 }
 
-struct Rest<'a> {
+struct RecordReader<'a> {
     chunks: super::payload::Chunks<'a>,
     chunk: Bytes,
 }
 
-impl Rest<'_> {
+impl RecordReader<'_> {
     /// The next `length` bytes, copied only where they are in several pieces; `None` at the end.
     fn take(&mut self, length: usize) -> Result<Option<Bytes>, GatherError> {
         while self.chunk.is_empty() {

@@ -136,15 +136,15 @@ crate::transitions! {
 pub struct ReliableLink {
     carrier: Carrier,
     /// Sent and not yet confirmed, the first of them numbered `confirmed`.
-    kept: VecDeque<Packet>,
+    unconfirmed: VecDeque<Packet>,
     confirmed: u64,
     /// The number due next from the other end.
     expected: u64,
     /// What the other end was last told.
-    told: u64,
+    confirmed_to_peer: u64,
     received_bytes: usize,
     /// The other end was told, on this carrier, where to go on.
-    said_resume: bool,
+    resume_sent: bool,
     outgoing: VecDeque<Frame>,
 }
 
@@ -152,39 +152,39 @@ impl ReliableLink {
     /// Sends a packet, or keeps it until there is something to carry it.
     pub fn send(&mut self, packet: Packet) {
         if self.carrier == Carrier::Flowing {
-            let number = self.confirmed + self.kept.len() as u64;
+            let number = self.confirmed + self.unconfirmed.len() as u64;
             let head = Head::Packet { number, message: packet.message.clone() };
             self.outgoing.push_back(Frame { head, payload: packet.payload.clone() });
         }
-        self.kept.push_back(packet);
+        self.unconfirmed.push_back(packet);
     }
 
     /// There is a carrier, or another than before. Frames for the one before are void.
     pub fn carrier_up(&mut self) {
         let first = self.carrier == Carrier::AwaitFirst;
         let replaced = matches!(self.carrier, Carrier::Flowing | Carrier::AwaitResume);
-        self.on(if replaced { CarrierEvent::Replaced } else { CarrierEvent::Up });
+        self.apply(if replaced { CarrierEvent::Replaced } else { CarrierEvent::Up });
         self.outgoing.clear();
-        self.said_resume = false;
-        if first && self.kept.is_empty() {
+        self.resume_sent = false;
+        if first && self.unconfirmed.is_empty() {
             // The other end of a relayed edge hears of it only by what comes over it.
             self.outgoing.push_back(Head::Beat.into());
         } else if first {
-            self.send_kept();
+            self.send_unconfirmed();
         } else {
-            self.say_resume();
+            self.send_resume();
         }
     }
 
-    fn say_resume(&mut self) {
-        self.said_resume = true;
-        self.told = self.expected;
+    fn send_resume(&mut self) {
+        self.resume_sent = true;
+        self.confirmed_to_peer = self.expected;
         self.outgoing.push_back(Head::Resume { next: self.expected }.into());
     }
 
     /// The carrier broke.
     pub fn carrier_down(&mut self) {
-        self.on(CarrierEvent::Down);
+        self.apply(CarrierEvent::Down);
         self.outgoing.clear();
     }
 
@@ -205,12 +205,12 @@ impl ReliableLink {
                 }
                 self.forget_before(next)?;
                 // What is this end's first carrier may be the other end's second.
-                if !self.said_resume {
-                    self.say_resume();
+                if !self.resume_sent {
+                    self.send_resume();
                 }
                 if self.carrier == Carrier::AwaitResume {
-                    self.on(CarrierEvent::Resumed);
-                    self.send_kept();
+                    self.apply(CarrierEvent::Resumed);
+                    self.send_unconfirmed();
                 }
                 Ok(None)
             }
@@ -238,45 +238,46 @@ impl ReliableLink {
     /// Keeps an idle edge alive; also confirms what has come.
     pub fn beat(&mut self) {
         if self.carrier == Carrier::Flowing {
-            let head = if self.told == self.expected { Head::Beat } else { self.confirm() };
+            let head =
+                if self.confirmed_to_peer == self.expected { Head::Beat } else { self.confirm() };
             self.outgoing.push_back(head.into());
         }
     }
 
     /// How many packets are kept for the other end.
     pub fn unconfirmed(&self) -> usize {
-        self.kept.len()
+        self.unconfirmed.len()
     }
 
-    fn on(&mut self, event: CarrierEvent) {
+    fn apply(&mut self, event: CarrierEvent) {
         // What is not in the table changes nothing: a carrier that breaks twice is broken.
         if let Some(next) = self.carrier.after(event) {
             self.carrier = next;
         }
     }
 
-    fn send_kept(&mut self) {
-        for (number, packet) in (self.confirmed..).zip(&self.kept) {
+    fn send_unconfirmed(&mut self) {
+        for (number, packet) in (self.confirmed..).zip(&self.unconfirmed) {
             let head = Head::Packet { number, message: packet.message.clone() };
             self.outgoing.push_back(Frame { head, payload: packet.payload.clone() });
         }
     }
 
     fn forget_before(&mut self, next: u64) -> Result<(), LinkViolation> {
-        let sent = self.confirmed + self.kept.len() as u64;
+        let sent = self.confirmed + self.unconfirmed.len() as u64;
         if next > sent {
             return Err(LinkViolation::ConfirmedUnsent { confirmed: next, sent });
         }
         // An old confirmation tells nothing new.
         while self.confirmed < next {
-            self.kept.pop_front();
+            self.unconfirmed.pop_front();
             self.confirmed += 1;
         }
         Ok(())
     }
 
     fn confirm_if_due(&mut self) {
-        let due = self.expected - self.told >= CONFIRM_AFTER;
+        let due = self.expected - self.confirmed_to_peer >= CONFIRM_AFTER;
         if self.carrier == Carrier::Flowing && (due || self.received_bytes >= CONFIRM_AFTER_BYTES) {
             let head = self.confirm();
             self.outgoing.push_back(head.into());
@@ -284,7 +285,7 @@ impl ReliableLink {
     }
 
     fn confirm(&mut self) -> Head {
-        self.told = self.expected;
+        self.confirmed_to_peer = self.expected;
         self.received_bytes = 0;
         Head::Confirm { next: self.expected }
     }

@@ -26,7 +26,7 @@ pub enum CollectiveKind {
     Gather,
 }
 
-/// One barrier or gather: the `turn`-th of its name. Every rank counts its own turns, so ranks
+/// One barrier or gather: the `sequence`-th of its name. Every rank counts its own call_counts, so ranks
 /// that call the same name equally often meet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CollectiveId {
@@ -35,7 +35,7 @@ pub struct CollectiveId {
     /// At most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
     /// From 0.
-    pub turn: u64,
+    pub sequence: u64,
 }
 
 impl fmt::Display for CollectiveId {
@@ -73,29 +73,29 @@ pub struct MissingRanks {
     /// All of them.
     pub ranks: RankSet,
     /// What was seen of the first [`MAX_DESCRIBED`] of them.
-    pub seen: Vec<(Rank, RankState)>,
+    pub states: Vec<(Rank, RankState)>,
 }
 
 impl MissingRanks {
     /// Adds those that `other` misses.
     pub fn extend(&mut self, other: MissingRanks) {
         self.ranks.extend(&other.ranks);
-        let room = MAX_DESCRIBED.saturating_sub(self.seen.len());
-        self.seen.extend(other.seen.into_iter().take(room));
+        let room = MAX_DESCRIBED.saturating_sub(self.states.len());
+        self.states.extend(other.states.into_iter().take(room));
     }
 
     /// Adds ranks of which the same was seen. There may be any number of them.
-    pub fn add_all(&mut self, ranks: &RankSet, seen: RankState) {
+    pub fn add_all(&mut self, ranks: &RankSet, state: RankState) {
         self.ranks.extend(ranks);
-        let room = MAX_DESCRIBED.saturating_sub(self.seen.len());
-        self.seen.extend(ranks.iter().take(room).map(|rank| (rank, seen)));
+        let room = MAX_DESCRIBED.saturating_sub(self.states.len());
+        self.states.extend(ranks.iter().take(room).map(|rank| (rank, state)));
     }
 
     /// Adds one rank.
-    pub fn add(&mut self, rank: Rank, seen: RankState) {
+    pub fn add(&mut self, rank: Rank, state: RankState) {
         self.ranks.insert(rank);
-        if self.seen.len() < MAX_DESCRIBED {
-            self.seen.push((rank, seen));
+        if self.states.len() < MAX_DESCRIBED {
+            self.states.push((rank, state));
         }
     }
 }
@@ -137,15 +137,15 @@ impl fmt::Display for RankState {
 impl fmt::Display for MissingRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut others = self.ranks.clone();
-        self.seen.iter().for_each(|(rank, _)| others.remove(*rank));
-        for (index, (rank, seen)) in self.seen.iter().enumerate() {
+        self.states.iter().for_each(|(rank, _)| others.remove(*rank));
+        for (index, (rank, state)) in self.states.iter().enumerate() {
             let separator = if index == 0 { "" } else { ", " };
-            write!(f, "{separator}rank {rank} ({seen})")?;
+            write!(f, "{separator}rank {rank} ({state})")?;
         }
         match others.len() {
             0 => Ok(()),
             count => {
-                let separator = if self.seen.is_empty() { "" } else { " and " };
+                let separator = if self.states.is_empty() { "" } else { " and " };
                 let plural = if count == 1 { "" } else { "s" };
                 write!(f, "{separator}rank{plural} {others}")
             }
@@ -175,7 +175,7 @@ impl fmt::Display for CollectiveFailure {
     }
 }
 
-/// How many turns of each name a rank had taken when it ended.
+/// How many call_counts of each name a rank had taken when it ended.
 pub type CallCounts = Vec<(CollectiveKind, Arc<str>, u64)>;
 
 /// From a neighbour. *Up* is towards the root.
@@ -298,24 +298,24 @@ impl Message {
     pub fn name(&self) -> &'static str {
         match self {
             Message::Table => "table",
-            Message::TableReceived { .. } => "table here",
+            Message::TableReceived { .. } => "table received",
             Message::Arrived(_) => "arrived",
             Message::Released(_) => "released",
-            Message::ReportFailure(..) => "breaks",
-            Message::Failed(..) => "broke",
+            Message::ReportFailure(..) => "report failure",
+            Message::Failed(..) => "failed",
             Message::Ended(_) => "ended",
-            Message::QueryMissing { .. } => "who is missing",
-            Message::CountMissing(_) => "count",
-            Message::MissingCounted(..) => "counted",
-            Message::Missing(..) => "are missing",
+            Message::QueryMissing { .. } => "query missing",
+            Message::CountMissing(_) => "count missing",
+            Message::MissingCounted(..) => "missing counted",
+            Message::Missing(..) => "missing",
             Message::Put { .. } => "put",
             Message::Kept { .. } => "kept",
             Message::Get { .. } => "get",
             Message::Got { .. } => "got",
             Message::Await(_) => "await",
             Message::Appeared(_) => "appeared",
-            Message::RootRequest { .. } => "ask",
-            Message::RootReply { .. } => "told",
+            Message::RootRequest { .. } => "root request",
+            Message::RootReply { .. } => "root reply",
             Message::Abort { .. } => "abort",
             Message::Ping { .. } => "ping",
             Message::Pong { .. } => "pong",

@@ -4,7 +4,7 @@ use crate::id::NodeId;
 use std::ops::Range;
 
 /// Above this many children a node costs its parent more than another level would.
-const WIDEST: u32 = 32;
+const MAX_CHILDREN: u32 = 32;
 
 /// A complete tree over nodes `0..nodes`, filled level by level: node 0 is the root and node `n`'s
 /// parent is `(n - 1) / radix`.
@@ -23,9 +23,10 @@ impl TreeShape {
 
     /// The shallowest tree in which nobody has more than 32 children, and of those the narrowest.
     pub fn for_nodes(nodes: u32) -> TreeShape {
-        let depth = TreeShape::new(nodes, WIDEST).depth();
-        let narrowest = (1..WIDEST).find(|&radix| TreeShape::new(nodes, radix).depth() <= depth);
-        TreeShape::new(nodes, narrowest.unwrap_or(WIDEST))
+        let depth = TreeShape::new(nodes, MAX_CHILDREN).depth();
+        let narrowest =
+            (1..MAX_CHILDREN).find(|&radix| TreeShape::new(nodes, radix).depth() <= depth);
+        TreeShape::new(nodes, narrowest.unwrap_or(MAX_CHILDREN))
     }
 
     /// How many nodes there are.

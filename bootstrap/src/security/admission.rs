@@ -10,35 +10,35 @@ const NETWORK_BITS: u32 = 64;
 /// Unproved connections in order of arrival, oldest first, each with the host that it comes from.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
-    most: usize,
-    members: VecDeque<(IpAddr, T)>,
+    capacity: usize,
+    connections: VecDeque<(IpAddr, T)>,
 }
 
 impl<T> AdmissionQueue<T> {
     /// Makes a crowd with room for `most` members, and for one at least.
-    pub fn new(most: usize) -> AdmissionQueue<T> {
-        AdmissionQueue { most: most.max(1), members: VecDeque::new() }
+    pub fn new(capacity: usize) -> AdmissionQueue<T> {
+        AdmissionQueue { capacity: capacity.max(1), connections: VecDeque::new() }
     }
 
     /// Forgets the members for which this is `false`.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        self.members.retain(|(_, member)| keep(member));
+        self.connections.retain(|(_, connection)| keep(connection));
     }
 
     /// Adds a member that comes from this address, and gives the one that has to go for it.
-    pub fn admit(&mut self, from: IpAddr, member: T) -> Option<T> {
-        self.members.push_back((source_network(from), member));
-        if self.members.len() <= self.most {
+    pub fn admit(&mut self, from: IpAddr, connection: T) -> Option<T> {
+        self.connections.push_back((source_network(from), connection));
+        if self.connections.len() <= self.capacity {
             return None;
         }
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for (from, _) in &self.members {
+        for (from, _) in &self.connections {
             *counts.entry(*from).or_default() += 1;
         }
         let largest = counts.values().copied().max().unwrap_or_default();
         let is_of_largest = |(from, _): &(IpAddr, T)| counts.get(from) == Some(&largest);
-        let oldest = self.members.iter().position(is_of_largest)?;
-        self.members.remove(oldest).map(|(_, member)| member)
+        let oldest = self.connections.iter().position(is_of_largest)?;
+        self.connections.remove(oldest).map(|(_, connection)| connection)
     }
 }
 
@@ -65,7 +65,8 @@ mod tests {
     fn a_flood_pushes_out_its_own() {
         let mut crowd = AdmissionQueue::new(4);
         assert_eq!(crowd.admit(v4(9), 0), None);
-        let pushed: Vec<Option<i32>> = (1..8).map(|member| crowd.admit(v4(1), member)).collect();
+        let pushed: Vec<Option<i32>> =
+            (1..8).map(|connection| crowd.admit(v4(1), connection)).collect();
         assert_eq!(pushed, [None, None, None, Some(1), Some(2), Some(3), Some(4)]);
         // A newcomer from elsewhere has room as well.
         assert_eq!(crowd.admit(v4(2), 8), Some(5));

@@ -264,7 +264,7 @@ fn link(pci: &PciDevice) -> String {
     if let Some(limit) = pci.bottleneck() {
         let (rate, address) = (limit.rate, limit.address);
         let _ = write!(text, ": {} Gb/s by {rate}", gigabits(rate.megabits()));
-        let most = pci.most().filter(|most| most.megabits() > rate.megabits());
+        let most = pci.max_rate().filter(|most| most.megabits() > rate.megabits());
         if let Some(most) = most {
             let capable = gigabits(most.megabits());
             let _ = write!(text, " at {address} (capable of {capable} Gb/s with {most})");

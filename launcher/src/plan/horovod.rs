@@ -54,8 +54,9 @@ impl Meeting {
             .map(|(index, node)| Held::of(options, seen.map, node).store(ports.get(index)?));
         let ports = doors.collect::<Option<Vec<u16>>>()?;
         let nodes = seen.inventories.iter().zip(seen.addresses);
-        let interfaces =
-            nodes.map(|(inventory, &address)| Some(inventory.netdev_of(address)?.name.clone()));
+        let interfaces = nodes.map(|(inventory, &address)| {
+            Some(inventory.netdev_with_address(address)?.name.clone())
+        });
         Some(Meeting {
             ports,
             interfaces: interfaces.collect::<Option<_>>()?,

@@ -340,7 +340,7 @@ fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Varia
 /// The interface by which other nodes reach this one; names differ from host to host. NCCL takes
 /// `=` for an exact name, where it would take `eth1` for the beginning of `eth10` as well.
 fn sockets(inventory: &Inventory, address: IpAddr) -> Vec<Variable> {
-    let netdev = inventory.netdev_of(address).filter(|_| !address.is_loopback());
+    let netdev = inventory.netdev_with_address(address).filter(|_| !address.is_loopback());
     let Some(netdev) = netdev else { return Vec::new() };
     let reason = format!("{address} of {} is how other nodes reach this one", netdev.name);
     let mut set = vec![

@@ -304,7 +304,7 @@ impl<'a> Watch<'a> {
             node.map(|node| node.host.to_string()).unwrap_or_default()
         };
         let mut named: Vec<String> = missing
-            .seen
+            .states
             .iter()
             .map(|(rank, seen)| format!("rank {rank} on {} ({seen})", host(*rank)))
             .collect();

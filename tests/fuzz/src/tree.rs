@@ -169,7 +169,7 @@ fn take_outputs(node: &mut Node, shape: TreeShape, calls: &mut Calls) {
 pub(crate) fn node_seeds() -> Vec<Vec<u8>> {
     use CollectiveKind::{Barrier, Gather};
     use NodeAct::{Call as Asks, Ended, Gone, Packet, Pass, Started};
-    let operation = |kind| CollectiveId { kind, name: "x".into(), turn: 0 };
+    let operation = |kind| CollectiveId { kind, name: "x".into(), sequence: 0 };
     let key = || Key { namespace: "a".into(), name: "b".into() };
     let here = |rank: u32| Message::TableReceived { ranks: [Rank(rank)].into_iter().collect() };
     let ready = || {

@@ -75,14 +75,14 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "the dead are not missed",
         "node/collective.rs",
-        "taken <= operation.turn",
-        "taken > operation.turn",
+        "taken <= operation.sequence",
+        "taken > operation.sequence",
     ),
     mutation(
         "who has arrived and ended is missed",
         "node/collective.rs",
-        "taken <= operation.turn",
-        "taken <= operation.turn + 1",
+        "taken <= operation.sequence",
+        "taken <= operation.sequence + 1",
     ),
     mutation(
         "the parent never hears that ranks ended",
@@ -135,7 +135,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "a value is kept and nobody who waits for it hears",
         "node/store.rs",
-        "self.hand_out(&key, &value);",
+        "self.deliver_to_all(&key, &value);",
         "let _ = &value;",
     ),
     mutation(
@@ -153,8 +153,8 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "what was kept is not sent again",
         "link.rs",
-        "                    self.on(CarrierEvent::Resumed);\n                    self.send_kept();",
-        "                    self.on(CarrierEvent::Resumed);",
+        "                    self.apply(CarrierEvent::Resumed);\n                    self.send_unconfirmed();",
+        "                    self.apply(CarrierEvent::Resumed);",
     ),
     mutation(
         "a packet that was seen before is taken again",
@@ -166,7 +166,7 @@ pub const MUTATIONS: &[Mutation] = &[
         "one packet too many is forgotten",
         "link.rs",
         "while self.confirmed < next {",
-        "while self.confirmed < next + u64::from(next > 0 && self.kept.len() > 1) {",
+        "while self.confirmed < next + u64::from(next > 0 && self.unconfirmed.len() > 1) {",
     ),
 ];
 

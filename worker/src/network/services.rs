@@ -490,7 +490,7 @@ mod tests {
                 is_told.recv().unwrap();
                 let mut left = RankSet::new();
                 while left.len() < LEFT {
-                    match client.news(Some(Duration::from_secs(10))).unwrap() {
+                    match client.job_event(Some(Duration::from_secs(10))).unwrap() {
                         Some(JobEvent::RanksFinished { ranks }) => left.extend(&ranks),
                         other => panic!("{other:?}"),
                     }

@@ -15,12 +15,12 @@ const ROUNDS: u32 = 4;
 /// An answer is good for this long: clocks drift apart by some 10 µs in a second.
 const FRESH: Duration = Duration::from_secs(10);
 /// When the parent does not know yet, it is asked again after this.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// An error that says: not known yet.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct OffsetEstimate {
     offset: i64,
     error: u64,
 }
@@ -29,10 +29,10 @@ struct Reading {
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     is_root: bool,
-    known: Option<(Reading, Time)>,
-    best: Option<Reading>,
+    known: Option<(OffsetEstimate, Time)>,
+    best: Option<OffsetEstimate>,
     rounds_left: u32,
-    ask_at: Option<Time>,
+    ping_at: Option<Time>,
     in_flight: Option<u64>,
     waiting: Vec<CallId>,
 }
@@ -43,11 +43,11 @@ impl Clock {
     }
 
     pub(super) fn due(&self) -> Option<Time> {
-        self.ask_at
+        self.ping_at
     }
 
     pub(super) fn abandon(&mut self) -> Vec<CallId> {
-        self.ask_at = None;
+        self.ping_at = None;
         std::mem::take(&mut self.waiting)
     }
 
@@ -55,40 +55,42 @@ impl Clock {
         self.waiting.retain(|id| id.client != client);
     }
 
-    fn reading(&self, now: Time) -> Option<Reading> {
+    fn estimate(&self, now: Time) -> Option<OffsetEstimate> {
         if self.is_root {
-            return Some(Reading { offset: 0, error: 0 });
+            return Some(OffsetEstimate { offset: 0, error: 0 });
         }
-        self.known.filter(|(_, at)| now.since(*at) < FRESH).map(|(reading, _)| reading)
+        self.known.filter(|(_, at)| now.since(*at) < FRESH).map(|(estimate, _)| estimate)
     }
 
     /// Begins to ask, unless it does already.
-    fn want(&mut self, now: Time) {
+    fn start_rounds(&mut self, now: Time) {
         if self.rounds_left == 0 {
             self.rounds_left = ROUNDS;
             self.best = None;
-            self.ask_at = Some(now);
+            self.ping_at = Some(now);
         }
     }
 }
 
 impl Node {
-    pub(super) fn tell_clock(&mut self, now: Time, id: CallId) {
-        match self.clock.reading(now) {
-            Some(Reading { offset, error }) => self.answer(id, Answer::Clock { offset, error }),
+    pub(super) fn answer_clock(&mut self, now: Time, id: CallId) {
+        match self.clock.estimate(now) {
+            Some(OffsetEstimate { offset, error }) => {
+                self.answer(id, Answer::Clock { offset, error })
+            }
             None => {
                 self.clock.waiting.push(id);
-                self.clock.want(now);
+                self.clock.start_rounds(now);
                 self.ping_if_due(now);
             }
         }
     }
 
     pub(super) fn ping_if_due(&mut self, now: Time) {
-        if self.clock.ask_at.is_none_or(|at| at > now) {
+        if self.clock.ping_at.is_none_or(|at| at > now) {
             return;
         }
-        self.clock.ask_at = None;
+        self.clock.ping_at = None;
         if let Some(parent) = self.parent {
             self.clock.in_flight = Some(now.0);
             self.send(parent, Message::Ping { sent: now.0 });
@@ -96,12 +98,13 @@ impl Node {
     }
 
     pub(super) fn on_ping(&mut self, now: Time, from: NodeId, sent: u64) {
-        let reading = self.clock.reading(now);
-        if reading.is_none() {
-            self.clock.want(now);
+        let estimate = self.clock.estimate(now);
+        if estimate.is_none() {
+            self.clock.start_rounds(now);
             self.ping_if_due(now);
         }
-        let Reading { offset, error } = reading.unwrap_or(Reading { offset: 0, error: UNKNOWN });
+        let OffsetEstimate { offset, error } =
+            estimate.unwrap_or(OffsetEstimate { offset: 0, error: UNKNOWN });
         self.send(from, Message::Pong { sent, at: now.0, offset, error });
     }
 
@@ -121,25 +124,25 @@ impl Node {
             return Ok(());
         }
         if error == UNKNOWN {
-            self.clock.ask_at = Some(now + ASK_AGAIN);
+            self.clock.ping_at = Some(now + RETRY_AFTER);
             return Ok(());
         }
         let half_round_trip = now.0.saturating_sub(sent) / 2;
         let middle = sent + half_round_trip;
         let offset = offset.wrapping_add(at.wrapping_sub(middle).cast_signed());
-        let reading = Reading { offset, error: error.saturating_add(half_round_trip) };
-        if self.clock.best.is_none_or(|best| reading.error < best.error) {
-            self.clock.best = Some(reading);
+        let estimate = OffsetEstimate { offset, error: error.saturating_add(half_round_trip) };
+        if self.clock.best.is_none_or(|best| estimate.error < best.error) {
+            self.clock.best = Some(estimate);
         }
         self.clock.rounds_left = self.clock.rounds_left.saturating_sub(1);
         if self.clock.rounds_left > 0 {
-            self.clock.ask_at = Some(now);
+            self.clock.ping_at = Some(now);
             self.ping_if_due(now);
             return Ok(());
         }
         self.clock.known = self.clock.best.map(|best| (best, now));
         for id in std::mem::take(&mut self.clock.waiting) {
-            if let Some((Reading { offset, error }, _)) = self.clock.known {
+            if let Some((OffsetEstimate { offset, error }, _)) = self.clock.known {
                 self.answer(id, Answer::Clock { offset, error });
             }
         }

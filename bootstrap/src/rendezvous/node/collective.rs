@@ -18,33 +18,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// After this long it is asked who is missing.
-const ASK_AFTER: Duration = Duration::from_secs(10);
+const QUERY_AFTER: Duration = Duration::from_secs(10);
 /// And again after this long.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+const QUERY_INTERVAL: Duration = Duration::from_secs(60);
 
-type Name = (CollectiveKind, Arc<str>);
+type CollectiveName = (CollectiveKind, Arc<str>);
 
 /// A rank that ended, and how far it had come.
 #[derive(Debug)]
-pub(super) struct Dead {
+pub(super) struct EndedRank {
     status: ExitStatus,
-    turns: BTreeMap<Name, u64>,
+    call_counts: BTreeMap<CollectiveName, u64>,
 }
 
-impl Dead {
-    pub(super) fn new(status: ExitStatus, turns: &CallCounts) -> Dead {
-        let turns = turns.iter().map(|(kind, name, turn)| ((*kind, name.clone()), *turn));
-        Dead { status, turns: turns.collect() }
+impl EndedRank {
+    pub(super) fn new(status: ExitStatus, call_counts: &CallCounts) -> EndedRank {
+        let call_counts =
+            call_counts.iter().map(|(kind, name, sequence)| ((*kind, name.clone()), *sequence));
+        EndedRank { status, call_counts: call_counts.collect() }
     }
 
     fn never_arrives(&self, operation: &CollectiveId) -> bool {
-        let taken = self.turns.get(&operation.of_name()).copied().unwrap_or(0);
-        taken <= operation.turn
+        let taken = self.call_counts.get(&operation.collective_name()).copied().unwrap_or(0);
+        taken <= operation.sequence
     }
 }
 
 impl CollectiveId {
-    pub(super) fn of_name(&self) -> Name {
+    pub(super) fn collective_name(&self) -> CollectiveName {
         (self.kind, self.name.clone())
     }
 }
@@ -63,34 +64,34 @@ impl CollectiveWaiter {
     }
 
     /// Early enough for an answer before the wait is over.
-    fn ask_at(&self) -> Time {
-        let half = self.until.map_or(ASK_AFTER, |until| until.since(self.since) / 2);
-        self.since + half.min(ASK_AFTER)
+    fn query_at(&self) -> Time {
+        let half = self.until.map_or(QUERY_AFTER, |until| until.since(self.since) / 2);
+        self.since + half.min(QUERY_AFTER)
     }
 }
 
 /// An operation that has begun and not ended.
 #[derive(Debug, Default)]
-struct Open {
+struct PendingCollective {
     arrived: RankSet,
-    given: Vec<Payload>,
+    blobs: Vec<Payload>,
     /// Of each child whose subtree has arrived, what it gave.
     children: BTreeMap<NodeId, Payload>,
     /// The parent has been told.
     sent: bool,
     waiters: Vec<CollectiveWaiter>,
-    ask_at: Option<Time>,
+    query_at: Option<Time>,
     missing: MissingRanks,
 }
 
 /// What every rank of the node takes part in.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
-    open: BTreeMap<CollectiveId, Open>,
+    open: BTreeMap<CollectiveId, PendingCollective>,
     /// Turns before this one have ended.
-    finished: BTreeMap<Name, u64>,
-    /// From this turn on nothing of the name can end well.
-    broken: BTreeMap<Name, (u64, CollectiveFailure)>,
+    finished: BTreeMap<CollectiveName, u64>,
+    /// From this sequence on nothing of the name can end well.
+    failed: BTreeMap<CollectiveName, (u64, CollectiveFailure)>,
     waiting: usize,
 }
 
@@ -100,9 +101,9 @@ impl Collectives {
     }
 
     pub(super) fn due(&self) -> Option<Time> {
-        let due_of = |open: &Open| {
+        let due_of = |open: &PendingCollective| {
             let ends = open.waiters.iter().filter_map(|waiter| waiter.until);
-            ends.chain(open.ask_at.filter(|_| !open.waiters.is_empty())).min()
+            ends.chain(open.query_at.filter(|_| !open.waiters.is_empty())).min()
         };
         self.open.values().filter_map(due_of).min()
     }
@@ -123,17 +124,19 @@ impl Collectives {
     }
 
     fn is_finished(&self, operation: &CollectiveId) -> bool {
-        self.finished.get(&operation.of_name()).is_some_and(|&turn| operation.turn < turn)
+        self.finished
+            .get(&operation.collective_name())
+            .is_some_and(|&sequence| operation.sequence < sequence)
     }
 
-    fn why_broken(&self, operation: &CollectiveId) -> Option<&CollectiveFailure> {
-        let (turn, why) = self.broken.get(&operation.of_name())?;
-        (operation.turn >= *turn).then_some(why)
+    fn failure_of(&self, operation: &CollectiveId) -> Option<&CollectiveFailure> {
+        let (sequence, why) = self.failed.get(&operation.collective_name())?;
+        (operation.sequence >= *sequence).then_some(why)
     }
 
     /// Ranks of this node that have arrived; `None` when the operation has ended here.
     pub(super) fn arrived(&self, operation: &CollectiveId) -> Option<RankSet> {
-        if self.is_finished(operation) || self.why_broken(operation).is_some() {
+        if self.is_finished(operation) || self.failure_of(operation).is_some() {
             return None;
         }
         Some(self.open.get(operation).map(|open| open.arrived.clone()).unwrap_or_default())
@@ -152,36 +155,36 @@ impl Collectives {
 
 impl Node {
     /// A rank arrives and waits.
-    pub(super) fn meet(
+    pub(super) fn arrive(
         &mut self,
         now: Time,
         rank: Rank,
-        name: Name,
+        name: CollectiveName,
         blob: &[u8],
         waiter: CollectiveWaiter,
     ) {
         let waiting = self.waiting();
         let Some(local) = self.locals.get_mut(&rank) else { return };
-        let is_known = local.turns.contains_key(&name);
-        if waiting >= MAX_WAITING || (!is_known && local.turns.len() >= MAX_NAMES) {
+        let is_known = local.call_counts.contains_key(&name);
+        if waiting >= MAX_WAITING || (!is_known && local.call_counts.len() >= MAX_NAMES) {
             return self.answer(waiter.id, Answer::Refused(Refusal::TooMany));
         }
-        let count = local.turns.entry(name.clone()).or_default();
-        let operation = CollectiveId { kind: name.0, name: name.1, turn: *count };
+        let count = local.call_counts.entry(name.clone()).or_default();
+        let operation = CollectiveId { kind: name.0, name: name.1, sequence: *count };
         *count += 1;
-        if let Some(why) = self.collectives.why_broken(&operation).cloned() {
+        if let Some(why) = self.collectives.failure_of(&operation).cloned() {
             return self.answer(waiter.id, Answer::Failed(why));
         }
         self.collectives.waiting += 1;
         let open = self.collectives.open.entry(operation.clone()).or_default();
-        let ask_at = open.ask_at.map_or(waiter.ask_at(), |at| at.min(waiter.ask_at()));
-        open.ask_at = Some(ask_at.max(now));
+        let query_at = open.query_at.map_or(waiter.query_at(), |at| at.min(waiter.query_at()));
+        open.query_at = Some(query_at.max(now));
         open.arrived.insert(rank);
         open.waiters.push(waiter);
         if operation.kind == CollectiveKind::Gather {
-            open.given.push(gather_record(rank, blob));
+            open.blobs.push(gather_record(rank, blob));
         }
-        self.settle(&operation);
+        self.advance_collective(&operation);
     }
 
     /// A child's whole subtree has arrived.
@@ -192,7 +195,7 @@ impl Node {
         payload: Payload,
     ) -> Result<(), NodeViolation> {
         let message = "arrived";
-        if self.collectives.why_broken(operation).is_some() || self.aborted.is_some() {
+        if self.collectives.failure_of(operation).is_some() || self.aborted.is_some() {
             return Ok(()); // It was on its way when the news was.
         }
         if self.collectives.is_finished(operation)
@@ -205,20 +208,20 @@ impl Node {
         }
         let open = self.collectives.open.entry(operation.clone()).or_default();
         open.children.insert(from, payload);
-        self.settle(operation);
+        self.advance_collective(operation);
         Ok(())
     }
 
     /// Goes on once everybody below has arrived, or gives up when somebody never will.
-    fn settle(&mut self, operation: &CollectiveId) {
+    fn advance_collective(&mut self, operation: &CollectiveId) {
         let Some(open) = self.collectives.open.get_mut(operation) else { return };
         let complete = open.arrived.len() as usize == self.locals.len()
             && open.children.len() == self.children.len();
         if !complete {
-            let dead = self.dead.iter().find(|(_, dead)| dead.never_arrives(operation));
+            let dead = self.ended_ranks.iter().find(|(_, dead)| dead.never_arrives(operation));
             if let Some((&rank, dead)) = dead {
                 let why = CollectiveFailure::RankEnded { rank, status: dead.status };
-                self.break_operation(operation, why);
+                self.fail_collective(operation, why);
             }
             return;
         }
@@ -226,7 +229,7 @@ impl Node {
             return self.release(operation, &Payload::empty());
         };
         if !std::mem::replace(&mut open.sent, true) {
-            let payload = Payload::join(open.given.iter().chain(open.children.values())).shared();
+            let payload = Payload::join(open.blobs.iter().chain(open.children.values())).shared();
             self.send_with(parent, Message::Arrived(operation.clone()), payload);
         }
     }
@@ -250,16 +253,16 @@ impl Node {
 
     fn release(&mut self, operation: &CollectiveId, above: &Payload) {
         let Some(open) = self.collectives.open.remove(operation) else { return };
-        self.collectives.finished.insert(operation.of_name(), operation.turn + 1);
+        self.collectives.finished.insert(operation.collective_name(), operation.sequence + 1);
         self.collectives.waiting -= open.waiters.len();
         let gathers = operation.kind == CollectiveKind::Gather;
-        let ours = Payload::join(&open.given);
+        let ours = Payload::join(&open.blobs);
         for child in self.shape.children(self.id) {
             let payload = match gathers {
                 false => Payload::empty(),
                 true => {
                     let others = open.children.iter().filter(|(id, _)| **id != child);
-                    let others = others.map(|(_, given)| given);
+                    let others = others.map(|(_, blobs)| blobs);
                     Payload::join([above, &ours].into_iter().chain(others)).shared()
                 }
             };
@@ -277,34 +280,37 @@ impl Node {
         }
     }
 
-    pub(super) fn break_all_waiting_for_the_dead(&mut self) {
+    pub(super) fn fail_collectives_of_ended_ranks(&mut self) {
         let open: Vec<CollectiveId> = self.collectives.open.keys().cloned().collect();
         for operation in open {
-            self.settle(&operation);
+            self.advance_collective(&operation);
         }
     }
 
     /// The operation can never end well: the root is told, and tells everybody.
-    pub(super) fn break_operation(&mut self, operation: &CollectiveId, why: CollectiveFailure) {
-        if self.collectives.why_broken(operation).is_some() || self.aborted.is_some() {
+    pub(super) fn fail_collective(&mut self, operation: &CollectiveId, why: CollectiveFailure) {
+        if self.collectives.failure_of(operation).is_some() || self.aborted.is_some() {
             return;
         }
         match self.parent {
-            None => self.on_broke(operation, &why),
+            None => self.on_failed(operation, &why),
             Some(parent) => self.send(parent, Message::ReportFailure(operation.clone(), why)),
         }
     }
 
     /// Everybody is told that it never ends well.
-    pub(super) fn on_broke(&mut self, operation: &CollectiveId, why: &CollectiveFailure) {
-        if self.collectives.why_broken(operation).is_some() {
+    pub(super) fn on_failed(&mut self, operation: &CollectiveId, why: &CollectiveFailure) {
+        if self.collectives.failure_of(operation).is_some() {
             return;
         }
-        self.collectives.broken.insert(operation.of_name(), (operation.turn, why.clone()));
+        self.collectives
+            .failed
+            .insert(operation.collective_name(), (operation.sequence, why.clone()));
         self.send_down(&Message::Failed(operation.clone(), why.clone()).into());
-        // What comes after a turn that never ends does not end either.
+        // What comes after a sequence that never ends does not end either.
         let of_name = |open: &&CollectiveId| {
-            open.of_name() == operation.of_name() && open.turn >= operation.turn
+            open.collective_name() == operation.collective_name()
+                && open.sequence >= operation.sequence
         };
         let over: Vec<CollectiveId> =
             self.collectives.open.keys().filter(of_name).cloned().collect();
@@ -330,8 +336,8 @@ impl Node {
                 !is_over
             });
             let since = open.waiters.iter().map(|waiter| waiter.since).min();
-            if let (Some(since), true) = (since, open.ask_at.is_some_and(|at| at <= now)) {
-                open.ask_at = Some(now + ASK_AGAIN);
+            if let (Some(since), true) = (since, open.query_at.is_some_and(|at| at <= now)) {
+                open.query_at = Some(now + QUERY_INTERVAL);
                 ask.push((operation.clone(), now.since(since)));
             }
         }
@@ -340,7 +346,7 @@ impl Node {
             self.answer(id, Answer::TimedOut(missing));
         }
         for (operation, waited) in ask {
-            self.ask_who_is_missing(now, operation, waited);
+            self.query_missing(now, operation, waited);
         }
     }
 }

@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most names that a rank's turns are counted for.
+/// The most names that a rank's call_counts are counted for.
 const MAX_NAMES: usize = 4096;
 /// The most calls that may wait on a node at once.
 const MAX_WAITING: usize = 65_536;
@@ -210,15 +210,15 @@ crate::transitions! {
 
 /// A rank of this node.
 #[derive(Debug)]
-struct Local {
+struct HostedRank {
     pid: Option<u32>,
     ended: Option<ExitStatus>,
     has_called: bool,
-    turns: BTreeMap<(CollectiveKind, Arc<str>), u64>,
+    call_counts: BTreeMap<(CollectiveKind, Arc<str>), u64>,
 }
 
-impl Local {
-    fn seen(&self) -> RankState {
+impl HostedRank {
+    fn state(&self) -> RankState {
         match (self.ended, self.pid) {
             (Some(status), _) => RankState::Ended(status),
             (None, None) => RankState::NotStarted,
@@ -242,7 +242,7 @@ pub struct Node {
     shape: TreeShape,
     parent: Option<NodeId>,
     children: Vec<Child>,
-    locals: BTreeMap<Rank, Local>,
+    locals: BTreeMap<Rank, HostedRank>,
     phase: NodePhase,
     has_table: bool,
     aborted: Option<(Option<Rank>, String)>,
@@ -251,7 +251,7 @@ pub struct Node {
     store: store::Store,
     clock: clock::Clock,
     /// Ranks of this subtree that ended: at once for this node, soon for the parent.
-    dead: BTreeMap<Rank, collective::Dead>,
+    ended_ranks: BTreeMap<Rank, collective::EndedRank>,
     unreported: Vec<(Rank, ExitStatus, CallCounts)>,
     report_at: Option<Time>,
     outputs: VecDeque<NodeOutput>,
@@ -261,8 +261,8 @@ impl Node {
     /// A node of the tree with these ranks.
     pub fn new(id: NodeId, shape: TreeShape, ranks: impl IntoIterator<Item = Rank>) -> Node {
         let local = |rank| {
-            let turns = BTreeMap::new();
-            (rank, Local { pid: None, ended: None, has_called: false, turns })
+            let call_counts = BTreeMap::new();
+            (rank, HostedRank { pid: None, ended: None, has_called: false, call_counts })
         };
         let children = shape.children(id).map(|id| Child { id, ranks: None }).collect();
         Node {
@@ -278,7 +278,7 @@ impl Node {
             stragglers: stragglers::StragglerQueries::default(),
             store: store::Store::default(),
             clock: clock::Clock::new(shape.parent(id).is_none()),
-            dead: BTreeMap::new(),
+            ended_ranks: BTreeMap::new(),
             unreported: Vec::new(),
             report_at: None,
             outputs: VecDeque::new(),
@@ -302,8 +302,8 @@ impl Node {
             }
             NodeInput::RankEnded(rank, status) => self.on_rank_ended(now, rank, status),
             NodeInput::Call(rank, id, call) => self.on_call(now, rank, id, call),
-            NodeInput::AskRoot(id, question) => self.on_ask(id, question),
-            NodeInput::RootReply(request, answer) => self.on_own_answer(request, answer),
+            NodeInput::AskRoot(id, question) => self.on_agent_request(id, question),
+            NodeInput::RootReply(request, answer) => self.on_agent_reply(request, answer),
             NodeInput::ClientGone(client) => self.forget_client(client),
         }
         Ok(())
@@ -353,25 +353,25 @@ impl Node {
             Message::TableReceived { ranks } => self.on_table_here(from, ranks)?,
             Message::Arrived(operation) => self.on_arrived(from, &operation, payload)?,
             Message::Released(operation) => self.on_released(from, &operation, &payload)?,
-            Message::ReportFailure(operation, why) => self.break_operation(&operation, why),
-            Message::Failed(operation, why) => self.on_broke(&operation, &why),
+            Message::ReportFailure(operation, why) => self.fail_collective(&operation, why),
+            Message::Failed(operation, why) => self.on_failed(&operation, &why),
             Message::Ended(ranks) => self.on_ended(now, ranks),
             Message::QueryMissing { operation, waited_ms } => {
-                self.ask_who_is_missing(now, operation, Duration::from_millis(waited_ms));
+                self.query_missing(now, operation, Duration::from_millis(waited_ms));
             }
             Message::CountMissing(operation) => self.on_count(now, &operation),
             Message::MissingCounted(operation, missing) => {
                 self.on_counted(from, &operation, missing)
             }
-            Message::Missing(operation, missing) => self.on_are_missing(&operation, &missing),
+            Message::Missing(operation, missing) => self.on_missing(&operation, &missing),
             Message::Put { request, key } => self.put(now, (from, request).into(), key, payload),
             Message::Get { request, key } => self.get((from, request).into(), key),
             Message::Await(key) => self.await_key(now, store::KeyWaiter::Child(from), key),
             Message::Kept { request, kept } => self.on_kept(from, request, kept)?,
             Message::Got { request, found } => self.on_got(from, request, found, &payload)?,
             Message::Appeared(key) => self.on_appeared(from, &key, &payload)?,
-            Message::RootRequest { request } => self.ask((from, request).into(), payload),
-            Message::RootReply { request } => self.on_told(from, request, payload)?,
+            Message::RootRequest { request } => self.request_root((from, request).into(), payload),
+            Message::RootReply { request } => self.on_root_reply(from, request, payload)?,
             Message::Abort { by, text } => self.abort(by, &text, Some(from)),
             Message::Ping { sent } => self.on_ping(now, from, sent),
             Message::Pong { sent, at, offset, error } => {
@@ -416,11 +416,11 @@ impl Node {
         let packet = Packet { message: Message::Table, payload: table.clone() };
         self.send_down(&packet);
         self.outputs.push_back(NodeOutput::Table(table));
-        self.settle_subtree();
+        self.report_subtree();
     }
 
     fn on_table_here(&mut self, from: NodeId, ranks: RankSet) -> Result<(), NodeViolation> {
-        let message = "table here";
+        let message = "table received";
         if self.phase == NodePhase::AwaitTable {
             return Err(NodeViolation::OutOfPhase { from, message, phase: self.phase });
         }
@@ -430,12 +430,12 @@ impl Node {
             return Err(NodeViolation::Duplicate { from, message });
         }
         child.ranks = Some(ranks);
-        self.settle_subtree();
+        self.report_subtree();
         Ok(())
     }
 
     /// Reports that the whole subtree has the table, once it has.
-    fn settle_subtree(&mut self) {
+    fn report_subtree(&mut self) {
         if self.children.iter().any(|child| child.ranks.is_none()) {
             return;
         }
@@ -476,7 +476,7 @@ impl Node {
         }
         match call {
             Call::Collective { kind, name, blob, timeout } => {
-                self.meet(
+                self.arrive(
                     now,
                     rank,
                     (kind, name),
@@ -484,8 +484,10 @@ impl Node {
                     collective::CollectiveWaiter::new(id, now, timeout),
                 );
             }
-            Call::Put { key, value } => self.put(now, store::Origin::Call(id), key, value.into()),
-            Call::Get(key) => self.get(store::Origin::Call(id), key),
+            Call::Put { key, value } => {
+                self.put(now, store::RequestOrigin::Call(id), key, value.into())
+            }
+            Call::Get(key) => self.get(store::RequestOrigin::Call(id), key),
             Call::Await { key, timeout } => {
                 let until = timeout.map(|timeout| now + timeout);
                 self.await_key(now, store::KeyWaiter::Call(id, until), key);
@@ -494,7 +496,7 @@ impl Node {
                 self.abort(Some(rank), &text, None);
                 self.answer(id, Answer::Done);
             }
-            Call::Clock => self.tell_clock(now, id),
+            Call::Clock => self.answer_clock(now, id),
             Call::Event(text) => {
                 self.outputs.push_back(NodeOutput::Report(NodeReport::Event { rank, text }));
                 self.answer(id, Answer::Done);
@@ -507,18 +509,20 @@ impl Node {
             return;
         };
         local.ended = Some(status);
-        let turns = std::mem::take(&mut local.turns);
-        let turns: CallCounts =
-            turns.into_iter().map(|((kind, name), turn)| (kind, name, turn)).collect();
-        self.on_ended(now, vec![(rank, status, turns)]);
+        let call_counts = std::mem::take(&mut local.call_counts);
+        let call_counts: CallCounts = call_counts
+            .into_iter()
+            .map(|((kind, name), sequence)| (kind, name, sequence))
+            .collect();
+        self.on_ended(now, vec![(rank, status, call_counts)]);
     }
 
     /// Ranks of the subtree have ended: what still waits for one of them waits in vain.
     fn on_ended(&mut self, now: Time, ranks: Vec<(Rank, ExitStatus, CallCounts)>) {
-        for (rank, status, turns) in &ranks {
-            self.dead.insert(*rank, collective::Dead::new(*status, turns));
+        for (rank, status, call_counts) in &ranks {
+            self.ended_ranks.insert(*rank, collective::EndedRank::new(*status, call_counts));
         }
-        self.break_all_waiting_for_the_dead();
+        self.fail_collectives_of_ended_ranks();
         if self.parent.is_some() {
             self.unreported.extend(ranks);
             self.report_at.get_or_insert(now + ENDED_TOGETHER);

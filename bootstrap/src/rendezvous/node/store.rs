@@ -18,20 +18,20 @@ const CAPACITY: usize = 64 << 20;
 /// What a key costs beyond its text and value, in bytes.
 const OVERHEAD: usize = 128;
 /// After this long the user is told that a key is waited for.
-const TELL_AFTER: Duration = Duration::from_secs(10);
+const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// And again after this long.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
+pub(super) enum RequestOrigin {
     Call(CallId),
     Child(NodeId, u64),
 }
 
-impl From<(NodeId, u64)> for Origin {
-    fn from((child, request): (NodeId, u64)) -> Origin {
-        Origin::Child(child, request)
+impl From<(NodeId, u64)> for RequestOrigin {
+    fn from((child, request): (NodeId, u64)) -> RequestOrigin {
+        RequestOrigin::Child(child, request)
     }
 }
 
@@ -45,10 +45,10 @@ pub(super) enum KeyWaiter {
 }
 
 #[derive(Debug)]
-struct Awaited {
+struct AwaitedKey {
     waiters: Vec<KeyWaiter>,
     since: Time,
-    tell_at: Time,
+    report_at: Time,
 }
 
 /// The root's values, and everywhere what is on its way.
@@ -57,8 +57,8 @@ pub(super) struct Store {
     values: BTreeMap<Key, Payload>,
     bytes: usize,
     next_request: u64,
-    pending: BTreeMap<u64, Origin>,
-    awaited: BTreeMap<Key, Awaited>,
+    pending: BTreeMap<u64, RequestOrigin>,
+    awaited: BTreeMap<Key, AwaitedKey>,
 }
 
 impl Store {
@@ -74,13 +74,13 @@ impl Store {
             KeyWaiter::Child(_) => None,
         });
         let busy = self.awaited.values().filter(|awaited| !awaited.waiters.is_empty());
-        ends.chain(busy.map(|awaited| awaited.tell_at)).min()
+        ends.chain(busy.map(|awaited| awaited.report_at)).min()
     }
 
     pub(super) fn abandon(&mut self) -> Vec<CallId> {
         let pending = std::mem::take(&mut self.pending).into_values().filter_map(|o| match o {
-            Origin::Call(id) => Some(id),
-            Origin::Child(..) => None,
+            RequestOrigin::Call(id) => Some(id),
+            RequestOrigin::Child(..) => None,
         });
         let waiters = std::mem::take(&mut self.awaited).into_values().flat_map(|a| a.waiters);
         let waiting = waiters.filter_map(|waiter| match waiter {
@@ -114,21 +114,21 @@ impl Store {
 }
 
 impl Node {
-    pub(super) fn put(&mut self, _now: Time, origin: Origin, key: Key, value: Payload) {
+    pub(super) fn put(&mut self, _now: Time, origin: RequestOrigin, key: Key, value: Payload) {
         if let Some(parent) = self.parent {
-            let Some(request) = self.pass_up(origin) else { return };
+            let Some(request) = self.register_request(origin) else { return };
             return self.send_with(parent, Message::Put { request, key }, value);
         }
         let kept = self.store.keep(&key, value.clone());
         self.confirm_put(origin, kept);
         if kept {
-            self.hand_out(&key, &value);
+            self.deliver_to_all(&key, &value);
         }
     }
 
-    pub(super) fn get(&mut self, origin: Origin, key: Key) {
+    pub(super) fn get(&mut self, origin: RequestOrigin, key: Key) {
         if let Some(parent) = self.parent {
-            let Some(request) = self.pass_up(origin) else { return };
+            let Some(request) = self.register_request(origin) else { return };
             return self.send(parent, Message::Get { request, key });
         }
         let value = self.store.values.get(&key).cloned();
@@ -136,11 +136,11 @@ impl Node {
     }
 
     /// Remembers who asked, under a number of this node's own.
-    pub(super) fn pass_up(&mut self, origin: Origin) -> Option<u64> {
+    pub(super) fn register_request(&mut self, origin: RequestOrigin) -> Option<u64> {
         if self.waiting() >= MAX_WAITING {
             match origin {
-                Origin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
-                Origin::Child(child, request) => {
+                RequestOrigin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
+                RequestOrigin::Child(child, request) => {
                     self.send(child, Message::Kept { request, kept: false });
                 }
             }
@@ -157,7 +157,7 @@ impl Node {
             return;
         }
         if let Some(value) = self.store.values.get(&key).cloned() {
-            return self.hand_to(waiter, &key, &value);
+            return self.deliver(waiter, &key, &value);
         }
         if self.waiting() >= MAX_WAITING {
             if let KeyWaiter::Call(id, _) = waiter {
@@ -166,7 +166,7 @@ impl Node {
             return;
         }
         let is_new = !self.store.awaited.contains_key(&key);
-        let fresh = Awaited { waiters: Vec::new(), since: now, tell_at: now + TELL_AFTER };
+        let fresh = AwaitedKey { waiters: Vec::new(), since: now, report_at: now + REPORT_AFTER };
         let awaited = self.store.awaited.entry(key.clone()).or_insert(fresh);
         if !awaited.waiters.contains(&waiter) {
             awaited.waiters.push(waiter);
@@ -215,30 +215,32 @@ impl Node {
             if !self.store.awaited.contains_key(key) {
                 return Err(NodeViolation::Unknown { from, message: "appeared" });
             }
-            self.hand_out(key, value);
+            self.deliver_to_all(key, value);
         }
         Ok(())
     }
 
     /// Returns the origin of the request of this number, once.
-    pub(super) fn origin_of(&mut self, request: u64) -> Option<Origin> {
+    pub(super) fn take_origin(&mut self, request: u64) -> Option<RequestOrigin> {
         self.store.pending.remove(&request)
     }
 
-    fn confirm_put(&mut self, origin: Origin, kept: bool) {
+    fn confirm_put(&mut self, origin: RequestOrigin, kept: bool) {
         let answer = if kept { Answer::Done } else { Answer::Refused(Refusal::Full) };
         match origin {
-            Origin::Call(id) => self.answer(id, answer),
-            Origin::Child(child, request) => self.send(child, Message::Kept { request, kept }),
+            RequestOrigin::Call(id) => self.answer(id, answer),
+            RequestOrigin::Child(child, request) => {
+                self.send(child, Message::Kept { request, kept })
+            }
         }
     }
 
-    fn answer_get(&mut self, origin: Origin, value: Option<Payload>) {
+    fn answer_get(&mut self, origin: RequestOrigin, value: Option<Payload>) {
         match origin {
-            Origin::Call(id) => {
+            RequestOrigin::Call(id) => {
                 self.answer(id, value.map_or(Answer::NoValue, Answer::Value));
             }
-            Origin::Child(child, request) => {
+            RequestOrigin::Child(child, request) => {
                 let found = value.is_some();
                 let value = value.unwrap_or_default();
                 self.send_with(child, Message::Got { request, found }, value);
@@ -246,14 +248,14 @@ impl Node {
         }
     }
 
-    fn hand_out(&mut self, key: &Key, value: &Payload) {
+    fn deliver_to_all(&mut self, key: &Key, value: &Payload) {
         let awaited = self.store.awaited.remove(key);
         for waiter in awaited.into_iter().flat_map(|awaited| awaited.waiters) {
-            self.hand_to(waiter, key, value);
+            self.deliver(waiter, key, value);
         }
     }
 
-    fn hand_to(&mut self, waiter: KeyWaiter, key: &Key, value: &Payload) {
+    fn deliver(&mut self, waiter: KeyWaiter, key: &Key, value: &Payload) {
         match waiter {
             KeyWaiter::Call(id, _) => self.answer(id, Answer::Value(value.clone())),
             KeyWaiter::Child(child) => {
@@ -273,12 +275,12 @@ impl Node {
                 }
                 _ => true,
             });
-            if awaited.tell_at <= now {
-                awaited.tell_at = now + TELL_AGAIN;
+            if awaited.report_at <= now {
+                awaited.report_at = now + REPORT_INTERVAL;
                 if self.parent.is_none() && !awaited.waiters.is_empty() {
                     let waited = now.since(awaited.since);
-                    let tidings = NodeReport::WaitingForKey { key: key.clone(), waited };
-                    self.outputs.push_back(NodeOutput::Report(tidings));
+                    let report = NodeReport::WaitingForKey { key: key.clone(), waited };
+                    self.outputs.push_back(NodeOutput::Report(report));
                 }
             }
         }

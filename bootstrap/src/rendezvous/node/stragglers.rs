@@ -40,12 +40,7 @@ impl StragglerQueries {
 
 impl Node {
     /// Somebody here or below has waited this long.
-    pub(super) fn ask_who_is_missing(
-        &mut self,
-        now: Time,
-        operation: CollectiveId,
-        waited: Duration,
-    ) {
+    pub(super) fn query_missing(&mut self, now: Time, operation: CollectiveId, waited: Duration) {
         if self.aborted.is_some() {
             return;
         }
@@ -73,7 +68,7 @@ impl Node {
         if let Some(arrived) = self.collectives.arrived(operation) {
             for (rank, local) in &self.locals {
                 if !arrived.contains(*rank) {
-                    missing.add(*rank, local.seen());
+                    missing.add(*rank, local.state());
                 }
             }
             let children = self.children.iter().map(|child| child.id);
@@ -142,7 +137,7 @@ impl Node {
             None if missing.ranks.is_empty() => {}
             None => {
                 let waited = self.stragglers.asked.get(operation).map(|(_, waited)| *waited);
-                self.on_are_missing(operation, &missing);
+                self.on_missing(operation, &missing);
                 self.outputs.push_back(NodeOutput::Report(NodeReport::Waiting {
                     operation: operation.clone(),
                     waited: waited.unwrap_or_default(),
@@ -153,7 +148,7 @@ impl Node {
     }
 
     /// The root has found out.
-    pub(super) fn on_are_missing(&mut self, operation: &CollectiveId, missing: &MissingRanks) {
+    pub(super) fn on_missing(&mut self, operation: &CollectiveId, missing: &MissingRanks) {
         self.collectives.note_missing(operation, missing);
         self.send_down(&Message::Missing(operation.clone(), missing.clone()).into());
     }

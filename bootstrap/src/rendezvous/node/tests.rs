@@ -21,7 +21,7 @@ fn here(rank: u32) -> Message {
 }
 
 fn operation(kind: CollectiveKind) -> CollectiveId {
-    CollectiveId { kind, name: "x".into(), turn: 0 }
+    CollectiveId { kind, name: "x".into(), sequence: 0 }
 }
 
 fn meet(kind: CollectiveKind) -> NodeInput {
@@ -140,7 +140,10 @@ fn a_wait_for_a_rank_that_has_ended_is_in_vain() {
     let ended = Message::Ended(vec![(Rank(5), ExitStatus::Code(3), Vec::new())]);
     let told = tell(&mut node, [packet(RIGHT, ended)]);
     let broken = |output: &NodeOutput| matches!(output, NodeOutput::Answer(_, Answer::Failed(_)));
-    assert!(told.iter().any(broken) || sent(&told).contains(&(PARENT, "breaks")), "{told:?}");
+    assert!(
+        told.iter().any(broken) || sent(&told).contains(&(PARENT, "report failure")),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -159,14 +162,19 @@ fn every_violation_has_its_name_and_no_effect() {
         (running(), LEFT, Message::Table, direction(LEFT, "table")),
         (running(), from, Message::Arrived(barrier()), direction(from, "arrived")),
         (running(), from, Message::Table, NodeViolation::Duplicate { from, message: "table" }),
-        (running(), LEFT, here(4), NodeViolation::Duplicate { from: LEFT, message: "table here" }),
+        (
+            running(),
+            LEFT,
+            here(4),
+            NodeViolation::Duplicate { from: LEFT, message: "table received" },
+        ),
         (
             met,
             LEFT,
             Message::Arrived(barrier()),
             NodeViolation::Duplicate { from: LEFT, message: "arrived" },
         ),
-        (new(), LEFT, here(4), early(LEFT, "table here")),
+        (new(), LEFT, here(4), early(LEFT, "table received")),
         (new(), from, Message::Kept { request: 7, kept: true }, early(from, "kept")),
         (new(), from, Message::Released(barrier()), unknown("released")),
         (running(), from, Message::Released(barrier()), unknown("released")),
@@ -187,11 +195,14 @@ fn every_violation_has_its_name_and_no_effect() {
 #[test]
 fn more_operations_than_any_job_needs_are_refused() {
     let mut node = running();
-    let arrived = |turn| {
+    let arrived = |sequence| {
         let name = "x".into();
-        packet(LEFT, Message::Arrived(CollectiveId { kind: CollectiveKind::Barrier, name, turn }))
+        packet(
+            LEFT,
+            Message::Arrived(CollectiveId { kind: CollectiveKind::Barrier, name, sequence }),
+        )
     };
-    let refused = (0..1 << 20).find_map(|turn| node.handle(NOW, arrived(turn)).err());
+    let refused = (0..1 << 20).find_map(|sequence| node.handle(NOW, arrived(sequence)).err());
     let message = "arrived";
     assert_eq!(refused, Some(NodeViolation::TooMany { from: LEFT, message }));
 }
@@ -229,7 +240,7 @@ fn a_question_goes_up_and_its_answer_comes_back() {
     let own = NodeOutput::Answer(id(), Answer::Value(b"one".to_vec().into()));
     assert_eq!(told, [own, NodeOutput::Send(LEFT, answered(5, "zero"))]);
     let again = node.handle(NOW, NodeInput::Packet(PARENT, answered(0, "zero")));
-    assert_eq!(again, Err(NodeViolation::Unknown { from: PARENT, message: "told" }));
+    assert_eq!(again, Err(NodeViolation::Unknown { from: PARENT, message: "root reply" }));
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Agent {
 }
 
 fn news(client: &mut Client, longest: Option<Duration>) -> Option<AgentEvent> {
-    match client.news(longest) {
+    match client.job_event(longest) {
         Ok(news) => news.map(AgentEvent::Job),
         Err(_) => Some(AgentEvent::Gone),
     }

@@ -19,7 +19,7 @@ fn a_connectx3_behind_four_lanes() {
     let limit = pci.bottleneck().unwrap();
     assert_eq!(limit.address, "0000:00:02.5");
     assert_eq!(gigabits(limit.rate.megabits()), "31.504");
-    assert_eq!(gigabits(pci.most().unwrap().megabits()), "63.008");
+    assert_eq!(gigabits(pci.max_rate().unwrap().megabits()), "63.008");
 
     let [one, two] = &card.ports[..] else { panic!("{:?}", card.ports) };
     assert_eq!((one.state, one.link_layer), (PortState::Active, LinkLayer::InfiniBand));
