@@ -8,8 +8,8 @@ use crate::job::options::DryRun;
 use crate::run::dry_run;
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
-use rlaunch_console::{log, open_files, report};
+use rlaunch_console::messages::Failed;
+use rlaunch_console::{log, messages, open_files};
 use std::process::ExitCode;
 
 /// Reads the command line, runs the verb and returns the exit code of the process.
@@ -21,16 +21,16 @@ pub fn main() -> ExitCode {
     if let Invocation::Run(args) = &invocation {
         let output = &args.output;
         if output.quiet {
-            report::be_quiet();
+            messages::set_quiet();
         }
         let errors = output.quiet.then_some(tracing::Level::ERROR);
         log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
         args.reach.config.found.log();
     }
     let found = invocation.found();
-    found.and_then(Found::warning).iter().for_each(|line| report::warn(line));
+    found.and_then(Found::warning).iter().for_each(|line| messages::warn(line));
     let untrusted = found.and_then(Found::trust_hint);
-    if let Err(failed) = open_files::begin() {
+    if let Err(failed) = open_files::require() {
         failed.print();
         return failed.exit.into();
     }

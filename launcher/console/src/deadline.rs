@@ -1,4 +1,4 @@
-//! Time limits for what this process waits for, while it runs.
+//! Time limits in this process's async code.
 
 use rlaunch_bootstrap::deadline;
 use std::future::Future;
@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// A limit for several steps together. It begins anew if this process stood still meanwhile: what is
-/// waited for may have come without being read yet.
+/// Time limit for several steps together. It restarts if this process was suspended meanwhile, because
+/// an answer may have arrived that was not read yet.
 #[derive(Debug)]
 pub struct Deadline(deadline::Deadline);
 
@@ -21,61 +21,62 @@ impl Deadline {
         Deadline(deadline::Deadline::after(limit, now()))
     }
 
-    /// The same, looked at in between as well: a standstill that ends before it is due is noticed.
-    pub fn often(self) -> Deadline {
+    /// Checks for suspension at intervals, so that one that ends before the limit is due counts as well.
+    pub fn check_often(self) -> Deadline {
         Deadline(self.0.checked_every(deadline::CHECK_INTERVAL))
     }
 
-    /// The time for all steps.
+    /// Returns the time for all steps.
     pub fn limit(&self) -> Duration {
         self.0.limit()
     }
 
-    /// What is left of it.
+    /// Returns the time that is left; zero once it is due.
     pub fn left(&self) -> Duration {
         self.0.due().saturating_duration_since(now())
     }
 
-    /// Whether it has begun anew because this process stood still.
-    pub fn has_begun_anew(&self) -> bool {
+    /// Tells whether a suspension of this process has restarted the limit.
+    pub fn was_restarted(&self) -> bool {
         self.0.restarts() > 0
     }
 
-    /// Does not count the time since `since`, in which somebody else was waited for.
+    /// Excludes the time since `since`, which was spent waiting for a turn or for the user.
     pub fn exclude(&mut self, since: Instant) {
         self.0.exclude(since.into_std(), now());
     }
 
-    /// Begins anew.
+    /// Starts the whole limit again.
     pub fn restart(&mut self) {
         self.0.restart(now());
     }
 
-    /// Returns when it is over. Can be asked again.
-    pub async fn over(&mut self) {
-        // Never ends by itself.
-        let _: Option<()> = self.keep(std::future::pending()).await;
+    /// Returns once the limit has expired. May be cancelled and called again.
+    pub async fn expired(&mut self) {
+        // The future never ends by itself.
+        let _: Option<()> = self.run(std::future::pending()).await;
     }
 
-    /// What `future` gives in time.
-    pub async fn keep<F: Future>(&mut self, future: F) -> Option<F::Output> {
+    /// Runs `future`; returns its output, or `None` if the limit expires first.
+    pub async fn run<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         loop {
-            let kept = timeout_at(self.0.next_check().into(), &mut future).await;
-            // An output that comes as a standstill ends leaves the next step its time as well.
-            let is_over = self.0.has_expired(now());
-            match kept {
+            let output = timeout_at(self.0.next_check().into(), &mut future).await;
+            // Checked even if there is an output: a suspension that has just ended restarts the limit,
+            // so that the next step has its time as well.
+            let has_expired = self.0.has_expired(now());
+            match output {
                 Ok(output) => return Some(output),
-                Err(_) if is_over => return None,
+                Err(_) if has_expired => return None,
                 Err(_) => {}
             }
         }
     }
 }
 
-/// What `future` gives within `limit`, which is that of a [`Deadline`].
+/// Runs `future` under a [`Deadline`] of its own; returns its output, or `None` if that expires first.
 pub async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
-    Deadline::after(limit).keep(future).await
+    Deadline::after(limit).run(future).await
 }
 
 #[cfg(test)]
@@ -107,12 +108,12 @@ mod tests {
     #[tokio::test]
     async fn steps_share_a_limit_until_the_process_stands_still() {
         let mut deadline = Deadline::after(LIMIT);
-        assert_eq!(deadline.keep(pending::<()>()).await, None);
+        assert_eq!(deadline.run(pending::<()>()).await, None);
         assert_eq!(deadline.left(), Duration::ZERO);
 
         std::thread::sleep(2 * SUSPENSION_THRESHOLD);
         let started = Instant::now();
-        assert_eq!(deadline.keep(pending::<()>()).await, None);
+        assert_eq!(deadline.run(pending::<()>()).await, None);
         assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());
     }
 

@@ -66,7 +66,7 @@ impl Exit {
     }
 
     /// A rank's own code.
-    pub fn of_rank(status: ExitStatus) -> Exit {
+    pub fn from_rank(status: ExitStatus) -> Exit {
         match status {
             ExitStatus::Code(code) => Exit(u8::try_from(code & 0xff).unwrap_or(1)),
             ExitStatus::Signal(signal) => Exit::signal(signal),

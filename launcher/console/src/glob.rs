@@ -1,7 +1,7 @@
 //! Patterns as OpenSSH's files write them.
 
 /// Whether `text` fits `pattern`: `*` stands for any text, `?` for any one character.
-pub fn wildcard(pattern: &str, text: &str) -> bool {
+pub fn matches(pattern: &str, text: &str) -> bool {
     let units = pattern.chars().map(|c| match c {
         '*' => Unit::Any,
         '?' => Unit::One,
@@ -15,9 +15,9 @@ pub fn matches_list(list: &str, text: &str) -> bool {
     let mut found = false;
     for pattern in list.split(',') {
         match pattern.strip_prefix('!') {
-            Some(pattern) if wildcard(pattern, text) => return false,
+            Some(pattern) if matches(pattern, text) => return false,
             Some(_) => {}
-            None => found |= wildcard(pattern, text),
+            None => found |= matches(pattern, text),
         }
     }
     found
@@ -127,13 +127,13 @@ mod tests {
         let yes = [("*", ""), ("a*", "a"), ("a?c", "abc"), ("*.b.*", "a.b.b.c"), ("ü?", "üx")];
         let no = [("?", ""), ("a?", "a"), ("*.b", "a.b.c"), ("a", "A"), ("[a]", "a"), ("", "a")];
         for (pattern, text) in yes {
-            assert!(wildcard(pattern, text), "{pattern} {text}");
+            assert!(matches(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in no {
-            assert!(!wildcard(pattern, text), "{pattern} {text}");
+            assert!(!matches(pattern, text), "{pattern} {text}");
         }
         let stars = "a*".repeat(200) + "c";
-        assert!(!wildcard(&stars, &"a".repeat(10_000)));
+        assert!(!matches(&stars, &"a".repeat(10_000)));
     }
 
     #[test]

@@ -1,23 +1,25 @@
-//! Messages, exit codes and deadlines of every part of the launcher.
+//! What every part of the launcher prints, waits and ends with: messages, time limits, exit codes.
 //!
 //! | files | subject |
 //! |---|---|
-//! | `exit`, `report`, `log`, `columns` | exit codes, errors and warnings, `-v`, tables |
-//! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
-//! | `deadline`, `waiting`, `prompt` | time limits by the launcher's clock; a sentence on what a job waits for; open questions |
-//! | `open_files`, `surroundings` | the limit of open files; environment and directories of this process |
-//! | `glob`, `shell_words` | patterns, and quoting for shells |
+//! | `exit`, `messages`, `progress`, `stdout`, `log` | exit codes; errors, warnings and progress on stderr; results on stdout; `-v` |
+//! | `text`, `columns`, `printable`, `redact` | counts, lists and ranges; tables; text of other programs made safe to print; command lines without secrets |
+//! | `shell`, `glob` | quoting for shells; patterns |
+//! | `deadline`, `prompt` | time limits that allow for suspension; open questions |
+//! | `open_files`, `process_env` | limit of open files; variables and directories of this process |
 
 pub mod columns;
 pub mod deadline;
 pub mod exit;
 pub mod glob;
 pub mod log;
+pub mod messages;
 pub mod open_files;
 pub mod printable;
+pub mod process_env;
+pub mod progress;
 pub mod prompt;
 pub mod redact;
-pub mod report;
-pub mod shell_words;
-pub mod surroundings;
-pub mod waiting;
+pub mod shell;
+pub mod stdout;
+pub mod text;

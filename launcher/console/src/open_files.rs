@@ -3,7 +3,7 @@
 //! back what this shell has, since those that use select(2) fail with a number above 1023.
 
 use crate::exit::Exit;
-use crate::report::{self, Failed};
+use crate::messages::{self, Failed};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
@@ -28,7 +28,7 @@ static BEFORE: OnceLock<u64> = OnceLock::new();
 static HOSTS: AtomicUsize = AtomicUsize::new(1);
 
 /// Makes sure that there are enough to begin with.
-pub fn begin() -> Result<(), Failed> {
+pub fn require() -> Result<(), Failed> {
     raise(1);
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((_, hard)) if hard < REQUIRED => {
@@ -41,13 +41,13 @@ pub fn begin() -> Result<(), Failed> {
 
 /// Raises the soft limit to what this many hosts may take, and warns if even the hard limit is less than
 /// they need at least.
-pub fn allow(hosts: usize) {
+pub fn raise_for(hosts: usize) {
     HOSTS.store(hosts, Ordering::Relaxed);
     raise(hosts);
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && hard < LEAST_OWN + hosts as u64
     {
-        report::warn(&too_low(hosts, hard));
+        messages::warn(&too_low(hosts, hard));
     }
 }
 
@@ -78,7 +78,7 @@ fn too_low(hosts: usize, hard: u64) -> String {
 }
 
 /// Has a program start with the limit that this process was started with.
-pub fn give_back(command: &mut Command) {
+pub fn restore(command: &mut Command) {
     if let Some(before) = BEFORE.get() {
         rlaunch_sys::limit_open_files(command, *before);
     }

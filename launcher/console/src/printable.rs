@@ -15,7 +15,7 @@ pub const LONGEST_QUOTE: usize = 300;
 const LONGEST_LINE: usize = 4096;
 
 /// Quotes another program in one line: the first of its text, without blanks around it.
-pub fn line(text: &str) -> String {
+pub fn first_line(text: &str) -> String {
     let text = text.trim();
     let first = text.lines().next().unwrap_or_default();
     escaped(&bounded(first.trim_end(), LONGEST_QUOTE)).into_owned()
@@ -91,15 +91,15 @@ mod tests {
     #[test]
     fn escapes_are_seen_and_do_nothing() {
         let clipboard = "\u{1b}]52;c;eA==\u{7}";
-        assert_eq!(line(clipboard), "\\x1b]52;c;eA==\\x07");
+        assert_eq!(first_line(clipboard), "\\x1b]52;c;eA==\\x07");
         // One letter of C1 is the same, in which some terminals believe.
-        assert_eq!(line("\u{9d}52;c;eA==\u{9c}"), "\\u009d52;c;eA==\\u009c");
-        assert_eq!(line("a\u{202e}b\u{2066}c\u{7f}"), "a\\u202eb\\u2066c\\u007f");
-        assert_eq!(line("\u{e0041}"), "\\udb40\\udc41");
-        assert_eq!(line("  one\r\ntwo"), "one");
-        assert_eq!(line("x\ry"), "x\\x0dy");
-        assert_eq!(line("Zugriff für 日本語\tok"), "Zugriff für 日本語\tok");
-        assert_eq!(line(&"é".repeat(400)), "é".repeat(LONGEST_QUOTE) + "…");
+        assert_eq!(first_line("\u{9d}52;c;eA==\u{9c}"), "\\u009d52;c;eA==\\u009c");
+        assert_eq!(first_line("a\u{202e}b\u{2066}c\u{7f}"), "a\\u202eb\\u2066c\\u007f");
+        assert_eq!(first_line("\u{e0041}"), "\\udb40\\udc41");
+        assert_eq!(first_line("  one\r\ntwo"), "one");
+        assert_eq!(first_line("x\ry"), "x\\x0dy");
+        assert_eq!(first_line("Zugriff für 日本語\tok"), "Zugriff für 日本語\tok");
+        assert_eq!(first_line(&"é".repeat(400)), "é".repeat(LONGEST_QUOTE) + "…");
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             let seen = |c: char| c == '\n' || !is_spelled_out(c);
             prop_assert!(text(&words).chars().all(seen));
             prop_assert!(message(&words).chars().all(seen));
-            let line = line(&words);
+            let line = first_line(&words);
             prop_assert!(line.chars().all(|c| c != '\n' && seen(c)));
         }
     }

@@ -26,7 +26,7 @@ use file::{File, Setting, Value};
 use find::ReadFile;
 use merge::Given;
 use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_rank_variable};
-use rlaunch_console::surroundings::Surroundings;
+use rlaunch_console::process_env::ProcessEnv;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use stranger::Aside;
@@ -133,7 +133,7 @@ pub(crate) fn with_defaults(
     all: Command,
     mut command: Command,
     typed: Vec<OsString>,
-    around: &Surroundings,
+    around: &ProcessEnv,
 ) -> Result<(Vec<OsString>, Found), ConfigError> {
     let mut all = all;
     all.build();
@@ -186,7 +186,7 @@ pub(crate) fn with_defaults(
 }
 
 /// `--cluster` and `--profile`, or the variables that stand for them.
-fn sources(matches: &ArgMatches, around: &Surroundings) -> (Option<PathBuf>, Option<String>) {
+fn sources(matches: &ArgMatches, around: &ProcessEnv) -> (Option<PathBuf>, Option<String>) {
     let typed = |name| matches.try_get_one::<String>(name).ok().flatten().cloned();
     let cluster = matches.try_get_one::<PathBuf>("cluster").ok().flatten().cloned();
     let cluster = cluster.or_else(|| around.variable("RLAUNCH_CLUSTER").map(PathBuf::from));
@@ -222,7 +222,7 @@ fn chosen(name: Option<&str>, files: &[Checked]) -> Result<Vec<Given>, ConfigErr
 /// do: in a rank they are set for another job.
 fn of_environment(
     all: &Command,
-    around: &Surroundings,
+    around: &ProcessEnv,
 ) -> Result<(Vec<Setting>, Vec<String>), ConfigError> {
     let (mut settings, mut notes) = (Vec::new(), Vec::new());
     for (name, value) in &around.variables {

@@ -6,9 +6,9 @@ mod pager;
 use crate::cli::args::{self, HelpArgs};
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::stdout;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 /// A page: its word, what it is about, and its text.
 type Topic = (&'static str, &'static str, &'static str);
@@ -38,8 +38,7 @@ const COMMENT: (&str, &str) = ("<!--", "-->");
 /// Prints a page, the help of a verb, or a list of both.
 pub(crate) fn help(args: &HelpArgs) -> Result<Exit, Failed> {
     match &args.words[..] {
-        // A reader that leaves is no failure.
-        [] => drop(anstream::stdout().lock().write_all(contents().as_bytes())),
+        [] => stdout::print_styled(&contents()),
         [word] if let Some((_, _, text)) = topic(word) => pager::show(&without_comments(text)),
         words => pager::show(&of_verb(words)?),
     }

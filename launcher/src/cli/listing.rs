@@ -8,7 +8,8 @@ use crate::connect::route::RshError;
 use crate::hosts::hostfile::{self, HostfileError};
 use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::{stdout, text};
 use std::path::PathBuf;
 
 /// What was typed of hosts.
@@ -87,7 +88,7 @@ pub(crate) fn hosts(
     let typed = Typed::from(args);
     let listing = Listing::of(&typed)?;
     if listing.is_found {
-        report::say(&listing.origin());
+        messages::info(&listing.origin());
     }
     if let Some(job) = &listing.job {
         // Its pods may still be on their way.
@@ -145,7 +146,7 @@ impl Listing {
     fn origin(&self) -> String {
         match &self.job {
             Some(job) => job.origin(&self.hosts),
-            None => format!("hosts of {}: {}", self.source, report::list(&self.hosts)),
+            None => format!("hosts of {}: {}", self.source, text::list(&self.hosts)),
         }
     }
 }
@@ -178,7 +179,7 @@ fn chosen(listed: &[Host], typed: Vec<Host>, source: &str) -> Result<Vec<Host>, 
         let mut meant = listed.iter().filter(|host| is_meant(host, &typed)).peekable();
         if meant.peek().is_none() {
             let (host, source_of) = (typed.to_string(), source.to_owned());
-            let known = report::list(listed);
+            let known = text::list(listed);
             return Err(ListingError::NotInFile { host, source_of, known });
         }
         for host in meant {
@@ -193,7 +194,7 @@ fn chosen(listed: &[Host], typed: Vec<Host>, source: &str) -> Result<Vec<Host>, 
 
 /// The hosts but these.
 fn without(hosts: Vec<Host>, exclude: &[String]) -> Result<Vec<Host>, ListingError> {
-    let known = report::list(&hosts);
+    let known = text::list(&hosts);
     let excluded = hosts::parse(exclude)?;
     let unknown = excluded.iter().find(|typed| !hosts.iter().any(|host| is_meant(host, typed)));
     if let Some(host) = unknown.map(Host::to_string) {
@@ -215,7 +216,7 @@ pub(crate) fn print(args: &HostfileArgs) -> Result<Exit, Failed> {
         checked.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
     }
     let text = as_hostfile(&listing);
-    report::print(&text);
+    stdout::print(&text);
     Ok(Exit::SUCCESS)
 }
 
@@ -243,7 +244,7 @@ mod tests {
         std::fs::write(&path, file.unwrap_or_default()).unwrap();
         let (lists, exclude) = (owned(lists), owned(exclude));
         let typed = Typed { lists: &lists, files: &files, exclude: &exclude };
-        let listing = Listing::of(&typed).map_err(|error| report::error_chain(&error))?;
+        let listing = Listing::of(&typed).map_err(|error| messages::error_chain(&error))?;
         let text = as_hostfile(&listing);
         Ok(text.replace(&path.display().to_string(), "F").replace('\n', "; "))
     }

@@ -5,8 +5,8 @@ use crate::cli::args::{self, CompletionsArgs, ManArgs, Shell};
 use crate::cli::help;
 use clap_complete::Shell as Known;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
-use std::io::Write;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::stdout;
 
 /// Prints the script for a shell.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<Exit, Failed> {
@@ -19,8 +19,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<Exit, Failed> {
 }
 
 fn print(bytes: &[u8]) -> Result<Exit, Failed> {
-    // A reader that leaves is no failure.
-    let _ = std::io::stdout().lock().write_all(bytes);
+    stdout::write(bytes);
     Ok(Exit::SUCCESS)
 }
 

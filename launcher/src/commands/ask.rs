@@ -13,9 +13,9 @@ use crate::hosts::{self, Host};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner};
 use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::open_files;
-use rlaunch_console::report::{self, Failed};
-use rlaunch_console::waiting::Roster;
+use rlaunch_console::progress::Progress;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -56,17 +56,17 @@ pub(crate) async fn every_host(
         let host = hosts.swap_remove(0);
         return Ok(vec![(host, this_machine(&given, &words).await)]);
     }
-    open_files::allow(hosts.len());
+    open_files::raise_for(hosts.len());
     let delivery = delivery(reach.agent.clone(), reach.agent_dir.clone())?;
-    let roster = Roster::new(hosts.iter().map(Host::to_string), "connecting");
+    let progress = Progress::new(hosts.iter().map(Host::to_string), "connecting");
     let way =
-        Arc::new(Way { routes: Routes::of(&reach)?, delivery, roster, words: words.to_owned() });
+        Arc::new(Way { routes: Routes::of(&reach)?, delivery, progress, words: words.to_owned() });
     let mut tasks = JoinSet::new();
     for (index, host) in hosts.into_iter().enumerate() {
         let way = way.clone();
         tasks.spawn(async move { (index, way.answer_of(&host).await, host) });
     }
-    let mut answers = way.roster.while_waiting(tasks.join_all()).await;
+    let mut answers = way.progress.report_while(tasks.join_all()).await;
     answers.sort_by_key(|(index, ..)| *index);
     way.routes.introduce();
     Ok(answers.into_iter().map(|(_, answer, host)| (host, answer)).collect())
@@ -91,26 +91,26 @@ pub(crate) async fn this_machine(reach: &ReachArgs, words: &[OsString]) -> Answe
 struct Way {
     routes: Routes,
     delivery: Delivery,
-    roster: Roster,
+    progress: Progress,
     words: String,
 }
 
 impl Way {
     async fn answer_of(&self, host: &Host) -> Answer {
         // A login has a deadline of its own, which waits for a passphrase to be typed.
-        let answer = match self.routes.to(host, &self.roster).await {
+        let answer = match self.routes.to(host, &self.progress).await {
             Ok(route) => tokio::time::timeout(HOST_TIMEOUT, self.answer(host, route)).await,
-            Err(error) => Ok(Err(report::error_chain(&error))),
+            Err(error) => Ok(Err(messages::error_chain(&error))),
         };
-        self.roster.arrived(&host.to_string());
+        self.progress.done(&host.to_string());
         let late = |_| Err(format!("no answer within {} s", HOST_TIMEOUT.as_secs()));
         let failed = |cause| Failed::new(Exit::HOST, format!("{host}: {cause}"));
         answer.unwrap_or_else(late).map_err(failed)
     }
 
     async fn answer(&self, host: &Host, route: Route) -> Result<Vec<u8>, String> {
-        let text = |error: &dyn std::error::Error| report::error_chain(error);
-        self.roster.set(&host.to_string(), route.stage());
+        let text = |error: &dyn std::error::Error| messages::error_chain(error);
+        self.progress.set_stage(&host.to_string(), route.stage());
         let placed = self.delivery.place(&route).await;
         let agent = placed.map_err(|error| text(&route.explain(error)))?;
         let command = RemoteCommand::Become(&agent, &self.words);

@@ -6,7 +6,7 @@ use crate::cli::args::{Args, BenchArgs, BenchWhat};
 use crate::connect::agent::store;
 use crate::job::JobSpec;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 
 /// What is to be run, and what is measured.
 pub(crate) fn job(args: BenchArgs) -> Result<(Args, BenchWhat), Failed> {

@@ -7,7 +7,8 @@ use crate::cli::args::CaptureArgs;
 use crate::commands::ask;
 use rlaunch_bootstrap::inventory::recording::{RecordedEntry, Recording, relative};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -34,7 +35,7 @@ pub(crate) async fn capture(args: CaptureArgs) -> Result<Exit, Failed> {
         let name = args.output.display();
         written.map_err(|e| Failed::new(Exit::FILES, format!("cannot write {name}: {e}")))?;
         let hosts: Vec<&String> = recordings.iter().map(|(host, _)| host).collect();
-        report::say(&format!("recorded {} in {name}", report::list(&hosts)));
+        messages::info(&format!("recorded {} in {name}", text::list(&hosts)));
     }
     ask::conclude(failures)
 }

@@ -6,7 +6,8 @@ use crate::connect::agent::store::AGENT;
 use crate::connect::route::Container;
 use rlaunch_bootstrap::cleanup_report::CleanupReport;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::Failed;
+use rlaunch_console::stdout;
 
 /// Reaps on every host at once and prints one line for each.
 pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
@@ -20,7 +21,7 @@ pub(crate) async fn reap(args: ReapArgs) -> Result<Exit, Failed> {
     let mut failures = Vec::new();
     for (host, answer) in answers {
         match answer.and_then(|answer| what_was_done(&answer, &host.to_string())) {
-            Ok(words) => report::print(&format!("{host}: {words}\n")),
+            Ok(words) => stdout::print(&format!("{host}: {words}\n")),
             Err(failed) => failures.push(failed),
         }
     }

@@ -3,7 +3,8 @@
 use crate::cli::args::SshConfigArgs;
 use crate::hosts::{self, Host};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::Failed;
+use rlaunch_console::stdout;
 use rlaunch_ssh::algorithms::Names;
 use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ pub(crate) fn ssh_config(args: &SshConfigArgs) -> Result<Exit, Failed> {
     for host in &hosts {
         text += &of_host(&config, host, args.port)?;
     }
-    report::print(&text);
+    stdout::print(&text);
     Ok(Exit::SUCCESS)
 }
 

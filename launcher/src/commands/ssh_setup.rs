@@ -9,7 +9,6 @@ mod entering;
 mod error;
 mod keys;
 mod remote;
-mod shell;
 mod survey;
 
 use crate::cli::args::NamedContainer;
@@ -22,9 +21,9 @@ use error::SetupError;
 use keys::KeyPair;
 use remote::{Forced, Wanted};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::printable;
-use rlaunch_console::report::{self, Failed};
-use rlaunch_console::waiting::Roster;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::progress::Progress;
+use rlaunch_console::{printable, stdout, text};
 use rlaunch_ssh::Ssh;
 use rlaunch_ssh::SshOptions;
 use rlaunch_ssh::config::{HostConfig, SshConfig};
@@ -159,10 +158,10 @@ impl Setup {
         let name = self.inside.as_ref().map(|inside| inside.container.name.as_str());
         let plan = survey::plan(&here, hosts, name);
         if plan.is_empty() && found.iter().all(Result::is_ok) {
-            report::say("there is nothing to do");
+            messages::info("there is nothing to do");
         }
         match self.dry_run {
-            true => report::print(&plan),
+            true => stdout::print(&plan),
             false => drop(std::io::stderr().write_all(printable::text(&plan).as_bytes())),
         }
         if self.dry_run {
@@ -326,14 +325,14 @@ impl Setup {
     fn tell(&self, good: &[&Arc<Way>]) {
         let names: Vec<&str> = good.iter().map(|way| way.name.as_str()).collect();
         let opens = if names.len() == 1 { "opens" } else { "open" };
-        report::say(&format!("{} {opens} to your key", report::list(&names)));
+        messages::info(&format!("{} {opens} to your key", text::list(&names)));
         let used = |way: &&&Arc<Way>| {
             let usual = way.config.identity_files_or_default(&self.home);
             self.key_is_named && !usual.contains(&self.keys[way.key].path)
         };
         if let Some(way) = good.iter().find(used) {
             let key = tilde(&self.keys[way.key].path, &self.home);
-            report::hint(&format!(
+            messages::hint(&format!(
                 "ssh and rlaunch use {key} when ~/.ssh/config says so: Host {}, IdentityFile {key}",
                 way.host.name
             ));
@@ -341,8 +340,11 @@ impl Setup {
         if let Some(Inside { container, config_path, .. }) = &self.inside {
             let path = tilde(config_path, &self.home);
             let name = &container.name;
-            report::say(&format!("the container {name} of each opens to a key of its own:"));
-            report::say(&format!("  rlaunch --ssh-config {path} -H {} hostname", names.join(",")));
+            messages::info(&format!("the container {name} of each opens to a key of its own:"));
+            messages::info(&format!(
+                "  rlaunch --ssh-config {path} -H {} hostname",
+                names.join(",")
+            ));
         }
     }
 }
@@ -431,17 +433,17 @@ where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
 {
-    let roster = Roster::new(tasks.iter().map(|(name, _)| name.clone()), stage);
+    let progress = Progress::new(tasks.iter().map(|(name, _)| name.clone()), stage);
     let mut running = JoinSet::new();
     for (index, (name, task)) in tasks.into_iter().enumerate() {
-        let roster = roster.clone();
+        let progress = progress.clone();
         running.spawn(async move {
             let done = task.await;
-            roster.arrived(&name);
+            progress.done(&name);
             (index, done)
         });
     }
-    let mut done = roster.while_waiting(running.join_all()).await;
+    let mut done = progress.report_while(running.join_all()).await;
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, done)| done).collect()
 }

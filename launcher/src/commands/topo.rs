@@ -16,7 +16,8 @@ use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
 use rlaunch_console::columns::{self, row};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::Failed;
+use rlaunch_console::{stdout, text};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -55,7 +56,7 @@ pub(crate) async fn topo(args: TopoArgs) -> Result<Exit, Failed> {
         true => as_json(&nodes)?,
         false => nodes.iter().map(|(host, inventory)| print(host, inventory)).collect(),
     };
-    report::print(&text);
+    stdout::print(&text);
     ask::conclude(failures)
 }
 
@@ -199,15 +200,14 @@ fn summary(inventory: &Inventory) -> String {
     let system = &inventory.system;
     let kernel = system.kernel.as_ref().map(|kernel| format!("kernel {kernel}"));
     let (usable, online) = (inventory.cpus.usable(), inventory.cpus.online.len());
-    let plural = |count| if count == 1 { "" } else { "s" };
     let cpus = match usable < online {
         true => format!("{usable} of {online} CPUs"),
-        false => format!("{usable} CPU{}", plural(usable)),
+        false => text::count(usable, "CPU"),
     };
     let nodes = inventory.numa_nodes.len();
     let memory: u64 = inventory.numa_nodes.iter().filter_map(|node| node.memory).sum();
     let memory = (memory > 0).then(|| format!("{:.1} GiB", memory as f64 / GIB as f64));
-    let numa = (nodes > 0).then(|| format!("{nodes} NUMA node{}", plural(nodes)));
+    let numa = (nodes > 0).then(|| text::count(nodes, "NUMA node"));
     let parts = [system.distribution.clone(), kernel, Some(cpus), numa, memory];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

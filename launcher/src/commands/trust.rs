@@ -5,15 +5,15 @@ use crate::cli::args::{Args, TrustArgs};
 use crate::cli::config::{ConfigError, FILE, Review, State, TrustStore, Trusted};
 use clap::CommandFactory;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
-use rlaunch_console::shell_words::quoted;
-use rlaunch_console::surroundings::Surroundings;
-use std::io::Write;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_console::shell::quoted;
+use rlaunch_console::stdout;
 use std::path::{Path, PathBuf};
 
 /// Does what was asked, and prints what came of it.
 pub(crate) fn trust(args: &TrustArgs) -> Result<Exit, Failed> {
-    let around = Surroundings::current();
+    let around = ProcessEnv::current();
     let path = file_of(args.file.as_deref());
     let done = match args {
         TrustArgs { list: true, .. } => list(&around),
@@ -21,8 +21,7 @@ pub(crate) fn trust(args: &TrustArgs) -> Result<Exit, Failed> {
         _ => review_and_trust(&path, &around),
     };
     let text = done.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
-    // A reader that leaves is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    stdout::write(text.as_bytes());
     Ok(Exit::SUCCESS)
 }
 
@@ -36,7 +35,7 @@ fn file_of(typed: Option<&Path>) -> PathBuf {
 }
 
 /// Shows what a file does, and then records that this content of it is trusted.
-fn review_and_trust(path: &Path, around: &Surroundings) -> Result<String, ConfigError> {
+fn review_and_trust(path: &Path, around: &ProcessEnv) -> Result<String, ConfigError> {
     let review = Review::of(path, Args::command())?;
     let name = path.display();
     let shown: String = match &review.lines[..] {
@@ -44,7 +43,7 @@ fn review_and_trust(path: &Path, around: &Surroundings) -> Result<String, Config
         lines => lines.iter().map(|line| format!("{line}\n")).collect(),
     };
     // Printed first: what cannot be recorded has been shown all the same.
-    let _ = std::io::stdout().lock().write_all(shown.as_bytes());
+    stdout::write(shown.as_bytes());
     review.trust(around)?;
     Ok(format!(
         "{name} is trusted until it, or a file listed above, changes; `rlaunch trust --revoke` ends \
@@ -52,7 +51,7 @@ fn review_and_trust(path: &Path, around: &Surroundings) -> Result<String, Config
     ))
 }
 
-fn list(around: &Surroundings) -> Result<String, ConfigError> {
+fn list(around: &ProcessEnv) -> Result<String, ConfigError> {
     let line = |Trusted { path, state }: Trusted| {
         let (state, what) = match &state {
             State::Same => ("trusted", None),
@@ -65,7 +64,7 @@ fn list(around: &Surroundings) -> Result<String, ConfigError> {
     Ok(TrustStore::of(around)?.all()?.into_iter().map(line).collect())
 }
 
-fn revoke(path: &Path, around: &Surroundings) -> Result<String, ConfigError> {
+fn revoke(path: &Path, around: &ProcessEnv) -> Result<String, ConfigError> {
     match TrustStore::of(around)?.revoke(path)? {
         true => Ok(format!("{} is not trusted any more\n", path.display())),
         false => Err(ConfigError::NotTrusted(path.to_owned())),

@@ -21,8 +21,8 @@ use crate::run::record::JobRecord;
 use crate::run::record::store::Store;
 use networks::RankNetwork;
 use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
 use rlaunch_console::printable;
-use rlaunch_console::report::Failed;
 use serde::Serialize;
 use source::{JobFacts, Source, SourceError};
 

@@ -125,7 +125,7 @@ impl AgentChannel {
     }
 
     fn start(mut command: Command, ending: Option<Ending>) -> io::Result<AgentChannel> {
-        open_files::give_back(command.as_std_mut());
+        open_files::restore(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

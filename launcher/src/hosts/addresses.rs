@@ -8,7 +8,8 @@ pub(crate) use preference::Preference;
 
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::Failed;
+use rlaunch_console::text;
 use std::net::{IpAddr, SocketAddr};
 
 /// Upper limit of addresses on which a node listens.
@@ -136,7 +137,7 @@ pub(crate) fn lacking(nodes: &[(&str, &NodeFacts)], choice: &Choice) -> Vec<Stri
     let sentence = |preference: &Preference| {
         let hosts = nodes.iter().filter(|(_, facts)| lacks(preference, facts));
         let hosts: Vec<&str> = hosts.map(|(host, _)| *host).collect();
-        (!hosts.is_empty()).then(|| preference.lacking(&report::list(&hosts), hosts.len()))
+        (!hosts.is_empty()).then(|| preference.lacking(&text::list(&hosts), hosts.len()))
     };
     preferences.filter_map(sentence).collect()
 }

@@ -2,7 +2,7 @@
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;

@@ -2,6 +2,7 @@
 
 use crate::hosts::{Host, SlotsBy};
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
+use rlaunch_console::text;
 use std::fmt;
 use std::str::FromStr;
 
@@ -133,8 +134,8 @@ fn describe(ranks: u32, hosts: &[Host]) -> String {
         None => ("a".to_owned(), missing),
     };
     format!(
-        "{ranks} ranks asked, {slots} slot{} ({}): use {name}:{more} or --oversubscribe",
-        if slots == 1 { "" } else { "s" },
+        "{ranks} ranks asked, {slots} {} ({}): use {name}:{more} or --oversubscribe",
+        text::plural(slots as usize, "slot"),
         list.join(", "),
     )
 }

@@ -18,7 +18,7 @@ use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::rank_table::Transport as Speaks;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
 
 /// eRDMA as it comes takes RDMA_CM only; the switch drops every connection of the host's.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
@@ -245,7 +245,7 @@ pub(crate) fn for_verify() -> Vec<Variable> {
 pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> Option<Failed> {
     let uses: Vec<_> = ranks.iter().map(|(rank, host)| (rank, host, log.of(*rank))).collect();
     for (rank, host, used) in &uses {
-        report::say(&format!("rank {rank} on {host}: {used}"));
+        messages::info(&format!("rank {rank} on {host}: {used}"));
     }
     let (rank, host, used) = uses.iter().find(|(.., used)| !used.is_rdma())?;
     let line = format!("--require-rdma: rank {rank} on {host}: {used}");

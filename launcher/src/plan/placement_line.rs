@@ -3,8 +3,7 @@
 
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, RankMap};
-use rlaunch_bootstrap::id::Rank;
-use rlaunch_console::report;
+use rlaunch_console::{messages, text};
 use std::io::IsTerminal;
 
 /// Hosts that are named, of those with ranks and of those without.
@@ -16,12 +15,14 @@ const RUNS: usize = 4;
 pub(crate) fn print(map: &RankMap, order: MapBy) {
     let remarks = remarks(map, order);
     if !remarks.is_empty() || std::io::stderr().is_terminal() {
-        report::plain(&line(map, &remarks));
+        messages::line(&line(map, &remarks));
     }
 }
 
 fn line(map: &RankMap, remarks: &[String]) -> String {
-    let used = map.nodes.iter().map(|node| format!("{} {}", node.host, shown(&node.ranks)));
+    let used = map.nodes.iter().map(|node| {
+        format!("{} {}", node.host, text::ranges(node.ranks.iter().map(|rank| rank.0), RUNS))
+    });
     let idle = map.unused.iter().map(|host| format!("{host} none"));
     let mut parts = Vec::new();
     parts.extend(used.take(HOSTS));
@@ -39,27 +40,6 @@ fn rest(hosts: usize, what: &str) -> Option<String> {
     (hosts > HOSTS).then(|| format!("and {} more{what}", hosts - HOSTS))
 }
 
-/// `0-1`, `0,2,4`, `0,2,4,6 and 60 more`.
-fn shown(ranks: &[Rank]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
-    let text = |&(first, last): &(u32, u32)| match last - first {
-        0 => first.to_string(),
-        _ => format!("{first}-{last}"),
-    };
-    let named: Vec<String> = runs.iter().take(RUNS).map(text).collect();
-    let left: u32 = runs.iter().skip(RUNS).map(|(first, last)| last - first + 1).sum();
-    match left {
-        0 => named.join(","),
-        left => format!("{} and {left} more", named.join(",")),
-    }
-}
-
 /// What is odd.
 fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -75,11 +55,11 @@ fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
     let by_gpus = hosts().filter(|host| host.slots_by == SlotsBy::Gpus);
     let by_gpus: Vec<String> = by_gpus.map(|host| format!("{host} {}", host.slots)).collect();
     if !by_gpus.is_empty() {
-        remarks.push(format!("slots are GPUs: {}", report::list(&by_gpus)));
+        remarks.push(format!("slots are GPUs: {}", text::list(&by_gpus)));
     }
     let without: Vec<&Host> = hosts().filter(|host| host.slots_by == SlotsBy::NoGpu).collect();
     if !without.is_empty() {
-        remarks.push(format!("1 slot where there is no GPU: {}", report::list(&without)));
+        remarks.push(format!("1 slot where there is no GPU: {}", text::list(&without)));
     }
     remarks
 }

@@ -7,7 +7,7 @@ use env_file::EnvFileError;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
-use rlaunch_console::glob::wildcard;
+use rlaunch_console::glob;
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -154,7 +154,7 @@ fn named(
         if value.is_some() {
             return Err(EnvError::Pattern(text.into_owned()));
         }
-        let fits = |own: &OsStr| wildcard(&text, &own.to_string_lossy()) && may_go_along(own);
+        let fits = |own: &OsStr| glob::matches(&text, &own.to_string_lossy()) && may_go_along(own);
         let found: Vec<_> = own.iter().filter(|(name, _)| fits(name)).cloned().collect();
         tracing::info!("-x {text}: {} variables", found.len());
         return Ok(found);

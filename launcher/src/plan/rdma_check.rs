@@ -6,7 +6,8 @@ use crate::plan::selection::{Plan, Reachable};
 use crate::plan::setup::{self, Transport, Wishes};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 
 /// Lines about hosts without RDMA between them; the others are counted.
 const MOST_LINES: usize = 8;
@@ -20,7 +21,7 @@ pub(crate) fn check(
     network: &Network,
 ) -> Result<(), Failed> {
     if wishes.options.nccl_share_gpu {
-        report::say("ranks share GPUs: their data goes by the network, and times mean nothing");
+        messages::info("ranks share GPUs: their data goes by the network, and times mean nothing");
     }
     if map.nodes.len() < 2 || wishes.options.transport == Transport::Tcp {
         return Ok(());
@@ -36,14 +37,14 @@ pub(crate) fn check(
     // Where no host has RDMA, nobody expects it.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
     for line in missing.iter().take(MOST_LINES).filter(|_| expected) {
-        report::say(&format!("{line}: TCP is used"));
+        messages::info(&format!("{line}: TCP is used"));
     }
     if missing.len() > MOST_LINES && expected {
-        report::say(&format!("and {} more without RDMA", missing.len() - MOST_LINES));
+        messages::info(&format!("and {} more without RDMA", missing.len() - MOST_LINES));
     }
     if let Some((line, hint)) = setup::slow_network(wishes, map, inventories, network) {
-        report::say(&line);
-        hint.iter().for_each(|hint| report::hint(hint));
+        messages::info(&line);
+        hint.iter().for_each(|hint| messages::hint(hint));
     }
     Ok(())
 }
@@ -77,7 +78,7 @@ fn missing(
         }
     }
     let without = causes.into_iter();
-    let without = without.map(|(why, hosts)| format!("no RDMA on {}: {why}", report::list(&hosts)));
+    let without = without.map(|(why, hosts)| format!("no RDMA on {}: {why}", text::list(&hosts)));
     let apart = plan.apart().into_iter().map(|(one, other)| {
         let has = |node: usize| format!("{} has {}", map.nodes[node].host, list(&plan.ports[node]));
         let (one_host, other_host) = (&map.nodes[one].host, &map.nodes[other].host);

@@ -16,7 +16,8 @@ use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_bootstrap::job::{EnvVar, RankSetup};
 use rlaunch_bootstrap::rank_table::RankNic;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::text;
 use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
@@ -329,10 +330,9 @@ fn threads(inventory: &Inventory, ranks: usize, bound: Option<&CpuSet>) -> Varia
     let usable = inventory.cpus.usable();
     let share = (usable / ranks.max(1)).max(1);
     let own = bound.map(CpuSet::len).filter(|&own| own > 0 && own < share);
-    let plural = if ranks == 1 { "" } else { "s" };
     let reason = match own {
         Some(own) => format!("the rank is bound to {own} of {usable} CPUs"),
-        None => format!("{usable} CPUs for {ranks} rank{plural} of this node"),
+        None => format!("{usable} CPUs for {} of this node", text::count(ranks, "rank")),
     };
     Variable::new("OMP_NUM_THREADS", own.unwrap_or(share).to_string(), &reason)
 }

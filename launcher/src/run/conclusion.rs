@@ -12,7 +12,8 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::CleanupReceipt;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 use std::time::Duration;
 
 /// How long the last output may take to be written once the user has had enough.
@@ -88,7 +89,7 @@ impl Conclusion<'_> {
         let failed = match reason {
             None => blamed.or(unverified).or(written.incomplete),
             Some(Reason::Served(line)) => {
-                report::say(&line);
+                messages::info(&line);
                 blamed.or(unverified).or(written.incomplete)
             }
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
@@ -125,7 +126,7 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
         }
     };
     let message = format!("rank {rank} on {host} (pid {pid}) {how}");
-    let mut failed = Failed::new(Exit::of_rank(status), message);
+    let mut failed = Failed::new(Exit::from_rank(status), message);
     (failed.by_rank, failed.may_restart) = (true, true);
     if out_of_memory {
         let at_work = format!("the kernel's out-of-memory killer was at work on {host} then");
@@ -139,8 +140,9 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
         failed.details.extend(tail.into_iter().map(|line| format!("  {line}")));
     }
     if others > 0 {
-        let ranks = if others == 1 { "rank" } else { "ranks" };
-        failed.details.push(format!("{others} more {ranks} failed"));
+        failed
+            .details
+            .push(format!("{others} more {} failed", text::plural(others as usize, "rank")));
     }
     failed
 }
@@ -170,7 +172,7 @@ fn receipts(hosts: &[String], ends: &[Option<NodeEnd>]) -> Vec<String> {
     }
     findings
         .into_iter()
-        .map(|(finding, hosts)| format!("{}: {finding}", report::list(&hosts)))
+        .map(|(finding, hosts)| format!("{}: {finding}", text::list(&hosts)))
         .collect()
 }
 
@@ -201,12 +203,12 @@ fn describe_receipt(receipt: &CleanupReceipt) -> String {
     };
     let mut also = Vec::new();
     if receipt.leftovers_ended > 0 {
-        let plural = if receipt.leftovers_ended == 1 { "" } else { "es" };
-        also.push(format!("{} helper process{plural} ended", receipt.leftovers_ended));
+        let ended = text::count(receipt.leftovers_ended as usize, "helper process");
+        also.push(format!("{ended} ended"));
     }
     if receipt.segments_removed > 0 {
-        let plural = if receipt.segments_removed == 1 { "" } else { "s" };
-        also.push(format!("{} shared-memory file{plural} removed", receipt.segments_removed));
+        let removed = text::count(receipt.segments_removed as usize, "shared-memory file");
+        also.push(format!("{removed} removed"));
     }
     if !receipt.segments_unclaimed.is_empty() {
         let names = receipt.segments_unclaimed.join(", ");

@@ -7,7 +7,8 @@ use crate::run::preflight_report::by_finding;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, RdmaDevice, Uverbs};
 use rlaunch_bootstrap::inventory::{ContainerKind, Inventory};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 
 /// What RDMA's users ask to be able to lock, at least, in bytes. Limits that are below it are the
 /// defaults of engines and of systemd, 64 KiB or 8 MiB.
@@ -86,8 +87,8 @@ pub(crate) fn tell(
     let lacks: Vec<(&Host, Lack)> = nodes.iter().copied().zip(uids).flat_map(of_node).collect();
     let found: Vec<(&Host, &Lack)> = lacks.iter().map(|(host, lack)| (*host, lack)).collect();
     for (lack, hosts) in by_finding(&found) {
-        report::say(&format!("{}: {lack}", report::list(&hosts)));
-        report::hint(&lack.cure());
+        messages::info(&format!("{}: {lack}", text::list(&hosts)));
+        messages::hint(&lack.cure());
     }
 }
 

@@ -39,9 +39,10 @@ use rlaunch_bootstrap::protocol::control::{self, FromAgent, MAX_FILE_CHUNK, ToAg
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline;
 use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::open_files;
-use rlaunch_console::report::{self, Failed};
-use rlaunch_console::waiting::Roster;
+use rlaunch_console::progress::Progress;
+use rlaunch_console::text;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -174,7 +175,7 @@ impl NodeError {
 
     fn hint(&self, host: &str) -> Option<String> {
         // Whatever failed for that has nothing else to be cured.
-        open_files::hint(&report::error_chain(self)).or_else(|| match self {
+        open_files::hint(&messages::error_chain(self)).or_else(|| match self {
             NodeError::Route(error) => error.hint(host),
             NodeError::Deliver(error) => error.hint(host),
             NodeError::Local(_) => None,
@@ -196,15 +197,15 @@ impl Gathering {
             false => Some(Routes::of(&job.reach)?.for_job(job.id)),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
-        let roster = Roster::new(names, "connecting");
+        let progress = Progress::new(names, "connecting");
         let (bare, events) = (job.no_env, job.events.clone());
-        let way = Arc::new(Way { routes, delivery, roster, job: job.id, bare, events });
+        let way = Arc::new(Way { routes, delivery, progress, job: job.id, bare, events });
 
         let mut tasks = JoinSet::new();
         for (seat, mapped) in self.seats.into_iter().zip(&map.nodes) {
             tasks.spawn(way.clone().bring(mapped.host.clone(), seat).in_current_span());
         }
-        let mut reached: Vec<Reached> = way.roster.while_waiting(tasks.join_all()).await;
+        let mut reached: Vec<Reached> = way.progress.report_while(tasks.join_all()).await;
         reached.sort_by_key(|(node, _)| *node);
         way.routes.iter().for_each(Routes::introduce);
         gather(reached, self.commands, (self.events, libraries), map).await
@@ -216,7 +217,7 @@ struct Way {
     /// `None` for this machine.
     routes: Option<Routes>,
     delivery: Delivery,
-    roster: Roster,
+    progress: Progress,
     job: JobId,
     /// This shell's environment is not for this machine's agent.
     bare: bool,
@@ -227,7 +228,7 @@ impl Way {
     async fn bring(self: Arc<Self>, host: Host, seat: Seat) -> Reached {
         let node = seat.node;
         let arrived = self.start(&host, seat).await;
-        self.roster.arrived(&host.to_string());
+        self.progress.done(&host.to_string());
         (node, arrived)
     }
 
@@ -239,8 +240,8 @@ impl Way {
                 (greet::greet_here(channel, path.display().to_string()).await?, None)
             }
             Some(routes) => {
-                let route = routes.to(host, &self.roster).await?;
-                self.roster.set(&host.to_string(), route.stage());
+                let route = routes.to(host, &self.progress).await?;
+                self.progress.set_stage(&host.to_string(), route.stage());
                 self.events.emit(&Record::HostReached { host: &host.to_string() });
                 let greeted = self.delivery.start(&route, seat.node).await;
                 (greeted.map_err(|error| route.explain(error))?, Some(route))
@@ -283,8 +284,8 @@ async fn gather(
     }
     if let Some((_, bytes)) = sent.first() {
         let hosts: Vec<&Host> = sent.iter().map(|(host, _)| host).collect();
-        let size = *bytes as f64 / f64::from(1 << 20);
-        report::say(&format!("agent sent to {} ({size:.1} MiB each)", report::list(&hosts)));
+        let (hosts, size) = (text::list(&hosts), text::mib(*bytes as u64));
+        messages::info(&format!("agent sent to {hosts} ({size} each)"));
     }
     if failures.is_empty() {
         return Ok(crew);
@@ -296,7 +297,7 @@ async fn gather(
 
 fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
     let line =
-        |(host, error): &(Host, NodeError)| format!("{host}: {}", report::error_chain(error));
+        |(host, error): &(Host, NodeError)| format!("{host}: {}", messages::error_chain(error));
     let exit = failures.iter().map(|(_, error)| error.exit()).min_by_key(|exit| exit.0);
     let exit = exit.unwrap_or(Exit::HOST);
     let mut failed = match failures {
@@ -333,10 +334,10 @@ impl Crew {
             self.nodes.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         for (name, facts) in &named {
             let absent = job.reach.book.absent(name, &facts.addresses);
-            absent.iter().for_each(|line| report::warn(line));
+            absent.iter().for_each(|line| messages::warn(line));
         }
         let candidates = addresses::candidates(&named, &job.oob)?;
-        addresses::lacking(&named, &job.oob).iter().for_each(|sentence| report::warn(sentence));
+        addresses::lacking(&named, &job.oob).iter().for_each(|sentence| messages::warn(sentence));
         for node in &self.nodes {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
             let library = self.libraries.of(&node.facts.arch).await;
@@ -354,10 +355,10 @@ impl Crew {
         let bytes: u64 = job.preload.iter().map(|preload| preload.file.size).sum();
         let timeout = PREPARE_TIMEOUT + Duration::from_secs(bytes / PRELOAD_RATE);
         let names = self.nodes.iter().map(|node| node.host.to_string());
-        let roster = Roster::new(names, "preparing");
-        let answers = deadline::within(timeout, self.answers(&roster));
-        let answers = roster.while_waiting(answers).await.ok_or_else(|| {
-            let missing = roster.missing();
+        let progress = Progress::new(names, "preparing");
+        let answers = deadline::within(timeout, self.answers(&progress));
+        let answers = progress.report_while(answers).await.ok_or_else(|| {
+            let missing = progress.pending();
             Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
         })??;
         let prepared = self.judge(&answers, candidates)?;
@@ -370,13 +371,13 @@ impl Crew {
     }
 
     /// One answer from every node.
-    async fn answers(&mut self, roster: &Roster) -> Result<Vec<(NodeId, FromAgent)>, Failed> {
+    async fn answers(&mut self, progress: &Progress) -> Result<Vec<(NodeId, FromAgent)>, Failed> {
         let mut answers = Vec::new();
         while answers.len() < self.nodes.len() {
             let Some(Event { node, what, .. }) = self.events.recv().await else { break };
             match what {
                 What::Said(answer @ (FromAgent::Prepared { .. } | FromAgent::Refused { .. })) => {
-                    roster.arrived(&self.host(node));
+                    progress.done(&self.host(node));
                     answers.push((node, answer));
                 }
                 What::Said(_) | What::Reaped(_) => {}
@@ -435,7 +436,7 @@ impl Crew {
     /// A node could not keep what it was sent.
     pub(crate) fn warn_of_no_library(&self, node: NodeId, cause: &str) {
         let host = self.host(node);
-        report::warn(&format!("{host}: ranks have no library to link or import: {cause}"));
+        messages::warn(&format!("{host}: ranks have no library to link or import: {cause}"));
     }
 
     /// Lets every node start its ranks, which meet rank 0 at `master`.

@@ -26,9 +26,10 @@ use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
 use rlaunch_console::redact::without_secrets;
-use rlaunch_console::report::{self, Failed};
-use rlaunch_console::shell_words::quoted;
+use rlaunch_console::shell::quoted;
+use rlaunch_console::{stdout, text};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 
@@ -40,7 +41,7 @@ pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     if let Some(map) = &map {
         placement_line::print(map, job.map_by);
     }
-    report::print(&typed(job, map.as_ref()));
+    stdout::print(&typed(job, map.as_ref()));
     Ok(Exit::SUCCESS)
 }
 
@@ -100,14 +101,8 @@ fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
     hosts.iter().map(line).collect()
 }
 
-/// `0-2,5`: those that follow each other are taken together.
 fn runs(ranks: &[Rank]) -> String {
-    let together = ranks.chunk_by(|one, next| one.0.checked_add(1) == Some(next.0));
-    let run = |run: &[Rank]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        alone => alone.iter().map(ToString::to_string).collect(),
-    };
-    together.map(run).collect::<Vec<_>>().join(",")
+    text::ranges(ranks.iter().map(|rank| rank.0), usize::MAX)
 }
 
 /// What was asked for by `-x` and the like.

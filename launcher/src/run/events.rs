@@ -10,7 +10,7 @@ use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

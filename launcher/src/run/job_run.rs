@@ -4,7 +4,7 @@ use crate::job::JobSpec;
 use crate::run::events::{Events, Record};
 use crate::run::record::Recorder;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use std::ops::Deref;
 use std::time::Instant;
 

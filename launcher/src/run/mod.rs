@@ -41,8 +41,8 @@ use mesh::LinkWatch;
 use record::JobRecord;
 use rendezvous::{Joined, Relay};
 use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
 use rlaunch_console::open_files;
-use rlaunch_console::report::Failed;
 use signals::Signals;
 use std::time::Instant;
 use tracing::Instrument;
@@ -70,7 +70,7 @@ pub(crate) async fn live_recorded(
 /// From a job to how it ended.
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let wanted = whom_to_reach(job)?;
-    open_files::allow(wanted.nodes.len());
+    open_files::raise_for(wanted.nodes.len());
     let (gathering, streams, departures) = crew::assemble(job, &wanted);
 
     let reaching = job.phase("reach", gathering.reach(job, &wanted));

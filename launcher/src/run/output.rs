@@ -24,7 +24,7 @@ use crate::run::record::Kept;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
 use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -242,7 +242,7 @@ impl Thread {
         }
         let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
         if let Some(unwritten) = unwritten {
-            report::warn(&report::error_chain(unwritten));
+            messages::warn(&messages::error_chain(unwritten));
         }
     }
 

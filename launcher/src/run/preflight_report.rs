@@ -4,7 +4,8 @@
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 
 /// Groups equal findings and keeps their order.
 pub(crate) fn by_finding<'a, T: PartialEq>(
@@ -25,7 +26,7 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
     let groups = by_finding(problems);
     let mut failed = Failed::new(Exit::FILES, "");
     for (problem, hosts) in groups {
-        let (exit, sentence, hint) = describe(problem, &report::list(&hosts));
+        let (exit, sentence, hint) = describe(problem, &text::list(&hosts));
         if failed.message.is_empty() {
             failed.message = sentence;
             failed.exit = exit;
@@ -114,23 +115,23 @@ fn missing_file_hint(name: &str) -> String {
 /// Prints what the user should know.
 pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
     for (notice, hosts) in by_finding(notices) {
-        let hosts = report::list(&hosts);
+        let hosts = text::list(&hosts);
         match notice {
             Notice::RunsInHome { home } => {
-                report::say(&format!(
+                messages::info(&format!(
                     "this directory is not on {hosts}: the ranks there run in {}",
                     home.display()
                 ));
             }
             Notice::ScriptDiffers { script } => {
-                report::warn(&format!("{} on {hosts} differs from yours", script.display()));
+                messages::warn(&format!("{} on {hosts} differs from yours", script.display()));
             }
             Notice::NoWorkspace { cause } => {
-                report::warn(&format!(
+                messages::warn(&format!(
                     "no directory for the job on {hosts} ({cause}): its ranks have no `rlaunch` \
                      commands, rank table, communicator or TMPDIR there"
                 ));
-                report::hint(
+                messages::hint(
                     "make one of these places writable, or let a start-up file of the shell there \
                      (~/.bashrc) set TMPDIR to one that is",
                 );

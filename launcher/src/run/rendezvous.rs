@@ -30,8 +30,9 @@ use rlaunch_bootstrap::rendezvous::oob::{EdgeAttempt, EdgeFailure, EdgeReport, P
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
-use rlaunch_console::waiting::Roster;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::progress::Progress;
+use rlaunch_console::text;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -122,10 +123,10 @@ impl Crew {
         if job.dry_run.is_none() {
             self.send_libraries(prepared);
         }
-        gathering.roster.arrived(&self.host(NodeId(0)));
-        let roster = gathering.roster.clone();
-        roster
-            .while_waiting(gathering.until(self, |g| g.edges.len() + 1 == shape.nodes() as usize))
+        gathering.progress.done(&self.host(NodeId(0)));
+        let progress = gathering.progress.clone();
+        progress
+            .report_while(gathering.until(self, |g| g.edges.len() + 1 == shape.nodes() as usize))
             .await?;
         self.say_what_is_odd(shape, &gathering.edges);
 
@@ -141,7 +142,7 @@ impl Crew {
         gathering.hand_out(self, &table).await?;
         let hosts = self.nodes.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
-        tracing::info!("out-of-band addresses: {}", report::list(&used));
+        tracing::info!("out-of-band addresses: {}", text::list(&used));
         let master = (addresses[0], Held::master(&prepared.ports));
         let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
         let libraries = prepared.libraries.iter().map(path).collect();
@@ -173,13 +174,13 @@ impl Crew {
             lines.extend(describe(&child, &parent, edge));
         }
         for (line, hint) in lines.iter().take(MOST_LINES) {
-            report::say(line);
+            messages::info(line);
             if let Some(hint) = hint {
-                report::hint(hint);
+                messages::hint(hint);
             }
         }
         if lines.len() > MOST_LINES {
-            report::say(&format!("and {} more pairs of hosts", lines.len() - MOST_LINES));
+            messages::info(&format!("and {} more pairs of hosts", lines.len() - MOST_LINES));
         }
     }
 }
@@ -230,7 +231,7 @@ pub(crate) struct Gathering {
     relay: Relay,
     /// By child.
     edges: BTreeMap<NodeId, EdgeReport>,
-    roster: Roster,
+    progress: Progress,
     everywhere: bool,
     /// What proves the mesh, where there is one to prove.
     offer: Option<Offer>,
@@ -243,7 +244,7 @@ impl Gathering {
         Gathering {
             relay: Relay::new(shape),
             edges: BTreeMap::new(),
-            roster: Roster::new(crew.nodes.iter().map(|n| n.host.to_string()), "joining"),
+            progress: Progress::new(crew.nodes.iter().map(|n| n.host.to_string()), "joining"),
             everywhere: false,
             offer: None,
             answers: (0, BTreeMap::new()),
@@ -273,7 +274,7 @@ impl Gathering {
         done: impl Fn(&Gathering) -> bool,
     ) -> Result<bool, Failed> {
         while !done(self) {
-            match deadline.keep(crew.events.recv()).await {
+            match deadline.run(crew.events.recv()).await {
                 Some(Some(event)) => self.on_event(crew, event)?,
                 Some(None) => return Err(Failed::new(Exit::BUG, "nobody is there any more")),
                 None => return Ok(false),
@@ -328,7 +329,7 @@ impl Gathering {
                 return Err(crew.lost(node, &format!("cannot {operation}: {cause}")));
             }
             What::Said(FromAgent::Edge(edge)) => {
-                self.roster.arrived(&crew.host(node));
+                self.progress.done(&crew.host(node));
                 let relayed = edge.edge.is_none();
                 self.edges.insert(node, edge);
                 CoordinatorInput::Joined { node, relayed }
@@ -379,7 +380,7 @@ impl Gathering {
             false => format!(
                 "rendezvous: {} did not join within {seconds} s (agent started, prepared, \
                  silent since)",
-                report::list(&absent)
+                text::list(&absent)
             ),
         };
         Failed::new(Exit::RENDEZVOUS, message)

@@ -13,7 +13,7 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::security::handshake::Secret;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
 
 /// So many ids are tried for one that leads to other ports; every second one does.
 const MOST_IDS: usize = 64;
@@ -53,8 +53,8 @@ pub(crate) async fn see_through(job: JobSpec, signals: &mut Signals) -> Result<E
 fn say(Restarts { most, done }: Restarts, failed: &Failed) {
     let below = failed.details.iter().map(|detail| format!("\n  {detail}"));
     let below: String = below.collect();
-    report::say(&format!("restart {done} of {most} after: {}{below}", failed.message));
-    failed.hints.iter().for_each(|hint| report::hint(hint));
+    messages::info(&format!("restart {done} of {most} after: {}{below}", failed.message));
+    failed.hints.iter().for_each(|hint| messages::hint(hint));
 }
 
 /// Returns the same job once more, known by another id, and by new secrets.

@@ -143,7 +143,7 @@ impl Session {
                 () = self.unread.is_full.notified() => {
                     return "its agent does not read what it is told".to_owned();
                 }
-                incoming = self.silence.keep(reader.next()) => incoming,
+                incoming = self.silence.run(reader.next()) => incoming,
             };
             match incoming {
                 Some(None) => return "the connection ended".to_owned(),
@@ -204,7 +204,7 @@ impl Session {
     }
 
     fn diagnose(&mut self, words: &[u8]) {
-        let said = printable::line(&String::from_utf8_lossy(words));
+        let said = printable::first_line(&String::from_utf8_lossy(words));
         tracing::debug!(node = %self.node, "agent: {said}");
         self.last_words.extend_from_slice(words);
         let excess = self.last_words.len().saturating_sub(LAST_WORDS);

@@ -17,8 +17,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::library::PYTHON;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_bootstrap::rank_table::{RankNic, RankTable};
-use rlaunch_console::columns;
-use rlaunch_console::report;
+use rlaunch_console::{columns, stdout};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -34,7 +33,7 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
     if text.is_empty() {
         return;
     }
-    drop(tokio::task::spawn_blocking(move || report::print(&text)).await);
+    drop(tokio::task::spawn_blocking(move || stdout::print(&text)).await);
 }
 
 impl Show {

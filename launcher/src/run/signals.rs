@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use std::io;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 

@@ -15,7 +15,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{self, MAX_STDIN, ToAgent, stdin_cost};
-use rlaunch_console::report;
+use rlaunch_console::messages;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -150,7 +150,7 @@ impl Feeder {
                         }
                     }
                     _ => {
-                        report::warn(&format!("cannot read standard input: {error}"));
+                        messages::warn(&format!("cannot read standard input: {error}"));
                         return self.send(&[]);
                     }
                 },

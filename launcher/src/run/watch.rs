@@ -22,7 +22,7 @@ use rlaunch_bootstrap::rendezvous::message::{MAX_TEXT, MissingRanks};
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
 use std::time::{Duration, Instant};
 
 /// What nodes may take beyond the grace to end their ranks and say so.
@@ -102,7 +102,7 @@ impl<'a> Watch<'a> {
             tokio::select! {
                 () = news => self.say_what_broke(),
                 () = order => {
-                    self.order.on_time(Instant::now()).iter().for_each(|line| report::say(line));
+                    self.order.on_time(Instant::now()).iter().for_each(|line| messages::info(line));
                 }
                 () = links => self.links.on_time(&self.crew),
                 () = left => self.tell_who_left(),
@@ -185,7 +185,9 @@ impl<'a> Watch<'a> {
             }
             FromAgent::WaitingForKey { key, waited_ms } => {
                 let seconds = waited_ms / 1000;
-                report::say(&format!("ranks have waited {seconds} s for key {key}: nobody put it"));
+                messages::info(&format!(
+                    "ranks have waited {seconds} s for key {key}: nobody put it"
+                ));
             }
             FromAgent::Aborted { by, text } => self.on_abort(&host, by, &text),
             FromAgent::RankEvent { rank, text } => {
@@ -254,7 +256,7 @@ impl<'a> Watch<'a> {
         self.job.events.emit(&Record::NodeLost { host: &host, cause: how });
         let lost = self.crew.lost(node, how);
         if self.is_ending() {
-            report::warn(&lost.message);
+            messages::warn(&lost.message);
         } else {
             let how = how.chars().take(MOST_WORDS).collect();
             self.end(Reason::Lost(lost), events::JobEvent::NodeLost { node, how });
@@ -293,7 +295,7 @@ impl<'a> Watch<'a> {
     fn say_what_broke(&mut self) {
         let lines = self.broken.take().map(|(_, lines)| lines).unwrap_or_default();
         if !self.is_ending() {
-            lines.iter().for_each(|line| report::say(line));
+            lines.iter().for_each(|line| messages::info(line));
         }
     }
 
@@ -315,7 +317,7 @@ impl<'a> Watch<'a> {
         let missing = named.join(", ");
         let seconds = waited_ms as f64 / 1e3;
         self.job.events.emit(&Record::Waiting { what, seconds, missing: &missing });
-        report::say(&format!("{what}: waiting {seconds:.0} s for {missing}"));
+        messages::info(&format!("{what}: waiting {seconds:.0} s for {missing}"));
     }
 
     /// A path of the mesh went down, or is up again. At the end of a job nobody uses it any more.
@@ -330,7 +332,7 @@ impl<'a> Watch<'a> {
                     let why = ending(line.clone());
                     self.end(Reason::Link(Failed::new(Exit::MESH, line)), why);
                 } else {
-                    report::warn(&line);
+                    messages::warn(&line);
                 }
             }
             Some(News::Dead(what, nodes)) => {
@@ -340,7 +342,7 @@ impl<'a> Watch<'a> {
             }
             Some(News::Up(line)) => {
                 self.job.events.emit(&Record::LinkUp { text: &line });
-                report::say(&line);
+                messages::info(&line);
             }
             None => {}
         }
@@ -369,7 +371,7 @@ impl<'a> Watch<'a> {
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
             self.end(Reason::Singleton(failed), why);
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
-            report::warn(&sentence);
+            messages::warn(&sentence);
         }
     }
 
@@ -383,7 +385,7 @@ impl<'a> Watch<'a> {
             // The second time: now.
             Asked::End(_) => {
                 self.crew.tell_all(&ToAgent::End { now: true });
-                self.patience = Some(Deadline::after(END_SLACK).often());
+                self.patience = Some(Deadline::after(END_SLACK).check_often());
             }
         }
     }
@@ -414,7 +416,7 @@ impl<'a> Watch<'a> {
         self.first_failure.ending(now);
         self.crew.tell_all(&ToAgent::JobEvent(news));
         self.crew.tell_all(&ToAgent::End { now: false });
-        self.patience = Some(Deadline::after(self.job.kill_after + END_SLACK).often());
+        self.patience = Some(Deadline::after(self.job.kill_after + END_SLACK).check_often());
         self.reason = Some(reason);
     }
 }
@@ -428,7 +430,7 @@ fn ending(why: impl Into<String>) -> events::JobEvent {
 /// Waits until it is over; for ever without one.
 async fn too_late(patience: Option<&mut Deadline>) {
     match patience {
-        Some(patience) => patience.over().await,
+        Some(patience) => patience.expired().await,
         None => std::future::pending().await,
     }
 }

@@ -2,9 +2,7 @@
 //! a window or knows the answer, as ssh(1) has it (`SSH_ASKPASS`).
 
 use super::passphrase::{Echo, LONGEST, Terminal};
-use rlaunch_console::open_files;
-use rlaunch_console::printable;
-use rlaunch_console::report;
+use rlaunch_console::{messages, open_files, printable};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -73,7 +71,7 @@ impl Prompter {
             Source::Helper(helper) => match helper.ask(prompt, PATIENCE).await {
                 Ok(answer) => answer,
                 Err(error) => {
-                    report::warn(&format!("SSH_ASKPASS, {}: {error}", helper.program.display()));
+                    messages::warn(&format!("SSH_ASKPASS, {}: {error}", helper.program.display()));
                     None
                 }
             },
@@ -107,7 +105,7 @@ impl Helper {
     /// closes its window.
     async fn ask(&self, prompt: &str, patience: Duration) -> io::Result<Option<Zeroizing<String>>> {
         let mut command = Command::new(&self.program);
-        open_files::give_back(command.as_std_mut());
+        open_files::restore(command.as_std_mut());
         let mut child = command
             .arg(prompt.trim_end())
             .stdin(Stdio::null())

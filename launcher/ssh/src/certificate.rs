@@ -1,6 +1,6 @@
 //! Certificates: what vouches for a host's key, and for ours.
 
-use rlaunch_console::glob::wildcard;
+use rlaunch_console::glob::matches;
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Algorithm, Certificate, HashAlg};
 use std::fs::File;
@@ -64,7 +64,7 @@ pub fn check_host(certificate: &Certificate, name: &str, now: u64) -> Result<(),
         return Err(why);
     }
     let principals = certificate.valid_principals();
-    let fits = |principal: &String| wildcard(&principal.to_ascii_lowercase(), name);
+    let fits = |principal: &String| matches(&principal.to_ascii_lowercase(), name);
     if !principals.is_empty() && !principals.iter().any(fits) {
         return Err(format!("is for {}, not for {name}", principals.join(", ")));
     }

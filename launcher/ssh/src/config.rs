@@ -27,7 +27,7 @@ use values::{
     parse_time,
 };
 
-use rlaunch_console::glob::{matches_list, wildcard};
+use rlaunch_console::glob::{matches, matches_list};
 
 /// Why a configuration cannot be used.
 #[expect(missing_docs, reason = "each message says it")]
@@ -456,8 +456,8 @@ impl<'a> Pass<'a> {
     fn matches_host(&self, patterns: &[String]) -> bool {
         // Not a comma list: a `Host` line separates its patterns by spaces, and letters count.
         let name = self.name.as_str();
-        let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| wildcard(p, name));
-        !patterns.iter().any(vetoed) && patterns.iter().any(|p| wildcard(p, name))
+        let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| matches(p, name));
+        !patterns.iter().any(vetoed) && patterns.iter().any(|p| matches(p, name))
     }
 
     /// Goes on with the host that was found; what has its value keeps it.

@@ -6,7 +6,7 @@ use super::config::{HostConfig, StrictHostKeyChecking};
 use super::error::{HostKeyChange, SshError};
 use super::known_hosts::{KnownHosts, KnownHostsError, Verdict, fingerprint};
 use super::new_hosts::{NewHostKey, NewHosts};
-use rlaunch_console::report;
+use rlaunch_console::messages;
 use russh::client;
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;
@@ -169,7 +169,7 @@ impl Client {
                 if self.strict != StrictHostKeyChecking::No {
                     return Err(SshError::HostKeyChanged(change));
                 }
-                report::warn(&format!("{}: {change}; StrictHostKeyChecking is no", self.name));
+                messages::warn(&format!("{}: {change}; StrictHostKeyChecking is no", self.name));
                 self.judgement.with(|found| found.changed = Some(change));
                 Ok(())
             }
@@ -194,7 +194,7 @@ impl Client {
             StrictHostKeyChecking::No => {
                 // A key that cannot be recorded is no reason to fail: ssh goes on as well.
                 if let Err(error) = self.new.accept(&new) {
-                    tracing::warn!("{}", report::error_chain(&error));
+                    tracing::warn!("{}", messages::error_chain(&error));
                 }
                 Ok(())
             }

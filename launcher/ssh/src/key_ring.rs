@@ -62,7 +62,7 @@ impl KeyRing {
     ) -> Option<T> {
         let mut login = std::pin::pin!(login);
         loop {
-            match deadline.keep(&mut login).await {
+            match deadline.run(&mut login).await {
                 None if self.unlocked.try_lock().is_err() => {}
                 ended => return ended,
             }

@@ -12,7 +12,7 @@ use russh::keys::ssh_key::{self, public::KeyData};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use thiserror::Error;
 
-use rlaunch_console::glob::wildcard;
+use rlaunch_console::glob::matches;
 
 /// The port whose entries do not mention it.
 const DEFAULT_PORT: u16 = 22;
@@ -133,7 +133,7 @@ impl Hosts {
 
 /// Most entries are plain names, and with many hosts this is asked often.
 fn fits(pattern: &str, name: &str) -> bool {
-    pattern == name || (pattern.contains(['*', '?']) && wildcard(pattern, name))
+    pattern == name || (pattern.contains(['*', '?']) && matches(pattern, name))
 }
 
 impl Entry {

@@ -32,7 +32,7 @@ use proxy::ProxyCommand;
 use retry::{Attempts, Rules};
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use russh::client::{self, Handle, Msg};
 use russh::{Channel, Disconnect};
 use std::net::IpAddr;
@@ -302,9 +302,9 @@ impl Ssh {
             ),
         };
         let opening = self.open(hop, via.as_deref());
-        let line = deadline.keep(opening).await.ok_or_else(late(no_line))??;
+        let line = deadline.run(opening).await.ok_or_else(late(no_line))??;
         let handshake = self.handshake(hop, line);
-        let mut connection = deadline.keep(handshake).await.ok_or_else(late(no_handshake))??;
+        let mut connection = deadline.run(handshake).await.ok_or_else(late(no_handshake))??;
         connection.via = via;
         Ok(connection)
     }

@@ -7,7 +7,7 @@
 use super::askpass::Prompter;
 use super::error::SshError;
 use super::known_hosts::{KnownHosts, KnownHostsError, fingerprint};
-use rlaunch_console::report;
+use rlaunch_console::{messages, text};
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, PublicKey};
 use std::collections::HashMap;
@@ -143,7 +143,7 @@ impl NewHosts {
     pub(super) fn announce(&self) {
         let unsaid =
             std::mem::take(&mut *self.unsaid.lock().unwrap_or_else(PoisonError::into_inner));
-        lines(&unsaid).iter().for_each(|line| report::say(line));
+        lines(&unsaid).iter().for_each(|line| messages::info(line));
     }
 }
 
@@ -204,7 +204,7 @@ fn lines(new: &[NewHostKey]) -> Vec<String> {
                 "permanently added {} new hosts to the known hosts, {file}: {}; their keys: ssh-keygen \
                  -lf {file}",
                 new.len(),
-                report::list(&places)
+                text::list(&places)
             )]
         }
     }

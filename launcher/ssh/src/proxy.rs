@@ -49,7 +49,7 @@ pub(super) fn start(command: &str) -> Result<(Pipes, ProxyCommand), SshError> {
     let failed = |source| SshError::ProxyStart { command: command.to_owned(), source };
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-    open_files::give_back(shell.as_std_mut());
+    open_files::restore(shell.as_std_mut());
     let mut child = shell
         .arg("-c")
         .arg(format!("exec {command}"))

@@ -40,7 +40,7 @@ enum Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Again {
     pub(super) pause: Duration,
-    /// Names of what is waited for, in the words of [`rlaunch_console::waiting`].
+    /// Names of what is waited for, in the words of [`rlaunch_console::progress`].
     pub(super) stage: &'static str,
 }
 

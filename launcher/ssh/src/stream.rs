@@ -48,7 +48,7 @@ pub(super) fn one_line(written: &[u8]) -> String {
     let text = String::from_utf8_lossy(written);
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("SSH-"));
-    printable::line(&lines.collect::<Vec<_>>().join("; "))
+    printable::first_line(&lines.collect::<Vec<_>>().join("; "))
 }
 
 /// A stream whose first words are kept.

@@ -4,7 +4,7 @@
 use crate::connect::route::{Rsh, RshError};
 use crate::hosts::Host;
 use crate::hosts::hostfile::{self, HostfileError};
-use rlaunch_console::report;
+use rlaunch_console::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -95,7 +95,7 @@ impl MpiJob {
     /// `hosts of /etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile): a, b`
     pub(crate) fn origin(&self, hosts: &[Host]) -> String {
         let by = self.shell.as_ref().map(|(_, words)| format!("; by {words}")).unwrap_or_default();
-        format!("hosts of {}: {}{by}", self.source(), report::list(hosts))
+        format!("hosts of {}: {}{by}", self.source(), text::list(hosts))
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::hosts::Host;
 use crate::hosts::addresses::Preference;
 use clap::ArgAction;
-use rlaunch_console::report;
+use rlaunch_console::{messages, text};
 
 /// What else other launchers' words say.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) struct OtherNodes {
 }
 
 fn are(hosts: usize) -> String {
-    if hosts == 1 { "is 1 host".to_owned() } else { format!("are {hosts} hosts") }
+    format!("{} {}", if hosts == 1 { "is" } else { "are" }, text::count(hosts, "host"))
 }
 
 fn parse_nodes(text: &str) -> Result<usize, String> {
@@ -55,9 +55,11 @@ impl ForeignArgs {
     pub(crate) fn tell<'a>(of_programs: impl Iterator<Item = &'a ForeignArgs> + Clone) {
         let ignored = distinct(of_programs.clone().flat_map(|words| &words.ignored));
         if !ignored.is_empty() {
-            report::ignored(&ignored.join(", "));
+            messages::ignored(&ignored.join(", "));
         }
-        distinct(of_programs.flat_map(|words| &words.remark)).iter().for_each(|it| report::say(it));
+        distinct(of_programs.flat_map(|words| &words.remark))
+            .iter()
+            .for_each(|it| messages::info(it));
     }
 
     /// The same, once all of it has been told.
@@ -69,7 +71,7 @@ impl ForeignArgs {
     pub(crate) fn check_nodes(&self, hosts: &[Host]) -> Result<(), OtherNodes> {
         match self.nnodes {
             Some(asked) if asked != hosts.len() => {
-                Err(OtherNodes { asked, found: hosts.len(), hosts: report::list(hosts) })
+                Err(OtherNodes { asked, found: hosts.len(), hosts: text::list(hosts) })
             }
             _ => Ok(()),
         }

@@ -10,8 +10,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueHint};
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
-use rlaunch_console::surroundings::Surroundings;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::process_env::ProcessEnv;
 use std::ffi::OsString;
 
 /// What rlaunch is asked to do. The verb is the first word; without one it is to run a job.
@@ -206,7 +206,7 @@ fn configured<P: Parser>(
     typed: Vec<OsString>,
     config: impl FnOnce(&mut P) -> &mut ConfigArgs,
 ) -> Result<P, Misread> {
-    let around = Surroundings::current();
+    let around = ProcessEnv::current();
     let (words, found) = config::with_defaults(Args::command(), P::command(), typed, &around)?;
     let mut args = P::try_parse_from(words)?;
     config(&mut args).found = found;
@@ -222,7 +222,7 @@ fn read_bench(mut typed: Vec<OsString>) -> Result<Invocation, Misread> {
     if typed.get(1).is_some_and(|what| what == "train") {
         typed.remove(1);
         let spelled = spelling::respell_for(TrainArgs::command(), typed)?;
-        let (all, around) = (Args::command(), Surroundings::current());
+        let (all, around) = (Args::command(), ProcessEnv::current());
         let (words, found) = config::with_defaults(all, TrainArgs::command(), spelled, &around)?;
         let mut args = TrainArgs::parse(words)?;
         args.reach.config.found = found;

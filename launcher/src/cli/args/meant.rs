@@ -3,7 +3,7 @@
 use super::Args;
 use super::invocation::VERBS;
 use rlaunch_bootstrap::client::command;
-use rlaunch_console::shell_words::quoted;
+use rlaunch_console::shell::quoted;
 use std::ffi::{OsStr, OsString};
 
 impl Args {

@@ -12,6 +12,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory};
 use mca::Parameter;
 use rlaunch_bootstrap::env::redacted;
+use rlaunch_console::text::nearest_by;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use words::{Dashes, Meaning, WORDS, Word};
@@ -347,9 +348,6 @@ fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
     // The value may be a secret.
     let text = text.split('=').next().unwrap_or_default();
     let typed = text.trim_start_matches('-').replace('_', "-");
-    let near = |name: &str| {
-        strsim::levenshtein(name, &typed) <= 2 || (typed.len() > 2 && name.starts_with(&typed))
-    };
     let own = command.get_arguments().filter(|arg| !arg.is_hide_set());
     let own = own.flat_map(|arg| {
         let aliases = arg.get_visible_aliases().unwrap_or_default();
@@ -362,9 +360,7 @@ fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
         Dashes::One => format!("-{}", word.name),
     });
     let names = own.chain(foreign);
-    let nearest = names
-        .filter(|name| near(name.trim_start_matches('-')))
-        .min_by_key(|name| strsim::levenshtein(name.trim_start_matches('-'), &typed));
+    let nearest = nearest_by(&typed, names, |name| name.trim_start_matches('-'));
     let tip = nearest.map_or(String::new(), |name| format!("\n\n  tip: {name} exists"));
     let message = format!("unexpected argument '{text}' found{tip}");
     command.clone().error(ErrorKind::UnknownArgument, message)

@@ -119,11 +119,3 @@ impl ConfigError {
         }
     }
 }
-
-/// The known name that may be meant by a mistyped one.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = |other: &&str| {
-        strsim::levenshtein(other, name) <= 2 || (name.len() > 2 && other.starts_with(name))
-    };
-    known.into_iter().filter(near).min_by_key(|other| strsim::levenshtein(other, name))
-}

@@ -1,9 +1,10 @@
 //! `rlaunch.toml` as data: defaults, profiles and hosts, each with the line it stands on. Which
 //! options there are is not known here.
 
-use super::error::{ConfigError, Place, nearest};
+use super::error::{ConfigError, Place};
 use crate::hosts::host_table::HostEntry;
 use rlaunch_bootstrap::shell_safe;
+use rlaunch_console::text::nearest;
 use std::net::IpAddr;
 use std::path::Path;
 use toml::Spanned;

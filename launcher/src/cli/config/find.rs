@@ -5,7 +5,7 @@ use super::error::{ConfigError, FILE};
 use super::trusted::{self, State, TrustStore};
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
-use rlaunch_console::surroundings::Surroundings;
+use rlaunch_console::process_env::ProcessEnv;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -18,7 +18,7 @@ const UNBLOCKED: i32 = OFlag::O_NONBLOCK.bits();
 const NONE: &str = "none";
 
 /// Names the user's own file, for all directories.
-fn of_user(around: &Surroundings) -> Option<PathBuf> {
+fn of_user(around: &ProcessEnv) -> Option<PathBuf> {
     let configured = around.variable("XDG_CONFIG_HOME").map(PathBuf::from);
     let base = configured.filter(|path| path.is_absolute());
     let base = base.or_else(|| Some(around.home.as_ref()?.join(".config")))?;
@@ -41,7 +41,7 @@ pub(super) struct ReadFile {
 /// commands that run here.
 pub(super) fn find(
     asked: Option<&Path>,
-    around: &Surroundings,
+    around: &ProcessEnv,
 ) -> Result<Vec<ReadFile>, ConfigError> {
     let trusted = |(path, text)| ReadFile { path, text, is_trusted: true, changed: None };
     if let Some(path) = asked {
@@ -159,7 +159,7 @@ mod tests {
 
     struct Scratch {
         _scratch: TempDir,
-        around: Surroundings,
+        around: ProcessEnv,
         near: PathBuf,
         own: PathBuf,
     }
@@ -173,12 +173,12 @@ mod tests {
             fs::create_dir_all(directory).unwrap();
         }
         let near = here.join("rlaunch.toml");
-        let around = Surroundings { directory: here, home: Some(home), ..Surroundings::default() };
+        let around = ProcessEnv { directory: here, home: Some(home), ..ProcessEnv::default() };
         Scratch { _scratch: scratch, around, near, own }
     }
 
     /// The texts that are read, and whether each is trusted.
-    fn found(asked: Option<&Path>, around: &Surroundings) -> Vec<(String, bool)> {
+    fn found(asked: Option<&Path>, around: &ProcessEnv) -> Vec<(String, bool)> {
         let files = find(asked, around).unwrap();
         files.into_iter().map(|file| (file.text, file.is_trusted)).collect()
     }

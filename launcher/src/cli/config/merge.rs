@@ -1,11 +1,12 @@
 //! Settings as words of a command line: which options there are, what their values may be, and which
 //! of several values counts.
 
-use super::error::{ConfigError, Place, nearest};
+use super::error::{ConfigError, Place};
 use super::file::{Setting, Value};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Id};
+use rlaunch_console::text::nearest;
 use std::ffi::OsString;
 
 /// Options that say where settings come from, so they are no settings.

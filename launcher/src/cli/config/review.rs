@@ -6,7 +6,7 @@ use super::named::{self, NamedFile};
 use super::{TrustStore, find, merge, stranger};
 use crate::hosts::host_table::HostEntry;
 use clap::Command;
-use rlaunch_console::surroundings::Surroundings;
+use rlaunch_console::process_env::ProcessEnv;
 use std::path::{Path, PathBuf};
 
 /// A file that was read, to be trusted as it was read.
@@ -49,7 +49,7 @@ impl Review {
     }
 
     /// Lets the file, and those that it names, count as they were read.
-    pub(crate) fn trust(&self, around: &Surroundings) -> Result<(), ConfigError> {
+    pub(crate) fn trust(&self, around: &ProcessEnv) -> Result<(), ConfigError> {
         TrustStore::of(around)?.trust(&self.path, &self.text, &self.named)
     }
 }

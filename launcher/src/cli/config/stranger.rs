@@ -7,7 +7,7 @@
 use super::error::Place;
 use super::merge::Given;
 use crate::hosts::host_table::HostEntry;
-use rlaunch_console::shell_words::quoted;
+use rlaunch_console::shell::quoted;
 use std::path::{Path, PathBuf};
 
 /// Keys that count at once. None of them chooses a program, a host or a network, runs a command,

@@ -5,16 +5,16 @@ use std::fs;
 use tempfile::TempDir;
 
 /// A directory with `rlaunch.toml` in it, which nobody trusts yet, and variables.
-fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
+fn strange(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("rlaunch.toml"), text).unwrap();
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let (directory, home) = (scratch.path().to_owned(), scratch.path().join("home"));
-    (scratch, Surroundings { variables, directory, home: Some(home) })
+    (scratch, ProcessEnv { variables, directory, home: Some(home) })
 }
 
 /// Like `strange`, with a file that is trusted.
-fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, Surroundings) {
+fn around(text: &str, variables: &[(&str, &str)]) -> (TempDir, ProcessEnv) {
     let (scratch, around) = strange(text, variables);
     let file = around.directory.join("rlaunch.toml");
     TrustStore::of(&around).unwrap().trust(&file, text, &[]).unwrap();

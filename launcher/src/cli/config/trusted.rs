@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::find;
 use super::named::{self, NamedFile};
 use nix::unistd::Uid;
-use rlaunch_console::surroundings::Surroundings;
+use rlaunch_console::process_env::ProcessEnv;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -50,7 +50,7 @@ pub(crate) enum State {
 
 impl TrustStore {
     /// Finds the store of this user; fails where there is no state directory.
-    pub(crate) fn of(around: &Surroundings) -> Result<TrustStore, ConfigError> {
+    pub(crate) fn of(around: &ProcessEnv) -> Result<TrustStore, ConfigError> {
         let state = around.state().ok_or(ConfigError::NoState)?;
         Ok(TrustStore { directory: state.join("rlaunch/trusted") })
     }

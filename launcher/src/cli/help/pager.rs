@@ -2,6 +2,7 @@
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
+use rlaunch_console::stdout;
 use std::convert::Infallible;
 use std::env;
 use std::io::{self, IsTerminal, Seek, Write};
@@ -19,8 +20,7 @@ pub(super) fn show(text: &str) {
             let _ = become_pager(program, arguments, text);
         }
     }
-    // A reader that leaves is no failure.
-    let _ = anstream::stdout().lock().write_all(text.as_bytes());
+    stdout::print_styled(text);
 }
 
 /// Chooses the pager's command line; it is empty where the text is to be printed as it is.

@@ -27,7 +27,7 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{EnvVar, PreloadFile, ScriptCheck, WorkingDir};
 use rlaunch_bootstrap::security::handshake::Secret;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs;

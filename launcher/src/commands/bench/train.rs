@@ -9,9 +9,9 @@ use crate::run::live_recorded;
 use crate::run::record::JobRecord;
 use crate::run::signals::Signals;
 use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::redact::without_secrets;
-use rlaunch_console::report::{self, Failed};
-use rlaunch_console::shell_words;
+use rlaunch_console::{shell, stdout};
 use serde::Serialize;
 use std::ffi::OsString;
 
@@ -63,7 +63,7 @@ pub(crate) async fn train(args: TrainArgs) -> Result<Exit, Failed> {
 async fn run(args: &TrainArgs, ranks: u32, signals: &mut Signals) -> Result<Measured, Failed> {
     let job = args.job(ranks).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let command = quoted(&job.typed);
-    report::say(&command);
+    messages::info(&command);
     let job = JobRun::first(specify(job)?)?;
     let (ended, record) = live_recorded(&job, signals).await;
     ended?;
@@ -78,8 +78,8 @@ fn measure(record: &JobRecord, command: String) -> Result<Measured, Failed> {
         return Err(Failed::new(Exit::FILES, message).hint(Some(KNOWN)));
     }
     for remark in &verdict.remarks {
-        report::warn(&remark.text);
-        remark.hint.iter().for_each(|hint| report::hint(hint));
+        messages::warn(&remark.text);
+        remark.hint.iter().for_each(|hint| messages::hint(hint));
     }
     Ok(Measured {
         command,
@@ -106,14 +106,14 @@ fn print(measured: &[Measured], json: bool) -> Result<(), Failed> {
         }
         false => scaling_table(&Scaling::beside_smallest(runs)),
     };
-    report::print(&text);
+    stdout::print(&text);
     Ok(())
 }
 
 /// As a shell takes it, without secrets.
 fn quoted(words: &[OsString]) -> String {
     let words = without_secrets(words);
-    let words = words.iter().map(|word| shell_words::quoted(word.as_ref()));
+    let words = words.iter().map(|word| shell::quoted(word.as_ref()));
     words.collect::<Vec<_>>().join(" ")
 }
 

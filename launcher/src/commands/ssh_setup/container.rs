@@ -1,7 +1,7 @@
 //! The way into a container by SSH: a key of its own, which sshd answers with one command.
 
-use super::shell::quote;
 use crate::cli::args::NamedContainer;
+use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -159,7 +159,7 @@ pub(crate) fn tilde(path: &Path, home: &Path) -> String {
 
 /// The line of the container's key, to be pasted on a host.
 pub(crate) fn pasteable(line: &str) -> String {
-    format!("echo {} >> ~/.ssh/authorized_keys", quote(line))
+    format!("echo {} >> ~/.ssh/authorized_keys", quoted_posix(line))
 }
 
 #[cfg(test)]

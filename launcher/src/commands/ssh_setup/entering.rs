@@ -2,7 +2,7 @@
 
 use super::error::SetupError;
 use super::{Way, ask, at_once};
-use rlaunch_console::report;
+use rlaunch_console::{messages, text};
 use rlaunch_ssh::askpass::Prompter;
 use rlaunch_ssh::password::{KeyLogin, Password, PasswordLogin};
 use rlaunch_ssh::{Connection, Ssh};
@@ -52,7 +52,7 @@ async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Op
     let names: Vec<&str> = others.iter().map(|&other| ways[other].name.as_str()).collect();
     let also = match names.is_empty() {
         true => String::new(),
-        false => format!(" (also tried on {})", report::list(&names)),
+        false => format!(" (also tried on {})", text::list(&names)),
     };
     let question = format!("password of {user}@{}{also}: ", way.host.name);
     entered[at] = Some(Err(SetupError::Wrong { user }));
@@ -69,7 +69,7 @@ async fn ask_for(ssh: &Arc<Ssh>, ways: &[Arc<Way>], at: usize, entered: &mut [Op
                 entered[at] = Some(Ok(*connection));
                 return try_on(ssh, ways, &others, &password, entered).await;
             }
-            Ok(PasswordLogin::Wrong) => report::say(&format!("{} does not take it", way.name)),
+            Ok(PasswordLogin::Wrong) => messages::info(&format!("{} does not take it", way.name)),
             Err(error) => {
                 entered[at] = Some(Err(error.into()));
                 return;

@@ -4,7 +4,7 @@ use super::container::pasteable;
 use super::remote::RUN_TIMEOUT;
 use crate::cli::args::NamedContainer;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
 use rlaunch_ssh::error::SshError;
 use rlaunch_ssh::known_hosts::KnownHostsError;
 use std::io;
@@ -110,7 +110,7 @@ impl SetupError {
 
     /// The same of a host.
     pub(super) fn of(&self, host: &str) -> Failed {
-        let message = format!("{host}: {}", report::error_chain(self));
+        let message = format!("{host}: {}", messages::error_chain(self));
         Failed::new(Exit::HOST, message).hint(self.hint(host))
     }
 }

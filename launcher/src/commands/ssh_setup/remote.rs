@@ -1,8 +1,8 @@
 //! Work on a host: the script that lets keys in, and a look at where a login lands.
 
 use super::error::SetupError;
-use super::shell::quote;
 use rlaunch_console::printable;
+use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::Connection;
 use russh::ChannelMsg;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Wanted {
             ("script", of_forced(|f| &f.script)),
             ("script_path", of_forced(|f| &f.script_path)),
         ];
-        let values = values.map(|(name, value)| format!("{name}={}\n", quote(value)));
+        let values = values.map(|(name, value)| format!("{name}={}\n", quoted_posix(value)));
         values.concat() + SCRIPT
     }
 }
@@ -90,9 +90,9 @@ fn answers(out: &str, token: &Token) -> Option<Result<Vec<String>, SetupError>> 
     for line in out.lines() {
         let Some((_, answer)) = line.split_once(&mark) else { continue };
         match answer.split_once(' ').unwrap_or((answer, "")) {
-            ("change", what) => changes.push(printable::line(what)),
+            ("change", what) => changes.push(printable::first_line(what)),
             ("failed", cause) => {
-                return Some(Err(SetupError::Refused { cause: printable::line(cause) }));
+                return Some(Err(SetupError::Refused { cause: printable::first_line(cause) }));
             }
             ("done", _) => return Some(Ok(changes)),
             _ => {}
@@ -112,7 +112,8 @@ pub(super) async fn landing(connection: &Connection) -> Result<Result<String, St
 }
 
 fn last_words(said: &Said) -> String {
-    let last = |text: &str| text.lines().rfind(|line| !line.trim().is_empty()).map(printable::line);
+    let last =
+        |text: &str| text.lines().rfind(|line| !line.trim().is_empty()).map(printable::first_line);
     last(&said.err).or_else(|| last(&said.out)).unwrap_or_default()
 }
 

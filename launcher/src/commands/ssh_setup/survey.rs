@@ -3,7 +3,7 @@
 use super::error::SetupError;
 use super::remote::{self, Wanted};
 use super::{Way, at_once};
-use rlaunch_console::report;
+use rlaunch_console::text;
 use rlaunch_ssh::Ssh;
 use rlaunch_ssh::new_hosts::NewHostKey;
 use rlaunch_ssh::password::KeyLogin;
@@ -111,7 +111,7 @@ pub(super) fn plan<'a>(
         block("here", here);
     }
     for (names, lines) in &groups {
-        block(&format!("on {}", report::list(names)), lines);
+        block(&format!("on {}", text::list(names)), lines);
     }
     text
 }

@@ -3,7 +3,7 @@
 use super::{Kind, Remark};
 use crate::commands::figures::network::{Networks, ProcessUse};
 use crate::plan::nccl::{Use, Version};
-use rlaunch_console::report;
+use rlaunch_console::text;
 use serde::Serialize;
 
 /// Of one process, which mostly is one rank.
@@ -24,7 +24,7 @@ impl RankNetwork {
         match &self.ranks[..] {
             [] => format!("{} pid {}", self.host, self.pid),
             [rank] => format!("rank {rank}"),
-            ranks => format!("ranks {}", report::list(ranks)),
+            ranks => format!("ranks {}", text::list(ranks)),
         }
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn remarks(uses: &[RankNetwork], networks: &Networks) -> Vec<Remark> 
     let tcp = (!by_tcp.is_empty()).then(|| {
         let who = match by_tcp.len() == uses.len() {
             true => "any rank".to_owned(),
-            false => report::list(&by_tcp),
+            false => text::list(&by_tcp),
         };
         let hint = "rlaunch --require-rdma insists, and says what is missing";
         Remark::new(Kind::Tcp, format!("NCCL did not use RDMA in {who}")).hint(hint)

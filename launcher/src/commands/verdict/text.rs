@@ -7,8 +7,9 @@ use super::{Remark, Report, Scaling, Speed, Verdict};
 use crate::commands::figures::collective::{Collective, Measured};
 use crate::commands::figures::throughput::Style;
 use rlaunch_console::columns::{self, row};
+use rlaunch_console::messages::{HINT, WARNING};
 use rlaunch_console::printable;
-use rlaunch_console::report::{HINT, WARNING};
+use rlaunch_console::text::count;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
@@ -54,10 +55,6 @@ fn about(job: &JobFacts) -> String {
     }
     let (ranks, nodes) = (count(*ranks as usize, "rank"), count(*nodes, "host"));
     format!(": {words}, {ranks} on {nodes}, {seconds:.1} s")
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn rates(speed: &Speed) -> String {

@@ -14,7 +14,7 @@ use rlaunch_bootstrap::job::library::{
     ArchivedFile, LibraryArchive, LibraryDigest, LibraryName, LibrarySource, PYTHON,
 };
 use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
-use rlaunch_console::report;
+use rlaunch_console::{messages, text};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -71,7 +71,7 @@ impl Libraries {
         if !self.found.contains_key(arch) {
             let found = find(self.given.as_deref(), arch, self.is_local);
             if found.is_none() && self.found.values().any(Option::is_some) {
-                report::say(&format!(
+                messages::info(&format!(
                     "no library for ranks on {arch}: `import rlaunch` and {SHARED} are missing there"
                 ));
             }
@@ -101,7 +101,7 @@ impl Libraries {
 impl Found {
     fn send(&self, nodes: &[(Host, Outbox)]) {
         let packed = self.pack().inspect_err(|error| {
-            report::warn(&format!("cannot read the library for ranks: {error}"));
+            messages::warn(&format!("cannot read the library for ranks: {error}"));
         });
         // If the library cannot be read, only the end is sent, so that no node waits for it.
         let packed = packed.unwrap_or_default();
@@ -110,8 +110,8 @@ impl Found {
             frames.iter().for_each(|frame| commands.send_frame(frame.clone()));
         }
         let hosts: Vec<&Host> = nodes.iter().map(|(host, _)| host).collect();
-        let size = packed.len() as f64 / f64::from(1 << 20);
-        report::say(&format!("library sent to {} ({size:.1} MiB each)", report::list(&hosts)));
+        let (hosts, size) = (text::list(&hosts), text::mib(packed.len() as u64));
+        messages::info(&format!("library sent to {hosts} ({size} each)"));
     }
 
     fn pack(&self) -> io::Result<Vec<u8>> {
@@ -143,7 +143,7 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
     });
     let Some((directory, files)) = found else {
         let looked: Vec<_> = looked.iter().map(|path| path.display()).collect();
-        let looked = report::list(&looked);
+        let looked = text::list(&looked);
         tracing::info!("no library for ranks on {arch} among {looked}: they do without");
         return None;
     };
@@ -152,7 +152,7 @@ fn find(given: Option<&Path>, arch: &str, is_local: bool) -> Option<Found> {
     match name {
         Ok(name) => Some(Found { directory: directory.clone(), files, name }),
         Err(error) => {
-            report::warn(&format!("cannot read the library for ranks: {error}"));
+            messages::warn(&format!("cannot read the library for ranks: {error}"));
             None
         }
     }

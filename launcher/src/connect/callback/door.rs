@@ -195,10 +195,10 @@ impl Shared {
     async fn receive(self: Arc<Self>, mut tcp: TcpStream, from: IpAddr) -> Result<(), Refusal> {
         let mut deadline = Deadline::after(self.patience);
         let late = || Refusal::Io(io::ErrorKind::TimedOut.into());
-        let opening = deadline.keep(opening(&mut tcp)).await.ok_or_else(late)??;
+        let opening = deadline.run(opening(&mut tcp)).await.ok_or_else(late)??;
         match opening {
             FirstMessage::Callback(call) => {
-                deadline.keep(self.let_in(tcp, &call)).await.ok_or_else(late)?
+                deadline.run(self.let_in(tcp, &call)).await.ok_or_else(late)?
             }
             FirstMessage::Fetch(fetch) => {
                 let file = self.lent(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;

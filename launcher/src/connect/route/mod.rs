@@ -21,8 +21,8 @@ use crate::hosts::host_table::HostTable;
 use container::Entry;
 use image::container_name;
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_console::report::Failed;
-use rlaunch_console::waiting::Roster;
+use rlaunch_console::messages::Failed;
+use rlaunch_console::progress::Progress;
 use rlaunch_ssh::error::SshError;
 use rlaunch_ssh::{Connection, Ssh};
 use std::net::IpAddr;
@@ -110,10 +110,10 @@ impl Routes {
         }
     }
 
-    /// Connects to a host, and reports each stage to `roster`. An `--rsh` command starts only with the
+    /// Connects to a host, and reports each stage to `progress`. An `--rsh` command starts only with the
     /// first command for the host.
-    pub(crate) async fn to(&self, host: &Host, roster: &Roster) -> Result<Route, RouteError> {
-        let tell = |stage| roster.set(&host.to_string(), stage);
+    pub(crate) async fn to(&self, host: &Host, progress: &Progress) -> Result<Route, RouteError> {
+        let tell = |stage| progress.set_stage(&host.to_string(), stage);
         let (dialled, port) = self.book.target_of(host);
         let to = match &self.by {
             By::Ssh(ssh) => To::Ssh(ssh.connect(destination(&dialled, port), &tell).await?),

@@ -7,6 +7,7 @@ use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::printable;
 use rlaunch_console::redact::without_secrets;
+use rlaunch_console::shell::quoted;
 use std::ffi::OsString;
 use std::io;
 use tokio::process::Command;
@@ -115,14 +116,10 @@ impl Rsh {
     /// Makes the error for a command that printed `said` and led to no agent.
     pub(crate) fn no_agent(&self, host: &Host, ended: Option<ExitStatus>, said: &str) -> RshError {
         let words: Vec<OsString> = self.words_for(host).into_iter().map(OsString::from).collect();
-        let words = without_secrets(&words).iter().map(|word| quoted(word)).collect::<Vec<_>>();
+        let words =
+            without_secrets(&words).iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>();
         RshError::NoAgent { command: words.join(" "), ended, words: last_words(said) }
     }
-}
-
-/// Quotes a word for a shell, for display.
-fn quoted(word: &str) -> String {
-    shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
 }
 
 /// Joins the last two lines of a command's output into one printable line. Lines that begin with `+`, as
@@ -130,7 +127,7 @@ fn quoted(word: &str) -> String {
 pub(crate) fn last_words(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with('+')).collect();
-    printable::line(&lines[lines.len().saturating_sub(2)..].join("; "))
+    printable::first_line(&lines[lines.len().saturating_sub(2)..].join("; "))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `--after`: what has to be there before the ranks of a program start.
 
 use super::{AppError, Title};
+use rlaunch_console::text::nearest;
 use std::fmt;
 
 /// What a program waits for.
@@ -47,8 +48,7 @@ fn parse_one(text: &str, names: &[Option<String>], title: &Title) -> Result<Cond
     if let Some(index) = names.iter().position(|name| name.as_deref() == Some(text)) {
         return Ok(Condition::Started { index, name: text.to_owned() });
     }
-    let near = names.iter().flatten().filter(|name| strsim::levenshtein(name, text) <= 2);
-    let near = near.min_by_key(|name| strsim::levenshtein(name, text)).cloned();
+    let near = nearest(text, names.iter().flatten().map(String::as_str)).map(str::to_owned);
     Err(AppError::Unknown { title: title.clone(), name: text.to_owned(), near })
 }
 

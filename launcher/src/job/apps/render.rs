@@ -11,7 +11,7 @@ use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{RankFile, WorkingDir};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -10,7 +10,8 @@ use crate::plan::setup::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 use std::collections::BTreeSet;
 
 /// Lines about paths that do not work; the others are counted.
@@ -36,7 +37,7 @@ impl Mesh {
             return Err(refuse(self.summary(table, mode), &lines));
         }
         say(&lines);
-        report::say(&self.summary(table, mode));
+        messages::info(&self.summary(table, mode));
         self.log_costs(table);
         Ok(())
     }
@@ -159,8 +160,7 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
     let count = up.iter().filter_map(of).collect::<BTreeSet<String>>().len();
     match count {
         0 => None,
-        1 => Some("1 subnet".to_owned()),
-        count => Some(format!("{count} subnets")),
+        count => Some(text::count(count, "subnet")),
     }
 }
 
@@ -168,13 +168,13 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
 fn say(lines: &[(String, Option<String>)]) {
     let mut hints = BTreeSet::new();
     for (line, hint) in lines.iter().take(MOST_LINES) {
-        report::warn(line);
+        messages::warn(line);
         if let Some(hint) = hint.as_ref().filter(|hint| hints.insert((*hint).clone())) {
-            report::hint(hint);
+            messages::hint(hint);
         }
     }
     if lines.len() > MOST_LINES {
-        report::warn(&format!("and {} more that do not work", lines.len() - MOST_LINES));
+        messages::warn(&format!("and {} more that do not work", lines.len() - MOST_LINES));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::job::JobSpec;
 use crate::plan::map::{MapBy, RankMap};
 use rlaunch_bootstrap::protocol::control::ToAgent;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use std::collections::HashMap;
 
 /// Lines about hosts that lack something; the others are like them.

@@ -9,7 +9,7 @@ use crate::run::output;
 use crate::run::record::Kept;
 use crate::run::stdin::Feed;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 
 /// What sessions have in hand of them before.
 pub(crate) struct Streams {

@@ -18,7 +18,7 @@ use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::Failed;
+use rlaunch_console::messages::Failed;
 use std::time::{Duration, Instant};
 
 /// With less time left than this nothing more is tried.
@@ -85,7 +85,7 @@ impl Mesh {
             })?;
         }
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
-        let mut deadline = Deadline::after(limit).often();
+        let mut deadline = Deadline::after(limit).check_often();
         let answers = gathering.proved(crew, number, &mut deadline).await?;
         let mut said = Said::default();
         for (node, (outcomes, cost)) in answers {
@@ -96,7 +96,7 @@ impl Mesh {
             let verdict = said.verdict(id, proof, "no answer from its prover");
             self.tried.push(Tried { id, proof: *proof, verdict });
         }
-        Ok(deadline.has_begun_anew())
+        Ok(deadline.was_restarted())
     }
 
     /// Tells every node which queue pairs to keep for the watch; all others are closed.

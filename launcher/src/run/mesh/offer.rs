@@ -10,7 +10,8 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::ProverFile;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::report::{self, Failed};
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::text;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,8 +41,8 @@ impl Offer {
                 if options.mode == Mode::Full {
                     return Err(failed);
                 }
-                report::warn(&format!("the mesh is not proved: {}", failed.message));
-                failed.hints.iter().for_each(|hint| report::hint(hint));
+                messages::warn(&format!("the mesh is not proved: {}", failed.message));
+                failed.hints.iter().for_each(|hint| messages::hint(hint));
                 return Ok(None);
             }
         }
@@ -79,9 +80,8 @@ impl Offer {
     pub(crate) fn say(&self) {
         let (hosts, bytes) = self.sent;
         if hosts > 0 {
-            let size = bytes as f64 / f64::from(1 << 20);
-            let plural = if hosts == 1 { "" } else { "s" };
-            report::say(&format!("RDMA prover sent to {hosts} host{plural} ({size:.1} MiB each)"));
+            let hosts = text::count(hosts, "host");
+            messages::info(&format!("RDMA prover sent to {hosts} ({} each)", text::mib(bytes)));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Where records are: `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`, the newest [`NEWEST`] of them.
 
 use super::JobRecord;
-use rlaunch_console::report;
-use rlaunch_console::surroundings::Surroundings;
+use rlaunch_console::messages;
+use rlaunch_console::process_env::ProcessEnv;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::DirBuilderExt;
@@ -56,7 +56,7 @@ impl StoreError {
 impl Store {
     /// That of the user and environment of this process.
     pub(crate) fn of_user() -> Result<Store, StoreError> {
-        let state = Surroundings::current().state();
+        let state = ProcessEnv::current().state();
         state.map(|state| Store::below(&state)).ok_or(StoreError::NoDirectory)
     }
 
@@ -139,8 +139,8 @@ impl Store {
 /// Keeps a record of this user's. A job is not worse for leaving none, so that is a warning.
 pub(crate) fn keep_or_warn(record: &JobRecord) {
     if let Err(error) = Store::of_user().and_then(|store| store.keep(record)) {
-        report::warn(&report::error_chain(&error));
-        error.hint().iter().for_each(|hint| report::hint(hint));
+        messages::warn(&messages::error_chain(&error));
+        error.hint().iter().for_each(|hint| messages::hint(hint));
     }
 }
 

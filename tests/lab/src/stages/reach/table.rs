@@ -127,8 +127,10 @@ const ROWS: &[Coverage] = &[
     Coverage {
         sources: &[
             "launcher/src/run/preflight_report.rs",
-            "launcher/console/src/report.rs",
+            "launcher/console/src/messages.rs",
             "launcher/console/src/printable.rs",
+            "launcher/console/src/stdout.rs",
+            "launcher/console/src/text.rs",
             "launcher/console/src/exit.rs",
         ],
         netns: &["failing", "missing", "unreachable", "abuse::ssh::words_of_a_host"],
@@ -148,7 +150,7 @@ const ROWS: &[Coverage] = &[
             "launcher/src/cli/help/",
             "launcher/help/",
             "launcher/src/cli/manual.rs",
-            "launcher/console/src/shell_words.rs",
+            "launcher/console/src/shell.rs",
             "launcher/src/run/dry_run.rs",
             "launcher/src/run/dry_run/",
         ],
@@ -164,7 +166,7 @@ const ROWS: &[Coverage] = &[
             "launcher/src/plan/rank_env.rs",
             "launcher/src/plan/rank_env/",
             "launcher/console/src/log.rs",
-            "launcher/console/src/surroundings.rs",
+            "launcher/console/src/process_env.rs",
             "worker/src/node/environment.rs",
             "worker/src/node/login.rs",
             "bootstrap/src/env/mod.rs",
@@ -362,7 +364,7 @@ const ROWS: &[Coverage] = &[
     },
     // Limits of what is waited for, and what is said meanwhile.
     Coverage {
-        sources: &["launcher/console/src/deadline.rs", "launcher/console/src/waiting.rs"],
+        sources: &["launcher/console/src/deadline.rs", "launcher/console/src/progress.rs"],
         netns: &["jump", "unreachable", "lost::who_stands_still", "standstill"],
         vm: &[],
     },

@@ -73,7 +73,7 @@ impl Failed {
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// From now on nothing but errors is printed.
-pub fn be_quiet() {
+pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
@@ -94,7 +94,7 @@ pub fn warn(message: &str) {
 }
 
 /// Something that goes on.
-pub fn say(message: &str) {
+pub fn info(message: &str) {
     if is_quiet() {
         return;
     }
@@ -102,7 +102,7 @@ pub fn say(message: &str) {
 }
 
 /// A line that begins with what it is about.
-pub fn plain(line: &str) {
+pub fn line(line: &str) {
     if is_quiet() {
         return;
     }
@@ -124,19 +124,4 @@ pub fn hint(message: &str) {
         return;
     }
     let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {}", printable::text(message));
-}
-
-/// Prints what was asked for to stdout. A reader that has gone does not need it.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(printable::text(text).as_bytes());
-}
-
-/// `a, b, c`; long lists end in `and 12 more`.
-pub fn list<T: ToString>(items: &[T]) -> String {
-    const SHOWN: usize = 8;
-    let mut shown: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
-    if items.len() > SHOWN {
-        shown.push(format!("and {} more", items.len() - SHOWN));
-    }
-    shown.join(", ")
 }

@@ -10,11 +10,14 @@ pub fn quoted(word: &OsStr) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%^".contains(c);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.chars().all(is_plain) => text.to_owned(),
-        Some(text) if !text.chars().any(char::is_control) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
+        Some(text) if !text.chars().any(char::is_control) => quoted_posix(text),
         _ => format!("$'{}'", escaped(word.as_bytes())),
     }
+}
+
+/// Quotes text as one word of any POSIX shell, for scripts; it may span lines.
+pub fn quoted_posix(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 fn escaped(bytes: &[u8]) -> String {

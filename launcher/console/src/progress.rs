@@ -11,16 +11,16 @@ const NAMED: usize = 6;
 
 /// Names of those who are not there yet, and how far they are.
 #[derive(Clone)]
-pub struct Roster(Arc<Mutex<Vec<(String, &'static str)>>>);
+pub struct Progress(Arc<Mutex<Vec<(String, &'static str)>>>);
 
-impl Roster {
+impl Progress {
     /// Lists `names`, each with the stage that it is in.
-    pub fn new(names: impl Iterator<Item = String>, stage: &'static str) -> Roster {
-        Roster(Arc::new(Mutex::new(names.map(|name| (name, stage)).collect())))
+    pub fn new(names: impl Iterator<Item = String>, stage: &'static str) -> Progress {
+        Progress(Arc::new(Mutex::new(names.map(|name| (name, stage)).collect())))
     }
 
     /// How far `name` is.
-    pub fn set(&self, name: &str, stage: &'static str) {
+    pub fn set_stage(&self, name: &str, stage: &'static str) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = waiting.iter_mut().find(|(n, _)| n == name) {
             entry.1 = stage;
@@ -28,12 +28,12 @@ impl Roster {
     }
 
     /// `name` is there.
-    pub fn arrived(&self, name: &str) {
+    pub fn done(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(n, _)| n != name);
     }
 
     /// `c (ssh authenticated, agent not started), d (connecting)`.
-    pub fn missing(&self) -> String {
+    pub fn pending(&self) -> String {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut named: Vec<String> =
             waiting.iter().take(NAMED).map(|(name, stage)| format!("{name} ({stage})")).collect();
@@ -44,7 +44,7 @@ impl Roster {
     }
 
     /// Runs `work`, and says every now and then for whom it waits.
-    pub async fn while_waiting<T>(&self, work: impl Future<Output = T>) -> T {
+    pub async fn report_while<T>(&self, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
         let mut work = std::pin::pin!(work);
         for second in SPEAK_AT {
@@ -52,10 +52,10 @@ impl Roster {
             match tokio::time::timeout(left, &mut work).await {
                 Ok(done) => return done,
                 Err(_) if prompt::is_open() => {}
-                Err(_) => crate::report::say(&format!(
+                Err(_) => crate::messages::info(&format!(
                     "waiting {} s for: {}",
                     started.elapsed().as_secs(),
-                    self.missing()
+                    self.pending()
                 )),
             }
         }
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn the_missing_are_named_with_their_stage() {
-        let roster = Roster::new((0..8).map(|n| format!("n{n}")), "connecting");
-        roster.arrived("n0");
-        roster.set("n1", "agent not started");
+        let progress = Progress::new((0..8).map(|n| format!("n{n}")), "connecting");
+        progress.done("n0");
+        progress.set_stage("n1", "agent not started");
         assert_eq!(
-            roster.missing(),
+            progress.pending(),
             "n1 (agent not started), n2 (connecting), n3 (connecting), n4 (connecting), \
              n5 (connecting), n6 (connecting), and 1 more"
         );

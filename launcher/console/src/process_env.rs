@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Variables and directories of this process and its user.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct ProcessEnv {
     /// Environment variables.
     pub variables: Vec<(OsString, OsString)>,
     /// Directory in which a file is looked for first; empty for the working directory.
@@ -15,10 +15,10 @@ pub struct Surroundings {
     pub home: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl ProcessEnv {
     /// Those of this process.
-    pub fn current() -> Surroundings {
-        Surroundings {
+    pub fn current() -> ProcessEnv {
+        ProcessEnv {
             variables: std::env::vars_os().collect(),
             directory: PathBuf::new(),
             home: home(),

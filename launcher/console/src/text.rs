@@ -1,0 +1,109 @@
+//! Numbers, lists and names as sentences and tables show them.
+
+use std::fmt::Write;
+
+/// Number of items up to which [`list`] names them all.
+const LISTED: usize = 8;
+/// Edits by which a mistyped name may differ from the one that is suggested.
+const EDITS: usize = 2;
+
+/// Returns a number with its noun: `1 host`, `2 hosts`, `3 processes`.
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {}", plural(number, noun))
+}
+
+/// Returns the noun as it follows `number`.
+pub fn plural(number: usize, noun: &str) -> String {
+    match number {
+        1 => noun.to_owned(),
+        _ if noun.ends_with('s') => format!("{noun}es"),
+        _ => format!("{noun}s"),
+    }
+}
+
+/// Joins items to `a, b, c`; of more than 8 it names the first 8 and adds `and 12 more`.
+pub fn list<T: ToString>(items: &[T]) -> String {
+    let mut shown: Vec<String> = items.iter().take(LISTED).map(ToString::to_string).collect();
+    if items.len() > LISTED {
+        shown.push(format!("and {} more", items.len() - LISTED));
+    }
+    shown.join(", ")
+}
+
+/// Joins ascending numbers to ranges, `0-2,5`; after `most` ranges it adds `and 60 more`, a count of the
+/// numbers that it leaves out.
+pub fn ranges(numbers: impl IntoIterator<Item = u32>, most: usize) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let shown = ranges.iter().take(most).map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    let mut text = shown.collect::<Vec<_>>().join(",");
+    let left: u32 = ranges.iter().skip(most).map(|(first, last)| last - first + 1).sum();
+    if left > 0 {
+        let _ = write!(text, " and {left} more");
+    }
+    text
+}
+
+/// Returns a number of bytes in MiB with one decimal: `7.8 MiB`.
+pub fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Finds the known name that a mistyped one may mean.
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_by(typed, known, |name| name)
+}
+
+/// Finds the candidate whose `name` a mistyped one may mean: one that differs by 2 edits at most, or
+/// begins with it.
+pub fn nearest_by<T>(
+    typed: &str,
+    candidates: impl IntoIterator<Item = T>,
+    name: impl Fn(&T) -> &str,
+) -> Option<T> {
+    let distance = |candidate: &T| strsim::levenshtein(name(candidate), typed);
+    let is_near = |candidate: &T| {
+        distance(candidate) <= EDITS || (typed.len() > 2 && name(candidate).starts_with(typed))
+    };
+    candidates.into_iter().filter(is_near).min_by_key(distance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nouns_follow_their_number() {
+        assert_eq!([count(1, "host"), count(0, "host")], ["1 host", "0 hosts"]);
+        assert_eq!(count(2, "helper process"), "2 helper processes");
+    }
+
+    #[test]
+    fn long_lists_end_in_a_count() {
+        assert_eq!(list(&["a", "b"]), "a, b");
+        assert_eq!(list(&[0; 20]), "0, 0, 0, 0, 0, 0, 0, 0, and 12 more");
+    }
+
+    #[test]
+    fn consecutive_numbers_are_a_range() {
+        assert_eq!(ranges([0, 1, 2, 5, u32::MAX], usize::MAX), "0-2,5,4294967295");
+        assert_eq!(ranges([0, 2, 4, 6, 7, 9], 2), "0,2 and 4 more");
+        assert_eq!(ranges([], 4), "");
+    }
+
+    #[test]
+    fn a_near_name_is_found_and_a_far_one_is_not() {
+        let known = ["transport", "timeout", "tag-output"];
+        assert_eq!(nearest("tiemout", known), Some("timeout"));
+        assert_eq!(nearest("tran", known), Some("transport"));
+        assert_eq!(nearest("xyz", known), None);
+    }
+}
