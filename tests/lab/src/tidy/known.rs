@@ -54,7 +54,7 @@ pub(super) const KNOWN: &[Known] = &[
     Known::kept(
         Rule::TypeTwice,
         "worker/comm",
-        &[("Later", 2)],
+        &[("LazyRdma", 2)],
         "one of two, with RDMA and without it",
     ),
     Known::to_mend(
@@ -99,27 +99,4 @@ pub(super) const KNOWN: &[Known] = &[
         "names to be told apart",
     ),
     Known::to_mend(Rule::TypeTwice, "tests/comm", &[("Message", 2)], "names to be told apart"),
-    Known::to_mend(
-        Rule::TypeTwice,
-        "worker/comm",
-        &[
-            ("Bell", 2),
-            ("Layout", 2),
-            ("Shape", 2),
-            ("Kind", 2),
-            ("Collective", 2),
-            ("Plan", 3),
-            ("Came", 2),
-            ("Request", 3),
-            ("Message", 2),
-            ("Peer", 2),
-            ("Key", 2),
-            ("Operation", 2),
-            ("Place", 3),
-            ("State", 2),
-            ("Step", 4),
-            ("End", 2),
-        ],
-        "names to be told apart",
-    ),
 ];

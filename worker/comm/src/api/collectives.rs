@@ -8,8 +8,8 @@ use crate::collectives::choice::{
 use crate::collectives::kind::CollectiveKind;
 use crate::collectives::schedule::Schedule;
 use crate::progress::engine::collective::CollectiveArgs;
-use crate::progress::engine::target::LocalSlice;
 use crate::progress::engine::{Engine, Owner, SlabKey};
+use crate::transport::LocalSlice;
 use crate::types::element::{Element, ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, Memory};

@@ -2,8 +2,9 @@
 //! by a value instead of a scope. Memory is bytes; lengths are whole elements.
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::target::{LocalSlice, Target};
+use crate::progress::engine::target::Target;
 use crate::progress::engine::{Engine, Owner, SlabKey};
+use crate::transport::LocalSlice;
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferId, BufferTable, RegionId};
@@ -183,9 +184,10 @@ pub unsafe fn register(
     (first, length, writable): (*mut u8, usize, bool),
 ) -> Result<Registration, CommError> {
     comm.check_not_forked().map_err(|cause| CommError { operation: Operation::Register, cause })?;
-    let tell = |engine: &mut Engine, buffers: &BufferTable, region| engine.tell(region, buffers);
+    let register =
+        |engine: &mut Engine, buffers: &BufferTable, region| engine.register(region, buffers);
     // SAFETY: the bytes stay until the registration is dropped, which unregisters the region.
-    let region = unsafe { comm.progress.engine.register_raw((first, length, writable), tell) };
+    let region = unsafe { comm.progress.engine.register_raw((first, length, writable), register) };
     Ok(Registration { comm: comm.clone(), region: Some(region) })
 }
 

@@ -55,7 +55,7 @@ impl Communicator {
         let progress = self.progress.clone();
         let pages = progress
             .engine
-            .register_pages(pages, |engine, buffers, region| engine.tell(region, buffers));
+            .register_pages(pages, |engine, buffers, region| engine.register(region, buffers));
         Ok(Registered { progress, pages: Some(pages), elements: PhantomData })
     }
 }

@@ -1,8 +1,9 @@
 //! Messages and collectives that go on while the program does something else.
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::target::{LocalSlice, Target};
+use crate::progress::engine::target::Target;
 use crate::progress::engine::{Engine, Owner, SlabKey};
+use crate::transport::LocalSlice;
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, LendingScope, Memory};

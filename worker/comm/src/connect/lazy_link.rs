@@ -3,10 +3,11 @@
 use super::{Arrival, ArrivalFd, LazyConnector};
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{
-    Armed, Exposure, Limits, Link, LinkHint, Piece, RemoteBuf, Sink, WatchedFd, WriteOutcome,
+    Armed, Exposure, Limits, Link, LinkHint, LocalSlice, RemoteBuf, Sink, WatchedFd, WriteOutcome,
 };
 use crate::types::error::LinkError;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_lock::BufferTable;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -133,24 +134,25 @@ impl Link for LazyLink {
 
     // Who exposes memory and who writes to it have spoken before.
 
-    fn tell(&mut self, whole: Piece<'_>) {
+    fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
         if let Some(link) = self.connected_link() {
-            link.tell(whole);
+            link.register(buffers, whole);
         }
     }
 
-    fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        self.connected_link().map_or(Exposure::Refused, |link| link.expose(into))
+    fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
+        self.connected_link().map_or(Exposure::Refused, |link| link.expose_write(buffers, into))
     }
 
     fn write(
         &mut self,
-        from: Piece<'_>,
+        buffers: &BufferTable,
+        from: LocalSlice,
         to: RemoteBuf,
         transfer: u32,
     ) -> Result<WriteOutcome, LinkError> {
         self.connected_link()
-            .map_or(Ok(WriteOutcome::Refused), |link| link.write(from, to, transfer))
+            .map_or(Ok(WriteOutcome::Refused), |link| link.write(buffers, from, to, transfer))
     }
 
     fn is_rdma(&self) -> bool {

@@ -2,4 +2,5 @@
 
 pub(crate) mod agent;
 pub(crate) mod engine;
+pub(crate) mod idle;
 pub(crate) mod wait;

@@ -2,10 +2,10 @@
 //! memory than it has bytes.
 
 use crate::connect;
-use crate::progress::engine::target::{LocalSlice, Target};
+use crate::progress::engine::target::Target;
 use crate::progress::engine::{Engine, Envelope, Owner};
 use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Armed, Limits, Link, SelfLink, Sink};
+use crate::transport::{Armed, Limits, Link, LocalSlice, SelfLink, Sink};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use bytes::Bytes;
 use rlaunch_lock::{EngineLock, Memory};

@@ -3,6 +3,7 @@
 //! A link carries packets in order, whole or not at all, and knows nothing of messages. Which of
 //! them a pair has is in the rank table; everything above is the same for all.
 
+mod local_slice;
 pub(crate) mod packet;
 mod self_link;
 pub(crate) mod shm;
@@ -12,11 +13,12 @@ pub(crate) mod tcp;
 pub(crate) mod verbs;
 pub(crate) mod wake_fd;
 
+pub(crate) use local_slice::LocalSlice;
 pub(crate) use self_link::SelfLink;
 
 use crate::transport::packet::Header;
 use crate::types::error::LinkError;
-use rlaunch_lock::{BufferId, BufferTable};
+use rlaunch_lock::BufferTable;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -47,12 +49,12 @@ pub(crate) trait Link: Send {
 
     /// Where the peer may fetch this message from, if it can fetch at all. The memory stays as it
     /// is until the transfer is over.
-    fn offer(&mut self, message: &[u8]) -> Option<u64> {
+    fn expose_read(&mut self, message: &[u8]) -> Option<u64> {
         let _ = message;
         None
     }
 
-    /// Fetches `into.len()` bytes from `address` in the peer, as its [`Link::offer`] has said; `false`
+    /// Fetches `into.len()` bytes from `address` in the peer, as its [`Link::expose_read`] has said; `false`
     /// when it may not, and then [`Link::send`] has to bring them.
     fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<bool, LinkError> {
         let _ = (address, into);
@@ -60,11 +62,11 @@ pub(crate) trait Link: Send {
     }
 
     /// Tells this link's device of all the memory of a buffer, before any of it is sent or received.
-    fn tell(&mut self, whole: Piece<'_>) {
-        let _ = whole;
+    fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
+        let _ = (buffers, whole);
     }
 
-    /// Says that what was [offered](Link::offer) at this address is about to change: a peer that fetches
+    /// Says that what was [offered](Link::expose_read) at this address is about to change: a peer that fetches
     /// it from here on finds that out by [`Link::has_revoked`]. Called once for each [`PacketKind::Withdrawn`] that is
     /// sent, before it.
     ///
@@ -81,8 +83,8 @@ pub(crate) trait Link: Send {
     }
 
     /// Lets the peer write to this memory, and says what it has to know for that.
-    fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        let _ = into;
+    fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
+        let _ = (buffers, into);
         Exposure::Refused
     }
 
@@ -92,11 +94,12 @@ pub(crate) trait Link: Send {
     /// tells by `transfer` when the memory may change.
     fn write(
         &mut self,
-        from: Piece<'_>,
+        buffers: &BufferTable,
+        from: LocalSlice,
         to: RemoteBuf,
         transfer: u32,
     ) -> Result<WriteOutcome, LinkError> {
-        let _ = (from, to, transfer);
+        let _ = (buffers, from, to, transfer);
         Ok(WriteOutcome::Refused)
     }
 
@@ -161,17 +164,6 @@ impl LinkHint {
     /// Of TCP.
     pub(crate) const TCP: LinkHint =
         LinkHint { limits: tcp::TcpLink::LIMITS, wake_latency: WAKE_LATENCY, is_rdma: false };
-}
-
-/// A part of memory that is lent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'l> {
-    pub(crate) buffers: &'l BufferTable,
-    pub(crate) buffer: BufferId,
-    /// In bytes.
-    pub(crate) start: usize,
-    /// In bytes.
-    pub(crate) length: usize,
 }
 
 /// Where a peer may write a message, in the words of the link.

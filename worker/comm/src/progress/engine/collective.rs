@@ -3,9 +3,10 @@
 use super::matching::Owner;
 use super::out_of_step::CancelledCollective;
 use super::slab::SlabKey;
-use super::target::{Fold, LocalSlice, Target};
+use super::target::{Fold, Target};
 use super::{Engine, Envelope};
 use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
+use crate::transport::LocalSlice;
 use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
 use rlaunch_lock::{BufferId, BufferTable};
@@ -41,7 +42,7 @@ pub(crate) struct RunningCollective {
 }
 
 impl RunningCollective {
-    fn stretch(&self, span: Span) -> Option<LocalSlice> {
+    fn slice(&self, span: Span) -> Option<LocalSlice> {
         let size = self.plan.element.size();
         let whole = match span.place {
             Buffer::Input => self.plan.input,
@@ -53,7 +54,7 @@ impl RunningCollective {
 
     /// Reduces with what is at `with`, if that is not where the result goes.
     fn fold(&self, with: Span, into: Span) -> Option<Fold> {
-        let with = if with == into { None } else { Some(self.stretch(with)?) };
+        let with = if with == into { None } else { Some(self.slice(with)?) };
         Some(Fold { op: self.plan.op, element: self.plan.element, with })
     }
 
@@ -62,7 +63,7 @@ impl RunningCollective {
             Local::Copy { from, to } => (from, to, None),
             Local::Fold { from, with, into } => (from, into, self.fold(with, into)),
         };
-        let (from, into) = (self.stretch(from)?, self.stretch(into)?);
+        let (from, into) = (self.slice(from)?, self.slice(into)?);
         let target = Target { into, fold };
         if from.buffer != into.buffer {
             return from.read(buffers, |bytes| target.put(buffers, 0, bytes))?;
@@ -143,22 +144,22 @@ impl Engine {
     fn exchange(&mut self, key: SlabKey, exchange: Exchange, buffers: &BufferTable) {
         let Some(collective) = self.matching.collectives.get_mut(key) else { return };
         let nothing = collective.plan.input.part(0, 0);
-        let stretch = |span| collective.stretch(span).unwrap_or(nothing);
+        let slice = |span| collective.slice(span).unwrap_or(nothing);
         let copied = |into| Target { into, fold: None };
-        let (peer, stretch, target) = match exchange {
-            Exchange::Send { to, span } => (to, Some(stretch(span)), None),
+        let (peer, slice, target) = match exchange {
+            Exchange::Send { to, span } => (to, Some(slice(span)), None),
             Exchange::Signal { to } => (to, Some(nothing), None),
-            Exchange::Receive { from, span } => (from, None, Some(copied(stretch(span)))),
+            Exchange::Receive { from, span } => (from, None, Some(copied(slice(span)))),
             Exchange::Await { from } => (from, None, Some(copied(nothing))),
             Exchange::ReceiveFold { from, with, span } => {
-                let target = Target { into: stretch(span), fold: collective.fold(with, span) };
+                let target = Target { into: slice(span), fold: collective.fold(with, span) };
                 (from, None, Some(target))
             }
         };
         let plan = &collective.plan;
         let message = Envelope { peer: plan.ranks[peer], context: plan.context, tag: plan.tag };
         let owner = Owner::Collective(key);
-        if let Some(from) = stretch {
+        if let Some(from) = slice {
             self.send(message, from, owner, buffers);
         } else if let Some(target) = target {
             self.receive(message, target, owner, buffers);

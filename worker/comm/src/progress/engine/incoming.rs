@@ -6,9 +6,9 @@ use super::inbox::{
 use super::matching::{Matching, Owner, PostedReceive, Status};
 use super::out_of_step::OutOfStep;
 use super::outbox::{Outbox, Rts};
-use super::target::{LocalSlice, Target};
+use super::target::Target;
 use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Fill, Limits, RemoteBuf, Sink};
+use crate::transport::{Fill, Limits, LocalSlice, RemoteBuf, Sink};
 use crate::types::error::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;

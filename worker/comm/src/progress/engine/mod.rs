@@ -4,6 +4,7 @@
 
 pub(crate) mod collective;
 pub(crate) mod direct;
+mod fetch;
 mod inbox;
 mod incoming;
 mod job_events;
@@ -18,28 +19,22 @@ pub(crate) use self::matching::{Owner, RequestState, Status};
 pub(crate) use slab::SlabKey;
 
 use self::matching::{Matching, PostedReceive};
-use crate::progress::wait::Idle;
+use crate::progress::idle::Idle;
 use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Armed, Exposure, Limits, Link};
+use crate::transport::{Armed, Limits, Link, LocalSlice};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
-use inbox::{Fetch, Inbox};
+use inbox::Inbox;
 use incoming::Incoming;
 use outbox::Outbox;
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 use std::time::Duration;
-use target::{LocalSlice, Target};
+use target::Target;
 use threads::Threads;
 
 /// Links whose looking costs a system call are looked at only so often when nothing is waited for
 /// from their peers.
 const DEAR_EVERY: u32 = 32;
-/// What is fetched at once, in bytes, before others get their turn.
-const FETCHED: usize = 4 << 20;
-/// What is fetched at once to be reduced: it is still in the cache then. Little in tests, whose messages
-/// are short and come in parts as well.
-const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
-
 /// To or from whom a message is, and which it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
@@ -78,15 +73,6 @@ pub(crate) struct Engine {
     /// Whose message was last waited for by a call that has posted no receive.
     awaited: usize,
     pub(crate) threads: Threads,
-}
-
-/// Outcome of a fetch.
-enum Fetched {
-    All,
-    /// This rank may not.
-    Forbidden,
-    /// The peer has given up a message, and this may be it.
-    Revoked,
 }
 
 impl std::fmt::Debug for Engine {
@@ -191,7 +177,7 @@ impl Engine {
             let header = Header { kind: PacketKind::Eager, context, tag, transfer: 0, length };
             peer.outbox.push_message(header, from, owner);
         } else {
-            let offered = from.read(buffers, |bytes| peer.link.offer(bytes));
+            let offered = from.read(buffers, |bytes| peer.link.expose_read(bytes));
             let address = offered.flatten().unwrap_or(0);
             let header = Header { kind: PacketKind::Rts, context, tag, transfer: 0, length: 0 };
             peer.outbox.push_rts(header, from, address, owner);
@@ -384,90 +370,6 @@ impl Engine {
             || self.matching.posted.iter().any(is_posted)
     }
 
-    /// Fetches what the peer has let this rank fetch, and lets it write what it may.
-    fn fetch(&mut self, at: usize, buffers: &BufferTable) {
-        while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
-            if fetch.address == 0 {
-                let into = fetch.target.into.part(0, fetch.length).piece(buffers);
-                let place = match self.peers[at].link.expose(into) {
-                    Exposure::At(place) => Some(place),
-                    Exposure::Refused => None,
-                    Exposure::Pending => {
-                        return self.peers[at].inbox.fetches.push_front(fetch);
-                    }
-                };
-                match self.incoming(at, buffers).0.send_cts(&fetch, place) {
-                    Ok(()) => drop(self.pump(at, buffers)),
-                    Err(error) => return self.lose(at, error),
-                }
-                continue;
-            }
-            match self.fetch_one(at, &mut fetch, buffers) {
-                Ok(Fetched::All) => {
-                    self.peers[at]
-                        .outbox
-                        .push_control(PacketKind::Fin, fetch.origin.header.transfer);
-                    self.matching
-                        .complete(fetch.owner, Ok(Status { from: at, length: fetch.length }));
-                    self.pump(at, buffers);
-                }
-                Ok(Fetched::Forbidden) => match self.incoming(at, buffers).0.send_cts(&fetch, None)
-                {
-                    Ok(()) => drop(self.pump(at, buffers)),
-                    Err(error) => return self.lose(at, error),
-                },
-                // Which message it is comes as a packet, and then the others are fetched.
-                Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
-                Err(error) => {
-                    let cause = self.lost(at, error);
-                    self.matching.complete(fetch.owner, Err(cause.clone()));
-                    return self.fail_all(&cause);
-                }
-            }
-        }
-    }
-
-    fn fetch_one(
-        &mut self,
-        at: usize,
-        fetch: &mut Fetch,
-        buffers: &BufferTable,
-    ) -> Result<Fetched, LinkError> {
-        let Peer { link, inbox, .. } = &mut self.peers[at];
-        let known = inbox.withdrawn;
-        let Fetch { address, length, target, .. } = *fetch;
-        let at_once = if target.fold.is_some() { FETCHED_FOLD } else { FETCHED };
-        let scratch = &mut self.scratch;
-        if target.fold.is_some() && scratch.len() < at_once.min(length) {
-            scratch.resize(at_once.min(length), 0);
-        }
-        if link.has_revoked(known) {
-            return Ok(Fetched::Revoked);
-        }
-        while fetch.fetched < length {
-            let part = at_once.min(length - fetch.fetched);
-            let from = address + fetch.fetched as u64;
-            let went = if target.fold.is_some() {
-                link.fetch(from, &mut scratch[..part])
-            } else {
-                let into = target.into.part(fetch.fetched, part);
-                into.write(buffers, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
-            };
-            // What was fetched, or not found, may be something else than what was offered.
-            if link.has_revoked(known) {
-                return Ok(Fetched::Revoked);
-            }
-            if !went? {
-                return Ok(Fetched::Forbidden);
-            }
-            if target.fold.is_some() {
-                let _ = target.put(buffers, fetch.fetched, &scratch[..part]);
-            }
-            fetch.fetched += part;
-        }
-        Ok(Fetched::All)
-    }
-
     /// The peer has said that it is done with everything.
     fn leave(&mut self, at: usize, buffers: &BufferTable) {
         self.peers[at].is_gone = true;
@@ -511,10 +413,10 @@ impl Engine {
     }
 
     /// Tells all devices of memory that is lent for long.
-    pub(crate) fn tell(&mut self, region: BufferId, buffers: &BufferTable) {
+    pub(crate) fn register(&mut self, region: BufferId, buffers: &BufferTable) {
         let length = buffers.length(region).unwrap_or(0);
         for peer in self.peers.iter_mut().filter(|peer| !peer.is_gone) {
-            peer.link.tell(LocalSlice::all(region, length).piece(buffers));
+            peer.link.register(buffers, LocalSlice::all(region, length));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::matching::Owner;
 use super::out_of_step::OutOfStep;
-use super::target::LocalSlice;
+use crate::transport::LocalSlice;
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{Link, RemoteBuf, WriteOutcome};
 use crate::types::error::LinkError;
@@ -279,7 +279,7 @@ impl Outbox {
         let Some(&id) = self.streams.front() else { return Ok(false) };
         let Some(transfer) = self.transfers.get_mut(&id) else { return Ok(false) };
         if let Some(place) = transfer.place {
-            match link.write(transfer.from.piece(buffers), place, id)? {
+            match link.write(buffers, transfer.from, place, id)? {
                 WriteOutcome::Posted => {
                     transfer.is_written = true;
                     self.begun = None;

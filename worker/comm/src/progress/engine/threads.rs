@@ -1,7 +1,7 @@
 //! What threads of one rank leave each other to know. One sleeps on the links, and others wait for
 //! that one; whoever looks meanwhile may find what is theirs.
 
-use crate::progress::wait::Idle;
+use crate::progress::idle::Idle;
 use std::sync::Arc;
 
 /// The thread that sleeps on the links.

@@ -4,12 +4,15 @@
 use super::*;
 use crate::api::communicator::Communicator;
 use crate::api::group::Group;
+use crate::progress::idle::EpollIdle;
+use crate::transport::WatchedFd;
 use crate::transport::packet::{Header, PacketKind};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Link, SelfLink};
 use rlaunch_stopwatch::Stopwatch;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::BorrowedFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;

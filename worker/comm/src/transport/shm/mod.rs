@@ -370,7 +370,7 @@ impl Link for ShmLink {
         Ok(true)
     }
 
-    fn offer(&mut self, message: &[u8]) -> Option<u64> {
+    fn expose_read(&mut self, message: &[u8]) -> Option<u64> {
         Some(message.as_ptr().addr() as u64)
     }
 

@@ -163,7 +163,7 @@ fn bytes_of_an_unknown_kind_are_an_error() {
 fn a_message_is_fetched_from_where_it_is() {
     let (mut ours, mut theirs) = pair();
     let message: Vec<u8> = (0..3_000_001_u32).map(|index| index as u8).collect();
-    let address = ours.offer(&message).unwrap();
+    let address = ours.expose_read(&message).unwrap();
     let mut into = vec![0; message.len()];
     assert!(theirs.fetch(address, &mut into).unwrap());
     assert_eq!(into, message);
@@ -173,7 +173,7 @@ fn a_message_is_fetched_from_where_it_is() {
 fn both_ends_copy_a_message_that_is_fetched() {
     let (mut ours, mut theirs) = pair();
     let message: Vec<u8> = (0..3_000_001_u32).map(|index| (index % 251) as u8).collect();
-    let address = ours.offer(&message).unwrap();
+    let address = ours.expose_read(&message).unwrap();
     let (over, helped) = (AtomicBool::new(false), Count::default());
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -350,7 +350,7 @@ fn another_process_plays_its_role() {
         let (header, payload) = kept.0.remove(0);
         match header.kind {
             PacketKind::Rts => {
-                let address = link.offer(&message).unwrap().to_le_bytes();
+                let address = link.expose_read(&message).unwrap().to_le_bytes();
                 assert!(link.send(Header { length: 8, ..header }, &address).unwrap());
             }
             _ => assert!(link.send(header, &payload).unwrap()),

@@ -7,10 +7,10 @@ pub use dice::Dice;
 pub use world::Faults;
 pub(crate) use world::SimWorld;
 
-use super::{Armed, Exposure, Limits, Link, Piece, RemoteBuf, Sink, WriteOutcome};
+use super::{Armed, Exposure, Limits, Link, LocalSlice, RemoteBuf, Sink, WriteOutcome};
 use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
-use rlaunch_lock::BufferId;
+use rlaunch_lock::{BufferId, BufferTable};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -134,7 +134,7 @@ impl Link for SimLink {
         Ok(true)
     }
 
-    fn offer(&mut self, message: &[u8]) -> Option<u64> {
+    fn expose_read(&mut self, message: &[u8]) -> Option<u64> {
         if self.writes() { None } else { self.world.expose(message) }
     }
 
@@ -150,13 +150,13 @@ impl Link for SimLink {
         self.world.revoked(self.to, self.from) != known
     }
 
-    fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        let range = into.start..into.start + into.length;
+    fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
+        let range = into.range();
         match self.world.chance(8) {
             // Now and then there is not enough memory that may be locked, or a device takes its time.
             0 => return Exposure::Refused,
             1 => return Exposure::Pending,
-            _ if !into.buffers.expose(into.buffer, range.clone()) => return Exposure::Refused,
+            _ if !buffers.expose(into.buffer, range.clone()) => return Exposure::Refused,
             _ => {}
         }
         let address = self.exposed.last_key_value().map_or(1, |(last, _)| last + 1);
@@ -166,7 +166,8 @@ impl Link for SimLink {
 
     fn write(
         &mut self,
-        from: Piece<'_>,
+        buffers: &BufferTable,
+        from: LocalSlice,
         to: RemoteBuf,
         transfer: u32,
     ) -> Result<WriteOutcome, LinkError> {
@@ -181,9 +182,9 @@ impl Link for SimLink {
             return Ok(WriteOutcome::NoRoom);
         }
         let message = SimMessage::Write { address: to.address, transfer };
-        let range = from.start..from.start + from.length;
+
         let put = |bytes: &[u8]| self.world.put(self.from, self.to, message, bytes);
-        from.buffers.read(from.buffer, range, put).ok_or(LinkError::PartlySent)?;
+        from.read(buffers, put).ok_or(LinkError::PartlySent)?;
         Ok(WriteOutcome::Posted)
     }
 

@@ -11,12 +11,12 @@ mod credits;
 pub(crate) use cq_poller::CqPoller;
 
 use super::{
-    Armed, Exposure, Limits, Link, LinkHint, Piece, RemoteBuf, Sink, WatchedFd, WriteOutcome,
+    Armed, Exposure, Limits, Link, LinkHint, LocalSlice, RemoteBuf, Sink, WatchedFd, WriteOutcome,
 };
 use crate::transport::packet::{Header, PacketKind};
 use crate::types::error::LinkError;
 use credits::Credits;
-use rlaunch_lock::Attached;
+use rlaunch_lock::{Attached, BufferTable};
 use rlaunch_verbs::{
     BounceBuffers, BufferEvent, Completion, RemoteAddr, UserMr, VerbsError, WcStatus,
 };
@@ -248,10 +248,15 @@ impl VerbsLink {
 
 impl CqPoller {
     /// Runs `uses` on what the device was told of lent memory, and on where the buffer begins in that.
-    fn told<R>(&self, piece: Piece<'_>, uses: impl FnOnce(&UserMr, usize) -> R) -> Attached<R> {
+    fn with_registration<R>(
+        &self,
+        buffers: &BufferTable,
+        slice: LocalSlice,
+        uses: impl FnOnce(&UserMr, usize) -> R,
+    ) -> Attached<R> {
         let domain = self.resources.domain.clone();
         let tell = move |held| UserMr::register(&domain, held).ok();
-        piece.buffers.with_attachment(piece.buffer, self.number, tell, uses)
+        buffers.with_attachment(slice.buffer, self.number, tell, uses)
     }
 }
 
@@ -311,14 +316,14 @@ impl Link for VerbsLink {
         Ok(true)
     }
 
-    fn tell(&mut self, whole: Piece<'_>) {
+    fn register(&mut self, buffers: &BufferTable, whole: LocalSlice) {
         // Where the device refuses, messages from and to the memory are copied.
-        let _ = self.poller.told(whole, |_, _| ());
+        let _ = self.poller.with_registration(buffers, whole, |_, _| ());
     }
 
-    fn expose(&mut self, into: Piece<'_>) -> Exposure {
-        let Piece { buffers, buffer, start, length } = into;
-        let place = self.poller.told(into, |region, offset| {
+    fn expose_write(&mut self, buffers: &BufferTable, into: LocalSlice) -> Exposure {
+        let LocalSlice { buffer, start, length } = into;
+        let place = self.poller.with_registration(buffers, into, |region, offset| {
             // All of it is there, and may be written to.
             let at = offset + start;
             region.slice(at, length).ok().filter(|_| region.is_writable())?;
@@ -337,7 +342,8 @@ impl Link for VerbsLink {
 
     fn write(
         &mut self,
-        from: Piece<'_>,
+        buffers: &BufferTable,
+        from: LocalSlice,
         to: RemoteBuf,
         transfer: u32,
     ) -> Result<WriteOutcome, LinkError> {
@@ -348,9 +354,9 @@ impl Link for VerbsLink {
         let Ok(key) = u32::try_from(to.key) else {
             return Err(LinkError::Protocol("it wants a message where no device has memory"));
         };
-        let Piece { start, length, .. } = from;
+        let LocalSlice { start, length, .. } = from;
         let (slots, begun) = (&mut self.slots, &mut self.begun);
-        let wrote = self.poller.told(from, |region, offset| {
+        let wrote = self.poller.with_registration(buffers, from, |region, offset| {
             let start = offset + start;
             VerbsLink::post(slots, Written { region, start, length, to: to.address, key }, begun)
         });

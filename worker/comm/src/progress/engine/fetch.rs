@@ -1,0 +1,110 @@
+//! Long messages that this rank fetches itself, or lets their senders write.
+
+use super::inbox::Fetch;
+use super::matching::Status;
+use super::{Engine, Peer};
+use crate::transport::Exposure;
+use crate::transport::packet::PacketKind;
+use crate::types::error::LinkError;
+use rlaunch_lock::BufferTable;
+
+/// What is fetched at once, in bytes, before others get their turn.
+const FETCHED: usize = 4 << 20;
+/// What is fetched at once to be reduced: it is still in the cache then. Little in tests, whose messages
+/// are short and come in parts as well.
+const FETCHED_FOLD: usize = if cfg!(test) { 2 << 10 } else { 128 << 10 };
+
+/// Outcome of a fetch.
+enum Fetched {
+    All,
+    /// This rank may not.
+    Forbidden,
+    /// The peer has given up a message, and this may be it.
+    Revoked,
+}
+
+impl Engine {
+    /// Fetches what the peer has let this rank fetch, and lets it write what it may.
+    pub(super) fn fetch(&mut self, at: usize, buffers: &BufferTable) {
+        while let Some(mut fetch) = self.peers[at].inbox.fetches.pop_front() {
+            if fetch.address == 0 {
+                let into = fetch.target.into.part(0, fetch.length);
+                let place = match self.peers[at].link.expose_write(buffers, into) {
+                    Exposure::At(place) => Some(place),
+                    Exposure::Refused => None,
+                    Exposure::Pending => {
+                        return self.peers[at].inbox.fetches.push_front(fetch);
+                    }
+                };
+                match self.incoming(at, buffers).0.send_cts(&fetch, place) {
+                    Ok(()) => drop(self.pump(at, buffers)),
+                    Err(error) => return self.lose(at, error),
+                }
+                continue;
+            }
+            match self.fetch_one(at, &mut fetch, buffers) {
+                Ok(Fetched::All) => {
+                    self.peers[at]
+                        .outbox
+                        .push_control(PacketKind::Fin, fetch.origin.header.transfer);
+                    self.matching
+                        .complete(fetch.owner, Ok(Status { from: at, length: fetch.length }));
+                    self.pump(at, buffers);
+                }
+                Ok(Fetched::Forbidden) => match self.incoming(at, buffers).0.send_cts(&fetch, None)
+                {
+                    Ok(()) => drop(self.pump(at, buffers)),
+                    Err(error) => return self.lose(at, error),
+                },
+                // Which message it is comes as a packet, and then the others are fetched.
+                Ok(Fetched::Revoked) => return self.peers[at].inbox.fetches.push_front(fetch),
+                Err(error) => {
+                    let cause = self.lost(at, error);
+                    self.matching.complete(fetch.owner, Err(cause.clone()));
+                    return self.fail_all(&cause);
+                }
+            }
+        }
+    }
+
+    fn fetch_one(
+        &mut self,
+        at: usize,
+        fetch: &mut Fetch,
+        buffers: &BufferTable,
+    ) -> Result<Fetched, LinkError> {
+        let Peer { link, inbox, .. } = &mut self.peers[at];
+        let known = inbox.withdrawn;
+        let Fetch { address, length, target, .. } = *fetch;
+        let at_once = if target.fold.is_some() { FETCHED_FOLD } else { FETCHED };
+        let scratch = &mut self.scratch;
+        if target.fold.is_some() && scratch.len() < at_once.min(length) {
+            scratch.resize(at_once.min(length), 0);
+        }
+        if link.has_revoked(known) {
+            return Ok(Fetched::Revoked);
+        }
+        while fetch.fetched < length {
+            let part = at_once.min(length - fetch.fetched);
+            let from = address + fetch.fetched as u64;
+            let went = if target.fold.is_some() {
+                link.fetch(from, &mut scratch[..part])
+            } else {
+                let into = target.into.part(fetch.fetched, part);
+                into.write(buffers, |memory| link.fetch(from, memory)).unwrap_or(Ok(true))
+            };
+            // What was fetched, or not found, may be something else than what was offered.
+            if link.has_revoked(known) {
+                return Ok(Fetched::Revoked);
+            }
+            if !went? {
+                return Ok(Fetched::Forbidden);
+            }
+            if target.fold.is_some() {
+                let _ = target.put(buffers, fetch.fetched, &scratch[..part]);
+            }
+            fetch.fetched += part;
+        }
+        Ok(Fetched::All)
+    }
+}
