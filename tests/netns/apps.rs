@@ -162,7 +162,7 @@ fn a_file_that_is_there_is_not_replaced() {
     let _theirs = field.files(&["b"], "/tmp/rank-1.conf", "theirs\n", 0o644);
     let line = "-H a,b -np 2 --template x:/tmp/rank-{{rank.index}}.conf sleep 1000";
     let ran = field.rlaunch(line).in_directory(directory.path()).run();
-    ran.ended_with(126).says(&["rank 1 on b", "cannot make /tmp/rank-1.conf: it is there already"]);
+    ran.ended_with(126).says(&["rank 1 on b", "cannot create /tmp/rank-1.conf: it exists already"]);
     assert_eq!(field.on("b", "cat /tmp/rank-1.conf"), "theirs\n");
     let ours = field.lab.path("a", Path::new("/tmp/rank-0.conf")).unwrap();
     assert!(!ours.exists(), "left on a");

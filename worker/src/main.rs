@@ -36,22 +36,23 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-rlaunch-worker is the agent of rlaunch: it is started on each host by `rlaunch`, not by hand.
+rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is not run by hand.
 
-  rlaunch-worker agent             speak rlaunch's protocol on stdin and stdout
-    --callback ADDRESS,… KEY NODE  or, where stdin gives nothing, over TCP to that launcher
-  rlaunch-worker reap JOB|all      end what a job left behind on this host
-    [AGENT-PID GRACE-MS]           and its agent first, which does not answer
-  rlaunch-worker inventory [DIR]   what this host has, or what a copy of its files in DIR says
-  rlaunch-worker capture           the files that say so
-  rlaunch-worker __verify SHA256   check that this file is that build
-  rlaunch-worker __keep SHA256     check it, and give it its name in the cache
-  rlaunch-worker __exec-rank …     become a rank (started by the agent)
-  rlaunch-worker __environment …   print the environment (started by a login shell)
+  rlaunch-worker agent             run a job, with the launcher on stdin and stdout
+    --callback ADDRESS,… KEY NODE  or, if stdin carries nothing, over TCP
+  rlaunch-worker reap JOB|all      end what a job has left on this host
+    [AGENT-PID GUARDIAN-PID GRACE-MS]
+                                   after its agent, which does not respond
+  rlaunch-worker inventory [DIR]   write the inventory of this host, or of a recorded one
+  rlaunch-worker capture           record the files that the inventory is read from
+  rlaunch-worker __verify SHA256   check the hash of this executable
+  rlaunch-worker __keep SHA256     check it, and move this executable into place in the cache
+  rlaunch-worker __exec-rank …     become a rank (called by the agent)
+  rlaunch-worker __environment …   print the environment (called by a login shell)
   rlaunch-worker --version
 
-Called by the name `rlaunch`, as it is in ranks, it is how their scripts coordinate:
-`rlaunch barrier --help`.";
+Under the name `rlaunch`, which is on the PATH of ranks, it offers commands for their scripts:
+see `rlaunch barrier --help`.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();

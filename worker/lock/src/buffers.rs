@@ -68,7 +68,7 @@ impl Slot {
 
     /// Drops all attachments, then frees an own allocation, so that no device can reach freed memory.
     fn close(&mut self) {
-        debug_assert!(self.readers.get() == 0, "memory is taken back while it is used");
+        debug_assert!(self.readers.get() == 0, "memory is taken back while it is being accessed");
         self.detach();
         self.exposed.clear();
         if let Some(allocation) = self.allocation.take() {

@@ -76,7 +76,7 @@ impl<T> EngineLock<T> {
     /// unfinished.
     #[inline]
     fn acquire(&self) -> MutexGuard<'_, Inner<T>> {
-        assert!(!self.is_inherited(), "this belongs to the process that forked this one");
+        assert!(!self.is_inherited(), "this lock belongs to the parent of this process");
         match self.inner.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

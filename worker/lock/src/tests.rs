@@ -1,7 +1,14 @@
 use super::*;
 use rlaunch_sys::Pages;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Keeps tests that panic on purpose from running while another one forks: a child that is forked
+/// while a thread panics inherits the locked panic hook and hangs.
+fn panic_alone() -> MutexGuard<'static, ()> {
+    static PANICS: Mutex<()> = Mutex::new(());
+    PANICS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn what_is_lent_can_be_reached_and_what_was_lent_cannot() {
@@ -80,6 +87,7 @@ fn what_a_scope_lends_is_taken_back_at_its_end() {
 
 #[test]
 fn what_is_lent_is_taken_back_when_somebody_panics() {
+    let _alone = panic_alone();
     let lock = EngineLock::new(None, |_| ());
     let mut memory = [0; 4];
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -221,6 +229,7 @@ fn memory_that_is_gone_is_told_of_to_nobody() {
 
 #[test]
 fn a_maker_that_panics_has_made_nothing() {
+    let _alone = panic_alone();
     let lock = EngineLock::new((), |_| ());
     let mut memory = [0; 8];
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
@@ -461,9 +470,9 @@ fn a_forked_process_neither_uses_nor_drops_what_it_has_inherited() {
     let buffer = unsafe { lock.lend_raw(memory.as_mut_ptr(), 4, true) };
     // The lock is held, as it may be by another thread when a process forks.
     let guard = lock.lock();
-    // SAFETY: the child only uses atomics and memory of its own, and leaves by `_exit`. What it
-    // allocates for the panic's message may hang where another test's thread holds the allocator, which
-    // the C library prevents for fork(2).
+    let _alone = panic_alone();
+    // SAFETY: the child uses only atomics and its copy of this thread's memory, and leaves by
+    // `_exit`. It allocates for the panic, which the C library permits after fork(2).
     let child = unsafe { libc::fork() };
     if child == 0 {
         std::mem::forget(guard);

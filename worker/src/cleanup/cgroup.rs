@@ -1,9 +1,9 @@
-//! The cgroup in which a job's ranks run on this node, where the kernel and its owner let us have one:
-//! what is in it is ended by one write, forks and all, and the kernel says when it is empty.
+//! Cgroup for a job's ranks on this node. One write kills everything in it, including processes
+//! that are just being forked, and the kernel reports when it is empty.
 //!
-//! It is made below the cgroup that this process is in, so that limits of an administrator or a
-//! scheduler hold for it, and it has no controllers. Agent and guardian stay outside. Nothing depends
-//! on it: without one, the ranks are ended as descendants.
+//! It is created below the cgroup of this process, so that the limits of an administrator or
+//! scheduler apply to it, and has no controllers of its own. Agent and guardian are not in it. It
+//! is optional: without a cgroup, ranks are found as descendants of the agent.
 
 use nix::unistd::{Pid, Uid};
 use std::fs::{self, File};
@@ -11,27 +11,28 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Directories that version 2 may be mounted at, alone or beside version 1.
+/// Mount points of version 2, alone or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// Inode of the root of all cgroups of version 2.
+/// Inode of the root cgroup of version 2.
 const ROOT: u64 = 1;
-/// Inode of the cgroup namespace that the host itself is in (`PROC_CGROUP_INIT_INO`).
+/// Inode of the host's own cgroup namespace (`PROC_CGROUP_INIT_INO`).
 const OUTERMOST_NAMESPACE: u64 = 0xEFFF_FFFB;
-/// More levels than any host nests.
+/// Limit of the recursion, beyond the depth of any host's hierarchy.
 const DEEPEST: usize = 24;
 
-/// A job's cgroup. One that this process has made is removed when it is dropped.
+/// Cgroup of a job. Removed when dropped if this process has created it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
-    /// Its directory, by which ranks are started in it; `None` for another agent's.
+    /// Directory in which ranks are started; `None` for another agent's cgroup.
     directory: Option<File>,
     is_own: bool,
 }
 
 impl Cgroup {
-    /// Makes one of this job below this process's own; `tag` tells it from that of another agent of the
-    /// job. `None` where that is not allowed, or the kernel is older than `cgroup.kill` (Linux 5.14).
+    /// Creates a cgroup for the job below this process's own. `tag` distinguishes agents of the
+    /// same job. Returns `None` if that is not permitted, or the kernel lacks `cgroup.kill` (before
+    /// Linux 5.14).
     pub(crate) fn create(job: &str, tag: &str) -> Option<Cgroup> {
         let path = own()?.join(format!("rlaunch-{job}-{tag}"));
         fs::create_dir(&path).ok()?;
@@ -40,8 +41,8 @@ impl Cgroup {
         cgroup.directory.is_some().then_some(cgroup)
     }
 
-    /// Finds the one that an agent with this tag made below this process's own cgroup.
-    pub(crate) fn tagged(tag: &str) -> Option<Cgroup> {
+    /// Finds the cgroup that an agent with this tag created below this process's own.
+    pub(crate) fn find_by_tag(tag: &str) -> Option<Cgroup> {
         let suffix = format!("-{tag}");
         let found = directories(&own()?).find(|path| {
             let name = name(path);
@@ -50,8 +51,8 @@ impl Cgroup {
         found.map(|path| Cgroup { path, directory: None, is_own: false })
     }
 
-    /// Finds those of a job, or of all jobs, that belong to this user, wherever they are.
-    pub(crate) fn of_job(job: &str) -> Vec<Cgroup> {
+    /// Finds all cgroups of a job, or of all jobs, that belong to this user.
+    pub(crate) fn find_by_job(job: &str) -> Vec<Cgroup> {
         let mut found = Vec::new();
         for mount in mounts() {
             search(mount, job, DEEPEST, &mut found);
@@ -59,36 +60,36 @@ impl Cgroup {
         found
     }
 
-    /// Returns the directory by which a program is started in the cgroup.
+    /// Returns the directory to start a process in the cgroup, if it is open.
     pub(crate) fn directory(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().map(AsFd::as_fd)
     }
 
-    /// Closes the directory, so that later ranks are started outside, as where no cgroup is to be had.
+    /// Closes the directory, so that later ranks are started outside the cgroup.
     pub(crate) fn close(&mut self) {
         self.directory = None;
     }
 
-    /// Kills all that is in it or below, and whatever that is just forking.
+    /// Kills all processes in the cgroup and below, including those being forked.
     pub(crate) fn kill(&self) {
-        // One that is gone needs no signal.
+        // Fails if the cgroup is gone.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 
-    /// Whether any process lives in it or below.
+    /// Whether a process exists in the cgroup or below.
     pub(crate) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
     }
 
-    /// The processes in it and below, as far as this process can see them.
+    /// Returns the processes in the cgroup and below that are visible to this one.
     pub(crate) fn members(&self) -> Vec<Pid> {
         let mut found = Vec::new();
         members_below(&self.path, DEEPEST, &mut found);
         found
     }
 
-    /// Removes it, and what a rank has made below it, if nothing lives there.
+    /// Removes the cgroup and those that ranks have created below it, as far as they are empty.
     pub(crate) fn remove(&self) {
         remove_below(&self.path, DEEPEST);
     }
@@ -102,12 +103,13 @@ impl Drop for Cgroup {
     }
 }
 
-/// Finds the cgroup that this process is in.
+/// Finds the cgroup of this process.
 fn own() -> Option<PathBuf> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_path(&cgroups)?;
-    // In a container, this path may belong to a tree that is not mounted here. Members are looked
-    // through only there, as a busy host's root has thousands.
+    // In a container the path may belong to a hierarchy that is not mounted here, so the directory
+    // must list this process. On the host itself that is not checked, because the root cgroup of a
+    // busy host has thousands of processes.
     let number = |path: &Path| fs::metadata(path).map(|found| found.ino());
     let is_outermost = number(Path::new("/proc/self/ns/cgroup")).ok() == Some(OUTERMOST_NAMESPACE);
     let me = Pid::this().to_string();
@@ -121,7 +123,7 @@ fn own() -> Option<PathBuf> {
     })
 }
 
-/// Reads `/proc/self/cgroup`; `None` where it is outside of what is mounted.
+/// Parses `/proc/self/cgroup`. Returns `None` if the cgroup is outside of what is mounted.
 fn own_path(cgroups: &str) -> Option<&Path> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let path = Path::new(path);
@@ -153,7 +155,7 @@ fn search(path: &Path, job: &str, levels: usize, found: &mut Vec<Cgroup>) {
     }
 }
 
-/// Whether [`Cgroup::create`] names one so: `rlaunch-JOB-PID-TIME`.
+/// Whether the name is one that [`Cgroup::create`] gives: `rlaunch-JOB-PID-TIME`.
 fn is_of_job(name: &str, job: &str) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let ["rlaunch", of, pid, _time] = parts[..] else { return false };
@@ -163,7 +165,7 @@ fn is_of_job(name: &str, job: &str) -> bool {
 
 fn members_below(path: &Path, levels: usize, found: &mut Vec<Pid>) {
     let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    // 0 stands for a process of a PID namespace that this one cannot see.
+    // A process of a PID namespace that is not visible here is listed as 0.
     let pids = members.lines().filter_map(|pid| pid.parse().ok()).filter(|&pid| pid > 0);
     found.extend(pids.map(Pid::from_raw));
     if levels > 0 {
@@ -172,7 +174,7 @@ fn members_below(path: &Path, levels: usize, found: &mut Vec<Pid>) {
 }
 
 fn remove_below(path: &Path, levels: usize) {
-    // Removing fails while there are cgroups below.
+    // A cgroup with children cannot be removed.
     if fs::remove_dir(path).is_err() && levels > 0 {
         directories(path).for_each(|path| remove_below(&path, levels - 1));
         let _ = fs::remove_dir(path);
@@ -203,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Where this machine lets us: elsewhere there is nothing to test.
+    /// Skipped where this machine does not permit creating cgroups.
     #[test]
     fn what_is_in_it_is_killed_and_it_goes() {
         let job = "fedcba98765432100123456789abcdef";
@@ -217,12 +219,12 @@ mod tests {
         assert!(cgroup.is_populated());
         assert_eq!(cgroup.members(), [Pid::from_raw(child.id().cast_signed())]);
         drop(cgroup);
-        let found = Cgroup::tagged(&tag).unwrap();
+        let found = Cgroup::find_by_tag(&tag).unwrap();
         found.kill();
         child.wait().unwrap();
         assert!(!found.is_populated());
-        assert_eq!(Cgroup::of_job(job).len(), 1);
+        assert_eq!(Cgroup::find_by_job(job).len(), 1);
         found.remove();
-        assert!(Cgroup::tagged(&tag).is_none());
+        assert!(Cgroup::find_by_tag(&tag).is_none());
     }
 }

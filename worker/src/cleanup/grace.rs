@@ -1,57 +1,57 @@
-//! The grace that ranks have when they are told to end, in memory that agent and guardian share: what is
-//! left of it is the guardian's to give when the agent is gone.
+//! The grace period of ranks that are told to end, in memory shared by agent and guardian. If the
+//! agent dies, the guardian gives the ranks what is left of it.
 
 use rlaunch_sys::SharedMemory;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Name of the agent's process once it has told its ranks to end.
+/// Name of the agent's process once it has sent TERM to its ranks.
 pub(crate) const ENDING: &CStr = c"rlaunch-ending";
-/// How long processes may take to end on TERM where there is no memory to share.
+/// Grace period if the shared memory could not be created.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
-/// Length of the memory: a page is the least that there is.
+/// Length of the memory: one page.
 const LENGTH: usize = 4096;
-/// Offset of the grace, which is there once ranks run.
+/// Offset of the grace period, set once ranks run.
 const GRACE: usize = 0;
-/// Offset of the time of KILL, which is there once TERM was sent.
+/// Offset of the time of KILL, set once TERM was sent.
 const KILL_AT: usize = 8;
 
-/// The grace of a node's ranks. Each word holds milliseconds and one more; zero says nothing.
+/// Grace period of a node's ranks. Each word holds milliseconds plus one; zero means unset.
 #[derive(Clone, Debug)]
 pub(crate) struct Grace {
     begin: Instant,
     memory: Option<SharedMemory>,
 }
 
-/// Work left before KILL.
+/// What remains to be done before KILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remaining {
-    /// TERM, and to wait for so long.
+    /// Send TERM and wait this long.
     Term(Duration),
-    /// To wait for so long: TERM was sent.
+    /// Wait this long; TERM was sent.
     Wait(Duration),
 }
 
 impl Grace {
-    /// Makes the memory, which a process that is forked later has as well.
+    /// Creates the memory, which is shared with processes forked later.
     pub(crate) fn share() -> Grace {
         let memory = SharedMemory::pair(LENGTH, LENGTH).map(|(memory, _)| memory);
         let memory = memory.and_then(|memory| memory.reserve(0..LENGTH).map(|()| memory));
         Grace { begin: Instant::now(), memory: memory.ok() }
     }
 
-    /// Says how long ranks have from now on when they are told to end.
+    /// Sets the grace period that ranks have from now on when they are told to end.
     pub(crate) fn grant(&self, grace: Duration) {
         self.write(GRACE, grace);
     }
 
-    /// Says that the ranks have been told to end, and when KILL follows.
+    /// Records that TERM was sent, and when KILL follows.
     pub(crate) fn kill_at(&self, at: Instant) {
         self.write(KILL_AT, at.saturating_duration_since(self.begin));
     }
 
-    /// Returns the rest of the grace at `now`.
+    /// Returns what remains of the grace period at `now`.
     pub(crate) fn remaining(&self, now: Instant) -> Remaining {
         if self.memory.is_none() {
             return Remaining::Term(DEFAULT_GRACE);

@@ -1,9 +1,9 @@
-//! The guardian: the process the launcher's command became, with the agent as its child.
+//! The guardian: the process that the launcher started, with the agent as its child.
 //!
-//! It does one thing. When the agent is gone, however it went, everything that descended from it
-//! is given to the guardian (it is their nearest subreaper), and the guardian ends what is left: with the
-//! grace that the agent owed them, where it did not end in order.
-//! It has no threads, opens nothing and waits in one system call, so there is little to go wrong.
+//! It has one task. When the agent dies, for whatever reason, the guardian inherits all of the
+//! agent's descendants (it is their nearest subreaper) and ends them; if the agent did not end in
+//! order, only after the grace period that the agent owed them. The guardian has no threads, opens
+//! no files and waits in one system call, so that little can go wrong.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::{Grace, Remaining};
@@ -23,27 +23,27 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long killed processes may take to vanish before the guardian leaves without them.
+/// Limit for killed processes to disappear; after that the guardian exits without them.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs `agent` in a child process and clears up behind it.
+/// Runs `agent` in a child process, and cleans up after it.
 pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCode {
     let (workspace, grace) = (Workspace::choose(), Grace::share());
     let watched = watched_signals();
-    // Blocked before the fork, so that none is lost; the child unblocks them again.
+    // Blocked before the fork, so that no signal is lost; the child unblocks them.
     if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
-        errln!("rlaunch-worker: cannot watch over the agent: {error}");
+        errln!("rlaunch-worker: cannot supervise the agent: {error}");
         return agent(&workspace, grace);
     }
     match rlaunch_sys::fork() {
         Ok(Fork::Child) => {
-            // Helpers that lose their parent come to the agent first, so that it sees them; this
-            // is not inherited. And without its guardian the agent ends the job in order.
+            // Not inherited over the fork. The agent is to adopt orphaned helpers first, so that it
+            // sees them; and it ends the job in order if the guardian dies.
             let _ = prctl::set_child_subreaper(true);
             let _ = prctl::set_pdeathsig(Signal::SIGTERM);
-            // One session for the agent and all its ranks, and no terminal: a scheduler that groups
-            // processes by session lets ranks that share processors give way to each other. A
-            // child leads no group, so it does not fail.
+            // One session for the agent and all its ranks, without a terminal: if the kernel
+            // schedules by session (autogroup), ranks that share processors then yield to each
+            // other. Cannot fail, since a forked child does not lead a process group.
             let _ = setsid();
             let _ = watched.thread_unblock();
             agent(&workspace, grace)
@@ -64,7 +64,7 @@ fn watched_signals() -> SigSet {
     [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect()
 }
 
-/// Waits for the agent, passes on what it is told, and ends what the agent leaves.
+/// Waits for the agent, forwards signals to it, and ends what it leaves.
 fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     release_channel();
     loop {
@@ -73,10 +73,10 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
             let _ = kill(agent, signal);
         }
         if let Some(code) = reap(agent) {
-            // An agent that has seen the job out has removed its cgroup as well.
+            // An agent that has run the job to its end has removed its cgroup.
             let has_seen_it_out = code == ExitCode::SUCCESS;
-            let cgroup = if has_seen_it_out { None } else { Cgroup::tagged(tag) };
-            // A TERM that comes when the agent is gone already ends the grace: its sender has waited.
+            let cgroup = if has_seen_it_out { None } else { Cgroup::find_by_tag(tag) };
+            // A TERM after the agent's death ends the grace period: its sender has waited already.
             if !has_seen_it_out && signal != Signal::SIGTERM {
                 let_end(agent, cgroup.as_ref(), grace, watched);
             }
@@ -89,7 +89,8 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     }
 }
 
-/// Lets what the agent has left end by itself, until its grace is over or this process is told to end.
+/// Waits until what the agent has left ends by itself, until the grace period is over or TERM
+/// arrives.
 fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet) {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let Ok(signals) = SignalFd::with_flags(watched, flags) else { return };
@@ -117,12 +118,12 @@ fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet)
     }
 }
 
-/// Whether the kernel says that nothing is left.
+/// Whether no process of the job is left, according to the kernel.
 fn is_over(cgroup: Option<&Cgroup>) -> bool {
     Children::now() == Children::None && !cgroup.is_some_and(Cgroup::is_populated)
 }
 
-/// The channel ends when the agent does, so the guardian must not hold it open.
+/// Releases stdin and stdout: the channel must close when the agent exits.
 fn release_channel() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);
@@ -130,7 +131,7 @@ fn release_channel() {
     }
 }
 
-/// Collects every child that ended; `Some` once the agent is among them.
+/// Collects all children that have ended. Returns the agent's exit code if it is one of them.
 fn reap(agent: Pid) -> Option<ExitCode> {
     let mut agent_ended = None;
     loop {
@@ -147,11 +148,11 @@ fn reap(agent: Pid) -> Option<ExitCode> {
     }
 }
 
-/// Kills everything that descended from the agent, until the kernel says that no child is left.
+/// Kills all descendants of the agent until the kernel reports no child.
 fn clear_up(cgroup: Option<&Cgroup>) {
     let mut deadline = Deadline::after(KILL_TIMEOUT, Instant::now());
     while !is_over(cgroup) {
-        // What cannot be killed, or hangs in the kernel, never ends, so waiting has a limit.
+        // Processes that cannot be killed, or hang in the kernel, never end.
         if deadline.has_expired(Instant::now()) {
             let left = processes::left(None).join(", ");
             return errln!("rlaunch-worker: could not end {left}");
@@ -164,7 +165,7 @@ fn clear_up(cgroup: Option<&Cgroup>) {
     }
 }
 
-/// Collects what has ended: the killed become children of the guardian.
+/// Collects children that have ended; the guardian adopts killed processes.
 fn collect() {
     let look = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
     while matches!(waitpid(None, Some(look)), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))

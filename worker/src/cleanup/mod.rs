@@ -1,4 +1,12 @@
-//! Nothing of a job is left behind: its processes, its shared memory, its directory.
+//! Clean-up, so that nothing of a job is left on a host: processes, shared-memory files,
+//! directories.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `guardian.rs`, `grace.rs` | parent of the agent that ends the ranks if the agent dies; the grace period it owes them |
+//! | `processes.rs`, `cgroup.rs` | finding and ending all processes of a job |
+//! | `reap.rs` | `rlaunch-worker reap`: ending a job without its agent |
+//! | `shm.rs`, `workspace.rs` | files in `/dev/shm`; the job's directory |
 
 pub(crate) mod cgroup;
 pub(crate) mod grace;

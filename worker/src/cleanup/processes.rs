@@ -1,6 +1,6 @@
-//! Which processes descend from this one.
+//! Finding and signalling the descendants of this process.
 //!
-//! Agent and guardian are subreapers, so whatever a rank starts stays among their descendants:
+//! Agent and guardian are subreapers, so everything a rank starts stays among their descendants:
 //! background helpers, `setsid`, double forks and daemons included.
 
 use nix::errno::Errno;
@@ -11,30 +11,31 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Signals that tell processes to end: a stopped one takes its TERM only when it runs.
+/// Signals that tell processes to end. A stopped process handles TERM only after CONT.
 pub(crate) const TERM: &[Signal] = &[Signal::SIGTERM, Signal::SIGCONT];
 
-/// Signals that tell what an agent has left to end. Its ranks, each of which leads a group in the agent's
-/// session, have had TERM from the kernel.
+/// Returns the signals that tell a process which an agent has left to end. The agent's ranks, each
+/// of which leads a process group in the agent's session, have received TERM from the kernel
+/// already.
 pub(crate) fn term(pid: Pid, agent: Pid) -> &'static [Signal] {
     let is_rank = getpgid(Some(pid)) == Ok(pid) && getsid(Some(pid)) == Ok(agent);
     if is_rank { &[Signal::SIGCONT] } else { TERM }
 }
 
-/// How long one attempt to kill everything may look for processes that it has not reached.
+/// Limit for finding new processes in one attempt to kill everything.
 const SCAN_LIMIT: Duration = Duration::from_millis(20);
-/// That many looks in a row must find no new process before those that were found are killed.
+/// Consecutive scans that must find no new process before those that were found are killed.
 const EMPTY_SCANS: usize = 3;
 
-/// The kernel's word on this process's children, adopted ones included. No look at a process table is
-/// as good: a process that forks and ends at once may never be there when one looks.
+/// State of this process's children, including adopted ones, as the kernel reports it. A scan of
+/// the process table is less reliable: processes that fork and exit at once may never be in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
-    /// There are none, dead or alive.
+    /// There are none, not even zombies.
     None,
     /// At least one has ended and can be collected.
     Ended,
-    /// All of them live.
+    /// All are running.
     Living,
 }
 
@@ -49,8 +50,8 @@ impl Children {
     }
 }
 
-/// Every living descendant of this process but `except`, parents before children. Zombies are not
-/// among them.
+/// Returns all living descendants of this process except `except`, parents before children. Zombies
+/// are not included.
 pub(crate) fn descendants(except: Option<Pid>) -> Vec<Pid> {
     let me = Pid::this();
     let mut found = if children(me).is_some() { walk_children(me) } else { walk_table(me) };
@@ -58,28 +59,29 @@ pub(crate) fn descendants(except: Option<Pid>) -> Vec<Pid> {
     found
 }
 
-/// Every living descendant of another process.
-pub(crate) fn below(root: Pid) -> Vec<Pid> {
+/// Returns all living descendants of another process.
+pub(crate) fn descendants_of(root: Pid) -> Vec<Pid> {
     walk_table(root)
 }
 
-/// Names what is left of this process's descendants but `except`, for a message.
+/// Describes the remaining descendants of this process except `except`, for a message.
 pub(crate) fn left(except: Option<Pid>) -> Vec<String> {
     let left = descendants(except);
     if left.is_empty() && except.is_none() && Children::now() != Children::None {
-        return vec!["a process that cannot be seen".to_owned()];
+        return vec!["a process that is not visible".to_owned()];
     }
     left.into_iter().map(describe).collect()
 }
 
-/// Sends signals, in this order, to every descendant but `except`, and gives those.
+/// Sends signals, in this order, to every descendant except `except`, and returns them.
 pub(crate) fn signal_all(signals: &[Signal], except: Option<Pid>) -> HashSet<Pid> {
     signal_each(|_| signals, except)
 }
 
-/// Sends each descendant but `except` the signals for it, parents first: a shell whose child ends before
-/// it is told may go on. A process that is forked meanwhile, or that hides because its elder sibling ends
-/// while the list is read, is found by looking again. Gives all of them.
+/// Sends to each descendant except `except` the signals that `signals` returns for it, and returns
+/// all of them. Parents are signalled first: a shell whose child ends before the shell is signalled
+/// may start its next command. Scans again for processes that were forked meanwhile, or missing
+/// from a list of children because an elder sibling ended while it was read.
 pub(crate) fn signal_each<'a>(
     signals: impl Fn(Pid) -> &'a [Signal],
     except: Option<Pid>,
@@ -97,16 +99,18 @@ pub(crate) fn signal_each<'a>(
 /// Sends signals to a process, in this order.
 pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
     for &signal in signals {
-        // One that has ended meanwhile needs no signal.
+        // Fails if the process has ended.
         let _ = kill(pid, signal);
     }
 }
 
-/// Kills every descendant but `except`: stops them one after the other, so that none forks or ends and
-/// hides others, until there is no new one, and then kills them. `collect` collects the dead meanwhile:
-/// a long list of them takes the time in which a process that forks and ends is there to be reached.
+/// Kills every descendant except `except`. Stops them one by one first, so that none can fork, or
+/// end and hide others, until no new one is found, and then kills all. `collect` is called
+/// meanwhile to collect zombies: a long list of them slows the scans down, and short-lived
+/// processes escape.
 ///
-/// A group is signalled as well as its processes: the kernel lets none of it fork in between.
+/// Each process group is signalled as well as its processes, because the kernel lets no member of
+/// it fork in between.
 pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     let own_group = getpgrp();
     let (mut reached, mut groups) = (HashSet::new(), HashSet::new());
@@ -116,7 +120,7 @@ pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     while empty_scans < EMPTY_SCANS && Instant::now() < until {
         let found = reach_new(&mut reached, except, |pid| {
             let group = getpgid(Some(pid)).ok().filter(|&group| group != own_group);
-            // A process without a group here has 0, and 1 would be every process that there is.
+            // The group is 0 if it is outside this PID namespace, and 1 would mean every process.
             if let Some(group) = group.filter(|group| group.as_raw() > 1)
                 && groups.insert(group)
             {
@@ -136,8 +140,8 @@ pub(crate) fn kill_all(except: Option<Pid>, mut collect: impl FnMut()) {
     collect();
 }
 
-/// Has `reach` meet every descendant but `except` that is not among `reached`, each as soon as it is
-/// found; whether there was one.
+/// Calls `reach` for every descendant except `except` that is not in `reached`, as soon as it is
+/// found. Returns whether there was one.
 fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl FnMut(Pid)) -> bool {
     let me = Pid::this();
     let mut found = false;
@@ -145,7 +149,7 @@ fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl Fn
     while let Some(parent) = parents.pop() {
         let Some(children) = children(parent) else {
             if parent == me {
-                // The kernel keeps no such lists.
+                // The kernel has no lists of children.
                 let table = walk_table(me).into_iter().filter(|pid| Some(*pid) != except);
                 for pid in table.filter(|pid| reached.insert(*pid)) {
                     found = true;
@@ -165,13 +169,13 @@ fn reach_new(reached: &mut HashSet<Pid>, except: Option<Pid>, mut reach: impl Fn
     found
 }
 
-/// Follows the kernel's own lists of children.
+/// Follows the kernel's lists of children.
 fn walk_children(root: Pid) -> Vec<Pid> {
     let mut found = children(root).unwrap_or_default();
     found.retain(|&pid| !has_ended(pid));
     let mut at = 0;
     while let Some(&pid) = found.get(at) {
-        // What has ended has no children.
+        // Zombies have no children.
         let living = |pid: &Pid| !has_ended(*pid);
         found.extend(children(pid).unwrap_or_default().into_iter().filter(living));
         at += 1;
@@ -179,7 +183,7 @@ fn walk_children(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// The children of every thread of a process; `None` where the kernel keeps no such list
+/// Returns the children of all threads of a process. `None` if the kernel has no such lists
 /// (`CONFIG_PROC_CHILDREN`) or the process is gone.
 fn children(pid: Pid) -> Option<Vec<Pid>> {
     let mut found = Vec::new();
@@ -216,9 +220,8 @@ fn walk_table(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Whether a process has ended, collected by its parent or not. That its entry cannot be read says
-/// nothing: one that has changed its user is hidden from this one where `/proc` is mounted so
-/// (`hidepid`).
+/// Whether a process has ended, collected or not. An unreadable entry does not mean that: with
+/// `hidepid`, `/proc` hides processes that have changed their user.
 pub(crate) fn has_ended(pid: Pid) -> bool {
     match stat(pid) {
         Some((state, _)) => matches!(state, 'Z' | 'X'),
@@ -226,29 +229,29 @@ pub(crate) fn has_ended(pid: Pid) -> bool {
     }
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     stat(pid).map(|(_, parent)| Pid::from_raw(parent))
 }
 
-/// State letter and parent of a process, from `/proc/PID/stat`: `pid (name) state ppid …`, where
-/// the name may hold anything, parentheses included.
+/// Returns the state letter and parent from `/proc/PID/stat`: `pid (name) state ppid …`. The name
+/// may contain anything, parentheses included.
 fn stat(pid: Pid) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// A process as a message names it: `4711 python3 (state D)`.
+/// Describes a process for a message: `4711 python3 (state D)`.
 pub(crate) fn describe(pid: Pid) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     match (name, stat(pid)) {
         (Ok(name), Some((state, _))) => {
-            // A process names itself; a name is not to look like the end of the list.
+            // Processes choose their own names; a comma would look like the end of the entry.
             let name = name.trim_end().replace(|c: char| c.is_control() || c == ',', "?");
             format!("{pid} {name} (state {state})")
         }
-        _ => format!("{pid} (another user's, whose name is hidden)"),
+        _ => format!("{pid} (of another user, name hidden)"),
     }
 }
 
@@ -257,7 +260,7 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    /// Both ways of looking agree, and see a grandchild.
+    /// Both ways of scanning agree and see a grandchild.
     #[test]
     fn sees_grandchildren() {
         let mut shell = Command::new("sh")
@@ -270,7 +273,7 @@ mod tests {
         let me = Pid::this();
         let mine = Pid::from_raw(shell.id().cast_signed());
         for found in [walk_children(me), walk_table(me)] {
-            // Children of other tests may be gone by now.
+            // Children of other tests may have ended since.
             let is_below = |p: &&Pid| stat(**p).is_some_and(|(_, parent)| parent == mine.as_raw());
             let below: Vec<_> = found.iter().filter(is_below).collect();
             assert!(found.contains(&mine));

@@ -1,10 +1,10 @@
-//! `rlaunch-worker reap JOB|all [AGENT-PID GUARDIAN-PID GRACE-MS]`: ends whatever a job left on this node,
-//! when its agent cannot.
+//! `rlaunch-worker reap JOB|all [AGENT-PID GUARDIAN-PID GRACE-MS]`: ends what a job has left on
+//! this host, when its agent cannot.
 //!
-//! A job's processes are known by their cgroup, where they have one, and by RLAUNCH_JOB_ID in the
-//! environment they were started with, so a helper is found even when its agent, its guardian and its
-//! parents are gone. An agent that is lost is named, for its ranks to end as decently as can be: agent and
-//! guardian know all that descends from them. Running it twice does no harm.
+//! Processes of a job are recognised by their cgroup, if they have one, and by RLAUNCH_JOB_ID in
+//! the environment they were started with, so they are found even when agent, guardian and parents
+//! are gone. If the caller names the agent, it and its guardian are made to end the ranks first,
+//! since they know all of their descendants and the grace period. Running `reap` twice is harmless.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::ENDING;
@@ -24,21 +24,22 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long killed processes may take to vanish: whoever waits for the answer does not wait for long.
+/// Limit for killed processes to disappear; short, because a user waits for the answer.
 const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Between two looks.
+/// Interval of checks, and time for which the newest processes are watched.
 const POLL: Duration = Duration::from_millis(2);
-/// Between two looks where what is waited for takes its time.
+/// Interval of checks for events that take longer.
 const SLOW_POLL: Duration = Duration::from_millis(20);
-/// How long an agent that does not hang may take to tell its ranks to end.
+/// Time within which an agent that does not hang sends TERM to its ranks.
 const REACTION: Duration = Duration::from_millis(500);
-/// Looks in a row that must find nothing: one may miss processes that fork and end at once.
+/// Consecutive scans that must find nothing, since one scan may miss processes that fork and exit
+/// at once.
 const EMPTY_SCANS: usize = 10;
-/// Looks in a row where there were cgroups: hardly any process has left its own.
+/// Number of such scans if the job has cgroups, which few processes leave.
 const EMPTY_SCANS_WITH_CGROUP: usize = 2;
 
-/// Ends the processes of a job (`all`: of every job) of this user, and first its agent if that is named;
-/// the last line of stdout says what was done. Fails when something could not be ended.
+/// Ends this user's processes of a job, or of every job for `all`, after its agent if that is
+/// named. The last line of stdout reports the result. Fails if a process could not be ended.
 pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -48,11 +49,11 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
         _ => ("", None),
     };
     let Some(lost) = lost.filter(|_| is_job(job)) else {
-        errln!("rlaunch-worker: reap takes a job's id, 32 hexadecimal digits, or all");
+        errln!("rlaunch-worker: reap needs a job id (32 hexadecimal digits) or `all`");
         return ExitCode::from(2);
     };
     if let Some(lost) = lost {
-        // Whoever asked learns that this host answers.
+        // Lets the caller know that this host responds.
         outln!("looking");
         end_agent(job, lost);
     }
@@ -64,12 +65,12 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// An agent that is lost, as the launcher knows it.
+/// Agent that does not respond, as the launcher knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LostAgent {
     agent: Pid,
     guardian: Pid,
-    /// How long its ranks may take to end.
+    /// Grace period of its ranks.
     grace: Duration,
 }
 
@@ -81,9 +82,10 @@ impl LostAgent {
     }
 }
 
-/// Ends an agent that does not answer, and what it has left. Told to, it lets its ranks have their grace;
-/// stopped, it goes on for that. If it hangs, the ranks are told here, and its guardian ends what is left
-/// of them. If it is gone, the guardian gives the grace, and if that is gone too, they have it from here.
+/// Ends an agent that does not respond, and its ranks with their grace period. A running agent
+/// gives it to them after TERM; a stopped one is continued for that. If the agent hangs, its ranks
+/// are sent TERM from here. If it is gone, its guardian gives them the grace period, and if the
+/// guardian is gone as well, this process does.
 fn end_agent(job: &str, lost: LostAgent) {
     let over = Instant::now() + lost.grace;
     let rest = || over.saturating_duration_since(Instant::now());
@@ -97,11 +99,11 @@ fn end_agent(job: &str, lost: LostAgent) {
         let answers = || is_gone() || is_ending(lost.agent);
         let hangs = !wait_until(REACTION.min(lost.grace), POLL, answers);
         if hangs {
-            processes::below(lost.agent)
+            processes::descendants_of(lost.agent)
                 .into_iter()
                 .for_each(|pid| processes::signal_one(pid, TERM));
         }
-        let is_idle = || hangs && processes::below(lost.agent).is_empty();
+        let is_idle = || hangs && processes::descendants_of(lost.agent).is_empty();
         if !(wait_until(rest(), SLOW_POLL, || is_gone() || is_idle()) && is_gone()) {
             let _ = kill(lost.agent, Signal::SIGKILL);
             wait_until(KILL_TIMEOUT, POLL, is_gone);
@@ -110,18 +112,18 @@ fn end_agent(job: &str, lost: LostAgent) {
     if let Some(guardian) = guardian {
         let has_ended = || processes::has_ended(guardian);
         if !wait_until(rest(), POLL, has_ended) {
-            // Without its agent, it takes this as the end of the grace.
+            // Without its agent, the guardian takes TERM as the end of the grace period.
             processes::signal_one(guardian, &[Signal::SIGTERM]);
             wait_until(KILL_TIMEOUT, POLL, has_ended);
         }
     }
-    // Both were killed, or seemed to be there only as they were just about to go.
+    // Needed if both were gone from the start, or died in between.
     let_end(job, lost.agent, rest());
 }
 
 /// Tells what an agent has left to end, and waits for that.
 fn let_end(job: &str, agent: Pid, grace: Duration) {
-    let cgroups = Cgroup::of_job(job);
+    let cgroups = Cgroup::find_by_job(job);
     let left = || {
         let members = cgroups.iter().flat_map(Cgroup::members);
         processes_of(job).into_iter().chain(members).collect::<BTreeSet<_>>()
@@ -130,7 +132,7 @@ fn let_end(job: &str, agent: Pid, grace: Duration) {
     wait_until(grace, SLOW_POLL, || left().is_empty());
 }
 
-/// Whether an agent has told its ranks to end.
+/// Whether an agent has sent TERM to its ranks.
 fn is_ending(agent: Pid) -> bool {
     let name = fs::read(format!("/proc/{agent}/comm")).unwrap_or_default();
     name.trim_ascii_end() == ENDING.to_bytes()
@@ -145,7 +147,7 @@ fn is_agent(pid: Pid) -> bool {
     exe_of_pid.is_some() && exe_of_pid == exe("self") && verb == Some(b"agent")
 }
 
-/// Waits until something is true; whether it became so within the limit.
+/// Waits until `is_true`, for `limit` at most. Returns whether it became true.
 fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !is_true() {
@@ -157,7 +159,7 @@ fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bo
     true
 }
 
-/// Ends what is found of a job, and removes what it has left.
+/// Ends all processes that are found of a job, and removes its files.
 fn end(job: &str) -> CleanupReport {
     let ended = match end_processes(job) {
         Ok(ended) => ended,
@@ -169,13 +171,13 @@ fn end(job: &str) -> CleanupReport {
     CleanupReport::Clean { ended, segments: swept.removed + shm::sweep_job(job), hidden }
 }
 
-/// Ends a job's processes; gives how many those were, or the names of what is left.
+/// Ends a job's processes. Returns their number, or a description of those that are left.
 fn end_processes(job: &str) -> Result<usize, String> {
     let until = Instant::now() + KILL_TIMEOUT;
-    let cgroups = Cgroup::of_job(job);
+    let cgroups = Cgroup::find_by_job(job);
     let mut found = HashSet::new();
     let mut empty_scans = 0;
-    // The kernel says whether a cgroup is empty.
+    // For cgroups the kernel reports reliably whether they are empty.
     let enough = if cgroups.is_empty() { EMPTY_SCANS } else { EMPTY_SCANS_WITH_CGROUP };
     loop {
         for cgroup in &cgroups {
@@ -196,7 +198,7 @@ fn end_processes(job: &str) -> Result<usize, String> {
             let left: HashSet<Pid> = left.into_iter().chain(members).collect();
             let named: Vec<_> = left.into_iter().map(processes::describe).collect();
             return Err(match named.is_empty() {
-                true => "a process that cannot be seen".to_owned(),
+                true => "a process that is not visible".to_owned(),
                 false => named.join(", "),
             });
         }
@@ -205,8 +207,8 @@ fn end_processes(job: &str) -> Result<usize, String> {
     Ok(found.len())
 }
 
-/// Looks for a while at whatever process is the newest, and stops it if it is of the job; whether there
-/// was one. Processes that fork and end at once are gone when a look at all comes to them.
+/// Watches for a while which process is the newest, and stops those of the job. Returns whether
+/// there was one. A full scan is too slow for processes that fork and exit at once.
 fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
     let until = Instant::now() + POLL;
     let mut is_one = false;
@@ -215,26 +217,26 @@ fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
             end_each(&[pid], found);
             is_one = true;
         }
-        // On one processor, other processes run as well.
+        // Lets other processes run on a machine with one processor.
         std::thread::yield_now();
     }
     is_one
 }
 
-/// The process, or thread, that the kernel made last.
+/// Returns the process or thread that was created last.
 fn newest() -> Option<Pid> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     load.split_ascii_whitespace().next_back()?.parse().ok().map(Pid::from_raw)
 }
 
-/// Stops all of these, then kills those that have been stopped before, or kills them at once where
-/// none is new. With each goes its group: the kernel lets none of it fork in between.
+/// Stops these processes if any of them is new, else kills them. Signals the process group of each
+/// as well, because the kernel lets no member of it fork in between.
 fn end_each(left: &[Pid], found: &mut HashSet<Pid>) {
     let are_new = left.iter().filter(|&&pid| found.insert(pid)).count() > 0;
     let signal = if are_new { Signal::SIGSTOP } else { Signal::SIGKILL };
     for &pid in left {
         let group = getpgid(Some(pid)).ok().filter(|&group| group != getpgrp());
-        // A process without a group here has 0, and 1 would be every process that there is.
+        // The group is 0 if it is outside this PID namespace, and 1 would mean every process.
         if let Some(group) = group.filter(|group| group.as_raw() > 1) {
             let _ = killpg(group, signal);
         }
@@ -246,15 +248,15 @@ fn is_job(job: &str) -> bool {
     job == "all" || (job.len() == 32 && job.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Living processes of this user that were started as part of the job.
+/// Returns this user's living processes that were started as part of the job.
 fn processes_of(job: &str) -> Vec<Pid> {
     let (me, my_uid) = (Pid::this(), Uid::effective().as_raw());
     let mine = processes().filter(|(_, uid)| *uid == my_uid).map(|(pid, _)| pid);
     mine.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs(pid, job)).collect()
 }
 
-/// All processes that can be seen, and whose their entries are: root's where a process lets nobody look
-/// into it or has changed its user.
+/// Returns all visible processes with the owners of their entries in `/proc`. The owner is root for
+/// a process that has changed its user or denies inspection.
 fn processes() -> impl Iterator<Item = (Pid, u32)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
@@ -262,11 +264,11 @@ fn processes() -> impl Iterator<Item = (Pid, u32)> {
     })
 }
 
-/// Names of processes that serve a login and let nobody look into them.
+/// Names of processes that serve a login and deny inspection.
 const LOGIN_SERVERS: [&str; 5] = ["sshd", "sshd-session", "sshd-auth", "(sd-pam)", "ssh-agent"];
 
-/// Living processes of this user that do not show what they were started as, but those above this one and
-/// those that serve a login.
+/// Returns this user's living processes whose environment cannot be read, except the ancestors of
+/// this process and those that serve a login.
 fn hidden() -> Vec<Pid> {
     let my_uid = Uid::effective().as_raw();
     let above: Vec<Pid> = iter::successors(Some(Pid::this()), |&pid| processes::parent(pid))
@@ -276,7 +278,7 @@ fn hidden() -> Vec<Pid> {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         LOGIN_SERVERS.contains(&name.trim_end())
     };
-    let mine = processes().filter(|(pid, uid)| *uid == my_uid || is_in_part_of(*pid, my_uid));
+    let mine = processes().filter(|(pid, uid)| *uid == my_uid || has_uid(*pid, my_uid));
     let mine = mine.map(|(pid, _)| pid).filter(|pid| !above.contains(pid));
     mine.filter(|&pid| {
         let is_hidden = started_by("all", environment(pid)).is_none();
@@ -285,8 +287,8 @@ fn hidden() -> Vec<Pid> {
     .collect()
 }
 
-/// Whether a process has this user's id among its own.
-fn is_in_part_of(pid: Pid, uid: u32) -> bool {
+/// Whether one of a process's user ids is this.
+fn has_uid(pid: Pid, uid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     ids.is_some_and(|ids| ids.split_ascii_whitespace().any(|id| id.parse() == Ok(uid)))
@@ -300,8 +302,8 @@ fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
 }
 
-/// Whether a process with this environment was started as part of the job; `None` where it may not be
-/// read.
+/// Whether a process with this environment was started as part of the job; `None` if the
+/// environment may not be read.
 fn started_by(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
     let environment = match environment {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
@@ -319,9 +321,9 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A process that has not appeared by then never does: wide, since a test host may stand still.
+    /// Limit for a process to appear; long, because a test machine may be suspended for seconds.
     const APPEARS: Duration = Duration::from_secs(60);
-    /// Some of as many would have been missed by one look.
+    /// Number of chains, of which single scans would miss some.
     const CHAINS: usize = 8;
 
     #[test]
@@ -329,7 +331,7 @@ mod tests {
         let job = "0123456789abcdef0123456789abcdef";
         let mut child = Command::new("sleep").arg("60").env(RLAUNCH_JOB_ID, job).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
-        // For a moment a process that starts has no environment yet.
+        // A new process has no environment for a moment.
         let deadline = Instant::now() + APPEARS;
         while processes_of(job).is_empty() && Instant::now() < deadline {
             std::thread::yield_now();
@@ -353,7 +355,7 @@ mod tests {
         assert!(matches!(ended, Ok(1..)), "{ended:?}");
     }
 
-    /// Each shell starts the next one and ends; whoever holds the pipe lives.
+    /// Each shell starts the next and exits; the pipe stays open while one of them lives.
     #[test]
     fn a_chain_of_processes_is_ended() {
         let script = "f() { if [ $1 = 0 ]; then echo missed; else f $(($1 - 1)) & fi; }; f 4000";

@@ -1,9 +1,9 @@
 //! Shared-memory files that killed programs leave in `/dev/shm`.
 //!
-//! Removed are those that say which process made them, when that process is dead, the file is this
-//! user's and no process uses it. Those of a known kind that name no process are reported instead:
-//! they may belong to another job. So are all of them in a container: its `/dev/shm` may be the
-//! machine's, or be shared with other containers, and a process that is not seen here may live there.
+//! A file is removed if it belongs to this user, its name contains the id of the process that
+//! created it, that process is dead, and no process uses the file. Files of other known kinds are
+//! only reported, since they may belong to another job. In a container, all are only reported: its
+//! `/dev/shm` may be shared with the host or other containers, whose processes are not visible.
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -15,20 +15,20 @@ use std::path::Path;
 use std::time::SystemTime;
 
 const SHM: &str = "/dev/shm";
-/// How MPI libraries, NCCL, PSM, PyTorch and Python name their files.
+/// Name prefixes of files of MPI libraries, NCCL, PSM, PyTorch and Python.
 const KINDS: [&str; 6] = ["mpich_shm_", "sm_segment.", "vader_segment.", "psm_", "torch_", "nccl-"];
-/// The PID namespace that a machine begins with, from which all others are seen.
+/// Initial PID namespace of a machine, in which all processes are visible.
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) removed: u32,
-    /// Unmapped files of a known kind whose creator is not known, or cannot be known to be dead.
+    /// Names of unused files of a known kind whose creator is unknown, or not known to be dead.
     pub(crate) unclaimed: Vec<String>,
 }
 
-/// Looks at files made since `since`.
+/// Sweeps files that were created since `since`.
 pub(crate) fn sweep(since: SystemTime) -> Swept {
     sweep_below(Path::new(SHM), since, sees_every_process())
 }
@@ -40,13 +40,13 @@ fn sweep_below(directory: &Path, since: SystemTime, sees_all: bool) -> Swept {
         if creator.is_some_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)) {
             continue;
         }
-        // Reading every process's mappings is dear, so it is done once and only if need be.
+        // Reading the mappings of all processes is slow, so it is done at most once.
         let mapped = mapped.get_or_insert_with(all_mappings);
         let path = directory.join(&name);
         if mapped.contains(&*path.to_string_lossy()) {
             continue;
         }
-        // Made in a container, it has its creator's number there.
+        // A file created in a container carries the process id of that PID namespace.
         let mut is_dead = |pid| !pids.get_or_insert_with(all_pids).contains(&pid);
         if sees_all && creator.is_some_and(&mut is_dead) && remove_unused(&path) {
             swept.removed += 1;
@@ -62,7 +62,7 @@ fn sees_every_process() -> bool {
         .is_ok_and(|namespace| namespace == Path::new(INITIAL_NAMESPACE))
 }
 
-/// Removes a file unless some process has it open or mapped, be it hidden from this one.
+/// Removes a file unless a process has it open or mapped, even one that is not visible here.
 fn remove_unused(path: &Path) -> bool {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
@@ -71,7 +71,7 @@ fn remove_unused(path: &Path) -> bool {
     rlaunch_sys::while_unused(&file, || fs::remove_file(path).is_ok()).unwrap_or(false)
 }
 
-/// The pids of all processes, those that they have in namespaces below this one's among them.
+/// Returns the ids of all processes, including those that they have in nested PID namespaces.
 fn all_pids() -> HashSet<i32> {
     let of_process = |entry: fs::DirEntry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -81,13 +81,14 @@ fn all_pids() -> HashSet<i32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of_process).flatten().collect()
 }
 
-/// `NSpid: 4711 12 1`, from this namespace inwards.
+/// Parses `NSpid: 4711 12 1`: a process's ids, from this namespace inwards.
 fn namespace_pids(status: &str) -> impl Iterator<Item = i32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     line.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
 
-/// Removes what communicators of this job left because a rank never came; nobody of the job is alive.
+/// Removes the files of this job's communicators that are left because a rank never attached.
+/// Called when no process of the job is left.
 pub(crate) fn sweep_job(job: &str) -> u32 {
     sweep_job_below(Path::new(SHM), job)
 }
@@ -102,7 +103,7 @@ fn sweep_job_below(directory: &Path, job: &str) -> u32 {
     removed.count() as u32
 }
 
-/// This user's files of a known kind made since then, with the process that their name gives.
+/// Returns this user's files of known kinds created since then, with the process id in their names.
 fn candidates(directory: &Path, since: SystemTime) -> Vec<(String, Option<i32>)> {
     let mine = Uid::effective().as_raw();
     let mut found = Vec::new();
@@ -121,7 +122,7 @@ fn candidates(directory: &Path, since: SystemTime) -> Vec<(String, Option<i32>)>
     found
 }
 
-/// `torch_PID_NUMBER_NUMBER` is the one kind whose names carry a process.
+/// Returns the process id in `torch_PID_NUMBER_NUMBER`, the only kind of name that has one.
 fn creator(name: &str) -> Option<i32> {
     name.strip_prefix("torch_")?.split('_').next()?.parse().ok()
 }
@@ -153,7 +154,7 @@ mod tests {
         assert!(all_pids().contains(&Pid::this().as_raw()));
     }
 
-    /// A number that no process has: they end at 2^22.
+    /// Process id that does not exist: they end at 2^22.
     const DEAD: i32 = 5_000_000;
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
         drop(other);
         let in_container = sweep(false);
         assert_eq!((in_container.removed, in_container.unclaimed.len()), (0, 1));
-        // Some kernels take a file in memory for one in use, always.
+        // Some kernels report every file in memory as in use.
         let swept = sweep(true);
         assert_eq!(swept.removed as usize + swept.unclaimed.len(), 1);
         assert_eq!(path.exists(), swept.removed == 0);

@@ -1,7 +1,7 @@
-//! The job's private directory on this node: its TMPDIR, and below it the preloaded files.
+//! The job's private directory on this node: its TMPDIR, with the preloaded files below it.
 //!
-//! Its name is fixed before the agent forks from its guardian, so that whoever lives longest can
-//! remove it. Where it is created is the first of a few places that serves.
+//! Its name is chosen before the agent is forked from its guardian, so that whichever lives longer
+//! can remove it. It is created in the first of several places that is usable.
 
 use crate::console::errln;
 use crate::node::cache;
@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// Below a longer path a Unix socket cannot be named any more, in bytes.
+/// Longest TMPDIR that is used, in bytes; in a longer one the path of a Unix socket would exceed
+/// its limit.
 const MAX_TMPDIR: usize = 48;
-/// Where it is created if TMPDIR names no place that serves. The last takes memory.
+/// Places to try if TMPDIR is not usable. Files in the last one take memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// A directory that belongs to this agent alone. Nothing is there before [`Workspace::create`].
+/// Directory of one agent. It does not exist before [`Workspace::create`].
 #[derive(Debug)]
 pub(crate) struct Workspace {
     name: String,
@@ -32,13 +33,13 @@ pub(crate) struct Workspace {
 #[derive(Debug)]
 struct Created {
     path: PathBuf,
-    /// Held while the agent lives, so that [`sweep`] can tell a directory that is in use.
+    /// Held while the agent lives, so that [`sweep`] recognises a directory in use.
     _lock: Flock<File>,
 }
 
 impl Workspace {
-    /// Chooses the name, by user, process and time, and where it may be: below TMPDIR, unless that is
-    /// long, then below [`PLACES`].
+    /// Chooses a name made of user, process and time, and the places to try: TMPDIR unless its path
+    /// is too long, then [`PLACES`].
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
@@ -46,8 +47,8 @@ impl Workspace {
         Workspace { name, places: places(), created: OnceLock::new() }
     }
 
-    /// Makes the directory, for this user alone, in the first place where that can be done and what it
-    /// is for. Fails with every place and its cause.
+    /// Creates the directory, accessible to this user only, in the first place that is usable.
+    /// Fails with the cause for each place.
     pub(crate) fn create(&self) -> Result<(), String> {
         let mut causes = Vec::new();
         for place in &self.places {
@@ -55,7 +56,7 @@ impl Workspace {
                 Ok(created) => {
                     return self.created.set(created).map_err(|created| {
                         let _ = fs::remove_dir(&created.path);
-                        format!("{}: it is there already", created.path.display())
+                        format!("{}: it exists already", created.path.display())
                     });
                 }
                 Err(error) => causes.push(format!("{}: {error}", place.display())),
@@ -64,30 +65,30 @@ impl Workspace {
         Err(causes.join("; "))
     }
 
-    /// `None` before it was created.
+    /// Returns the path, or `None` before it was created.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.created.get().map(|created| created.path.as_path())
     }
 
-    /// Gives what tells this agent from all others of the host: process and time.
+    /// Returns the part of the name that identifies this agent on the host: process and time.
     pub(crate) fn tag(&self) -> String {
         self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
     }
 
-    /// Where [`Workspace::write_rank_table`] puts it.
+    /// Returns the path of the rank table, see [`Workspace::write_rank_table`].
     pub(crate) fn rank_table(&self) -> Option<PathBuf> {
         self.path().map(|path| path.join("rank-table.json"))
     }
 
-    /// Writes the rank table for the ranks to read; a job without a directory does without.
+    /// Writes the rank table to a file for the ranks. Does nothing for a job without a directory.
     pub(crate) fn write_rank_table(&self, table: &Payload) -> io::Result<()> {
         let Some(path) = self.rank_table() else { return Ok(()) };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         table.chunks().try_for_each(|chunk| file.write_all(chunk))
     }
 
-    /// A directory for the ranks' PATH in which this file is called `rlaunch`: beside the agent in
-    /// its cache, or in the job's own directory where that may not be written.
+    /// Returns a directory for the ranks' PATH in which this executable is called `rlaunch`: beside
+    /// the agent in its cache, or in the job's directory if the cache is not writable.
     pub(crate) fn command_directory(&self) -> io::Result<PathBuf> {
         let agent = cache::agent().ok_or(io::ErrorKind::NotFound)?;
         let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
@@ -97,8 +98,8 @@ impl Workspace {
         })
     }
 
-    /// Removes the directory and all that is in it; that it is not there is fine. It may be another
-    /// process that has created it, so every place is looked at.
+    /// Removes the directory and its content, in every place, since another process may have
+    /// created it. A missing directory is not an error.
     pub(crate) fn remove(&self) {
         for path in self.places.iter().map(|place| place.join(&self.name)) {
             if path.symlink_metadata().is_err() {
@@ -111,7 +112,7 @@ impl Workspace {
     }
 }
 
-/// Where a directory may be created, best first.
+/// Returns the places to try, best first.
 fn places() -> Vec<PathBuf> {
     let own = std::env::temp_dir();
     let fits = own.is_absolute() && own.as_os_str().len() <= MAX_TMPDIR;
@@ -124,10 +125,11 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Makes a directory that can be locked, written to and have sockets. One in which something is already
-/// is refused: it is not ours.
+/// Creates a directory that can be locked and holds files and sockets. Fails if it exists already,
+/// since it is another agent's then.
 ///
-/// It gets its name when it is locked already: [`sweep`] takes what it knows by name and finds unlocked.
+/// The directory gets its final name only when it is locked: [`sweep`] removes directories that
+/// have such a name and are not locked.
 fn create_locked(place: &Path, name: &str) -> io::Result<Created> {
     let path = place.join(name);
     let unnamed = path.with_extension("new");
@@ -140,8 +142,8 @@ fn create_locked(place: &Path, name: &str) -> io::Result<Created> {
     Ok(Created { path, _lock: lock })
 }
 
-/// Fails where a file cannot be written, as on a full disk, which still makes directories; or where there
-/// are no sockets, as on some file systems of another host's.
+/// Fails if a file cannot be written, as on a full disk, where directories can still be created, or
+/// if a socket cannot be created, as on some network file systems.
 fn probe(directory: &Path) -> io::Result<()> {
     let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
     if !cache::is_local(directory) {
@@ -152,7 +154,7 @@ fn probe(directory: &Path) -> io::Result<()> {
     fs::remove_file(&file)
 }
 
-/// Makes `directory/rlaunch` lead to `agent`; that it does already is fine.
+/// Creates the link `directory/rlaunch` to `agent`, unless it exists.
 fn link(agent: &Path, directory: &Path) -> io::Result<()> {
     let path = directory.join("rlaunch");
     if fs::read_link(&path).is_ok_and(|target| target == agent) {
@@ -160,7 +162,7 @@ fn link(agent: &Path, directory: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(directory)?;
     match symlink(agent, &path) {
-        // Another job of this moment may have created it.
+        // Another job may have created it in the meantime.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let same = fs::read_link(&path)? == agent;
             if same { Ok(()) } else { Err(error) }
@@ -169,7 +171,7 @@ fn link(agent: &Path, directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what agents of this user left that were killed together with their guardians.
+/// Removes directories of this user's agents that were killed together with their guardians.
 pub(crate) fn sweep() {
     for entry in places().iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
         let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
@@ -179,7 +181,7 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Whether this is what [`Workspace::choose`] calls a directory of this user, and nothing else.
+/// Whether the name is one that [`Workspace::choose`] gives for this user.
 fn is_name(name: &str, user: Uid) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let ["rlaunch", uid, pid, time] = parts[..] else { return false };
@@ -189,7 +191,7 @@ fn is_name(name: &str, user: Uid) -> bool {
         && time.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// `None` when somebody else holds it.
+/// Locks a directory; returns `None` if another process holds the lock.
 fn lock(path: &Path) -> Option<Flock<File>> {
     Flock::lock(File::open(path).ok()?, FlockArg::LockExclusiveNonblock).ok()
 }
@@ -219,7 +221,7 @@ mod tests {
         let (good, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
         let places = vec!["/nonexistent".into(), file.path().into(), good.path().into()];
         let workspace = Workspace { places, ..Workspace::choose() };
-        // A guardian's knowledge: it was forked before.
+        // The guardian was forked before the directory was created.
         let guardian = Workspace {
             name: workspace.name.clone(),
             places: workspace.places.clone(),

@@ -57,7 +57,7 @@ async fn read_frames<T: DeserializeOwned>(
             match frames.next_frame() {
                 Ok(Some(message)) => {
                     if events.send(FrameEvent::Message(message)).await.is_err() {
-                        return "nobody listens".to_owned();
+                        return "the agent is leaving".to_owned();
                     }
                 }
                 Ok(None) => break,

@@ -67,7 +67,10 @@ impl HorovodProxy {
     pub(crate) fn open(port: u16, held: &mut Vec<ReservedPort>) -> io::Result<HorovodProxy> {
         let index = held.iter().position(|held| held.port == port);
         let Some(index) = index else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("no port {port} is held")));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("port {port} is not reserved"),
+            ));
         };
         let listener = held.remove(index).listen(LOOPBACK)?;
         let (sender, requests) = mpsc::channel(MAX_CONNECTIONS);
@@ -197,7 +200,7 @@ async fn accept_all(
                 // A reset leaves no connection in TIME_WAIT at the port, which later jobs need.
                 let _ = socket.set_zero_linger();
                 if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut has_warned, true)) {
-                    errln!("rlaunch-worker: user {uid} has tried to reach Horovod's store");
+                    errln!("rlaunch-worker: refused a connection of user {uid} to Horovod's store");
                 }
             }
         }

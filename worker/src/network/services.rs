@@ -146,7 +146,9 @@ impl Services {
                 env.insert(PATH.into(), join_search_path(&own, directory.as_os_str()));
             }
             // The ranks can still use the socket, without the commands.
-            Err(error) => errln!("rlaunch-worker: cannot link the commands of ranks: {error}"),
+            Err(error) => {
+                errln!("rlaunch-worker: cannot put `rlaunch` on the PATH of ranks: {error}");
+            }
         }
     }
 

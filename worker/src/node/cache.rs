@@ -1,9 +1,10 @@
-//! The cache that this agent lies in: a directory for each build, named by its hash, in which also lies
-//! what its ranks load. Hosts may share it by a home on NFS.
+//! The cache that this agent runs from. It has a directory for each build of rlaunch, named by its
+//! hash, and beside the builds the libraries for ranks. Hosts may share it through a home directory
+//! on NFS.
 //!
-//! A build in use is kept: an agent holds a shared lock in the directory of its build and in that of its
-//! library, and the modification time of each says when it was last used. Old builds are removed only
-//! after a new one was installed, not when an agent starts from a build that is already here.
+//! A build in use is not removed: its agent holds a shared lock in the directory of the build and
+//! in that of the library, whose modification times tell when they were last used. Old builds are
+//! removed only after a new one was installed.
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::statfs;
@@ -16,55 +17,56 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// The locked file in a directory that is in use.
+/// Name of the locked file in a directory.
 const IN_USE: &str = ".in-use";
-/// Hexadecimal digits in the name of a build's directory.
+/// Length of a build directory's name, in hexadecimal digits.
 const DIGITS: usize = 32;
-/// How many directories of a kind are kept, whatever their age.
+/// Directories of a kind that are kept regardless of their age.
 const KEEP_NEWEST: usize = 3;
-/// Age up to which an unused build is kept while there is room.
+/// Age up to which an unused build is kept if the cache is not too large.
 const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
-/// Age up to which an unused build is kept even without room: its agent may not hold it yet.
+/// Age up to which an unused build is always kept: its agent may not have locked it yet.
 const FRESH_AGE: Duration = Duration::from_hours(1);
-/// The room for directories of a kind, in bytes. A build takes about 10 MiB with what its ranks load.
+/// Size of all directories of a kind, in bytes, up to which recent ones are kept. A build with its
+/// library takes about 10 MiB.
 const SIZE_LIMIT: u64 = 512 << 20;
-/// Most that a directory's modification time may lag behind the start of its last use.
+/// Upper bound for the age of the modification time of a directory that is being used.
 const TOUCH_INTERVAL: Duration = Duration::from_hours(1);
-/// Numbers in statfs(2) of file systems that are this host's own: ext4, XFS, Btrfs, overlayfs, tmpfs.
+/// File-system types of statfs(2) that are local: ext4, XFS, Btrfs, overlayfs, tmpfs.
 const LOCAL: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x0102_1994];
-/// Stack of a thread that makes a few system calls, in bytes.
+/// Stack size of a thread that makes a few system calls, in bytes.
 const STACK: usize = 64 << 10;
 
-/// Fails where others than this user and root may have written what is at `path`, or may still: it is
-/// not to be executed or loaded.
+/// Fails if users other than this one and root can write to the file at `path`, or may have done
+/// so: it must not be executed or loaded.
 pub(crate) fn check(path: &Path) -> io::Result<fs::Metadata> {
     let found = fs::symlink_metadata(path)?;
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     match (found.uid(), found.mode()) {
-        _ if found.is_symlink() => refused("it is a link".to_owned()),
+        _ if found.is_symlink() => refused("it is a symbolic link".to_owned()),
         (uid, _) if uid != 0 && uid != Uid::effective().as_raw() => {
-            refused(format!("it belongs to another user, {uid}"))
+            refused(format!("it belongs to user {uid}"))
         }
         (_, mode) if mode & 0o022 != 0 => {
-            refused(format!("others may write to it, its mode is {:o}", mode & 0o7777))
+            refused(format!("other users can write to it (mode {:o})", mode & 0o7777))
         }
         _ => Ok(found),
     }
 }
 
-/// Returns the file that this agent runs from. The kernel is asked once, as it makes the path anew each
-/// time.
+/// Returns the executable of this agent. The result is cached, since the kernel builds the path
+/// anew on each call.
 pub(crate) fn agent() -> Option<&'static Path> {
     static AGENT: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
     AGENT.as_deref()
 }
 
-/// Whether this is the name of a build's directory.
+/// Whether this is the name of a build directory.
 pub(crate) fn is_build(name: &str) -> bool {
     name.len() == DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Keeps the build that this agent runs from, if that lies in a cache.
+/// Protects the build that this agent runs from against removal, if it is in a cache.
 pub(crate) fn hold_build() {
     let Some(agent) = agent() else { return };
     let build = agent.parent().filter(|directory| {
@@ -75,9 +77,9 @@ pub(crate) fn hold_build() {
     }
 }
 
-/// Keeps a directory from being removed as long as this process lives. A file server may take its time
-/// to give a lock, so that is waited for beside everything else. Nothing waits for a local lock, and a
-/// thread would take 0.05 ms.
+/// Protects a directory against removal while this process lives. On a network file system, where
+/// locking may take long, the lock is acquired in a thread; on a local one at once, since a thread
+/// would cost 0.05 ms.
 pub(crate) fn hold(directory: PathBuf) {
     if is_local(&directory) && try_hold(&directory) {
         return;
@@ -85,34 +87,33 @@ pub(crate) fn hold(directory: PathBuf) {
     let holding = move || {
         touch(&directory);
         match lock_shared(&directory) {
-            // The process's own end gives it back.
+            // Released when the process exits.
             Ok(lock) => std::mem::forget(lock),
-            // Without locks the time alone says that the directory is in use.
+            // Without locks, only the modification time tells that the directory is in use.
             Err(_) => loop {
                 thread::park_timeout(TOUCH_INTERVAL);
                 touch(&directory);
             },
         }
     };
-    // If no thread can be started, the directory keeps its old time and is not locked.
+    // If no thread can be started, the directory is not protected.
     let _ = thread::Builder::new().stack_size(STACK).spawn(holding);
 }
 
-/// Whether the directory is on a file system of this host's own, whose calls do not wait for another
-/// host. Unknown ones are not.
+/// Whether a directory is on a known local file system, whose calls do not wait for another host.
 pub(crate) fn is_local(directory: &Path) -> bool {
-    // The type's width is the C library's.
+    // The width of the type depends on the C library.
     statfs(directory).is_ok_and(|found| LOCAL.contains(&(found.filesystem_type().0 as u32)))
 }
 
-/// Locks a directory if nothing has to be waited for.
+/// Locks a directory if that is possible without waiting.
 fn try_hold(directory: &Path) -> bool {
     touch(directory);
     let lock = open_lock(directory, true)
         .map(|file| Flock::lock(file, FlockArg::LockSharedNonblock).map_err(|(_, errno)| errno));
     match lock {
         Ok(Ok(lock)) => {
-            // The process's own end gives it back.
+            // Released when the process exits.
             std::mem::forget(lock);
             true
         }
@@ -125,7 +126,7 @@ fn touch(directory: &Path) {
     let is_old =
         |found: fs::Metadata| found.modified().is_ok_and(|used| age(used) > TOUCH_INTERVAL);
     if fs::metadata(directory).is_ok_and(is_old) {
-        // Root's directories serve other users as well, who cannot set the time.
+        // Other users of root's directories are not permitted to set the time.
         let _ = File::open(directory).and_then(|opened| opened.set_modified(SystemTime::now()));
     }
 }
@@ -135,7 +136,7 @@ fn age(used: SystemTime) -> Duration {
 }
 
 fn open_lock(directory: &Path, create: bool) -> io::Result<File> {
-    // On NFS, an exclusive lock takes a file that is open for writing.
+    // On NFS, an exclusive lock requires a file that is open for writing.
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).truncate(false).mode(0o600);
     options.open(directory.join(IN_USE))
@@ -148,19 +149,19 @@ fn lock_shared(directory: &Path) -> io::Result<Flock<File>> {
 
 /// Whether a directory is in use.
 enum UseState {
-    /// Not in use, and no agent can begin to hold it before this lock goes.
+    /// Not in use, and no agent can lock it while this lock is held.
     Unused {
         _lock: Option<Flock<File>>,
     },
     Held,
-    /// The file system has no locks, or gives none.
+    /// The file system does not support locks, or refuses them.
     Unknown,
 }
 
 fn use_state(directory: &Path) -> UseState {
     let file = match open_lock(directory, false) {
         Ok(file) => file,
-        // It never was.
+        // It was never locked.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return UseState::Unused { _lock: None };
         }
@@ -173,15 +174,15 @@ fn use_state(directory: &Path) -> UseState {
     }
 }
 
-/// A directory that may go.
+/// Directory that may be removed.
 struct Candidate {
     used: SystemTime,
     path: PathBuf,
     size: u64,
 }
 
-/// Removes directories of this user in `cache` whose names `is_kind` knows: all but the newest, those
-/// that were used lately, and those in use. `own` stays.
+/// Removes this user's directories in `cache` whose names satisfy `is_kind`, except `own`, the
+/// newest, those used recently, and those in use.
 pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     let me = Uid::effective().as_raw();
     let candidate = |entry: fs::DirEntry| {
@@ -197,11 +198,11 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
     let mut all: Vec<Candidate> = entries.filter_map(candidate).collect();
     all.sort_unstable_by_key(|candidate| candidate.used);
     let mut room = size(own) + all.iter().map(|candidate| candidate.size).sum::<u64>();
-    // Its own is the newest.
+    // `own` counts as the newest.
     let old = all.len().saturating_sub(KEEP_NEWEST - 1);
     for Candidate { used, path, size } in &all[..old] {
         let in_use = use_state(path);
-        // Whoever holds it by now has touched it before.
+        // An agent that began to use the directory meanwhile has touched it first.
         let is_still = fs::metadata(path).is_ok_and(|now| now.modified().is_ok_and(|m| m == *used));
         let goes = match &in_use {
             UseState::Unused { .. } => {
@@ -213,14 +214,14 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
         if goes && is_still {
             let _ = fs::remove_dir_all(path);
             room = room.saturating_sub(*size);
-            // On NFS a file that is open stays until it is closed.
+            // On NFS the lock file remains until it is closed.
             drop(in_use);
             let _ = fs::remove_dir(path);
         }
     }
 }
 
-/// Sums the bytes in a directory; links are not followed.
+/// Sums the sizes of the files in a directory, without following links.
 fn size(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sizes = entries.filter_map(|entry| {
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A directory that was used so long ago, with a file of this size in it, which takes no room.
+    /// Creates a directory that was used `ago`, with a sparse file of `size` bytes in it.
     fn used(cache: &Path, name: &str, ago: Duration, size: u64) -> PathBuf {
         let path = cache.join(name);
         fs::create_dir(&path).unwrap();
@@ -261,7 +262,7 @@ mod tests {
             used(cache.path(), name, DAY * days, 1);
         }
         let _held = lock_shared(&cache.path().join("b4")).unwrap();
-        // The file is new, and the directory was touched by it.
+        // Creating the lock file has changed the time.
         let opened = File::open(cache.path().join("b4")).unwrap();
         opened.set_modified(SystemTime::now() - DAY * 11).unwrap();
         fs::write(cache.path().join("b6"), "no directory").unwrap();
@@ -313,15 +314,15 @@ mod tests {
         check(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
         let why = check(&path).unwrap_err().to_string();
-        assert_eq!(why, "others may write to it, its mode is 775");
+        assert_eq!(why, "other users can write to it (mode 775)");
         let link = cache.path().join("link");
         std::os::unix::fs::symlink("/usr", &link).unwrap();
-        assert_eq!(check(&link).unwrap_err().to_string(), "it is a link");
+        assert_eq!(check(&link).unwrap_err().to_string(), "it is a symbolic link");
         check(Path::new("/usr")).unwrap();
         if Uid::effective().is_root() {
             std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
             let why = check(&path).unwrap_err().to_string();
-            assert_eq!(why, "it belongs to another user, 65534");
+            assert_eq!(why, "it belongs to user 65534");
         }
     }
 }

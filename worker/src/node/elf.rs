@@ -1,6 +1,6 @@
-//! What machine an executable is built for, and which libraries it needs: `e_machine` of its header and
-//! DT_NEEDED of its dynamic section (System V ABI, chapters 4 and 5). 64-bit little-endian files only,
-//! which is what the agent itself runs on.
+//! Reading of ELF executables: the machine they are built for, and the libraries they need
+//! (`e_machine` of the header and DT_NEEDED of the dynamic section; System V ABI, chapters 4 and
+//! 5). Only 64-bit little-endian files are supported, as are the agent's own machines.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,19 +11,19 @@ const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
-/// Bytes that are read at once.
+/// Bytes read at once.
 const BLOCK: usize = 4096;
-/// More program headers or dynamic entries than any real file has.
+/// Limit for program headers and dynamic entries, above those of any real file.
 const MAX_ENTRIES: u64 = 4096;
-/// The longest library name that is read, in bytes.
+/// Longest library name that is read, in bytes.
 const MAX_NAME: usize = 256;
 
-/// The names of the libraries; none for a file that is no such executable, or is static.
+/// Returns the names of the libraries. Empty for a static executable, and for other files.
 pub(crate) fn needed(path: &Path) -> Vec<String> {
     Blocks::open(path).and_then(|file| read_needed(&file)).unwrap_or_default()
 }
 
-/// The machine, as Rust calls it; none for what is no such executable, or of a rare machine.
+/// Returns the machine by Rust's name. `None` for a rare machine, and for other files.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     let file = Blocks::open(path)?;
     check(&file)?;
@@ -36,11 +36,11 @@ pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// A file that is read in blocks: its numbers lie close together, and a system call for each took longer
-/// than all the rest.
+/// File that is read in blocks: the fields are close together, and a system call for each took
+/// longer than all the rest.
 struct Blocks {
     file: File,
-    /// The block that was read last, and its offset.
+    /// Offset and content of the block that was read last.
     last: RefCell<(u64, Vec<u8>)>,
 }
 
@@ -49,7 +49,7 @@ impl Blocks {
         Some(Blocks { file: File::open(path).ok()?, last: RefCell::default() })
     }
 
-    /// Reads bytes at an offset, fewer at the end of the file.
+    /// Reads bytes at an offset; fewer at the end of the file.
     fn read(&self, bytes: &mut [u8], at: u64) -> Option<usize> {
         let mut last = self.last.borrow_mut();
         let mut read = 0;
@@ -107,11 +107,11 @@ fn read_needed(file: &Blocks) -> Option<Vec<String>> {
     Some(names.into_iter().filter_map(|name| string(file, start.checked_add(name)?)).collect())
 }
 
-/// Nothing where it is no such executable.
+/// Returns `None` if the file is not a supported executable.
 fn check(file: &Blocks) -> Option<()> {
     let mut ident = [0; 6];
     file.read_exact(&mut ident, 0)?;
-    // Magic, class 64, little endian.
+    // Magic number, 64 bits, little-endian.
     (ident == *b"\x7fELF\x02\x01").then_some(())
 }
 
@@ -129,7 +129,7 @@ fn segments(file: &Blocks) -> Option<Vec<Segment>> {
         .collect()
 }
 
-/// An unsigned number of `width` bytes, 8 at most.
+/// Reads an unsigned number of `width` bytes, at most 8.
 fn number(file: &Blocks, at: u64, width: usize) -> Option<u64> {
     let mut bytes = [0; 8];
     file.read_exact(&mut bytes[..width], at)?;
@@ -167,7 +167,7 @@ mod tests {
         assert!(needed(Path::new("/")).is_empty());
     }
 
-    /// Whatever a damaged file says, reading it ends, with an answer or without.
+    /// Reading a damaged file must end, whatever the result.
     #[test]
     fn damaged_files_are_survived() {
         let whole = std::fs::read("/bin/sh").unwrap();

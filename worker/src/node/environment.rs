@@ -1,15 +1,16 @@
-//! The environment of a rank: the node's own, then the launching shell's, then the rank's.
+//! The environment of a rank: the node's own variables, then the forwarded ones, then those of the
+//! rank.
 
 use rlaunch_bootstrap::env::{is_foreign_launch, join_search_path};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-/// Variables by name, in the order a person would look for them.
+/// Variables, sorted by name.
 pub(crate) type Environment = BTreeMap<OsString, OsString>;
 
-/// What every rank of this node has in common: `node`, the agent's own environment, without other
-/// launches' variables and met by `forwarded`.
+/// Returns the variables that all ranks of an application have in common: those of the node except
+/// other launchers' variables, merged with the forwarded ones by their rules.
 pub(crate) fn common(
     node: impl Iterator<Item = (OsString, OsString)>,
     forwarded: &[EnvVar],
@@ -28,7 +29,8 @@ pub(crate) fn common(
     env
 }
 
-/// `common` with what only this rank is told, and `defaults` for what is not set by then.
+/// Returns the environment of one rank: `common` and its own variables, then `defaults` for those
+/// that are not set.
 pub(crate) fn for_rank<'a>(
     common: &Environment,
     own: impl Iterator<Item = &'a (String, String)>,

@@ -1,4 +1,4 @@
-//! What the agent says of its node in its first frame.
+//! Facts about this node that the agent sends in its first frame.
 
 use crate::node::inventory::{self, Root};
 use nix::ifaddrs::getifaddrs;
@@ -8,7 +8,7 @@ use nix::unistd::{Uid, gethostname};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use std::net::IpAddr;
 
-/// Reads the facts; what cannot be read is left empty.
+/// Reads the facts. What cannot be read is left empty.
 pub(crate) fn read() -> NodeFacts {
     NodeFacts {
         hostname: gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -23,8 +23,8 @@ pub(crate) fn read() -> NodeFacts {
     }
 }
 
-/// The kernel's boot, and the namespaces that make a host of its own of a container: containers of one
-/// machine share the boot, and may share some of these.
+/// Returns what identifies this host: the kernel's boot id and the namespaces, since containers of
+/// one machine share the boot id and may share some namespaces.
 fn machine() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let mut machine = boot.trim().to_owned();
@@ -35,7 +35,7 @@ fn machine() -> Option<String> {
     Some(machine)
 }
 
-/// `SSH_CONNECTION` is `client-address client-port server-address server-port`.
+/// Parses `SSH_CONNECTION`: `client-address client-port server-address server-port`.
 fn ssh_address(value: &str) -> Option<IpAddr> {
     value.split(' ').nth(2)?.parse().ok().filter(|address| is_usable(*address))
 }
@@ -56,7 +56,7 @@ fn addresses() -> Vec<InterfaceAddress> {
     found
 }
 
-/// How many bits a mask leaves to name the network.
+/// Returns the prefix length of a network mask.
 pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
     let bits = match mask {
         Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
@@ -66,7 +66,7 @@ pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
     u8::try_from(bits).unwrap_or(0)
 }
 
-/// Loopback and link-local addresses mean nothing on another node.
+/// Whether other nodes can use the address: not loopback, link-local or unspecified.
 fn is_usable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),

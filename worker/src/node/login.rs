@@ -1,7 +1,8 @@
-//! The environment that a login on this host has, as the user's own login shell sets it up.
+//! The environment of a login on this host, as the user's login shell sets it up.
 //!
-//! The shell becomes this program, which prints what it was given between two marks: whatever else
-//! the shell's start prints does not matter, and no other program has to be on this host.
+//! The shell is started with a command that executes this program, which prints its environment
+//! between two markers. Other output of the shell's start-up files does not matter, and no other
+//! program is needed on the host.
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid, User};
@@ -17,17 +18,17 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// What a login may take: where homes and modules are far away, that is seconds.
+/// Limit for a login, which takes seconds if home directories or modules are on slow file systems.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most that a login may print, in bytes.
+/// Limit for the output of a login, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// What is shown at most of what it printed instead, in characters.
+/// Limit for quoting the output in an error, in characters.
 const MAX_QUOTED: usize = 200;
 
-/// Names and values.
+/// Variables by name and value, in the order in which they were printed.
 pub(crate) type Variables = Vec<(OsString, OsString)>;
 
-/// Asks the login shell once.
+/// Runs the login shell and returns its environment.
 pub(crate) async fn environment() -> Result<Variables, Problem> {
     let shell = shell();
     let problem = |cause: String| Problem::System {
@@ -42,11 +43,11 @@ pub(crate) async fn environment() -> Result<Variables, Problem> {
     match tokio::time::timeout(LOGIN_TIMEOUT, asking).await {
         Ok(Ok(variables)) => Ok(variables),
         Ok(Err(error)) => Err(problem(error.to_string())),
-        Err(_) => Err(problem(format!("it takes more than {} s", LOGIN_TIMEOUT.as_secs()))),
+        Err(_) => Err(problem(format!("it took more than {} s", LOGIN_TIMEOUT.as_secs()))),
     }
 }
 
-/// As the host's list of users has it.
+/// Returns the user's login shell, from the user database or SHELL.
 fn shell() -> PathBuf {
     let of_user = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.shell);
     let of_user = of_user.filter(|shell| !shell.as_os_str().is_empty());
@@ -54,9 +55,9 @@ fn shell() -> PathBuf {
     shell.unwrap_or_else(|| PathBuf::from("/bin/sh"))
 }
 
-/// A login shell on its way to print its environment. It is ended when nobody waits for it any more.
+/// Running login shell; killed when this is dropped before it has answered.
 struct Login {
-    /// Of the shell, and of its process group.
+    /// Process id, which is also the id of its process group.
     pid: Pid,
     stdout: pipe::Receiver,
     done: bool,
@@ -64,13 +65,14 @@ struct Login {
 
 impl Login {
     fn start(shell: &Path, mark: &str) -> io::Result<Login> {
-        // The path in the cache may be gone by now; the kernel's link to this executable is not. Every
-        // shell understands this line.
+        // The agent's path in the cache may be gone by now; /proc/PID/exe is not. Every shell
+        // understands this line.
         let line = format!("exec /proc/{}/exe __environment {mark}", std::process::id());
         let name = shell.file_name().unwrap_or(shell.as_os_str());
         let mut command = Command::new(shell);
         if name.as_bytes().ends_with(b"csh") {
-            // These take -l alone, and the older way for a login: by their name.
+            // csh and tcsh accept -l only alone; a name that begins with `-` makes a login shell,
+            // too.
             let mut login_name = OsString::from("-");
             login_name.push(name);
             command.arg0(login_name).arg("-c");
@@ -87,11 +89,11 @@ impl Login {
         let mut child = spawned?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no stdout"))?;
         let stdout = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
-        // The agent collects whatever ends.
+        // The agent collects the exit status with those of all children.
         Ok(Login { pid: Pid::from_raw(child.id().cast_signed()), stdout, done: false })
     }
 
-    /// What it prints between the marks.
+    /// Reads its output until the environment is complete.
     async fn read(&mut self, mark: &str) -> io::Result<Variables> {
         let mut printed = Vec::new();
         loop {
@@ -112,14 +114,14 @@ impl Login {
 impl Drop for Login {
     fn drop(&mut self) {
         if !self.done {
-            // What has ended by itself needs no signal.
+            // Fails if the shell has ended.
             let _ = killpg(self.pid, Signal::SIGKILL);
         }
     }
 }
 
-/// The variables between two marks, once both are there. Of what a shell keeps for itself none is
-/// among them.
+/// Returns the variables between the two markers once both have arrived, without those that a shell
+/// sets for itself.
 fn between(printed: &[u8], mark: &str) -> Option<Variables> {
     const OF_SHELL: &[&str] = &["_", "SHLVL", "OLDPWD"];
     let mark = [mark.as_bytes(), b"\0"].concat();
@@ -135,7 +137,7 @@ fn between(printed: &[u8], mark: &str) -> Option<Variables> {
     Some(variables.filter(|(name, _)| !OF_SHELL.iter().any(|own| name == own)).collect())
 }
 
-/// The last line of what was printed in place of an environment.
+/// Returns the last line of the output as the end of an error message; empty if there is none.
 fn last_line(printed: &[u8]) -> String {
     let text = String::from_utf8_lossy(printed);
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
@@ -143,7 +145,8 @@ fn last_line(printed: &[u8]) -> String {
     last.map_or_else(String::new, |line| format!(" and printed: {line}"))
 }
 
-/// `rlaunch-worker __environment MARK`: prints this process's environment between two marks.
+/// Implements `rlaunch-worker __environment MARK`: prints this process's environment between two
+/// markers.
 pub(crate) fn print(mark: Option<OsString>) -> ExitCode {
     let mark = mark.unwrap_or_default();
     let mut all = Vec::new();
@@ -173,7 +176,7 @@ mod tests {
         let expected = [("HOME", "/h"), ("A", "b=c\nd")];
         let expected = expected.map(|(name, value)| (name.into(), value.into()));
         assert_eq!(between(text, "m"), Some(expected.to_vec()));
-        // Not before both marks are there.
+        // Nothing is returned before both markers have arrived.
         for length in 0..text.len() {
             assert_eq!(between(&text[..length], "m"), None, "{length}");
         }

@@ -1,4 +1,5 @@
-//! This host: what it has, and where the agent and its library lie.
+//! This host: its inventory and facts, environments for ranks, limits, and the cache of rlaunch's
+//! builds.
 
 pub(crate) mod cache;
 pub(crate) mod elf;

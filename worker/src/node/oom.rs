@@ -1,18 +1,19 @@
-//! Did the kernel's out-of-memory killer do it?
+//! Detection of kills by the kernel's out-of-memory killer.
 
 use std::fs;
 
-/// How often it has killed on this host since boot: `oom_kill` of `/proc/vmstat` (Linux 4.13).
+/// Number of processes that it has killed on this host since boot: `oom_kill` of `/proc/vmstat`
+/// (since Linux 4.13). `None` if unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OomKillCount(Option<u64>);
 
 impl OomKillCount {
-    /// The count now.
+    /// Reads the count.
     pub(crate) fn now() -> OomKillCount {
         OomKillCount(fs::read_to_string("/proc/vmstat").ok().and_then(|text| parse(&text)))
     }
 
-    /// Whether it has killed since this count was taken.
+    /// Whether it has killed a process since this count was read.
     pub(crate) fn have_grown(self) -> bool {
         matches!((self.0, OomKillCount::now().0), (Some(before), Some(now)) if now > before)
     }

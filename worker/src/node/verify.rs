@@ -1,5 +1,6 @@
-//! `__verify` and `__keep`: a new copy in the cache proves that it arrived whole and that this host can
-//! execute it, and then takes its place.
+//! `__verify` and `__keep`: a copy of the agent that was just sent to this host checks that it is
+//! complete. `__keep` also moves it into place in the cache. That this code runs proves that the
+//! host can execute the copy.
 
 use crate::console::outln;
 use crate::node::cache;
@@ -15,12 +16,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The agent's name in its build's directory.
+/// File name of the agent in its build directory.
 const AGENT: &str = "rlaunch-worker";
-/// How long old builds may take to go: a file server may not answer about their locks.
+/// Limit for removing old builds: a file server may not answer requests for their locks.
 const TRIMMING: Duration = Duration::from_secs(5);
 
-/// Succeeds when the SHA-256 of this executable starts with the hexadecimal digits `expected`.
+/// Succeeds if the SHA-256 of this executable begins with the hexadecimal digits `expected`.
 pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
     match check(Path::new("/proc/self/exe"), &digits(expected)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,8 +32,8 @@ pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
     }
 }
 
-/// Verifies this executable, gives it the agent's name and removes builds that are old and not in use.
-/// Its words on failure begin with `cannot keep` where it is whole.
+/// Verifies this executable, moves it into place and removes old, unused builds. If the executable
+/// is complete but cannot be moved, the error begins with `cannot keep`.
 pub(crate) fn keep(expected: Option<OsString>) -> ExitCode {
     let expected = digits(expected);
     let kept = check(Path::new("/proc/self/exe"), &expected).and_then(|()| {
@@ -61,11 +62,13 @@ fn digits(word: Option<OsString>) -> String {
 fn check(path: &Path, expected: &str) -> Result<(), String> {
     let bytes = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     let is_it = !expected.is_empty() && hex(&Sha256::digest(bytes)).starts_with(expected);
-    is_it.then_some(()).ok_or_else(|| "the copy differs from what was sent".to_owned())
+    is_it
+        .then_some(())
+        .ok_or_else(|| "the copy on this host differs from the file that was sent".to_owned())
 }
 
-/// Gives `new` its name. One that is there and whole stays as it is: agents may run from it, on hosts
-/// that share this home as well, where what is executed is gone with its name (ESTALE).
+/// Moves `new` to `path`. A complete file at `path` is kept: agents may be running from it, also on
+/// other hosts that share this home directory, and those would fail (ESTALE) if it were replaced.
 fn put(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
     let is_whole = || {
         let found = fs::symlink_metadata(path);
@@ -75,13 +78,13 @@ fn put(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
     match fs::hard_link(new, path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_whole() => {}
-        // It is broken, or the file system has no links.
+        // The file at `path` is damaged, or the file system does not support hard links.
         Err(_) => return fs::rename(new, path),
     }
     fs::remove_file(new)
 }
 
-/// Trims the cache of this build, for so long: nothing of it is needed now.
+/// Removes old builds from this cache, for at most [`TRIMMING`].
 fn trim_beside(path: &Path) {
     let Some(own) = path.parent().map(Path::to_owned) else { return };
     let (done, trimmed) = mpsc::channel();

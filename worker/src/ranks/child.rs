@@ -65,14 +65,14 @@ pub(crate) fn spawn(
         (None, OpenOptions::new().read(true).open("/dev/null")?.into())
     };
     let known_now = |at: u32| setup.words.iter().find(|(index, _)| *index == at);
-    let word = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
+    let argument = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
     let (agent, binding) = (std::process::id().to_string(), exec_rank::binding(setup));
-    let files = open_files::before();
-    let mut words: Vec<&OsStr> = ["__exec-rank", &agent, &binding, &files].map(OsStr::new).into();
-    words.extend([program.directory.as_os_str(), program.path.as_os_str()]);
-    words.extend((0..).zip(&program.argv).map(word).map(OsString::as_os_str));
+    let files = open_files::original();
+    let mut args: Vec<&OsStr> = ["__exec-rank", &agent, &binding, &files].map(OsStr::new).into();
+    args.extend([program.directory.as_os_str(), program.path.as_os_str()]);
+    args.extend((0..).zip(&program.argv).map(argument).map(OsString::as_os_str));
 
-    let stub = Stub { words, env, streams: [read, out.into(), err.into()] };
+    let stub = Stub { args, env, streams: [read, out.into(), err.into()] };
     let pid = match cgroup.and_then(|cgroup| stub.start_in(cgroup)) {
         Some(pid) => pid,
         None => stub.start()?,
@@ -89,7 +89,7 @@ pub(crate) fn spawn(
 /// Stub to be started.
 struct Stub<'a> {
     /// Arguments after the program's name.
-    words: Vec<&'a OsStr>,
+    args: Vec<&'a OsStr>,
     env: &'a Environment,
     streams: [OwnedFd; 3],
 }
@@ -118,8 +118,8 @@ impl Stub<'_> {
     fn try_start_in(&self, cgroup: &Cgroup) -> io::Result<i32> {
         let directory = cgroup.directory().ok_or(io::ErrorKind::NotFound)?;
         let stub = CString::new(STUB)?;
-        let words = std::iter::once(OsStr::new(STUB)).chain(self.words.iter().copied());
-        let words: Result<Vec<_>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
+        let args = std::iter::once(OsStr::new(STUB)).chain(self.args.iter().copied());
+        let args: Result<Vec<_>, _> = args.map(|arg| CString::new(arg.as_bytes())).collect();
         let env = self
             .env
             .iter()
@@ -127,14 +127,14 @@ impl Stub<'_> {
         let env: Result<Vec<_>, _> = env.collect();
         let [stdin, stdout, stderr] = &self.streams;
         let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-        let start = SpawnArgs { program: &stub, words: &words?, env: &env?, streams };
-        rlaunch_sys::spawn_in_cgroup(&start, directory)
+        let spawn_args = SpawnArgs { program: &stub, args: &args?, env: &env?, streams };
+        rlaunch_sys::spawn_in_cgroup(&spawn_args, directory)
     }
 
     fn start(self) -> io::Result<i32> {
         let [stdin, stdout, stderr] = self.streams;
         let mut command = Command::new(STUB);
-        command.args(self.words).env_clear().envs(self.env);
+        command.args(self.args).env_clear().envs(self.env);
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         Ok(command.spawn()?.id().cast_signed())
     }

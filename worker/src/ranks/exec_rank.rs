@@ -60,7 +60,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     match machine.filter(|_| error.raw_os_error() == Some(libc::ENOEXEC)) {
         Some(machine) => errln!(
             "rlaunch: cannot execute {program}: it is built for {machine}, and this host is {ARCH}\n\
-             hint: hosts that differ can have programs that do: \
+             hint: give hosts of each kind their own program: \
              rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM"
         ),
         None => errln!("rlaunch: cannot execute {program}: {error}"),
@@ -112,7 +112,7 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
             set.set(cpu)?;
         }
         sched_setaffinity(Pid::from_raw(0), &set)
-            .map_err(|errno| io::Error::other(format!("cannot bind it to CPUs {cpus}: {errno}")))?;
+            .map_err(|errno| io::Error::other(format!("cannot bind to CPUs {cpus}: {errno}")))?;
     }
     if let Some(node) = setup.memory_node {
         let _ = rlaunch_sys::prefer_numa_node(node);

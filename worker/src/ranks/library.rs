@@ -117,14 +117,14 @@ impl LibraryDownload {
 
     /// Takes the next part. Returns true once the library is stored.
     fn receive(&mut self, part: &[u8]) -> Result<bool, String> {
-        let damaged = |error: &dyn std::fmt::Display| format!("it arrived damaged: {error}");
+        let damaged = |error: &dyn std::fmt::Display| format!("it was damaged on the way: {error}");
         if !part.is_empty() {
             return self.archive.write_all(part).map(|()| false).map_err(|e| damaged(&e));
         }
         self.archive.try_finish().map_err(|error| damaged(&error))?;
         let archive = LibraryArchive::decode(&self.archive.get_ref().0).map_err(|e| damaged(&e))?;
         if archive.name() != self.name || !archive.0.iter().all(ArchivedFile::is_inside) {
-            return Err(damaged(&"its content is not what its name says"));
+            return Err(damaged(&"its content does not match its hash"));
         }
         keep(&archive, &self.path).map(|()| true)
     }
@@ -289,7 +289,7 @@ mod tests {
         let (found, received) = receive(beside.path(), library.name(), &packed(&library));
         assert!(matches!(found, RankLibrary::Absent));
         let cause = received.unwrap_err();
-        assert!(cause.ends_with("others may write to it, its mode is 777"), "{cause}");
+        assert!(cause.ends_with("other users can write to it (mode 777)"), "{cause}");
     }
 
     #[test]

@@ -290,7 +290,8 @@ impl JobFiles {
             (Some(path), _) => path,
             // A job can do without a TMPDIR of its own, but not without its files.
             (None, Some(cause)) if !job.preload.is_empty() => {
-                let (operation, cause) = ("create a directory for them".to_owned(), cause.clone());
+                let (operation, cause) =
+                    ("create a directory for the files".to_owned(), cause.clone());
                 return Err(Problem::Preload { operation, cause });
             }
             (None, _) => Path::new(""),

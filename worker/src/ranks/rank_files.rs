@@ -47,10 +47,10 @@ impl RankFiles {
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
     let cause = match error.kind() {
-        ErrorKind::AlreadyExists => "it is there already".to_owned(),
+        ErrorKind::AlreadyExists => "it exists already".to_owned(),
         _ => error.to_string(),
     };
-    io::Error::new(error.kind(), format!("cannot make {}: {cause}", path.display()))
+    io::Error::new(error.kind(), format!("cannot create {}: {cause}", path.display()))
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
         fs::write(&path, "theirs").unwrap();
         let mut files = RankFiles::default();
         let error = files.write(&[file("theirs", "ours")], directory.path()).unwrap_err();
-        assert!(error.to_string().ends_with("theirs: it is there already"), "{error}");
+        assert!(error.to_string().ends_with("theirs: it exists already"), "{error}");
         files.remove();
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
     }

@@ -1,4 +1,4 @@
-//! Detection of fork(2): what a parent made is not its child's to use or to close.
+//! Detection of fork(2), for resources that a child must neither use nor close.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,25 +6,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of forks between the process that first called [`ForkGeneration::current`] and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Runs in the child of each fork(2).
-extern "C" fn count() {
+/// Counts a fork; runs in the child of each fork(2).
+extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Has `child` run in the children of fork(2) from here on.
 ///
 /// # Safety
+///
 /// `child` does only what is allowed between fork(2) and execve(2).
 #[cfg(not(target_env = "gnu"))]
 unsafe fn at_fork(child: extern "C" fn()) {
-    // SAFETY: the caller's promise is all that it asks for.
+    // SAFETY: the caller guarantees what is required of the handler.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }
 
-/// Has `child` run in the children of fork(2) from here on. glibc has `pthread_atfork` in no shared
-/// library, but in archives whose names differ by version; each of its copies calls this.
+/// Has `child` run in the children of fork(2) from here on. `pthread_atfork` is not in glibc's
+/// shared library, only in static archives whose names differ by version; all of its copies call
+/// this function.
 ///
 /// # Safety
+///
 /// `child` does only what is allowed between fork(2) and execve(2).
 #[cfg(target_env = "gnu")]
 unsafe fn at_fork(child: extern "C" fn()) {
@@ -40,29 +43,29 @@ unsafe fn at_fork(child: extern "C" fn()) {
             library: *const c_void,
         ) -> i32;
     }
-    // SAFETY: the handle is this library's own, which the compiler's start-up code defines: by it the
-    // handler is forgotten when the library is unloaded. The rest is the caller's promise.
+    // SAFETY: the handle is this library's own, defined by the compiler's start-up code, so that
+    // the handler is removed when the library is unloaded. The caller guarantees the rest.
     unsafe { __register_atfork(None, None, Some(child), &raw const __dso_handle) };
 }
 
-/// The process that something was made in. A child that fork(2) makes has copies of its parent's
-/// sockets, device mappings and locks; to use or to close them would do so in the parent's name.
-/// The check is one load, no system call.
+/// The process in which a resource was created. A fork(2) child has copies of its parent's sockets,
+/// device mappings and locks, and by using or closing them it would interfere with the parent. The
+/// check is one load, without a system call.
 ///
-/// A child made by the bare system call, without the C library, is not noticed: neither are its
-/// `pthread_atfork` handlers run.
+/// A child made by the bare system call, without the C library, is not detected, because its
+/// `pthread_atfork` handlers do not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkGeneration(u64);
 
 impl ForkGeneration {
-    /// Notes this process as the maker.
+    /// Returns the generation of this process.
     pub fn current() -> ForkGeneration {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
-            // SAFETY: the handler is a function of this program, does nothing but add to an atomic
-            // number, which is allowed between fork(2) and execve(2) in any process, and never
-            // unwinds. Where there is no memory for it, forks go unnoticed and nothing else changes.
-            unsafe { at_fork(count) };
+            // SAFETY: the handler is a function of this program that only adds to an atomic number,
+            // which is allowed between fork(2) and execve(2), and never unwinds. If there is no
+            // memory to register it, forks are not detected, and nothing else changes.
+            unsafe { at_fork(count_fork) };
         });
         ForkGeneration(FORKS.load(Ordering::Relaxed))
     }
@@ -86,11 +89,13 @@ mod tests {
         if child == 0 {
             let code =
                 i32::from(created_in.is_inherited() && !ForkGeneration::current().is_inherited());
-            // SAFETY: it ends the process at once, and runs nothing of the harness.
+            // SAFETY: `_exit` ends the process at once, without running anything of the test
+            // harness.
             unsafe { libc::_exit(40 + code) };
         }
         let mut status = 0;
-        // SAFETY: the child is this thread's own, and the status an int that lives until then.
+        // SAFETY: the child was forked here, and `status` is an int that lives until the call
+        // returns.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 41);
         assert!(!created_in.is_inherited());

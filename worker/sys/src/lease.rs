@@ -1,18 +1,18 @@
-//! Files that no other process has open.
+//! File leases, which tell whether another process has a file open.
 
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// `F_SETSIG` of fcntl(2).
+/// Command `F_SETSIG` of fcntl(2).
 const F_SETSIG: c_int = 10;
 
-/// Does something while nothing but `file` has its file open or mapped, in whatever namespace: others
-/// that open it meanwhile wait (this is a write lease, fcntl(2)). `None` where it is in use, belongs to
-/// another user, or the kernel does not say: before Linux 5.3 it takes every file in memory for one in
-/// use.
-pub fn while_unused<T>(file: &File, does: impl FnOnce() -> T) -> Option<T> {
+/// Runs `works` while no process in any namespace has the file open or mapped except through
+/// `file`; processes that open it meanwhile wait (this is a write lease, fcntl(2)). Returns `None`
+/// if the file is in use or belongs to another user, or if the kernel cannot tell: before Linux
+/// 5.3, it takes every file on tmpfs for one in use.
+pub fn while_unused<T>(file: &File, works: impl FnOnce() -> T) -> Option<T> {
     let set = |command: c_int, value: c_int| {
         // SAFETY: fcntl(2) with these commands takes a number and touches no memory.
         match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
@@ -20,13 +20,14 @@ pub fn while_unused<T>(file: &File, does: impl FnOnce() -> T) -> Option<T> {
             _ => Ok(()),
         }
     };
-    // That somebody waits is told by a signal, which ends a process unless it is one to be ignored.
+    // The kernel signals that another process waits. The default signal would end this process;
+    // SIGURG is ignored.
     set(F_SETSIG, libc::SIGURG).ok()?;
     set(libc::F_SETLEASE, c_int::from(libc::F_WRLCK)).ok()?;
-    let done = does();
-    // A lease that cannot be given back goes with the file.
+    let result = works();
+    // If this fails, the lease ends when the file is closed.
     let _ = set(libc::F_SETLEASE, c_int::from(libc::F_UNLCK));
-    Some(done)
+    Some(result)
 }
 
 #[cfg(test)]

@@ -1,5 +1,13 @@
-//! System calls that no crate offers as a safe function, made safe here: each is one function that
-//! checks what it needs and cannot be misused from outside.
+//! System calls that no crate offers as safe functions. Each is wrapped in a function or type that
+//! checks its requirements and cannot cause undefined behaviour, whatever the caller does.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `process.rs`, `spawn.rs` | fork, exec, limits, copying between processes; starting a program in a cgroup |
+//! | `fork_generation.rs` | detection of forks |
+//! | `shared.rs` | memory shared by processes |
+//! | `pages.rs`, `numa.rs` | page-aligned memory; NUMA policy |
+//! | `socket.rs`, `lease.rs` | state of TCP connections; files in use |
 
 mod fork_generation;
 mod lease;

@@ -1,15 +1,15 @@
-//! Memory in whole pages.
+//! Memory that consists of whole pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::slice;
 
-/// Largest page size of any kernel of this architecture: 64 KiB with some of aarch64, a multiple of every
-/// smaller one.
+/// Largest page size of any kernel for this architecture (some aarch64 kernels use 64 KiB); a
+/// multiple of every smaller one.
 const PAGE: usize = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 4 << 10 };
 
-/// Memory on pages that hold nothing else, zeros at first: pages of memory that is registered with a device
-/// may be kept from children of fork(2) as a whole.
+/// Memory on pages that contain nothing else, initially zero. Registering memory with a device may
+/// withhold whole pages from fork(2) children, so other data must not share them.
 #[derive(Debug)]
 pub struct Pages {
     first: NonNull<u8>,
@@ -17,13 +17,13 @@ pub struct Pages {
     layout: Layout,
 }
 
-// SAFETY: the memory is owned by this alone.
+// SAFETY: the memory is owned by this value alone.
 unsafe impl Send for Pages {}
 // SAFETY: as above, and shared access only reads.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Allocates `length` bytes; `None` if that is more than an address space has.
+    /// Allocates `length` bytes. Returns `None` if that exceeds the address space.
     pub fn zeroed(length: usize) -> Option<Pages> {
         let whole = length.max(1).checked_next_multiple_of(PAGE)?;
         let layout = Layout::from_size_align(whole, PAGE).ok()?;
@@ -33,32 +33,32 @@ impl Pages {
         Some(Pages { first, length, layout })
     }
 
-    /// Returns the address of the first byte, which begins a page.
+    /// Returns the address of the first byte, at which a page begins.
     pub fn as_ptr(&self) -> *mut u8 {
         self.first.as_ptr()
     }
 
-    /// Returns the length that was asked for, in bytes.
+    /// Returns the requested length, in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes were allocated, as zeros, and live as long as this.
+        // SAFETY: at least this many bytes were allocated, as zeros, and live as long as `self`.
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.length) }
     }
 
-    /// The bytes, to be written to.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and this is borrowed exclusively.
+        // SAFETY: as above, and `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated by this layout in `zeroed`, and given back here alone.
+        // SAFETY: allocated with this layout in `zeroed`, and freed only here.
         unsafe { dealloc(self.first.as_ptr(), self.layout) };
     }
 }

@@ -1,4 +1,4 @@
-//! Processes.
+//! Processes: fork, exec, limits, and copying into other processes.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
@@ -6,7 +6,7 @@ use std::iter;
 use std::os::unix::process::CommandExt;
 use std::ptr;
 
-/// Which side of a [`fork`] this is.
+/// Side of a [`fork`] on which the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
     /// The process that called, with the child's process id.
@@ -15,14 +15,14 @@ pub enum Fork {
     Child,
 }
 
-/// Splits the process in two. Fails with `EBUSY` when the process has more than one thread: the
-/// child would hold locks whose owners do not exist in it.
+/// Forks the process. Fails with `EBUSY` if it has more than one thread, because the child would
+/// inherit locks whose owners do not exist in it.
 pub fn fork() -> io::Result<Fork> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
-    // SAFETY: fork(2) has no requirement on memory; in a process of one thread, which the line
-    // above established and only this thread could change, the child may go on as the parent may.
+    // SAFETY: fork(2) has no requirement on memory. The process has one thread, as the line above
+    // has checked and only this thread could change, so the child may do all that the parent may.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -30,23 +30,24 @@ pub fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Becomes another program, with `words` as its arguments and this process's environment; returns only
-/// why it could not. This is execv(2): what no program is fails with `ENOEXEC`, where execvp(3) has a
-/// shell read it.
-pub fn exec(path: &CStr, words: &[CString]) -> io::Error {
+/// Replaces this process with another program, keeping the environment. Returns only if that fails.
+/// Calls execv(2): a file that is not an executable fails with `ENOEXEC`, where execvp(3) would run
+/// it as a shell script.
+pub fn exec(path: &CStr, args: &[CString]) -> io::Error {
     let pointers: Vec<*const c_char> =
-        words.iter().map(|word| word.as_ptr()).chain(iter::once(ptr::null())).collect();
-    // SAFETY: signal(2) touches no memory, and the default is no handler of anybody's. Rust ignores
-    // this signal, and programs do not expect it.
+        args.iter().map(|arg| arg.as_ptr()).chain(iter::once(ptr::null())).collect();
+    // SAFETY: signal(2) touches no memory, and the default action runs no handler. Rust ignores
+    // SIGPIPE, which programs do not expect.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    // SAFETY: path and words end in a zero and the list in a null pointer; all live until the call
-    // returns, if it does.
+    // SAFETY: path and arguments end in a zero and the list in a null pointer; all live until the
+    // call returns, if it does.
     unsafe { libc::execv(path.as_ptr(), pointers.as_ptr()) };
     io::Error::last_os_error()
 }
 
-/// Has a command start with this soft limit of open files (`RLIMIT_NOFILE`), or the hard one where that
-/// is lower. The limit of this process, under which the command's pipes are made, stays as it is.
+/// Has a command start with a soft limit of open files (`RLIMIT_NOFILE`) of `soft`, or the hard
+/// limit if that is lower. This process's own limit, which applies to the command's pipes, does not
+/// change.
 pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
     let limit = move || {
         let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -61,53 +62,55 @@ pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
             _ => Ok(()),
         }
     };
-    // SAFETY: pre_exec requires what may be done between fork and exec in a process of many threads:
-    // `limit` makes two system calls on its own stack, takes no lock and allocates nothing.
+    // SAFETY: pre_exec requires that the closure does only what is allowed between fork and exec in
+    // a process of many threads: it makes two system calls on its own stack, takes no lock and
+    // allocates nothing.
     unsafe { command.pre_exec(limit) };
 }
 
-/// Lets the descendants of a process read this process's memory where the Yama module keeps that
-/// to a process's ancestors (`PR_SET_PTRACER`; Ubuntu, Debian): the ranks of a job are siblings, so
-/// each names the agent. Says whether Yama is there at all.
+/// Lets the descendants of process `ancestor` access this process's memory, where the Yama security
+/// module restricts that to a process's ancestors (`PR_SET_PTRACER`; default on Ubuntu). The ranks
+/// of a job are siblings, so each names the agent. Returns whether Yama is present.
 pub fn let_descendants_read(ancestor: u32) -> io::Result<bool> {
     // SAFETY: prctl(2) with PR_SET_PTRACER takes a number and touches no memory.
     match unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(ancestor), 0, 0, 0) } {
         0 => Ok(true),
         _ => match io::Error::last_os_error() {
-            // Without Yama, the call does not know the option; with it, there is no such process.
+            // EINVAL means an unknown option without Yama, and an unknown process with it.
             error if error.raw_os_error() == Some(libc::EINVAL) && !yama() => Ok(false),
             error => Err(error),
         },
     }
 }
 
-/// Copies bytes from an address of this process to one of another (process_vm_writev(2)); how many,
-/// which are fewer where memory ends. Fails with `EFAULT` where there is none, with `EPERM` where
-/// this process may not, and with `EINVAL` for this process itself: its memory has owners that the
-/// compiler knows of.
+/// Copies `length` bytes from address `source` of this process to address `target` of another one
+/// (process_vm_writev(2)). Returns the number of bytes copied, which is smaller if mapped memory
+/// ends before. Fails with `EFAULT` if nothing is mapped there, with `EPERM` if this process may
+/// not access the other, and with `EINVAL` for this process itself, whose memory the compiler
+/// assumes to be unchanged.
 pub fn write_to_process(pid: i32, source: u64, target: u64, length: usize) -> io::Result<usize> {
     if pid <= 0 || is_thread_of_this(pid) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let local = libc::iovec { iov_base: source as usize as *mut _, iov_len: length };
     let remote = libc::iovec { iov_base: target as usize as *mut _, iov_len: length };
-    // SAFETY: the call reads this process's memory, wherever that is mapped, and fails where it
-    // is not. What it writes to is another process's: the number is that of none of this one's
-    // threads, by the lines above, and would become one only if that process ended, the numbers went
-    // all the way around, and a new thread got this one, between two system calls. The two
-    // descriptions live until it returns.
+    // SAFETY: the call reads this process's memory wherever that is mapped, and fails where it is
+    // not. It writes to another process: the lines above have checked that the id belongs to no
+    // thread of this one. It could become one only if that process ended, ids wrapped around and a
+    // new thread got this id between the two system calls. The two iovecs live until the call
+    // returns.
     match unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) } {
         -1 => Err(io::Error::last_os_error()),
         written => Ok(written as usize),
     }
 }
 
-/// Whether a number is that of one of this process's threads, of which each stands for its memory.
+/// Whether an id is that of a thread of this process; each of them refers to its memory.
 fn is_thread_of_this(number: i32) -> bool {
     // SAFETY: getpid(2) takes nothing and cannot fail.
     let this = unsafe { libc::getpid() };
-    // SAFETY: tgkill(2) takes numbers and touches no memory; signal 0 only asks whether the process
-    // has such a thread.
+    // SAFETY: tgkill(2) takes numbers and touches no memory; signal 0 only checks whether the
+    // process has such a thread.
     this == number || unsafe { libc::syscall(libc::SYS_tgkill, this, number, 0) } == 0
 }
 
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
     }
 
-    /// A process that sleeps until its end of the pipe is closed.
+    /// Process that sleeps until its end of the pipe is closed.
     struct Child(std::process::Child);
 
     impl Child {
@@ -153,7 +156,7 @@ mod tests {
             String::from_utf8(command.output().unwrap().stdout).unwrap()
         };
         assert_eq!(started(17), "17\n");
-        // More than the hard limit is that.
+        // A limit above the hard limit is reduced to that.
         assert!(started(u64::MAX).trim().parse::<u64>().is_ok_and(|most| most > 17));
     }
 

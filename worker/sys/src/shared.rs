@@ -1,4 +1,4 @@
-//! Memory that processes share.
+//! Memory shared by processes.
 
 mod owned_bytes;
 
@@ -14,21 +14,23 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A mapping of memory that other processes have mapped, too: words at its beginning, and bytes behind
-/// them.
+/// Mapping of memory that other processes have mapped as well: atomic words at its beginning, and
+/// bytes after them.
 ///
-/// The words ([`SharedMemory::word`]) are atomics, which any thread of any process may use at any
-/// time. The bytes are divided into lanes ([`SharedMemory::claim`]): each byte is in one lane of this
-/// process at most, and a lane has one owner. Which *process* may write which bytes when is agreed
-/// through words, by storing one with `Release` and loading it with `Acquire`; processes that share
-/// memory are of one job and one user, and trusted to keep to it as the code of this one is. If
-/// one does not, bytes change while they are read; so what reads them takes them for nothing but
-/// numbers, and checks what they say once it has copied it out.
+/// Words ([`SharedMemory::word`]) may be used by any thread of any process at any time. Bytes are
+/// accessed through ranges that a caller has claimed ([`SharedMemory::claim`]): within this
+/// process, each byte is in at most one claimed range, and each range has one owner. Which
+/// *process* may write which bytes when is agreed through words, by storing a word with `Release`
+/// and loading it with `Acquire`.
+///
+/// The processes belong to one job and one user and are trusted to follow that protocol. If one
+/// does not, bytes change while they are read. Readers therefore treat them as plain numbers and
+/// validate their meaning only after copying them out.
 #[derive(Clone, Debug)]
 pub struct SharedMemory {
-    /// The mapping's, which lives as long as this does.
+    /// Address of the mapping, which lives as long as this.
     base: NonNull<u8>,
-    /// How many bytes from the beginning are words.
+    /// Bytes at the beginning that are used as words.
     words: usize,
     mapping: Arc<Mapping>,
 }
@@ -38,30 +40,30 @@ struct Mapping {
     base: NonNull<u8>,
     length: usize,
     file: File,
-    /// The bytes of the lanes that there are.
-    lanes: Mutex<Vec<Range<usize>>>,
+    /// Ranges of bytes that are claimed.
+    claimed: Mutex<Vec<Range<usize>>>,
 }
 
-// SAFETY: the mapping is the process's, not a thread's: it may be used and unmapped by any.
+// SAFETY: the mapping belongs to the process, not to a thread: any thread may use and unmap it.
 unsafe impl Send for Mapping {}
-// SAFETY: what is shared between threads are the file, which only system calls use, and the lanes
-// behind their lock.
+// SAFETY: threads share the file, which only system calls use, and the claimed ranges, which are
+// behind a lock.
 unsafe impl Sync for Mapping {}
 // SAFETY: as above.
 unsafe impl Send for SharedMemory {}
-// SAFETY: it gives out references to atomics alone; bytes are reached by their lane's owner only.
+// SAFETY: it gives out references to atomics only; bytes are accessed by the owners of ranges.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Where named memory is.
+    /// Directory of named memory.
     pub const DIRECTORY: &str = "/dev/shm";
 
-    /// Maps the memory of this name, which whoever comes first makes, full of zeros: `words` bytes of
-    /// words, the rest for lanes. It takes no pages yet, see [`SharedMemory::reserve`].
+    /// Maps the memory of this name, creating it filled with zeros if it does not exist. The first
+    /// `words` of its `length` bytes are words, the rest can be claimed. No pages are allocated
+    /// yet, see [`SharedMemory::reserve`].
     ///
-    /// Fails with `InvalidInput` for a name that is none, with `PermissionDenied` where what is
-    /// there is not this user's alone, and with `InvalidData` where it is not a file or has
-    /// another length.
+    /// Fails with `InvalidInput` for an invalid name, with `PermissionDenied` if other users own
+    /// the file or may access it, and with `InvalidData` if it is not a file or has another length.
     pub fn open(name: &str, words: usize, length: usize) -> io::Result<SharedMemory> {
         let file = OpenOptions::new()
             .read(true)
@@ -69,7 +71,8 @@ impl SharedMemory {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            // A FIFO of that name does not hold us up; the standard library adds O_CLOEXEC.
+            // O_NONBLOCK, so that opening a FIFO of that name does not block. The standard library
+            // adds O_CLOEXEC.
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(SharedMemory::path(name)?)?;
         let metadata = file.metadata()?;
@@ -79,49 +82,56 @@ impl SharedMemory {
         // SAFETY: geteuid(2) takes nothing and cannot fail.
         let user = unsafe { libc::geteuid() };
         if metadata.uid() != user || metadata.mode() & 0o077 != 0 {
-            let reason = "it is open to other users or belongs to one";
+            let reason = "it belongs to another user, or others may access it";
             return Err(refused(io::ErrorKind::PermissionDenied, reason));
         }
         match metadata.len() {
             0 => file.set_len(length as u64)?,
             found if found == length as u64 => {}
-            _ => return Err(refused(io::ErrorKind::InvalidData, "it has another length")),
+            _ => return Err(refused(io::ErrorKind::InvalidData, "its length differs")),
         }
         SharedMemory::map(file, words, length)
     }
 
-    /// Memory without a name, mapped twice: what two processes would have, within one.
+    /// Maps memory without a name twice, to simulate two processes within one.
     pub fn pair(words: usize, length: usize) -> io::Result<(SharedMemory, SharedMemory)> {
         // SAFETY: memfd_create(2) reads a string that ends with a zero, as a C literal does.
         let fd = unsafe { libc::memfd_create(c"rlaunch".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call above has made it, and nobody else knows it.
+        // SAFETY: the call above has created the descriptor, and nothing else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(length as u64)?;
         let other = file.try_clone()?;
         Ok((SharedMemory::map(file, words, length)?, SharedMemory::map(other, words, length)?))
     }
 
-    /// Takes the name away. Those who have mapped the memory keep it.
+    /// Removes the name. Processes that have mapped the memory keep it.
     pub fn unlink(name: &str) -> io::Result<()> {
         std::fs::remove_file(SharedMemory::path(name)?)
     }
 
     fn path(name: &str) -> io::Result<PathBuf> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(refused(io::ErrorKind::InvalidInput, "a name without / or leading dot"));
+            return Err(refused(
+                io::ErrorKind::InvalidInput,
+                "the name must not be empty, contain / or begin with a dot",
+            ));
         }
         Ok(PathBuf::from(SharedMemory::DIRECTORY).join(name))
     }
 
     fn map(file: File, words: usize, length: usize) -> io::Result<SharedMemory> {
         if length == 0 || length > isize::MAX as usize || words > length {
-            return Err(refused(io::ErrorKind::InvalidInput, "a length of a mapping"));
+            return Err(refused(
+                io::ErrorKind::InvalidInput,
+                "the length is invalid for a mapping",
+            ));
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, where the kernel finds room, of a file that is open for both.
+        // SAFETY: a new mapping, at an address that the kernel chooses, of a file that is open for
+        // reading and writing.
         let base = unsafe {
             libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -129,20 +139,21 @@ impl SharedMemory {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Arc::new(Mapping { base, length, file, lanes: Mutex::default() });
+        let mapping = Arc::new(Mapping { base, length, file, claimed: Mutex::default() });
         Ok(SharedMemory { base, words, mapping })
     }
 
-    /// In bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.mapping.length
     }
 
-    /// Takes pages for these bytes, near this thread. Fails with `StorageFull` where there are none
-    /// left; touching bytes that nobody has reserved could kill the process then (`SIGBUS`).
+    /// Allocates pages for a range of bytes, near this thread. Fails with `StorageFull` if there
+    /// are none left. Touching bytes that are not reserved may then kill the process (`SIGBUS`).
     ///
     /// # Panics
-    /// If the bytes are not in the mapping.
+    ///
+    /// Panics if the range is not in the mapping.
     pub fn reserve(&self, bytes: Range<usize>) -> io::Result<()> {
         self.mapping.at(bytes.start, bytes.len());
         let (offset, length) = (bytes.start as libc::off_t, bytes.len() as libc::off_t);
@@ -159,58 +170,62 @@ impl SharedMemory {
         }
     }
 
-    /// Has pages at hand, which are reserved: otherwise each is brought in when it is first touched,
-    /// which only takes longer then.
+    /// Maps reserved pages into this process in advance, which saves page faults when they are
+    /// first touched.
     ///
     /// # Panics
-    /// If the bytes are not in the mapping.
+    ///
+    /// Panics if the range is not in the mapping.
     pub fn prefault(&self, bytes: Range<usize>) {
         let at = self.mapping.at(bytes.start, bytes.len());
         // SAFETY: sysconf(3) takes a number; this one is known everywhere.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let before = at.addr() % page;
         let first = at.wrapping_sub(before);
-        // A kernel that cannot do it (before 5.14) is not worth an error.
-        // SAFETY: the call changes no bytes, and the range, begun at its page, is in the mapping.
+        // Errors are ignored: kernels before 5.14 do not support it.
+        // SAFETY: the call changes no bytes, and the range, extended to the beginning of its page,
+        // is in the mapping.
         unsafe { libc::madvise(first.cast(), bytes.len() + before, libc::MADV_POPULATE_WRITE) };
     }
 
-    /// The word at this offset.
+    /// Returns the word at an offset in bytes.
     ///
     /// # Panics
-    /// If the offset is not a multiple of 8, or no word is there.
+    ///
+    /// Panics if the offset is not a multiple of 8, or there is no word.
     #[inline(always)]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at {offset}");
         assert!(offset < self.words && 8 <= self.words - offset, "8 bytes at {offset}");
-        // SAFETY: the line above has checked that it lies in the mapping.
+        // SAFETY: the line above has checked that the offset is in the mapping.
         let at = unsafe { self.base.as_ptr().add(offset) }.cast();
-        // SAFETY: it is aligned, as the mapping begins at a page, and lives as long as `self`. No lane
-        // has these bytes, so all of this process use them atomically, and all processes do.
+        // SAFETY: it is aligned, since the mapping begins at a page, and lives as long as `self`.
+        // Claimed ranges do not contain words, so all accesses in all processes are atomic.
         unsafe { AtomicU64::from_ptr(at) }
     }
 
-    /// Takes bytes for one owner; `None` while another lane has any of them.
+    /// Claims a range of bytes. Returns `None` while another claimed range overlaps it.
     ///
     /// # Panics
-    /// If the bytes are not in the mapping, or some of them are words.
+    ///
+    /// Panics if the range is not in the mapping, or contains words.
     pub fn claim(&self, bytes: Range<usize>) -> Option<OwnedBytes> {
         self.mapping.at(bytes.start, bytes.len());
-        assert!(self.words <= bytes.start, "a lane at {}, where words are", bytes.start);
-        let mut lanes = self.mapping.lanes();
+        assert!(self.words <= bytes.start, "a range at {}, where words are", bytes.start);
+        let mut claimed = self.mapping.claimed();
         let overlaps = |other: &Range<usize>| other.start < bytes.end && bytes.start < other.end;
-        if lanes.iter().any(overlaps) {
+        if claimed.iter().any(overlaps) {
             return None;
         }
-        lanes.push(bytes.clone());
-        drop(lanes);
+        claimed.push(bytes.clone());
+        drop(claimed);
         Some(OwnedBytes::new(self.clone(), bytes))
     }
 }
 
 impl Mapping {
-    fn lanes(&self) -> std::sync::MutexGuard<'_, Vec<Range<usize>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claimed(&self) -> std::sync::MutexGuard<'_, Vec<Range<usize>>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
@@ -218,14 +233,14 @@ impl Mapping {
             offset <= self.length && length <= self.length - offset,
             "{length} bytes at {offset}"
         );
-        // SAFETY: the line above has checked that it lies in the mapping, or at its end.
+        // SAFETY: the line above has checked that the offset is in the mapping, or at its end.
         unsafe { self.base.as_ptr().add(offset) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and whatever borrowed from it is gone.
+        // SAFETY: this value owns the mapping, and nothing borrows from it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -240,11 +255,11 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::atomic::Ordering;
 
-    /// A name of this test's own, gone when the test is over.
+    /// Name used by one test, removed at its end.
     struct Name(String);
 
     impl Name {
-        fn of(test: &str) -> Name {
+        fn new(test: &str) -> Name {
             Name(format!("rlaunch-sys-{test}-{}", std::process::id()))
         }
 
@@ -261,14 +276,14 @@ mod tests {
 
     #[test]
     fn whoever_comes_second_sees_what_the_first_wrote() {
-        let name = Name::of("second");
+        let name = Name::new("second");
         let first = SharedMemory::open(&name.0, 4096, 10_000).unwrap();
         first.word(8).store(7, Ordering::Release);
         first.claim(4096..10_000).unwrap().write(9_990, b"0123456789");
         let second = SharedMemory::open(&name.0, 4096, 10_000).unwrap();
         assert_eq!(second.word(8).load(Ordering::Acquire), 7);
-        let lane = second.claim(9_990..10_000).unwrap();
-        assert_eq!(lane.with(9_990, 10, <[u8]>::to_vec), b"0123456789");
+        let range = second.claim(9_990..10_000).unwrap();
+        assert_eq!(range.with(9_990, 10, <[u8]>::to_vec), b"0123456789");
         assert_eq!(name.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 
@@ -281,7 +296,7 @@ mod tests {
 
     #[test]
     fn memory_outlives_its_name() {
-        let name = Name::of("name");
+        let name = Name::new("name");
         let first = SharedMemory::open(&name.0, 4096, 4096).unwrap();
         SharedMemory::unlink(&name.0).unwrap();
         assert!(!name.path().exists());
@@ -290,7 +305,7 @@ mod tests {
 
     #[test]
     fn pages_are_taken_only_for_what_is_reserved() {
-        let name = Name::of("pages");
+        let name = Name::new("pages");
         let memory = SharedMemory::open(&name.0, 4096, 1 << 20).unwrap();
         memory.reserve(4096 * 3 + 100..4096 * 5).unwrap();
         assert_eq!(name.path().metadata().unwrap().blocks() * 512, 4096 * 2);
@@ -298,7 +313,7 @@ mod tests {
 
     #[test]
     fn more_than_there_is_room_for_is_an_error() {
-        let name = Name::of("room");
+        let name = Name::new("room");
         let memory = SharedMemory::open(&name.0, 4096, 1 << 45).unwrap();
         let error = memory.reserve(0..1 << 45).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
@@ -306,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_length_is_refused() {
-        let name = Name::of("length");
+        let name = Name::new("length");
         std::fs::write(name.path(), b"short").unwrap();
         std::fs::set_permissions(name.path(), PermissionsExt::from_mode(0o600)).unwrap();
         let error = SharedMemory::open(&name.0, 4096, 4096).unwrap_err();
@@ -315,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_may_write_is_refused() {
-        let name = Name::of("mode");
+        let name = Name::new("mode");
         std::fs::write(name.path(), b"").unwrap();
         std::fs::set_permissions(name.path(), PermissionsExt::from_mode(0o660)).unwrap();
         let error = SharedMemory::open(&name.0, 4096, 4096).unwrap_err();
@@ -324,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_link_is_not_followed() {
-        let name = Name::of("link");
+        let name = Name::new("link");
         symlink("/dev/zero", name.path()).unwrap();
         let error = SharedMemory::open(&name.0, 4096, 4096).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
@@ -355,19 +370,19 @@ mod tests {
     #[test]
     fn a_byte_is_in_one_lane_at_most() {
         let (memory, other) = SharedMemory::pair(4096, 8192).unwrap();
-        let lane = memory.claim(4096..4196).unwrap();
+        let range = memory.claim(4096..4196).unwrap();
         assert!(memory.claim(4195..5000).is_none());
         assert!(memory.clone().claim(4096..4097).is_none());
         let beside = memory.claim(4196..5000).unwrap();
         assert!(other.claim(4096..8192).is_some(), "that is another process's view");
-        drop(lane);
+        drop(range);
         assert!(memory.claim(4096..4196).is_some());
         assert!(memory.claim(4100..4200).is_none());
         drop(beside);
     }
 
     #[test]
-    #[should_panic(expected = "a lane at 4088, where words are")]
+    #[should_panic(expected = "a range at 4088, where words are")]
     fn words_are_in_no_lane() {
         let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
         memory.claim(4088..5000);

@@ -1,53 +1,53 @@
-//! What the kernel knows of a socket.
+//! The kernel's state of TCP connections.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How many bytes of a TCP socket its peer has not acknowledged (`SIOCOUTQ`): while there are any, to
-/// close it may lose them.
+/// Returns how many sent bytes a TCP peer has not acknowledged (`SIOCOUTQ`). Closing the socket may
+/// lose them.
 pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: ioctl(2) with SIOCOUTQ, which TIOCOUTQ is, writes an int to where the third argument
-    // points; the descriptor is open as long as it is borrowed.
+    // SAFETY: ioctl(2) with SIOCOUTQ, which is TIOCOUTQ, writes an int through the third argument;
+    // the descriptor is open as long as it is borrowed.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } {
         0 => Ok(usize::try_from(bytes).unwrap_or(0)),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Whether a TCP socket's peer is still there, and be it only its kernel: one look after the other.
+/// Detection of a TCP peer whose host does not respond any more, by repeated checks.
 #[derive(Debug, Default)]
 pub struct PeerSilence {
-    /// When a look first found it asked again and again, and nothing has come of it since.
-    asked: Option<Instant>,
+    /// Time of the check that first found the peer not responding, if it has not responded since.
+    since: Option<Instant>,
 }
 
 impl PeerSilence {
-    /// For how long looks have found that the peer answers nothing, although its kernel is asked
-    /// again and again (`TCP_INFO`); `None` where there is no reason for worry. A process that reads
-    /// nothing is none: its kernel says that it has no room.
+    /// Returns for how long checks have found that the peer does not respond, although its kernel
+    /// was sent data or probes repeatedly (`TCP_INFO`); `None` if there is no sign of that. A
+    /// process that does not read is not silent, since its kernel keeps reporting a full window.
     pub fn check(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
-        let Some(heard) = last_heard_of_the_asked(socket)? else {
-            self.asked = None;
+        let Some(unanswered) = unanswered_for(socket)? else {
+            self.since = None;
             return Ok(None);
         };
-        // It may have answered since and have been asked once more. And who is asked ever more rarely
-        // was heard long ago although it has answered each time: only what was seen counts.
-        match self.asked.map(|asked| asked.elapsed()) {
-            Some(silent) if heard >= silent => Ok(Some(silent)),
+        // The peer may have answered in between, and probes back off, so that a healthy peer that
+        // is probed rarely looks silent. Only silence that was seen on consecutive checks counts.
+        match self.since.map(|since| since.elapsed()) {
+            Some(silent) if unanswered >= silent => Ok(Some(silent)),
             _ => {
-                self.asked = Some(Instant::now());
+                self.since = Some(Instant::now());
                 Ok(Some(Duration::ZERO))
             }
         }
     }
 }
 
-/// For how long nothing has come of the peer of a TCP socket; `None` where it is not being asked, or
+/// Returns for how long nothing was received from the peer; `None` if it is not being probed, or
 /// has answered.
-fn last_heard_of_the_asked(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
+fn unanswered_for(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     // A packet that was sent twice may have been lost once.
     const REPEATS: u8 = 2;
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
@@ -60,12 +60,12 @@ fn last_heard_of_the_asked(socket: BorrowedFd<'_>) -> io::Result<Option<Duration
     if got != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: every field is an integer, so that the zeroes it began with are valid, as is whatever
-    // the kernel has written.
+    // SAFETY: every field is an integer, so the zeros it began with are valid, as is whatever the
+    // kernel has written.
     let info = unsafe { info.assume_init() };
     let since = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
-    // A kernel that throws data away for want of room says so each time, and is asked again later
-    // and later: what counts is whether it has answered what was sent last.
+    // A kernel that discards data for lack of space acknowledges each probe, and is probed ever
+    // more rarely. So it matters whether it has answered the last packet.
     let unanswered = info.tcpi_unacked > 0 && since > info.tcpi_last_data_sent;
     let is_asked = (unanswered && info.tcpi_retransmits >= REPEATS) || info.tcpi_probes >= REPEATS;
     Ok(is_asked.then(|| Duration::from_millis(since.into())))
@@ -85,7 +85,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let _peer = listener.accept().unwrap();
         while socket.write(&[0; 1 << 16]).is_ok() {}
-        // Probes of the full window come after 0.2 s, 0.4 s more, 0.8 s, 1.6 s.
+        // Probes of a full window follow after 0.2 s, then 0.4 s, 0.8 s, 1.6 s.
         let mut silence = PeerSilence::default();
         let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
@@ -101,7 +101,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let _peer = listener.accept().unwrap();
         assert_eq!(unacknowledged_bytes(socket.as_fd()).unwrap(), 0);
-        // More than its peer, who reads nothing, has room for.
+        // More than fits into the buffers of a peer that does not read.
         while socket.write(&[0; 1 << 16]).is_ok() {}
         assert!(unacknowledged_bytes(socket.as_fd()).unwrap() > 0);
     }

@@ -1,4 +1,4 @@
-//! SpawnArgs of a program inside a cgroup, so that nothing it forks can be outside.
+//! Starting a program directly inside a cgroup, so that nothing it forks can be outside.
 
 use std::arch::asm;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Number of the system call clone3(2), the same on every architecture.
 const SYS_CLONE3: c_long = 435;
-/// Flag of clone3(2) since Linux 5.5: the child has the default in place of every signal handler.
+/// Flag of clone3(2) since Linux 5.5: signal handlers are reset to the default in the child.
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
-/// Flag of clone3(2) since Linux 5.7: the child begins in the given cgroup.
+/// Flag of clone3(2) since Linux 5.7: the child starts in the given cgroup.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
-/// Bytes of a child's stack: a few system calls need a fraction of them.
+/// Size of the child's stack in bytes; a few system calls use a fraction of it.
 const STACK: usize = 32 * 1024;
 
 /// Arguments of clone3(2).
@@ -34,41 +34,43 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// A program, what it is called with, and its standard streams.
+/// Program to be started.
 #[derive(Debug)]
 pub struct SpawnArgs<'a> {
-    /// Its path.
+    /// Path of the program.
     pub program: &'a CStr,
-    /// Its arguments, its name among them.
-    pub words: &'a [CString],
-    /// Its environment, as `NAME=VALUE`.
+    /// Arguments, the first of which is the program's name.
+    pub args: &'a [CString],
+    /// Environment, as `NAME=VALUE`.
     pub env: &'a [CString],
-    /// Its stdin, stdout and stderr, none of them below 3.
+    /// Stdin, stdout and stderr. None of the descriptors may be below 3.
     pub streams: [BorrowedFd<'a>; 3],
 }
 
-/// Starts a program as a child in the cgroup whose directory this is; returns its process id. A process
-/// that is moved there later, as its own first act, would wait for a grace period of the kernel: 5 to
-/// 16 ms. Fails where the kernel, or a filter before it, does not know how, or the cgroup refuses; and with
-/// `ECANCELED` where the child was killed before it ran. Linux 6.14 and later do that where the caller's
+/// Starts a program as a child in the cgroup whose directory is `cgroup`, and returns its process
+/// id. Moving a process into a cgroup after its start would wait 5 to 16 ms for a grace period of
+/// the kernel.
+///
+/// Fails if the kernel or a seccomp filter does not support it, or the cgroup refuses; and with
+/// `ECANCELED` if the child was killed before it ran, which Linux 6.14 and later do if the caller's
 /// cgroup has been killed (`cgroup.kill`) more often than the child's.
 ///
-/// The child has this process's memory until it runs the program, as that of posix_spawn(3): a copy
-/// would take 0.3 ms of an agent. Like any started program, it has no signal blocked and SIGPIPE at its
-/// default.
-pub fn spawn_in_cgroup(start: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
-    if start.streams.iter().any(|stream| stream.as_raw_fd() < 3) {
+/// Until it executes the program, the child shares this process's memory, as with posix_spawn(3):
+/// copying that of an agent would take 0.3 ms. The program starts with no signal blocked and
+/// SIGPIPE at its default.
+pub fn spawn_in_cgroup(program: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
+    if program.streams.iter().any(|stream| stream.as_raw_fd() < 3) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let list = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
     };
-    let (words, env) = (list(start.words), list(start.env));
+    let (argv, env) = (list(program.args), list(program.env));
     let child = Child {
-        program: start.program.as_ptr(),
-        words: words.as_ptr(),
+        program: program.program.as_ptr(),
+        args: argv.as_ptr(),
         env: env.as_ptr(),
-        streams: start.streams.map(|stream| stream.as_raw_fd()),
+        streams: program.streams.map(|stream| stream.as_raw_fd()),
         outcome: AtomicI32::new(libc::ECANCELED),
     };
     let mut stack = Vec::<Block>::with_capacity(STACK / size_of::<Block>());
@@ -82,10 +84,10 @@ pub fn spawn_in_cgroup(start: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::Res
         cgroup: cgroup.as_raw_fd() as u64,
         ..CloneArgs::default()
     };
-    // A handler must not run in the child before clone3(2) has removed it.
+    // A handler must not run in the child before clone3(2) has reset it.
     let blocked = Blocked::all();
-    // SAFETY: the lists end in a null pointer and their strings in a zero. `child`, what it points to
-    // and the stack, of which nothing else is made, live until the child is done with them: with
+    // SAFETY: the lists end in a null pointer and their strings in a zero. `child`, what it points
+    // to, and the stack, which nothing else uses, live until the child is done with them: with
     // CLONE_VFORK the call returns only then.
     let pid = unsafe { clone_child(&args, &child) };
     drop(blocked);
@@ -96,28 +98,28 @@ pub fn spawn_in_cgroup(start: &SpawnArgs<'_>, cgroup: BorrowedFd<'_>) -> io::Res
     match child.outcome.load(Ordering::Relaxed) {
         0 => Ok(pid),
         error => {
-            // SAFETY: waitpid(2) with no place for the status touches no memory.
+            // SAFETY: waitpid(2) without a place for the status touches no memory.
             unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
             Err(io::Error::from_raw_os_error(error))
         }
     }
 }
 
-/// Piece of a stack, whose ends have to be aligned so on every architecture.
+/// Part of a stack, whose ends must have this alignment on every architecture.
 #[repr(align(16))]
 struct Block(#[expect(dead_code, reason = "only its size is used")] [u8; 16]);
 
 /// Program of a child, and the result of starting it.
 struct Child {
     program: *const c_char,
-    words: *const *const c_char,
+    args: *const *const c_char,
     env: *const *const c_char,
     streams: [c_int; 3],
-    /// `ECANCELED` until the child runs, then 0; at last the error that keeps it from its program.
+    /// `ECANCELED` until the child runs, then 0, or the error of execve(2).
     outcome: AtomicI32,
 }
 
-/// All signals of the calling thread, blocked until this is dropped.
+/// Blocks all signals of the calling thread until this is dropped.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {
@@ -128,29 +130,30 @@ impl Blocked {
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
         // SAFETY: the first set was written by the line above, and the other is written here.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-        // SAFETY: pthread_sigmask(3) does not fail with a known operation, so the set is written.
+        // SAFETY: pthread_sigmask(3) does not fail with a valid operation, so the set is written.
         Blocked(unsafe { before.assume_init() })
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the set is one that pthread_sigmask(3) wrote; the present one is not wanted.
+        // SAFETY: the set is one that pthread_sigmask(3) wrote; the present one is not needed.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
 
-/// Calls clone3(2) with a child that runs [`become_program`]; returns its process id, or the negative
-/// error number.
+/// Calls clone3(2) with a child that runs [`become_program`]. Returns its process id, or the
+/// negated error number.
 ///
 /// # Safety
-/// `args` asks for CLONE_VM, CLONE_VFORK and a stack of its own; `child` and that stack live until the
-/// call returns, and what `child` points to is what [`become_program`] requires.
+///
+/// `args` asks for CLONE_VM, CLONE_VFORK and a stack of its own; `child` and that stack live until
+/// the call returns, and `child` meets the requirements of [`become_program`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     let pid: isize;
-    // SAFETY: the kernel keeps all registers but rax, rcx and r11. The child begins on its own stack,
-    // whose end is aligned as `call` requires, and never comes back.
+    // SAFETY: the kernel preserves all registers but rax, rcx and r11. The child begins on its own
+    // stack, whose end is aligned as `call` requires, and never returns.
     unsafe {
         asm!(
             "syscall",
@@ -173,17 +176,18 @@ unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     pid
 }
 
-/// Calls clone3(2) with a child that runs [`become_program`]; returns its process id, or the negative
-/// error number.
+/// Calls clone3(2) with a child that runs [`become_program`]. Returns its process id, or the
+/// negated error number.
 ///
 /// # Safety
-/// `args` asks for CLONE_VM, CLONE_VFORK and a stack of its own; `child` and that stack live until the
-/// call returns, and what `child` points to is what [`become_program`] requires.
+///
+/// `args` asks for CLONE_VM, CLONE_VFORK and a stack of its own; `child` and that stack live until
+/// the call returns, and `child` meets the requirements of [`become_program`].
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     let pid: isize;
-    // SAFETY: the kernel keeps all registers but x0. The child begins on its own stack, whose end is
-    // aligned as the architecture requires, and never comes back.
+    // SAFETY: the kernel preserves all registers but x0. The child begins on its own stack, whose
+    // end is aligned as the architecture requires, and never returns.
     unsafe {
         asm!(
             "svc 0",
@@ -203,14 +207,16 @@ unsafe fn clone_child(args: &CloneArgs, child: &Child) -> isize {
     pid
 }
 
-/// Becomes a program, or notes why it cannot, and ends. Only system calls are made: locks may be held
-/// by threads that do not run in this process, and its memory is another's.
+/// Executes the program in the child, or stores the error and exits. Makes only system calls,
+/// because the memory is shared with the parent, and locks may be held by threads that do not run
+/// in this process.
 ///
 /// # Safety
-/// `child` is a valid pointer; its program and what its lists hold are strings that end in a zero, and
-/// the lists end in a null pointer. The calling process must not be needed any more.
+///
+/// `child` is a valid pointer; its program and the strings in its lists end in a zero, and the
+/// lists end in a null pointer. The calling process must not be needed any more.
 unsafe extern "C" fn become_program(child: *const Child) -> ! {
-    // SAFETY: the caller vouches for the pointer.
+    // SAFETY: the caller guarantees that the pointer is valid.
     let child = unsafe { &*child };
     child.outcome.store(0, Ordering::Relaxed);
     let mut is_set = true;
@@ -218,20 +224,20 @@ unsafe extern "C" fn become_program(child: *const Child) -> ! {
         // SAFETY: dup2(2) touches no memory.
         is_set &= unsafe { libc::dup2(stream, target) } == target;
     }
-    // SAFETY: signal(2) touches no memory of the caller's, and the default is no handler.
+    // SAFETY: signal(2) touches no memory of the caller's, and the default action runs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let mut none = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset(3) writes the set that it is given.
     unsafe { libc::sigemptyset(none.as_mut_ptr()) };
-    // SAFETY: the set was written by the line above; the old one is not wanted.
+    // SAFETY: the set was written by the line above; the old one is not needed.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) };
     if is_set {
-        // SAFETY: the caller vouches for the strings and the lists.
-        unsafe { libc::execve(child.program, child.words, child.env) };
+        // SAFETY: the caller guarantees that the strings and lists are valid.
+        unsafe { libc::execve(child.program, child.args, child.env) };
     }
     let error = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     child.outcome.store(error, Ordering::Relaxed);
-    // SAFETY: _exit(2) runs nothing of this process's.
+    // SAFETY: _exit(2) runs nothing of this process.
     unsafe { libc::_exit(127) }
 }
 
@@ -242,7 +248,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
 
-    /// In the cgroup that this process is in already, where that is to be had.
+    /// Uses the cgroup that this process is in; skipped if that is not accessible.
     #[test]
     fn a_program_has_its_words_environment_and_streams() {
         let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -253,25 +259,25 @@ mod tests {
         let string = |text: &str| CString::new(text).unwrap();
         let run = |program: &str| {
             let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-            let (mut said, stdout) = io::pipe().unwrap();
+            let (mut output, stdout) = io::pipe().unwrap();
             let program = string(program);
-            let start = SpawnArgs {
+            let spawn_args = SpawnArgs {
                 program: &program,
-                words: &["sh", "-c", "echo $A $0", "word"].map(string),
+                args: &["sh", "-c", "echo $A $0", "word"].map(string),
                 env: &[string("A=b")],
                 streams: [null.as_fd(), stdout.as_fd(), null.as_fd()],
             };
-            let pid = spawn_in_cgroup(&start, cgroup.as_fd())?;
+            let pid = spawn_in_cgroup(&spawn_args, cgroup.as_fd())?;
             drop(stdout);
             let mut text = String::new();
-            said.read_to_string(&mut text)?;
-            // SAFETY: waitpid(2) with no place for the status touches no memory.
+            output.read_to_string(&mut text)?;
+            // SAFETY: waitpid(2) without a place for the status touches no memory.
             assert_eq!(unsafe { libc::waitpid(pid, ptr::null_mut(), 0) }, pid);
             Ok::<String, io::Error>(text)
         };
         match run("/bin/sh") {
             Ok(text) => assert_eq!(text, "b word\n"),
-            // A kernel, or an account, that may not.
+            // The kernel or the account does not permit it.
             Err(_) => return,
         }
         let error = run("/no/such/program").unwrap_err();

@@ -132,7 +132,9 @@ impl Mesh {
     pub(crate) fn prove(&mut self, round: Round) {
         if self.phase != RoundPhase::Idle {
             let number = round.number;
-            return errln!("rlaunch-worker: round {number} of the mesh before the last has ended");
+            return errln!(
+                "rlaunch-worker: round {number} of the mesh began before the previous one had ended"
+            );
         }
         self.phase = RoundPhase::Preparing;
         self.deadline = Some(within(round.limits.connect_ms));
@@ -187,7 +189,7 @@ impl Mesh {
             }
             (RoundPhase::Waiting, Answer::Done) => self.go(),
             (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
-                self.fail(ProofStep::Exchange, &format!("the agents did not meet: {other:?}"));
+                self.fail(ProofStep::Exchange, &format!("the agents could not synchronise: {other:?}"));
             }
             _ => {}
         }
@@ -257,9 +259,9 @@ impl Mesh {
         match &self.prover {
             ProverState::Failed(cause) => cause.clone(),
             ProverState::Absent | ProverState::Downloading(_) => {
-                "the prover did not arrive".to_owned()
+                "rlaunch-prover was not received".to_owned()
             }
-            ProverState::Running(_) => "the prover did not answer".to_owned(),
+            ProverState::Running(_) => "rlaunch-prover did not answer".to_owned(),
         }
     }
 
@@ -323,7 +325,7 @@ impl Mesh {
             (FrameEvent::Message(FromProver::PathEvent(watched)), _) => {
                 self.outbox.send(&FromAgent::PathEvent(watched));
             }
-            (FrameEvent::Message(_), _) => self.on_prover_gone("it spoke out of turn"),
+            (FrameEvent::Message(_), _) => self.on_prover_gone("it sent an unexpected message"),
             (FrameEvent::Closed(how), _) => self.on_prover_gone(&how),
         }
     }

@@ -43,7 +43,7 @@ impl Prover {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let missing = || io::Error::other("no pipe to it");
+        let missing = || io::Error::other("it has no pipe");
         let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
         let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
         let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);

@@ -33,7 +33,8 @@ impl ProverDownload {
     /// Looks for the prover in the cache, and creates a temporary file to receive it if it is
     /// missing.
     pub(crate) fn locate(wanted: ProverFile) -> Result<Located, String> {
-        let agent = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
+        let agent = std::env::current_exe()
+            .map_err(|e| format!("cannot determine the path of the agent: {e}"))?;
         let beside = agent.parent().unwrap_or(Path::new("/"));
         let path = beside.join(name(&wanted));
         // The hash was verified before the file got this name; the size is checked again, because a
@@ -63,7 +64,7 @@ impl ProverDownload {
         }
         let found: [u8; 32] = self.hasher.clone().finalize().into();
         if found != self.wanted.sha256 {
-            return Err("rlaunch-prover arrived damaged".to_owned());
+            return Err("rlaunch-prover was damaged on the way".to_owned());
         }
         // Reopened read-only, because a file that is open for writing cannot be executed (ETXTBSY).
         self.file = File::open(&self.new).map_err(|error| cannot_keep(&self.new, &error))?;

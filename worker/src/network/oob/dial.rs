@@ -110,7 +110,7 @@ impl EdgeContext {
         };
         let listener = self.listeners.iter().copied().find(|listener| listener.ip() == local);
         let Some(listener) = listener else {
-            return Err(EdgeFailure::System(format!("nothing listens on {local}")));
+            return Err(EdgeFailure::System(format!("this node has no listener on {local}")));
         };
         let nonce: Nonce = uuid::Uuid::new_v4().into_bytes();
         let arrived = self.returns.expect(nonce);

@@ -40,7 +40,7 @@ pub(super) enum NegotiationError {
     Secure(#[from] SecureError),
     #[error(transparent)]
     Wire(#[from] FrameError),
-    #[error("it broke off")]
+    #[error("the connection ended")]
     Ended,
 }
 

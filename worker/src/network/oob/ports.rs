@@ -143,7 +143,7 @@ impl ReservedPort {
                 Err(Problem::PortTaken { port })
             }
             Err(error) => {
-                let operation = format!("bind port {port} of --master-port");
+                let operation = format!("bind port {port} (--master-port)");
                 Err(Problem::System { operation, cause: error.to_string() })
             }
         }
@@ -156,7 +156,7 @@ impl ReservedPort {
             Some(socket) => socket.listen(BACKLOG),
             None => Err(io::Error::new(
                 io::ErrorKind::AddrNotAvailable,
-                format!("port {} is not held on {address}", self.port),
+                format!("port {} is not reserved on {address}", self.port),
             )),
         }
     }

@@ -312,7 +312,7 @@ impl Tree {
     /// so this is a bug of rlaunch.
     fn fail(&mut self, from: NodeId, cause: &str) {
         errln!("rlaunch-worker: node {from}: {cause}");
-        let operation = format!("understand node {from}");
+        let operation = format!("read a message from node {from}");
         self.outbox.send(&FromAgent::Failed { operation, cause: cause.to_owned() });
     }
 

@@ -1,4 +1,4 @@
-//! Processors, NUMA nodes, and what control groups leave of them.
+//! Processors, NUMA nodes, and the limits that control groups set on them.
 
 use super::Root;
 use super::system::{control_group, status};
@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 
 pub(super) fn read(root: &Root) -> Cpus {
     let online: Option<CpuSet> = root.value("/sys/devices/system/cpu/online");
-    // What the kernel lets this process use: cpusets and affinity together.
+    // Includes both cpusets and affinity.
     let allowed = status(root, "Cpus_allowed_list").and_then(|list| list.parse().ok());
     let online = online.or_else(|| allowed.clone()).unwrap_or_default();
     let allowed = allowed.unwrap_or_else(|| online.clone());
     Cpus { allowed, online, cores: Vec::new(), quota: quota(root) }
 }
 
-/// Which of them are threads of one core; that takes a file for each core. Nothing when one of them
-/// is missing.
+/// Returns the hardware threads of each core, which takes reading a file per core. `None` if one of
+/// them is missing.
 pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     let (mut cores, mut covered) = (Vec::new(), BTreeSet::new());
     for cpu in online.iter() {
@@ -26,7 +26,7 @@ pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
             let core = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}");
             root.value::<CpuSet>(&core).filter(|core| core.contains(cpu))
         };
-        // The second is what older kernels call it.
+        // The second is its name in older kernels.
         let core = read("core_cpus_list").or_else(|| read("thread_siblings_list"))?;
         covered.extend(core.iter());
         cores.push(core);
@@ -34,7 +34,8 @@ pub(super) fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     Some(cores)
 }
 
-/// The least that any control group on the way grants, in thousandths of a processor.
+/// Returns the lowest limit of the control groups above this process, in thousandths of a
+/// processor.
 fn quota(root: &Root) -> Option<u32> {
     let v2 = control_group(root, "", |directory| {
         let text = root.text(&format!("{directory}/cpu.max"))?;
@@ -48,7 +49,7 @@ fn quota(root: &Root) -> Option<u32> {
     v2.into_iter().chain(v1).min()
 }
 
-/// A negative quota is none.
+/// Returns `quota / period` in thousandths; `None` for a negative quota, which means no limit.
 fn ratio(quota: i64, period: i64) -> Option<u32> {
     let thousandths = quota.checked_mul(1000)?.checked_div(period)?;
     u32::try_from(thousandths).ok().filter(|&thousandths| thousandths > 0)
@@ -56,7 +57,7 @@ fn ratio(quota: i64, period: i64) -> Option<u32> {
 
 const NODES: &str = "/sys/devices/system/node";
 
-/// Nodes and their processors.
+/// Reads NUMA nodes and their processors.
 pub(super) fn numa_nodes(root: &Root) -> Vec<NumaNode> {
     let numbers = root.names(NODES).into_iter().filter_map(|name| {
         let number: u32 = name.strip_prefix("node")?.parse().ok()?;
@@ -74,7 +75,7 @@ pub(super) fn numa_nodes(root: &Root) -> Vec<NumaNode> {
     nodes
 }
 
-/// How much memory a node has, and how far the others are.
+/// Adds a node's memory size and its distances to the others.
 pub(super) fn with_memory(root: &Root, node: NumaNode) -> NumaNode {
     let text =
         |name: &str| root.text(&format!("{NODES}/node{}/{name}", node.number)).unwrap_or_default();
@@ -83,7 +84,7 @@ pub(super) fn with_memory(root: &Root, node: NumaNode) -> NumaNode {
     NumaNode { memory: memory(&text("meminfo")), distances, ..node }
 }
 
-/// From `Node 0 MemTotal:  65771234 kB`.
+/// Parses `Node 0 MemTotal:  65771234 kB`, in bytes.
 fn memory(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?;
     let kib: u64 = line.1.split_whitespace().next()?.parse().ok()?;

@@ -1,5 +1,5 @@
-//! GPUs, known by their PCI class: the vendor's own library would take longer to load than
-//! everything else here together.
+//! GPUs, recognised by their PCI class. Loading the vendor's library would take longer than reading
+//! all the rest of the inventory.
 
 use super::{Root, pci};
 use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
@@ -7,25 +7,26 @@ use rlaunch_bootstrap::inventory::{Gpu, GpuVendor};
 const DEVICES: &str = "/sys/bus/pci/devices";
 const DRIVEN: &str = "/sys/bus/pci/drivers";
 const DRIVERS: [&str; 2] = ["amdgpu", "nvidia"];
-/// Display controllers, and processing accelerators, which is what AMD's Instinct are.
+/// PCI classes: display controllers, and processing accelerators (AMD Instinct).
 const CLASSES: [u64; 2] = [0x03, 0x12];
 
-/// Every GPU, whoever drives it.
+/// Reads all GPUs, with or without a driver.
 pub(super) fn read(root: &Root) -> Vec<Gpu> {
     root.names(DEVICES).iter().filter_map(|name| gpu(root, name)).collect()
 }
 
-/// GPUs that programs can use now: their drivers list them, so that no other device is looked at.
+/// Reads the GPUs that programs can use, that is, those with a driver. Uses the drivers' lists, so
+/// that no other PCI device is read.
 pub(super) fn driven(root: &Root) -> Vec<Gpu> {
     driven_names(root).iter().filter_map(|name| gpu(root, name)).collect()
 }
 
-/// How many there are, without a look at what each of them is like.
+/// Counts the GPUs that programs can use, without reading the details of each.
 pub(super) fn count(root: &Root) -> usize {
     driven_names(root).iter().filter(|name| vendor(root, name).is_some()).count()
 }
 
-/// In order.
+/// Returns PCI addresses in order.
 fn driven_names(root: &Root) -> Vec<String> {
     let names = DRIVERS.iter().flat_map(|driver| root.names(&format!("{DRIVEN}/{driver}")));
     let mut names: Vec<String> = names.filter(|name| pci::is_address(name)).collect();
@@ -33,13 +34,13 @@ fn driven_names(root: &Root) -> Vec<String> {
     names
 }
 
-/// Whether there is any such.
+/// Whether there is a GPU that programs can use.
 pub(super) fn is_there(root: &Root) -> bool {
     let is_driven = |name: &String| pci::is_address(name);
     DRIVERS.iter().any(|driver| root.names(&format!("{DRIVEN}/{driver}")).iter().any(is_driven))
 }
 
-/// Whose it is; `None` when it is no GPU.
+/// Returns the vendor, or `None` if the device is not a GPU.
 fn vendor(root: &Root, name: &str) -> Option<GpuVendor> {
     let vendor = match root.hex(&format!("{DEVICES}/{name}/vendor"))? {
         0x10de => GpuVendor::Nvidia,

@@ -1,6 +1,12 @@
-//! What this node has, read from the kernel's files below a [`Root`]; no other program is asked.
+//! Inventory of this node, read from the kernel's files below a [`Root`] without starting other
+//! programs. What cannot be read, as in many containers, is left out.
 //!
-//! What cannot be read is left out: a container may lack any of it.
+//! | file | contents |
+//! |---|---|
+//! | `root.rs` | the live machine, or a recorded one |
+//! | `cpu.rs`, `gpu.rs`, `pci.rs` | processors and NUMA nodes, GPUs, PCI devices and their bridges |
+//! | `net.rs`, `rdma.rs`, `netlink.rs` | interfaces, routes, RDMA devices and their ports |
+//! | `nccl.rs`, `system.rs` | the NCCL that a program would load; limits, versions, container |
 
 mod cpu;
 mod gpu;
@@ -50,9 +56,9 @@ pub(crate) fn read(root: &Root) -> Inventory {
     }
 }
 
-/// Reads what ranks are placed by, and nothing that takes long: every host of a job does this at
-/// once, and some of the kernel's files take locks that all of them want. Which processors are
-/// threads of one core is a file for each core, and read for those who ask.
+/// Reads what is needed to place ranks, and nothing slow: every host of a job does this at once,
+/// and some files take global locks in the kernel. The threads of each core are read only on
+/// request, since that takes a file per core.
 pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     let (netdevs, routes) = match rdma::is_there(root) {
         true => {
@@ -63,8 +69,8 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
         false => (net::addressed(root), Vec::new()),
     };
     let (container, has_rdma) = (system::container(root), rdma::is_there(root));
-    let system = if has_rdma { system::of_rdma(root) } else { System::default() };
-    // They matter to RDMA, and are what containers are short of.
+    let system = if has_rdma { system::read_rdma_software(root) } else { System::default() };
+    // RDMA needs locked memory, and containers often have low limits.
     let limits = match container.is_some() || has_rdma {
         true => system::limits(root),
         false => ResourceLimits::default(),
@@ -83,31 +89,32 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     }
 }
 
-/// How many GPUs there are that ranks could use.
+/// Counts the GPUs that ranks can use.
 pub(crate) fn gpus(root: &Root) -> usize {
     gpu::count(root)
 }
 
-/// Whether there is a GPU that ranks could use.
+/// Whether there is a GPU that ranks can use.
 pub(crate) fn has_gpus(root: &Root) -> bool {
     gpu::is_there(root)
 }
 
-/// Writes the inventory of this machine, or of a recorded tree, to stdout.
+/// Writes the inventory of this machine, or of a recorded one, to stdout.
 pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
     let root = recorded.map_or_else(Root::live, |prefix| Root::recorded(Path::new(&prefix)));
     write(&read(&root))
 }
 
-/// Writes what [`read`] reads of this machine to stdout: files, and nothing of this process but its
-/// limits.
+/// Writes a recording of what [`read`] reads on this machine to stdout. Of this process it includes
+/// nothing but its limits.
 pub(crate) fn capture() -> ExitCode {
     let root = Root::recording_live();
     read(&root);
     write(&root.recording())
 }
 
-/// [`HELLO_MAGIC`] and a frame. A login shell may have printed anything before.
+/// Writes a message as [`HELLO_MAGIC`] and a frame. The marker ends what a login shell may have
+/// printed before.
 fn write<T: Serialize>(message: &T) -> ExitCode {
     let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
         let bytes = [HELLO_MAGIC, &frame].concat();

@@ -1,7 +1,8 @@
-//! The NCCL that a job's program would load, and its version.
+//! Version of the NCCL library that a job's program would load.
 //!
-//! A Python program loads the one that came with its packages: the wheel's `dist-info` says which.
-//! Anything else loads what the dynamic loader finds, whose file names or texts say it.
+//! A Python program loads the one of its packages, whose `dist-info` has the version. Any other
+//! program loads what the dynamic loader finds; its file name or a string in the file has the
+//! version.
 
 use rlaunch_bootstrap::inventory::InstalledLibrary;
 use std::ffi::OsStr;
@@ -9,18 +10,18 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// `nvidia_nccl_cu12-2.27.5.dist-info`
+/// Beginning of a name like `nvidia_nccl_cu12-2.27.5.dist-info`.
 const WHEEL: &str = "nvidia_nccl_cu";
 const LIBRARY: &str = "libnccl.so.2";
-/// What the library says of itself, a number context it.
-const TEXT: &[u8] = b"NCCL version ";
-/// Its texts lie before its code, which is long.
-const SEARCHED: u64 = 64 << 20;
+/// String in the library that precedes its version.
+const VERSION_MARKER: &[u8] = b"NCCL version ";
+/// Bytes of the library that are searched: the strings come before the code, which is long.
+const MAX_SEARCHED: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
-/// The longest version, in bytes: `2.27.3+cuda12.9`.
-const LONGEST: usize = 32;
-/// Where loaders look, before and context what their configuration says.
-const SYSTEM: &[&str] = &[
+/// Longest version, in bytes: `2.27.3+cuda12.9`.
+const MAX_VERSION: usize = 32;
+/// Directories that loaders search beside their configured ones.
+const SYSTEM_DIRECTORIES: &[&str] = &[
     "/usr/local/cuda/lib64",
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -29,28 +30,28 @@ const SYSTEM: &[&str] = &[
     "/usr/lib",
 ];
 
-/// The program and what decides where its libraries are.
+/// Program, and the variables that decide where its libraries are found.
 pub(crate) struct Loading<'a> {
     pub(crate) program: &'a Path,
-    /// LD_LIBRARY_PATH.
+    /// Value of LD_LIBRARY_PATH.
     pub(crate) library_path: &'a OsStr,
-    /// PYTHONPATH.
+    /// Value of PYTHONPATH.
     pub(crate) python_path: &'a OsStr,
-    /// HOME.
+    /// Value of HOME.
     pub(crate) home: &'a Path,
 }
 
-/// Looks where the program's loader would look first.
+/// Returns the library that the program's loader would find first.
 pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     let packages = match is_python(loading.program) {
         true => python_directories(loading),
         false => Vec::new(),
     };
     let loader = std::env::split_paths(loading.library_path).chain(configured());
-    let loader = loader.chain(SYSTEM.iter().map(PathBuf::from));
-    packages.iter().find_map(|directory| of_wheel(directory)).or_else(|| {
+    let loader = loader.chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from));
+    packages.iter().find_map(|directory| from_wheel(directory)).or_else(|| {
         let mut libraries = loader.map(|directory| directory.join(LIBRARY));
-        libraries.find_map(|library| of_library(&library))
+        libraries.find_map(|library| from_library(&library))
     })
 }
 
@@ -58,12 +59,13 @@ fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
-/// Where this Python reads for packages, in its order: its own, those of this user, the system's.
+/// Returns the directories in which this Python searches for packages, in order: its own, the
+/// user's, the system's.
 fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = std::env::split_paths(loading.python_path).collect();
     let real = loading.program.canonicalize().ok();
     let prefix = |program: &Path| Some(program.parent()?.parent()?.to_owned());
-    // A virtual environment's python is a link to the one it was made with.
+    // In a virtual environment, `python` is a link to the system's Python.
     let prefixes = [prefix(loading.program), Some(loading.home.join(".local"))];
     let prefixes = prefixes.into_iter().chain([real.as_deref().and_then(prefix)]);
     for prefix in prefixes.flatten().chain([PathBuf::from("/usr/local")]) {
@@ -87,7 +89,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-fn of_wheel(directory: &Path) -> Option<InstalledLibrary> {
+fn from_wheel(directory: &Path) -> Option<InstalledLibrary> {
     names(directory).into_iter().find_map(|name| {
         let version = name.strip_prefix(WHEEL)?.strip_suffix(".dist-info")?;
         let (_cuda, version) = version.split_once('-')?;
@@ -96,7 +98,7 @@ fn of_wheel(directory: &Path) -> Option<InstalledLibrary> {
     })
 }
 
-/// Directories of /etc/ld.so.conf.d.
+/// Returns the directories listed in /etc/ld.so.conf.d.
 fn configured() -> Vec<PathBuf> {
     let directory = Path::new("/etc/ld.so.conf.d");
     let files = names(directory).into_iter().map(|name| directory.join(name));
@@ -104,19 +106,20 @@ fn configured() -> Vec<PathBuf> {
     text.lines().filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// By the name that the library's link leads to, `libnccl.so.2.27.5`, or else by what is in it.
-fn of_library(path: &Path) -> Option<InstalledLibrary> {
+/// Returns the version from the name of the file that the link points to, `libnccl.so.2.27.5`, or
+/// else from its content.
+fn from_library(path: &Path) -> Option<InstalledLibrary> {
     let real = path.canonicalize().ok()?;
     let version = || {
         let name = real.file_name()?.to_str()?.strip_prefix("libnccl.so.")?;
         name.contains('.').then(|| name.to_owned())
     };
     let version =
-        version().or_else(|| version_in_file(&mut File::open(&real).ok()?.take(SEARCHED)))?;
+        version().or_else(|| version_in_file(&mut File::open(&real).ok()?.take(MAX_SEARCHED)))?;
     Some(InstalledLibrary { version, path: path.display().to_string() })
 }
 
-/// The version that a library says in its texts: `NCCL version 2.27.5+cuda12.9`.
+/// Searches a library for its version: `NCCL version 2.27.5+cuda12.9`.
 fn version_in_file(file: &mut impl Read) -> Option<String> {
     let mut window: Vec<u8> = Vec::new();
     let mut chunk = vec![0; CHUNK];
@@ -126,20 +129,23 @@ fn version_in_file(file: &mut impl Read) -> Option<String> {
         if let Some(version) = version_in(&window) {
             return Some(version);
         }
-        // A text may begin in one chunk and end in the next.
-        let kept = window.len().min(TEXT.len() + LONGEST);
+        // The string may begin in one chunk and end in the next.
+        let kept = window.len().min(VERSION_MARKER.len() + MAX_VERSION);
         window.drain(..window.len() - kept);
     }
 }
 
 fn version_in(window: &[u8]) -> Option<String> {
-    let places = window.windows(TEXT.len()).enumerate().filter(|(_, bytes)| *bytes == TEXT);
-    places.map(|(at, _)| &window[at + TEXT.len()..]).find_map(|context| {
+    let places = window
+        .windows(VERSION_MARKER.len())
+        .enumerate()
+        .filter(|(_, bytes)| *bytes == VERSION_MARKER);
+    places.map(|(at, _)| &window[at + VERSION_MARKER.len()..]).find_map(|after| {
         let is_of_version = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
-        let digits = context.iter().take(LONGEST).take_while(is_of_version).count();
-        let text = std::str::from_utf8(&context[..digits]).ok()?;
-        // At the window's end there may be more of it.
-        let is_whole = text.split('.').count() >= 3 && context.len() > digits;
+        let digits = after.iter().take(MAX_VERSION).take_while(is_of_version).count();
+        let text = std::str::from_utf8(&after[..digits]).ok()?;
+        // A version that ends with the window may be cut off.
+        let is_whole = text.split('.').count() >= 3 && after.len() > digits;
         is_whole.then(|| text.trim_end_matches('.').to_owned())
     })
 }
@@ -183,12 +189,12 @@ mod tests {
     fn a_library_without_a_version_in_its_name_is_read() {
         let root = tempfile::tempdir().unwrap();
         let text = [&[0; 3][..], b"%s NCCL version %d", b"NCCL version 2.28.9+cuda13.0\0"].concat();
-        // The text lies across the end of a chunk.
+        // The string crosses the end of a chunk.
         let content = [&vec![1; CHUNK - 40][..], &text].concat();
         fs::write(root.path().join(LIBRARY), content).unwrap();
         let found = looked_up(root.path(), Path::new("/bin/true"), root.path()).unwrap();
         assert_eq!(found.version, "2.28.9");
         fs::write(root.path().join(LIBRARY), "no NCCL version 2.").unwrap();
-        assert_eq!(of_library(&root.path().join(LIBRARY)), None);
+        assert_eq!(from_library(&root.path().join(LIBRARY)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Network interfaces.
+//! Network interfaces, their addresses, and routes.
 
 use super::{Root, netlink, pci};
 use nix::ifaddrs::getifaddrs;
@@ -6,11 +6,11 @@ use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
 use std::net::IpAddr;
 
 const DIRECTORY: &str = "/sys/class/net";
-/// `NAME ADDRESS/PREFIX` on each line.
+/// Name in a recording; each line is `NAME ADDRESS/PREFIX`.
 const ADDRESSES: &str = "/addresses";
-/// `NAME DESTINATION/PREFIX via GATEWAY`, or without a gateway.
+/// Name in a recording; each line is `NAME DESTINATION/PREFIX via GATEWAY`, or without a gateway.
 const ROUTES: &str = "/routes";
-/// What `type` says of IP over InfiniBand (ARPHRD_INFINIBAND) and of loopback.
+/// Values of `type`: IP over InfiniBand (ARPHRD_INFINIBAND), and loopback.
 const INFINIBAND: u32 = 32;
 const LOOPBACK: u32 = 772;
 
@@ -23,7 +23,7 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
             index: root.value(&file("ifindex"))?,
             kind: kind(root, &name),
             mtu: root.value(&file("mtu")).unwrap_or(0),
-            // -1, or an error, where there is no carrier or nothing to say.
+            // The kernel reports -1 or an error if the speed is unknown, as without a carrier.
             speed: root.value::<i64>(&file("speed")).and_then(|speed| u32::try_from(speed).ok()),
             running: is_running(root, &name),
             hardware_address: root.text(&file("address")).filter(|text| !text.is_empty()),
@@ -39,7 +39,7 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
     netdevs
 }
 
-/// Interfaces with an address, and of each no more than that.
+/// Reads only interfaces that have an address, with nothing but their addresses.
 pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
     let mut netdevs: Vec<Netdev> = Vec::new();
     for (name, address, prefix) in addresses(root) {
@@ -54,7 +54,7 @@ pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
     netdevs
 }
 
-/// Drivers that do not track their state say `unknown`.
+/// Whether the interface is up. Drivers that do not track their state report `unknown`.
 fn is_running(root: &Root, name: &str) -> bool {
     let state = root.text(&format!("{DIRECTORY}/{name}/operstate"));
     let carrier = root.value::<u8>(&format!("{DIRECTORY}/{name}/carrier"));
@@ -78,7 +78,7 @@ fn kind(root: &Root, name: &str) -> NetdevKind {
             NetdevKind::Thunderbolt
         }
         _ if has("device") => NetdevKind::Physical,
-        // A VLAN names the interface below it; a veth's lower one is in another namespace.
+        // A VLAN lists the interface below it; that of a veth is in another namespace.
         _ if root.names(&format!("{DIRECTORY}/{name}")).iter().any(|n| n.starts_with("lower_")) => {
             NetdevKind::Upper
         }
@@ -91,7 +91,7 @@ fn pci_address(root: &Root, name: &str) -> Option<String> {
     real.split('/').rev().find(|part| pci::is_address(part)).map(str::to_owned)
 }
 
-/// Routes that lead out of this machine.
+/// Reads the unicast routes that lead out of this machine.
 pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
     let leads_out = |netdev: &&Netdev| netdev.kind != NetdevKind::Loopback;
     let name_of = |index| {
@@ -106,7 +106,7 @@ pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
     lines.iter().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// By interface: addresses and prefixes.
+/// Reads addresses: interface, address, prefix length.
 fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
     let lines = root.socket_lines(ADDRESSES, || {
         let entries = getifaddrs().into_iter().flatten();
@@ -114,7 +114,7 @@ fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
             let address = entry.address.as_ref().and_then(crate::node::facts::ip)?;
             let prefix =
                 crate::node::facts::prefix(entry.netmask.as_ref().and_then(crate::node::facts::ip));
-            // A label, `eth0:1`, is of an address of eth0.
+            // `eth0:1` is a label of an address of eth0.
             let name = entry.interface_name.split(':').next()?;
             Some(format!("{name} {address}/{prefix}"))
         };

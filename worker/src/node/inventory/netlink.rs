@@ -1,8 +1,8 @@
-//! What the kernel says over sockets and in no file: routes, and which interface belongs to which
-//! port of an RDMA device.
+//! Queries over netlink, for what no file tells: routes, and which network interface belongs to
+//! which port of an RDMA device.
 //!
-//! Only dumps are asked for: one request, and messages until the kernel says that it is done
-//! (`linux/netlink.h`). Numbers are in the machine's own byte order.
+//! Each query is a dump: one request, and messages until the kernel ends the dump
+//! (`linux/netlink.h`). Numbers are in the machine's byte order.
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
@@ -13,18 +13,18 @@ use rlaunch_bootstrap::inventory::net::Route;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// The kernel answers at once; this is for one that does not know the question.
+/// Limit for the kernel's answer, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
-/// The kernel's messages of a dump are no longer than this, in bytes.
+/// Longest datagram of a dump, in bytes.
 const MAX_DATAGRAM: usize = 64 << 10;
-/// More routes than this are a router's, and not of use to a job.
+/// Limit for the messages of a dump. Only a router has more routes, and a job does not need them.
 const MAX_MESSAGES: usize = 16 << 10;
 
 const HEADER: usize = 16;
 const REQUEST_DUMP: u16 = 0x1 | 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// The upper bits of an attribute's type say how it is encoded.
+/// The upper bits of an attribute's type tell its encoding.
 const TYPE_MASK: u16 = 0x3fff;
 
 const GET_ROUTE: u16 = 26;
@@ -32,13 +32,13 @@ const NEW_ROUTE: u16 = 24;
 const ROUTE_MESSAGE: usize = 12;
 const UNICAST: u8 = 1;
 const LOCAL_TABLE: u8 = 255;
-/// Routes made by looking another one up.
+/// Flag of routes that are cached results of lookups.
 const CLONED: u32 = 0x200;
 const ROUTE_DESTINATION: u16 = 1;
 const ROUTE_INTERFACE: u16 = 4;
 const ROUTE_GATEWAY: u16 = 5;
 
-/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, op)` (`rdma/rdma_netlink.h`).
+/// Value of `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, op)` (`rdma/rdma_netlink.h`) for op 0.
 const NLDEV: u16 = 5 << 10;
 const DEVICE_GET: u16 = NLDEV + 1;
 const PORT_GET: u16 = NLDEV + 5;
@@ -47,9 +47,9 @@ const DEVICE_NAME: u16 = 2;
 const PORT_INDEX: u16 = 3;
 const NETDEV_NAME: u16 = 51;
 
-/// Unicast routes of every table, as far as their interfaces have names.
+/// Returns the unicast routes of all tables whose interfaces have names.
 pub(super) fn routes(name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
-    // `struct rtmsg`: all families, everything.
+    // The request is a `struct rtmsg` of zeros, which means all families and tables.
     let messages = dump(SockProtocol::NetlinkRoute, GET_ROUTE, &[0; ROUTE_MESSAGE]);
     let routes = messages.iter().filter(|(kind, _)| *kind == NEW_ROUTE);
     routes.filter_map(|(_, message)| route(message, &name_of)).collect()
@@ -79,7 +79,7 @@ fn route(message: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<Rout
     Some(Route { netdev: netdev?, destination, prefix, gateway })
 }
 
-/// Devices, ports and their interfaces.
+/// Returns devices, ports and their network interfaces.
 pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
     let devices = dump(SockProtocol::NetlinkRDMA, DEVICE_GET, &[]);
     let mut found = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
     found
 }
 
-/// The messages that the kernel answers with, and their types; none when it cannot.
+/// Returns the messages of a dump with their types; empty if the kernel does not support it.
 fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let ask = || -> nix::Result<Vec<(u16, Vec<u8>)>> {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -123,13 +123,13 @@ fn request(kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
     message.extend(REQUEST_DUMP.to_ne_bytes());
-    // Sequence number and port: there is but one question on this socket.
+    // Sequence number and port id are unused, since the socket is used for one query only.
     message.extend([0; 8]);
     message.extend(payload);
     message
 }
 
-/// Adds the messages of a datagram; `false` when the dump has ended.
+/// Appends the messages of a datagram. Returns false when the dump has ended.
 fn take(mut datagram: &[u8], messages: &mut Vec<(u16, Vec<u8>)>) -> bool {
     while let Some((header, _)) = datagram.split_at_checked(HEADER) {
         let length = number(header).unwrap_or(0) as usize;
@@ -144,7 +144,7 @@ fn take(mut datagram: &[u8], messages: &mut Vec<(u16, Vec<u8>)>) -> bool {
     true
 }
 
-/// A message's attributes: type and value.
+/// Iterator over a message's attributes: type and value.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -218,14 +218,14 @@ mod tests {
         let done = request(DONE, &[0; 4]);
         assert!(!take(&[one, done].concat(), &mut messages));
         assert_eq!(messages.len(), 3);
-        // A length of nothing would be read for ever.
+        // A message of length zero must not be read forever.
         assert!(!take(&[0; 32], &mut messages));
         assert_eq!(Attributes(&[0; 32]).count(), 0);
     }
 
     #[test]
     fn this_machine_has_routes_and_says_so() {
-        // A machine without any network has none; what is asked for is that it answers.
+        // A machine without a network has no routes, so only their form is checked.
         let named = |index: u32| Some(format!("if{index}"));
         for route in routes(named) {
             assert!(route.netdev.starts_with("if") && route.prefix <= 128, "{route}");

@@ -3,11 +3,11 @@
 use super::Root;
 use rlaunch_bootstrap::inventory::pci::{LinkRate, PciDevice, PciLink};
 
-/// The device whose directory in sysfs, or a link to it, is `path`; `None` when it is no PCI
-/// device.
+/// Reads the PCI device whose sysfs directory, or a link to it, is `path`. `None` if it is not a
+/// PCI device.
 pub(super) fn read(root: &Root, path: &str) -> Option<PciDevice> {
     let real = root.real(path)?;
-    // A device may hang below a PCI function, as virtio's do: the function is what counts.
+    // Some devices, like virtio's, are below a PCI function; the function is what counts.
     let components: Vec<&str> = real.split('/').filter(|part| !part.is_empty()).collect();
     let last = components.iter().rposition(|part| is_address(part))?;
     let below = |index: usize| format!("/{}", components[..=index].join("/"));
@@ -28,7 +28,7 @@ pub(super) fn read(root: &Root, path: &str) -> Option<PciDevice> {
     })
 }
 
-/// The kernel says -1 where there is nothing to say.
+/// Reads a NUMA node, which the kernel gives as -1 if it is unknown.
 pub(super) fn numa_node(root: &Root, path: &str) -> Option<u32> {
     root.value::<i64>(path).and_then(|node| u32::try_from(node).ok())
 }
@@ -43,16 +43,17 @@ fn link(root: &Root, address: &str, directory: &str) -> PciLink {
     PciLink { address: address.to_owned(), current, most, acs: None }
 }
 
-/// Extended capabilities that decide which way data takes between two devices: ACS of bridges, ATS
-/// of devices. Both have their control register at 6.
+/// Extended capabilities that decide which path data takes between two devices: ACS of bridges and
+/// ATS of devices. The control register of both is at offset 6.
 const ACS: u16 = 0x000d;
 const ATS: u16 = 0x000f;
-/// ACS: requests, and their completions, go up to the host bridge.
+/// ACS control: requests and completions are redirected up to the host bridge.
 const REDIRECT: u16 = 1 << 2 | 1 << 3;
-/// ATS is on.
+/// ATS control: ATS is enabled.
 const ENABLE: u16 = 1 << 15;
 
-/// What only root can read of a device and of the bridges above it.
+/// Reads the capabilities of a device and of the bridges above it, for which this process must be
+/// root.
 pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
     pci.ats = control(root, &pci.address, ATS).map(|control| control & ENABLE != 0);
     for bridge in pci.links.iter_mut().skip(1) {
@@ -61,23 +62,24 @@ pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
     }
 }
 
-/// Where extended capabilities begin, and where they end.
+/// Offsets at which extended capabilities begin and end.
 const EXTENDED: u16 = 0x100;
 const END: u16 = 0x1000;
 
-/// The control register of an extended capability: 0 without that, `None` when none can be read.
-/// Nothing between is read, as some devices do not survive that.
+/// Returns the control register of an extended capability, or 0 if the device lacks the capability;
+/// `None` if the configuration cannot be read. Skips all registers in between, because reading some
+/// of them hangs some devices.
 fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
     let path = format!("/sys/bus/pci/devices/{address}/config");
     let mut offset = EXTENDED;
-    // More capabilities do not fit: broken devices have lists without an end.
+    // The most that fit; lists of broken devices may be circular.
     for _ in 0..(END - EXTENDED) / 8 {
         let [a, b, c, d, .., e, f] = root.bytes_at::<8>(&path, offset)?;
         let header = u32::from_le_bytes([a, b, c, d]);
         if header & 0xffff == u32::from(capability) {
             return Some(u16::from_le_bytes([e, f]));
         }
-        // Twelve bits fit.
+        // The value has twelve bits.
         offset = (header >> 20) as u16 & !3;
         if !(EXTENDED..END).contains(&offset) {
             break;
@@ -86,7 +88,7 @@ fn control(root: &Root, address: &str, capability: u16) -> Option<u16> {
     Some(0)
 }
 
-/// `0000:c3:00.0`.
+/// Whether the text is a PCI address like `0000:c3:00.0`.
 pub(super) fn is_address(text: &str) -> bool {
     let mut parts = text.split([':', '.']);
     let mut hex = |least: usize, most: usize| {
@@ -94,6 +96,6 @@ pub(super) fn is_address(text: &str) -> bool {
             (least..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
         })
     };
-    // Domains context VMD bridges have more than four digits.
+    // Domains of VMD bridges have more than four digits.
     hex(4, 8) && hex(2, 2) && hex(2, 2) && hex(1, 1) && parts.next().is_none()
 }

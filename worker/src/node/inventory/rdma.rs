@@ -1,4 +1,4 @@
-//! RDMA devices: `/sys/class/infiniband`.
+//! RDMA devices, from `/sys/class/infiniband`.
 
 use super::{Root, netlink, pci};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
@@ -8,15 +8,15 @@ use rlaunch_bootstrap::inventory::rdma::{
 use std::net::Ipv6Addr;
 
 const DIRECTORY: &str = "/sys/class/infiniband";
-/// `DEVICE/PORT NETDEV` on each line.
+/// Name in a recording; each line is `DEVICE/PORT NETDEV`.
 const NETDEVS: &str = "/rdma-netdevs";
 const VERBS: &str = "/sys/class/infiniband_verbs";
-/// What RoCE puts around a packet's data, in bytes: GRH or IP, UDP, BTH, the longest extension,
-/// checksums (`iboe_get_mtu`, include/rdma/ib_addr.h).
+/// Bytes that RoCE adds to a packet's data: GRH or IP, UDP, BTH, the longest extension, checksums
+/// (`iboe_get_mtu`, include/rdma/ib_addr.h).
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
 const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
-/// Whether there is any; that alone is quick to tell.
+/// Whether there is a device; takes reading one directory.
 pub(super) fn is_there(root: &Root) -> bool {
     !root.names(DIRECTORY).is_empty()
 }
@@ -27,9 +27,9 @@ pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
     names.into_iter().map(|name| device(root, name, &context)).collect()
 }
 
-/// What is context ports.
+/// Information for finding the network interface of a port.
 struct PortContext<'a> {
-    /// Devices, ports and their interfaces, as the kernel reported.
+    /// Device, port and interface, as the kernel has reported them.
     reported: Vec<(String, u8, String)>,
     netdevs: &'a [Netdev],
 }
@@ -75,7 +75,7 @@ fn device(root: &Root, name: String, context: &PortContext<'_>) -> RdmaDevice {
     device
 }
 
-/// From `1: CA`.
+/// Parses `1: CA`.
 fn node_type(text: &str) -> NodeType {
     match text.split(':').next() {
         Some("1") => NodeType::ChannelAdapter,
@@ -84,11 +84,12 @@ fn node_type(text: &str) -> NodeType {
     }
 }
 
-/// The driver of the PCI function; software devices have none, and are known by what they lack.
+/// Returns the driver of the PCI function. Software devices (rxe, siw) have none and are recognised
+/// by their files.
 fn driver(root: &Root, name: &str) -> Option<String> {
     let pci = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
     let verbs = uverbs_of(root, name);
-    // Whoever serves verbs says so, whatever the device hangs at.
+    // Present only if a driver offers verbs for the device.
     let served = verbs.and_then(|verbs| root.text(&format!("{VERBS}/{verbs}/abi_version")));
     let software = || {
         let is = |module: &str| root.exists(&format!("/sys/module/{module}"));
@@ -154,12 +155,12 @@ fn port(root: &Root, device: &RdmaDevice, number: u8, context: &PortContext<'_>)
     }
 }
 
-/// `LinkUp` of `5: LinkUp`.
+/// Returns `LinkUp` for `5: LinkUp`.
 fn after_colon(text: &str) -> String {
     text.split_once(':').map_or(text, |(_, name)| name).trim().to_owned()
 }
 
-/// Slots that are empty are zero, or cannot be read.
+/// Reads an entry of the GID table; `None` for an empty one, which is zero or cannot be read.
 fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
     let value: Ipv6Addr = root.value(&format!("{directory}/gids/{index}"))?;
     if value.is_unspecified() {
@@ -170,8 +171,10 @@ fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
     Some(Gid { index, value, kind, netdev: attribute("ndevs").filter(|name| !name.is_empty()) })
 }
 
-/// The kernel names an entry's interface wherever that is. In a pod, `eth0` and `net1` are the names
-/// of other pods' interfaces as well: one here is meant only if the entry is made of what it has.
+/// Forgets the interface of a GID entry if the local interface of that name is another one. The
+/// kernel gives the name even if the interface is in another network namespace, and in a pod names
+/// like `eth0` are used by other pods as well. The entry belongs to the local interface only if it
+/// is derived from one of its addresses.
 fn drop_foreign_netdev(gid: &mut Gid, netdevs: &[Netdev]) {
     let here = netdevs.iter().find(|netdev| gid.netdev.as_ref() == Some(&netdev.name));
     if here.is_some_and(|netdev| !is_made_of(gid, netdev)) {
@@ -179,8 +182,8 @@ fn drop_foreign_netdev(gid: &mut Gid, netdevs: &[Netdev]) {
     }
 }
 
-/// Whether an entry is an address of the interface, or the link-local one of its MAC address, which
-/// entries are made of whether or not the interface has it.
+/// Whether a GID is derived from an interface: it is one of its addresses, or the link-local
+/// address of its MAC address, whether or not the interface has that address.
 fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
     let link_local = match gid.value.octets() {
         [0xfe, 0x80, .., a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
@@ -190,8 +193,8 @@ fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
         || link_local.is_some_and(|mac| netdev.hardware_address == Some(text_of(mac)))
 }
 
-/// The interface of a port: what the kernel tells, what its GIDs stem from, what a software device
-/// was put on, or the interface of the same card whose own number is the port's.
+/// Finds the network interface of a port: the one that the kernel reports, that of its GIDs, that
+/// to which a software device is attached, or that of the same card with the same port number.
 fn netdev(
     root: &Root,
     device: &RdmaDevice,
@@ -224,11 +227,11 @@ fn netdev(
         netdevs.iter().filter(|n| card.is_some() && n.pci.as_ref() == card).filter(fits);
     let by_number = |n: &&Netdev| n.device_port == u16::from(number).checked_sub(1);
     let found = same_card.find(by_number).map(|netdev| netdev.name.clone());
-    // eRDMA is a function of its own, beside that of the interface it belongs to.
+    // eRDMA is a PCI function of its own beside that of its interface.
     found.or_else(|| by_hardware_address(gids, netdevs))
 }
 
-/// iWARP's GIDs are the interface's MAC address.
+/// Finds an interface by its MAC address, which an iWARP GID contains.
 fn by_hardware_address(gids: &[Gid], netdevs: &[Netdev]) -> Option<String> {
     let gid = gids.iter().find(|gid| gid.is_mac())?;
     let [a, b, c, d, e, f, ..] = gid.value.octets();
@@ -236,12 +239,12 @@ fn by_hardware_address(gids: &[Gid], netdevs: &[Netdev]) -> Option<String> {
     netdevs.iter().find(|netdev| netdev.hardware_address == mac).map(|netdev| netdev.name.clone())
 }
 
-/// A MAC address as the kernel writes it.
+/// Formats a MAC address as the kernel does.
 fn text_of(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The largest MTU of InfiniBand's that fits an interface of this one.
+/// Returns the largest InfiniBand MTU that fits into an interface's MTU.
 fn roce_mtu(mtu: u32) -> Option<u32> {
     MTUS.into_iter().find(|&size| mtu >= size + ROCE_OVERHEAD)
 }

@@ -1,4 +1,4 @@
-//! Where the kernel's files are: `/`, or a recording of them.
+//! Source of the kernel's files: `/`, or a recording of a machine.
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
@@ -10,22 +10,22 @@ use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// The longest file that is read, in bytes: what the kernel says in one is shorter.
+/// Limit for the files that are read, in bytes.
 const MAX_FILE: usize = 256 << 10;
-/// In a recording: a device that may not be opened.
+/// Content of a device's file in a recording if it may not be opened.
 const DENIED: &[u8] = b"may not be opened";
 
-/// A directory below which everything is looked for.
+/// Directory below which all paths are read.
 #[derive(Debug)]
 pub(crate) struct Root {
     prefix: PathBuf,
     is_live: bool,
-    /// What has been read, when that is wanted.
+    /// Entries that were read, if they are recorded.
     recorder: Option<RefCell<Recorder>>,
     control_groups: OnceCell<Option<String>>,
 }
 
-/// Paths as they were asked for.
+/// Recorded entries by path, as it was requested.
 #[derive(Debug, Default)]
 struct Recorder {
     entries: BTreeMap<String, RecordedEntry>,
@@ -35,38 +35,38 @@ struct Recorder {
 }
 
 impl Root {
-    /// This machine.
+    /// Returns the root of this machine.
     pub(crate) fn live() -> Root {
         Root { prefix: "/".into(), is_live: true, recorder: None, control_groups: OnceCell::new() }
     }
 
-    /// This machine, with everything that is read kept for [`Root::recording`].
+    /// Returns the root of this machine, recording what is read for [`Root::recording`].
     pub(crate) fn recording_live() -> Root {
         Root::live().with_recorder()
     }
 
-    /// The same, and what is read is kept.
+    /// Records what is read from here on.
     pub(super) fn with_recorder(self) -> Root {
         Root { recorder: Some(RefCell::default()), ..self }
     }
 
-    /// A recorded tree.
+    /// Returns the root of a recorded machine.
     pub(crate) fn recorded(prefix: &Path) -> Root {
         let prefix = prefix.canonicalize().unwrap_or_else(|_| prefix.to_owned());
         Root { prefix, is_live: false, recorder: None, control_groups: OnceCell::new() }
     }
 
-    /// Reads `/proc/self/cgroup`, once: every limit is looked up in it.
+    /// Returns `/proc/self/cgroup`, which is read once, since every limit needs it.
     pub(super) fn control_groups(&self) -> Option<&str> {
         self.control_groups.get_or_init(|| self.text("/proc/self/cgroup")).as_deref()
     }
 
-    /// Where a path of the machine is.
+    /// Returns where a path of the machine is.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.prefix.join(path.trim_start_matches('/'))
     }
 
-    /// Keeps what was read; of one path, what says more.
+    /// Records an entry. If the path was recorded before, the more detailed entry is kept.
     fn record(&self, path: &str, entry: impl FnOnce() -> RecordedEntry) {
         let Some(recorder) = &self.recorder else { return };
         let (mut recorder, entry) = (recorder.borrow_mut(), entry());
@@ -85,7 +85,7 @@ impl Root {
         }
     }
 
-    /// Keeps a part of a file.
+    /// Records a part of a file.
     fn record_part(&self, path: &str, offset: usize, part: &[u8]) {
         let Some(recorder) = &self.recorder else { return };
         let mut recorder = recorder.borrow_mut();
@@ -97,20 +97,20 @@ impl Root {
         }
     }
 
-    /// Everything that was read, as a tree that [`Root::recorded`] reads the same from.
+    /// Returns what was read, in a form that [`Root::recorded`] reads the same inventory from.
     pub(crate) fn recording(self) -> Recording {
         let recorder = self.recorder.map(RefCell::into_inner).unwrap_or_default();
         Recording::from_entries(&recorder.entries, &recorder.listed)
     }
 
-    /// How often something was read that is there.
+    /// Returns the number of successful reads.
     #[cfg(test)]
     pub(super) fn reads(&self) -> usize {
         self.recorder.as_ref().map_or(0, |recorder| recorder.borrow().reads)
     }
 
-    /// A file's text without the end of its last line; `None` when it cannot be read, as entries
-    /// that are empty often cannot.
+    /// Reads a file as text without its trailing newline. `None` if it cannot be read, as empty
+    /// sysfs entries often cannot.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
         self.record(path, || RecordedEntry::File(bytes.clone()));
@@ -118,8 +118,8 @@ impl Root {
         Some(text.trim_end().to_owned())
     }
 
-    /// So many bytes of a file; `None` when it ends before. The rest is not read, and in a recording
-    /// it is zeros.
+    /// Reads `N` bytes of a file at an offset. `None` if it ends before. A recording has zeros in
+    /// place of the rest.
     pub(super) fn bytes_at<const N: usize>(&self, path: &str, offset: u16) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         fs::File::open(self.path(path)).ok()?.read_exact_at(&mut bytes, offset.into()).ok()?;
@@ -127,17 +127,17 @@ impl Root {
         Some(bytes)
     }
 
-    /// A file that is one value.
+    /// Reads a file that holds one value.
     pub(super) fn value<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.trim().parse().ok()
     }
 
-    /// A file that is a hexadecimal number, `0x15b3`.
+    /// Reads a file that holds a hexadecimal number like `0x15b3`.
     pub(super) fn hex(&self, path: &str) -> Option<u64> {
         u64::from_str_radix(self.text(path)?.trim().trim_start_matches("0x"), 16).ok()
     }
 
-    /// The names in a directory, in order; numbers in theirs.
+    /// Lists the names in a directory, sorted, numbers by value.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         self.record(path, || RecordedEntry::Directory);
@@ -162,8 +162,8 @@ impl Root {
         metadata.is_ok()
     }
 
-    /// Whether this user may read and write a device; `None` when it is not there. In a recording,
-    /// devices are files that say what may be done.
+    /// Whether this user may read and write a device; `None` if it does not exist. In a recording,
+    /// a device is a file whose content is the answer.
     pub(super) fn may_open(&self, path: &str) -> Option<bool> {
         let may = match self.is_live {
             true => match access(&self.path(path), AccessFlags::R_OK | AccessFlags::W_OK) {
@@ -177,7 +177,7 @@ impl Root {
         Some(may)
     }
 
-    /// Where a link or a directory really is, as a path of the machine.
+    /// Resolves links and returns the result as a path of the machine.
     pub(super) fn real(&self, path: &str) -> Option<String> {
         let real = self.path(path).canonicalize().ok()?;
         let inside = real.strip_prefix(&self.prefix).ok()?;
@@ -189,7 +189,7 @@ impl Root {
         Some(real)
     }
 
-    /// The last component of where a link leads, whether or not anything is there.
+    /// Returns the last component of a link's target, whether or not the target exists.
     pub(super) fn link_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         match target.components().next_back()? {
@@ -202,7 +202,7 @@ impl Root {
         }
     }
 
-    /// What the kernel says over sockets, line by line: in a recording it is a file of this name.
+    /// Returns the lines of an answer over a socket; in a recording, those of the file at `path`.
     pub(super) fn socket_lines(
         &self,
         path: &str,

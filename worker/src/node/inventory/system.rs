@@ -1,21 +1,21 @@
-//! Limits, versions, and the control groups that this process is in.
+//! Limits, versions, and the control groups of this process.
 
 use super::Root;
 use nix::sys::statvfs::statvfs;
 use rlaunch_bootstrap::inventory::{ContainerKind, ResourceLimits, System};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// Bytes of `/dev/shm`.
+/// Name in a recording; the file holds the size of `/dev/shm` in bytes.
 const SHARED_MEMORY: &str = "/shared-memory";
-/// Drivers whose versions matter when something does not work.
+/// Drivers whose versions help to explain failures.
 const DRIVERS: &[&str] =
     &["mlx4_core", "mlx5_core", "irdma", "erdma", "nvidia", "amdgpu", "nvidia_peermem"];
-/// Libraries whose versions matter, and the version of their interface.
+/// Libraries whose versions help to explain failures, with their ABI versions.
 const LIBRARIES: &[(&str, &str)] =
     &[("libibverbs", "1"), ("librdmacm", "1"), ("libcuda", "1"), ("libnccl", "2")];
 const LIBRARY_DIRECTORIES: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-/// Where drivers say that NICs can reach the memory of GPUs.
+/// Files that exist if NICs can reach the memory of GPUs.
 const PEER_MEMORY: &[&str] = &[
     "/sys/module/nvidia_peermem/version",
     "/sys/kernel/mm/memory_peers/nv_mem/version",
@@ -42,7 +42,7 @@ pub(super) fn read(root: &Root) -> System {
     }
 }
 
-/// Where the loader's links lead: `libibverbs.so.1` to `libibverbs.so.1.14.39.0`.
+/// Returns versions from the loader's links: `libibverbs.so.1` points to `libibverbs.so.1.14.39.0`.
 fn libraries(root: &Root) -> Vec<(String, String)> {
     let version = |(name, abi): &(&str, &str)| {
         let found = LIBRARY_DIRECTORIES.iter().find_map(|directory| {
@@ -54,12 +54,12 @@ fn libraries(root: &Root) -> Vec<(String, String)> {
     LIBRARIES.iter().filter_map(version).collect()
 }
 
-/// What is known of the software that RDMA needs, and nothing else.
-pub(super) fn of_rdma(root: &Root) -> System {
+/// Reads only what concerns the software that RDMA needs.
+pub(super) fn read_rdma_software(root: &Root) -> System {
     System { libraries: libraries(root), providers: providers(root), ..System::default() }
 }
 
-/// Files of this name in libibverbs' directory: `libmlx5-rdmav34.so`.
+/// Returns the providers in libibverbs' directories, from names like `libmlx5-rdmav34.so`.
 fn providers(root: &Root) -> Vec<String> {
     let files = LIBRARY_DIRECTORIES.iter().flat_map(|directory| {
         let directory = format!("{directory}/libibverbs");
@@ -75,7 +75,7 @@ fn providers(root: &Root) -> Vec<String> {
     names
 }
 
-/// The container that this is, by what its maker leaves in it.
+/// Returns the kind of container in which this process runs, by the files that its runtime creates.
 pub(super) fn container(root: &Root) -> Option<ContainerKind> {
     const SIGNS: &[(&str, ContainerKind)] = &[
         ("/run/secrets/kubernetes.io", ContainerKind::Kubernetes),
@@ -98,13 +98,13 @@ pub(super) fn limits(root: &Root) -> ResourceLimits {
     ResourceLimits {
         locked_memory: limit(&text, "Max locked memory"),
         open_files: limit(&text, "Max open files"),
-        // Version 1 says the largest number of pages when there is no limit.
+        // Without a limit, version 1 reports a huge number.
         memory: groups.filter(|&bytes| bytes < 1 << 62).min(),
         shared_memory: shared_memory(root),
     }
 }
 
-/// The soft limit in a line like `Max locked memory  65536  65536  bytes`.
+/// Returns the soft limit of a line like `Max locked memory  65536  65536  bytes`.
 fn limit(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -116,22 +116,22 @@ fn shared_memory(root: &Root) -> Option<u64> {
     lines.first()?.parse().ok()
 }
 
-/// A field of `/proc/self/status`.
+/// Returns a field of `/proc/self/status`.
 pub(super) fn status(root: &Root, name: &str) -> Option<String> {
     let text = root.text("/proc/self/status")?;
     let field = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
     text.lines().find_map(field)
 }
 
-/// The least of what `read` finds in the directories of the control groups that this process is
-/// in, from its own up; `controller` is a name of version 1, or empty for version 2.
+/// Returns the lowest value that `read` finds in the directories of this process's control group
+/// and those above it. `controller` is a name of version 1, or empty for version 2.
 pub(super) fn control_group<T: PartialOrd>(
     root: &Root,
     controller: &str,
     read: impl Fn(&str) -> Option<T>,
 ) -> Option<T> {
     let text = root.control_groups()?;
-    // `0::/user.slice` of version 2, `4:cpu,cpuacct:/` of version 1.
+    // Lines are `0::/user.slice` for version 2 and `4:cpu,cpuacct:/` for version 1.
     let path = text.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         controllers.split(',').any(|name| name == controller).then_some(path)

@@ -1,4 +1,4 @@
-//! Bytes of shared memory that have one owner in this process.
+//! Ranges of shared memory, each of which has one owner in this process.
 
 use super::SharedMemory;
 use std::cell::Cell;
@@ -7,31 +7,33 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a [`SharedMemory`] that no other lane of it has. Offsets are the memory's.
+/// Claimed range of a [`SharedMemory`]. Offsets are those of the memory, in bytes.
 ///
-/// It can be sent to another thread, not shared with one, and refuses to write while
-/// [`OwnedBytes::with`] has lent its bytes: so this process never writes to what it has a reference to.
+/// It can be sent to another thread but not shared with one, and panics on a write while
+/// [`OwnedBytes::with`] lends its bytes. So this process never writes to bytes that it has a
+/// reference to.
 #[derive(Debug)]
 pub struct OwnedBytes {
     memory: SharedMemory,
     bytes: Range<usize>,
-    /// References to its bytes are in use.
+    /// Whether references to its bytes exist.
     lent: Cell<bool>,
 }
 
-// SAFETY: it is the only one that reaches its bytes, and no thread's more than another's.
+// SAFETY: no other value accesses its bytes, and they do not belong to a particular thread.
 unsafe impl Send for OwnedBytes {}
 
 impl OwnedBytes {
-    /// The bytes that the memory has noted for this lane alone.
+    /// Creates the owner of a range that the memory has recorded as claimed.
     pub(super) fn new(memory: SharedMemory, bytes: Range<usize>) -> OwnedBytes {
         OwnedBytes { memory, bytes, lent: Cell::new(false) }
     }
 
-    /// Loads a word: one of the lane's, or of the memory's.
+    /// Loads a word of this range, or one of the memory's words.
     ///
     /// # Panics
-    /// If the offset is not a multiple of 8, or neither has a word there.
+    ///
+    /// Panics if the offset is not a multiple of 8, or there is neither kind of word.
     #[inline(always)]
     pub fn load(&self, word: usize, order: Ordering) -> u64 {
         match self.own_word(word) {
@@ -40,57 +42,60 @@ impl OwnedBytes {
         }
     }
 
-    /// Stores a word: one of the lane's, or of the memory's.
+    /// Stores a word of this range, or one of the memory's words.
     ///
     /// # Panics
-    /// Panics as [`OwnedBytes::load`] does, and if it is the lane's while its bytes are lent.
+    ///
+    /// Panics as [`OwnedBytes::load`] does, and for a word of this range while its bytes are lent.
     #[inline(always)]
     pub fn store(&self, word: usize, value: u64, order: Ordering) {
         match self.own_word(word) {
             Some(own) => {
-                self.is_to_write();
+                self.assert_not_lent();
                 own.store(value, order);
             }
             None => self.memory.word(word).store(value, order),
         }
     }
 
-    /// The memory that it is of, for its words.
+    /// Returns the memory that the range belongs to.
     #[inline(always)]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the range.
     ///
     /// # Panics
-    /// If they do not fit into the lane, or its bytes are lent.
+    ///
+    /// Panics if they are not inside the range, or its bytes are lent.
     #[inline(always)]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        self.is_to_write();
+        self.assert_not_lent();
         let to = self.at(offset, bytes.len());
-        // SAFETY: `to` is the start of as many bytes of the lane, which nothing in this process refers
-        // to: the lane has them alone, and has not lent them. So `bytes` is none of them.
+        // SAFETY: `to` begins as many bytes of the range, to which nothing in this process refers:
+        // no other range has them, and they are not lent. So `bytes` does not overlap them.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Lends bytes to `look`, where they are. The peer process has handed them over by a word, and
-    /// is handed them back by another after this.
+    /// Lends bytes in place to `look`. The peer process must have handed them over through a word,
+    /// and may write to them again only after it was told so through another.
     ///
     /// # Panics
-    /// If they are not in the lane.
+    ///
+    /// Panics if they are not inside the range.
     #[inline(always)]
     pub fn with<T>(&self, offset: usize, length: usize, look: impl FnOnce(&[u8]) -> T) -> T {
         let from = self.at(offset, length);
-        let _lent = Lent { lent: &self.lent, before: self.lent.replace(true) };
-        // SAFETY: `from` is the start of as many initialised bytes of the lane, which outlives the
-        // slice; nothing of this process writes to them until `_lent` is dropped, and the peer
-        // process does not, as the type says. Every byte is a valid u8.
+        let _lent = Loan { lent: &self.lent, before: self.lent.replace(true) };
+        // SAFETY: `from` begins as many initialised bytes of the range, which outlives the slice.
+        // This process does not write to them until `_lent` is dropped, and the peer process does
+        // not, as documented for the type. Every byte is a valid u8.
         look(unsafe { slice::from_raw_parts(from, length) })
     }
 
-    /// One of its words; `None` elsewhere. It does not leave this module: what may be stored is
-    /// decided here.
+    /// Returns a word of this range; `None` outside of it. Private to this module, because stores
+    /// must check first that the bytes are not lent.
     #[inline(always)]
     fn own_word(&self, offset: usize) -> Option<&AtomicU64> {
         if offset < self.bytes.start || offset >= self.bytes.end {
@@ -98,14 +103,14 @@ impl OwnedBytes {
         }
         assert!(offset.is_multiple_of(8), "a word at {offset}");
         let at = self.at(offset, 8).cast();
-        // SAFETY: it lies in the lane, by the line above, and is aligned, as the mapping begins at a
-        // page. Another thread has no part in it; other processes use it atomically.
+        // SAFETY: it is inside the range, by the line above, and aligned, since the mapping begins
+        // at a page. No other thread accesses it; other processes do so atomically.
         Some(unsafe { AtomicU64::from_ptr(at) })
     }
 
     #[inline(always)]
-    fn is_to_write(&self) {
-        assert!(!self.lent.get(), "bytes of a lane are written to while they are looked at");
+    fn assert_not_lent(&self) {
+        assert!(!self.lent.get(), "bytes are written to while they are lent");
     }
 
     #[inline(always)]
@@ -115,27 +120,27 @@ impl OwnedBytes {
             start <= offset && offset <= end && length <= end - offset,
             "{length} bytes at {offset}"
         );
-        // SAFETY: the line above has checked that it lies in the lane, or at its end, and the lane in
-        // the mapping.
+        // SAFETY: the line above has checked that it is inside the range or at its end, and the
+        // range is inside the mapping.
         unsafe { self.memory.base.as_ptr().add(offset) }
     }
 }
 
-/// Gives the bytes back to the memory, so that another lane may have them.
+/// Returns the bytes to the memory, so that they can be claimed again.
 impl Drop for OwnedBytes {
     fn drop(&mut self) {
-        self.memory.mapping.lanes().retain(|bytes| *bytes != self.bytes);
+        self.memory.mapping.claimed().retain(|bytes| *bytes != self.bytes);
     }
 }
 
-/// References are in use until this is dropped.
-struct Lent<'l> {
+/// Marks the bytes as lent until it is dropped.
+struct Loan<'l> {
     lent: &'l Cell<bool>,
     before: bool,
 }
 
-/// Ends the loan: unless an outer one goes on, the bytes may be written to again.
-impl Drop for Lent<'_> {
+/// Restores the previous state, which is lent for a nested loan.
+impl Drop for Loan<'_> {
     fn drop(&mut self) {
         self.lent.set(self.before);
     }
@@ -146,47 +151,47 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    fn lane() -> OwnedBytes {
+    fn range() -> OwnedBytes {
         let (memory, _) = SharedMemory::pair(4096, 8192).unwrap();
         memory.claim(4096..4160).unwrap()
     }
 
     #[test]
     fn what_is_looked_at_is_not_written_to() {
-        let lane = lane();
-        lane.write(4096, b"abc");
-        lane.with(4096, 3, |bytes| {
-            assert!(catch_unwind(AssertUnwindSafe(|| lane.write(4096, b"x"))).is_err());
-            let stores = || lane.store(4104, 1, Ordering::Relaxed);
+        let range = range();
+        range.write(4096, b"abc");
+        range.with(4096, 3, |bytes| {
+            assert!(catch_unwind(AssertUnwindSafe(|| range.write(4096, b"x"))).is_err());
+            let stores = || range.store(4104, 1, Ordering::Relaxed);
             assert!(catch_unwind(AssertUnwindSafe(stores)).is_err());
-            assert_eq!(lane.with(4097, 2, <[u8]>::to_vec), b"bc");
-            let nested = catch_unwind(AssertUnwindSafe(|| lane.write(4096, b"x")));
+            assert_eq!(range.with(4097, 2, <[u8]>::to_vec), b"bc");
+            let nested = catch_unwind(AssertUnwindSafe(|| range.write(4096, b"x")));
             assert!(nested.is_err(), "the outer look goes on");
-            lane.store(0, 7, Ordering::Relaxed);
+            range.store(0, 7, Ordering::Relaxed);
             assert_eq!(bytes, b"abc");
         });
-        lane.write(4096, b"x");
-        assert_eq!(lane.load(0, Ordering::Relaxed), 7);
+        range.write(4096, b"x");
+        assert_eq!(range.load(0, Ordering::Relaxed), 7);
     }
 
     #[test]
     fn a_look_that_panics_is_over() {
-        let lane = lane();
+        let range = range();
         let panicked =
-            catch_unwind(AssertUnwindSafe(|| lane.with(4096, 1, |_| panic!("on purpose"))));
+            catch_unwind(AssertUnwindSafe(|| range.with(4096, 1, |_| panic!("on purpose"))));
         assert!(panicked.is_err());
-        lane.write(4096, b"x");
+        range.write(4096, b"x");
     }
 
     #[test]
     fn words_are_the_lanes_or_the_memorys() {
-        let lane = lane();
-        lane.store(4104, 5, Ordering::Release);
-        lane.store(8, 6, Ordering::Release);
-        assert_eq!(lane.with(4104, 8, <[u8]>::to_vec), 5_u64.to_ne_bytes());
-        assert_eq!(lane.memory().word(8).load(Ordering::Acquire), 6);
+        let range = range();
+        range.store(4104, 5, Ordering::Release);
+        range.store(8, 6, Ordering::Release);
+        assert_eq!(range.with(4104, 8, <[u8]>::to_vec), 5_u64.to_ne_bytes());
+        assert_eq!(range.memory().word(8).load(Ordering::Acquire), 6);
         for outside in [4097, 4160, 8184] {
-            let loaded = catch_unwind(AssertUnwindSafe(|| lane.load(outside, Ordering::Relaxed)));
+            let loaded = catch_unwind(AssertUnwindSafe(|| range.load(outside, Ordering::Relaxed)));
             assert!(loaded.is_err(), "{outside}");
         }
     }
@@ -194,18 +199,18 @@ mod tests {
     #[test]
     #[should_panic(expected = "2 bytes at 4159")]
     fn bytes_behind_the_end_are_not_given() {
-        lane().with(4159, 2, |_| ());
+        range().with(4159, 2, |_| ());
     }
 
     #[test]
     #[should_panic(expected = "2 bytes at 4095")]
     fn bytes_before_the_beginning_are_not_given() {
-        lane().write(4095, b"ab");
+        range().write(4095, b"ab");
     }
 
     #[test]
     #[should_panic(expected = "bytes at 18446744073709551615")]
     fn an_offset_that_overflows_is_no_way_in() {
-        lane().write(usize::MAX, b"ab");
+        range().write(usize::MAX, b"ab");
     }
 }

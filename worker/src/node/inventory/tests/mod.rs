@@ -13,7 +13,8 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 use tree::{fixture, lay_out};
 
-/// What the launcher's tests start from. `RLAUNCH_BLESS=1` writes it anew.
+/// Compares with the inventories that the launcher's tests use. `RLAUNCH_BLESS=1` writes them
+/// again.
 #[test]
 fn what_is_read_is_what_is_published() {
     for name in tree::all() {
@@ -68,7 +69,7 @@ fn forget_capabilities(pci: &mut PciDevice) {
     pci.links.iter_mut().for_each(|link| link.acs = None);
 }
 
-/// What a job is planned by is part of what there is.
+/// The inventory for placing ranks must be a part of the full one.
 #[test]
 fn a_job_is_told_the_part_that_matters() {
     for name in tree::all() {
@@ -78,7 +79,7 @@ fn a_job_is_told_the_part_that_matters() {
         if all.rdma.is_empty() {
             continue;
         }
-        // What takes long is left out.
+        // Slow parts, which are not read for placing ranks.
         all.cpus.cores.clear();
         all.rdma.iter_mut().filter_map(|device| device.pci.as_mut()).for_each(forget_capabilities);
         assert_eq!((&part.cpus, &part.rdma), (&all.cpus, &all.rdma));
@@ -94,7 +95,7 @@ fn a_job_is_told_the_part_that_matters() {
     assert_eq!(names, [("lo", 1), ("eth0", 2)]);
 }
 
-/// Two sockets, below each two switches with two GPUs and two NICs.
+/// Returns a machine with two sockets, each with two switches, each with two GPUs and two NICs.
 fn large_server() -> String {
     let mut text = String::new();
     let mut links = String::from("[/sys/class/infiniband]\n");
@@ -135,7 +136,7 @@ fn a_large_server_is_read_in_few_looks() {
     let root = lay_out(&large_server());
     let root = Root::recorded(root.path()).with_recorder();
     let inventory = read(&root);
-    // Each entry of the GID tables once, and some more; far below a scan gone wild.
+    // One read per GID entry and some more; a scan out of control would take many more.
     assert!(root.reads() < 4000, "{}", root.reads());
     assert_eq!((inventory.gpus.len(), inventory.rdma.len()), (8, 8));
     for (gpu, nic) in inventory.gpus.iter().zip(&inventory.rdma) {
@@ -159,7 +160,8 @@ fn a_list_of_capabilities_may_be_broken() {
         read(&Root::recorded(root.path())).gpus[0].pci.ats
     };
     assert_eq!(ats("100:0f00010000000080"), Some(true));
-    // It leads to itself; to the standard capabilities; out of the file; nowhere, as it is gone.
+    // Lists that point to themselves, to the standard capabilities, beyond the end, and to a device
+    // that is gone.
     assert_eq!(ats("100:0100011000000000"), Some(false));
     assert_eq!(ats("100:0100010400000000"), Some(false));
     assert_eq!(ats("100:0100012000000000"), None);
@@ -167,7 +169,7 @@ fn a_list_of_capabilities_may_be_broken() {
     assert_eq!((ats("3c:00000000"), ats("fc:00000000")), (None, None));
 }
 
-/// Lays a recording out as `rlaunch capture` does.
+/// Writes a recording to a directory, as `rlaunch capture` does.
 fn lay_out_recording(recording: &Recording) -> TempDir {
     let root = tree::directory_in_memory();
     for (path, entry) in recording.entries() {

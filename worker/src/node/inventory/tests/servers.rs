@@ -1,4 +1,4 @@
-//! Servers, and pods and ports of theirs.
+//! Servers, and pods and ports of them.
 
 use super::tree::{fixture, recorded};
 use crate::node::inventory::{Root, read_for_job};
@@ -7,12 +7,12 @@ use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::pci::Distance;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, NodeType, PortState, Uverbs};
 
-/// By device: the GID that is RoCE v2 of an IPv4 address, its interface, and the port's MTU.
+/// Returns for each device the RoCE v2 GID of an IPv4 address, its interface, and the port's MTU.
 fn addressed(inventory: &Inventory) -> Vec<(&str, u16, String, &str, Option<u32>)> {
     let ports = inventory.rdma.iter().map(|device| (device.name.as_str(), &device.ports[0]));
     let entry = |(name, port)| {
         let port: &rlaunch_bootstrap::inventory::rdma::Port = port;
-        // Of an address there are two entries, the first of version 1.
+        // Each address has two entries, the first of RoCE v1.
         let last = port.gids.last().unwrap();
         let netdev = last.netdev.as_deref().unwrap();
         (name, last.index, last.ip().to_string(), netdev, port.mtu)
@@ -61,7 +61,7 @@ fn one_port_of_a_large_server_redirects_what_passes_between_devices() {
     let redirected: Vec<_> = nics.clone().map(|nic| nic.links[1].acs).collect();
     assert_eq!(redirected[0], Some(true));
     assert!(redirected[1..].iter().all(|acs| *acs == Some(false)));
-    // Of the ports above the switch nobody has recorded that.
+    // The recording has no ACS for the ports above the switch.
     assert_eq!(nics.clone().next().unwrap().links[2].acs, None);
     assert!(nics.clone().all(|nic| nic.ats == Some(false) && nic.links[0].acs.is_none()));
     assert!(inventory.gpus.iter().all(|gpu| gpu.pci.ats == Some(false)));
@@ -75,7 +75,7 @@ fn a_large_server_has_two_threads_to_a_core() {
     assert_eq!((cores.len(), cores[0].to_string()), (112, "0,112".into()));
     assert_eq!((cores[111].to_string(), inventory.cpus.usable()), ("111,223".into(), 224));
     assert_eq!(inventory.numa_nodes[1].cpus.to_string(), "56-111,168-223");
-    // A job does without what takes a file for each core, or the configuration of bridges.
+    // The inventory for a job leaves out cores and bridge configurations, which are slow to read.
     let root = recorded("dgx");
     let part = read_for_job(&Root::recorded(root.path()), false);
     assert!(part.cpus.cores.is_empty());
@@ -112,13 +112,13 @@ fn a_virtual_function_waits_for_the_subnet_manager() {
     ];
     assert_eq!(states, wanted);
     assert!(ports.iter().all(|(_, port)| port.link_layer == LinkLayer::InfiniBand));
-    // Names of devices and interfaces are alike here; what joins them is the PCI function.
+    // Device and interface names do not tell which belong together; the PCI function does.
     let netdevs: Vec<_> = ports.iter().map(|(_, port)| port.netdev.as_deref()).collect();
     assert_eq!(netdevs, [Some("ibp65s0"), Some("ibp65s0v0"), Some("ibp65s0v1")]);
     let pci: Vec<_> = inventory.rdma.iter().map(|nic| nic.pci.as_ref().unwrap()).collect();
     let parents: Vec<_> = pci.iter().map(|pci| pci.physical_function.as_deref()).collect();
     assert_eq!(parents, [None, Some("0000:41:00.0"), Some("0000:41:00.0")]);
-    // A virtual function has no link of its own: the slowest is that of the port above.
+    // A virtual function has no link of its own; the bottleneck is that of the port above it.
     assert_eq!(pci[1].links[0].current, None);
     assert_eq!(pci[1].bottleneck().unwrap().address, "0000:40:01.1");
     assert_eq!(inventory.rdma[1].node_guid.as_deref(), Some("0000:0000:0000:0000"));
@@ -129,7 +129,8 @@ fn a_bond_is_one_device_with_one_port() {
     let inventory = fixture("bond");
     let [device] = &inventory.rdma[..] else { panic!("{:?}", inventory.rdma) };
     assert_eq!((device.name.as_str(), device.ports.len()), ("mlx5_bond_0", 1));
-    // Two interfaces have the PCI function's number or the next; the port's is neither.
+    // The numbers of the two interfaces are that of the PCI function and the next, neither of which
+    // is the port's.
     assert_eq!(device.pci.as_ref().unwrap().address, "0000:41:00.0");
     assert_eq!(
         addressed(&inventory),
@@ -163,7 +164,8 @@ fn a_pod_has_the_network_of_its_node_and_a_device_of_two() {
     assert_eq!((down.numa_node, up.numa_node), (Some(1), Some(0)));
     let sockets: Vec<_> = inventory.gpus.iter().map(|gpu| gpu.pci.numa_node).collect();
     assert_eq!(sockets, [[Some(0); 4], [Some(1); 4]].concat());
-    // The paths of its control groups are the host's; what it sees below them is its own.
+    // The control groups are named by the host's paths, but the values are below the container's
+    // root.
     assert_eq!((inventory.cpus.quota, inventory.cpus.usable()), (Some(4000), 4));
     assert_eq!(inventory.limits.memory, Some(16 << 30));
 }

@@ -27,10 +27,10 @@ fn a_connectx3_behind_four_lanes() {
     assert_eq!(one.rate.as_deref(), Some("56 Gb/sec (4X FDR)"));
     assert_eq!((one.gids.len(), one.gid_table_length), (1, 2));
     assert_eq!((two.state, two.physical_state.as_deref()), (PortState::Down, Some("Polling")));
-    // Two interfaces of one PCI function: their own numbers tell which is whose.
+    // Two interfaces share a PCI function; their port numbers tell them apart.
     let netdevs = [one, two].map(|port| port.netdev.as_deref());
     assert_eq!(netdevs, [Some("ibp195s0"), Some("ibp195s0d1")]);
-    // An IPoIB interface's MTU says nothing of the port's.
+    // The MTU of an IPoIB interface is not that of the port.
     assert_eq!([one.mtu, two.mtu], [None, None]);
 }
 
@@ -70,7 +70,7 @@ fn soft_roce_hangs_at_its_parent() {
     let inventory = fixture("rxe");
     let rxe = &inventory.rdma[0];
     assert_eq!((rxe.driver.as_deref(), rxe.pci.as_ref()), (Some("rxe"), None));
-    // The file is there in sysfs, and not in this container's /dev.
+    // The device is in sysfs, but not in this container's /dev.
     assert_eq!(rxe.uverbs, Uverbs::Missing);
     let port = &rxe.ports[0];
     assert_eq!((port.netdev.as_deref(), port.mtu), (Some("ens2"), Some(1024)));
@@ -79,7 +79,7 @@ fn soft_roce_hangs_at_its_parent() {
     assert_eq!(port.gids[1].ip(), "10.0.0.2".parse::<std::net::IpAddr>().unwrap());
     assert_eq!(inventory.netdevs[0].pci.as_deref(), Some("0000:00:02.0"));
     assert_eq!(inventory.netdevs[0].speed, None);
-    // One processor is allowed, of two; the group grants one and a half.
+    // One of two processors is allowed; the control group grants 1.5.
     assert_eq!((inventory.cpus.usable(), inventory.cpus.quota), (1, Some(1500)));
 }
 
@@ -99,12 +99,12 @@ fn a_thunderbolt_cable_is_for_tcp() {
     let cable = inventory.netdevs.iter().find(|n| n.kind == NetdevKind::Thunderbolt).unwrap();
     assert_eq!((cable.name.as_str(), cable.running, cable.speed), ("thunderbolt0", true, None));
     assert_eq!(cable.addresses, [("10.99.0.2".parse().unwrap(), 30)]);
-    // Its way leads through a PCI function, which is not what it is.
+    // Its sysfs path contains a PCI function, but it is not a PCI device.
     assert_eq!(cable.pci.as_deref(), Some("0000:c5:00.5"));
     let wireless = &inventory.netdevs[2];
     assert_eq!((wireless.name.as_str(), wireless.kind), ("wlp192s0", NetdevKind::Physical));
     assert!(!wireless.running);
-    // Two threads of each core, by the older name of the file.
+    // Two threads per core, by the file's older name.
     let cores = &inventory.cpus.cores;
     let ends: Vec<String> = [cores.first(), cores.last()].map(|c| c.unwrap().to_string()).into();
     assert_eq!((cores.len(), ends), (16, vec!["0,16".into(), "15,31".into()]));
@@ -115,7 +115,7 @@ fn a_thunderbolt_cable_is_for_tcp() {
 fn a_machine_without_rdma_has_its_limits() {
     let inventory = fixture("no-rdma");
     assert!(inventory.rdma.is_empty() && inventory.gpus.is_empty());
-    // Two and a half processors keep three ranks busy.
+    // A quota of 2.5 processors counts as three usable ones.
     assert_eq!((inventory.cpus.quota, inventory.cpus.usable()), (Some(2500), 3));
     assert_eq!(inventory.limits.memory, Some(64 << 30));
     assert_eq!(inventory.limits.locked_memory, Some(65_536));
@@ -145,10 +145,10 @@ fn a_container_sees_more_than_it_may_use() {
     for device in &inventory.rdma {
         let port = &device.ports[0];
         assert_eq!((port.state, port.link_layer), (PortState::Active, LinkLayer::Ethernet));
-        // The interface is in another network namespace: every entry is zero.
+        // The interface is in another network namespace, so every entry is zero.
         assert_eq!((port.gid_table_length, port.gids.len()), (4, 0));
         assert_eq!((&port.netdev, port.mtu), (&None, None));
-        // Whoever is not root reads 64 bytes.
+        // Only root can read more than 64 bytes.
         let pci = device.pci.as_ref().unwrap();
         assert_eq!((pci.ats, pci.links[1].acs), (None, None));
     }
@@ -179,13 +179,13 @@ fn a_guest_of_esxi_knows_no_numa_node() {
     let inventory = fixture("esxi-vm");
     let pci = inventory.rdma[0].pci.as_ref().unwrap();
     assert_eq!((pci.numa_node, inventory.rdma[0].numa_node), (None, None));
-    // The port above is made up by the hypervisor, and so is what it can carry.
+    // The port above is emulated by the hypervisor, and so is its link speed.
     let limit = pci.bottleneck().unwrap();
     assert_eq!((limit.address, limit.rate.width), ("0000:00:17.0", 32));
     assert_eq!(gigabits(limit.rate.megabits()), "128.000");
-    // ATSCtl: Enable+, in a capability context another; the port has neither that nor ACS.
+    // ATS is enabled, in the second of its capabilities; the port has neither ATS nor ACS.
     assert_eq!((pci.ats, pci.links[1].acs), (Some(true), Some(false)));
-    // Its display is no GPU that anything runs on.
+    // The display controller is not a GPU that programs can use.
     let [gpu] = &inventory.gpus[..] else { panic!("{:?}", inventory.gpus) };
     assert_eq!(gpu.model.as_deref(), Some("GRID A100-40C"));
     assert_eq!((gpu.pci.address.as_str(), gpu.pci.ats), ("0000:02:01.0", None));

@@ -9,17 +9,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What is read of a recorded machine.
+/// Reads the inventory of a recorded machine.
 pub(super) fn fixture(name: &str) -> Inventory {
     read(&Root::recorded(recorded(name).path()))
 }
 
-/// A recorded machine.
+/// Writes a recorded machine to a directory.
 pub(super) fn recorded(name: &str) -> TempDir {
     lay_out(&fs::read_to_string(directory().join(name).with_extension("tree")).unwrap())
 }
 
-/// The names of all recorded machines.
+/// Returns the names of all recorded machines.
 pub(super) fn all() -> Vec<String> {
     let paths = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
     let trees = paths.filter(|path| path.extension().is_some_and(|end| end == "tree"));
@@ -36,7 +36,7 @@ pub(super) fn lay_out(text: &str) -> TempDir {
     root
 }
 
-/// Some disks take long for thousands of small files.
+/// Creates a directory in memory: on some disks, thousands of small files take long.
 pub(super) fn directory_in_memory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
