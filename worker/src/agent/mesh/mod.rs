@@ -189,7 +189,10 @@ impl Mesh {
             }
             (RoundPhase::Waiting, Answer::Done) => self.go(),
             (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
-                self.fail(ProofStep::Exchange, &format!("the agents could not synchronise: {other:?}"));
+                self.fail(
+                    ProofStep::Exchange,
+                    &format!("the agents could not synchronise: {other:?}"),
+                );
             }
             _ => {}
         }
