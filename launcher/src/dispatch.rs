@@ -85,7 +85,7 @@ async fn launch(args: Args) -> Result<Exit, Failed> {
     let job = lower::specify(args)?;
     let ended = match job.dry_run {
         Some(DryRun::Offline) => dry_run::offline(&job),
-        Some(DryRun::Agents) | None => crate::run::live(job).await,
+        Some(DryRun::Agents) | None => crate::run::run_job(job).await,
     };
     ended.map_err(|failed| match failed.exit {
         Exit::NOT_FOUND if !failed.by_rank => failed.hint(verb),
@@ -98,5 +98,5 @@ async fn measure(args: BenchArgs) -> Result<Exit, Failed> {
     let (args, what) = bench::job(args)?;
     let job = lower::specify(args)?;
     bench::check(&job, what)?;
-    crate::run::live(job).await
+    crate::run::run_job(job).await
 }

@@ -2,7 +2,7 @@
 //!
 //! [`main`] reads the command line and runs the verb. A job goes from left to right: argv → `Args` →
 //! `JobSpec` → `RankMap` → SSH → agents → prepared → joined → started → the first failure → exit code;
-//! `run::live` and the functions that it calls are in that order.
+//! `run::run_job` and the functions that it calls are in that order.
 //!
 //! Rooms, each of which uses only rooms above it (`cargo lab tidy`):
 //!

@@ -18,7 +18,7 @@ use crate::cli::args::ReportArgs;
 use crate::commands::figures::Figures;
 use crate::commands::figures::collective::Collective;
 use crate::run::record::JobRecord;
-use crate::run::record::store::Store;
+use crate::run::record::store::RecordStore;
 use networks::RankNetwork;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
@@ -167,7 +167,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<Exit, Failed> {
 
 /// Of the jobs on record that ran the same program, the smallest, and of these the newest.
 fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
-    let mut records = Store::of_user().ok()?.all();
+    let mut records = RecordStore::for_user().ok()?.all();
     records.retain(|record| record.program == program && record.ranks() < than.ranks);
     records.retain(|record| record.end.exit_code == 0);
     // Of several that are the smallest it takes the first.

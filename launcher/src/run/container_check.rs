@@ -10,7 +10,7 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
 
-/// What RDMA's users ask to be able to lock, at least, in bytes. Limits that are below it are the
+/// What RDMA's users ask to be able to lock, at least, in bytes. RoundTimeouts that are below it are the
 /// defaults of engines and of systemd, 64 KiB or 8 MiB.
 const LOCKED_MEMORY: u64 = 64 << 20;
 /// `/dev/shm` as engines make it, in bytes.

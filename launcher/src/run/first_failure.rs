@@ -1,55 +1,56 @@
-//! The first rank to fail decides how the job ends; the others are only counted.
+//! The first rank to fail decides how the job ends; ranks that fail later are only counted.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use std::time::Instant;
 
-/// A rank that did not succeed.
+/// How and when a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct RankExit {
     pub(crate) rank: Rank,
     pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
     /// Killed while its host was out of memory.
     pub(crate) out_of_memory: bool,
-    /// When it ended, by the launcher's clock.
+    /// By the launcher's clock.
     pub(crate) at: Instant,
 }
 
-/// Keeps the earliest failure, whatever order the news arrives in.
+/// The earliest failure, in whatever order exits are reported.
 #[derive(Debug, Default)]
 pub(crate) struct FirstFailure {
-    first: Option<Failure>,
+    first: Option<RankExit>,
     others: u32,
-    /// From here on ranks end because they were told to.
+    /// From then on ranks end because they were told to.
     ended_at: Option<Instant>,
 }
 
 impl FirstFailure {
-    /// Takes note of how a rank ended.
-    pub(crate) fn observe(&mut self, failure: Failure) {
-        let told_to = self.ended_at.is_some_and(|ended_at| failure.at >= ended_at);
-        if failure.status.success() || told_to {
+    /// Takes note of an exit. Successful ones do not count, nor do those after the ranks were told to
+    /// end.
+    pub(crate) fn observe(&mut self, exit: RankExit) {
+        let was_told = self.ended_at.is_some_and(|ended_at| exit.at >= ended_at);
+        if exit.status.success() || was_told {
             return;
         }
         match &mut self.first {
-            None => self.first = Some(failure),
+            None => self.first = Some(exit),
             Some(first) => {
                 self.others += 1;
-                if failure.at < first.at {
-                    *first = failure;
+                if exit.at < first.at {
+                    *first = exit;
                 }
             }
         }
     }
 
-    /// The ranks are told to end now.
-    pub(crate) fn ending(&mut self, now: Instant) {
+    /// Records that the ranks are told to end at `now`; only the first call counts.
+    pub(crate) fn begin_ending(&mut self, now: Instant) {
         self.ended_at.get_or_insert(now);
     }
 
-    /// The culprit, and how many failed besides it.
-    pub(crate) fn verdict(&self) -> Option<(Failure, u32)> {
+    /// Returns the first failure and the number of others.
+    pub(crate) fn first(&self) -> Option<(RankExit, u32)> {
         self.first.map(|first| (first, self.others))
     }
 }
@@ -59,21 +60,21 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn failure(rank: u32, code: i32, at: Instant) -> Failure {
+    fn exit(rank: u32, code: i32, at: Instant) -> RankExit {
         let status = ExitStatus::Code(code);
-        Failure { rank: Rank(rank), pid: 1, status, out_of_memory: false, at }
+        RankExit { rank: Rank(rank), pid: 1, status, out_of_memory: false, at }
     }
 
     #[test]
     fn the_earliest_counts_and_not_the_first_to_be_heard_of() {
         let t0 = Instant::now();
-        let mut first = FirstFailure::default();
-        first.observe(failure(0, 0, t0));
-        first.observe(failure(1, 3, t0 + Duration::from_millis(20)));
-        first.ending(t0 + Duration::from_millis(30));
-        first.observe(failure(2, 4, t0 + Duration::from_millis(10)));
-        first.observe(failure(3, 5, t0 + Duration::from_millis(40)));
-        let (culprit, others) = first.verdict().unwrap();
-        assert_eq!((culprit.rank, others), (Rank(2), 1));
+        let mut failures = FirstFailure::default();
+        failures.observe(exit(0, 0, t0));
+        failures.observe(exit(1, 3, t0 + Duration::from_millis(20)));
+        failures.begin_ending(t0 + Duration::from_millis(30));
+        failures.observe(exit(2, 4, t0 + Duration::from_millis(10)));
+        failures.observe(exit(3, 5, t0 + Duration::from_millis(40)));
+        let (first, others) = failures.first().unwrap();
+        assert_eq!((first.rank, others), (Rank(2), 1));
     }
 }

@@ -1,65 +1,67 @@
-//! The life of a job, from agents that know nothing to how it ended: [`live`], `run` and `meet`.
+//! The life of a job, from its hosts to its exit code: [`run_job`], `run` and `start_ranks`.
 //!
 //! | files | subject |
 //! |---|---|
-//! | `job_run`, `restart` | a job that is being run, with its events and its record; `--max-restarts` |
-//! | `crew`, `session` | all nodes together: reached, prepared, started; a node's life on its channel |
-//! | `rendezvous`, `mesh` | the tree of agents comes about; the mesh is proved and watched |
+//! | `job_run`, `restart` | one attempt at a job, with its events and its record; `--max-restarts` |
+//! | `nodes`, `session` | all nodes together: reached, prepared, started; the session with one agent |
+//! | `rendezvous`, `mesh` | agents join a tree; RDMA paths are proved, and monitored while ranks run |
 //! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
 //! | `show`, `dry_run` | `--show`; `--dry-run` |
-//! | `watch`, `first_failure`, `conclusion`, `signals` | the running job, its first failure, its end in words, signals |
+//! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
+//! | `first_failure`, `outcome`, `signals` | the rank to blame; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
-//! | `events`, `record` | `--events`; what is left of a job |
+//! | `events`, `record` | `--events`; what is kept of a job for `rlaunch report` |
 
-pub(crate) mod conclusion;
 pub(crate) mod container_check;
-pub(crate) mod crew;
+mod driver;
 pub(crate) mod dry_run;
 pub(crate) mod events;
-pub(crate) mod first_failure;
+mod first_failure;
 pub(crate) mod job_run;
 pub(crate) mod mesh;
+mod nodes;
+mod outcome;
 pub(crate) mod output;
-pub(crate) mod preflight_report;
+mod preflight_report;
 pub(crate) mod record;
-pub(crate) mod rendezvous;
-pub(crate) mod restart;
-pub(crate) mod session;
+mod rendezvous;
+mod restart;
+mod session;
 pub(crate) mod show;
 pub(crate) mod signals;
-pub(crate) mod stdin;
-pub(crate) mod watch;
+mod stdin;
+mod supervisor;
 
 use crate::job::JobSpec;
 use crate::job::apps::Order;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
-use crew::{Crew, Streams};
-use events::Record;
+use events::Event;
 use job_run::JobRun;
-use mesh::LinkWatch;
+use mesh::LinkMonitor;
+use nodes::{Nodes, PendingStdio};
 use record::JobRecord;
-use rendezvous::{Joined, Relay};
+use rendezvous::Joined;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::open_files;
 use signals::Signals;
 use std::time::Instant;
+use supervisor::Machines;
 use tracing::Instrument;
-use watch::Watch;
 
-/// Lives a job, and further attempts at it where it may begin again.
-pub(crate) async fn live(job: JobSpec) -> Result<Exit, Failed> {
-    restart::see_through(job, &mut Signals::install()?).await
+/// Runs a job, and restarts it as often as `--max-restarts` allows.
+pub(crate) async fn run_job(job: JobSpec) -> Result<Exit, Failed> {
+    restart::run_with_restarts(job, &mut Signals::install()?).await
 }
 
-/// One attempt at a job; with what it leaves, unless it is to leave nothing.
-pub(crate) async fn live_recorded(
+/// Runs one attempt at a job, and stores its record unless none is wanted.
+pub(crate) async fn run_attempt(
     job: &JobRun,
     signals: &mut Signals,
 ) -> (Result<Exit, Failed>, Option<JobRecord>) {
     let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.id)).await;
-    job.events.emit(&Record::job_ended(&ended));
+    job.events.emit(&Event::job_ended(&ended));
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(job, &ended));
     if let Some(record) = &record {
         record::store::keep_or_warn(record);
@@ -67,37 +69,36 @@ pub(crate) async fn live_recorded(
     (ended, record)
 }
 
-/// From a job to how it ended.
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
-    let wanted = whom_to_reach(job)?;
-    open_files::raise_for(wanted.nodes.len());
-    let (gathering, streams, departures) = crew::assemble(job, &wanted);
+    let map = hosts_to_reach(job)?;
+    open_files::raise_for(map.nodes.len());
+    let (connecting, stdio, sessions_closed) = nodes::prepare_sessions(job, &map);
 
-    let reaching = job.phase("reach", gathering.reach(job, &wanted));
-    let mut crew = match unless_ended(reaching, signals).await {
-        Ok(crew) => crew,
+    let reaching = job.phase("reach", connecting.reach(job, &map));
+    let mut nodes = match unless_ended(reaching, signals).await {
+        Ok(nodes) => nodes,
         Err(failed) => {
-            departures.all().await;
+            sessions_closed.shutdown().await;
             return Err(failed);
         }
     };
-    let meeting = meet(job, wanted, &mut crew, streams);
-    let met = match unless_ended(meeting, signals).await {
-        Ok(Some(met)) => met,
+    let starting = start_ranks(job, map, &mut nodes, stdio);
+    let started = match unless_ended(starting, signals).await {
+        Ok(Some(started)) => started,
         Ok(None) => {
-            crew.dismiss().await;
+            nodes.shutdown().await;
             return Ok(Exit::SUCCESS);
         }
         Err(failed) => {
-            crew.dismiss().await;
+            nodes.shutdown().await;
             return Err(failed);
         }
     };
-    job.phase("run", Watch::new(job, crew, met, signals).see_out()).await
+    job.phase("run", driver::run_to_completion(job, nodes, started, signals)).await
 }
 
-/// The nodes of the ranks; or every host, where it takes their GPUs to know how many ranks they run.
-fn whom_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
+/// Maps the ranks; or returns all hosts without ranks, if their GPUs must be counted first.
+fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     if job.has_open_slots() {
         return Ok(RankMap::unsettled(&job.hosts));
     }
@@ -106,55 +107,55 @@ fn whom_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     Ok(map)
 }
 
-/// Once it is known where ranks run, whoever wants to know is told.
+/// Prints, logs and records the placement of the ranks.
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.stdin.check(map.world_size)?;
     placement_line::print(map, job.map_by);
-    job.events.emit(&Record::job_started(job, map));
+    job.events.emit(&Event::job_started(job, map));
     if let Some(recorder) = &job.recorder {
         recorder.mapped(map);
     }
     Ok(())
 }
 
-/// Parts of a job that begin with its ranks.
-pub(crate) struct Met {
-    pub(crate) writer: output::Writer,
-    pub(crate) relay: Relay,
-    pub(crate) links: LinkWatch,
-    pub(crate) order: Order,
-    pub(crate) master_port: u16,
+/// Parts of a job that exist once its ranks are being started.
+struct Started {
+    writer: output::OutputWriter,
+    machines: Machines,
+    master_port: u16,
 }
 
-/// From agents that know nothing to ranks that run; `None` where none is to.
-async fn meet(
+/// Leads nodes that were reached to the start of their ranks. Returns `None` for a dry run, which
+/// starts none.
+async fn start_ranks(
     job: &JobRun,
     reached: RankMap,
-    crew: &mut Crew,
-    streams: Streams,
-) -> Result<Option<Met>, Failed> {
-    let map = crew.settle(job, reached)?;
+    nodes: &mut Nodes,
+    stdio: PendingStdio,
+) -> Result<Option<Started>, Failed> {
+    let map = nodes.assign_ranks(job, reached)?;
     if job.has_open_slots() {
         announce(job, &map)?;
     }
-    let prepared = job.phase("prepare", crew.prepare(job, &map)).await?;
-    let joined = job.phase("join", crew.join(job, &map, &prepared)).await?;
+    let prepared = job.phase("prepare", nodes.prepare(job, &map)).await?;
+    let joined = job.phase("join", nodes.join(job, &map, &prepared)).await?;
     show::print(job, &map, &joined).await;
     if job.dry_run.is_some() {
         return Ok(None);
     }
-    let writer = crew.open(job, &map, streams)?;
+    let writer = nodes.open_stdio(job, &map, stdio)?;
     let order = Order::of(job, &map, Instant::now());
-    crew.start(job, &map, &joined)?;
-    let links = LinkWatch::over(&joined.mesh, &joined.table, &job.options.mesh);
-    let Joined { relay, master: (_, master_port), table, setups, libraries, .. } = joined;
+    nodes.start(job, &map, &joined)?;
+    let Joined { relay, master: (_, master_port), table, mesh, setups, libraries, .. } = joined;
+    let links = LinkMonitor::new(&mesh, &table, &job.options.mesh, Instant::now());
     if let Some(recorder) = &job.recorder {
-        recorder.decided(table, setups, libraries);
+        recorder.starting(table, setups, libraries);
     }
-    Ok(Some(Met { writer, relay, links, order, master_port }))
+    let machines = Machines { relay, links, order };
+    Ok(Some(Started { writer, machines, master_port }))
 }
 
-/// Goes on with `stage` until the user wants the job to end.
+/// Runs a `stage` before the start of the ranks; fails when the user ends the job meanwhile.
 async fn unless_ended<T>(
     stage: impl Future<Output = Result<T, Failed>>,
     signals: &mut Signals,

@@ -1,26 +1,33 @@
-//! What ranks print, on its way to this process's stdout and stderr: every byte, whole lines,
-//! however many ranks write at once.
+//! Output of ranks, written to this process's stdout and stderr: every byte, in whole lines, however
+//! many ranks write at once.
 //!
-//! One thread does the writing, so that a slow terminal never holds up anything else; it gives an
-//! agent new credit only for what has been written, so a slow reader slows the ranks down and
-//! fills no memory.
+//! One thread writes, so that a slow terminal holds up nothing else. Agents send only as much as they
+//! have credit for, and get credit back once their output is written: a slow reader slows the ranks
+//! down and does not fill memory.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
+//! | `sink`, `tags` | stdout and stderr; tags in front of lines |
+//! | `rank_files` | `--output-dir` |
+//! | `tail` | last lines of each rank, for the report of a failure |
 
-mod files;
-mod pen;
+mod line_arbiter;
+mod rank_files;
 mod sink;
 mod tags;
 mod tail;
 
-pub(crate) use files::Files;
+pub(crate) use rank_files::RankFiles;
 pub(crate) use tags::Tags;
 
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::job::options::OutputOptions;
 use crate::plan::nccl::Log;
-use crate::run::output::pen::{Pen, Said, Shown};
+use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
-use crate::run::record::Kept;
+use crate::run::record::Transcript;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::exit::Exit;
@@ -32,201 +39,202 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// The most output on its way from all nodes together, in bytes, as long as each has the least.
+/// Bytes of output that all nodes together may have on their way, unless the minimum for each is more.
 const TOTAL_WINDOW: usize = 2 << 20;
-/// The most from one node, in bytes: what is faster than any reader, over a distance as well.
-const NODE_WINDOW: usize = 256 << 10;
-/// The least, in bytes: a whole frame goes even when a quarter is still to be paid back.
-const LEAST_WINDOW: usize = 2 * MAX_OUTPUT;
+/// Maximum for one node, in bytes: enough for any reader even over a long distance.
+const MAX_WINDOW: usize = 256 << 10;
+/// Minimum for one node, in bytes: a whole frame can be sent even if a quarter of the window, the
+/// most that is held back to be granted at once, is not granted again.
+const MIN_WINDOW: usize = 2 * MAX_OUTPUT;
 
-/// How much output one of `nodes` nodes may have on its way, in bytes.
+/// Bytes of output that one of `nodes` nodes may have on their way.
 pub(crate) fn window(nodes: usize) -> u32 {
-    let window = (TOTAL_WINDOW / nodes.max(1)).clamp(LEAST_WINDOW, NODE_WINDOW);
+    let window = (TOTAL_WINDOW / nodes.max(1)).clamp(MIN_WINDOW, MAX_WINDOW);
     u32::try_from(window).unwrap_or(u32::MAX)
 }
 
-/// Where a stream comes from.
-pub(crate) type Source = (Rank, Stream);
+/// A stream of a rank.
+pub(crate) type StreamId = (Rank, Stream);
 
-/// Makes the files of this many ranks, where they are wanted.
-pub(crate) fn files(options: &OutputOptions, ranks: u32) -> Result<Option<Files>, Failed> {
-    let create = |directory: &PathBuf| Files::create(directory, ranks, options.merge_stderr);
+/// Makes the files of `--output-dir` for `ranks` ranks; `None` without the option.
+pub(crate) fn rank_files(options: &OutputOptions, ranks: u32) -> Result<Option<RankFiles>, Failed> {
+    let create = |directory: &PathBuf| RankFiles::create(directory, ranks, options.merge_stderr);
     let files = options.directory.as_ref().map(create).transpose();
     files.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
-/// Work of the thread, with its part of the node's room where no credit pays for it.
-enum Item {
-    Said(Said, Option<Reserved>),
-    /// A rank's process, before anything that it wrote.
+/// Work for the thread. It holds a part of the node's room if it took no credit.
+enum OutputItem {
+    Chunk(Chunk, Option<Reserved>),
+    /// Process id of a rank, before any of its output.
     Started(Rank, u32, Option<Reserved>),
 }
 
-/// The way in; clones feed the same thread.
+/// Sender of output to the writing thread.
 #[derive(Clone)]
-pub(crate) struct Output(Sender<Item>);
+pub(crate) struct OutputSender(Sender<OutputItem>);
 
-impl Output {
-    /// Hands over what a rank wrote, and when that was read, in microseconds since 1970. Empty data
-    /// ends the stream.
+impl OutputSender {
+    /// Hands over output of a rank; `stamp` is when the agent read it, in microseconds since 1970.
+    /// Empty data ends the stream.
     pub(crate) fn push(
         &self,
-        (node, source): (NodeId, Source),
+        (node, source): (NodeId, StreamId),
         stamp: Option<u64>,
         data: Vec<u8>,
         room: Option<Reserved>,
     ) {
-        // The thread leaves only after every sender.
-        let _ = self.0.send(Item::Said(Said { node, source, stamp, data }, room));
+        // The receiver outlives every sender.
+        let _ = self.0.send(OutputItem::Chunk(Chunk { node, source, stamp, data }, room));
     }
 
-    /// A rank's process id, which is known before it writes anything.
+    /// Hands over the process id of a rank, before any of its output.
     pub(crate) fn started(&self, rank: Rank, pid: u32, room: Option<Reserved>) {
-        let _ = self.0.send(Item::Started(rank, pid, room));
+        let _ = self.0.send(OutputItem::Started(rank, pid, room));
     }
 }
 
-/// What is known when everything is written.
+/// Result of writing all output.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     /// The last lines that each rank wrote to stderr, or to the one stream for both.
     pub(crate) tails: Tails,
-    /// It was one stream.
+    /// Whether ranks wrote both to one stream.
     pub(crate) merged: bool,
-    /// What NCCL has said, when that was wanted.
+    /// Log of NCCL, if it was wanted.
     pub(crate) nccl: Option<Log>,
-    /// What is recorded of it, when that was wanted.
-    pub(crate) kept: Option<Kept>,
-    /// Why not all of it is in the files that were wanted.
+    /// Output for the job's record, if one is wanted.
+    pub(crate) transcript: Option<Transcript>,
+    /// Error that left the files of `--output-dir` incomplete.
     pub(crate) incomplete: Option<Failed>,
 }
 
-/// The writing thread, seen from the launcher.
-pub(crate) struct Writer {
+/// Handle of the writing thread.
+pub(crate) struct OutputWriter {
     thread: JoinHandle<Written>,
     reader_gone: Option<oneshot::Receiver<()>>,
 }
 
-/// How output is shown, and who is given credit for it.
-pub(crate) struct Setup {
-    /// Tag that each line starts with.
+/// QpSettings of the writing thread.
+pub(crate) struct OutputConfig {
     pub(crate) tags: Option<Tags>,
-    /// Each rank's own.
-    pub(crate) files: Option<Files>,
-    /// Stderr comes with stdout.
+    /// Files of `--output-dir`.
+    pub(crate) files: Option<RankFiles>,
+    /// Whether ranks write stderr to the same stream as stdout.
     pub(crate) merged: bool,
-    /// By node.
+    /// Outboxes, by node, to grant credit by.
     pub(crate) credit: Vec<Outbox>,
     pub(crate) ranks: u32,
-    /// Reads what NCCL logs.
+    /// Log that NCCL's lines are added to.
     pub(crate) nccl: Option<Log>,
-    /// Keeps what is recorded.
-    pub(crate) kept: Option<Kept>,
-    /// Ranks' stdout goes to stderr as well: this process's stdout is for something else.
-    pub(crate) aside: bool,
+    pub(crate) transcript: Option<Transcript>,
+    /// Whether stdout of ranks goes to stderr, because this process prints its result to stdout.
+    pub(crate) ranks_to_stderr: bool,
 }
 
-/// What ranks print, before it is known how it is shown.
-pub(crate) struct Unread(Receiver<Item>);
+/// Queue of output that no thread writes yet.
+pub(crate) struct OutputReceiver(Receiver<OutputItem>);
 
-/// The way from sessions to the thread that is started later.
-pub(crate) fn pipe() -> (Output, Unread) {
+/// Makes the queue from sessions to the thread, which is started later.
+pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
     let (sender, items) = channel();
-    (Output(sender), Unread(items))
+    (OutputSender(sender), OutputReceiver(items))
 }
 
-/// Starts the thread.
-pub(crate) fn start(setup: Setup, Unread(items): Unread) -> Writer {
+/// Starts the thread that writes what comes through the queue.
+pub(crate) fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
     let (gone, reader_gone) = oneshot::channel();
-    let thread = std::thread::spawn(move || Thread::new(setup, gone).run(&items));
-    Writer { thread, reader_gone: Some(reader_gone) }
+    let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
+    OutputWriter { thread, reader_gone: Some(reader_gone) }
 }
 
-impl Writer {
-    /// Resolves when the reader of stdout or stderr went away. Safe to cancel.
+impl OutputWriter {
+    /// Returns when the reader of stdout or stderr has closed it, only once. Cancel-safe.
     pub(crate) async fn reader_gone(&mut self) {
         if let Some(gone) = &mut self.reader_gone {
-            let heard = gone.await;
+            let closed = gone.await;
             self.reader_gone = None;
-            if heard.is_ok() {
+            if closed.is_ok() {
                 return;
             }
         }
-        // The thread has ended in order, or has said so once.
+        // The thread has ended, or the reader was reported already.
         std::future::pending::<()>().await;
     }
 
-    /// Waits until everything is written; every [`Output`] must be gone.
+    /// Waits until all output is written. It returns only once every [`OutputSender`] is dropped.
     pub(crate) async fn finish(self) -> Written {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
         joined.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 
-struct Thread {
+struct WriterThread {
     sink: Sink,
-    pen: Pen,
-    files: Option<Files>,
+    arbiter: LineArbiter,
+    files: Option<RankFiles>,
     tails: Tails,
-    /// By which ranks say what went wrong.
-    last_words: Stream,
+    /// Stream that ranks report errors on, whose last lines are kept.
+    error_stream: Stream,
     nccl: Option<Log>,
-    kept: Option<Kept>,
-    credit: Vec<Account>,
+    transcript: Option<Transcript>,
+    credit: Vec<CreditAccount>,
     ranks: u32,
     gone: Option<oneshot::Sender<()>>,
 }
 
-/// Credit owed to one node; paid back in lumps, not for every frame.
-struct Account {
+/// Credit that one node gets back, in lumps rather than for every frame.
+struct CreditAccount {
     node: Outbox,
     owed: u32,
     lump: u32,
 }
 
-impl Thread {
-    fn new(setup: Setup, gone: oneshot::Sender<()>) -> Thread {
-        let lump = window(setup.credit.len()) / 4;
-        let account = |node| Account { node, owed: 0, lump };
-        // Where nobody can be torn apart, or a person is waiting for a prompt, unfinished lines
-        // are shown at once.
-        let (alone, stderr) = (setup.ranks == 1, std::io::stderr().is_terminal());
-        let stdout = if setup.aside { stderr } else { std::io::stdout().is_terminal() };
-        let show_unfinished = Shown { stdout: alone || stdout, stderr: alone || stderr };
-        Thread {
-            sink: Sink::new(setup.tags, setup.aside),
-            pen: Pen::new(show_unfinished),
-            files: setup.files,
+impl WriterThread {
+    fn new(config: OutputConfig, gone: oneshot::Sender<()>) -> WriterThread {
+        let lump = window(config.credit.len()) / 4;
+        let account = |node| CreditAccount { node, owed: 0, lump };
+        // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
+        // person may wait for a prompt.
+        let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
+        let stdout = if config.ranks_to_stderr { stderr } else { std::io::stdout().is_terminal() };
+        let show_unfinished = ShowUnfinished { stdout: alone || stdout, stderr: alone || stderr };
+        WriterThread {
+            sink: Sink::new(config.tags, config.ranks_to_stderr),
+            arbiter: LineArbiter::new(show_unfinished),
+            files: config.files,
             tails: Tails::default(),
-            last_words: if setup.merged { Stream::Stdout } else { Stream::Stderr },
-            nccl: setup.nccl,
-            kept: setup.kept,
-            credit: setup.credit.into_iter().map(account).collect(),
-            ranks: setup.ranks,
+            error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
+            nccl: config.nccl,
+            transcript: config.transcript,
+            credit: config.credit.into_iter().map(account).collect(),
+            ranks: config.ranks,
             gone: Some(gone),
         }
     }
 
-    fn run(mut self, items: &Receiver<Item>) -> Written {
+    fn run(mut self, items: &Receiver<OutputItem>) -> Written {
         loop {
-            let item = match self.pen.patience() {
+            let item = match self.arbiter.timeout() {
                 None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(patience) => items.recv_timeout(patience),
+                Some(timeout) => items.recv_timeout(timeout),
             };
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
             match item {
-                // Records by rank are bounded by the number of ranks, not by what agents say.
-                Ok(Item::Said(Said { source: (rank, _), .. }, _) | Item::Started(rank, ..))
-                    if rank.0 >= self.ranks => {}
-                Ok(Item::Said(said, _room)) => {
-                    self.note(&said);
-                    self.pen.take(said);
+                // An agent must not make the tables by rank larger than the job.
+                Ok(
+                    OutputItem::Chunk(Chunk { source: (rank, _), .. }, _)
+                    | OutputItem::Started(rank, ..),
+                ) if rank.0 >= self.ranks => {}
+                Ok(OutputItem::Chunk(chunk, _room)) => {
+                    self.note(&chunk);
+                    self.arbiter.push(chunk);
                 }
-                Ok(Item::Started(rank, pid, _room)) => {
+                Ok(OutputItem::Started(rank, pid, _room)) => {
                     self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
-                Err(RecvTimeoutError::Timeout) => self.pen.put_down(),
-                Err(RecvTimeoutError::Disconnected) => self.pen.finish(),
+                Err(RecvTimeoutError::Timeout) => self.arbiter.end_turn(),
+                Err(RecvTimeoutError::Disconnected) => self.arbiter.finish(),
             }
             self.write_ready();
             if last {
@@ -235,9 +243,9 @@ impl Thread {
         }
     }
 
-    /// What does not wait for whole lines.
-    fn note(&mut self, Said { source, data, .. }: &Said) {
-        if source.1 == self.last_words {
+    /// Adds a chunk to the tails and to the files, which do not wait for whole lines.
+    fn note(&mut self, Chunk { source, data, .. }: &Chunk) {
+        if source.1 == self.error_stream {
             self.tails.add(source.0, data);
         }
         let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
@@ -247,26 +255,32 @@ impl Thread {
     }
 
     fn written(self) -> Written {
-        let trouble = self.files.and_then(Files::into_trouble);
-        let incomplete = trouble.map(|trouble| Failed::from_error(Exit::FILES, &trouble));
-        let merged = self.last_words == Stream::Stdout;
-        Written { tails: self.tails, merged, nccl: self.nccl, kept: self.kept, incomplete }
+        let error = self.files.and_then(RankFiles::into_error);
+        let incomplete = error.map(|error| Failed::from_error(Exit::FILES, &error));
+        let merged = self.error_stream == Stream::Stdout;
+        Written {
+            tails: self.tails,
+            merged,
+            nccl: self.nccl,
+            transcript: self.transcript,
+            incomplete,
+        }
     }
 
     fn write_ready(&mut self) {
-        while let Some(pen::Piece { said, credit }) = self.pen.next() {
-            let Said { node, source, stamp, data } = said;
+        while let Some(ReadyChunk { chunk, credit }) = self.arbiter.next() {
+            let Chunk { node, source, stamp, data } = chunk;
             let shown = match &mut self.nccl {
                 Some(log) => Cow::Owned(log.take(source.0, &data)),
                 None => Cow::Borrowed(&data[..]),
             };
             let written = self.sink.write((source, stamp), &shown);
             drop(shown);
-            if let Some(kept) = &mut self.kept {
-                kept.add(source, data);
+            if let Some(transcript) = &mut self.transcript {
+                transcript.add(source, data);
             }
-            // Everything that follows is taken and dropped, so that the ranks can end. Where it goes
-            // to files as well, they go on.
+            // Further output is taken and dropped, so that the ranks can end. With `--output-dir` the
+            // job goes on, as its files still take the output.
             if written.is_err()
                 && self.files.is_none()
                 && let Some(gone) = self.gone.take()
@@ -291,9 +305,9 @@ mod tests {
     fn a_frame_goes_whatever_is_still_to_be_paid_back() {
         for nodes in [0, 1, 4, 8, 64, 385, 1000, 65_536] {
             let window = window(nodes) as usize;
-            // Less than a lump is owed for as long as nothing else comes.
+            // Up to a lump, a quarter of the window, is held back until more is written.
             assert!(window - window / 4 >= MAX_OUTPUT, "{nodes} nodes: {window}");
-            assert!(window <= NODE_WINDOW);
+            assert!(window <= MAX_WINDOW);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What is left of a job when it is over: one JSON file, for its user alone, which `rlaunch report`
-//! reads. [`JobRecord`] is its schema.
+//! The record of a job: one JSON file, written when the job is over and readable by its user only.
+//! `rlaunch report` reads it. [`JobRecord`] is its schema.
 
-mod kept;
 pub(crate) mod store;
+mod transcript;
 
-pub(crate) use kept::{Kept, KeptOutput};
+pub(crate) use transcript::{RecordedOutput, Transcript};
 
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use crate::plan::setup::Setup;
-use crate::run::show::{self, ToldRow};
+use crate::run::show::{self, VariableRow};
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::exit::Exit;
@@ -23,31 +23,32 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
-/// Version of the schema. New fields may appear without a new one; none changes its meaning.
+/// Version of the schema. New fields may appear without a new version; none changes its meaning.
 const VERSION: u32 = 1;
 
 /// A job that is over.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct JobRecord {
     pub(crate) v: u32,
-    /// Its id, 32 hexadecimal digits.
+    /// Id of the job, 32 hexadecimal digits.
     pub(crate) job: String,
-    /// In seconds since 1970.
+    /// Start, in seconds since 1970.
     pub(crate) started: f64,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
-    /// The whole command line, without the values of what is called a secret.
+    /// Command line of rlaunch; values of options and variables whose names suggest a secret are
+    /// replaced.
     pub(crate) argv: Vec<String>,
-    /// What of it was run as ranks.
+    /// The part of `argv` that ranks ran.
     pub(crate) program: Vec<String>,
-    /// Those that got ranks, in their order.
+    /// Hosts that got ranks, in the order of nodes.
     pub(crate) hosts: Vec<HostRanks>,
     /// By rank; empty if no rank was started.
     pub(crate) placement: Vec<RankPlace>,
-    /// As `--show env` has it.
-    pub(crate) environment: Vec<Told>,
-    pub(crate) output: KeptOutput,
-    pub(crate) end: End,
+    /// Variables of ranks, as `--show env` prints them.
+    pub(crate) environment: Vec<RankVariable>,
+    pub(crate) output: RecordedOutput,
+    pub(crate) end: RecordedEnd,
 }
 
 /// A host and its ranks.
@@ -62,59 +63,59 @@ pub(crate) struct HostRanks {
 pub(crate) struct RankPlace {
     pub(crate) rank: u32,
     pub(crate) host: String,
-    /// A list of processors, `0-3,8`; none if it was not bound.
+    /// List of processors, `0-3,8`; `None` if the rank was not bound.
     pub(crate) cpus: Option<String>,
     pub(crate) numa_node: Option<u32>,
-    /// Its PCI address.
+    /// PCI address.
     pub(crate) gpu: Option<String>,
-    /// The nearest, and how near.
+    /// The nearest NICs, and their distance.
     pub(crate) nics: String,
     pub(crate) why: String,
 }
 
-/// A variable that ranks were told, and why.
+/// A variable that ranks were given, and why.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct RankVariable {
     /// `NAME=VALUE`, or `NAME+=:VALUE` for what is appended.
     pub(crate) variable: String,
     pub(crate) why: String,
     pub(crate) ranks: Vec<u32>,
 }
 
-/// How it ended, as the last line of `--events` has it.
+/// End of the job, as in the last line of `--events`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct End {
+pub(crate) struct RecordedEnd {
     pub(crate) exit_code: u8,
-    /// Whose code that is: `rank` or `launcher`.
+    /// Whether the code is a rank's own: `rank` or `launcher`.
     pub(crate) spoke: String,
     pub(crate) message: String,
 }
 
-impl End {
-    fn of(ended: &Result<Exit, Failed>) -> End {
+impl RecordedEnd {
+    fn new(ended: &Result<Exit, Failed>) -> RecordedEnd {
         let (exit, by_rank, message) = match ended {
             Ok(exit) => (exit, true, ""),
             Err(failed) => (&failed.exit, failed.by_rank, failed.message.as_str()),
         };
         let spoke = if by_rank { "rank" } else { "launcher" };
-        End { exit_code: exit.0, spoke: spoke.to_owned(), message: redacted(message) }
+        RecordedEnd { exit_code: exit.0, spoke: spoke.to_owned(), message: redacted(message) }
     }
 }
 
-/// What the launcher has decided for ranks, kept until the job is over.
-struct Decided {
+/// What the ranks were started with.
+struct RankStart {
     table: RankTable,
     setups: Vec<Vec<Setup>>,
     libraries: Vec<Option<PathBuf>>,
 }
 
-/// Collects what is recorded while the job goes on; nothing is written before it is over.
+/// Collector of the record while the job runs; nothing is written before the job is over.
 pub(crate) struct Recorder {
     started: SystemTime,
     clock: Instant,
     map: OnceLock<RankMap>,
-    decided: OnceLock<Decided>,
-    output: Mutex<KeptOutput>,
+    start: OnceLock<RankStart>,
+    output: Mutex<RecordedOutput>,
 }
 
 impl Recorder {
@@ -123,39 +124,39 @@ impl Recorder {
             started: SystemTime::now(),
             clock: Instant::now(),
             map: OnceLock::new(),
-            decided: OnceLock::new(),
+            start: OnceLock::new(),
             output: Mutex::default(),
         }
     }
 
-    /// Where ranks run.
+    /// Adds the hosts of the ranks.
     pub(crate) fn mapped(&self, map: &RankMap) {
-        // That is decided once.
+        // It is called once.
         let _ = self.map.set(map.clone());
     }
 
-    /// What ranks start with; the last two by node.
-    pub(crate) fn decided(
+    /// Adds what ranks are started with; `setups` and `libraries` are by node.
+    pub(crate) fn starting(
         &self,
         table: RankTable,
         setups: Vec<Vec<Setup>>,
         libraries: Vec<Option<PathBuf>>,
     ) {
-        // That is decided once.
-        let _ = self.decided.set(Decided { table, setups, libraries });
+        // It is called once.
+        let _ = self.start.set(RankStart { table, setups, libraries });
     }
 
-    /// What they have printed.
-    pub(crate) fn printed(&self, kept: Kept) {
-        *self.output_of_ranks() = kept.into_output();
+    /// Adds the output of the ranks.
+    pub(crate) fn printed(&self, transcript: Transcript) {
+        *self.output_of_ranks() = transcript.into_output();
     }
 
-    fn output_of_ranks(&self) -> MutexGuard<'_, KeptOutput> {
+    fn output_of_ranks(&self) -> MutexGuard<'_, RecordedOutput> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The record of a job that has ended so, to which what was printed moves; `None` if its ranks fit
-    /// no hosts. Where it has ended before it was known how many ranks its hosts run, they have none.
+    /// Makes the record of a job that has ended, and moves the output into it. Returns `None` if the
+    /// ranks did not fit the hosts. Hosts have no ranks if the job ended before their GPUs were counted.
     pub(crate) fn finish(&self, job: &JobSpec, ended: &Result<Exit, Failed>) -> Option<JobRecord> {
         let map = match self.map.get() {
             Some(map) => map.clone(),
@@ -163,11 +164,11 @@ impl Recorder {
             None => return None,
         };
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (placement, environment) = match self.decided.get() {
+        let (placement, environment) = match self.start.get() {
             None => (Vec::new(), Vec::new()),
-            Some(Decided { table, setups, libraries }) => (
-                show::places(&map, setups, table),
-                gathered(&show::told(job, &map, setups, libraries)),
+            Some(RankStart { table, setups, libraries }) => (
+                show::rank_places(&map, setups, table),
+                group_by_rank(&show::variables(job, &map, setups, libraries)),
             ),
         };
         let hosts = map.nodes.iter().map(|node| HostRanks {
@@ -185,37 +186,41 @@ impl Recorder {
             placement,
             environment,
             output: mem::take(&mut self.output_of_ranks()),
-            end: End::of(ended),
+            end: RecordedEnd::new(ended),
         })
     }
 }
 
 impl JobRecord {
-    /// How many ranks it had.
+    /// Number of ranks.
     pub(crate) fn ranks(&self) -> u32 {
         let ranks: usize = self.hosts.iter().map(|host| host.ranks.len()).sum();
         u32::try_from(ranks).unwrap_or(u32::MAX)
     }
 }
 
-/// The words of all programs, with `:` between them.
+/// Words of all programs, with `:` between them.
 fn program(job: &JobSpec) -> Vec<OsString> {
     let programs: Vec<&[OsString]> = job.apps.iter().map(|app| &app.argv[..]).collect();
     programs.join(&OsString::from(":"))
 }
 
-/// Ranks that were told the same in one row.
-fn gathered(rows: &[ToldRow<'_>]) -> Vec<Told> {
-    let mut told: Vec<Told> = Vec::new();
+/// Groups rows by variable and reason, with all ranks that were given both.
+fn group_by_rank(rows: &[VariableRow<'_>]) -> Vec<RankVariable> {
+    let mut variables: Vec<RankVariable> = Vec::new();
     let mut known = HashMap::new();
     for (rank, _, variable, why) in rows {
         let at = *known.entry((variable, why)).or_insert_with(|| {
-            told.push(Told { variable: variable.clone(), why: why.clone(), ranks: vec![] });
-            told.len() - 1
+            variables.push(RankVariable {
+                variable: variable.clone(),
+                why: why.clone(),
+                ranks: vec![],
+            });
+            variables.len() - 1
         });
-        told[at].ranks.push(*rank);
+        variables[at].ranks.push(*rank);
     }
-    told
+    variables
 }
 
 #[cfg(test)]
@@ -227,7 +232,7 @@ mod tests {
     fn what_ranks_are_told_alike_is_one_row() {
         let host = Host::this_machine();
         let row = |rank, variable: &str| (rank, &host, variable.to_owned(), "why".to_owned());
-        let told = gathered(&[row(0, "A=1"), row(0, "B=0"), row(1, "A=1"), row(1, "B=1")]);
+        let told = group_by_rank(&[row(0, "A=1"), row(0, "B=0"), row(1, "A=1"), row(1, "B=1")]);
         let told: Vec<(&str, &[u32])> =
             told.iter().map(|told| (told.variable.as_str(), told.ranks.as_slice())).collect();
         assert_eq!(told, [("A=1", &[0, 1][..]), ("B=0", &[0]), ("B=1", &[1])]);
@@ -235,8 +240,8 @@ mod tests {
 
     #[test]
     fn an_end_says_whose_code_it_is() {
-        assert_eq!(End::of(&Ok(Exit::SUCCESS)).spoke, "rank");
-        let end = End::of(&Err(Failed::new(Exit::HOST, "b: no route")));
+        assert_eq!(RecordedEnd::new(&Ok(Exit::SUCCESS)).spoke, "rank");
+        let end = RecordedEnd::new(&Err(Failed::new(Exit::HOST, "b: no route")));
         assert_eq!((end.exit_code, end.spoke.as_str()), (201, "launcher"));
         assert_eq!(end.message, "b: no route");
     }

@@ -1,7 +1,13 @@
-//! Between the preparation of all nodes and the start of their ranks: the tree of agents comes
-//! about, and the rank table goes to everybody.
+//! The rendezvous: agents join a tree, the mesh is proved, and the rank table goes to every node.
+//!
+//! ```text
+//! every node is sent its parent ─▶ each reports its edge ─▶ RDMA paths are proved
+//!     ─▶ the root is sent the rank table ─▶ the root reports that every node has it
+//! ```
+//!
+//! Two neighbours that cannot connect to each other have their messages relayed by the launcher, from
+//! here on to the end of the job.
 
-use crate::connect::outbox::Reserved;
 use crate::hosts::addresses;
 use crate::job::JobSpec;
 use crate::plan::held_ports::Held;
@@ -13,9 +19,9 @@ use crate::plan::rdma_check;
 use crate::plan::selection::Plan;
 use crate::plan::setup::{self, Seen, Setup};
 use crate::plan::table;
-use crate::run::crew::{Crew, Prepared};
-use crate::run::mesh::{Offer, prove};
-use crate::run::session::{Event, What};
+use crate::run::mesh::{ProverUpload, prove};
+use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
+use crate::run::session::{NodeEvent, NodeEventKind};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::job::library::NodeLibrary;
@@ -38,33 +44,32 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Lines about edges that are not as they should be; the others are counted.
-const MOST_LINES: usize = 8;
+/// Edges that are described one by one; the others are counted.
+const MAX_LINES: usize = 8;
 
-/// What the rendezvous led to.
+/// Result of the rendezvous.
 pub(crate) struct Joined {
-    /// Goes on to say which nodes are relayed.
     pub(crate) relay: Relay,
-    /// Where rank 0 listens.
+    /// MASTER_ADDR and MASTER_PORT: where rank 0 will listen.
     pub(crate) master: (IpAddr, u16),
-    /// Each node's port of the door to Horovod's store; none where it is not served.
+    /// Port of each node's proxy of Horovod's store; empty if that is not served.
     pub(crate) horovod: Vec<u16>,
     pub(crate) table: RankTable,
     pub(crate) mesh: Mesh,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
-    /// By node: the directory of the library for its ranks.
+    /// Directory of the library for ranks, by node.
     pub(crate) libraries: Vec<Option<PathBuf>>,
 }
 
-/// Carries what neighbours in the tree cannot say to each other directly.
+/// Decides which messages between neighbours in the tree the launcher relays.
 pub(crate) struct Relay {
     server: Coordinator,
     since: Instant,
 }
 
 impl Relay {
-    fn new(shape: TreeShape) -> Relay {
+    pub(crate) fn new(shape: TreeShape) -> Relay {
         Relay { server: Coordinator::new(shape, Time(0)), since: Instant::now() }
     }
 
@@ -72,24 +77,15 @@ impl Relay {
         Time(u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Passes bytes on, if these two are neighbours.
-    pub(crate) fn carry(
-        &mut self,
-        crew: &Crew,
-        (from, to): (NodeId, NodeId),
-        data: Vec<u8>,
-        room: Option<Reserved>,
-    ) {
-        match self.server.handle(CoordinatorInput::Relay { from, to }) {
-            Ok(()) => {
-                crew.nodes[to.index()].commands.pass_on(&ToAgent::Relay { from, data }, room);
-            }
-            Err(violation) => tracing::error!("{violation}"),
-        }
+    /// Whether bytes of `from` may be passed on to `to`: only if the two are neighbours.
+    pub(crate) fn may_carry(&mut self, from: NodeId, to: NodeId) -> bool {
+        let handled = self.server.handle(CoordinatorInput::Relay { from, to });
         while self.server.poll_output().is_some() {}
+        handled.inspect_err(|violation| tracing::error!("{violation}")).is_ok()
     }
 
-    /// An edge broke in mid-job. Returns its ends, parent first, when that is news.
+    /// Takes note that an edge broke while the job runs. Returns its ends, parent first, unless the
+    /// edge was relayed already.
     pub(crate) fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
         if let Err(violation) = self.server.handle(CoordinatorInput::Broke { node, peer }) {
             tracing::error!("{violation}");
@@ -104,55 +100,55 @@ impl Relay {
     }
 }
 
-impl Crew {
-    /// Has every node join the tree, and hands out the rank table.
+impl Nodes {
+    /// Has every node join the tree, proves the mesh, and distributes the rank table.
     pub(crate) async fn join(
         &mut self,
         job: &JobSpec,
         map: &RankMap,
         prepared: &Prepared,
     ) -> Result<Joined, Failed> {
-        let shape = job.shape(self.nodes.len());
+        let shape = job.shape(self.reached.len());
         let mut plan = Plan::of(&prepared.inventories, &job.options.ports);
-        let mut gathering = Gathering::of(self, shape);
+        let mut state = JoinState::new(self, shape);
         if mesh::is_wanted(&job.options, &plan) {
             let given = job.reach.agent.as_deref();
-            gathering.offer = Offer::make(self, given, &plan, &job.options.mesh)?;
+            state.prover = ProverUpload::offer(self, given, &plan, &job.options.mesh)?;
         }
-        self.call_together(shape, prepared);
+        self.send_parents(shape, prepared);
         if job.dry_run.is_none() {
             self.send_libraries(prepared);
         }
-        gathering.progress.done(&self.host(NodeId(0)));
-        let progress = gathering.progress.clone();
+        state.progress.done(&self.host(NodeId(0)));
+        let progress = state.progress.clone();
         progress
-            .report_while(gathering.until(self, |g| g.edges.len() + 1 == shape.nodes() as usize))
+            .report_while(state.until(self, |s| s.edges.len() + 1 == shape.nodes() as usize))
             .await?;
-        self.say_what_is_odd(shape, &gathering.edges);
+        self.print_odd_edges(shape, &state.edges);
 
-        let addresses = addresses(shape, &gathering.edges, prepared);
-        let facts: Vec<NodeFacts> = self.nodes.iter().map(|node| node.facts.clone()).collect();
-        let known = Known { job, map, prepared, addresses: &addresses, facts: &facts };
-        let network = known.fabric(&plan).network;
+        let addresses = addresses(shape, &state.edges, prepared);
+        let facts: Vec<NodeFacts> = self.reached.iter().map(|node| node.facts.clone()).collect();
+        let inputs = PlanInputs { job, map, prepared, addresses: &addresses, facts: &facts };
+        let network = inputs.fabric(&plan).network;
         rdma_check::check(&job.wishes(), map, &prepared.inventories, &plan, &network)?;
         setup::log_crowded(map, &prepared.inventories);
-        let (mesh, decided) = gathering.prove(self, &known, &mut plan).await?;
-        let Decided { table, setups, horovod } = decided;
+        let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
+        let RankPlan { table, setups, horovod } = planned;
         mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
-        gathering.hand_out(self, &table).await?;
-        let hosts = self.nodes.iter().zip(&addresses);
+        state.distribute(self, &table).await?;
+        let hosts = self.reached.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", text::list(&used));
         let master = (addresses[0], Held::master(&prepared.ports));
         let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
         let libraries = prepared.libraries.iter().map(path).collect();
-        Ok(Joined { relay: gathering.relay, master, horovod, table, mesh, setups, libraries })
+        Ok(Joined { relay: state.relay, master, horovod, table, mesh, setups, libraries })
     }
 
-    /// Tells every node where its parent in the tree is.
-    fn call_together(&self, shape: TreeShape, prepared: &Prepared) {
-        for node in &self.nodes {
-            let pairs = |parent: NodeId| ParentPeer {
+    /// Sends every node the addresses of its parent in the tree.
+    fn send_parents(&self, shape: TreeShape, prepared: &Prepared) {
+        for node in &self.reached {
+            let peer = |parent: NodeId| ParentPeer {
                 node: parent,
                 pairs: addresses::pairs(
                     &prepared.candidates[node.id.index()],
@@ -160,33 +156,33 @@ impl Crew {
                     &prepared.listeners[parent.index()],
                 ),
             };
-            let parent = shape.parent(node.id).map(pairs);
+            let parent = shape.parent(node.id).map(peer);
             node.commands.tell(&ToAgent::Join { parent });
         }
     }
 
-    /// One line for each edge that goes another way than it should, or through here.
-    fn say_what_is_odd(&self, shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
+    /// Prints a line for each edge that is relayed or does not use the preferred addresses.
+    fn print_odd_edges(&self, shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
         let mut lines = Vec::new();
         for (&child, edge) in edges {
             let Some(parent) = shape.parent(child) else { continue };
             let (child, parent) = (self.host(child), self.host(parent));
             lines.extend(describe(&child, &parent, edge));
         }
-        for (line, hint) in lines.iter().take(MOST_LINES) {
+        for (line, hint) in lines.iter().take(MAX_LINES) {
             messages::info(line);
             if let Some(hint) = hint {
                 messages::hint(hint);
             }
         }
-        if lines.len() > MOST_LINES {
-            messages::info(&format!("and {} more pairs of hosts", lines.len() - MOST_LINES));
+        if lines.len() > MAX_LINES {
+            messages::info(&format!("and {} more pairs of hosts", lines.len() - MAX_LINES));
         }
     }
 }
 
-/// What is known once every node has joined.
-struct Known<'a> {
+/// Facts about the nodes that ranks are planned from, all known once every node has joined.
+struct PlanInputs<'a> {
     job: &'a JobSpec,
     map: &'a RankMap,
     prepared: &'a Prepared,
@@ -194,14 +190,14 @@ struct Known<'a> {
     facts: &'a [NodeFacts],
 }
 
-impl<'a> Known<'a> {
+impl<'a> PlanInputs<'a> {
     fn fabric(&'a self, plan: &'a Plan) -> Fabric<'a> {
         Fabric::of(self.map, &self.prepared.inventories, plan, &self.job.options)
     }
 
-    /// The rank table and what each rank is given, as they follow from a plan.
-    fn decide(&self, plan: &Plan) -> Result<Decided, Failed> {
-        let Known { job, map, prepared, addresses, facts } = *self;
+    /// Derives the rank table and each rank's setup from a choice of NICs.
+    fn rank_plan(&self, plan: &Plan) -> Result<RankPlan, Failed> {
+        let PlanInputs { job, map, prepared, addresses, facts } = *self;
         let inventories = &prepared.inventories;
         let seen = Seen { id: job.id, map, inventories, plan, addresses };
         let setups = setup::decide(&job.wishes(), &seen, &self.fabric(plan), &prepared.ports)?;
@@ -210,171 +206,181 @@ impl<'a> Known<'a> {
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         let horovod = Meeting::of(&job.options, &seen, &prepared.ports);
         let horovod = horovod.map(|meeting| meeting.ports).unwrap_or_default();
-        Ok(Decided { table, setups, horovod })
+        Ok(RankPlan { table, setups, horovod })
     }
 }
 
-/// What follows from a plan.
-pub(crate) struct Decided {
+/// Everything that ranks are started with and that depends on the choice of NICs.
+pub(crate) struct RankPlan {
     pub(crate) table: RankTable,
     /// By node and local rank.
     pub(crate) setups: Vec<Vec<Setup>>,
-    /// Each node's port of the door to Horovod's store; none where it is not served.
+    /// Port of each node's proxy of Horovod's store; empty if that is not served.
     pub(crate) horovod: Vec<u16>,
 }
 
-/// What the nodes have answered in a round.
-type Answers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
+/// Answers of the nodes in one round of proofs.
+type ProofAnswers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
 
-/// Reports as they come in.
-pub(crate) struct Gathering {
+/// State of the rendezvous, advanced by what nodes report.
+pub(crate) struct JoinState {
     relay: Relay,
-    /// By child.
+    /// Reported edges to the parent, by child.
     edges: BTreeMap<NodeId, EdgeReport>,
     progress: Progress,
-    everywhere: bool,
-    /// What proves the mesh, where there is one to prove.
-    offer: Option<Offer>,
-    /// Of the round of this number.
-    answers: (u32, Answers),
+    table_everywhere: bool,
+    /// `None` if the job has no mesh to prove.
+    prover: Option<ProverUpload>,
+    /// Number of the current round of proofs, and its answers.
+    answers: (u32, ProofAnswers),
 }
 
-impl Gathering {
-    fn of(crew: &Crew, shape: TreeShape) -> Gathering {
-        Gathering {
+impl JoinState {
+    fn new(nodes: &Nodes, shape: TreeShape) -> JoinState {
+        JoinState {
             relay: Relay::new(shape),
             edges: BTreeMap::new(),
-            progress: Progress::new(crew.nodes.iter().map(|n| n.host.to_string()), "joining"),
-            everywhere: false,
-            offer: None,
+            progress: Progress::new(nodes.reached.iter().map(|n| n.host.to_string()), "joining"),
+            table_everywhere: false,
+            prover: None,
             answers: (0, BTreeMap::new()),
         }
     }
 
-    /// Takes part until `done`, at most as long as the server allows.
+    /// Handles events until `done`; fails at the deadline of the current phase.
     async fn until(
         &mut self,
-        crew: &mut Crew,
-        done: impl Fn(&Gathering) -> bool,
+        nodes: &mut Nodes,
+        done: impl Fn(&JoinState) -> bool,
     ) -> Result<(), Failed> {
         let left = self.relay.server.poll_timeout().map(|at| at.since(self.relay.now()));
         let mut deadline = Deadline::after(left.unwrap_or(Duration::ZERO));
-        if self.until_at(crew, &mut deadline, done).await? {
+        if self.until_at(nodes, &mut deadline, done).await? {
             Ok(())
         } else {
-            Err(self.too_late(crew))
+            Err(self.too_late(nodes))
         }
     }
 
-    /// Takes part until `done`, or until the deadline: whether it is done.
+    /// Handles events until `done` or the deadline; returns whether it is done.
     async fn until_at(
         &mut self,
-        crew: &mut Crew,
+        nodes: &mut Nodes,
         deadline: &mut Deadline,
-        done: impl Fn(&Gathering) -> bool,
+        done: impl Fn(&JoinState) -> bool,
     ) -> Result<bool, Failed> {
         while !done(self) {
-            match deadline.run(crew.events.recv()).await {
-                Some(Some(event)) => self.on_event(crew, event)?,
-                Some(None) => return Err(Failed::new(Exit::BUG, "nobody is there any more")),
+            match deadline.run(nodes.events.recv()).await {
+                Some(Some(event)) => self.on_event(nodes, event)?,
+                Some(None) => return Err(Failed::new(Exit::BUG, "every session has ended")),
                 None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    /// Has the nodes prove what the plan wants, where there is anything to prove.
+    /// Has the nodes prove the paths that `plan` wants, if there are any.
     async fn prove(
         &mut self,
-        crew: &mut Crew,
-        known: &Known<'_>,
+        nodes: &mut Nodes,
+        inputs: &PlanInputs<'_>,
         plan: &mut Plan,
-    ) -> Result<(Mesh, Decided), Failed> {
-        let Some(offer) = &self.offer else { return Ok((Mesh::default(), known.decide(plan)?)) };
-        offer.say();
-        let decide = |plan: &Plan| known.decide(plan);
-        prove(crew, self, &known.job.options.mesh, plan, decide).await
+    ) -> Result<(Mesh, RankPlan), Failed> {
+        let Some(prover) = &self.prover else {
+            return Ok((Mesh::default(), inputs.rank_plan(plan)?));
+        };
+        prover.print_sent();
+        let rank_plan = |plan: &Plan| inputs.rank_plan(plan);
+        prove(nodes, self, &inputs.job.options.mesh, plan, rank_plan).await
     }
 
-    /// What every node has answered in a round; whoever is silent until the deadline is left out.
+    /// Collects the answers of all nodes in a round. Nodes that do not answer until the deadline are
+    /// missing from the result.
     pub(crate) async fn proved(
         &mut self,
-        crew: &mut Crew,
+        nodes: &mut Nodes,
         round: u32,
         deadline: &mut Deadline,
-    ) -> Result<Answers, Failed> {
+    ) -> Result<ProofAnswers, Failed> {
         self.answers = (round, BTreeMap::new());
-        let nodes = crew.nodes.len();
-        self.until_at(crew, deadline, |gathering| gathering.answers.1.len() == nodes).await?;
+        let count = nodes.reached.len();
+        self.until_at(nodes, deadline, |state| state.answers.1.len() == count).await?;
         Ok(std::mem::take(&mut self.answers.1))
     }
 
-    /// Gives the table to the root, and waits until everybody has it.
-    async fn hand_out(&mut self, crew: &mut Crew, table: &RankTable) -> Result<(), Failed> {
+    /// Sends the table to the root, and waits until every node has it.
+    async fn distribute(&mut self, nodes: &mut Nodes, table: &RankTable) -> Result<(), Failed> {
         let text = serde_json::to_vec(table)
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot write the table: {error}")))?;
         let now = self.relay.now();
         self.relay.server.begin_table(now);
-        crew.nodes[0].commands.try_tell(&ToAgent::Table(text)).map_err(|error| {
+        nodes.reached[0].commands.try_tell(&ToAgent::Table(text)).map_err(|error| {
             Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
         })?;
-        self.until(crew, |gathering| gathering.everywhere).await
+        self.until(nodes, |state| state.table_everywhere).await
     }
 
-    fn on_event(&mut self, crew: &Crew, event: Event) -> Result<(), Failed> {
-        let Event { node, what, room } = event;
-        let input = match what {
-            What::Lost(how) => return Err(crew.lost(node, &how)),
-            What::Said(FromAgent::Failed { operation, cause }) => {
-                return Err(crew.lost(node, &format!("cannot {operation}: {cause}")));
+    fn on_event(&mut self, nodes: &Nodes, event: NodeEvent) -> Result<(), Failed> {
+        let NodeEvent { node, kind, room } = event;
+        let message = match kind {
+            NodeEventKind::Message(message) => message,
+            NodeEventKind::Lost(how) => return Err(node_lost(&nodes.host(node), &how)),
+            NodeEventKind::Reaped(_) => return Ok(()),
+        };
+        let input = match message {
+            FromAgent::Failed { operation, cause } => {
+                let how = format!("cannot {operation}: {cause}");
+                return Err(node_lost(&nodes.host(node), &how));
             }
-            What::Said(FromAgent::Edge(edge)) => {
-                self.progress.done(&crew.host(node));
+            FromAgent::Edge(edge) => {
+                self.progress.done(&nodes.host(node));
                 let relayed = edge.edge.is_none();
                 self.edges.insert(node, edge);
                 CoordinatorInput::Joined { node, relayed }
             }
-            What::Said(FromAgent::TableEverywhere) => {
-                self.everywhere = true;
+            FromAgent::TableEverywhere => {
+                self.table_everywhere = true;
                 CoordinatorInput::TableEverywhere { node }
             }
-            What::Said(FromAgent::Relay { to, data }) => {
-                self.relay.carry(crew, (node, to), data, room);
-                return Ok(());
-            }
-            What::Said(FromAgent::NeedsProver) => {
-                if let Some(offer) = &mut self.offer {
-                    offer.send(crew, node);
+            FromAgent::Relay { to, data } => {
+                if self.relay.may_carry(node, to) {
+                    nodes.relay((node, to), data, room);
                 }
                 return Ok(());
             }
-            What::Said(FromAgent::NoLibrary { cause }) => {
-                crew.warn_of_no_library(node, &cause);
+            FromAgent::NeedsProver => {
+                if let Some(prover) = &mut self.prover {
+                    prover.send(nodes, node);
+                }
                 return Ok(());
             }
-            What::Said(FromAgent::RoundDone { round, outcomes, cost }) => {
-                // An answer that came too late is of no use any more.
+            FromAgent::NoLibrary { cause } => {
+                messages::warn(&no_library(&nodes.host(node), &cause));
+                return Ok(());
+            }
+            FromAgent::RoundDone { round, outcomes, cost } => {
+                // An answer to an earlier round came after its deadline.
                 if round == self.answers.0 {
                     self.answers.1.insert(node, (outcomes, cost));
                 }
                 return Ok(());
             }
-            What::Said(FromAgent::EdgeBroke { peer, how }) => {
+            FromAgent::EdgeBroke { peer, how } => {
                 tracing::info!(%node, %peer, how, "edge broke");
                 CoordinatorInput::Broke { node, peer }
             }
-            What::Said(_) | What::Reaped(_) => return Ok(()),
+            _ => return Ok(()),
         };
         let handled = self.relay.server.handle(input);
         while self.relay.server.poll_output().is_some() {}
         handled.map_err(|violation| Failed::from_error(Exit::BUG, &violation))
     }
 
-    fn too_late(&mut self, crew: &Crew) -> Failed {
+    fn too_late(&mut self, nodes: &Nodes) -> Failed {
         let now = self.relay.now();
         self.relay.server.handle_timeout(now);
         let seconds = rlaunch_bootstrap::rendezvous::coordinator::JOIN_TIMEOUT.as_secs();
-        let absent: Vec<String> = self.relay.server.absent().map(|node| crew.host(node)).collect();
+        let absent: Vec<String> = self.relay.server.absent().map(|node| nodes.host(node)).collect();
         let message = match absent.is_empty() {
             true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
             false => format!(
@@ -387,7 +393,7 @@ impl Gathering {
     }
 }
 
-/// By node: the address by which the others know it.
+/// Returns the address of each node by which others reach it, by node.
 fn addresses(
     shape: TreeShape,
     edges: &BTreeMap<NodeId, EdgeReport>,
@@ -395,7 +401,7 @@ fn addresses(
 ) -> Vec<IpAddr> {
     let known = |node: NodeId| {
         let own = edges.get(&node).and_then(|report| report.edge).map(|(local, _)| local.ip());
-        // The root has no parent: the address that most of its children dialled.
+        // The root has no parent, so it goes by the address that most of its children connected to.
         let dialled = || {
             let mut counts: Vec<(IpAddr, u32)> = Vec::new();
             for child in shape.children(node) {
@@ -405,7 +411,7 @@ fn addresses(
                     None => counts.push((remote.ip(), 1)),
                 }
             }
-            // The first of those that are used equally often.
+            // `max_by_key` takes the last of equals; reversed, that is the first one.
             counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(address, _)| address)
         };
         let candidate = prepared.candidates[node.index()].first().map(|c| c.address);
@@ -418,11 +424,11 @@ fn addresses(
     (0..shape.nodes()).map(NodeId).map(known).collect()
 }
 
-/// What the user should know of an edge, and what could be done; nothing when all is well.
+/// Describes an edge that is relayed or does not use the preferred addresses: a line and a hint.
 fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, Option<String>)> {
     if let Some((local, remote)) = report.edge {
         let EdgeAttempt { outcome, remote: tried, .. } = report.failed.first()?;
-        let (by, not) = (remote.ip(), failed_way(child, parent, *tried, outcome));
+        let (by, not) = (remote.ip(), failed_attempt(child, parent, *tried, outcome));
         let line = format!("{child} and {parent} meet over {by} and {}: {not}", local.ip());
         return Some((line, None));
     }
@@ -430,17 +436,17 @@ fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, O
         let line = format!("{child} and {parent} have no addresses of one kind: ");
         return Some((format!("{line}their messages go through this machine"), None));
     };
-    let way = failed_way(child, parent, *remote, outcome);
+    let failure = failed_attempt(child, parent, *remote, outcome);
     let hint = match outcome {
         EdgeFailure::NoReturnPath(listener) => let_in(child, *listener, parent, remote.ip()),
         EdgeFailure::Refused | EdgeFailure::NoAnswer => let_in(parent, *remote, child, *local),
         _ => format!("on {child}: ip route get {} from {local}", remote.ip()),
     };
-    Some((format!("{way}: their messages go through this machine"), Some(hint)))
+    Some((format!("{failure}: their messages go through this machine"), Some(hint)))
 }
 
 /// `b cannot reach a at 10.1.0.1:21007 (no answer)`
-fn failed_way(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeFailure) -> String {
+fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeFailure) -> String {
     match outcome {
         EdgeFailure::NoReturnPath(listener) => {
             format!("{parent} cannot reach {child} at {listener} (no answer)")
@@ -449,18 +455,18 @@ fn failed_way(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeFailu
     }
 }
 
-/// The firewall rule that would help.
-fn let_in(on: &str, at: SocketAddr, who: &str, from: IpAddr) -> String {
+/// Hint with a firewall rule that lets `peer`, at address `from`, connect to `at` on host `on`.
+fn let_in(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
     let family = if from.is_ipv4() { "ip" } else { "ip6" };
     let port = at.port();
     format!(
-        "on {on}, let {who} in: nft insert rule inet filter input {family} saddr {from} \
+        "on {on}, let {peer} in: nft insert rule inet filter input {family} saddr {from} \
          tcp dport {port} accept (or all of --port-range)"
     )
 }
 
 impl JobSpec {
-    /// The shape of the tree over so many nodes.
+    /// TreeShape of the tree over `nodes` nodes.
     pub(crate) fn shape(&self, nodes: usize) -> TreeShape {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         self.radix.map_or_else(|| TreeShape::for_nodes(nodes), |radix| TreeShape::new(nodes, radix))

@@ -1,11 +1,11 @@
-//! `--max-restarts`: where a rank fails or a node is lost, all begins again, as a job of its own
-//! with what was typed for the first.
+//! `--max-restarts`: after a failed rank or a lost node, the whole job starts again. Each restart is a
+//! job of its own, with the same command line.
 
 use crate::job::options::Restarts;
 use crate::job::{JobSpec, NoRandom, random};
-use crate::run::events::Record;
+use crate::run::events::Event;
 use crate::run::job_run::JobRun;
-use crate::run::live_recorded;
+use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::env as names;
@@ -15,16 +15,16 @@ use rlaunch_bootstrap::security::handshake::Secret;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 
-/// So many ids are tried for one that leads to other ports; every second one does.
-const MOST_IDS: usize = 64;
+/// Ids that are tried for one that leads to other ports; every second one does.
+const MAX_IDS: usize = 64;
 
-/// Lives a job and, where it fails by what another attempt may survive, those that take its place.
-/// Each has begun when all of the one before it has gone. The last decides.
-pub(crate) async fn see_through(job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
+/// Runs a job, and restarts it while it fails in a way that a restart may survive. A restart begins
+/// once nothing of the job before it is left. Returns the outcome of the last one.
+pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
     let mut job = JobRun::first(job)?;
     loop {
-        let (ended, _record) = live_recorded(&job, signals).await;
-        // Whoever wants the job to end while a failure ends it does not want the next one.
+        let (ended, _record) = run_attempt(&job, signals).await;
+        // A user who ends a job that is already failing does not want it restarted.
         let mut failed = match ended {
             Err(failed) if failed.may_restart && !signals.have_asked_to_end() => failed,
             ended => return ended,
@@ -35,30 +35,31 @@ pub(crate) async fn see_through(job: JobSpec, signals: &mut Signals) -> Result<E
             failed.details.push(format!("restarts: {done} of {most}"));
             return Err(failed);
         };
-        say(next, &failed);
+        print_restart(next, &failed);
         let former = job.id;
         let (spec, events) = job.into_parts();
-        let spec = again(spec, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        let spec =
+            restarted(spec, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
         job = JobRun::next(spec, events);
-        job.events.emit(&Record::JobRestarted {
+        job.events.emit(&Event::JobRestarted {
             number: next.done,
             most: next.most,
-            former: &former.to_string(),
-            after: &names::redacted(&failed.message),
+            former: former.to_string(),
+            after: names::redacted(&failed.message),
         });
     }
 }
 
-/// `restart 1 of 3 after: rank 1 on b (pid 4711) exited with code 7`, and what else is known.
-fn say(Restarts { most, done }: Restarts, failed: &Failed) {
+/// Prints `restart 1 of 3 after: rank 1 on b (pid 4711) exited with code 7`, with details and hints.
+fn print_restart(Restarts { most, done }: Restarts, failed: &Failed) {
     let below = failed.details.iter().map(|detail| format!("\n  {detail}"));
     let below: String = below.collect();
     messages::info(&format!("restart {done} of {most} after: {}{below}", failed.message));
     failed.hints.iter().for_each(|hint| messages::hint(hint));
 }
 
-/// Returns the same job once more, known by another id, and by new secrets.
-fn again(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
+/// Returns the same job with another id and new secrets.
+fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
     Ok(JobSpec {
         id: another_id(job.id, job.port_range),
         secret: Secret::from_bytes(random()?),
@@ -69,14 +70,15 @@ fn again(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
     })
 }
 
-/// A new id, by which agents look for free ports far from where they did before, as far as the
-/// range allows it: whoever still knows the former MASTER_PORT finds nobody there.
+/// Makes a new id. Agents begin their search for free ports at a place that depends on the id; the new
+/// one is far from the former as far as the range allows, so that a process of the former job that
+/// still connects to its MASTER_PORT does not reach the new one.
 fn another_id(former: JobId, range: PortRange) -> JobId {
     let count = range.count();
     let steps = |id: JobId| (range.start_offset(id) + count - range.start_offset(former)) % count;
     let is_far = |id: &JobId| (count / 4..=count - count / 4).contains(&steps(*id));
     let new = || JobId(uuid::Uuid::now_v7().as_u128());
-    let mut ids = std::iter::repeat_with(new).take(MOST_IDS);
+    let mut ids = std::iter::repeat_with(new).take(MAX_IDS);
     ids.find(|id| steps(*id) > 0 && is_far(id)).unwrap_or_else(new)
 }
 
@@ -109,7 +111,7 @@ mod tests {
             let id = another_id(former, range);
             assert_ne!(range.start_offset(id), range.start_offset(former), "{first}-{last}");
         }
-        // Where there is one port only, it is that one.
+        // A range of one port leaves no choice.
         let one = PortRange { first: 21000, last: 21000 };
         assert_ne!(another_id(JobId(1), one), JobId(1));
     }

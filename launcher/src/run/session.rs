@@ -1,12 +1,16 @@
-//! A node's life, seen from the launcher: its agent's frames come in, commands go out, and silence
-//! on either side is noticed.
+//! Session with one agent: takes its frames apart, writes commands and beats, and notices when the
+//! agent falls silent or its channel ends.
+//!
+//! A session reports [`NodeEvent`]s until its channel ends. If that is not after
+//! [`FromAgent::Done`], it reports [`NodeEventKind::Lost`], tries to end what the agent left over a
+//! second channel, and reports the result as [`NodeEventKind::Reaped`].
 
 use crate::connect::agent::greet::Greeted;
 use crate::connect::channel::{Incoming, Reader, Writer};
 use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
 use crate::connect::rescue::{Reaped, Rescue};
 use crate::connect::route::Route;
-use crate::run::output::Output;
+use crate::run::output::OutputSender;
 use crate::run::stdin::Feed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId};
@@ -20,62 +24,63 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval_at};
 
-/// What an agent last said before its channel ended, in bytes.
+/// Bytes of an agent's stderr that are quoted when its channel ends.
 const LAST_WORDS: usize = 2 << 10;
 
-/// Bytes of one agent's frames that may wait to be handled, which is room for any one frame. Beyond it
-/// the agent is not read from.
+/// Bytes of one agent's frames that may wait to be handled: enough for the largest frame. While as
+/// many wait, nothing more is read from the agent.
 const UNHANDLED: usize = MAX_FRAME;
+
 /// Something that happened on a node.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct NodeEvent {
     pub(crate) node: NodeId,
-    pub(crate) what: What,
+    pub(crate) kind: NodeEventKind,
     /// Part of its node's [`UNHANDLED`].
     pub(crate) room: Option<Reserved>,
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
-    Said(FromAgent),
+pub(crate) enum NodeEventKind {
+    Message(FromAgent),
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
-    /// After [`What::Lost`]: what a second channel could do about it.
+    /// Follows [`NodeEventKind::Lost`]: result of ending what the agent left.
     Reaped(Reaped),
 }
 
-/// A place in the crew, to be taken by a session.
-pub(crate) struct Seat {
+/// Everything that a session needs besides its channel.
+pub(crate) struct SessionSlot {
     pub(crate) node: NodeId,
     pub(crate) commands: OutboxReceiver,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
-    pub(crate) output: Output,
+    pub(crate) events: mpsc::UnboundedSender<NodeEvent>,
+    pub(crate) output: OutputSender,
     pub(crate) stdin: Feed,
-    /// How long the agent may be silent.
+    /// Time without a frame after which the agent is lost.
     pub(crate) silence: Duration,
-    /// How long its ranks may take to end.
+    /// Grace period of the ranks.
     pub(crate) kill_after: Duration,
-    /// Held until the channel is closed.
-    pub(crate) here: mpsc::Sender<()>,
+    /// Dropped when the channel is closed.
+    pub(crate) open: mpsc::Sender<()>,
 }
 
-/// Serves an agent that has spoken, until its channel ends. Its route is held open for it.
-pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, job: JobId) {
-    let _here = seat.here;
+/// Serves an agent that has said hello, until its channel ends; then closes its route.
+pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, slot: SessionSlot, job: JobId) {
+    let _open = slot.open;
     let (agent, processes) = (greeted.agent, [greeted.facts.pid, greeted.facts.guardian]);
-    let (credit, unread) = (seat.commands.credit.clone(), seat.commands.unread.clone());
-    let mut at_once = seat.commands.at_once.clone();
-    let writer = tokio::spawn(write_commands(greeted.channel.writer, seat.commands));
+    let (credit, unread) = (slot.commands.credit.clone(), slot.commands.unread.clone());
+    let mut at_once = slot.commands.at_once.clone();
+    let writer = tokio::spawn(write_commands(greeted.channel.writer, slot.commands));
     let mut session = Session {
-        node: seat.node,
+        node: slot.node,
         frames: greeted.frames,
-        events: seat.events,
-        output: seat.output,
+        events: slot.events,
+        output: slot.output,
         credit,
         room: Arc::new(Semaphore::new(UNHANDLED)),
         unread,
-        stdin: seat.stdin,
-        silence: Deadline::after(seat.silence),
+        stdin: slot.stdin,
+        silence: Deadline::after(slot.silence),
         last_words: Vec::new(),
         done: false,
         silent: false,
@@ -86,17 +91,17 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
         let words = String::from_utf8_lossy(&session.last_words);
         let words = words.trim();
         let separator = if words.is_empty() { "" } else { ": " };
-        session.report(What::Lost(format!("{how}{separator}{words}")), None);
+        session.report(NodeEventKind::Lost(format!("{how}{separator}{words}")), None);
     }
     writer.abort();
     if !session.done {
-        // An agent may hang on a host that answers.
-        let (grace, is_silent) = (seat.kill_after, session.silent);
+        // The agent may hang although its host is well, so its silence must not count for the host.
+        let (grace, is_silent) = (slot.kill_after, session.silent);
         let rescue =
             Rescue { route: route.as_ref(), agent: &agent, job, processes, grace, is_silent };
-        // Fails when there is nobody left who could say so.
+        // An error means that the outbox is gone: nothing can hurry the rescue any more.
         let at_once = async { drop(at_once.wait_for(|now| *now).await) };
-        session.report(What::Reaped(rescue.attempt(at_once).await), None);
+        session.report(NodeEventKind::Reaped(rescue.attempt(at_once).await), None);
     }
     if let Some(route) = route {
         route.close().await;
@@ -104,9 +109,9 @@ pub(crate) async fn serve(greeted: Greeted, route: Option<Route>, seat: Seat, jo
     reader.reap().await;
 }
 
-/// Words of an agent that no agent of this build would say.
+/// Frames that an agent of this build never sends.
 #[derive(Debug, thiserror::Error)]
-enum Violation {
+enum ProtocolViolation {
     #[error(transparent)]
     Wire(#[from] FrameError),
     #[error(
@@ -118,10 +123,10 @@ enum Violation {
 struct Session {
     node: NodeId,
     frames: FrameReader,
-    events: mpsc::UnboundedSender<Event>,
-    output: Output,
+    events: mpsc::UnboundedSender<NodeEvent>,
+    output: OutputSender,
     credit: Credit,
-    /// Rest of [`UNHANDLED`].
+    /// What is left of [`UNHANDLED`].
     room: Arc<Semaphore>,
     unread: Arc<UnreadCommands>,
     stdin: Feed,
@@ -132,7 +137,7 @@ struct Session {
 }
 
 impl Session {
-    /// Reads until the channel ends, and says how it did.
+    /// Reads until the channel ends or is given up; returns why.
     async fn read(&mut self, reader: &mut Reader) -> String {
         loop {
             if let Err(error) = self.take_frames().await {
@@ -141,7 +146,7 @@ impl Session {
             let incoming = tokio::select! {
                 biased;
                 () = self.unread.is_full.notified() => {
-                    return "its agent does not read what it is told".to_owned();
+                    return "its agent does not read its commands".to_owned();
                 }
                 incoming = self.silence.run(reader.next()) => incoming,
             };
@@ -160,15 +165,15 @@ impl Session {
         }
     }
 
-    /// Takes all frames that have arrived, as fast as they are handled.
-    async fn take_frames(&mut self) -> Result<(), Violation> {
+    /// Takes all frames that have arrived; waits while [`UNHANDLED`] is used up.
+    async fn take_frames(&mut self) -> Result<(), ProtocolViolation> {
         while let Some((message, length)) = self.frames.next_sized()? {
             match message {
                 FromAgent::Output { data, .. } if !self.credit.take(data.len()) => {
-                    return Err(Violation::Overdrawn(data.len()));
+                    return Err(ProtocolViolation::Overdrawn(data.len()));
                 }
                 FromAgent::Output { rank, stream, stamp, data } => {
-                    // The end of a stream takes no credit.
+                    // The end of a stream costs no credit, so room alone bounds how many can wait.
                     let room = if data.is_empty() { self.room_for(length).await } else { None };
                     self.output.push((self.node, (rank, stream)), stamp, data, room);
                 }
@@ -182,18 +187,18 @@ impl Session {
                     }
                     self.done |= matches!(other, FromAgent::Done(_));
                     let room = self.room_for(length).await;
-                    self.report(What::Said(other), room);
+                    self.report(NodeEventKind::Message(other), room);
                 }
             }
         }
         Ok(())
     }
 
-    /// Waits until a frame of this length may stand among those that are not handled. The agent is not
-    /// silent meanwhile: it is not heard.
+    /// Waits for room for a frame of `length` bytes. The agent does not count as silent meanwhile,
+    /// since nothing is read from it.
     async fn room_for(&mut self, length: usize) -> Option<Reserved> {
-        // A small frame is not small once it is taken apart.
-        let cost = (length + size_of::<Event>()).min(UNHANDLED);
+        // A decoded frame takes at least the size of its event.
+        let cost = (length + size_of::<NodeEvent>()).min(UNHANDLED);
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         if let Ok(room) = self.room.clone().try_acquire_many_owned(cost) {
             return Some(room);
@@ -211,24 +216,24 @@ impl Session {
         self.last_words.drain(..excess);
     }
 
-    fn report(&self, what: What, room: Option<Reserved>) {
-        // Nobody listens once the job is decided.
-        let _ = self.events.send(Event { node: self.node, what, room });
+    fn report(&self, kind: NodeEventKind, room: Option<Reserved>) {
+        // The receiver is gone once the outcome is decided.
+        let _ = self.events.send(NodeEvent { node: self.node, kind, room });
     }
 }
 
-/// Writes commands as they come and a beat every so often; ends the channel's input when nobody
-/// can command any more.
-async fn write_commands(mut writer: Writer, mut orders: OutboxReceiver) {
+/// Writes commands as they come and a beat at every interval; ends the channel's input when the last
+/// outbox is dropped.
+async fn write_commands(mut writer: Writer, mut commands: OutboxReceiver) {
     let beat = control::encode(&ToAgent::Beat).map(Bytes::from).unwrap_or_default();
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let frame = tokio::select! {
             biased;
-            frame = orders.first.recv() => frame,
+            frame = commands.first.recv() => frame,
             _ = ticks.tick() => Some((beat.clone(), None)),
-            Some(frame) = orders.last.recv() => Some((frame, None)),
+            Some(frame) = commands.last.recv() => Some((frame, None)),
         };
         let sent = match frame {
             Some((frame, _room)) => writer.send(frame).await,
@@ -238,7 +243,7 @@ async fn write_commands(mut writer: Writer, mut orders: OutboxReceiver) {
             }
         };
         if sent.is_err() {
-            return; // The reading side notices and says so.
+            return; // The reading side notices and reports it.
         }
     }
 }
@@ -253,9 +258,9 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn session() -> (Session, Outbox, output::Unread) {
+    fn session() -> (Session, Outbox, output::OutputReceiver) {
         let (commands, orders) = Outbox::new();
-        let (output, unread) = output::pipe();
+        let (output, unread) = output::output_channel();
         let session = Session {
             node: NodeId(3),
             frames: FrameReader::default(),
@@ -273,7 +278,7 @@ mod tests {
         (session, commands, unread)
     }
 
-    async fn hear(session: &mut Session, bytes: usize) -> Result<(), Violation> {
+    async fn hear(session: &mut Session, bytes: usize) -> Result<(), ProtocolViolation> {
         let source = (Rank(7), Stream::Stdout);
         let (rank, stream) = source;
         let said = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
@@ -299,7 +304,7 @@ mod tests {
     #[tokio::test]
     async fn output_before_the_job_is_none_of_an_agents() {
         let (mut session, _commands, _unread) = session();
-        assert!(matches!(hear(&mut session, 1).await, Err(Violation::Overdrawn(1))));
+        assert!(matches!(hear(&mut session, 1).await, Err(ProtocolViolation::Overdrawn(1))));
     }
 
     #[tokio::test]
@@ -312,7 +317,7 @@ mod tests {
             session.frames.push(&control::encode(&said).unwrap());
         }
         // Small frames are not free.
-        for _ in 0..UNHANDLED / size_of::<Event>() {
+        for _ in 0..UNHANDLED / size_of::<NodeEvent>() {
             session.frames.push(&control::encode(&FromAgent::Suspended).unwrap());
         }
         let mut reading = pin!(session.take_frames());
@@ -321,8 +326,8 @@ mod tests {
         while reading.as_mut().poll(&mut looked).is_pending() {
             let mut bytes = 0;
             while let Ok(event) = handled.try_recv() {
-                bytes += size_of::<Event>();
-                if let What::Said(FromAgent::RankEvent { text, .. }) = event.what {
+                bytes += size_of::<NodeEvent>();
+                if let NodeEventKind::Message(FromAgent::RankEvent { text, .. }) = event.kind {
                     bytes += text.len();
                 }
                 count += 1;

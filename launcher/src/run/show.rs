@@ -1,4 +1,4 @@
-//! `--show`: what the launcher has decided, for people or for programs. It stops nothing.
+//! `--show`: the decisions of the launcher, for people or for programs. The job goes on afterwards.
 
 use crate::connect::agent::library::SHARED;
 use crate::hosts::Host;
@@ -23,8 +23,8 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// Prints what was asked for to stdout, before any rank writes there. Waits for a slow reader; the
-/// wait can be given up.
+/// Prints what `--show` or `--dry-run` asks for to stdout, before any rank writes there. Waits for a
+/// slow reader. Cancel-safe.
 pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
     let text = match job.dry_run {
         Some(_) => dry_run::text(job, map, joined),
@@ -37,14 +37,13 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
 }
 
 impl Show {
-    /// What there is to see of it.
     pub(crate) fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
         match self {
             Show::Placement => placement(map, &joined.setups, &joined.table),
             Show::Env => {
                 let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
-                let told = told(job, map, &joined.setups, &joined.libraries);
-                rows.extend(told.into_iter().map(|(rank, host, variable, why)| {
+                let variables = variables(job, map, &joined.setups, &joined.libraries);
+                rows.extend(variables.into_iter().map(|(rank, host, variable, why)| {
                     vec![rank.to_string(), host.to_string(), variable, why]
                 }));
                 columns::lay_out(&rows)
@@ -60,11 +59,11 @@ impl Show {
 fn json<T: Serialize>(value: &T) -> String {
     match serde_json::to_string_pretty(value) {
         Ok(text) => format!("{text}\n"),
-        Err(error) => format!("cannot be shown: {error}\n"),
+        Err(error) => format!("cannot be redacted_value: {error}\n"),
     }
 }
 
-/// Ranks, in their order, with their hosts and what they are given.
+/// Ranks in their order, with their hosts and setups.
 fn ranks<'a>(
     map: &'a RankMap,
     setups: &'a [Vec<Setup>],
@@ -77,10 +76,10 @@ fn ranks<'a>(
     ranks.into_iter()
 }
 
-/// Where ranks run and what is near, as far as devices are known.
+/// Table of the placement: hosts, processors and the nearest devices, as far as they are known.
 pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> String {
     let mut rows = vec![columns::row(["rank", "host", "cpus", "numa", "gpu", "nics", "why"])];
-    rows.extend(places(map, setups, table).into_iter().map(|place| {
+    rows.extend(rank_places(map, setups, table).into_iter().map(|place| {
         vec![
             place.rank.to_string(),
             place.host,
@@ -94,8 +93,12 @@ pub(crate) fn placement(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable)
     columns::lay_out(&rows)
 }
 
-/// The same as data, by rank.
-pub(crate) fn places(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) -> Vec<RankPlace> {
+/// Returns the placement by rank.
+pub(crate) fn rank_places(
+    map: &RankMap,
+    setups: &[Vec<Setup>],
+    table: &RankTable,
+) -> Vec<RankPlace> {
     let place = |(rank, host, setup): (Rank, &Host, &Setup)| RankPlace {
         rank: rank.0,
         host: host.to_string(),
@@ -108,7 +111,8 @@ pub(crate) fn places(map: &RankMap, setups: &[Vec<Setup>], table: &RankTable) ->
     ranks(map, setups).map(place).collect()
 }
 
-/// `mlx5_0,mlx5_1 PIX`: the rank's nearest NICs and how near, as `nvidia-smi topo -m` has it.
+/// The rank's nearest NICs and their distance, in the terms of `nvidia-smi topo -m`:
+/// `mlx5_0,mlx5_1 PIX`.
 fn nearest_nics(table: &RankTable, rank: Rank) -> String {
     let Some(row) = table.ranks().get(rank.index()) else { return String::new() };
     let Some(first) = row.nics.first() else { return String::new() };
@@ -120,56 +124,57 @@ fn nearest_nics(table: &RankTable, rank: Rank) -> String {
     let mut names: Vec<&str> = nearest.filter_map(name).collect();
     names.dedup();
     let names = names.join(",");
-    // From nowhere in particular nothing is near or far.
+    // A rank without a GPU or a NUMA node has no distance to anything.
     let is_somewhere = row.gpu.is_some() || row.numa_node.is_some();
     if is_somewhere { format!("{names} {}", first.distance) } else { names }
 }
 
 /// A variable of a rank: rank, host, `NAME=VALUE`, why.
-pub(crate) type ToldRow<'a> = (u32, &'a Host, String, String);
+pub(crate) type VariableRow<'a> = (u32, &'a Host, String, String);
 
-/// What each rank gets unless it is set, and why; what the launching shell or `-x` sets instead is
-/// marked. Of what a host sets by itself nothing is known here. No secret is among the values.
-pub(crate) fn told<'a>(
+/// Lists the variables that rlaunch sets for each rank, and why. A value of the launching shell or of
+/// `-x` takes precedence and is marked as the user's. Variables that a host sets itself are not known
+/// here. Values that look like secrets are replaced.
+pub(crate) fn variables<'a>(
     job: &JobSpec,
     map: &'a RankMap,
     setups: &'a [Vec<Setup>],
     libraries: &[Option<PathBuf>],
-) -> Vec<ToldRow<'a>> {
+) -> Vec<VariableRow<'a>> {
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = Vec::new();
     for (rank, host, setup) in ranks(map, setups) {
         let AppSpec { env, explicit, .. } = job.application_of(map, rank);
         let yours = |name: &str| env.iter().find(|var| var.name == name);
         let explained = setup.defaults.iter().filter(|default| !default.reason.is_empty());
-        let mut tell = |variable, why| rows.push((rank.0, host, variable, why));
+        let mut push = |variable, why| rows.push((rank.0, host, variable, why));
         for Variable { name, value, reason } in explained {
             let (value, why) = match yours(name) {
                 Some(var) => (var.value.to_string_lossy().into_owned(), whose(var).to_owned()),
                 None => (value.clone(), reason.clone()),
             };
-            tell(format!("{name}={}", redacted_value(name, &value)), why);
+            push(format!("{name}={}", redacted_value(name, &value)), why);
         }
         let of_library = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
         for [variable, why] in of_library.into_iter().flatten() {
-            tell(variable, why);
+            push(variable, why);
         }
         let is_known = |name: &str| setup.defaults.iter().any(|default| default.name == name);
         let asked = |name: &OsStr| explicit.iter().any(|asked| name == asked.as_str());
         for var in env.iter().filter(|var| is_of_libraries(&var.name) || asked(&var.name)) {
             let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
             if !is_known(&name) {
-                tell(format!("{name}={}", redacted_value(&name, &value)), whose(var).into());
+                push(format!("{name}={}", redacted_value(&name, &value)), whose(var).into());
             }
         }
         if job.login && !asked(OsStr::new(names::PATH)) {
-            tell(names::PATH.into(), "(host): as a login shell there has it".into());
+            push(names::PATH.into(), "(host): as a login shell there has it".into());
         }
     }
     rows
 }
 
-/// Who has set what goes along.
+/// Reason for a variable that comes from the launching shell or from `-x`.
 fn whose(var: &EnvVar) -> &'static str {
     match var.rule {
         EnvRule::Default => "(yours) where the host sets none",
@@ -177,7 +182,7 @@ fn whose(var: &EnvVar) -> &'static str {
     }
 }
 
-/// By what a rank finds its library, and why; `given` is what the user has set of it.
+/// Variables by which a rank finds its library; `given` is the user's own value of the first.
 fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
     let (path, python) = (path.display(), path.join(PYTHON));
     let own = match given {
@@ -198,7 +203,7 @@ fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
     ]
 }
 
-/// Whether this is for libraries that rlaunch would tell something as well.
+/// Whether a variable configures a library for which rlaunch sets variables as well.
 fn is_of_libraries(name: &OsStr) -> bool {
     const PREFIXES: &[&str] = &["NCCL_", "UCX_", "GLOO_", "HOROVOD_", "TP_SOCKET_", "OMP_NUM_"];
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))

@@ -1,4 +1,4 @@
-//! The user's signals as events.
+//! Signals of the user, as events.
 
 use nix::sys::signal::Signal;
 use rlaunch_console::exit::Exit;
@@ -8,16 +8,17 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// What a signal to rlaunch asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// End the job; a second time, at once.
+pub(crate) enum UserSignal {
+    /// End the job; a second one ends it without the grace period.
     End(Signal),
-    /// Pass it on to every rank.
+    /// Pass the signal on to every rank.
     Forward(Signal),
-    /// Stop until CONT, as Ctrl-Z does.
+    /// Stop until SIGCONT, as Ctrl-Z does.
     Suspend,
 }
 
-/// Installed before the first host is reached, so that none is missed.
+/// Streams of all signals that rlaunch handles. Install them before the first host is reached, so
+/// that none is missed.
 pub(crate) struct Signals {
     interrupt: Stream,
     terminate: Stream,
@@ -27,7 +28,7 @@ pub(crate) struct Signals {
     window: Stream,
     go_on: Stream,
     stop: Stream,
-    /// Somebody was told that the user wants an end.
+    /// Whether [`Signals::next`] has returned an [`UserSignal::End`].
     has_asked_to_end: bool,
 }
 
@@ -51,34 +52,35 @@ impl Signals {
         })
     }
 
-    /// The next signal. Safe to cancel.
-    pub(crate) async fn next(&mut self) -> Asked {
-        let asked = tokio::select! {
-            _ = self.interrupt.recv() => Asked::End(Signal::SIGINT),
-            _ = self.terminate.recv() => Asked::End(Signal::SIGTERM),
-            _ = self.hangup.recv() => Asked::End(Signal::SIGHUP),
-            _ = self.user1.recv() => Asked::Forward(Signal::SIGUSR1),
-            _ = self.user2.recv() => Asked::Forward(Signal::SIGUSR2),
-            _ = self.window.recv() => Asked::Forward(Signal::SIGWINCH),
-            _ = self.go_on.recv() => Asked::Forward(Signal::SIGCONT),
-            _ = self.stop.recv() => Asked::Suspend,
+    /// Waits for the next signal. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> UserSignal {
+        let signal = tokio::select! {
+            _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
+            _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
+            _ = self.hangup.recv() => UserSignal::End(Signal::SIGHUP),
+            _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
+            _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
+            _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
+            _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
+            _ = self.stop.recv() => UserSignal::Suspend,
         };
-        self.has_asked_to_end |= matches!(asked, Asked::End(_));
-        asked
+        self.has_asked_to_end |= matches!(signal, UserSignal::End(_));
+        signal
     }
 
-    /// Whether any of them has been a wish to end.
+    /// Whether the user has ever asked for an end.
     pub(crate) fn have_asked_to_end(&self) -> bool {
         self.has_asked_to_end
     }
 
-    /// Waits until the user wants the job to end.
+    /// Waits until the user asks for an end, and returns the signal. Other signals have their default
+    /// effect or none.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
             match self.next().await {
-                Asked::End(signal) => return signal,
-                Asked::Suspend => stop_here(),
-                Asked::Forward(_) => {}
+                UserSignal::End(signal) => return signal,
+                UserSignal::Suspend => stop_here(),
+                UserSignal::Forward(_) => {}
             }
         }
     }
@@ -86,6 +88,6 @@ impl Signals {
 
 /// Stops this process as the terminal's Ctrl-Z would have; returns when it is continued.
 pub(crate) fn stop_here() {
-    // Nothing is to be done about a refusal: the process then simply goes on.
+    // If the process may not be stopped, it simply goes on.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }

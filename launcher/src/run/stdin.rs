@@ -28,9 +28,9 @@ const FOREGROUND_CHECK: Duration = Duration::from_millis(250);
 /// The way by which nodes say that they have room; clones share it. It leads nowhere until it is
 /// opened.
 #[derive(Clone, Default)]
-pub(crate) struct Feed(Arc<OnceLock<Nodes>>);
+pub(crate) struct Feed(Arc<OnceLock<OpenFeed>>);
 
-struct Nodes {
+struct OpenFeed {
     rooms: Arc<Mutex<Vec<Room>>>,
     /// Says that something has changed, and at its end that nobody is left.
     waker: PipeWriter,
@@ -69,7 +69,7 @@ impl Feed {
         let feeder = Feeder { input, rooms: rooms.clone(), wake };
         std::thread::Builder::new().name("stdin".into()).spawn(|| feeder.run())?;
         // It is opened once.
-        let _ = self.0.set(Nodes { rooms, waker });
+        let _ = self.0.set(OpenFeed { rooms, waker });
         Ok(())
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let input = File::from(std::os::fd::OwnedFd::from(input));
         let feeder = Feeder { input, rooms: rooms.clone(), wake };
         let thread = std::thread::spawn(|| feeder.run());
-        let feed = Feed(Arc::new(OnceLock::from(Nodes { rooms, waker })));
+        let feed = Feed(Arc::new(OnceLock::from(OpenFeed { rooms, waker })));
         feed.add_room(NodeId(0), STDIN_WINDOW);
         source.write_all(b"one\n").unwrap();
         assert_eq!(read_from(&mut orders, 4), b"one\n");
@@ -290,7 +290,7 @@ mod tests {
         let input = File::from(std::os::fd::OwnedFd::from(input));
         let feeder = Feeder { input, rooms: rooms.clone(), wake };
         let thread = std::thread::spawn(|| feeder.run());
-        drop(Feed(Arc::new(OnceLock::from(Nodes { rooms, waker }))));
+        drop(Feed(Arc::new(OnceLock::from(OpenFeed { rooms, waker }))));
         thread.join().unwrap();
     }
 }

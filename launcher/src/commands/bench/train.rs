@@ -5,8 +5,8 @@ use crate::cli::lower::specify;
 use crate::commands::figures::KNOWN;
 use crate::commands::verdict::{Remark, Run, Scaling, Verdict, scaling_table};
 use crate::run::job_run::JobRun;
-use crate::run::live_recorded;
 use crate::run::record::JobRecord;
+use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -65,7 +65,7 @@ async fn run(args: &TrainArgs, ranks: u32, signals: &mut Signals) -> Result<Meas
     let command = quoted(&job.typed);
     messages::info(&command);
     let job = JobRun::first(specify(job)?)?;
-    let (ended, record) = live_recorded(&job, signals).await;
+    let (ended, record) = run_attempt(&job, signals).await;
     ended?;
     let record = record.ok_or_else(|| Failed::new(Exit::BUG, "the job has left no record"))?;
     measure(&record, command)

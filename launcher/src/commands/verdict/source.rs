@@ -3,7 +3,7 @@
 use super::{Kind, Remark};
 use crate::commands::figures::{Figures, KNOWN};
 use crate::run::record::JobRecord;
-use crate::run::record::store::{self, Store, StoreError};
+use crate::run::record::store::{self, RecordStore, RecordStoreError};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -47,7 +47,7 @@ pub(super) enum SourceError {
     #[error("no figures in {0}")]
     NoFigures(String),
     #[error(transparent)]
-    Record(#[from] StoreError),
+    Record(#[from] RecordStoreError),
 }
 
 impl SourceError {
@@ -78,10 +78,10 @@ impl Source {
             return Source::of_stream("standard input", io::stdin().lock());
         }
         if text == "last" && !is_file {
-            return Ok(Source::of_record(&Store::of_user()?.last()?));
+            return Ok(Source::of_record(&RecordStore::for_user()?.last()?));
         }
         if store::begins_id(&text) && !is_file {
-            return Ok(Source::of_record(&Store::of_user()?.find(&text)?));
+            return Ok(Source::of_record(&RecordStore::for_user()?.find(&text)?));
         }
         let opened = File::open(path).map_err(|source| {
             let name = text.clone().into_owned();

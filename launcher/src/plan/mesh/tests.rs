@@ -4,9 +4,10 @@ use super::*;
 use crate::goldens::{table_of, triangle};
 use crate::plan::selection::PortWishes;
 use crate::recorded::inventory;
-use crate::run::mesh::{LinkWatch, News};
+use crate::run::mesh::{LinkChange, LinkMonitor};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::mesh::{PathEvent, PathFault, PathProof, ProofStep};
+use std::time::Instant;
 
 /// A job, and what is found to be wrong with paths.
 struct Job {
@@ -161,18 +162,20 @@ fn a_link_that_goes_down_is_named_once_with_who_uses_it() {
     let mut job = Job::on(triangle().to_vec(), 2);
     let table = job.prove(Mode::Auto, |_| None);
     assert_eq!(job.mesh.watched(&table).len(), 3, "one queue pair for each two nodes");
-    let mut links = LinkWatch::over(&job.mesh, &table, &MeshOptions::default());
+    let now = Instant::now();
+    let mut links = LinkMonitor::new(&job.mesh, &table, &MeshOptions::default(), now);
     let down = || PathEvent::Down { id: 0, how: "no beat for 5.0 s".to_owned() };
     assert_eq!(
-        links.on_watched(down()),
-        Some(News::Down(
+        links.on_watched(now, down()),
+        Some(LinkChange::Down(
             "link down: a rocep1s0f0 ↔ b rocep1s0f0 after 0 s (no beat for 5.0 s); \
              ranks 0-1 and 2-3 use it"
                 .to_owned(),
         ))
     );
-    assert_eq!(links.on_watched(down()), None, "the other end notices as well");
+    assert_eq!(links.on_watched(now, down()), None, "the other end notices as well");
     assert!(links.deadline().is_some());
     let unwatched = MeshOptions { watch: false, ..MeshOptions::default() };
-    assert_eq!(LinkWatch::over(&job.mesh, &table, &unwatched).on_watched(down()), None);
+    let mut unwatched = LinkMonitor::new(&job.mesh, &table, &unwatched, now);
+    assert_eq!(unwatched.on_watched(now, down()), None);
 }

@@ -1,18 +1,21 @@
-//! Proving the mesh: rounds in which the nodes prove its paths, and the watch over those that ranks use.
-//! [`crate::plan::mesh`] says what is to be proved and what follows from it.
+//! Proving the mesh of RDMA paths, and monitoring the paths that ranks use.
+//!
+//! In rounds, nodes prove the paths that the plan wants; whatever fails is taken out of the plan, and
+//! the next round proves what replaces it. [`crate::plan::mesh`] decides which paths are proved and
+//! what follows from the results; [`links`] monitors the proved paths while the job runs.
 
-mod offer;
-mod watch;
+mod links;
+mod prover_upload;
 
-pub(crate) use offer::Offer;
-pub(crate) use watch::{LinkWatch, News};
+pub(crate) use links::{LinkChange, LinkMonitor};
+pub(crate) use prover_upload::ProverUpload;
 
 use crate::plan::mesh::paths::{self, Proof};
 use crate::plan::mesh::verdict::Said;
 use crate::plan::mesh::{Mesh, MeshOptions, Tried, round};
 use crate::plan::selection::Plan;
-use crate::run::crew::Crew;
-use crate::run::rendezvous::{Decided, Gathering};
+use crate::run::nodes::Nodes;
+use crate::run::rendezvous::{JoinState, RankPlan};
 use rlaunch_bootstrap::protocol::control::ToAgent;
 use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -21,55 +24,55 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::time::{Duration, Instant};
 
-/// With less time left than this nothing more is tried.
-const LEAST: Duration = Duration::from_millis(70);
-/// How much longer than its limits a round may take before those who are silent are given up:
-/// agents give up their provers before that, and say so.
+/// Shortest time in which a round is begun.
+const MIN_ROUND: Duration = Duration::from_millis(70);
+/// Time beyond the limits of a round after which silent nodes are given up. It is long enough for an
+/// agent to give up its prover and to report that.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Proves what `plan` wants, and takes out of it what does not work. `decide` says what follows from
-/// a plan; returns what follows from the last one as well.
+/// Proves the paths that `plan` wants, and takes those that fail out of it. `rank_plan` derives ranks'
+/// setup from a plan; the setup of the final plan is returned.
 pub(crate) async fn prove(
-    crew: &mut Crew,
-    gathering: &mut Gathering,
+    nodes: &mut Nodes,
+    state: &mut JoinState,
     options: &MeshOptions,
     plan: &mut Plan,
-    decide: impl Fn(&Plan) -> Result<Decided, Failed>,
-) -> Result<(Mesh, Decided), Failed> {
+    rank_plan: impl Fn(&Plan) -> Result<RankPlan, Failed>,
+) -> Result<(Mesh, RankPlan), Failed> {
     let (started, mut budget) = (Instant::now(), Deadline::after(options.timeout));
     let mut mesh = Mesh::default();
-    let mut decided = decide(plan)?;
+    let mut planned = rank_plan(plan)?;
     loop {
-        let todo = mesh.unproved(paths::wanted(&decided.table, options.mode));
+        let todo = mesh.unproved(paths::wanted(&planned.table, options.mode));
         if todo.is_empty() {
             break;
         }
         let left = budget.left();
         let from = mesh.tried.len();
-        if left < LEAST {
+        if left < MIN_ROUND {
             mesh.give_up(&todo, options.timeout);
         } else {
             let limits = RoundTimeouts::within(options.timeout, left);
             let how = (options.settings, limits);
-            if mesh.round(crew, gathering, &decided.table, &todo, how).await? {
+            if mesh.round(nodes, state, &planned.table, &todo, how).await? {
                 budget.restart();
             }
         }
-        if mesh.take_out(plan, &decided.table, from) {
-            decided = decide(plan)?;
+        if mesh.take_out(plan, &planned.table, from) {
+            planned = rank_plan(plan)?;
         }
         mesh.took = started.elapsed();
     }
-    mesh.keep(crew, &decided.table, options);
-    Ok((mesh, decided))
+    mesh.keep(nodes, &planned.table, options);
+    Ok((mesh, planned))
 }
 
 impl Mesh {
-    /// Has every node prove its ends of `todo`; whether this process stood still meanwhile.
+    /// Has every node prove its ends of `todo`. Returns whether this process was suspended meanwhile.
     async fn round(
         &mut self,
-        crew: &mut Crew,
-        gathering: &mut Gathering,
+        nodes: &mut Nodes,
+        state: &mut JoinState,
         table: &RankTable,
         todo: &[Proof],
         (settings, limits): (QpSettings, RoundTimeouts),
@@ -78,7 +81,7 @@ impl Mesh {
         let number = self.rounds;
         self.rounds += 1;
         let of_nodes = round::of_nodes(table, todo, (number, first), settings, limits);
-        for (node, round) in crew.nodes.iter().zip(of_nodes) {
+        for (node, round) in nodes.reached.iter().zip(of_nodes) {
             node.commands.try_tell(&ToAgent::Prove(round)).map_err(|error| {
                 let message = format!("the paths of {} do not fit a frame: {error}", node.host);
                 Failed::new(Exit::MESH, message).hint(Some("--mesh auto"))
@@ -86,7 +89,7 @@ impl Mesh {
         }
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
         let mut deadline = Deadline::after(limit).check_often();
-        let answers = gathering.proved(crew, number, &mut deadline).await?;
+        let answers = state.proved(nodes, number, &mut deadline).await?;
         let mut said = Said::default();
         for (node, (outcomes, cost)) in answers {
             said.by(node, outcomes);
@@ -99,17 +102,17 @@ impl Mesh {
         Ok(deadline.was_restarted())
     }
 
-    /// Tells every node which queue pairs to keep for the watch; all others are closed.
-    fn keep(&self, crew: &Crew, table: &RankTable, options: &MeshOptions) {
+    /// Sends every node the list of the queue pairs that are monitored; it closes all others.
+    fn keep(&self, nodes: &Nodes, table: &RankTable, options: &MeshOptions) {
         if self.rounds == 0 {
             return;
         }
         let kept = if options.watch { self.watched(table) } else { Vec::new() };
-        for node in &crew.nodes {
+        for node in &nodes.reached {
             let own =
                 |tried: &&&Tried| [tried.proof.from.node, tried.proof.to.node].contains(&node.id);
             let ids = kept.iter().filter(own).map(|tried| tried.id).collect();
-            node.commands.tell(&ToAgent::WatchPaths { ids, beat_ms: watch::BEAT_MS });
+            node.commands.tell(&ToAgent::WatchPaths { ids, beat_ms: links::BEAT_MS });
         }
     }
 }

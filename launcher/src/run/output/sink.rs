@@ -1,6 +1,6 @@
 //! This process's own stdout and stderr.
 
-use super::Source;
+use super::StreamId;
 use super::tags::Tags;
 use anstream::{AutoStream, ColorChoice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -9,38 +9,38 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// Writes to the two streams, unbuffered.
+/// Writer to both streams, unbuffered.
 pub(crate) struct Sink {
-    stdout: Door,
-    stderr: Door,
+    stdout: OutputStream,
+    stderr: OutputStream,
     tags: Option<Tags>,
-    /// Who has begun the line that the terminal is in.
-    line_of: Option<Source>,
-    /// What goes out by one call.
+    /// Stream that wrote the unfinished line at the cursor of the terminal.
+    line_of: Option<StreamId>,
+    /// Buffer for one write.
     line: Vec<u8>,
 }
 
-/// One of the two.
-struct Door {
-    /// A stream that failed once is not written again.
+/// Stdout or stderr of this process.
+struct OutputStream {
+    /// `None` once a write has failed.
     file: Option<File>,
     is_terminal: bool,
-    /// Tags have colours there.
+    /// Whether tags have colours.
     coloured: bool,
 }
 
-impl Door {
-    fn stdout() -> Door {
-        Door::of(&io::stdout(), AutoStream::choice(&io::stdout()))
+impl OutputStream {
+    fn stdout() -> OutputStream {
+        OutputStream::new(&io::stdout(), AutoStream::choice(&io::stdout()))
     }
 
-    fn stderr() -> Door {
-        Door::of(&io::stderr(), AutoStream::choice(&io::stderr()))
+    fn stderr() -> OutputStream {
+        OutputStream::new(&io::stderr(), AutoStream::choice(&io::stderr()))
     }
 
-    /// A duplicate, because the standard handles buffer by line.
-    fn of(stream: &(impl AsFd + IsTerminal), colours: ColorChoice) -> Door {
-        Door {
+    /// Duplicates the descriptor, because the standard handles buffer by line.
+    fn new(stream: &(impl AsFd + IsTerminal), colours: ColorChoice) -> OutputStream {
+        OutputStream {
             file: stream.as_fd().try_clone_to_owned().ok().map(File::from),
             is_terminal: stream.is_terminal(),
             coloured: colours != ColorChoice::Never,
@@ -49,32 +49,31 @@ impl Door {
 }
 
 impl Sink {
-    /// With `aside`, both go to stderr.
-    pub(crate) fn new(tags: Option<Tags>, aside: bool) -> Sink {
-        let stdout = if aside { Door::stderr() } else { Door::stdout() };
-        Sink { stdout, stderr: Door::stderr(), tags, line_of: None, line: Vec::new() }
+    /// With `ranks_to_stderr`, stdout of ranks goes to stderr as well.
+    pub(crate) fn new(tags: Option<Tags>, ranks_to_stderr: bool) -> Sink {
+        let stdout = if ranks_to_stderr { OutputStream::stderr() } else { OutputStream::stdout() };
+        Sink { stdout, stderr: OutputStream::stderr(), tags, line_of: None, line: Vec::new() }
     }
 
-    /// The tags of what follows.
     pub(crate) fn tags(&mut self) -> Option<&mut Tags> {
         self.tags.as_mut()
     }
 
-    /// Writes a piece of one rank's output, all of it.
+    /// Writes a chunk of one rank's output, all of it.
     pub(crate) fn write(
         &mut self,
-        (source, stamp): (Source, Option<u64>),
+        (source, stamp): (StreamId, Option<u64>),
         data: &[u8],
     ) -> io::Result<()> {
-        let door = match source.1 {
+        let stream = match source.1 {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        let Some(file) = door.file.as_mut().filter(|_| !data.is_empty()) else { return Ok(()) };
+        let Some(file) = stream.file.as_mut().filter(|_| !data.is_empty()) else { return Ok(()) };
         self.line.clear();
-        // On a terminal a line may stand unfinished, so that a prompt is seen; what another rank
-        // writes next does not go on in it.
-        if door.is_terminal {
+        // A terminal shows unfinished lines, such as prompts; output of another rank goes to the next
+        // line.
+        if stream.is_terminal {
             let begun = self.line_of.filter(|begun| begun.0 != source.0);
             if let Some(begun) = begun {
                 self.line.push(b'\n');
@@ -83,20 +82,20 @@ impl Sink {
             self.line_of = (data.last() != Some(&b'\n')).then_some(source);
         }
         match &mut self.tags {
-            Some(tags) => tags.apply((source, stamp), door.coloured, data, &mut self.line),
+            Some(tags) => tags.apply((source, stamp), stream.coloured, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
             None => {}
         }
         let whole = if self.line.is_empty() { data } else { &self.line };
         let written = write_all(file, whole);
         if written.is_err() {
-            door.file = None;
+            stream.file = None;
         }
         written
     }
 }
 
-/// `write_all` that also works when whoever shares the stream has made it non-blocking.
+/// Writes all of `data`, also if another process that shares the stream has made it non-blocking.
 fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match file.write(data) {
@@ -120,16 +119,16 @@ mod tests {
     use std::io::{PipeReader, Read};
     use std::os::fd::OwnedFd;
 
-    /// A sink that takes one pipe for a terminal, and the other end of it.
+    /// Makes a sink that writes to a pipe as to a terminal, and the read end of the pipe.
     fn terminal() -> (PipeReader, Sink) {
         let (reader, writer) = io::pipe().unwrap();
-        let door = |writer: OwnedFd| Door {
+        let stream = |writer: OwnedFd| OutputStream {
             file: Some(File::from(writer)),
             is_terminal: true,
             coloured: false,
         };
-        let stderr = door(writer.try_clone().unwrap().into());
-        let stdout = door(writer.into());
+        let stderr = stream(writer.try_clone().unwrap().into());
+        let stdout = stream(writer.into());
         (reader, Sink { stdout, stderr, tags: None, line_of: None, line: Vec::new() })
     }
 

@@ -1,6 +1,6 @@
-//! The tags in front of lines.
+//! `--tag-output`: tags in front of lines.
 
-use super::Source;
+use super::StreamId;
 use crate::job::tag_pattern::{Pattern, Who};
 use crate::plan::map::RankMap;
 use anstyle::{AnsiColor, Style};
@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat};
 use rlaunch_bootstrap::id::{LocalRank, Rank};
 use std::collections::HashSet;
 
-/// Ranks take them in turn on a terminal.
+/// Colours of the tags on a terminal, by rank in turn.
 const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -21,19 +21,20 @@ const COLOURS: [AnsiColor; 6] = [
 /// Puts a tag in front of every line.
 pub(crate) struct Tags {
     pattern: Pattern,
-    by_rank: Vec<Named>,
+    by_rank: Vec<RankTag>,
     /// Streams that are in the middle of a line.
-    unfinished: HashSet<Source>,
+    unfinished: HashSet<StreamId>,
 }
 
-/// A rank, and the tag that all its lines have unless it says when they were written.
-struct Named {
+/// A rank and its tag.
+struct RankTag {
     who: Who,
+    /// Tag of all lines, unless the pattern has the time in it.
     tag: String,
     colour: Style,
 }
 
-impl Named {
+impl RankTag {
     fn paint(&self, tag: &str, coloured: bool) -> String {
         match coloured {
             true => format!("{}{tag}{}", self.colour.render(), self.colour.render_reset()),
@@ -60,7 +61,7 @@ impl Tags {
 
     fn of(pattern: Pattern, ranks: Vec<Who>) -> Tags {
         let colours = COLOURS.iter().cycle();
-        let named = |(who, colour): (Who, &AnsiColor)| Named {
+        let named = |(who, colour): (Who, &AnsiColor)| RankTag {
             tag: pattern.fill_in(&who, ""),
             who,
             colour: colour.on_default(),
@@ -69,7 +70,7 @@ impl Tags {
         Tags { pattern, by_rank, unfinished: HashSet::new() }
     }
 
-    /// The process id of a rank, before any output of it.
+    /// Adds the process id of a rank to its tag.
     pub(crate) fn started(&mut self, rank: Rank, pid: u32) {
         if let Some(named) = self.by_rank.get_mut(rank.index()) {
             named.who.pid = Some(pid);
@@ -80,7 +81,7 @@ impl Tags {
     /// Appends `data` to `line`, with a tag wherever a line of the source begins.
     pub(crate) fn apply(
         &mut self,
-        (source, stamp): (Source, Option<u64>),
+        (source, stamp): (StreamId, Option<u64>),
         coloured: bool,
         data: &[u8],
         line: &mut Vec<u8>,
@@ -112,14 +113,14 @@ impl Tags {
         }
     }
 
-    /// The line of this source has been broken off: what follows begins another.
-    pub(crate) fn broken_off(&mut self, source: Source) {
+    /// Records that the unfinished line of a stream was ended by a newline that the stream did not write.
+    pub(crate) fn broken_off(&mut self, source: StreamId) {
         self.unfinished.remove(&source);
     }
 }
 
-/// `2026-01-31T12:00:00.123456Z`, as the log has it; nothing without a stamp, in microseconds since
-/// 1970.
+/// Formats a stamp in microseconds since 1970 as in the log, `2026-01-31T12:00:00.123456Z`; empty
+/// without a stamp.
 fn time(stamp: Option<u64>) -> String {
     let stamp = stamp.and_then(|stamp| DateTime::from_timestamp_micros(i64::try_from(stamp).ok()?));
     stamp.map(|time| time.to_rfc3339_opts(SecondsFormat::Micros, true)).unwrap_or_default()
@@ -131,14 +132,14 @@ mod tests {
     use proptest::prelude::*;
     use rlaunch_bootstrap::protocol::control::Stream;
 
-    const OUT: Source = (Rank(0), Stream::Stdout);
+    const OUT: StreamId = (Rank(0), Stream::Stdout);
 
     fn tags(pattern: &str) -> Tags {
         let who = |rank, host: &str| Who { rank, host: host.into(), local_rank: 0, pid: None };
         Tags::of(pattern.parse().unwrap(), vec![who(0, "a"), who(1, "b")])
     }
 
-    fn apply(tags: &mut Tags, source: Source, data: &str) -> String {
+    fn apply(tags: &mut Tags, source: StreamId, data: &str) -> String {
         let mut line = Vec::new();
         tags.apply((source, None), false, data.as_bytes(), &mut line);
         String::from_utf8(line).unwrap()

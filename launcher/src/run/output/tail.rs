@@ -1,19 +1,18 @@
-//! The last words of each rank, for the report of a failure.
+//! The last lines of each rank, which the report of a failure quotes.
 
 use rlaunch_bootstrap::id::Rank;
 use std::collections::HashMap;
 
-/// Kept per rank, in bytes.
+/// Bytes that are kept of each rank, at least.
 const KEPT: usize = 4 << 10;
-/// Shown of them.
+/// Lines that are quoted.
 const LINES: usize = 10;
 
-/// The ends of the ranks' standard error.
+/// The last bytes of the ranks' standard error.
 #[derive(Debug, Default)]
 pub(crate) struct Tails(HashMap<Rank, Vec<u8>>);
 
 impl Tails {
-    /// Adds what a rank wrote.
     pub(crate) fn add(&mut self, rank: Rank, data: &[u8]) {
         let tail = self.0.entry(rank).or_default();
         tail.extend_from_slice(&data[data.len().saturating_sub(KEPT)..]);

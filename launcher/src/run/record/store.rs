@@ -1,4 +1,4 @@
-//! Where records are: `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`, the newest [`NEWEST`] of them.
+//! Storage of records: `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`, for the newest [`MAX_RECORDS`] jobs.
 
 use super::JobRecord;
 use rlaunch_console::messages;
@@ -8,19 +8,20 @@ use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// So many are kept.
-const NEWEST: usize = 50;
-/// The largest that is read, in bytes. Output is 1 MiB of it, six times that as JSON at worst.
-const LARGEST: u64 = 16 << 20;
+/// Records that are kept; older ones are removed.
+const MAX_RECORDS: usize = 50;
+/// Size limit of a record that is read, in bytes. Its output is up to 1 MiB, at worst six times that as
+/// JSON.
+const MAX_SIZE: u64 = 16 << 20;
 
 /// Records of this user's jobs.
-pub(crate) struct Store {
+pub(crate) struct RecordStore {
     directory: PathBuf,
 }
 
-/// Why a record is not written, found or read.
+/// Error in writing, finding or reading a record.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub(crate) enum RecordStoreError {
     #[error("no directory for records: neither XDG_STATE_HOME nor HOME names one")]
     NoDirectory,
     #[error("cannot write the job's record to {}", path.display())]
@@ -35,49 +36,49 @@ pub(crate) enum StoreError {
     Ambiguous { job: String, count: usize },
 }
 
-impl StoreError {
+impl RecordStoreError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            StoreError::NoDirectory | StoreError::Write { .. } => {
+            RecordStoreError::NoDirectory | RecordStoreError::Write { .. } => {
                 Some("XDG_STATE_HOME=DIR keeps records elsewhere, --no-record keeps none".into())
             }
-            StoreError::Empty(_) => {
+            RecordStoreError::Empty(_) => {
                 Some("every job leaves one when it is over, but for --no-record".into())
             }
-            StoreError::Unknown { .. } => {
-                Some(format!("the newest {NEWEST} are kept; rlaunch report last reads the last"))
-            }
-            StoreError::Ambiguous { .. } => Some("give more of the id".into()),
-            StoreError::Read { .. } => None,
+            RecordStoreError::Unknown { .. } => Some(format!(
+                "the newest {MAX_RECORDS} are kept; rlaunch report last reads the last"
+            )),
+            RecordStoreError::Ambiguous { .. } => Some("give more of the id".into()),
+            RecordStoreError::Read { .. } => None,
         }
     }
 }
 
-impl Store {
-    /// That of the user and environment of this process.
-    pub(crate) fn of_user() -> Result<Store, StoreError> {
+impl RecordStore {
+    /// Opens the store of the user who runs this process.
+    pub(crate) fn for_user() -> Result<RecordStore, RecordStoreError> {
         let state = ProcessEnv::current().state();
-        state.map(|state| Store::below(&state)).ok_or(StoreError::NoDirectory)
+        state.map(|state| RecordStore::below(&state)).ok_or(RecordStoreError::NoDirectory)
     }
 
-    fn below(state: &Path) -> Store {
-        Store { directory: state.join("rlaunch/jobs") }
+    fn below(state: &Path) -> RecordStore {
+        RecordStore { directory: state.join("rlaunch/jobs") }
     }
 
-    /// Keeps a record, and of all records the newest.
-    pub(crate) fn keep(&self, record: &JobRecord) -> Result<(), StoreError> {
+    /// Stores a record, and removes the oldest ones beyond [`MAX_RECORDS`].
+    pub(crate) fn keep(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
         let path = self.path(&record.job);
         self.write(record, &path)
-            .map_err(|source| StoreError::Write { path: path.clone(), source })?;
+            .map_err(|source| RecordStoreError::Write { path: path.clone(), source })?;
         let mut jobs = self.jobs().unwrap_or_default();
-        let old = jobs.len().saturating_sub(NEWEST);
-        // One that another rlaunch has removed needs no removing; the rest is tried again.
+        let old = jobs.len().saturating_sub(MAX_RECORDS);
+        // Another rlaunch may have removed it; any other error is met again with the next record.
         jobs.drain(..old).for_each(|job| drop(fs::remove_file(self.path(&job))));
         Ok(())
     }
 
-    /// Nobody sees half a record: it gets its name when it is whole. Its mode is 0600 from the
-    /// start.
+    /// Writes a record, which only its user may read. It gets its name when it is complete, so that
+    /// no reader finds half of it.
     fn write(&self, record: &JobRecord, path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(&self.directory)?);
@@ -90,7 +91,7 @@ impl Store {
         self.directory.join(format!("{job}.json"))
     }
 
-    /// Ids, oldest first: they begin with the time.
+    /// Lists ids, oldest first: an id begins with the time.
     fn jobs(&self) -> io::Result<Vec<String>> {
         let mut jobs = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -102,33 +103,33 @@ impl Store {
         Ok(jobs)
     }
 
-    /// The newest.
-    pub(crate) fn last(&self) -> Result<JobRecord, StoreError> {
-        let jobs = self.known()?;
-        let last = jobs.last().ok_or_else(|| StoreError::Empty(self.directory.clone()))?;
+    /// Reads the newest record.
+    pub(crate) fn last(&self) -> Result<JobRecord, RecordStoreError> {
+        let jobs = self.existing()?;
+        let last = jobs.last().ok_or_else(|| RecordStoreError::Empty(self.directory.clone()))?;
         read(&self.path(last))
     }
 
-    /// That whose id begins so.
-    pub(crate) fn find(&self, job: &str) -> Result<JobRecord, StoreError> {
-        let mut jobs = self.known()?;
+    /// Reads the record of the job whose id begins with `job`.
+    pub(crate) fn find(&self, job: &str) -> Result<JobRecord, RecordStoreError> {
+        let mut jobs = self.existing()?;
         let job = job.to_ascii_lowercase();
         jobs.retain(|known| known.starts_with(&job));
         match &jobs[..] {
             [found] => read(&self.path(found)),
-            [] => Err(StoreError::Unknown { job, directory: self.directory.clone() }),
-            many => Err(StoreError::Ambiguous { job, count: many.len() }),
+            [] => Err(RecordStoreError::Unknown { job, directory: self.directory.clone() }),
+            many => Err(RecordStoreError::Ambiguous { job, count: many.len() }),
         }
     }
 
-    /// All that can be read, oldest first.
+    /// Reads all records, oldest first, without those that cannot be read.
     pub(crate) fn all(&self) -> Vec<JobRecord> {
         let jobs = self.jobs().unwrap_or_default();
         jobs.iter().filter_map(|job| read(&self.path(job)).ok()).collect()
     }
 
-    fn known(&self) -> Result<Vec<String>, StoreError> {
-        let read = |source| StoreError::Read { path: self.directory.clone(), source };
+    fn existing(&self) -> Result<Vec<String>, RecordStoreError> {
+        let read = |source| RecordStoreError::Read { path: self.directory.clone(), source };
         match self.jobs() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             jobs => jobs.map_err(read),
@@ -136,15 +137,16 @@ impl Store {
     }
 }
 
-/// Keeps a record of this user's. A job is not worse for leaving none, so that is a warning.
+/// Stores a record for the user who runs this process. A failure is only a warning, as the job itself
+/// is over.
 pub(crate) fn keep_or_warn(record: &JobRecord) {
-    if let Err(error) = Store::of_user().and_then(|store| store.keep(record)) {
+    if let Err(error) = RecordStore::for_user().and_then(|store| store.keep(record)) {
         messages::warn(&messages::error_chain(&error));
         error.hint().iter().for_each(|hint| messages::hint(hint));
     }
 }
 
-/// Whether `text` may be a job's id or how it begins.
+/// Whether `text` may be the id of a job or its beginning.
 pub(crate) fn begins_id(text: &str) -> bool {
     (6..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -153,19 +155,19 @@ fn is_id(text: &str) -> bool {
     text.len() == 32 && begins_id(text)
 }
 
-fn read(path: &Path) -> Result<JobRecord, StoreError> {
+fn read(path: &Path) -> Result<JobRecord, RecordStoreError> {
     let read = || {
         let mut text = Vec::new();
-        File::open(path)?.take(LARGEST).read_to_end(&mut text)?;
+        File::open(path)?.take(MAX_SIZE).read_to_end(&mut text)?;
         Ok(serde_json::from_slice(&text)?)
     };
-    read().map_err(|source| StoreError::Read { path: path.to_owned(), source })
+    read().map_err(|source| RecordStoreError::Read { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::record::{End, KeptOutput};
+    use crate::run::record::{RecordedEnd, RecordedOutput};
     use std::os::unix::fs::PermissionsExt;
 
     fn record(number: u32) -> JobRecord {
@@ -179,17 +181,17 @@ mod tests {
             hosts: vec![],
             placement: vec![],
             environment: vec![],
-            output: KeptOutput::default(),
-            end: End { exit_code: 0, spoke: "rank".into(), message: String::new() },
+            output: RecordedOutput::default(),
+            end: RecordedEnd { exit_code: 0, spoke: "rank".into(), message: String::new() },
         }
     }
 
     #[test]
     fn the_newest_are_kept_for_their_user_alone() {
         let state = tempfile::tempdir().unwrap();
-        let store = Store::below(state.path());
-        assert!(matches!(store.last(), Err(StoreError::Empty(_))));
-        let count = u32::try_from(NEWEST).unwrap() + 3;
+        let store = RecordStore::below(state.path());
+        assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
+        let count = u32::try_from(MAX_RECORDS).unwrap() + 3;
         (0..count).for_each(|number| store.keep(&record(number)).unwrap());
         assert_eq!(store.last().unwrap().job, record(count - 1).job);
         let jobs: Vec<String> = store.all().into_iter().map(|record| record.job).collect();
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn jobs_are_found_by_how_their_ids_begin() {
         let state = tempfile::tempdir().unwrap();
-        let store = Store::below(state.path());
+        let store = RecordStore::below(state.path());
         [0x1, 0x2].iter().for_each(|number| store.keep(&record(*number)).unwrap());
         assert_eq!(store.find(&record(2).job.to_ascii_uppercase()).unwrap().job, record(2).job);
         let said = |job: &str| store.find(job).unwrap_err().to_string();
@@ -215,7 +217,7 @@ mod tests {
     fn what_cannot_be_written_is_said() {
         let state = tempfile::tempdir().unwrap();
         fs::write(state.path().join("rlaunch"), "a file").unwrap();
-        let error = Store::below(state.path()).keep(&record(1)).unwrap_err();
+        let error = RecordStore::below(state.path()).keep(&record(1)).unwrap_err();
         assert!(error.to_string().starts_with("cannot write the job's record to /"), "{error}");
         assert!(error.hint().unwrap().contains("--no-record"));
     }

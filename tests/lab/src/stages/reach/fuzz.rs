@@ -269,6 +269,6 @@ mod tests {
         assert_eq!(changed("launcher/console/src/glob.rs").len(), 3);
         assert_eq!(changed("tests/fuzz/corpus/table/a"), ["table"]);
         assert_eq!(changed("tests/fuzz/src/lib.rs").len(), all().count());
-        assert!(changed("launcher/src/run/output/pen.rs").is_empty());
+        assert!(changed("launcher/src/run/output/line_arbiter.rs").is_empty());
     }
 }

@@ -1,46 +1,50 @@
-//! `--output-dir`: what each rank prints, in files of its own, every byte as it was written.
+//! `--output-dir`: the output of each rank in files of its own, byte for byte.
 
-use super::Source;
+use super::StreamId;
 use rlaunch_bootstrap::protocol::control::Stream;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// So many are held open; those that have waited longest are opened again when they are needed.
+/// Files that are open at once; the one that was opened first is closed for another.
 const MOST_OPEN: usize = 128;
 
 /// The files of all ranks.
-pub(crate) struct Files {
+pub(crate) struct RankFiles {
     directory: PathBuf,
-    open: VecDeque<(Source, File)>,
-    /// What could not be written is not tried again.
-    lost: HashSet<Source>,
-    /// The first that could not be written.
-    trouble: Option<Unwritten>,
+    open: VecDeque<(StreamId, File)>,
+    /// Streams whose file could not be written; nothing more is written to it.
+    failed: HashSet<StreamId>,
+    /// The first such error.
+    error: Option<FileError>,
 }
 
-/// A file or directory that cannot be made or written.
+/// Error in making or writing a file or directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {}", path.display())]
-pub(crate) struct Unwritten {
+pub(crate) struct FileError {
     /// `make` or `write`.
     operation: &'static str,
     path: PathBuf,
     source: io::Error,
 }
 
-impl Files {
-    /// Makes the directory and empty files for ranks 0 to `ranks`, in place of those that are there;
-    /// with `merged` there is none for stderr.
-    pub(crate) fn create(directory: &Path, ranks: u32, merged: bool) -> Result<Files, Unwritten> {
+impl RankFiles {
+    /// Makes the directory, and empty files for `ranks` ranks in place of existing ones; with `merged`
+    /// none for stderr.
+    pub(crate) fn create(
+        directory: &Path,
+        ranks: u32,
+        merged: bool,
+    ) -> Result<RankFiles, FileError> {
         let streams = match merged {
             true => &[Stream::Stdout][..],
             false => &[Stream::Stdout, Stream::Stderr],
         };
         for rank in 0..ranks {
             let of_rank = directory.join(format!("rank.{rank}"));
-            fs::create_dir_all(&of_rank).map_err(|source| Unwritten {
+            fs::create_dir_all(&of_rank).map_err(|source| FileError {
                 operation: "make",
                 path: of_rank.clone(),
                 source,
@@ -48,46 +52,46 @@ impl Files {
             let _ = fs::remove_file(of_rank.join(name(Stream::Stderr)));
             for stream in streams {
                 let path = of_rank.join(name(*stream));
-                File::create(&path).map_err(|source| Unwritten {
+                File::create(&path).map_err(|source| FileError {
                     operation: "make",
                     path,
                     source,
                 })?;
             }
         }
-        Ok(Files {
+        Ok(RankFiles {
             directory: directory.to_owned(),
             open: VecDeque::new(),
-            lost: HashSet::new(),
-            trouble: None,
+            failed: HashSet::new(),
+            error: None,
         })
     }
 
-    /// Writes what a rank wrote. The first failure is given back; others are only remembered.
-    pub(crate) fn add(&mut self, source: Source, data: &[u8]) -> Option<&Unwritten> {
-        if data.is_empty() || self.lost.contains(&source) {
+    /// Appends output of a rank. Returns the first error only, so that it is reported once.
+    pub(crate) fn add(&mut self, source: StreamId, data: &[u8]) -> Option<&FileError> {
+        if data.is_empty() || self.failed.contains(&source) {
             return None;
         }
         let written = self.file(source).and_then(|file| file.write_all(data));
         let error = written.err()?;
-        self.lost.insert(source);
-        if self.trouble.is_some() {
+        self.failed.insert(source);
+        if self.error.is_some() {
             return None;
         }
         let path = self.path(source);
-        Some(self.trouble.insert(Unwritten { operation: "write", path, source: error }))
+        Some(self.error.insert(FileError { operation: "write", path, source: error }))
     }
 
-    /// Why not all is there, if so.
-    pub(crate) fn into_trouble(self) -> Option<Unwritten> {
-        self.trouble
+    /// Returns the first error.
+    pub(crate) fn into_error(self) -> Option<FileError> {
+        self.error
     }
 
-    fn path(&self, (rank, stream): Source) -> PathBuf {
+    fn path(&self, (rank, stream): StreamId) -> PathBuf {
         self.directory.join(format!("rank.{rank}")).join(name(stream))
     }
 
-    fn file(&mut self, source: Source) -> io::Result<&mut File> {
+    fn file(&mut self, source: StreamId) -> io::Result<&mut File> {
         let at = match self.open.iter().position(|(known, _)| *known == source) {
             Some(at) => at,
             None => {
@@ -124,14 +128,14 @@ mod tests {
         let ranks = u32::try_from(MOST_OPEN).unwrap();
         fs::create_dir_all(directory.join("rank.0")).unwrap();
         fs::write(directory.join("rank.0/stdout"), "of an earlier job").unwrap();
-        let mut files = Files::create(&directory, ranks, false).unwrap();
+        let mut files = RankFiles::create(&directory, ranks, false).unwrap();
         for part in [&b"one"[..], b"\xff\0", b"", b"two\n"] {
             for rank in (0..ranks).map(Rank) {
                 assert!(files.add((rank, Stream::Stdout), part).is_none());
                 assert!(files.add((rank, Stream::Stderr), &part[part.len() / 2..]).is_none());
             }
         }
-        assert!(files.into_trouble().is_none());
+        assert!(files.into_error().is_none());
         for rank in 0..ranks {
             let read =
                 |name: &str| fs::read(directory.join(format!("rank.{rank}/{name}"))).unwrap();
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_said_once() {
         let scratch = tempfile::tempdir().unwrap();
-        let mut files = Files::create(scratch.path(), 2, true).unwrap();
+        let mut files = RankFiles::create(scratch.path(), 2, true).unwrap();
         assert!(!scratch.path().join("rank.0/stderr").exists());
         fs::remove_dir_all(scratch.path().join("rank.1")).unwrap();
         let (here, gone) = ((Rank(0), Stream::Stdout), (Rank(1), Stream::Stdout));
@@ -152,14 +156,14 @@ mod tests {
         assert_eq!(said, Some(format!("cannot write {}", path.display())));
         assert!(files.add(gone, b"x").is_none());
         assert!(files.add(here, b"x").is_none());
-        assert!(files.into_trouble().is_some());
+        assert!(files.into_error().is_some());
         assert_eq!(fs::read(scratch.path().join("rank.0/stdout")).unwrap(), b"x");
     }
 
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let error = Files::create(file.path(), 1, false).err().unwrap().to_string();
+        let error = RankFiles::create(file.path(), 1, false).err().unwrap().to_string();
         assert_eq!(error, format!("cannot make {}/rank.0", file.path().display()));
     }
 }

@@ -1,10 +1,10 @@
-//! The prover's file: named to every node with RDMA, and sent to those that lack it, while all of
-//! them join the tree.
+//! Upload of the prover, the program that proves RDMA paths on a node. Every node with RDMA is sent its
+//! digest, and the file if it asks for it; meanwhile all nodes join the tree.
 
 use crate::connect::agent::store;
 use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::Plan;
-use crate::run::crew::{Crew, Node};
+use crate::run::nodes::{Nodes, ReachedNode};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{self, MAX_FILE_CHUNK, ToAgent};
@@ -16,28 +16,29 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What was offered to whom.
+/// Prover files, and how many were sent.
 #[derive(Default)]
-pub(crate) struct Offer {
-    /// By architecture, as frames.
-    files: BTreeMap<String, Vec<Bytes>>,
-    /// How many nodes have asked for it, and its size in bytes.
+pub(crate) struct ProverUpload {
+    /// Frames by architecture: first the digest, then the parts of the file.
+    frames: BTreeMap<String, Vec<Bytes>>,
+    /// Number of nodes that have asked for the file, and its size in bytes.
     sent: (usize, u64),
 }
 
-impl Offer {
-    /// Names the file to every node that has a usable port. Without a file nothing is proved, which
-    /// is said.
-    pub(crate) fn make(
-        crew: &Crew,
+impl ProverUpload {
+    /// Sends the digest to every node that has a usable port. If a file is missing, returns `None` with
+    /// a warning, or fails with `--mesh full`.
+    pub(crate) fn offer(
+        nodes: &Nodes,
         given: Option<&Path>,
         plan: &Plan,
         options: &MeshOptions,
-    ) -> Result<Option<Offer>, Failed> {
-        let mut offer = Offer::default();
-        let with_ports = crew.nodes.iter().zip(&plan.ports).filter(|(_, ports)| !ports.is_empty());
+    ) -> Result<Option<ProverUpload>, Failed> {
+        let mut upload = ProverUpload::default();
+        let with_ports =
+            nodes.reached.iter().zip(&plan.ports).filter(|(_, ports)| !ports.is_empty());
         for (node, _) in with_ports {
-            if let Err(failed) = offer.name_to(node, given) {
+            if let Err(failed) = upload.send_digest(node, given) {
                 if options.mode == Mode::Full {
                     return Err(failed);
                 }
@@ -46,12 +47,12 @@ impl Offer {
                 return Ok(None);
             }
         }
-        Ok(Some(offer))
+        Ok(Some(upload))
     }
 
-    fn name_to(&mut self, node: &Node, given: Option<&Path>) -> Result<(), Failed> {
+    fn send_digest(&mut self, node: &ReachedNode, given: Option<&Path>) -> Result<(), Failed> {
         let arch = node.facts.arch.clone();
-        if let Some(frames) = self.files.get(&arch) {
+        if let Some(frames) = self.frames.get(&arch) {
             node.commands.send_frame(frames[0].clone());
             return Ok(());
         }
@@ -64,20 +65,20 @@ impl Offer {
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot send the prover: {error}")))?;
         node.commands.send_frame(frames[0].clone());
         self.sent.1 = content.len() as u64;
-        self.files.insert(arch, frames);
+        self.frames.insert(arch, frames);
         Ok(())
     }
 
-    /// A node lacks it.
-    pub(crate) fn send(&mut self, crew: &Crew, node: NodeId) {
-        let Some(node) = crew.nodes.get(node.index()) else { return };
-        let parts = self.files.get(&node.facts.arch).map_or(&[][..], |frames| &frames[1..]);
+    /// Sends the file to a node that has asked for it.
+    pub(crate) fn send(&mut self, nodes: &Nodes, node: NodeId) {
+        let Some(node) = nodes.reached.get(node.index()) else { return };
+        let parts = self.frames.get(&node.facts.arch).map_or(&[][..], |frames| &frames[1..]);
         parts.iter().for_each(|part| node.commands.send_frame(part.clone()));
         self.sent.0 += 1;
     }
 
-    /// Says to how many it had to be sent, so that a slow start has its reason.
-    pub(crate) fn say(&self) {
+    /// Prints how many nodes were sent the file, which explains a slow start.
+    pub(crate) fn print_sent(&self) {
         let (hosts, bytes) = self.sent;
         if hosts > 0 {
             let hosts = text::count(hosts, "host");
@@ -86,7 +87,7 @@ impl Offer {
     }
 }
 
-/// What names the file, then its parts.
+/// Encodes the digest of the file, then its parts.
 fn frames(content: &[u8]) -> Result<Vec<Bytes>, control::FrameError> {
     let sha256 = Sha256::digest(content).into();
     let named = ToAgent::Prover(ProverFile { sha256, size: content.len() as u64 });

@@ -1,97 +1,91 @@
-//! The end of a job: everything is closed, what is left is written, and why it ended is turned
-//! into a sentence and a code.
+//! The outcome of a job: why it ended, as a sentence and an exit code.
 
 use crate::connect::rescue::Reaped;
 use crate::plan::nccl;
-use crate::run::crew::Crew;
-use crate::run::first_failure::{Failure, FirstFailure};
-use crate::run::job_run::JobRun;
-use crate::run::output::{self, Written};
+use crate::plan::setup::Options;
+use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::output::Written;
+use crate::run::supervisor::SupervisedNode;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::CleanupReceipt;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages::Failed;
 use rlaunch_console::text;
 use std::time::Duration;
 
-/// How long the last output may take to be written once the user has had enough.
-const LAST_WRITE: Duration = Duration::from_secs(1);
-
 /// Why a job was ended before its ranks ended by themselves.
+#[derive(Debug)]
 pub(crate) enum Reason {
-    /// [`FirstFailure`] knows which.
+    /// A rank failed; [`FirstFailure`] knows which.
     Rank,
-    /// With `--serve`: a rank has ended well, and this is to be said.
+    /// With `--serve`, a rank has exited successfully; the line says which.
     Served(String),
     User(Signal),
     Timeout(Duration),
     ReaderGone,
-    /// A rank asked for it.
+    /// A rank called for it.
     Aborted(Failed),
+    /// A node was lost.
     Lost(Failed),
+    /// A rank runs an MPI that rlaunch does not serve.
     Singleton(Failed),
     /// A link went down, with `--abort-on-link-down`.
     Link(Failed),
 }
 
-/// What is known of a node at the end.
+/// What a node reported at the end, or what was found out about it.
+#[derive(Debug)]
 pub(crate) enum NodeEnd {
-    /// Its agent looked and left.
+    /// Its agent verified that nothing is left, or what is.
     Done(CleanupReceipt),
-    /// Its agent was lost.
+    /// Its agent was lost, and a second channel tried to end what it left.
     Lost(Reaped),
 }
 
-/// Everything the end of a job is judged by.
-pub(crate) struct Conclusion<'a> {
-    pub(crate) job: &'a JobRun,
-    pub(crate) crew: Crew,
-    pub(crate) writer: output::Writer,
-    pub(crate) master_port: u16,
+/// Everything that the end of a job is judged by.
+pub(crate) struct Outcome {
+    pub(crate) nodes: Vec<SupervisedNode>,
     pub(crate) first_failure: FirstFailure,
+    /// `None` if every rank ended by itself.
     pub(crate) reason: Option<Reason>,
-    /// By node; `None` where no word came in time.
+    /// By node; `None` if nothing was reported in time.
     pub(crate) ends: Vec<Option<NodeEnd>>,
 }
 
-impl Conclusion<'_> {
-    /// Closes, writes, judges.
-    pub(crate) async fn reach(self) -> Result<Exit, Failed> {
-        let Conclusion { job, crew, writer, master_port, first_failure, reason, ends } = self;
-        let hosts: Vec<String> = crew.nodes.iter().map(|node| node.host.to_string()).collect();
-        let culprit = first_failure.verdict().map(|(failure, others)| {
-            let rank_of = |node: &&crate::run::crew::Node| node.ranks.contains(&failure.rank);
-            let host = crew.nodes.iter().find(rank_of).map(|node| node.host.to_string());
-            (failure, others, host.unwrap_or_default())
-        });
-        let mut ranks: Vec<(Rank, String)> = crew
-            .nodes
-            .iter()
-            .flat_map(|node| node.ranks.iter().map(|rank| (*rank, node.host.to_string())))
-            .collect();
-        ranks.sort_unstable();
-        crew.dismiss().await;
-        let impatient = matches!(reason, Some(Reason::User(_) | Reason::ReaderGone));
-        let mut written = match impatient {
-            true => tokio::time::timeout(LAST_WRITE, writer.finish()).await.unwrap_or_default(),
-            false => writer.finish().await,
-        };
-        if let (Some(recorder), Some(kept)) = (&job.recorder, written.kept.take()) {
-            recorder.printed(kept);
+impl Outcome {
+    /// Whether the last output gets only a moment to be written: the user has left, or its reader.
+    pub(crate) fn is_impatient(&self) -> bool {
+        matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
+    }
+
+    /// Line to print before the outcome: why a job of services has ended.
+    pub(crate) fn line_to_say(&self) -> Option<&str> {
+        match &self.reason {
+            Some(Reason::Served(line)) => Some(line),
+            _ => None,
         }
-        let blamed = culprit.map(|(failure, others, host)| {
-            let hint = taken_port(failure.rank, &written, master_port, &host);
-            blame(failure, others, &host, &written).hint(hint)
+    }
+
+    /// Decides the exit code and the message, after `written` was printed.
+    pub(crate) fn decide(
+        self,
+        options: &Options,
+        written: Written,
+        master_port: u16,
+    ) -> Result<Exit, Failed> {
+        let blamed = self.first_failure.first().map(|(exit, others)| {
+            let is_host = |node: &&SupervisedNode| node.ranks.contains(&exit.rank);
+            let host = self.nodes.iter().find(is_host).map(|node| node.host.as_str());
+            let host = host.unwrap_or_default();
+            let hint = taken_port(exit.rank, &written, master_port, host);
+            blame(exit, others, host, &written).hint(hint)
         });
-        let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, &job.options));
-        let failed = match reason {
-            None => blamed.or(unverified).or(written.incomplete),
-            Some(Reason::Served(line)) => {
-                messages::info(&line);
-                blamed.or(unverified).or(written.incomplete)
-            }
+        let ranks = self.ranks();
+        let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, options));
+        let failed = match self.reason {
+            None | Some(Reason::Served(_)) => blamed.or(unverified).or(written.incomplete),
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
@@ -109,15 +103,26 @@ impl Conclusion<'_> {
             Some(Reason::Singleton(failed)) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
-        failed.details.extend(receipts(&hosts, &ends));
-        tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");
+        let hosts = self.nodes.iter().map(|node| node.host.as_str());
+        failed.details.extend(receipts(hosts.zip(&self.ends)));
         Err(failed)
+    }
+
+    /// Ranks with their hosts, in the order of ranks.
+    fn ranks(&self) -> Vec<(Rank, String)> {
+        let of_node = |node: &SupervisedNode| {
+            let ranks = node.ranks.iter().map(|rank| (*rank, node.host.clone()));
+            ranks.collect::<Vec<_>>()
+        };
+        let mut ranks: Vec<(Rank, String)> = self.nodes.iter().flat_map(of_node).collect();
+        ranks.sort_unstable();
+        ranks
     }
 }
 
-/// The report of the first failure.
-fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed {
-    let Failure { rank, pid, status, out_of_memory, .. } = failure;
+/// Reports the first failure, with the last lines that the rank wrote.
+fn blame(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
+    let RankExit { rank, pid, status, out_of_memory, .. } = exit;
     let how = match status {
         ExitStatus::Code(code) => format!("exited with code {code}"),
         ExitStatus::Signal(number) => {
@@ -147,8 +152,8 @@ fn blame(failure: Failure, others: u32, host: &str, written: &Written) -> Failed
     failed
 }
 
-/// Hint where rank 0 found MASTER_PORT taken: its agent held the port until the ranks started,
-/// and whatever process came first has had it since.
+/// Hint for a rank 0 that failed as MASTER_PORT was taken: its agent held the port only until the
+/// ranks started, so another process could bind it just before rank 0.
 fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<String> {
     let is_taken = |line: &String| line.contains("ddress already in use");
     let has_failed = rank == Rank(0) && written.tails.lines(rank).iter().any(is_taken);
@@ -160,10 +165,10 @@ fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<St
     })
 }
 
-/// What was verified on each node, equal findings folded: `a, b: nothing left`.
-fn receipts(hosts: &[String], ends: &[Option<NodeEnd>]) -> Vec<String> {
-    let mut findings: Vec<(String, Vec<&String>)> = Vec::new();
-    for (host, end) in hosts.iter().zip(ends) {
+/// Lists what was verified on each node, with equal findings folded: `a, b: nothing left`.
+fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> Vec<String> {
+    let mut findings: Vec<(String, Vec<&str>)> = Vec::new();
+    for (host, end) in ends {
         let finding = describe(end.as_ref());
         match findings.iter_mut().find(|(known, _)| *known == finding) {
             Some((_, hosts)) => hosts.push(host),
@@ -239,7 +244,7 @@ mod tests {
 
     #[test]
     fn equal_receipts_are_folded() {
-        let hosts = ["a", "b", "c", "d"].map(str::to_owned);
+        let hosts = ["a", "b", "c", "d"];
         let helper = CleanupReceipt { leftovers_ended: 1, ..CleanupReceipt::default() };
         let ends = [
             Some(NodeEnd::Done(CleanupReceipt::default())),
@@ -248,7 +253,7 @@ mod tests {
             None,
         ];
         assert_eq!(
-            receipts(&hosts, &ends),
+            receipts(hosts.into_iter().zip(&ends)),
             [
                 "a, b: nothing left",
                 "c: nothing left (1 helper process ended)",

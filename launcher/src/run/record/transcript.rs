@@ -1,73 +1,72 @@
-//! How much of the ranks' output is kept: its beginning and its end.
+//! The part of the ranks' output that is recorded: its beginning and its end.
 
-use crate::run::output::Source;
+use crate::run::output::StreamId;
 use rlaunch_bootstrap::protocol::control::Stream;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 
-/// Kept of the beginning, and of the end, in bytes.
-const EACH: usize = 384 << 10;
-/// What a piece costs beyond its bytes, so that empty lines are bounded as well.
+/// Size limit of the beginning, and of the end, in bytes.
+const PART: usize = 384 << 10;
+/// Cost of a chunk beyond its bytes, so that empty lines are bounded as well.
 const OVERHEAD: usize = 64;
 
-/// Pieces of output, in the order in which they were shown. What was written is moved here, not
-/// copied.
+/// Beginning and end of the output, in the order in which it was shown.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
-    first: Vec<(Source, Vec<u8>)>,
-    last: VecDeque<(Source, Vec<u8>)>,
-    /// Whether `first` takes no more.
-    begun: bool,
+pub(crate) struct Transcript {
+    first: Vec<(StreamId, Vec<u8>)>,
+    last: VecDeque<(StreamId, Vec<u8>)>,
+    /// Whether the beginning is complete.
+    first_full: bool,
     first_cost: usize,
     last_cost: usize,
-    left_out: u64,
-    /// Streams of which the middle of a line was left out last.
-    torn: HashSet<Source>,
+    omitted: u64,
+    /// Streams whose omitted output ends in the middle of a line.
+    torn: HashSet<StreamId>,
 }
 
-/// The same as text.
+/// A transcript as text, as it is stored.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct KeptOutput {
-    pub(crate) first: Vec<Piece>,
-    /// Between the two, in bytes.
+pub(crate) struct RecordedOutput {
+    pub(crate) first: Vec<RecordedChunk>,
+    /// Bytes between `first` and `last`.
     pub(crate) left_out_bytes: u64,
-    pub(crate) last: Vec<Piece>,
+    pub(crate) last: Vec<RecordedChunk>,
 }
 
-/// Whole lines of one rank, but for a line that was shown before it was finished.
+/// Output of one rank: whole lines, except for lines that were shown before they were finished.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Piece {
+pub(crate) struct RecordedChunk {
     pub(crate) rank: u32,
     /// `stdout` or `stderr`.
     pub(crate) stream: String,
-    /// What is no UTF-8 is replaced.
+    /// Bytes that are not UTF-8 are replaced.
     pub(crate) text: String,
 }
 
-impl Kept {
-    /// Takes what a rank wrote.
-    pub(crate) fn add(&mut self, source: Source, data: Vec<u8>) {
+impl Transcript {
+    /// Adds output of a rank. It is moved, as output may be large.
+    pub(crate) fn add(&mut self, source: StreamId, data: Vec<u8>) {
         if data.is_empty() {
             return;
         }
         let cost = data.len() + OVERHEAD;
-        if !self.begun && self.first_cost + cost <= EACH {
+        if !self.first_full && self.first_cost + cost <= PART {
             self.first_cost += cost;
             self.first.push((source, data));
             return;
         }
-        self.begun = true;
+        self.first_full = true;
         self.last_cost += cost;
         self.last.push_back((source, data));
-        while self.last_cost > EACH {
+        while self.last_cost > PART {
             let Some((source, data)) = self.last.pop_front() else { break };
             self.last_cost -= data.len() + OVERHEAD;
-            self.leave_out(source, &data);
+            self.omit(source, &data);
         }
     }
 
-    fn leave_out(&mut self, source: Source, data: &[u8]) {
-        self.left_out += data.len() as u64;
+    fn omit(&mut self, source: StreamId, data: &[u8]) {
+        self.omitted += data.len() as u64;
         if data.last() == Some(&b'\n') {
             self.torn.remove(&source);
         } else {
@@ -75,13 +74,14 @@ impl Kept {
         }
     }
 
-    /// As text; of lines that are kept in part, the rest is left out as well. What was kept moves, since
-    /// a second copy would be the most that a launcher ever has in memory.
-    pub(crate) fn into_output(self) -> KeptOutput {
-        let mut output = KeptOutput { left_out_bytes: self.left_out, ..KeptOutput::default() };
-        join(&mut output.first, self.first.into_iter());
+    /// Converts to text. A line whose beginning was omitted is omitted entirely. The bytes are moved: a
+    /// second copy would be the largest thing that the launcher ever has in memory.
+    pub(crate) fn into_output(self) -> RecordedOutput {
+        let mut output =
+            RecordedOutput { left_out_bytes: self.omitted, ..RecordedOutput::default() };
+        join_chunks(&mut output.first, self.first.into_iter());
         let mut torn = self.torn;
-        let whole = |(source, mut data): (Source, Vec<u8>)| {
+        let whole = |(source, mut data): (StreamId, Vec<u8>)| {
             if torn.contains(&source) {
                 let line = data.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
                 if line.is_some() {
@@ -91,56 +91,56 @@ impl Kept {
             }
             (source, data)
         };
-        join(&mut output.last, self.last.into_iter().map(whole));
+        join_chunks(&mut output.last, self.last.into_iter().map(whole));
         output
     }
 }
 
-/// Pieces of one stream that follow each other become one.
-fn join(joined: &mut Vec<Piece>, pieces: impl Iterator<Item = (Source, Vec<u8>)>) {
-    let mut run: Option<(Source, Vec<u8>)> = None;
+/// Joins successive chunks of one stream into one.
+fn join_chunks(joined: &mut Vec<RecordedChunk>, pieces: impl Iterator<Item = (StreamId, Vec<u8>)>) {
+    let mut run: Option<(StreamId, Vec<u8>)> = None;
     for (source, data) in pieces.filter(|(_, data)| !data.is_empty()) {
         match &mut run {
             Some((known, text)) if *known == source => text.extend_from_slice(&data),
-            _ => joined.extend(run.replace((source, data)).map(piece)),
+            _ => joined.extend(run.replace((source, data)).map(chunk)),
         }
     }
-    joined.extend(run.map(piece));
+    joined.extend(run.map(chunk));
 }
 
-fn piece(((rank, stream), text): (Source, Vec<u8>)) -> Piece {
+fn chunk(((rank, stream), text): (StreamId, Vec<u8>)) -> RecordedChunk {
     let stream = match stream {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
     let text = String::from_utf8(text)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
-    Piece { rank: rank.0, stream: stream.to_owned(), text }
+    RecordedChunk { rank: rank.0, stream: stream.to_owned(), text }
 }
 
-impl KeptOutput {
-    /// Each line, with its rank, in the order in which lines were finished.
+impl RecordedOutput {
+    /// Returns every line with its rank, in the order in which lines were finished.
     pub(crate) fn lines(&self) -> Vec<(u32, String)> {
-        let mut lines = Lines::default();
-        self.first.iter().for_each(|piece| lines.take(piece));
+        let mut lines = LineJoiner::default();
+        self.first.iter().for_each(|chunk| lines.add(chunk));
         if self.left_out_bytes > 0 {
             lines.finish();
         }
-        self.last.iter().for_each(|piece| lines.take(piece));
+        self.last.iter().for_each(|chunk| lines.add(chunk));
         lines.finish();
         lines.whole
     }
 }
 
-/// Puts lines together that came in parts.
+/// Joins lines that came in several chunks.
 #[derive(Default)]
-struct Lines<'a> {
+struct LineJoiner<'a> {
     whole: Vec<(u32, String)>,
     unfinished: Vec<((u32, &'a str), String)>,
 }
 
-impl<'a> Lines<'a> {
-    fn take(&mut self, Piece { rank, stream, text }: &'a Piece) {
+impl<'a> LineJoiner<'a> {
+    fn add(&mut self, RecordedChunk { rank, stream, text }: &'a RecordedChunk) {
         let source = (*rank, stream.as_str());
         for part in text.split_inclusive('\n') {
             let begun = self.unfinished.iter().position(|(known, _)| *known == source);
@@ -153,7 +153,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// What is unfinished will not be finished.
+    /// Takes unfinished lines as they are.
     fn finish(&mut self) {
         let unfinished = self.unfinished.drain(..);
         self.whole.extend(unfinished.map(|((rank, _), line)| (rank, line)));
@@ -165,19 +165,19 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::id::Rank;
 
-    fn out(rank: u32) -> Source {
+    fn out(rank: u32) -> StreamId {
         (Rank(rank), Stream::Stdout)
     }
 
     #[test]
     fn little_is_kept_whole() {
-        let mut kept = Kept::default();
-        kept.add(out(0), b"a\nb\n".to_vec());
-        kept.add(out(0), b"c\n".to_vec());
-        kept.add(out(1), b"".to_vec());
-        kept.add(out(1), b"d\n".to_vec());
-        kept.add((Rank(0), Stream::Stderr), b"half".to_vec());
-        let output = kept.into_output();
+        let mut transcript = Transcript::default();
+        transcript.add(out(0), b"a\nb\n".to_vec());
+        transcript.add(out(0), b"c\n".to_vec());
+        transcript.add(out(1), b"".to_vec());
+        transcript.add(out(1), b"d\n".to_vec());
+        transcript.add((Rank(0), Stream::Stderr), b"half".to_vec());
+        let output = transcript.into_output();
         let texts: Vec<(u32, &str, &str)> =
             output.first.iter().map(|p| (p.rank, p.stream.as_str(), p.text.as_str())).collect();
         let expected = [(0, "stdout", "a\nb\nc\n"), (1, "stdout", "d\n"), (0, "stderr", "half")];
@@ -192,17 +192,17 @@ mod tests {
 
     #[test]
     fn of_much_the_beginning_and_the_end_are_kept() {
-        let mut kept = Kept::default();
+        let mut transcript = Transcript::default();
         let mut written = 0;
         for n in 0..100_000_u32 {
             let line = format!("line {n} of some length\n").into_bytes();
             written += line.len() as u64;
-            kept.add(out(n % 3), line);
+            transcript.add(out(n % 3), line);
         }
-        let output = kept.into_output();
-        let bytes = |pieces: &[Piece]| pieces.iter().map(|p| p.text.len()).sum::<usize>();
+        let output = transcript.into_output();
+        let bytes = |pieces: &[RecordedChunk]| pieces.iter().map(|p| p.text.len()).sum::<usize>();
         let (first, last) = (bytes(&output.first), bytes(&output.last));
-        assert!(first <= EACH && last <= EACH, "{first} {last}");
+        assert!(first <= PART && last <= PART, "{first} {last}");
         assert_eq!(first as u64 + last as u64 + output.left_out_bytes, written);
         assert_eq!(output.first[0].text, "line 0 of some length\n");
         let end = output.last.last().map(|piece| (piece.rank, piece.text.as_str()));
@@ -212,24 +212,24 @@ mod tests {
 
     #[test]
     fn a_line_that_lost_its_beginning_is_left_out() {
-        let mut kept = Kept::default();
-        kept.add(out(0), vec![b'x'; EACH - OVERHEAD]);
+        let mut transcript = Transcript::default();
+        transcript.add(out(0), vec![b'x'; PART - OVERHEAD]);
         for _ in 0..20 {
-            kept.add(out(0), vec![b'y'; 64 << 10]);
+            transcript.add(out(0), vec![b'y'; 64 << 10]);
         }
-        kept.add(out(0), b"yy\nwhole\n".to_vec());
-        let output = kept.into_output();
+        transcript.add(out(0), b"yy\nwhole\n".to_vec());
+        let output = transcript.into_output();
         assert_eq!(output.last.len(), 1, "{:?}", output.last.len());
         assert_eq!(output.last[0].text, "whole\n");
     }
 
     #[test]
     fn lines_that_came_in_parts_are_put_together() {
-        let mut kept = Kept::default();
-        kept.add(out(0), b"10%".to_vec());
-        kept.add(out(1), b"other\n".to_vec());
-        kept.add(out(0), b" 20%\n".to_vec());
-        let lines = kept.into_output().lines();
+        let mut transcript = Transcript::default();
+        transcript.add(out(0), b"10%".to_vec());
+        transcript.add(out(1), b"other\n".to_vec());
+        transcript.add(out(0), b" 20%\n".to_vec());
+        let lines = transcript.into_output().lines();
         assert_eq!(lines, [(1, "other".to_owned()), (0, "10% 20%".to_owned())]);
     }
 }

@@ -1,0 +1,96 @@
+//! The driver of a running job: it owns the channels, the terminal and the clock, and leaves every
+//! decision to the [`Supervisor`].
+
+use crate::run::Started;
+use crate::run::job_run::JobRun;
+use crate::run::nodes::Nodes;
+use crate::run::outcome::Outcome;
+use crate::run::output;
+use crate::run::signals::{self, Signals};
+use crate::run::supervisor::{Action, Input, SupervisedNode, Supervisor};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use std::time::{Duration, Instant};
+
+/// Time for the last output to be written when the job ends because its user or reader has left.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Supervises a job whose ranks are being started, until all nodes have ended them. Then closes every
+/// channel, writes the remaining output and returns the job's outcome.
+pub(crate) async fn run_to_completion(
+    job: &JobRun,
+    mut nodes: Nodes,
+    Started { mut writer, machines, master_port }: Started,
+    signals: &mut Signals,
+) -> Result<Exit, Failed> {
+    let supervised = nodes.reached.iter().map(|node| SupervisedNode {
+        host: node.host.to_string(),
+        ranks: node.ranks.clone(),
+        hello_at: node.hello_at,
+    });
+    let mut supervisor = Supervisor::new(job, supervised.collect(), machines, Instant::now());
+    while !supervisor.is_over() {
+        let is_listening = !supervisor.is_suspending();
+        let input = tokio::select! {
+            () = until(supervisor.poll_timeout()) => None,
+            event = nodes.events.recv() => Some(event.map_or(Input::SessionsClosed, Input::Node)),
+            signal = signals.next(), if is_listening => Some(Input::Signal(signal)),
+            () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
+        };
+        match input {
+            Some(input) => supervisor.handle(Instant::now(), input),
+            None => supervisor.handle_timeout(Instant::now()),
+        }
+        while let Some(action) = supervisor.poll_action() {
+            perform(action, job, &nodes);
+        }
+    }
+    let outcome = supervisor.into_outcome();
+    nodes.shutdown().await;
+    conclude(job, outcome, writer, master_port).await
+}
+
+fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
+    match action {
+        Action::Send(node, message) => nodes.tell(node, &message),
+        Action::SendAll(message) => nodes.tell_all(&message),
+        Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
+        Action::Emit(event) => job.events.emit(&event),
+        Action::Say(line) => messages::info(&line),
+        Action::Warn(line) => messages::warn(&line),
+        Action::StopProcess => signals::stop_here(),
+    }
+}
+
+/// Writes what is left of the ranks' output, then decides how the job ended.
+async fn conclude(
+    job: &JobRun,
+    outcome: Outcome,
+    writer: output::OutputWriter,
+    master_port: u16,
+) -> Result<Exit, Failed> {
+    let mut written = match outcome.is_impatient() {
+        true => {
+            let finished = tokio::time::timeout(LAST_WRITE_TIMEOUT, writer.finish()).await;
+            finished.unwrap_or_default()
+        }
+        false => writer.finish().await,
+    };
+    if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
+        recorder.printed(transcript);
+    }
+    outcome.line_to_say().into_iter().for_each(messages::info);
+    let decided = outcome.decide(&job.options, written, master_port);
+    if let Err(failed) = &decided {
+        tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");
+    }
+    decided
+}
+
+/// Sleeps until `at`; without a time it never returns.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

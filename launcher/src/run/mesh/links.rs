@@ -1,0 +1,260 @@
+//! Links while the job runs: a state machine without I/O.
+//!
+//! Each pair of nodes that use RDMA keeps one queue pair of its proved paths open, and both ends send
+//! beats over it. An end that misses them reports the path as down. The monitor has such a path
+//! proved again every [`RETRY_AFTER`]:
+//!
+//! ```text
+//! up ── an end reports a loss ──▶ down ── due ──▶ proving ── both ends have succeeded ──▶ up
+//!                                   ▲                └────── an end has failed ──▶ down (dead)
+//! ```
+//!
+//! A path that is down may only be late, as a host was busy. One that cannot be proved again either
+//! is dead: ranks that wait for its other end are told so.
+
+use crate::plan::mesh::paths::Proof;
+use crate::plan::mesh::show::Side;
+use crate::plan::mesh::verdict::{Said, Verdict};
+use crate::plan::mesh::{Mesh, MeshOptions, round};
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_bootstrap::protocol::mesh::{PathEvent, PathOutcome, QpSettings, RoundTimeouts};
+use rlaunch_bootstrap::rank_table::RankTable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::time::{Duration, Instant};
+
+/// Interval of the beats, in milliseconds.
+pub(super) const BEAT_MS: u32 = 2000;
+/// Time from the loss of a path, or from a failed proof, to the next proof.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
+/// Time until a proof is tried again for which one of its nodes was busy with another.
+const BUSY: Duration = Duration::from_millis(200);
+/// Time limit for such a proof.
+const PROOF_LIMIT: Duration = Duration::from_secs(5);
+
+/// A path that is down.
+#[derive(Debug)]
+struct DownLink {
+    since: Instant,
+    next_try: Instant,
+    retry: Option<LinkRetry>,
+    /// Reason that ranks are sent once the path is found to be dead; taken when it is sent.
+    line: Option<String>,
+}
+
+/// A proof of a path that is down.
+#[derive(Debug)]
+struct LinkRetry {
+    round: u32,
+    /// Identifies the path from then on, if it succeeds.
+    id: u32,
+    /// Endpoints by node, to be exchanged once both have sent theirs.
+    given: BTreeMap<NodeId, Vec<Vec<u8>>>,
+    said: Said,
+    done: BTreeSet<NodeId>,
+}
+
+/// A change that the user or the ranks should know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum LinkChange {
+    /// A path is down; the line says between which nodes, and how that was noticed.
+    Down(String),
+    /// A path between these nodes cannot be proved again.
+    Dead(String, [NodeId; 2]),
+    Up(String),
+}
+
+/// The monitored paths of a job.
+pub(crate) struct LinkMonitor {
+    table: RankTable,
+    /// By the id that agents use.
+    paths: BTreeMap<u32, Proof>,
+    down: BTreeMap<u32, DownLink>,
+    settings: QpSettings,
+    started: Instant,
+    next_id: u32,
+    next_round: u32,
+    /// Messages to nodes that have not been taken yet.
+    messages: Vec<(NodeId, ToAgent)>,
+}
+
+impl LinkMonitor {
+    /// Monitors the paths that `mesh` has kept, if `options` want that.
+    pub(crate) fn new(
+        mesh: &Mesh,
+        table: &RankTable,
+        options: &MeshOptions,
+        now: Instant,
+    ) -> LinkMonitor {
+        let kept = if options.watch { mesh.watched(table) } else { Vec::new() };
+        LinkMonitor {
+            table: table.clone(),
+            paths: kept.into_iter().map(|tried| (tried.id, tried.proof)).collect(),
+            down: BTreeMap::new(),
+            settings: options.settings,
+            started: now,
+            next_id: mesh.next_id(),
+            next_round: mesh.rounds,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Handles the report of one end. Both ends notice a loss; the second report changes nothing.
+    pub(crate) fn on_watched(&mut self, now: Instant, watched: PathEvent) -> Option<LinkChange> {
+        match watched {
+            PathEvent::Down { id, how } => {
+                let proof = *self.paths.get(&id)?;
+                if self.down.contains_key(&id) {
+                    return None;
+                }
+                let seconds = now.duration_since(self.started).as_secs();
+                let (ends, ranks) = (self.ends(&proof), self.users(&proof));
+                let line = format!("link down: {ends} after {seconds} s ({how}); {ranks} use it");
+                let (next_try, text) = (now + RETRY_AFTER, Some(line.clone()));
+                let down = DownLink { since: now, next_try, retry: None, line: text };
+                self.down.insert(id, down);
+                Some(LinkChange::Down(line))
+            }
+            PathEvent::PortUp { id } => {
+                if let Some(down) = self.down.get_mut(&id).filter(|down| down.retry.is_none()) {
+                    down.next_try = now;
+                }
+                None
+            }
+        }
+    }
+
+    /// When [`LinkMonitor::on_time`] is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.down.values().map(|down| down.next_try).min()
+    }
+
+    /// Begins the proofs that are due. A node takes part in one at a time.
+    pub(crate) fn on_time(&mut self, now: Instant) {
+        let retried = self.down.iter().filter(|(_, down)| down.retry.is_some());
+        let retried = retried.filter_map(|(path, _)| self.paths.get(path));
+        let mut busy: BTreeSet<NodeId> = retried.flat_map(Proof::nodes).collect();
+        for (path, down) in self.down.iter_mut().filter(|(_, down)| down.next_try <= now) {
+            let Some(proof) = self.paths.get(path) else { continue };
+            if proof.nodes().iter().any(|node| busy.contains(node)) {
+                down.next_try = now + BUSY;
+                continue;
+            }
+            busy.extend(proof.nodes());
+            // Both ends have reported by then: the limit ends the proof.
+            down.next_try = now + 2 * PROOF_LIMIT;
+            let (number, id) = (self.next_round, self.next_id);
+            self.next_round += 1;
+            self.next_id += 1;
+            let limits = RoundTimeouts::within(PROOF_LIMIT, PROOF_LIMIT);
+            let rounds = round::again(&self.table, proof, (number, id), self.settings, limits);
+            self.messages.extend(rounds.map(|(node, round)| (node, ToAgent::Prove(round))));
+            let (given, said, done) = (BTreeMap::new(), Said::default(), BTreeSet::new());
+            down.retry = Some(LinkRetry { round: number, id, given, said, done });
+        }
+    }
+
+    /// Handles the endpoints that one end has made; once both have, each gets those of the other.
+    pub(crate) fn on_meets(&mut self, node: NodeId, number: u32, given: Vec<Vec<u8>>) {
+        let mut retries = self.down.values_mut().filter_map(|down| down.retry.as_mut());
+        let Some(retry) = retries.find(|retry| retry.round == number) else { return };
+        retry.given.insert(node, given);
+        if retry.given.len() < 2 {
+            return;
+        }
+        let given = mem::take(&mut retry.given);
+        for (of, blobs) in &given {
+            let others = given.keys().filter(|other| *other != of);
+            self.messages
+                .extend(others.map(|other| (*other, ToAgent::PeerEndpoints(blobs.clone()))));
+        }
+    }
+
+    /// Handles the result of one end's proof; once both have come, the path is up, or dead.
+    pub(crate) fn on_proved(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        number: u32,
+        outcomes: Vec<PathOutcome>,
+    ) -> Option<LinkChange> {
+        let is_it = |down: &DownLink| down.retry.as_ref().is_some_and(|r| r.round == number);
+        let path = *self.down.iter().find(|(_, down)| is_it(down))?.0;
+        let proof = *self.paths.get(&path)?;
+        let down = self.down.get_mut(&path)?;
+        let retry = down.retry.as_mut()?;
+        retry.said.by(node, outcomes);
+        retry.done.insert(node);
+        if retry.done.len() < 2 {
+            return None;
+        }
+        let (id, since) = (retry.id, down.since);
+        let verdict = retry.said.verdict(id, &proof, "no answer from its prover");
+        down.retry = None;
+        down.next_try = now + RETRY_AFTER;
+        if let Verdict::Failed(failure) = verdict {
+            let dead = down.line.take().map(|line| LinkChange::Dead(line, proof.nodes()));
+            tracing::info!("{} is still down: {}", self.ends(&proof), failure.fault.cause);
+            return dead;
+        }
+        self.down.remove(&path);
+        self.paths.remove(&path);
+        self.paths.insert(id, proof);
+        self.keep(proof.nodes());
+        let seconds = now.duration_since(since).as_secs();
+        Some(LinkChange::Up(format!("link up: {} after {seconds} s without it", self.ends(&proof))))
+    }
+
+    /// Returns the messages to nodes that have come up since the last call.
+    pub(crate) fn take_messages(&mut self) -> Vec<(NodeId, ToAgent)> {
+        mem::take(&mut self.messages)
+    }
+
+    /// Sends nodes the list of the queue pairs that they monitor.
+    fn keep(&mut self, nodes: [NodeId; 2]) {
+        for node in nodes {
+            let own = |proof: &Proof| proof.nodes().contains(&node);
+            let ids = self.paths.iter().filter(|(_, proof)| own(proof)).map(|(id, _)| *id);
+            let message = ToAgent::WatchPaths { ids: ids.collect(), beat_ms: BEAT_MS };
+            self.messages.push((node, message));
+        }
+    }
+
+    /// `a rocep1s0f1 ↔ c rocep1s0f0`
+    fn ends(&self, proof: &Proof) -> String {
+        let end = |end| {
+            let side = Side::of_end(&self.table, end);
+            side.and_then(|side| Some(format!("{} {}", side.host, side.nic?.device)))
+        };
+        format!("{} ↔ {}", end(proof.from).unwrap_or_default(), end(proof.to).unwrap_or_default())
+    }
+
+    /// Names the ranks of both nodes that reach each other over the path: `ranks 0 and 2`,
+    /// `ranks 0-7 and 8-15`.
+    fn users(&self, proof: &Proof) -> String {
+        let (mut one, mut other) = (BTreeSet::new(), BTreeSet::new());
+        let ranks = |node: NodeId| {
+            self.table.ranks().iter().filter(move |row| row.node == node).map(|row| row.rank)
+        };
+        for a in ranks(proof.from.node) {
+            for b in ranks(proof.to.node) {
+                let Some(pair) = self.table.pair(a, b) else { continue };
+                if (pair.nic_a, pair.nic_b) == (Some(proof.from.nic), Some(proof.to.nic)) {
+                    one.insert(a);
+                    other.insert(b);
+                }
+            }
+        }
+        format!("ranks {} and {}", span(&one), span(&other))
+    }
+}
+
+/// `3`, or `0-7` from the first to the last, which may leave out some between them.
+fn span(ranks: &BTreeSet<Rank>) -> String {
+    match (ranks.first(), ranks.last()) {
+        (Some(first), Some(last)) if first != last => format!("{first}-{last}"),
+        (Some(only), _) => only.to_string(),
+        _ => "none".to_owned(),
+    }
+}

@@ -1,0 +1,136 @@
+//! All nodes of a job together: reached, prepared and started at once, and shut down at its end.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `connect` | hosts are reached and their agents started |
+//! | `assign_ranks` | ranks go to hosts whose GPUs had to be counted first |
+//! | `prepare` | every node gets its part of the job and checks it |
+//! | `stdio` | the launcher's own streams are opened |
+//! | `start` | ranks are started |
+
+mod assign_ranks;
+mod connect;
+mod prepare;
+mod start;
+mod stdio;
+
+pub(crate) use connect::prepare_sessions;
+pub(crate) use prepare::Prepared;
+pub(crate) use stdio::PendingStdio;
+
+use crate::connect::agent::library::Libraries;
+use crate::connect::outbox::{Outbox, Reserved};
+use crate::hosts::Host;
+use crate::run::session::NodeEvent;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_console::deadline;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Time limit for all channels to close after agents were told to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The nodes of a job, each with its session.
+pub(crate) struct Nodes {
+    /// By [`NodeId`].
+    pub(crate) reached: Vec<ReachedNode>,
+    pub(crate) events: NodeEvents,
+    libraries: Libraries,
+    sessions: Vec<JoinHandle<()>>,
+}
+
+/// Receiver of everything that happens on the nodes of a job. Events of hosts without ranks, whose
+/// agents were sent home, are dropped.
+pub(crate) struct NodeEvents {
+    receiver: mpsc::UnboundedReceiver<NodeEvent>,
+    /// Number of nodes; hosts without ranks have higher ids.
+    nodes: usize,
+}
+
+impl NodeEvents {
+    /// Waits for the next event; `None` when every session has ended. Cancel-safe.
+    pub(crate) async fn recv(&mut self) -> Option<NodeEvent> {
+        loop {
+            let event = self.receiver.recv().await?;
+            if event.node.index() < self.nodes {
+                return Some(event);
+            }
+        }
+    }
+}
+
+/// A host whose agent has said hello.
+pub(crate) struct ReachedNode {
+    pub(crate) id: NodeId,
+    pub(crate) host: Host,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) commands: Outbox,
+    pub(crate) facts: NodeFacts,
+    /// When the agent's hello was received.
+    pub(crate) hello_at: Instant,
+}
+
+impl Nodes {
+    pub(crate) fn tell_all(&self, message: &ToAgent) {
+        for node in &self.reached {
+            node.commands.tell(message);
+        }
+    }
+
+    pub(crate) fn tell(&self, node: NodeId, message: &ToAgent) {
+        if let Some(node) = self.reached.get(node.index()) {
+            node.commands.tell(message);
+        }
+    }
+
+    /// Passes bytes of one node on to another; `room` is released when they are written.
+    pub(crate) fn relay(
+        &self,
+        (from, to): (NodeId, NodeId),
+        data: Vec<u8>,
+        room: Option<Reserved>,
+    ) {
+        if let Some(node) = self.reached.get(to.index()) {
+            node.commands.pass_on(&ToAgent::Relay { from, data }, room);
+        }
+    }
+
+    /// Name of a node's host; a node that an agent made up goes by its number.
+    pub(crate) fn host(&self, node: NodeId) -> String {
+        let known = self.reached.get(node.index());
+        known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.to_string())
+    }
+
+    /// Ends every agent and waits until the channels are closed, so that none outlives rlaunch.
+    pub(crate) async fn shutdown(self) {
+        self.tell_all(&ToAgent::End { now: true });
+        let Nodes { reached, mut sessions, events, .. } = self;
+        drop((reached, events));
+        let closed = async {
+            for session in &mut sessions {
+                // It returns nothing, and a panic was printed already.
+                let _ = session.await;
+            }
+        };
+        if deadline::within(CLOSE_TIMEOUT, closed).await.is_none() {
+            // The output is complete once no session holds a sender of it.
+            sessions.iter().for_each(JoinHandle::abort);
+        }
+    }
+}
+
+/// Error for a job that has lost a node.
+pub(crate) fn node_lost(host: &str, how: &str) -> Failed {
+    let failed = Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"));
+    Failed { may_restart: true, ..failed }
+}
+
+/// Warning for a node that could not store the library for its ranks.
+pub(crate) fn no_library(host: &str, cause: &str) -> String {
+    format!("{host}: ranks have no library to link or import: {cause}")
+}

@@ -1,0 +1,269 @@
+//! Connecting to all hosts at once and starting their agents.
+//!
+//! A session needs its outbox and its senders before its host is reached, so [`prepare_sessions`] makes
+//! them for all nodes first. [`Connecting::reach`] then connects, delivers and greets in parallel, and
+//! hands every agent that has said hello to its session.
+
+use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
+use crate::connect::agent::deliver::{DeliverError, Delivery};
+use crate::connect::agent::greet;
+use crate::connect::agent::library::Libraries;
+use crate::connect::agent::store::Store;
+use crate::connect::callback::Callbacks;
+use crate::connect::channel::AgentChannel;
+use crate::connect::outbox::Outbox;
+use crate::connect::route::{RouteError, Routes};
+use crate::hosts::Host;
+use crate::job::JobSpec;
+use crate::plan::map::{MappedNode, RankMap};
+use crate::run::events::{Event, EventLog};
+use crate::run::job_run::JobRun;
+use crate::run::output;
+use crate::run::session::{self, SessionSlot};
+use crate::run::stdin::Feed;
+use rlaunch_bootstrap::id::{JobId, NodeId};
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_console::deadline;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::open_files;
+use rlaunch_console::progress::Progress;
+use rlaunch_console::text;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tracing::Instrument;
+
+/// Makes the ends of all channels between the sessions, which are yet to start, and the job.
+pub(crate) fn prepare_sessions(
+    job: &JobSpec,
+    map: &RankMap,
+) -> (Connecting, PendingStdio, SessionsClosed) {
+    let (events_in, receiver) = mpsc::unbounded_channel();
+    let (open, all_closed) = mpsc::channel(1);
+    let (outboxes, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Outbox::new()).unzip();
+    let (output, unread) = output::output_channel();
+    let stdin = Feed::default();
+    let slots = map.nodes.iter().zip(receivers).map(|(node, commands)| SessionSlot {
+        node: node.id,
+        commands,
+        events: events_in.clone(),
+        output: output.clone(),
+        stdin: stdin.clone(),
+        silence: job.node_timeout,
+        kill_after: job.kill_after,
+        open: open.clone(),
+    });
+    let slots = slots.collect();
+    let closed = SessionsClosed { outboxes: outboxes.clone(), all_closed };
+    let events = NodeEvents { receiver, nodes: map.nodes.len() };
+    (Connecting { slots, outboxes, events }, PendingStdio { output: unread, stdin }, closed)
+}
+
+/// Waits for sessions of a job that ends before all its hosts were reached.
+pub(crate) struct SessionsClosed {
+    outboxes: Vec<Outbox>,
+    /// Receives nothing; its senders are held by the open sessions.
+    all_closed: mpsc::Receiver<()>,
+}
+
+impl SessionsClosed {
+    /// Ends the agents that were reached and waits until their sessions are closed.
+    pub(crate) async fn shutdown(mut self) {
+        for outbox in self.outboxes {
+            outbox.tell(&ToAgent::End { now: true });
+        }
+        let _ = deadline::within(super::CLOSE_TIMEOUT, self.all_closed.recv()).await;
+    }
+}
+
+/// Nodes that are yet to be reached.
+pub(crate) struct Connecting {
+    slots: Vec<SessionSlot>,
+    outboxes: Vec<Outbox>,
+    events: NodeEvents,
+}
+
+/// An agent that has said hello, and its session.
+struct StartedAgent {
+    facts: NodeFacts,
+    hello_at: Instant,
+    /// Size of the agent's file in bytes, if it had to be sent.
+    sent: Option<usize>,
+    session: JoinHandle<()>,
+}
+
+type StartResult = (NodeId, Result<StartedAgent, NodeError>);
+
+/// Why a host cannot take part.
+#[derive(Debug, thiserror::Error)]
+enum NodeError {
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    #[error(transparent)]
+    Deliver(#[from] DeliverError),
+    #[error("cannot start the agent on this machine")]
+    Local(#[source] std::io::Error),
+}
+
+impl NodeError {
+    fn exit(&self) -> Exit {
+        match self {
+            NodeError::Route(_) | NodeError::Deliver(DeliverError::Route(_)) => Exit::HOST,
+            NodeError::Deliver(DeliverError::NoCallback { .. }) => Exit::RENDEZVOUS,
+            NodeError::Deliver(_) | NodeError::Local(_) => Exit::AGENT,
+        }
+    }
+
+    fn hint(&self, host: &str) -> Option<String> {
+        // Running out of open files causes any of these errors; its hint is the only cure.
+        open_files::hint(&messages::error_chain(self)).or_else(|| match self {
+            NodeError::Route(error) => error.hint(host),
+            NodeError::Deliver(error) => error.hint(host),
+            NodeError::Local(_) => None,
+        })
+    }
+}
+
+impl Connecting {
+    /// Reaches every host at once and starts its agent. Waits for all of them even if one fails, so
+    /// that all failures are reported together.
+    pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
+        let libraries = Libraries::look(job.reach.agent.clone(), job.local);
+        let store = Store::new(job.reach.agent.clone());
+        let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
+        let delivery = Delivery::new(store, job.reach.agent_dir.clone(), callbacks)
+            .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
+        let routes = match job.local {
+            true => None,
+            false => Some(Routes::of(&job.reach)?.for_job(job.id)),
+        };
+        let names = map.nodes.iter().map(|node| node.host.to_string());
+        let progress = Progress::new(names, "connecting");
+        let (no_env, events) = (job.no_env, job.events.clone());
+        let starter = AgentStarter { routes, delivery, progress, job: job.id, no_env, events };
+        let starter = Arc::new(starter);
+
+        let mut tasks = JoinSet::new();
+        for (slot, mapped) in self.slots.into_iter().zip(&map.nodes) {
+            tasks.spawn(starter.clone().run(mapped.host.clone(), slot).in_current_span());
+        }
+        let mut results: Vec<StartResult> = starter.progress.report_while(tasks.join_all()).await;
+        results.sort_by_key(|(node, _)| *node);
+        starter.routes.iter().for_each(Routes::introduce);
+        collect(results, self.outboxes, (self.events, libraries), map).await
+    }
+}
+
+/// Whatever it takes to start an agent, shared by the tasks of all hosts.
+struct AgentStarter {
+    /// `None` if the only host is this machine.
+    routes: Option<Routes>,
+    delivery: Delivery,
+    progress: Progress,
+    job: JobId,
+    /// Whether a local agent starts without this shell's environment.
+    no_env: bool,
+    events: EventLog,
+}
+
+impl AgentStarter {
+    async fn run(self: Arc<Self>, host: Host, slot: SessionSlot) -> StartResult {
+        let node = slot.node;
+        let started = self.start(&host, slot).await;
+        self.progress.done(&host.to_string());
+        (node, started)
+    }
+
+    async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedAgent, NodeError> {
+        let (greeted, route) = match &self.routes {
+            None => {
+                let path = &self.delivery.native().path;
+                let channel = AgentChannel::local(path, self.no_env).map_err(NodeError::Local)?;
+                (greet::greet_here(channel, path.display().to_string()).await?, None)
+            }
+            Some(routes) => {
+                let route = routes.to(host, &self.progress).await?;
+                self.progress.set_stage(&host.to_string(), route.stage());
+                self.events.emit(&Event::HostReached { host: host.to_string() });
+                let greeted = self.delivery.start(&route, slot.node).await;
+                (greeted.map_err(|error| route.explain(error))?, Some(route))
+            }
+        };
+        let (facts, sent) = (greeted.facts.clone(), greeted.sent);
+        self.events.emit(&Event::AgentStarted {
+            host: host.to_string(),
+            hostname: facts.hostname.clone(),
+            pid: facts.pid,
+            sent_bytes: sent.unwrap_or(0),
+        });
+        tracing::debug!(%host, hostname = ?facts.hostname, pid = facts.pid, "agent started");
+        let session = session::serve(greeted, route, slot, self.job);
+        let session = tokio::spawn(session.in_current_span());
+        Ok(StartedAgent { facts, hello_at: Instant::now(), sent, session })
+    }
+}
+
+/// Returns the nodes, or an error with all failures if any host failed.
+async fn collect(
+    results: Vec<StartResult>,
+    outboxes: Vec<Outbox>,
+    (events, libraries): (NodeEvents, Libraries),
+    map: &RankMap,
+) -> Result<Nodes, Failed> {
+    let mut nodes = Nodes { reached: Vec::new(), events, libraries, sessions: Vec::new() };
+    let mut failures = Vec::new();
+    let mut sent = Vec::new();
+    for (((_, started), commands), mapped) in results.into_iter().zip(outboxes).zip(&map.nodes) {
+        let MappedNode { id, host, ranks } = mapped.clone();
+        match started {
+            Err(error) => failures.push((host, error)),
+            Ok(StartedAgent { facts, hello_at, sent: bytes, session }) => {
+                sent.extend(bytes.map(|bytes| (host.clone(), bytes)));
+                nodes.sessions.push(session);
+                nodes.reached.push(ReachedNode { id, host, ranks, commands, facts, hello_at });
+            }
+        }
+    }
+    if let Some((_, bytes)) = sent.first() {
+        let hosts: Vec<&Host> = sent.iter().map(|(host, _)| host).collect();
+        let (hosts, size) = (text::list(&hosts), text::mib(*bytes as u64));
+        messages::info(&format!("agent sent to {hosts} ({size} each)"));
+    }
+    if failures.is_empty() {
+        return Ok(nodes);
+    }
+    let failed = unreached(&failures, map.nodes.len());
+    nodes.shutdown().await;
+    Err(failed)
+}
+
+/// Makes one error of the failures of all hosts.
+fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
+    let line =
+        |(host, error): &(Host, NodeError)| format!("{host}: {}", messages::error_chain(error));
+    let exit = failures.iter().map(|(_, error)| error.exit()).min_by_key(|exit| exit.0);
+    let exit = exit.unwrap_or(Exit::HOST);
+    let mut failed = match failures {
+        [only] => Failed::new(exit, line(only)),
+        several => {
+            let count = several.len();
+            let mut failed =
+                Failed::new(exit, format!("{count} of {nodes} hosts cannot take part"));
+            failed.details = several.iter().map(line).collect();
+            failed
+        }
+    };
+    // Hints that differ only in the host are given once, for the first such host.
+    let mut given = Vec::new();
+    for (host, error) in failures {
+        let general = error.hint("");
+        if !given.contains(&general) {
+            given.push(general);
+            failed = failed.hint(error.hint(&host.name));
+        }
+    }
+    failed
+}

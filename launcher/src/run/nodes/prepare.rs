@@ -1,0 +1,223 @@
+//! Preparing all nodes: each gets its part of the job, checks it and answers.
+
+use super::{Nodes, ReachedNode, node_lost};
+use crate::hosts::Host;
+use crate::hosts::addresses;
+use crate::job::JobSpec;
+use crate::job::apps;
+use crate::plan::held_ports::Held;
+use crate::plan::map::RankMap;
+use crate::plan::placement::Bind;
+use crate::run::container_check;
+use crate::run::output;
+use crate::run::preflight_report;
+use crate::run::session::{NodeEvent, NodeEventKind};
+use bytes::Bytes;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
+use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem};
+use rlaunch_bootstrap::protocol::control::{self, FromAgent, MAX_FILE_CHUNK, ToAgent};
+use rlaunch_bootstrap::rendezvous::oob::OobConfig;
+use rlaunch_console::deadline;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::progress::Progress;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Time limit for nodes to prepare, without the time that preloaded files take.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The slowest link that files are preloaded over, in bytes per second.
+const PRELOAD_RATE: u64 = 256 << 10;
+
+/// Answers of all nodes.
+pub(crate) struct Prepared {
+    /// Ports that each node holds, in the order of [`Held`].
+    pub(crate) ports: Vec<Vec<u16>>,
+    /// Addresses at which each node listens for its children in the tree.
+    pub(crate) listeners: Vec<Vec<SocketAddr>>,
+    /// Addresses by which others may reach each node, best first.
+    pub(crate) candidates: Vec<Vec<InterfaceAddress>>,
+    pub(crate) inventories: Vec<Inventory>,
+    /// Place of the library for ranks on each node; `None` if it has none.
+    pub(crate) libraries: Vec<Option<NodeLibrary>>,
+}
+
+impl Nodes {
+    /// Sends every node its part of the job and waits until each has checked and prepared everything
+    /// it needs: program, directories, ports, preloaded files.
+    pub(crate) async fn prepare(
+        &mut self,
+        job: &JobSpec,
+        map: &RankMap,
+    ) -> Result<Prepared, Failed> {
+        let files = preload_frames(job)?;
+        let named: Vec<(&str, &NodeFacts)> =
+            self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
+        for (name, facts) in &named {
+            let absent = job.reach.book.absent(name, &facts.addresses);
+            absent.iter().for_each(|line| messages::warn(line));
+        }
+        let candidates = addresses::candidates(&named, &job.oob)?;
+        addresses::lacking(&named, &job.oob).iter().for_each(|sentence| messages::warn(sentence));
+        for node in &self.reached {
+            let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
+            let library = self.libraries.of(&node.facts.arch).await;
+            let part = node_job(job, map, node, (addresses, library));
+            node.commands.open_window(part.output_window);
+            let message = ToAgent::Job(Box::new(part));
+            node.commands.try_tell(&message).map_err(|error| {
+                Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
+                    .hint(Some("the environment or the command line is too large"))
+            })?;
+            for frame in &files {
+                node.commands.send_frame(frame.clone());
+            }
+        }
+        let bytes: u64 = job.preload.iter().map(|preload| preload.file.size).sum();
+        let timeout = PREPARE_TIMEOUT + Duration::from_secs(bytes / PRELOAD_RATE);
+        let names = self.reached.iter().map(|node| node.host.to_string());
+        let progress = Progress::new(names, "preparing");
+        let answers = deadline::within(timeout, self.answers(&progress));
+        let answers = progress.report_while(answers).await.ok_or_else(|| {
+            let missing = progress.pending();
+            Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
+        })??;
+        let prepared = self.evaluate(&answers, candidates)?;
+        let hosts = self.reached.iter().map(|node| &node.host);
+        let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
+        let container = job.reach.container.as_ref();
+        container_check::check(container, &inventories)?;
+        container_check::tell(
+            container,
+            &inventories,
+            self.reached.iter().map(|node| node.facts.uid),
+        );
+        Ok(prepared)
+    }
+
+    /// Collects one answer from every node, in the order of nodes.
+    async fn answers(&mut self, progress: &Progress) -> Result<Vec<(NodeId, FromAgent)>, Failed> {
+        let mut answers = Vec::new();
+        while answers.len() < self.reached.len() {
+            let Some(NodeEvent { node, kind, .. }) = self.events.recv().await else { break };
+            match kind {
+                NodeEventKind::Message(
+                    answer @ (FromAgent::Prepared { .. } | FromAgent::Refused { .. }),
+                ) => {
+                    progress.done(&self.host(node));
+                    answers.push((node, answer));
+                }
+                NodeEventKind::Message(_) | NodeEventKind::Reaped(_) => {}
+                NodeEventKind::Lost(how) => return Err(node_lost(&self.host(node), &how)),
+            }
+        }
+        answers.sort_by_key(|(node, _)| *node);
+        Ok(answers)
+    }
+
+    /// Sorts the answers; if any node refused the job, the error lists what all of them lack.
+    fn evaluate(
+        &self,
+        answers: &[(NodeId, FromAgent)],
+        candidates: Vec<Vec<InterfaceAddress>>,
+    ) -> Result<Prepared, Failed> {
+        let mut problems: Vec<(&Host, &Problem)> = Vec::new();
+        let mut notices: Vec<(&Host, &Notice)> = Vec::new();
+        let (listeners, inventories) = (Vec::new(), Vec::new());
+        let ports = Vec::new();
+        let libraries = Vec::new();
+        let mut prepared = Prepared { ports, listeners, candidates, inventories, libraries };
+        for (node, answer) in answers {
+            let host = &self.reached[node.index()].host;
+            match answer {
+                FromAgent::Refused { problems: found } => {
+                    problems.extend(found.iter().map(|problem| (host, problem)));
+                }
+                FromAgent::Prepared { notices: found, ports, listeners, inventory, library } => {
+                    notices.extend(found.iter().map(|notice| (host, notice)));
+                    prepared.ports.push(ports.clone());
+                    prepared.listeners.push(listeners.clone());
+                    prepared.inventories.push((**inventory).clone());
+                    prepared.libraries.push(library.clone());
+                }
+                _ => {}
+            }
+        }
+        if problems.is_empty() {
+            preflight_report::print_notices(&notices);
+            return Ok(prepared);
+        }
+        Err(preflight_report::explain(&problems))
+    }
+
+    /// Begins to send the library for ranks to the nodes that lack it, and does not wait for them.
+    pub(crate) fn send_libraries(&self, prepared: &Prepared) {
+        let is_lacking =
+            |place: &Option<NodeLibrary>| place.as_ref().is_some_and(|place| !place.is_present);
+        let nodes = self.reached.iter().zip(&prepared.libraries);
+        let lacking = nodes
+            .filter(|(_, place)| is_lacking(place))
+            .map(|(node, _)| (node.host.clone(), node.facts.arch.clone(), node.commands.clone()));
+        self.libraries.send(lacking.collect());
+    }
+}
+
+/// Makes the part of the job that one node gets.
+fn node_job(
+    job: &JobSpec,
+    map: &RankMap,
+    node: &ReachedNode,
+    (addresses, library): (Vec<IpAddr>, Option<LibrarySource>),
+) -> Job {
+    let shape = job.shape(map.nodes.len());
+    let (applications, ranks) = apps::of_node(job, map, node.id);
+    Job {
+        id: job.id,
+        node: node.id,
+        host: node.host.name.clone(),
+        login: job.login,
+        applications,
+        ranks,
+        preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
+        kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
+        silence_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
+        output_window: output::window(map.nodes.len()),
+        stamp_output: job.output.is_stamped(),
+        merge_stderr: job.output.merge_stderr,
+        world_size: map.world_size,
+        singleton: job.singleton,
+        wants_cores: matches!(job.options.bind, Bind::Core(_)),
+        nccl_net_plugin: job.options.nccl_net_plugin.clone(),
+        library,
+        held_ports: Held::of(&job.options, map, &map.nodes[node.id.index()]).count(),
+        master_port: job.master_port.filter(|_| node.id == NodeId(0)),
+        oob: OobConfig {
+            secret: job.secret.clone(),
+            nodes: shape.nodes(),
+            radix: shape.radix(),
+            addresses,
+            ports: job.port_range,
+        },
+        token: job.token,
+    }
+}
+
+/// Encodes the preloaded files as frames, once for all nodes.
+fn preload_frames(job: &JobSpec) -> Result<Vec<Bytes>, Failed> {
+    let mut frames = Vec::new();
+    for (index, preload) in (0u32..).zip(&job.preload) {
+        let failed = |error: &dyn std::error::Error| {
+            let message = format!("cannot preload {}: {error}", preload.source.display());
+            Failed::new(Exit::FILES, message)
+        };
+        let content = std::fs::read(&preload.source).map_err(|error| failed(&error))?;
+        let parts = content.chunks(MAX_FILE_CHUNK).chain(std::iter::once(&[][..]));
+        for data in parts.map(<[u8]>::to_vec) {
+            let frame = control::encode(&ToAgent::File { index, data });
+            frames.push(frame.map_err(|error| failed(&error))?.into());
+        }
+    }
+    Ok(frames)
+}

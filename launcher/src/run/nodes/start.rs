@@ -1,0 +1,51 @@
+//! Starting the ranks of all nodes.
+
+use super::Nodes;
+use crate::job::JobSpec;
+use crate::job::apps::{self, Filled};
+use crate::plan::map::RankMap;
+use crate::plan::rank_env;
+use crate::plan::setup::Setup;
+use crate::run::rendezvous::Joined;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::RankSetup;
+use rlaunch_bootstrap::protocol::control::{self, ToAgent};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+
+impl Nodes {
+    /// Sends every node the order to start its ranks.
+    pub(crate) fn start(
+        &self,
+        job: &JobSpec,
+        map: &RankMap,
+        joined: &Joined,
+    ) -> Result<(), Failed> {
+        let (address, port) = joined.master;
+        tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
+        let explicit = apps::explicit_everywhere(&job.apps);
+        let mut env = rank_env::of_master(address, port, &explicit);
+        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&explicit)));
+        let mut filled = Filled::by_rank(job, map, &joined.table)?;
+        let awaited = apps::awaited_ports(job, map, &joined.table);
+        let mut messages = Vec::with_capacity(self.reached.len());
+        for (node, setups) in self.reached.iter().zip(&joined.setups) {
+            let rank_setup = |(rank, setup): (&Rank, &Setup)| {
+                let Filled { words, env, files } = filled.remove(rank).unwrap_or_default();
+                RankSetup { words, env, files, ..setup.told() }
+            };
+            let ranks = node.ranks.iter().zip(setups).map(rank_setup).collect();
+            let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
+            let ports = own.map(|(_, port)| port.clone()).collect();
+            let horovod = joined.horovod.get(node.id.index()).copied();
+            let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
+            messages.push(control::encode(&message).map_err(|error| {
+                Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
+            })?);
+        }
+        for (node, message) in self.reached.iter().zip(messages) {
+            node.commands.send_frame(message.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! Opening this process's own streams and the files of `--output-dir`, once ranks are mapped.
+
+use super::Nodes;
+use crate::connect::outbox::Outbox;
+use crate::plan::map::RankMap;
+use crate::plan::nccl::Log;
+use crate::run::job_run::JobRun;
+use crate::run::output;
+use crate::run::record::Transcript;
+use crate::run::stdin::Feed;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+
+/// Far ends of the channels that sessions write output to and report standard input by, until both
+/// are opened.
+pub(crate) struct PendingStdio {
+    pub(super) output: output::OutputReceiver,
+    pub(super) stdin: Feed,
+}
+
+impl Nodes {
+    /// Makes ranks' files, begins to read standard input if any rank reads it, and starts the thread
+    /// that writes what ranks print.
+    pub(crate) fn open_stdio(
+        &self,
+        job: &JobRun,
+        map: &RankMap,
+        streams: PendingStdio,
+    ) -> Result<output::OutputWriter, Failed> {
+        let files = output::rank_files(&job.output, map.world_size)?;
+        let commands: Vec<Outbox> = self.reached.iter().map(|node| node.commands.clone()).collect();
+        streams.stdin.open(&job.stdin, map, &commands).map_err(|error| {
+            Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
+        })?;
+        let nccl = job.options.nccl_verify.then(|| Log::new(job.asks_for("NCCL_DEBUG")));
+        let config = output::OutputConfig {
+            tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+            files,
+            merged: job.output.merge_stderr,
+            credit: commands,
+            ranks: map.world_size,
+            nccl,
+            transcript: job.recorder.is_some().then(Transcript::default),
+            ranks_to_stderr: job.aside,
+        };
+        Ok(output::start(config, streams.output))
+    }
+}

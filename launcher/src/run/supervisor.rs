@@ -1,0 +1,550 @@
+//! Supervision of a running job: a state machine without I/O and without a clock.
+//!
+//! [`Supervisor`] is told what happened ([`Input`]) and when, and answers with what to do
+//! ([`Action`]), in order. [`crate::run::driver`] owns the channels, the terminal and the clock: it
+//! hands inputs to [`Supervisor::handle`], calls [`Supervisor::handle_timeout`] at
+//! [`Supervisor::poll_timeout`], and performs every action of [`Supervisor::poll_action`] before
+//! the next input.
+//!
+//! ```text
+//! running ── the first failed rank, lost node, abort, unserved MPI, link down, --timeout,
+//!    │       signal of the user, output without a reader: the first of them is the Reason
+//!    ▼
+//! ending ─── ranks get the reason, then TERM; KILL follows after --kill-after
+//!    │       a second signal of the user: KILL at once
+//!    ▼
+//! over ───── every node has reported its end, or the deadline for that has passed
+//! ```
+//!
+//! A job whose ranks all exit goes from running to over. Ctrl-Z suspends a job in either state:
+//! until the nodes have stopped their ranks, only they and the clock are listened to.
+
+mod reports;
+#[cfg(test)]
+mod tests;
+
+use crate::connect::outbox::Reserved;
+use crate::job::JobSpec;
+use crate::job::apps::{Due, Order};
+use crate::run::events::Event;
+use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::mesh::{LinkChange, LinkMonitor};
+use crate::run::nodes::{no_library, node_lost};
+use crate::run::outcome::{NodeEnd, Outcome, Reason};
+use crate::run::rendezvous::Relay;
+use crate::run::session::{NodeEvent, NodeEventKind};
+use crate::run::signals::UserSignal;
+use rlaunch_bootstrap::client::events::JobEvent;
+use rlaunch_bootstrap::deadline::{self, Deadline};
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::rendezvous::message::MAX_TEXT;
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Time that nodes have beyond the grace period to end their ranks and to report that.
+const END_SLACK: Duration = Duration::from_secs(4);
+/// Delay before a broken tree edge is printed: the loss of one of its nodes may explain it first.
+const EDGE_DELAY: Duration = Duration::from_secs(1);
+/// Time that agents have to stop their ranks before this process stops itself.
+const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time over which successful exits are collected into one message: most ranks exit together.
+const EXITS_DELAY: Duration = Duration::from_millis(100);
+/// Longest reason that ranks are sent, in characters of up to 4 bytes.
+const MAX_REASON: usize = MAX_TEXT / 4;
+
+/// Something that happened to a running job.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A message from an agent, or news of its channel.
+    Node(NodeEvent),
+    /// Every session has ended, so no node will report anything more.
+    SessionsClosed,
+    Signal(UserSignal),
+    /// The reader of this process's stdout or stderr has closed it.
+    ReaderGone,
+}
+
+/// Something the driver has to do.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Send(NodeId, ToAgent),
+    SendAll(ToAgent),
+    /// Pass bytes of one node on to its neighbour in the tree.
+    Relay {
+        from: NodeId,
+        to: NodeId,
+        data: Vec<u8>,
+        room: Option<Reserved>,
+    },
+    Emit(Event),
+    /// Print a line about the job's progress.
+    Say(String),
+    Warn(String),
+    /// Stop this process, as Ctrl-Z would have; done once the process is continued.
+    StopProcess,
+}
+
+/// A node of the job, as far as its supervision needs it.
+#[derive(Debug)]
+pub(crate) struct SupervisedNode {
+    /// Its name in messages.
+    pub(crate) host: String,
+    pub(crate) ranks: Vec<Rank>,
+    /// When its agent's hello was received.
+    pub(crate) hello_at: Instant,
+}
+
+/// Machines of the earlier phases that go on while ranks run.
+pub(crate) struct Machines {
+    pub(crate) relay: Relay,
+    pub(crate) links: LinkMonitor,
+    pub(crate) order: Order,
+}
+
+/// The running job.
+pub(crate) struct Supervisor<'a> {
+    job: &'a JobSpec,
+    nodes: Vec<SupervisedNode>,
+    relay: Relay,
+    links: LinkMonitor,
+    order: Order,
+    actions: VecDeque<Action>,
+    first_failure: FirstFailure,
+    /// Why the job is being ended; `None` while it runs.
+    reason: Option<Reason>,
+    /// By node; `None` until it has reported its end or its agent was reaped.
+    ends: Vec<Option<NodeEnd>>,
+    /// When `--timeout` ends the job.
+    timeout: Option<Instant>,
+    /// Limit for nodes to report their end, once the job is being ended.
+    end_deadline: Option<Deadline>,
+    suspension: Option<Suspension>,
+    warned_of_mpi: bool,
+    exited: Exited,
+    broken_edges: Option<BrokenEdges>,
+    sessions_closed: bool,
+    gave_up: bool,
+}
+
+/// Ranks that exited successfully since the others were last sent such a list.
+#[derive(Default)]
+struct Exited {
+    ranks: RankSet,
+    /// When the list is sent; `None` while it is empty.
+    due: Option<Instant>,
+}
+
+/// Tree edges that broke and were not printed yet.
+struct BrokenEdges {
+    due: Instant,
+    lines: Vec<String>,
+}
+
+/// A Ctrl-Z for which nodes are still stopping their ranks.
+struct Suspension {
+    /// Nodes that have not confirmed it.
+    unconfirmed: usize,
+    due: Instant,
+}
+
+impl<'a> Supervisor<'a> {
+    /// Begins at `now`, when nodes have been sent the order to start their ranks.
+    pub(crate) fn new(
+        job: &'a JobSpec,
+        nodes: Vec<SupervisedNode>,
+        Machines { relay, links, order }: Machines,
+        now: Instant,
+    ) -> Supervisor<'a> {
+        Supervisor {
+            job,
+            ends: nodes.iter().map(|_| None).collect(),
+            nodes,
+            relay,
+            links,
+            order,
+            actions: VecDeque::new(),
+            first_failure: FirstFailure::default(),
+            reason: None,
+            timeout: job.timeout.map(|timeout| now + timeout),
+            end_deadline: None,
+            suspension: None,
+            warned_of_mpi: false,
+            exited: Exited::default(),
+            broken_edges: None,
+            sessions_closed: false,
+            gave_up: false,
+        }
+    }
+
+    /// Whether nothing more is waited for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sessions_closed || self.gave_up || self.ends.iter().all(Option::is_some)
+    }
+
+    /// Whether nodes are stopping their ranks for a Ctrl-Z. Signals and the loss of the reader must
+    /// not be handed in meanwhile; their sources keep them.
+    pub(crate) fn is_suspending(&self) -> bool {
+        self.suspension.is_some()
+    }
+
+    /// Takes note of what happened.
+    pub(crate) fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Node(NodeEvent {
+                kind: NodeEventKind::Message(FromAgent::Suspended), ..
+            }) => {
+                self.on_suspended();
+            }
+            Input::Node(event) => self.on_node(now, event),
+            Input::SessionsClosed => {
+                self.stop_process();
+                self.sessions_closed = true;
+            }
+            Input::Signal(signal) => self.on_signal(now, signal),
+            Input::ReaderGone if self.is_ending() => {}
+            Input::ReaderGone => {
+                self.end(now, Reason::ReaderGone, ending("nobody reads its output any more"));
+            }
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if let Some(suspension) = &self.suspension {
+            if is_due(Some(suspension.due)) {
+                self.stop_process();
+            }
+            return;
+        }
+        if is_due(self.broken_edges.as_ref().map(|edges| edges.due)) {
+            self.print_broken_edges();
+        }
+        if is_due(self.order.deadline()) && !self.is_ending() {
+            self.actions.extend(self.order.on_time(now).into_iter().map(Action::Say));
+        }
+        if is_due(self.links.deadline()) && !self.is_ending() {
+            self.links.on_time(now);
+            self.send_for_links();
+        }
+        if is_due(self.exited.due) && !self.is_ending() {
+            // Ranks may wait for one that has exited, without a connection that would show it.
+            let Exited { ranks, .. } = std::mem::take(&mut self.exited);
+            self.send_all(ToAgent::JobEvent(JobEvent::RanksFinished { ranks }));
+        }
+        if is_due(self.timeout) && !self.is_ending() {
+            let after = self.job.timeout.unwrap_or_default();
+            let why = format!("not done within {} s", after.as_secs_f64());
+            self.end(now, Reason::Timeout(after), ending(why));
+        }
+        if let Some(deadline) = &mut self.end_deadline {
+            self.gave_up = now >= deadline.next_check() && deadline.has_expired(now);
+        }
+    }
+
+    /// When [`Supervisor::handle_timeout`] is due; `None` without a limit.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if let Some(suspension) = &self.suspension {
+            return Some(suspension.due);
+        }
+        let broken = self.broken_edges.as_ref().map(|edges| edges.due);
+        let only_running =
+            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout];
+        let only_running = only_running.into_iter().flatten().filter(|_| !self.is_ending());
+        let end = self.end_deadline.as_ref().map(Deadline::next_check);
+        only_running.chain(broken).chain(end).min()
+    }
+
+    /// The next thing to do.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Returns all that the end of the job is judged by.
+    pub(crate) fn into_outcome(self) -> Outcome {
+        let Supervisor { nodes, first_failure, reason, ends, .. } = self;
+        Outcome { nodes, first_failure, reason, ends }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    fn on_node(&mut self, now: Instant, NodeEvent { node, kind, room }: NodeEvent) {
+        match kind {
+            NodeEventKind::Message(FromAgent::Relay { to, data }) => {
+                if self.relay.may_carry(node, to) {
+                    self.actions.push_back(Action::Relay { from: node, to, data, room });
+                }
+            }
+            NodeEventKind::Message(message) => self.on_message(now, node, message),
+            NodeEventKind::Lost(how) => self.on_loss(now, node, &how),
+            NodeEventKind::Reaped(reaped) => {
+                self.ends[node.index()] = Some(NodeEnd::Lost(reaped));
+            }
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, node: NodeId, message: FromAgent) {
+        let host = self.host(node);
+        if let FromAgent::Started { rank, .. } | FromAgent::Exited { rank, .. } = &message
+            && !self.nodes[node.index()].ranks.contains(rank)
+        {
+            tracing::debug!(%rank, %host, "the agent reports a rank that it does not run");
+            return;
+        }
+        match message {
+            FromAgent::Started { rank, pid } => {
+                tracing::info!(%rank, %host, pid, "started");
+                self.emit(Event::RankStarted { rank: rank.0, host, pid });
+                let due = self.order.rank_seen(rank);
+                self.start(due);
+            }
+            FromAgent::Exited { rank, pid, status, out_of_memory, at_us } => {
+                tracing::info!(%rank, %host, pid, ?status, "exited");
+                self.emit(Event::rank_exited(rank, host.clone(), pid, status));
+                let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
+                // The agent's clock begins before its hello was received here, but no exit is
+                // reported before it happens.
+                let exit = RankExit { rank, pid, status, out_of_memory, at: at.min(now) };
+                self.on_exit(now, &host, exit);
+            }
+            FromAgent::PortOpen { id } => {
+                let due = self.order.port_open(id);
+                self.start(due);
+            }
+            FromAgent::NoLibrary { cause } => self.warn(no_library(&host, &cause)),
+            FromAgent::Done(receipt) => {
+                let (helpers_ended, segments_removed) =
+                    (receipt.leftovers_ended, receipt.segments_removed);
+                self.emit(Event::NodeClean { host, helpers_ended, segments_removed });
+                self.ends[node.index()] = Some(NodeEnd::Done(receipt));
+            }
+            FromAgent::GraceRestarted => self.end_deadline.iter_mut().for_each(|d| d.restart(now)),
+            FromAgent::UnservedMpi { pid, what } => self.on_unserved(now, &host, pid, &what),
+            FromAgent::EdgeBroke { peer, how } => self.on_broken_edge(now, node, peer, &how),
+            FromAgent::Waiting { what, waited_ms, missing } => {
+                self.on_waiting(what, waited_ms, &missing);
+            }
+            FromAgent::WaitingForKey { key, waited_ms } => {
+                self.say(reports::waiting_for_key(&key, waited_ms));
+            }
+            FromAgent::Aborted { by, text } => self.on_abort(now, &host, by, &text),
+            FromAgent::RankEvent { rank, text } => {
+                self.emit(Event::Custom { rank: rank.0, text });
+            }
+            FromAgent::PathEvent(watched) => {
+                let change = self.links.on_watched(now, watched);
+                self.on_link(now, change);
+            }
+            FromAgent::PathEndpoints { round, given } => {
+                self.links.on_meets(node, round, given);
+                self.send_for_links();
+            }
+            FromAgent::RoundDone { round, outcomes, .. } => {
+                let change = self.links.on_proved(now, node, round, outcomes);
+                self.send_for_links();
+                self.on_link(now, change);
+            }
+            FromAgent::Failed { operation, cause } => {
+                self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
+            }
+            FromAgent::LauncherSilent { for_s } => self.on_unheard(now, node, for_s),
+            _ => {}
+        }
+    }
+
+    fn on_exit(&mut self, now: Instant, host: &str, exit: RankExit) {
+        let (rank, status) = (exit.rank, exit.status);
+        self.first_failure.observe(exit);
+        if !status.success() && !self.is_ending() {
+            let ends = !self.job.continue_on_error;
+            let news = JobEvent::RankFailed { rank, status, ends };
+            match ends {
+                true => self.end(now, Reason::Rank, news),
+                false => self.send_all(ToAgent::JobEvent(news)),
+            }
+        }
+        if status.success() {
+            self.exited.ranks.insert(rank);
+            self.exited.due.get_or_insert(now + EXITS_DELAY);
+        }
+        if self.job.serve && !self.is_ending() {
+            let line = format!("rank {rank} on {host} has ended, and so do the others");
+            self.end(now, Reason::Served(line.clone()), ending(line));
+        }
+        let due = self.order.rank_seen(rank);
+        self.start(due);
+    }
+
+    /// Starts applications whose conditions are met, unless the job is being ended.
+    fn start(&mut self, due: Vec<Due>) {
+        if self.is_ending() {
+            return;
+        }
+        for Due { index, nodes } in due {
+            tracing::info!("application {} starts", index + 1);
+            let start = |node| Action::Send(node, ToAgent::StartApplication { index });
+            self.actions.extend(nodes.into_iter().map(start));
+        }
+    }
+
+    fn on_loss(&mut self, now: Instant, node: NodeId, how: &str) {
+        let host = self.host(node);
+        let lost = node_lost(&host, how);
+        self.emit(Event::NodeLost { host, cause: how.to_owned() });
+        if self.is_ending() {
+            self.warn(lost.message);
+        } else {
+            let how = how.chars().take(MAX_REASON).collect();
+            self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });
+        }
+    }
+
+    /// A node took this process for lost and has ended its ranks.
+    fn on_unheard(&mut self, now: Instant, node: NodeId, for_s: u32) {
+        if self.is_ending() {
+            return;
+        }
+        let host = self.host(node);
+        let how = format!("it heard nothing from this rlaunch for {for_s} s and ended its ranks");
+        let hint = "an rlaunch that is suspended or cut off looks like one that is gone; \
+                    --node-timeout says for how long hosts wait";
+        let lost = node_lost(&host, &how).hint(Some(hint));
+        self.emit(Event::NodeLost { host, cause: how.clone() });
+        self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });
+    }
+
+    fn on_link(&mut self, now: Instant, change: Option<LinkChange>) {
+        // Ranks that end use no link any more.
+        if self.is_ending() {
+            return;
+        }
+        match change {
+            Some(LinkChange::Down(line)) => {
+                self.emit(Event::LinkDown { text: line.clone() });
+                if self.job.options.mesh.abort_on_link_down {
+                    let why = ending(line.clone());
+                    self.end(now, Reason::Link(Failed::new(Exit::MESH, line)), why);
+                } else {
+                    self.warn(line);
+                }
+            }
+            Some(LinkChange::Dead(what, nodes)) => {
+                // Ranks of these nodes would wait for ever for what was sent over the link.
+                let news = JobEvent::LinkDown { nodes, what };
+                let send = |node| Action::Send(node, ToAgent::JobEvent(news.clone()));
+                self.actions.extend(nodes.into_iter().map(send));
+            }
+            Some(LinkChange::Up(line)) => {
+                self.emit(Event::LinkUp { text: line.clone() });
+                self.say(line);
+            }
+            None => {}
+        }
+    }
+
+    fn on_abort(&mut self, now: Instant, host: &str, by: Option<Rank>, text: &str) {
+        if self.is_ending() {
+            return;
+        }
+        let message = match by {
+            Some(rank) => format!("rank {rank} on {host} aborted the job: {text}"),
+            None => format!("{host} aborted the job: {text}"),
+        };
+        let why = ending(message.clone());
+        self.end(now, Reason::Aborted(Failed::new(Exit::ABORTED, message)), why);
+    }
+
+    fn on_signal(&mut self, now: Instant, signal: UserSignal) {
+        match signal {
+            UserSignal::Forward(signal) => self.send_all(ToAgent::Signal(signal as i32)),
+            UserSignal::Suspend => self.suspend(now),
+            UserSignal::End(signal) if !self.is_ending() => {
+                self.end(now, Reason::User(signal), ending(format!("ended by {signal}")));
+            }
+            UserSignal::End(_) => {
+                self.send_all(ToAgent::End { now: true });
+                self.set_end_deadline(now, END_SLACK);
+            }
+        }
+    }
+
+    fn suspend(&mut self, now: Instant) {
+        self.send_all(ToAgent::Suspend);
+        let unconfirmed = self.ends.iter().filter(|end| end.is_none()).count();
+        self.suspension = Some(Suspension { unconfirmed, due: now + SUSPEND_TIMEOUT });
+        if unconfirmed == 0 {
+            self.stop_process();
+        }
+    }
+
+    /// A node has stopped its ranks.
+    fn on_suspended(&mut self) {
+        let Some(suspension) = &mut self.suspension else { return };
+        suspension.unconfirmed -= 1;
+        if suspension.unconfirmed == 0 {
+            self.stop_process();
+        }
+    }
+
+    /// Ends the wait for nodes to stop their ranks, if there is one; ranks go on when this process
+    /// does.
+    fn stop_process(&mut self) {
+        if self.suspension.take().is_some() {
+            self.actions.push_back(Action::StopProcess);
+            self.send_all(ToAgent::Resume);
+        }
+    }
+
+    /// Ends the job. Ranks that wait for others get the reason before they are ended.
+    fn end(&mut self, now: Instant, reason: Reason, news: JobEvent) {
+        self.first_failure.begin_ending(now);
+        self.send_all(ToAgent::JobEvent(news));
+        self.send_all(ToAgent::End { now: false });
+        self.set_end_deadline(now, self.job.kill_after + END_SLACK);
+        self.reason = Some(reason);
+    }
+
+    fn set_end_deadline(&mut self, now: Instant, limit: Duration) {
+        self.end_deadline =
+            Some(Deadline::after(limit, now).checked_every(deadline::CHECK_INTERVAL));
+    }
+
+    /// Name of a node in messages; a node that an agent made up goes by its number.
+    fn host(&self, node: NodeId) -> String {
+        let known = self.nodes.get(node.index());
+        known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.clone())
+    }
+
+    fn send_all(&mut self, message: ToAgent) {
+        self.actions.push_back(Action::SendAll(message));
+    }
+
+    fn send_for_links(&mut self) {
+        let messages = self.links.take_messages();
+        self.actions.extend(messages.into_iter().map(|(node, text)| Action::Send(node, text)));
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.actions.push_back(Action::Emit(event));
+    }
+
+    fn say(&mut self, line: String) {
+        self.actions.push_back(Action::Say(line));
+    }
+
+    fn warn(&mut self, line: String) {
+        self.actions.push_back(Action::Warn(line));
+    }
+}
+
+/// Builds the news for ranks that end through no fault of a rank, a node or a link.
+fn ending(why: impl Into<String>) -> JobEvent {
+    let why: String = why.into();
+    JobEvent::JobEnding { why: why.chars().take(MAX_REASON).collect() }
+}

@@ -1,0 +1,205 @@
+//! Nodes that are lost, and links that go down.
+
+use super::{check, check_links};
+
+#[test]
+fn a_lost_node_ends_the_job() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b lost: the connection ended
+          event node_lost cause="the connection ended" host="b"
+          to all: news: node 1 lost: the connection ended
+          to all: end
+        0.20 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b reaped: 1 ended, 0 segments removed
+        exit 206, may restart: node b is lost: the connection ended
+          a: nothing left
+          b: agent lost, nothing more found (1 ended, 0 segments removed)
+        "#,
+    );
+}
+
+#[test]
+fn a_second_lost_node_is_a_warning() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b lost: nothing heard for 10 s
+          event node_lost cause="nothing heard for 10 s" host="b"
+          to all: news: node 1 lost: nothing heard for 10 s
+          to all: end
+        0.20 a lost: nothing heard for 10 s
+          event node_lost cause="nothing heard for 10 s" host="a"
+          warning: node a is lost: nothing heard for 10 s
+        0.30 b reaped: unreachable
+        0.30 a reaped: unreachable
+        exit 206, may restart: node b is lost: nothing heard for 10 s
+          a, b: lost; its ranks end there by themselves, which was not verified
+        "#,
+    );
+}
+
+#[test]
+fn an_agent_that_cannot_go_on_is_lost() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b cannot open /dev/null: No such file or directory
+          event node_lost cause="cannot open /dev/null: No such file or directory" host="b"
+          to all: news: node 1 lost: cannot open /dev/null: No such file or directory
+          to all: end
+        0.20 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 206, may restart: node b is lost: cannot open /dev/null: No such file or directory
+          a, b: nothing left
+        "#,
+    );
+}
+
+#[test]
+fn a_node_that_gave_up_this_launcher_is_lost() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b unheard 20
+          event node_lost cause="it heard nothing from this rlaunch for 20 s and ended its ranks" host="b"
+          to all: news: node 1 lost: it heard nothing from this rlaunch for 20 s and ended its ranks
+          to all: end
+        0.20 a unheard 20
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 206, may restart: node b is lost: it heard nothing from this rlaunch for 20 s and ended its ranks
+          a, b: nothing left
+        hint: an rlaunch that is suspended or cut off looks like one that is gone; --node-timeout says for how long hosts wait
+        "#,
+    );
+}
+
+#[test]
+fn a_lost_node_explains_its_broken_edge() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 a edge-broke b connection reset
+          event edge_relayed child="b" parent="a"
+        0.50 b lost: the connection ended
+          event node_lost cause="the connection ended" host="b"
+          to all: news: node 1 lost: the connection ended
+          to all: end
+        1.20 wait
+        1.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        1.30 b reaped: unreachable
+        exit 206, may restart: node b is lost: the connection ended
+          a: nothing left
+          b: lost; its ranks end there by themselves, which was not verified
+        "#,
+    );
+}
+
+#[test]
+fn a_link_goes_down_and_is_proved_again() {
+    check_links(
+        "",
+        r#"
+        10.00 a link-down 0 no beat for 5.0 s
+          event link_down text="link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it"
+          warning: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+        10.10 b link-down 0 no beat for 5.0 s
+        13.00 timeout
+          to a: prove [3] in round 1
+          to b: prove [3] in round 1
+        13.10 a meets 1
+        13.20 b meets 1
+          to b: met [[7]]
+          to a: met [[7]]
+        13.30 a proved 1 3 up
+        13.40 b proved 1 3 up
+          to a: watch [1, 3]
+          to b: watch [2, 3]
+          event link_up text="link up: a rocep1s0f0 ↔ b rocep1s0f0 after 3 s without it"
+          rlaunch: link up: a rocep1s0f0 ↔ b rocep1s0f0 after 3 s without it
+        13.50 b link-down 3 status 12
+          event link_down text="link down: a rocep1s0f0 ↔ b rocep1s0f0 after 13 s (status 12); ranks 0 and 1 use it"
+          warning: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 13 s (status 12); ranks 0 and 1 use it
+        (goes on)
+        "#,
+    );
+}
+
+#[test]
+fn a_link_that_cannot_be_proved_again_is_dead() {
+    check_links(
+        "",
+        r#"
+        10.00 a link-down 0 no beat for 5.0 s
+          event link_down text="link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it"
+          warning: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+        10.50 a port-up 0
+        10.50 timeout
+          to a: prove [3] in round 1
+          to b: prove [3] in round 1
+        10.60 a proved 1 3 no route
+        10.70 b proved 1 3 up
+          to a: news: nodes 0, 1: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+          to b: news: nodes 0, 1: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+        13.70 timeout
+          to a: prove [4] in round 2
+          to b: prove [4] in round 2
+        13.80 a proved 2 4 no route
+        13.90 b proved 2 4 no route
+        (goes on)
+        "#,
+    );
+}
+
+#[test]
+fn a_node_proves_one_link_at_a_time() {
+    check_links(
+        "",
+        r#"
+        10.00 a link-down 0 status 12
+          event link_down text="link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (status 12); ranks 0 and 1 use it"
+          warning: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (status 12); ranks 0 and 1 use it
+        10.00 a link-down 1 status 12
+          event link_down text="link down: a rocep1s0f1 ↔ c rocep1s0f1 after 10 s (status 12); ranks 0 and 2 use it"
+          warning: link down: a rocep1s0f1 ↔ c rocep1s0f1 after 10 s (status 12); ranks 0 and 2 use it
+        10.00 b link-down 2 status 12
+          event link_down text="link down: b rocep1s0f1 ↔ c rocep1s0f0 after 10 s (status 12); ranks 1 and 2 use it"
+          warning: link down: b rocep1s0f1 ↔ c rocep1s0f0 after 10 s (status 12); ranks 1 and 2 use it
+        13.00 timeout
+          to a: prove [3] in round 1
+          to b: prove [3] in round 1
+        13.20 timeout
+        (goes on)
+        "#,
+    );
+}
+
+#[test]
+fn a_link_that_goes_down_ends_the_job_where_that_is_wanted() {
+    check_links(
+        "--abort-on-link-down ",
+        r#"
+        10.00 a link-down 0 no beat for 5.0 s
+          event link_down text="link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it"
+          to all: news: ending: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+          to all: end
+        10.10 a link-down 1 no beat for 5.0 s
+        10.20 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        10.20 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        10.20 c done
+          event node_clean helpers_ended=0 host="c" segments_removed=0
+        exit 205, may restart: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
+          a, b, c: nothing left
+        "#,
+    );
+}
